@@ -1,0 +1,71 @@
+"""References, memory and refs for agents, inside the host's own process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mama_structs._lazy import attach
+
+if TYPE_CHECKING:
+    from mama_structs.errors import MamaStructsError as MamaStructsError
+    from mama_structs.references.decorator import with_references as with_references
+    from mama_structs.references.detection import Found as Found
+    from mama_structs.references.options import ReferenceOptions as ReferenceOptions
+    from mama_structs.references.resolver import Resolver as Resolver
+    from mama_structs.references.schemes import IdScheme as IdScheme
+    from mama_structs.references.schemes import Source as Source
+    from mama_structs.references.section import References as References
+    from mama_structs.references.stats import ResolverStats as ResolverStats
+    from mama_structs.session import Session as Session
+    from mama_structs.settings import ReferenceSettings as ReferenceSettings
+    from mama_structs.settings import Settings as Settings
+    from mama_structs.structs.client import StructsClient as StructsClient
+    from mama_structs.structs.ids import EntityId as EntityId
+    from mama_structs.structs.ids import EntityType as EntityType
+    from mama_structs.structs.source import StructsSource as StructsSource
+    from mama_structs.tools.tool import Tool as Tool
+    from mama_structs.tools.toolset import ToolSet as ToolSet
+
+_SOURCES = {
+    "EntityId": "mama_structs.structs.ids",
+    "EntityType": "mama_structs.structs.ids",
+    "Found": "mama_structs.references.detection",
+    "IdScheme": "mama_structs.references.schemes",
+    "MamaStructsError": "mama_structs.errors",
+    "ReferenceOptions": "mama_structs.references.options",
+    "ReferenceSettings": "mama_structs.settings",
+    "References": "mama_structs.references.section",
+    "Resolver": "mama_structs.references.resolver",
+    "ResolverStats": "mama_structs.references.stats",
+    "Session": "mama_structs.session",
+    "Settings": "mama_structs.settings",
+    "Source": "mama_structs.references.schemes",
+    "StructsClient": "mama_structs.structs.client",
+    "StructsSource": "mama_structs.structs.source",
+    "Tool": "mama_structs.tools.tool",
+    "ToolSet": "mama_structs.tools.toolset",
+    "with_references": "mama_structs.references.decorator",
+}
+
+__all__ = [
+    "EntityId",
+    "EntityType",
+    "Found",
+    "IdScheme",
+    "MamaStructsError",
+    "ReferenceOptions",
+    "ReferenceSettings",
+    "References",
+    "Resolver",
+    "ResolverStats",
+    "Session",
+    "Settings",
+    "Source",
+    "StructsClient",
+    "StructsSource",
+    "Tool",
+    "ToolSet",
+    "with_references",
+]
+
+__getattr__, __dir__ = attach(__name__, _SOURCES)

@@ -1,0 +1,160 @@
+"""Settings: one frozen class a concern, validated when made."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
+
+import attrs
+
+from mama_structs.errors import InvalidSetting
+
+_PREFIX = "MAMA_STRUCTS_"
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"0", "false", "no", "off"})
+
+Section = TypeVar("Section")
+
+
+def _name_of(instance: Any, attribute: attrs.Attribute[Any]) -> str:
+    return f"{type(instance).__name__}.{attribute.name}"
+
+
+def _boolean(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, bool):
+        name = _name_of(instance, attribute)
+        raise InvalidSetting(f"{name} must be True or False, got {value!r}", name=name)
+
+
+def _whole(minimum: int) -> Any:
+    def validate(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
+        if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+            name = _name_of(instance, attribute)
+            raise InvalidSetting(f"{name} must be a whole number of {minimum} or more, got {value!r}", name=name)
+
+    return validate
+
+
+def _seconds(*, zero: bool) -> Any:
+    def validate(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
+        number = value if isinstance(value, int | float) and not isinstance(value, bool) else None
+        if number is None or not (0 <= number <= sys.float_info.max) or (number == 0 and not zero):
+            name = _name_of(instance, attribute)
+            bound = "0 or more" if zero else "more than 0"
+            raise InvalidSetting(f"{name} must be {bound} seconds, got {value!r}", name=name)
+
+    return validate
+
+
+def _one_of(*choices: str) -> Any:
+    def validate(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
+        if value not in choices:
+            name = _name_of(instance, attribute)
+            raise InvalidSetting(f"{name} must be one of {', '.join(choices)}, got {value!r}", name=name)
+
+    return validate
+
+
+@attrs.frozen(kw_only=True)
+class ReferenceSettings:
+    """
+    How one `Resolver` works.
+
+    Args:
+        enabled: False switches references off everywhere.
+        max_parallel_queries: Upstream queries at once, however many tools run.
+        query_timeout: Seconds one query has, counted from when it may start.
+        cache_ttl: Seconds an answer may be reused; 0 reuses none.
+        cache_until: ``"ttl"``, or ``"block"``: until a newer block was seen, and *cache_ttl* at the most.
+        cache_entries: Answers kept at the most.
+        cache_bytes: Bytes of JSON kept at the most.
+        not_found_ttl: Seconds for which "there is no such entity" may be repeated from the cache.
+
+    Raises:
+        InvalidSetting: A value breaks its rule.
+
+    """
+
+    enabled: bool = attrs.field(default=True, validator=_boolean)
+    max_parallel_queries: int = attrs.field(default=5, validator=_whole(1))
+    query_timeout: float = attrs.field(default=2.0, validator=_seconds(zero=False))
+    cache_ttl: float = attrs.field(default=30.0, validator=_seconds(zero=True))
+    cache_until: Literal["ttl", "block"] = attrs.field(default="ttl", validator=_one_of("ttl", "block"))
+    cache_entries: int = attrs.field(default=4096, validator=_whole(0))
+    cache_bytes: int = attrs.field(default=32 * 2**20, validator=_whole(0))
+    not_found_ttl: float = attrs.field(default=5.0, validator=_seconds(zero=True))
+
+
+def _section(kind: type[Any]) -> Any:
+    def validate(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
+        if not isinstance(value, kind):
+            name = _name_of(instance, attribute)
+            raise InvalidSetting(f"{name} must be a {kind.__name__}, got {value!r:.80}", name=name)
+
+    return validate
+
+
+@attrs.frozen(kw_only=True)
+class Settings:
+    """
+    All settings of a `Session`, one section a concern.
+
+    Args:
+        references: How references are resolved.
+
+    """
+
+    references: ReferenceSettings = attrs.field(factory=ReferenceSettings, validator=_section(ReferenceSettings))
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
+        """
+        Read settings from variables such as ``MAMA_STRUCTS_REFERENCES_CACHE_TTL=10``.
+
+        A variable's name is ``MAMA_STRUCTS_``, the section, ``_`` and the setting, in capitals.
+
+        Args:
+            environ: The variables; ``os.environ`` by default.
+
+        Raises:
+            InvalidSetting: A value breaks its rule, or a ``MAMA_STRUCTS_`` variable of a section names no setting.
+
+        """
+        environ = os.environ if environ is None else environ
+        sections = {
+            field.name: _section_from_env(field.name, field.default.factory, environ) for field in attrs.fields(cls)
+        }
+        return cls(**sections)
+
+
+def _section_from_env(section: str, kind: type[Section], environ: Mapping[str, str]) -> Section:
+    prefix = f"{_PREFIX}{section.upper()}_"
+    fields = {f"{prefix}{field.name.upper()}": field for field in attrs.fields(kind)}  # type: ignore[arg-type]
+    values = {}
+    for variable, text in environ.items():
+        if not variable.startswith(prefix):
+            continue
+        if variable not in fields:
+            raise InvalidSetting(f"{variable} names no setting", name=variable, hint=f"known: {', '.join(fields)}")
+        field = fields[variable]
+        values[field.name] = _parse(variable, text.strip(), like=field.default)
+    try:
+        return kind(**values)
+    except InvalidSetting as error:
+        error.add_note(f"read from the environment: {', '.join(sorted(v for v in fields if v in environ))}")
+        raise
+
+
+def _parse(variable: str, text: str, *, like: object) -> object:
+    """Read *text* as a value of the type that the default has."""
+    try:
+        if isinstance(like, bool):
+            if text.lower() in _TRUE | _FALSE:
+                return text.lower() in _TRUE
+            raise ValueError(text)
+        return type(like)(text)  # type: ignore[call-arg]
+    except ValueError as error:
+        expected = {bool: "true or false", int: "a whole number", float: "a number"}[type(like)]
+        raise InvalidSetting(f"{variable} must be {expected}, got {text!r}", name=variable) from error

@@ -1,0 +1,77 @@
+"""Everything that is checked, each in an environment of its own: ``nox`` runs it all."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import nox
+
+PYTHONS = ["3.11", "3.12", "3.13"]
+
+
+def _show_pyenv_interpreters() -> None:
+    """Let pyenv's shims answer for every tested version that it holds, not only for the chosen one."""
+    if not shutil.which("pyenv") or "PYENV_VERSION" in os.environ:
+        return
+    listed = subprocess.run(["pyenv", "versions", "--bare"], capture_output=True, text=True, check=False).stdout.split()
+    newest = {}
+    for version in listed:
+        if (matched := re.fullmatch(r"(3\.\d+)\.(\d+)", version)) and matched[1] in PYTHONS:
+            newest[matched[1]] = max(newest.get(matched[1], -1), int(matched[2]))
+    if newest:
+        os.environ["PYENV_VERSION"] = ":".join(f"{minor}.{patch}" for minor, patch in sorted(newest.items()))
+
+
+_show_pyenv_interpreters()
+nox.options.sessions = ["lint", "types", "docs", "tests"]
+nox.options.error_on_missing_interpreters = False
+nox.options.default_venv_backend = "venv"
+nox.needs_version = ">=2024.4"
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style and formatting."""
+    session.install("ruff==0.17.6")
+    session.run("ruff", "check")
+    session.run("ruff", "format", "--check")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Types of the package, of decorated tools, and completeness of the public ones."""
+    session.install(".[test]", "mypy==2.4.1", "pyright[nodejs]==1.1.414")
+    session.run("mypy")
+    session.run("pyright", "--verifytypes", "mama_structs", "--ignoreexternal")
+    session.run("pyright", "tests/typing")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Every code block of README and docs, and the reference's completeness."""
+    session.install(".[test]")
+    session.run("pytest", "tests/docs", *session.posargs)
+
+
+@nox.session(python=PYTHONS)
+def tests(session: nox.Session) -> None:
+    """All tests against the built package; coverage is judged on every interpreter."""
+    session.install(".[test]")
+    session.run("coverage", "erase")
+    session.run("coverage", "run", "-m", "pytest", "--ignore=tests/docs", *session.posargs)
+    if not session.posargs:
+        session.run("coverage", "combine", "--quiet")
+        session.run("coverage", "report", "--fail-under=95")
+
+
+@nox.session(default=False)
+def bench(session: nox.Session) -> None:
+    """All benchmarks; each prints a table and writes JSON to benchmarks/results."""
+    session.install(".[test]")
+    scripts = session.posargs or sorted(str(path) for path in Path("benchmarks").glob("[!_]*.py"))
+    for script in scripts:
+        session.run("python", script)
