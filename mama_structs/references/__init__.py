@@ -1,0 +1,1 @@
+"""Ids in payloads, and the entities that they stand for."""

@@ -1,0 +1,72 @@
+"""Which session a bare decorator uses: the one entered in this context, else the only open one of the process."""
+
+from __future__ import annotations
+
+import contextvars
+import weakref
+from typing import Protocol
+
+from mama_structs.errors import NoSession
+from mama_structs.references.resolver import Resolver
+
+
+class HasResolver(Protocol):
+    """A session, as far as a decorator sees it."""
+
+    @property
+    def resolver(self) -> Resolver:
+        """What resolves its references."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be used: opened, not closed, and its event loop still there."""
+
+
+_entered: contextvars.ContextVar[HasResolver | None] = contextvars.ContextVar("mama_structs_session", default=None)
+_open: weakref.WeakSet[HasResolver] = weakref.WeakSet()
+
+
+def add(session: HasResolver) -> None:
+    """Count *session* among the open ones of the process."""
+    _open.add(session)
+
+
+def remove(session: HasResolver) -> None:
+    """Count *session* no more."""
+    _open.discard(session)
+
+
+def enter(session: HasResolver) -> contextvars.Token[HasResolver | None]:
+    """Make *session* the one of this context."""
+    return _entered.set(session)
+
+
+def leave(token: contextvars.Token[HasResolver | None]) -> None:
+    """Undo `enter`; where it ran in another context there is nothing to undo here."""
+    try:
+        _entered.reset(token)
+    except ValueError:
+        # A notebook may close a session in another cell, and so in another context, than it was entered in.
+        _entered.set(None)
+
+
+def current_resolver(tool: str) -> Resolver:
+    """
+    Return the resolver that a bare decorator on *tool* uses.
+
+    Raises:
+        NoSession: None was entered here, and of open ones there is none, or more than one.
+
+    """
+    session = _entered.get()
+    if session is not None and session.is_open:
+        return session.resolver
+    candidates = [session for session in _open if session.is_open]
+    if len(candidates) == 1:
+        return candidates[0].resolver
+    state = "no session is open" if not candidates else f"{len(candidates)} sessions are open and none was entered here"
+    raise NoSession(
+        f"{tool} asks for references, but {state}",
+        hint="enter one (async with Session.open(...)), or bind the tool: @session.with_references "
+        "or @with_references(resolver=resolver)",
+    )

@@ -1,0 +1,308 @@
+"""The decorator that gives an async tool its reference options."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from typing import Any, Concatenate, Final, Literal, ParamSpec, Protocol, Self, TypeVar, cast, overload
+
+import attrs
+
+from mama_structs.errors import InvalidArgument
+from mama_structs.references import binding
+from mama_structs.references.options import ReferenceOptions
+from mama_structs.references.resolver import Resolver
+from mama_structs.references.schemes import is_async_callable
+
+log = logging.getLogger("mama_structs")
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+S = TypeVar("S")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+Include = bool | Literal["primary", "all"]
+Kind = Literal["auto", "query", "list"]
+
+# What a decorated tool takes beside its own parameters, in this order.
+_ANNOTATIONS: Final[dict[str, Any]] = {
+    "include_references": bool | Literal["primary", "all"],
+    "reference_depth": int,
+    "reference_types": Sequence[str] | None,
+    "max_references": int,
+    "max_references_per_entity": int,
+}
+
+
+class ReferencedTool(Protocol[P, R_co]):
+    """
+    An async tool that `with_references` decorated.
+
+    It is called like the tool itself, with keywords for references beside the tool's own parameters.
+    A call without them gives the tool's own result; one with them gives a dict where the result is a mapping.
+    """
+
+    __name__: str
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]: ...
+    @overload
+    def __call__(
+        self,
+        *args: Any,
+        include_references: Literal[False],
+        reference_depth: int = 1,
+        reference_types: Sequence[str] | None = None,
+        max_references: int = 50,
+        max_references_per_entity: int = 5,
+        **kwargs: Any,
+    ) -> Coroutine[Any, Any, R_co]: ...
+    @overload
+    def __call__(
+        self,
+        *args: Any,
+        include_references: Include,
+        reference_depth: int = 1,
+        reference_types: Sequence[str] | None = None,
+        max_references: int = 50,
+        max_references_per_entity: int = 5,
+        **kwargs: Any,
+    ) -> Coroutine[Any, Any, R_co | dict[str, Any]]: ...
+
+    # A tool whose own default asks for references takes the other options alone; one overload for each that is given,
+    # since a ParamSpec allows no keywords beside its own.
+    @overload
+    def __call__(
+        self,
+        *args: Any,
+        reference_depth: int,
+        reference_types: Sequence[str] | None = None,
+        max_references: int = 50,
+        max_references_per_entity: int = 5,
+        **kwargs: Any,
+    ) -> Coroutine[Any, Any, R_co | dict[str, Any]]: ...
+    @overload
+    def __call__(
+        self,
+        *args: Any,
+        reference_types: Sequence[str] | None,
+        max_references: int = 50,
+        max_references_per_entity: int = 5,
+        **kwargs: Any,
+    ) -> Coroutine[Any, Any, R_co | dict[str, Any]]: ...
+    @overload
+    def __call__(
+        self,
+        *args: Any,
+        max_references: int,
+        max_references_per_entity: int = 5,
+        **kwargs: Any,
+    ) -> Coroutine[Any, Any, R_co | dict[str, Any]]: ...
+    @overload
+    def __call__(
+        self,
+        *args: Any,
+        max_references_per_entity: int,
+        **kwargs: Any,
+    ) -> Coroutine[Any, Any, R_co | dict[str, Any]]: ...
+
+    @overload
+    def __get__(self, instance: None, owner: type[Any], /) -> Self: ...
+    @overload
+    def __get__(
+        self: ReferencedTool[Concatenate[S, Q], R], instance: S, owner: type[Any] | None = None, /
+    ) -> ReferencedTool[Q, R]: ...
+
+
+class ReferenceDecorator(Protocol):
+    """`with_references`, bound to a session."""
+
+    @overload
+    def __call__(self, tool: Callable[P, Coroutine[Any, Any, R]], /) -> ReferencedTool[P, R]: ...
+    @overload
+    def __call__(
+        self,
+        *,
+        kind: Kind = "auto",
+        primary: Collection[str] | None = None,
+        subject: str | None = None,
+        **defaults: Any,
+    ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], ReferencedTool[P, R]]: ...
+
+
+def bound_to(resolver: Resolver) -> ReferenceDecorator:
+    """Return `with_references` for one resolver."""
+
+    def decorator(tool: Any = None, /, **options: Any) -> Any:
+        decorate = with_references(resolver=resolver, **options)
+        return decorate if tool is None else decorate(tool)
+
+    return cast("ReferenceDecorator", decorator)
+
+
+@overload
+def with_references(tool: Callable[P, Coroutine[Any, Any, R]], /) -> ReferencedTool[P, R]: ...
+@overload
+def with_references(
+    *,
+    resolver: Resolver | None = None,
+    kind: Kind = "auto",
+    primary: Collection[str] | None = None,
+    subject: str | None = None,
+    **defaults: Any,
+) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], ReferencedTool[P, R]]: ...
+
+
+def with_references(
+    tool: Callable[..., Any] | None = None,
+    /,
+    *,
+    resolver: Resolver | None = None,
+    kind: Kind = "auto",
+    primary: Collection[str] | None = None,
+    subject: str | None = None,
+    **defaults: Any,
+) -> Any:
+    """
+    Let an async tool add, once each, what the ids in its result stand for.
+
+    Works bare and with arguments, on functions, methods and callable objects.
+    The decorated tool takes *include_references*, *reference_depth*, *reference_types*, *max_references* and
+    *max_references_per_entity* beside its own parameters (see `ReferenceOptions`).
+    Without *include_references* the tool's own object is returned, untouched.
+
+    Args:
+        tool: The async tool.
+        resolver: What resolves; by default that of the session entered in this context,
+            else of the only open session of the process.
+        kind: What the tool answers: ``"query"`` for one entity, ``"list"`` for an array of them,
+            ``"auto"`` to see it from each payload.
+        primary: Names of the fields that hold direct relations, instead of the scheme's.
+        subject: The name of the tool's parameter that holds the id which the result is about.
+        **defaults: This tool's default for any field of `ReferenceOptions`.
+
+    Raises:
+        InvalidArgument: The tool is not async, has a parameter of one of these names or none named *subject*,
+            or a default breaks its rule.
+
+    """
+    plan = _Plan.checked(resolver=resolver, kind=kind, primary=primary, subject=subject, defaults=defaults)
+    return plan.decorate if tool is None else plan.decorate(tool)
+
+
+@attrs.frozen
+class _Plan:
+    """How one decorated tool adds references."""
+
+    resolver: Resolver | None
+    kind: Kind
+    primary: frozenset[str] | None
+    subject: str | None
+    options: ReferenceOptions
+
+    @classmethod
+    def checked(
+        cls,
+        *,
+        resolver: Resolver | None,
+        kind: str,
+        primary: Collection[str] | None,
+        subject: str | None,
+        defaults: Mapping[str, Any],
+    ) -> _Plan:
+        if resolver is not None and not isinstance(resolver, Resolver):
+            raise InvalidArgument(f"resolver must be a Resolver, got {resolver!r:.80}")
+        if kind not in ("auto", "query", "list"):
+            raise InvalidArgument(f'kind must be "auto", "query" or "list", got {kind!r:.80}')
+        if isinstance(primary, str):
+            raise InvalidArgument(f"primary must be field names such as {{'owner'}}, got {primary!r:.80}")
+        known = [field.name for field in attrs.fields(ReferenceOptions)]
+        for name in defaults:
+            if name not in known:
+                raise InvalidArgument(
+                    f"with_references has no option {name!r}",
+                    hint=f"options: resolver, kind, primary, subject, {', '.join(known)}",
+                )
+        options = ReferenceOptions(**{"include_references": False, **defaults})
+        return cls(resolver, kind, None if primary is None else frozenset(primary), subject, options)  # type: ignore[arg-type]
+
+    def decorate(self, tool: Callable[..., Any]) -> Callable[..., Any]:
+        """Return *tool* with the reference options."""
+        name = _name_of(tool)
+        if not is_async_callable(tool):
+            raise InvalidArgument(
+                f"with_references needs an async function, got {name}",
+                hint="write async def, and put @classmethod or @staticmethod above @with_references",
+            )
+        function = tool if hasattr(tool, "__name__") or isinstance(tool, functools.partial) else _call_of(tool)
+        own = inspect.signature(function)
+        if self.subject is not None and self.subject not in own.parameters:
+            raise InvalidArgument(f"subject={self.subject!r}: {name} has no such parameter")
+        asks = self.options.wanted
+
+        @functools.wraps(function)
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if not asks and kwargs.keys().isdisjoint(_ANNOTATIONS):
+                return await function(*args, **kwargs)
+            given = {option: kwargs.pop(option) for option in _ANNOTATIONS if option in kwargs}
+            options = attrs.evolve(self.options, **given)
+            if not options.wanted:
+                return await function(*args, **kwargs)
+            resolver = self.resolver or binding.current_resolver(name)
+            resolver.ready(options)
+            subject = self._subject(own, args, kwargs)
+            result = await function(*args, **kwargs)
+            try:
+                return await resolver.enrich(result, options, subject=subject, kind=self.kind, primary=self.primary)
+            except Exception:
+                # The tool did its work, perhaps for money or for good: it is never lost for the sake of references.
+                log.exception("references could not be added to the result of %s, which is returned as it is", name)
+                return result
+
+        wrapper.__name__ = name
+        wrapper.__signature__ = _extended(own, name, self.options)  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {**getattr(function, "__annotations__", {}), **_ANNOTATIONS}
+        return wrapper
+
+    def _subject(self, own: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+        if self.subject is None:
+            return None
+        try:
+            bound = own.bind(*args, **kwargs)
+        except TypeError:
+            return None  # The call itself will say what is wrong with its arguments.
+        bound.apply_defaults()
+        value = bound.arguments.get(self.subject)
+        return None if value is None else str(value)
+
+
+def _name_of(tool: Callable[..., Any]) -> str:
+    while isinstance(tool, functools.partial):
+        tool = tool.func
+    return str(getattr(tool, "__name__", type(tool).__name__))
+
+
+def _call_of(tool: Any) -> Callable[..., Any]:
+    """Return the bound ``__call__`` of a callable object, which has what `functools.wraps` wants to copy."""
+    return cast("Callable[..., Any]", tool.__call__)
+
+
+def _extended(signature: inspect.Signature, name: str, options: ReferenceOptions) -> inspect.Signature:
+    """Return the tool's signature with the options before its ``**kwargs``."""
+    clash = [option for option in _ANNOTATIONS if option in signature.parameters]
+    if clash:
+        raise InvalidArgument(
+            f"{name} has a parameter {clash[0]!r} of its own", hint="rename it: with_references adds one of this name"
+        )
+    parameters = list(signature.parameters.values())
+    last = [parameters.pop()] if parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD else []
+    added = [
+        inspect.Parameter(
+            option, inspect.Parameter.KEYWORD_ONLY, default=getattr(options, option), annotation=annotation
+        )
+        for option, annotation in _ANNOTATIONS.items()
+    ]
+    return signature.replace(parameters=[*parameters, *added, *last])

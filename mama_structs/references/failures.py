@@ -1,0 +1,86 @@
+"""Why a reference could not be resolved, in words that an agent can use."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import attrs
+
+from mama_structs.errors import (
+    EntityNotFound,
+    MalformedResponse,
+    MamaStructsError,
+    QueryTimeout,
+    RateLimited,
+    ResponseTooLarge,
+    StructsAPIError,
+    StructsUnreachable,
+)
+
+_LONGEST: Final = 200
+_CREDENTIALS: Final = re.compile(r"(?<=://)[^/?#\s]+(?=@)")
+
+_KINDS: Final = (
+    (EntityNotFound, "not_found"),
+    (RateLimited, "rate_limited"),
+    (MalformedResponse, "malformed"),
+    (ResponseTooLarge, "too_large"),
+    (StructsUnreachable, "unreachable"),
+    (StructsAPIError, "api_error"),
+    (QueryTimeout, "timeout"),
+    (TimeoutError, "timeout"),
+)
+
+
+@attrs.frozen
+class Failure:
+    """
+    Why there is no answer for an id.
+
+    Args:
+        kind: A word for statistics, such as ``not_found`` or ``timeout``.
+        error: What happened, for the agent.
+        cause: The exception, where there was one.
+
+    """
+
+    kind: str
+    error: str
+    cause: BaseException | None = attrs.field(default=None, eq=False, repr=False)
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Return the failure that *error* means."""
+    kind = next((kind for cls, kind in _KINDS if isinstance(error, cls)), "source_error")
+    if kind == "not_found":
+        return Failure(kind, "Entity not found", error)
+    if isinstance(error, RateLimited) and error.retry_after is not None:
+        return Failure(kind, f"Rate limited: ask again in {error.retry_after:g} s", error)
+    return Failure(kind, _text(error), error)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 - a host's exception may fail to describe itself
+        text = ""
+    if not isinstance(error, MamaStructsError):
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    text = _CREDENTIALS.sub("***", text)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def timed_out(seconds: float) -> Failure:
+    """Return the failure of a query that had its time."""
+    return Failure("timeout", f"No answer within {seconds:g} s")
+
+
+def past_deadline(seconds: float) -> Failure:
+    """Return the failure of a reference that the whole call could not wait for."""
+    return Failure("deadline", f"No answer before the deadline of {seconds:g} s for all references")
+
+
+def unknown_id(entity_id: str) -> Failure:
+    """Return the failure of an id that no source answers for."""
+    return Failure("unsupported", f"No source answers for ids such as {entity_id[:80]}")

@@ -1,0 +1,110 @@
+"""What one call may ask of its references."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection
+from collections.abc import Set as AbstractSet
+from typing import Any, Literal
+
+import attrs
+
+from mama_structs.errors import InvalidArgument
+
+MAX_DEPTH = 2
+
+Scope = Literal["primary", "all"]
+
+
+def _include(_: Any, __: Any, value: object) -> None:
+    if value not in ("primary", "all") and not isinstance(value, bool):
+        raise InvalidArgument(f'include_references must be True, False, "primary" or "all", got {value!r:.80}')
+
+
+def _depth(_: Any, __: Any, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_DEPTH:
+        raise InvalidArgument(
+            f"reference_depth must be 0, 1 or 2, got {value!r:.80}",
+            hint="for what lies deeper, call the tool again with the id",
+        )
+
+
+def _count(_: Any, attribute: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise InvalidArgument(f"{attribute.name} must be a whole number of 0 or more, got {value!r:.80}")
+
+
+def _positive_seconds(_: Any, attribute: attrs.Attribute[Any], value: object) -> None:
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else 0
+    if not 0 < number <= sys.float_info.max:
+        raise InvalidArgument(f"{attribute.name} must be more than 0 seconds, got {value!r:.80}")
+
+
+def _types(value: object) -> object:
+    """Freeze the names; a single name is a mistake that would be read letter by letter."""
+    if value is None:
+        return None
+    if isinstance(value, str) or not isinstance(value, Collection):
+        raise InvalidArgument(
+            f"reference_types must be a list of type names, got {value!r:.80}", hint='for one type, give ["planet"]'
+        )
+    for name in value:
+        if not isinstance(name, str):
+            raise InvalidArgument(f"reference_types must hold names such as planet, got {name!r:.80}")
+    names = sorted(value) if isinstance(value, AbstractSet) else value
+    return tuple(dict.fromkeys(str(name) for name in names))
+
+
+def _flag(_: Any, attribute: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, bool):
+        raise InvalidArgument(f"{attribute.name} must be True or False, got {value!r:.80}")
+
+
+def _on_error(_: Any, __: Any, value: object) -> None:
+    if value not in ("indicate", "omit"):
+        raise InvalidArgument(f'on_error must be "indicate" or "omit", got {value!r:.80}')
+
+
+@attrs.frozen(kw_only=True)
+class ReferenceOptions:
+    """
+    What one call asks of its references.
+
+    Args:
+        include_references: False for none, ``"primary"`` for owners and direct relations, ``"all"`` for every id,
+            True for ``"all"`` on a query and ``"primary"`` on a list.
+        reference_depth: 0 for none, 1 for what the payload names, 2 for one level further.
+        reference_types: Only entities of these types; None for all.
+        max_references: References started at the most.
+        max_references_per_entity: References of each row of a list at the most.
+        metadata: Add ``referenced_from`` (JSON pointers) and ``referenced_in`` (entity, or ``root``) to each
+            reference, and ``references_meta`` always.
+        on_error: ``"indicate"`` keeps an entry with the reason for what failed, ``"omit"`` leaves it out.
+        max_bytes: The section stays within so many bytes (compact JSON, UTF-8); None for no bound.
+        deadline: Seconds for all references of the call together; what is missing then is marked failed.
+
+    Raises:
+        InvalidArgument: A value breaks its rule.
+
+    """
+
+    include_references: bool | Scope = attrs.field(default=True, validator=_include)
+    reference_depth: int = attrs.field(default=1, validator=_depth)
+    reference_types: tuple[str, ...] | None = attrs.field(default=None, converter=_types)
+    max_references: int = attrs.field(default=50, validator=_count)
+    max_references_per_entity: int = attrs.field(default=5, validator=_count)
+    metadata: bool = attrs.field(default=False, validator=_flag)
+    on_error: Literal["indicate", "omit"] = attrs.field(default="indicate", validator=_on_error)
+    max_bytes: int | None = attrs.field(default=None, validator=attrs.validators.optional(_count))
+    deadline: float = attrs.field(default=5.0, validator=_positive_seconds)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether any reference is asked for."""
+        return self.include_references is not False and self.reference_depth > 0
+
+    def scope(self, *, is_list: bool) -> Scope:
+        """Return which fields count: on a list True means primary, and all must be asked for."""
+        if isinstance(self.include_references, str):
+            return self.include_references
+        return "primary" if is_list else "all"

@@ -1,0 +1,186 @@
+"""Which strings are ids, of what type, and where they come from."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any, Final, Protocol, runtime_checkable
+
+import attrs
+
+from mama_structs.errors import InvalidArgument
+
+# Longer strings are no ids of anybody; it bounds what is matched and remembered.
+MAX_ID_LENGTH: Final = 128
+
+Fetch = Callable[[str], Awaitable[Mapping[str, Any]]]
+TypeOf = Callable[[str], str | None] | Mapping[str, str]
+FetchMany = Callable[[list[str]], Awaitable[Mapping[str, Mapping[str, Any] | Exception]]]
+
+
+def _pattern(value: object) -> re.Pattern[str]:
+    if isinstance(value, str):
+        try:
+            return re.compile(value)
+        except re.error as error:
+            raise InvalidArgument(f"pattern must be a regular expression, got {value!r}: {error}") from error
+    if isinstance(value, re.Pattern) and isinstance(value.pattern, str):
+        return value
+    raise InvalidArgument(f"pattern must be a regular expression for text, got {value!r:.80}")
+
+
+def _check_type_of(scheme: IdScheme, _: Any, value: Any) -> None:
+    if isinstance(value, Mapping):
+        if scheme.pattern.groups < 1:
+            raise InvalidArgument(
+                "type_of is a mapping, so the pattern needs a group that holds its keys", hint="such as ([A-Z]+)-[0-9]+"
+            )
+    elif not callable(value):
+        raise InvalidArgument(f"type_of must be a function or a mapping, got {value!r:.80}")
+
+
+def _names(value: object) -> frozenset[str]:
+    if isinstance(value, str) or not isinstance(value, Collection):
+        raise InvalidArgument(f"field names must be a collection such as {{'name'}}, got {value!r:.80}")
+    return frozenset(value)
+
+
+def _hints(value: object) -> Mapping[str, frozenset[str]]:
+    if not isinstance(value, Mapping):
+        raise InvalidArgument(f"hints must map field names to types, got {value!r:.80}")
+    return {name: frozenset([types]) if isinstance(types, str) else _names(types) for name, types in value.items()}
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class IdScheme:
+    """
+    One system of ids: how an id looks, what type it is of, and which fields can mislead.
+
+    Args:
+        name: The scheme's name, for messages and statistics.
+        pattern: A regular expression (text or compiled) that the whole string must match.
+        type_of: The type's name for a string that matched: a function of the string, which returns None when it is
+            no id after all, or (faster) a mapping from the text of the pattern's first group.
+        deny: Names of fields whose strings are never ids, whatever they look like.
+        deny_subtrees: Names of fields below which nothing is looked at.
+        hints: What a field's name promises: field name to type name, or to several.
+            A name that begins with ``*`` stands for every name that ends so.
+            An id of another type under such a field is skipped and counted as a look-alike.
+        primary: Names of the fields that hold direct relations; None when every field does.
+        contains: A text that every id contains; makes detection faster, nothing else.
+        bare: Field names whose whole number (not 0) stands for an id, with the text to put before the number.
+        embedded: Field names that hold JSON as text, which is parsed and searched.
+        types: All type names, so that a misspelt one can be refused; None when they are open.
+        undetected: Types whose ids are never taken from a payload, only when asked for by name.
+
+    Raises:
+        InvalidArgument: The pattern is no regular expression, or a collection of names is a single text.
+
+    """
+
+    name: str
+    pattern: re.Pattern[str] = attrs.field(converter=_pattern)
+    type_of: TypeOf = attrs.field(validator=_check_type_of)
+    deny: frozenset[str] = attrs.field(default=frozenset(), converter=_names)
+    deny_subtrees: frozenset[str] = attrs.field(default=frozenset(), converter=_names)
+    hints: Mapping[str, frozenset[str]] = attrs.field(factory=dict, converter=_hints)
+    primary: frozenset[str] | None = attrs.field(default=None, converter=attrs.converters.optional(_names))
+    contains: str = ""
+    bare: Mapping[str, str] = attrs.field(factory=dict)
+    embedded: frozenset[str] = attrs.field(default=frozenset(), converter=_names)
+    types: frozenset[str] | None = attrs.field(default=None, converter=attrs.converters.optional(_names))
+    undetected: frozenset[str] = attrs.field(default=frozenset(), converter=_names)
+    _endings: tuple[tuple[str, frozenset[str]], ...] = attrs.field(init=False, repr=False)
+
+    @_endings.default
+    def _endings_of_hints(self) -> tuple[tuple[str, frozenset[str]], ...]:
+        return tuple((name[1:], types) for name, types in self.hints.items() if name.startswith("*"))
+
+    def match(self, text: str) -> str | None:
+        """Return the type's name when *text*, whole, is an id of this scheme, else None."""
+        matched = self.pattern.fullmatch(text) if len(text) <= MAX_ID_LENGTH else None
+        if matched is None:
+            return None
+        type_of = self.type_of
+        return type_of.get(matched[1]) if isinstance(type_of, Mapping) else type_of(text)
+
+    def expected(self, field: str) -> frozenset[str] | None:
+        """Return the types that a field's name promises, None when it promises nothing."""
+        if field in self.hints:
+            return self.hints[field]
+        for ending, types in self._endings:
+            if field.endswith(ending):
+                return types
+        return None
+
+
+@runtime_checkable
+class EntitySource(Protocol):
+    """What a `Resolver` needs of a source; `Source` is the ready-made one."""
+
+    @property
+    def scheme(self) -> IdScheme:
+        """The ids that the source answers for."""
+
+    @property
+    def fetch(self) -> Fetch | None:
+        """Answer one id with the entity's fields, or raise `mama_structs.errors.EntityNotFound`."""
+
+    @property
+    def fetch_many(self) -> FetchMany | None:
+        """Answer many ids at once: a mapping from id to the fields, or to the exception for that id."""
+
+    def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the answer's fields as they stand in a reference."""
+
+    async def close(self) -> None:
+        """Release what the source itself opened."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Source:
+    """
+    A host's own source of entities.
+
+    Args:
+        scheme: The ids that it answers for; may be given by position.
+        fetch: ``async fetch(id) -> Mapping``: the entity's fields;
+            raises `mama_structs.errors.EntityNotFound` when there is none.
+        fetch_many: ``async fetch_many(ids) -> Mapping``: for each id the fields, or an exception.
+            It is asked once for all ids of one level that are not known yet.
+            At least one of the two is needed; with both, one id alone goes to *fetch*.
+
+    Raises:
+        InvalidArgument: Neither function was given, or one of them is not async.
+
+    """
+
+    scheme: IdScheme = attrs.field(kw_only=False, validator=attrs.validators.instance_of(IdScheme))
+    fetch: Fetch | None = None
+    fetch_many: FetchMany | None = None
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse a source that could not answer."""
+        if self.fetch is None and self.fetch_many is None:
+            raise InvalidArgument(
+                f"the source {self.scheme.name!r} cannot fetch anything", hint="give fetch=, fetch_many= or both"
+            )
+        for name in ("fetch", "fetch_many"):
+            function = getattr(self, name)
+            if function is not None and not is_async_callable(function):
+                raise InvalidArgument(f"{name} must be an async function, got {function!r:.80}")
+
+    def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002 - the protocol's
+        """Return the answer: a host's mapping already is the entity's fields."""
+        return answer
+
+    async def close(self) -> None:
+        """Do nothing: what the functions use is the host's."""
+
+
+def is_async_callable(function: object) -> bool:
+    """Tell whether calling *function* gives something to await: functions, methods, partials, callable objects."""
+    return inspect.iscoroutinefunction(function) or (
+        callable(function) and inspect.iscoroutinefunction(type(function).__call__)
+    )
