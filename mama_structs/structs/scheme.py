@@ -1,0 +1,104 @@
+"""
+The Structs chain's ids, and which fields hold which.
+
+Types by field follow the proto of structsd v0.16.0; names that mislead were found in its validation rules.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from mama_structs.references.schemes import IdScheme
+from mama_structs.structs.ids import MAX_INDEX, EntityType
+
+_DENY: Final = (
+    "pfp", "pfpClientRenderAttributes", "endpoint", "name", "username", "description", "message", "error",
+    "version", "schema_version", "api_version", "coordinates", "position", "range",
+    "timestamp", "created_at", "updated_at", "next_key", "total", "pagination",
+    # Free text of the guild API, which once allowed names such as 1-11.
+    "search_string", "tag", "label", "entry",
+)  # fmt: skip
+
+_HINTS: Final = {
+    "guildId": ("guild",),
+    "playerId": ("player",),
+    "owner": ("player",),
+    "controller": ("player",),
+    "proposer": ("player",),
+    "planetId": ("planet",),
+    "reactorId": ("reactor",),
+    "primaryReactorId": ("reactor",),
+    "substationId": ("substation",),
+    "entrySubstationId": ("substation",),
+    "structId": ("struct",),
+    "*StructId": ("struct",),
+    "*_struct_id": ("struct",),
+    "*PlayerId": ("player",),
+    "*_player_id": ("player",),
+    "commandStruct": ("struct",),
+    "space": ("struct",),
+    "air": ("struct",),
+    "land": ("struct",),
+    "water": ("struct",),
+    "structDefenders": ("struct",),
+    "defending_struct_ids": ("struct",),
+    "protectedStructIndex": ("struct",),
+    "allocationId": ("allocation",),
+    "fleetId": ("fleet",),
+    "locationListStart": ("fleet",),
+    "locationListLast": ("fleet",),
+    "locationListForward": ("fleet",),
+    "locationListBackward": ("fleet",),
+    "providerId": ("provider",),
+    "agreementId": ("agreement",),
+    "locationId": ("planet", "fleet"),
+    "destinationId": ("reactor", "substation", "struct"),
+    "sourceObjectId": ("player", "reactor", "substation"),
+}
+
+_PRIMARY: Final = (
+    "owner", "guildId", "planetId", "fleetId", "substationId", "primaryReactorId", "entrySubstationId",
+    "reactorId", "locationId", "providerId", "allocationId", "sourceObjectId", "destinationId", "controller",
+)  # fmt: skip
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+def _both_forms(names: tuple[str, ...]) -> Iterator[str]:
+    """The chain writes ``guildId`` and the guild API ``guild_id``."""
+    for name in names:
+        yield name
+        if not name.startswith("*"):
+            yield _snake(name)
+
+
+def _whole_numbers(largest: int) -> str:
+    """Return a regular expression for 1 to *largest* without leading zeros."""
+    digits = str(largest)
+    same_length = [
+        f"{digits[:place]}[{0 if place else 1}-{int(digit) - 1}][0-9]{{{len(digits) - place - 1}}}"
+        for place, digit in enumerate(digits)
+        if int(digit) > (0 if place else 1)
+    ]
+    return "|".join([f"[1-9][0-9]{{0,{len(digits) - 2}}}", *same_length, digits])
+
+
+STRUCTS_SCHEME: Final = IdScheme(
+    name="structs",
+    pattern=re.compile(rf"([0-9]|1[01])-(?:{_whole_numbers(MAX_INDEX)})", re.ASCII),
+    type_of={str(member.code): str(member) for member in EntityType},
+    deny=frozenset(_both_forms(_DENY)),
+    deny_subtrees=frozenset({"pagination"}),
+    hints={form: types for name, types in _HINTS.items() for form in _both_forms((name,))},
+    primary=frozenset(_both_forms(_PRIMARY)),
+    contains="-",
+    bare={"protectedStructIndex": "5-", "protected_struct_index": "5-"},
+    embedded=frozenset({"map", "detail"}),
+    types=frozenset(EntityType),
+    # The plan counts 7-n and 8-n among the ids; the chain has none, so a payload cannot mean them.
+    undetected=frozenset(member for member in EntityType if not member.has_ids),
+)

@@ -1,0 +1,626 @@
+"""The client: routes, arguments, lists, and its life."""
+
+import ast
+import asyncio
+import base64
+import inspect
+import os
+import subprocess
+import sys
+import typing
+from urllib.parse import parse_qsl, urlsplit
+
+import aiohttp
+import pytest
+
+from mama_structs.errors import EntityNotFound, InvalidArgument, MalformedResponse, SessionClosed, WrongLoop
+from mama_structs.structs import models, routes
+from mama_structs.structs.client import StructsClient
+from mama_structs.structs.ids import EntityId, EntityType
+from mama_structs.structs.reads import Reads
+from mama_structs.structs.record import wire_name
+
+ADDRESS = "structs1abc"
+TYPES = [kind for kind in EntityType if kind.has_ids]
+KEY = base64.b64encode(b"\xfb\xff\xfe1").decode()  # holds + / and =
+
+
+@pytest.fixture
+async def client(node):
+    async with StructsClient(node.url) as opened:
+        yield opened
+
+
+def rows(*ids, next_key=None, key="Player"):
+    return {key: [{"id": entity_id} for entity_id in ids], "pagination": {"next_key": next_key, "total": "0"}}
+
+
+# --- one entity ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=str)
+async def test_every_entity_has_a_typed_read(node, client, http, kind):
+    """The method of a type, `fetch` and `query` ask the same route."""
+    text = f"{kind.code}-7"
+    envelope = kind.value.capitalize()
+    node.says(http({envelope: {"id": text}}, Grpc_Metadata_X_Cosmos_Block_Height=5))
+    answer = await getattr(client, kind.value)(text)
+
+    assert EntityId.parse(text) == answer.entity.id
+    assert 5 == answer.height
+    assert answer == await client.fetch(EntityId.parse(text))
+    assert {envelope: {"id": text}} == await client.query(text)
+    assert [f"/structs/{kind.value}/{text}"] * 3 == node.requests
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=str)
+async def test_an_id_of_another_type_is_refused_before_anything_is_sent(node, client, kind):
+    """The chain would say "not found", which is not what is wrong."""
+    other = "2-1" if kind is not EntityType.PLANET else "1-1"
+    with pytest.raises(InvalidArgument) as caught:
+        await getattr(client, kind.value)(other)
+
+    assert caught.value.hint
+    assert [] == node.requests
+
+
+@pytest.mark.parametrize("text", ["abc", "1-0", "1-01", "12-1", "1-1/../guild", "1-1?x=1", "", None, 5])
+async def test_only_ids_reach_the_path(node, client, text):
+    """A path is built from parsed numbers."""
+    for read in (client.player, client.fetch, client.query):
+        with pytest.raises(InvalidArgument):
+            await read(text)
+
+    assert [] == node.requests
+
+
+@pytest.mark.parametrize("text", ["7-1", "8-1"])
+async def test_what_has_no_ids_is_not_found_with_a_hint(node, client, text):
+    """Infusions and addresses are read by other keys."""
+    for read in (client.fetch, client.query):
+        with pytest.raises(EntityNotFound) as caught:
+            await read(text)
+
+        assert (text, True) == (caught.value.entity_id, "no ids" in caught.value.hint)
+    assert [] == node.requests
+
+
+@pytest.mark.parametrize(
+    ("payload", "path"),
+    [
+        ({"Player": {"id": "1-2"}}, "$.Player.id"),
+        ({"Player": {}}, "$.Player.id"),
+        ({"Player": None}, "$.Player"),
+        ({"Player": [{"id": "1-1"}]}, "$.Player"),
+        ({"player": {"id": "1-1"}}, "$"),
+    ],
+)
+async def test_an_answer_about_something_else_is_malformed(node, client, http, payload, path):
+    """Even the raw answer is about the id that was asked for."""
+    node.says(http(payload))
+    for read in (client.query, client.fetch, client.player):
+        with pytest.raises(MalformedResponse) as caught:
+            await read("1-1")
+
+        assert path == caught.value.path
+
+
+async def test_the_path_of_an_error_begins_at_the_answer(node, client, http):
+    """What is wrong inside a record is named from the root."""
+    node.says(http({"Player": {"id": "1-1", "guildId": 5}}))
+    with pytest.raises(MalformedResponse) as caught:
+        await client.player("1-1")
+
+    assert "$.Player.guildId" == caught.value.path
+
+
+async def test_infusions_are_read_by_destination_and_address(node, client, http):
+    """The answer must be about both."""
+    node.says(http({"Infusion": {"destinationId": "3-1", "address": ADDRESS, "fuel": "5"}}))
+    answer = await client.infusion("3-1", ADDRESS)
+
+    assert 5 == answer.entity.fuel
+    assert [f"/structs/infusion/3-1/{ADDRESS}"] == node.requests
+    with pytest.raises(MalformedResponse, match=r"Infusion\.address"):
+        await client.infusion("3-1", "structs1other")
+
+
+async def test_an_unknown_infusion_is_named_by_both_keys(node, client, http):
+    """That is how the chain names it."""
+    node.says(http({"code": 2, "message": "object not found"}, status=500))
+    with pytest.raises(EntityNotFound) as caught:
+        await client.infusion("3-1", ADDRESS)
+
+    assert f"3-1-{ADDRESS}" == caught.value.entity_id
+
+
+async def test_an_unknown_address_belongs_to_nobody(node, client, http):
+    """The chain answers with the null player, and that is no error."""
+    node.says(http({"address": ADDRESS, "playerId": "1-0", "permissions": "0"}, Grpc_Metadata_X_Cosmos_Block_Height=9))
+    answer = await client.address(ADDRESS)
+
+    assert (None, 9) == (answer.player_id, answer.height)
+    assert [f"/structs/address/{ADDRESS}"] == node.requests
+    with pytest.raises(MalformedResponse, match=r"\$\.address"):
+        await client.address("structs1other")
+
+
+@pytest.mark.parametrize("text", ["", "a/b", "../x", "structs1ABC", "structs1 ", "structs1\n", "a" * 91, "é" * 9, None])
+async def test_only_addresses_reach_the_path(node, client, text):
+    """Nothing that could change the route."""
+    with pytest.raises(InvalidArgument):
+        await client.address(text)
+    with pytest.raises(InvalidArgument):
+        await client.infusion("3-1", text)
+
+    assert [] == node.requests
+
+
+async def test_struct_types_are_read_by_number(node, client, http):
+    """Their ids have no type code."""
+    node.says(http({"StructType": {"id": "14", "class": "Tank"}}))
+    answer = await client.struct_type(14)
+
+    assert (14, "Tank") == (answer.entity.id, answer.entity.class_)
+    for wrong in (-1, 2**64, True, "14", None):
+        with pytest.raises(InvalidArgument):
+            await client.struct_type(wrong)
+    assert ["/structs/struct_type/14"] == node.requests
+
+
+async def test_single_attributes_are_read_by_name(node, client, http):
+    """The chain reads a wrong name as attribute 0, so names are checked here."""
+    node.says(http({"attribute": "6"}))
+
+    assert 6 == await client.struct_attribute("5-1", "health")
+    assert 6 == await client.planet_attribute("2-1", models.PlanetAttribute.BLOCK_START_RAID)
+    assert ["/structs/struct_attribute/5-1/health", "/structs/planet_attribute/2-1/blockStartRaid"] == node.requests
+    for read, text in ((client.struct_attribute, "5-1"), (client.planet_attribute, "2-1")):
+        with pytest.raises(InvalidArgument, match="no attribute 'armour'"):
+            await read(text, "armour")
+
+
+async def test_grid_records_are_read_by_attribute_id(node, client, http):
+    """Three numbers: attribute, type, index."""
+    node.says(http({"gridRecord": {"attributeId": "11-1-194", "value": "23"}}))
+    record = await client.grid("11-1-194")
+
+    assert ("11-1-194", 23) == (record.attribute_id, record.value)
+    for wrong in ("1-194", "15-1-194", "11-1-0", "11-1-194-1", None):
+        with pytest.raises(InvalidArgument):
+            await client.grid(wrong)
+    assert ["/structs/grid/11-1-194"] == node.requests
+
+
+async def test_the_block_height_is_a_number(node, client, http):
+    """The chain's own shape, not that of its docs."""
+    node.says(http({"blockHeight": "12345"}), http({"height": 12345}))
+
+    assert 12345 == await client.block_height()
+    with pytest.raises(MalformedResponse, match="blockHeight"):
+        await client.block_height()
+    assert ["/blockheight"] * 2 == node.requests
+
+
+# --- lists -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_page_is_raw_and_has_a_limit(node, client, http):
+    """Without a limit the node would count its whole store."""
+    node.says(http(rows("1-1"), Grpc_Metadata_X_Cosmos_Block_Height=3))
+    page = await client.list_page("player")
+
+    assert rows("1-1") == page
+    assert 3 == page.height
+    assert ["/structs/player?pagination.limit=100"] == node.requests
+
+
+@pytest.mark.parametrize("name", [*EntityType, "struct_type"], ids=str)
+async def test_every_type_can_be_listed(node, client, http, name):
+    """By the type, by its name, and struct types too."""
+    key = routes.LISTINGS[name].key
+    node.says(http({key: [], "pagination": None}))
+
+    assert {key: [], "pagination": None} == await client.list_page(name)
+    assert [f"/structs/{name}?pagination.limit=100"] == node.requests
+
+
+async def test_page_keys_are_percent_encoded(node, client, http):
+    """A plus sign would arrive as a space."""
+    node.says(http(rows()))
+    await client.list_page("player", key=KEY, limit=5, reverse=True, count_total=True)
+
+    assert {"+", "/", "="} <= set(KEY) | {"="}
+    assert not {"+", "="} & set(node.requests[0].split("pagination.key=")[1].split("&")[0])
+    assert {
+        "pagination.key": KEY,
+        "pagination.limit": "5",
+        "pagination.reverse": "true",
+        "pagination.count_total": "true",
+    } == dict(parse_qsl(urlsplit(node.requests[0]).query))
+
+
+async def test_an_offset_is_sent_without_a_key(node, client, http):
+    """Zero included."""
+    node.says(http(rows()))
+    await client.list_page("player", offset=0)
+
+    assert ["/structs/player?pagination.limit=100&pagination.offset=0"] == node.requests
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("players", {}),
+        ("grid", {}),
+        (None, {}),
+        ("player", {"key": KEY, "offset": 0}),
+        ("player", {"limit": 0}),
+        ("player", {"limit": True}),
+        ("player", {"limit": "5"}),
+        ("player", {"offset": -1}),
+        ("player", {"key": "abc"}),
+        ("player", {"key": ""}),
+        ("player", {"key": "a b&c=d"}),
+        ("player", {"key": "é==="}),
+        ("player", {"key": "QUJD" * 2000}),
+        ("player", {"key": 5}),
+        ("player", {"reverse": "yes"}),
+        ("player", {"count_total": 1}),
+    ],
+)
+async def test_wrong_page_arguments_are_refused_before_anything_is_sent(node, client, name, options):
+    """The message names the argument."""
+    with pytest.raises(InvalidArgument):
+        await client.list_page(name, **options)
+
+    assert [] == node.requests
+
+
+@pytest.mark.parametrize(
+    ("payload", "path"),
+    [
+        ({"Player": {}}, "$.Player"),
+        ({"Player": [], "pagination": []}, "$.pagination"),
+        ({"Player": [], "pagination": {"next_key": 5}}, "$.pagination.next_key"),
+        ({"player": []}, "$"),
+    ],
+)
+async def test_a_page_that_is_none_is_malformed(node, client, http, payload, path):
+    """The docs' lower-case key is not the chain's."""
+    node.says(http(payload))
+    with pytest.raises(MalformedResponse) as caught:
+        await client.list_page("player")
+
+    assert path == caught.value.path
+
+
+async def test_iterating_follows_the_pages_to_the_end(node, client, http):
+    """An empty page with a next key is not the last one."""
+    node.says(http(rows("1-1", "1-10", next_key=KEY)), http(rows(next_key="MS0xMg==")), http(rows("1-2")))
+    found = [str(player.id) async for player in client.players(page_size=2)]
+
+    assert ["1-1", "1-10", "1-2"] == found
+    assert [None, KEY, "MS0xMg=="] == [
+        dict(parse_qsl(urlsplit(request).query)).get("pagination.key") for request in node.requests
+    ]
+    assert all("pagination.limit=2" in request for request in node.requests)
+
+
+@pytest.mark.parametrize("keys", [[KEY, KEY], ["QQ==", "Qg==", "QQ=="], ["not base64"]])
+async def test_iterating_ends_where_the_keys_lead_nowhere(node, client, http, keys):
+    """A node that repeats itself does not hold its caller for ever."""
+    node.says(*(http(rows("1-1", next_key=key)) for key in keys))
+    with pytest.raises(MalformedResponse) as caught:
+        async for _ in client.players():
+            pass
+
+    assert "$.pagination.next_key" == caught.value.path
+    assert len(keys) == len(node.requests)
+
+
+@pytest.mark.parametrize("pagination", [{}, {"pagination": None}, {"pagination": {"next_key": ""}}])
+async def test_a_list_without_paging_is_one_page(node, client, http, pagination):
+    """Some routes give no pagination at all."""
+    node.says(http({"Player": [{"id": "1-1"}], **pagination}))
+
+    assert 1 == len([player async for player in client.players()])
+    assert 1 == len(node.requests)
+
+
+async def test_iterating_can_stop_early(node, client, http):
+    """Pages that nobody wants are not read."""
+    node.says(http(rows("1-1", "1-2", next_key=KEY)))
+    players = client.players()
+    await anext(players)
+    await players.aclose()
+
+    assert 1 == len(node.requests)
+
+
+LISTS = {
+    "guilds": ((), "guild", models.Guild, {"id": "0-1"}),
+    "players": ((), "player", models.Player, {"id": "1-1"}),
+    "planets": ((), "planet", models.Planet, {"id": "2-1"}),
+    "reactors": ((), "reactor", models.Reactor, {"id": "3-1"}),
+    "substations": ((), "substation", models.Substation, {"id": "4-1"}),
+    "structs": ((), "struct", models.Struct, {"id": "5-1"}),
+    "allocations": ((), "allocation", models.Allocation, {"id": "6-1"}),
+    "infusions": ((), "infusion", models.Infusion, {}),
+    "addresses": ((), "address", models.Address, {"address": ADDRESS}),
+    "fleets": ((), "fleet", models.Fleet, {"id": "9-1"}),
+    "providers": ((), "provider", models.Provider, {"id": "10-1"}),
+    "agreements": ((), "agreement", models.Agreement, {"id": "11-1"}),
+    "struct_types": ((), "struct_type", models.StructType, {"id": "1"}),
+    "planets_by_player": (("1-1",), "planet_by_player/1-1", models.Planet, {"id": "2-1"}),
+    "addresses_by_player": (("1-1",), "address_by_player/1-1", models.Address, {}),
+    "permissions_by_object": (("6-1",), "permission/object/6-1", models.PermissionRecord, {}),
+    "permissions_by_player": (("1-1",), "permission/player/1-1", models.PermissionRecord, {}),
+    "agreements_by_provider": (("10-1",), "agreement_by_provider/10-1", models.Agreement, {"id": "11-1"}),
+    "allocations_by_source": (("3-1",), "allocation_by_source/3-1", models.Allocation, {"id": "6-1"}),
+    "allocations_by_destination": (("4-1",), "allocation_by_destination/4-1", models.Allocation, {"id": "6-1"}),
+    "infusions_by_destination": (("3-1",), "infusion_by_destination/3-1", models.Infusion, {}),
+}
+KEYS = {models.Address: "address", models.PermissionRecord: "permissionRecords"}
+
+
+@pytest.mark.parametrize("name", LISTS)
+async def test_every_list_gives_its_records(node, client, http, name):
+    """Typed, from the route that the chain has for it."""
+    arguments, route, model, row = LISTS[name]
+    node.says(http({KEYS.get(model, model.__name__): [row], "pagination": {"next_key": None, "total": "0"}}))
+    records = [record async for record in getattr(client, name)(*arguments, page_size=7)]
+
+    assert [model] == [type(record) for record in records]
+    assert [f"/structs/{route}?pagination.limit=7"] == node.requests
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_check_their_arguments_when_called(name):
+    """Not when the first record is wanted."""
+    arguments, *_ = LISTS[name]
+    client = StructsClient("http://localhost")
+    with pytest.raises(InvalidArgument, match="page_size"):
+        getattr(client, name)(*arguments, page_size=0)
+    for wrong in ("8-", "9-1") if arguments and name != "permissions_by_object" else ():
+        with pytest.raises(InvalidArgument):
+            getattr(client, name)(wrong)
+
+
+# --- the tables ------------------------------------------------------------------------------------------------------
+
+
+def test_listings_and_pages_agree_on_the_key():
+    """A list's key in the table is the one that its page is read from."""
+    listings = [value for value in vars(routes).values() if isinstance(value, routes.Listing)]
+
+    assert 21 == len(listings)
+    for listing in listings:
+        [records] = [field for field in listing.page.__attrs_attrs__ if field.name == "records"]
+        assert listing.key == wire_name(records)
+
+
+def test_routes_and_answers_agree_on_the_envelope():
+    """An entity's key in the table is the one that its answer is read from."""
+    for route in routes.ROUTES.values():
+        [entity] = [field for field in route.answer.__attrs_attrs__ if field.name == "entity"]
+        assert route.envelope == wire_name(entity)
+    assert set(TYPES) == routes.ROUTES.keys()
+
+
+# --- the client's life -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("http://localhost:1317", "http://localhost:1317"),
+        ("http://localhost:1317/", "http://localhost:1317"),
+        ("https://node.example/lcd/v1//", "https://node.example/lcd/v1"),
+        ("http://[::1]:1317", "http://[::1]:1317"),
+    ],
+)
+def test_base_urls_are_kept_without_the_last_slash(given, expected):
+    """A path prefix stays."""
+    assert expected == StructsClient(given).base_url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "localhost:1317",
+        "ftp://localhost",
+        "http://",
+        "http://:80",
+        "http://localhost:",
+        "http://localhost:0",
+        "http://localhost:99999",
+        "http://localhost:x",
+        "http://user:secret@localhost",
+        "http://localhost?x=1",
+        "http://localhost?",
+        "http://localhost#x",
+        "http://localhost/a b",
+        "http://localhost/../x",
+        "http://localhost/a//b",
+        "http://local host",
+        "http://localhost\n",
+        " http://localhost",
+        "http://lo\tcalhost",
+        "http://[::1",
+        "http://höst",
+        "http://a\\b",
+        None,
+        b"http://localhost",
+    ],
+)
+def test_wrong_base_urls_are_refused(url):
+    """At the door, and without repeating what may be a password."""
+    with pytest.raises(InvalidArgument, match="base_url") as caught:
+        StructsClient(url)
+
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"timeout": 0},
+        {"timeout": -1},
+        {"timeout": float("inf")},
+        {"timeout": float("nan")},
+        {"timeout": True},
+        {"timeout": "1"},
+        {"max_connections": 0},
+        {"max_connections": 1.5},
+        {"retries": -1},
+        {"retries": None},
+        {"max_response_bytes": 0},
+    ],
+)
+def test_wrong_numbers_are_refused(options):
+    """The message names the argument."""
+    with pytest.raises(InvalidArgument, match=next(iter(options))):
+        StructsClient("http://localhost", **options)
+
+
+async def test_a_prefix_comes_before_the_route(node, http):
+    """A node behind a proxy."""
+    node.says(http({"Player": {"id": "1-1"}}))
+    async with StructsClient(f"{node.url}/lcd/") as client:
+        await client.player("1-1")
+
+    assert ["/lcd/structs/player/1-1"] == node.requests
+
+
+async def test_a_client_that_is_not_open_says_how_to_open_it():
+    """The hint names `async with`."""
+    client = StructsClient("http://localhost")
+    with pytest.raises(InvalidArgument, match="async with"):
+        await client.player("1-1")
+
+    assert not client.is_open
+    await client.close()
+
+
+async def test_a_closed_client_stays_closed(node):
+    """Closing again is no error, using or opening it again is."""
+    client = await StructsClient(node.url).open()
+    assert client.is_open
+    await client.close()
+    await client.close()
+
+    assert not client.is_open
+    for use in (client.player("1-1"), client.open(), client.list_page("player"), anext(client.players())):
+        with pytest.raises(SessionClosed):
+            await use
+
+
+async def test_opening_twice_is_refused(client):
+    """The first to close it would close it for both."""
+    with pytest.raises(InvalidArgument, match="open already"):
+        await client.open()
+
+
+async def test_closing_ends_the_connections(node, http):
+    """No socket outlives the client."""
+    node.says(http({"Player": {"id": "1-1"}}))
+    async with StructsClient(node.url) as client:
+        await client.player("1-1")
+        session = client._transport.session
+
+    assert session.closed
+
+
+async def test_closing_ends_reads_in_progress(node):
+    """They fail at once with an error of ours."""
+    asked = asyncio.Event()
+
+    async def stall(writer):
+        asked.set()
+        await asyncio.sleep(60)
+
+    node.says(stall)
+    client = await StructsClient(node.url).open()
+    reading = asyncio.create_task(client.player("1-1"))
+    await asked.wait()
+    await client.close()
+    with pytest.raises(SessionClosed):
+        await asyncio.wait_for(reading, 2)
+
+
+async def test_the_hosts_session_is_used_and_never_closed(node, http):
+    """With or without `async with`."""
+    node.says(http({"Player": {"id": "1-1"}}))
+    async with aiohttp.ClientSession() as session:
+        client = StructsClient(node.url, session=session)
+        assert client.is_open
+        await client.player("1-1")
+        async with client:
+            await client.player("1-1")
+
+        assert not session.closed
+        assert not client.is_open
+        with pytest.raises(SessionClosed):
+            await client.player("1-1")
+
+
+async def test_a_session_that_its_host_closed_is_told(node):
+    """Not a RuntimeError of somebody else's."""
+    session = aiohttp.ClientSession()
+    client = StructsClient(node.url, session=session)
+    await session.close()
+    with pytest.raises(SessionClosed):
+        await client.player("1-1")
+
+
+def test_a_client_belongs_to_one_loop():
+    """Another loop gets a typed error, for closing too."""
+    client = StructsClient("http://localhost")
+    with asyncio.Runner() as home, asyncio.Runner() as other:
+        home.run(client.open())
+        for use in (client.player("1-1"), client.close(), client.open()):
+            with pytest.raises(WrongLoop):
+                other.run(use)
+        home.run(client.close())
+
+
+async def test_a_client_belongs_to_one_process(client, monkeypatch):
+    """After a fork it refuses."""
+    pid = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: pid + 1)
+    with pytest.raises(WrongLoop):
+        await client.player("1-1")
+    monkeypatch.undo()
+
+
+async def test_a_forgotten_client_is_named(node):
+    """A ResourceWarning says which object it was."""
+    client = await StructsClient(node.url).open()
+    session = client._transport.session
+    with pytest.warns(ResourceWarning, match=f"StructsClient.*{node.url}.*never closed"):
+        del client
+    await session.close()
+
+
+async def test_options_cannot_be_changed(client):
+    """What is checked at the door stays as it is."""
+    with pytest.raises(AttributeError):
+        client.timeout = 0
+
+
+def test_type_hints_of_every_method_can_be_read():
+    """Without aiohttp, too."""
+    for owner in (StructsClient, Reads):
+        for _, method in inspect.getmembers(owner, inspect.isfunction):
+            typing.get_type_hints(method)
+    assert "base_url" in typing.get_type_hints(StructsClient)
+
+
+def test_importing_the_client_does_not_import_aiohttp():
+    """It loads when a client is first used."""
+    code = "import sys, mama_structs.structs.client; print([m for m in ('aiohttp', 'yarl') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert [] == ast.literal_eval(done.stdout)

@@ -1,0 +1,427 @@
+"""Strict and lossless: JSON into models and back."""
+
+import contextlib
+import copy
+import json
+import typing
+from decimal import Decimal
+from pathlib import Path
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mama_structs.errors import InvalidArgument, MalformedResponse
+from mama_structs.structs import models
+from mama_structs.structs.convert import structure, unstructure
+from mama_structs.structs.ids import EntityId, EntityType
+from mama_structs.structs.models import (
+    Address,
+    AddressAnswer,
+    AttributeRecord,
+    Coin,
+    ErrorBody,
+    Fleet,
+    FleetStatus,
+    GridAttributes,
+    GridRecord,
+    Guild,
+    GuildAnswer,
+    GuildRankPermissionPage,
+    Infusion,
+    PermissionPage,
+    Planet,
+    PlanetAnswer,
+    PlanetStatus,
+    Player,
+    PlayerAnswer,
+    PlayerPage,
+    Provider,
+    ReactorAnswer,
+    Record,
+    Struct,
+    StructAnswer,
+    StructType,
+)
+from mama_structs.structs.record import NUMBER, is_on_wire, wire_name
+
+DATA = Path(__file__).parent.parent / "data" / "structs"
+FILES = {
+    "lcd_captured/fleet_rows_trimmed.json": list[Fleet],
+    "lcd_captured/grid_records.json": list[GridRecord],
+    "lcd_captured/permission_by_player_page.json": PermissionPage,
+    "lcd_captured/planet_attribute_records.json": list[AttributeRecord],
+    "lcd_captured/planet_rows_trimmed.json": list[Planet],
+    "lcd_captured/player_rows_trimmed.json": list[Player],
+    "lcd_captured/struct_5-1.json": StructAnswer,
+    "lcd_captured/struct_attribute_records.json": list[AttributeRecord],
+    "lcd_captured/struct_rows.json": list[Struct],
+    "lcd_docs/address.json": AddressAnswer,
+    "lcd_docs/error_object_not_found.json": ErrorBody,
+    "lcd_docs/guild_0-1.json": GuildAnswer,
+    "lcd_docs/guild_rank_permission_by_object.json": GuildRankPermissionPage,
+    "lcd_docs/infusion_record_partial.json": Infusion,
+    "lcd_docs/planet_2-1.json": PlanetAnswer,
+    "lcd_docs/player_1-11.json": PlayerAnswer,
+    "lcd_docs/player_list_empty.json": PlayerPage,
+    "lcd_docs/reactor_3-1.json": ReactorAnswer,
+}
+RECORDS = sorted(
+    (
+        model
+        for model in vars(models).values()
+        if isinstance(model, type)
+        and issubclass(model, Record)
+        and model not in (Record, models.Answer, models.GridAnswer, models.Page)
+    ),
+    key=lambda model: model.__name__,
+)
+
+
+def payload_of(name):
+    path = DATA / name
+    if not path.exists():
+        pytest.skip(f"{path} is not there: the tests run without their data")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_file_is_tried():
+    """A file that is added must be read by a test."""
+    present = {f"{path.parent.name}/{path.name}" for path in DATA.glob("lcd_*/*.json")}
+    if not present:
+        pytest.skip("the tests run without their data")
+
+    assert FILES.keys() == present
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_the_chain_and_its_docs_show_comes_back_unchanged(name):
+    """Reading and writing lose nothing: not an unknown field, not the difference between absent and zero."""
+    payload = payload_of(name)
+
+    assert payload == unstructure(structure(payload, FILES[name]))
+
+
+def test_an_answer_has_typed_values():
+    """References are ids, numbers are whole, enums are members."""
+    answer = structure(payload_of("lcd_captured/struct_5-1.json"), StructAnswer)
+
+    assert EntityId.parse("1-2") == answer.entity.owner
+    assert EntityType.FLEET is answer.entity.location_type
+    assert (1, True, ()) == (answer.entity.type, answer.struct_attributes.is_built, answer.struct_defenders)
+    assert answer.height is None
+
+
+def test_absent_is_told_apart_from_zero():
+    """A missing number counts as 0, and the record knows that it was missing."""
+    player = structure({"id": "1-1", "index": "0"}, Player)
+
+    assert (0, 0) == (player.index, player.guild_rank)
+    assert "guild_rank" in player.absent
+    assert "index" not in player.absent
+
+
+def test_unknown_fields_are_kept():
+    """A newer chain's fields are there, under their own names."""
+    guild = structure(payload_of("lcd_docs/guild_0-1.json"), GuildAnswer).entity
+
+    assert {"entryInfusion": "0"} == guild.extra
+
+
+def test_unknown_enum_names_stay_text():
+    """A newer chain's names break nothing."""
+    fleet = structure({"id": "9-1", "status": "docked"}, Fleet)
+
+    assert "docked" == fleet.status
+    assert not isinstance(fleet.status, FleetStatus)
+
+
+def test_known_enum_names_are_members_and_written_as_plain_text():
+    """What is written is JSON, not a subclass of text."""
+    planet = structure({"id": "2-1", "status": "complete"}, Planet)
+
+    assert PlanetStatus.COMPLETE is planet.status
+    assert str is type(unstructure(planet)["status"])
+
+
+@pytest.mark.parametrize("null", ["", "1-0", "0-0", "11-0"])
+def test_null_ids_are_none_and_written_back_as_they_were(null):
+    """The null player 1-0 stands for nobody, as the empty text does, and still comes back as 1-0."""
+    address = structure({"address": "a", "playerId": null, "permissions": "0"}, Address)
+
+    assert address.player_id is None
+    assert null == unstructure(address)["playerId"]
+
+
+def test_null_ids_in_slots_are_none_and_written_back_as_they_were():
+    """The same holds inside arrays."""
+    planet = structure({"id": "2-1", "space": ["5-1", "5-0", ""]}, Planet)
+
+    assert (EntityId.parse("5-1"), None, None) == planet.space
+    assert ["5-1", "5-0", ""] == unstructure(planet)["space"]
+
+
+def test_a_changed_copy_is_written_as_changed():
+    """What was remembered of the payload counts only while it is true."""
+    address = structure({"playerId": "1-0"}, Address)
+    changed = attrs.evolve(address, player_id=EntityId.parse("1-2"), permissions=3)
+
+    assert {"playerId": "1-2", "permissions": "3"} == unstructure(changed)
+
+
+def test_a_record_made_by_hand_is_written_whole():
+    """Zero values are written, as the chain does."""
+    written = unstructure(Address(address="structs1abc"))
+
+    assert {"address": "structs1abc", "playerId": "", "permissions": "0"} == written
+
+
+@pytest.mark.parametrize("model", RECORDS, ids=lambda model: model.__name__)
+def test_records_made_by_hand_come_back(model):
+    """What is written of a hand-made record reads as the same record."""
+    entity = typing.get_type_hints(model).get("entity")
+    fields = {"id": EntityId.parse("1-1")} if "id" in attrs.fields_dict(model) else {}
+    fields = {"id": 1} if model is StructType else fields
+    if entity is not None:
+        inner = {"id": EntityId.parse("1-1")} if "id" in attrs.fields_dict(entity) else {}
+        fields = {"entity": entity(**({"id": 1} if entity is StructType else inner))}
+    record = model(**fields)
+
+    assert record == structure(unstructure(record), model)
+    assert json.loads(json.dumps(unstructure(record))) == unstructure(record)
+
+
+def test_tiny_decimals_are_written_in_digits():
+    """Python writes a zero of 18 places as 0E-18, which the chain does not."""
+    infusion = structure({"commission": "0.000000000000000000"}, Infusion)
+
+    assert Decimal(0) == infusion.commission
+    assert "0.000000000000000000" == unstructure(infusion)["commission"]
+
+
+def test_token_amounts_may_pass_64_bits():
+    """An amount of a coin has up to 256 bits; every other number has 64."""
+    coin = {"denom": "ualpha", "amount": str(2**200)}
+
+    assert 2**200 == structure(coin, Coin).amount
+    assert coin == unstructure(structure(coin, Coin))
+
+
+def test_text_that_holds_json_stays_text():
+    """The chain's client attributes are text, whatever is in it."""
+    text = '{"a": [1]}'
+
+    assert text == structure({"id": "1-1", "pfpClientRenderAttributes": text}, Player).pfp_client_render_attributes
+
+
+def test_an_id_of_another_type_is_accepted():
+    """The docs have a fleet 11-11: which type a field should name is not for the reader to police."""
+    assert EntityId.parse("11-11") == structure({"id": "1-11", "fleetId": "11-11"}, Player).fleet_id
+
+
+def test_records_keep_nothing_of_the_payload():
+    """Neither a later change of the payload nor of what was written reaches the record."""
+    payload = {"id": "0-1", "new": {"list": [1]}}
+    guild = structure(payload, Guild)
+    payload["new"]["list"].append(2)
+    unstructure(guild)["new"]["list"].append(3)
+
+    assert {"new": {"list": [1]}} == guild.extra
+
+
+def test_null_blocks_are_none_and_differ_from_absent_ones():
+    """The chain writes a missing message as null."""
+    null = {"Player": {"id": "1-1"}, "gridAttributes": None}
+    answer = structure(null, PlayerAnswer)
+
+    assert answer.grid_attributes is None
+    assert frozenset({"player_inventory"}) == answer.absent
+    assert null == unstructure(answer)
+
+
+# --- strictness: each is something that cattrs alone would let pass --------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("payload", "model", "path"),
+    [
+        pytest.param({"id": "1-1", "name": None}, Player, "$.name", id="null as text"),
+        pytest.param({"id": "1-1", "name": 5}, Player, "$.name", id="number as text"),
+        pytest.param({"isBuilt": "false"}, models.StructAttributes, "$.isBuilt", id="text as bool"),
+        pytest.param({"isBuilt": 1}, models.StructAttributes, "$.isBuilt", id="number as bool"),
+        pytest.param({"isBuilt": None}, models.StructAttributes, "$.isBuilt", id="null as bool"),
+        pytest.param({"ore": 1.9}, GridAttributes, "$.ore", id="fraction as number"),
+        pytest.param({"ore": 1}, GridAttributes, "$.ore", id="JSON number"),
+        pytest.param({"ore": True}, GridAttributes, "$.ore", id="bool as number"),
+        pytest.param({"ore": None}, GridAttributes, "$.ore", id="null as number"),
+        pytest.param({"ore": ""}, GridAttributes, "$.ore", id="empty number"),
+        pytest.param({"ore": "-1"}, GridAttributes, "$.ore", id="negative"),
+        pytest.param({"ore": "+1"}, GridAttributes, "$.ore", id="sign"),
+        pytest.param({"ore": "01"}, GridAttributes, "$.ore", id="leading zero"),
+        pytest.param({"ore": " 1"}, GridAttributes, "$.ore", id="space"),
+        pytest.param({"ore": "1\n"}, GridAttributes, "$.ore", id="line end"),
+        pytest.param({"ore": "1_0"}, GridAttributes, "$.ore", id="underscore"),
+        pytest.param({"ore": "\u0661"}, GridAttributes, "$.ore", id="digits of another script"),
+        pytest.param({"ore": str(2**64)}, GridAttributes, "$.ore", id="65 bits"),
+        pytest.param({"ore": "9" * 5000}, GridAttributes, "$.ore", id="more digits than int() takes"),
+        pytest.param({"amount": str(2**256)}, Coin, "$.amount", id="257 bits"),
+        pytest.param({"commission": "NaN"}, Infusion, "$.commission", id="NaN"),
+        pytest.param({"commission": "1e3"}, Infusion, "$.commission", id="exponent"),
+        pytest.param({"commission": 0.5}, Infusion, "$.commission", id="float"),
+        pytest.param({"id": "2-1", "space": "5-1"}, Planet, "$.space", id="text as array"),
+        pytest.param({"id": "2-1", "space": {"0": "5-1"}}, Planet, "$.space", id="object as array"),
+        pytest.param({"id": "2-1", "space": ["", 5]}, Planet, "$.space[1]", id="number as id"),
+        pytest.param({"id": "2-1", "owner": None}, Planet, "$.owner", id="null as reference"),
+        pytest.param({"id": "2-1", "owner": "1-01"}, Planet, "$.owner", id="id with leading zero"),
+        pytest.param({"id": "2-1", "owner": "12-0"}, Planet, "$.owner", id="null id of no type"),
+        pytest.param({"id": "2-1", "owner": "12-1"}, Planet, "$.owner", id="id of no type"),
+        pytest.param({"id": "2-0"}, Planet, "$.id", id="null id as own id"),
+        pytest.param({"id": ""}, Planet, "$.id", id="empty own id"),
+        pytest.param({"id": 5}, Planet, "$.id", id="number as own id"),
+        pytest.param({}, Planet, "$.id", id="no own id"),
+        pytest.param({"id": "2-1", "status": 0}, Planet, "$.status", id="number as enum"),
+        pytest.param({"id": "2-1", "status": None}, Planet, "$.status", id="null as enum"),
+        pytest.param({"id": "10-1", "rate": None}, Provider, "$.rate", id="null as coin"),
+        pytest.param({"id": "10-1", "rate": {"amount": 5}}, Provider, "$.rate.amount", id="inside a block"),
+        pytest.param({"code": "2"}, ErrorBody, "$.code", id="text as code"),
+        pytest.param({"code": True}, ErrorBody, "$.code", id="bool as code"),
+        pytest.param({"Player": {"id": "1-1", "guildId": 7}}, PlayerAnswer, "$.Player.guildId", id="in an answer"),
+        pytest.param({"Player": None}, PlayerAnswer, "$.Player", id="null entity"),
+        pytest.param({}, PlayerAnswer, "$.Player", id="no entity"),
+        pytest.param({"player": {"id": "1-1"}}, PlayerAnswer, "$.Player", id="lower-case envelope"),
+        pytest.param({"Planet": [{"id": "2-1"}] * 3 + [{"id": "2-1", "space": [5]}]}, models.PlanetPage,
+                     "$.Planet[3].space[0]", id="in a page"),
+        pytest.param({"Planet": {}}, models.PlanetPage, "$.Planet", id="object as rows"),
+        pytest.param([{"id": "5-1"}, []], list[Struct], "$[1]", id="array as row"),
+        pytest.param("abc", list[Struct], "$", id="text as rows"),
+        pytest.param([], Player, "$", id="array as record"),
+        pytest.param({1: "a"}, list[Player], "$", id="object as rows at the root"),
+        pytest.param({"id": "1-1", "name": object()}, Player, "$.name", id="no JSON"),
+    ],
+)  # fmt: skip
+def test_a_wrong_type_is_refused_and_named_by_its_path(payload, model, path):
+    """Nothing is coerced; the path leads from the root to the value."""
+    with pytest.raises(MalformedResponse) as caught:
+        structure(payload, model)
+
+    assert path == caught.value.path
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_messages_say_what_was_wanted_and_shorten_what_came():
+    """A hostile value does not fill the log."""
+    with pytest.raises(MalformedResponse, match=r"^\$\.ore: must be a uint64 as decimal text, got the text") as caught:
+        structure({"ore": "x" * 10_000}, GridAttributes)
+
+    assert len(str(caught.value)) < 150
+
+
+@pytest.mark.parametrize(
+    "model", [float, bytes, dict[str, str], models.Answer, models.Answer[Player], set[str], typing.Literal["a"]]
+)
+def test_what_has_no_rule_is_refused(model):
+    """Cattrs would fall back on rules that coerce."""
+    with pytest.raises(InvalidArgument):
+        structure("1", model)
+
+
+@pytest.mark.parametrize("value", [object(), {"a": 1}, 1.5])
+def test_what_cannot_be_written_is_refused(value):
+    """Only models and lists of them are written."""
+    with pytest.raises(InvalidArgument):
+        unstructure(value)
+
+
+def test_remembered_text_that_cannot_be_read_is_refused():
+    """A hand-made `as_written` that is no JSON of its field is said, not written."""
+    with pytest.raises(InvalidArgument, match="as_written"):
+        unstructure(Address(as_written={"player_id": 5}))
+
+
+def test_single_values_follow_the_same_rules():
+    """Scalars, enums and `Any` can be read alone."""
+    assert 7 == structure("7", int)
+    assert PlanetStatus.ACTIVE is structure("active", PlanetStatus)
+    assert {"a": [1]} == structure({"a": [1]}, typing.Any)
+    assert "active" == unstructure(PlanetStatus.ACTIVE)
+    with pytest.raises(MalformedResponse):
+        structure("docked", PlanetStatus)
+
+
+# --- properties ------------------------------------------------------------------------------------------------------
+
+INDEXES = st.integers(1, 2**64 - 1)
+IDS = st.builds(lambda kind, index: f"{kind.code}-{index}", st.sampled_from(list(EntityType)), INDEXES)
+REFERENCES = st.one_of(IDS, st.just(""), st.builds("{}-0".format, st.integers(0, 11)))
+TEXT = st.text(max_size=8)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXT,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(TEXT, inner, max_size=2),
+    max_leaves=4,
+)
+SCALARS = {
+    str: TEXT,
+    bool: st.booleans(),
+    int: st.integers(0, 2**64 - 1).map(str),
+    EntityId: IDS,
+    Decimal: st.decimals(-100, 100, places=18).map(lambda number: format(number, "f")),
+    typing.Any: JSON,
+}
+
+
+def values(hint, attribute):
+    """JSON values that a field of this type may have."""
+    if NUMBER in attribute.metadata:
+        return {"uint256": st.integers(0, 2**256 - 1).map(str), "json": st.integers()}[attribute.metadata[NUMBER]]
+    arguments = typing.get_args(hint)
+    if hint == (EntityId | None):
+        return REFERENCES
+    if type(None) in arguments:
+        return st.none() | values(arguments[0], attribute)
+    if arguments and typing.get_origin(hint) is tuple:
+        return st.lists(values(arguments[0], attribute), max_size=4)
+    if str in arguments:
+        return st.sampled_from([member.value for member in arguments[0]]) | TEXT
+    return payloads(hint) if isinstance(hint, type) and issubclass(hint, Record) else SCALARS[hint]
+
+
+def payloads(model):
+    """JSON objects of a model: any field may be absent, unknown ones may be there."""
+    hints = typing.get_type_hints(model)
+    required, optional = {}, {}
+    for attribute in filter(is_on_wire, attrs.fields(model)):
+        needed = attribute.default is attrs.NOTHING
+        (required if needed else optional)[wire_name(attribute)] = values(hints[attribute.name], attribute)
+    known = st.fixed_dictionaries(required, optional=optional)
+    unknown = st.dictionaries(TEXT.filter(lambda name: name not in {**required, **optional}), JSON, max_size=2)
+    return st.builds(lambda one, other: {**other, **one}, known, unknown)
+
+
+@pytest.mark.parametrize("model", RECORDS, ids=lambda model: model.__name__)
+def test_nothing_is_lost_from_any_payload(model):
+    """Written again, whatever was read is what it was, and the payload was left alone."""
+
+    @settings(max_examples=25)
+    @given(payload=payloads(model))
+    def nothing_is_lost(payload):
+        before = copy.deepcopy(payload)
+        record = structure(payload, model)
+
+        assert before == payload
+        assert payload == unstructure(record)
+        assert record == structure(unstructure(record), model)
+        assert hash(record) == hash(structure(payload, model))
+
+    nothing_is_lost()
+
+
+@given(payload=JSON)
+def test_any_json_gives_a_record_or_our_own_error(payload):
+    """No other exception leaves, whatever a node sends."""
+    for model in (PlayerAnswer, list[Planet], StructType):
+        with contextlib.suppress(MalformedResponse):
+            structure(payload, model)

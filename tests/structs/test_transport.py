@@ -1,0 +1,618 @@
+"""One GET on real sockets: decoding, caps, errors, retries, time."""
+
+import asyncio
+import contextlib
+import email.utils
+import functools
+import gzip
+import json
+import time
+import tracemalloc
+import zlib
+
+import aiohttp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs.errors import (
+    EntityNotFound,
+    MalformedResponse,
+    QueryTimeout,
+    RateLimited,
+    ResponseTooLarge,
+    SessionClosed,
+    StructsAPIError,
+    StructsUnreachable,
+)
+from mama_structs.references.attempt import Attempt, current_attempt
+from mama_structs.structs.client import StructsClient
+from mama_structs.structs.decoding import MAX_DEPTH, Body, decode_json
+from mama_structs.structs.retrying import Backoff, parse_retry_after
+
+PLAYER = {"Player": {"id": "1-11"}}
+NOT_FOUND = {"code": 2, "message": "codespace structs code 1050: object not found", "details": []}
+HEIGHT = {"Grpc_Metadata_X_Cosmos_Block_Height": "77"}
+
+
+class Pauses(list):
+    """A sleep that only writes down how long it should have been."""
+
+    async def __call__(self, seconds):
+        self.append(seconds)
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def client(node):
+    backoff = Backoff(draw=lambda: 1.0, sleep=Pauses())
+    async with StructsClient(node.url, max_response_bytes=100_000, _backoff=backoff) as opened:
+        yield opened
+
+
+@pytest.fixture
+def pauses(client):
+    return client._backoff.sleep
+
+
+@pytest.fixture
+def attempt():
+    value = Attempt()
+    token = current_attempt.set(value)
+    yield value
+    current_attempt.reset(token)
+
+
+def idle(client):
+    """Whether no connection is in use."""
+    return not client._transport.session.connector._acquired
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------
+
+
+async def test_an_answer_comes_with_the_height_it_was_read_at(node, client, http):
+    """The payload is the JSON object as it came; the height is in a header."""
+    node.says(http(PLAYER, **HEIGHT))
+    answer = await client.query("1-11")
+
+    assert PLAYER == answer
+    assert 77 == answer.height
+    assert ["/structs/player/1-11"] == node.requests
+
+
+@pytest.mark.parametrize("height", ["", "-1", "1.5", "abc", "9" * 30])
+async def test_a_junk_height_is_none(node, client, http, height):
+    """A header that is no number says nothing, and breaks nothing."""
+    node.says(http(PLAYER, Grpc_Metadata_X_Cosmos_Block_Height=height))
+
+    assert None is (await client.query("1-11")).height
+
+
+async def test_connections_are_reused(node, client, http):
+    """A body read to its end leaves the connection to the next request."""
+    node.says(http(PLAYER))
+    for _ in range(3):
+        await client.query("1-11")
+
+    assert 1 == node.connections
+
+
+@pytest.mark.parametrize(
+    ("encoding", "compress"),
+    [
+        ("gzip", gzip.compress),
+        ("x-gzip", gzip.compress),
+        ("GZIP", gzip.compress),
+        ("deflate", zlib.compress),
+        ("deflate", lambda body: zlib.compress(body)[2:-4]),
+        ("identity", bytes),
+    ],
+    ids=["gzip", "x-gzip", "upper case", "zlib", "raw deflate", "identity"],
+)
+async def test_compressed_answers_are_read(node, client, http, encoding, compress):
+    """What was asked for is understood, raw deflate too."""
+    node.says(http(body=compress(json.dumps(PLAYER).encode()), Content_Encoding=encoding))
+
+    assert PLAYER == await client.query("1-11")
+    assert "gzip, deflate" == node.headers[0]["Accept-Encoding"]
+
+
+# --- bodies that break a rule ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"<html>hello</html>", "not JSON"),
+        (b"", "not JSON"),
+        (b'{"Player": {"id": "1-11"}', "not JSON"),
+        (b'{"Player": {"id": "1-11"}} x', "not JSON"),
+        (b'{"Player": NaN}', "NaN"),
+        (b'{"Player": -Infinity}', "-Infinity"),
+        (b'{"Player": 1e999}', "too large"),
+        (b'{"Player": ' + b"9" * 5000 + b"}", "too many digits"),
+        (b'{"Player": "\xff"}', "not UTF-8"),
+        ('{"Player": 1}'.encode("utf-16"), "not UTF-8"),
+        (b'\xef\xbb\xbf{"Player": 1}', "not JSON"),
+        (b'{"Player": "\\ud800"}', "surrogate"),
+        (b"[" * 100_000, "deeper"),
+        (b'{"Player":' + b"[" * 200 + b"]" * 200 + b"}", "deeper"),
+        (b"[]", "no object"),
+        (b"null", "no object"),
+        (b'{"player": {}}', "no object"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_a_body_that_breaks_a_rule_is_malformed(node, client, http, body, said):
+    """HTTP 200 promises nothing; such an answer is not asked for again."""
+    node.says(http(body=body))
+    with pytest.raises(MalformedResponse, match=said) as caught:
+        await client.query("1-11")
+
+    assert "/structs/player/1-11" in str(caught.value)
+    assert caught.value.__cause__ is not None or said == "no object"
+    assert 1 == len(node.requests)
+    assert idle(client)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("gzip", gzip.compress(b"{}" * 100)[:-9], "middle"),
+        ("gzip", b"", "middle"),
+        ("gzip", b"not gzip at all", "not valid"),
+        ("gzip", gzip.compress(b"{}") + b"more", "behind"),
+        ("deflate", b"\xff\xff", "not valid"),
+        ("br", b"{}", "not asked for"),
+    ],
+)
+async def test_broken_compression_is_malformed(node, client, http, case):
+    """A truncated or foreign encoding is told apart from a lost connection."""
+    encoding, body, said = case
+    node.says(http(body=body, Content_Encoding=encoding))
+    with pytest.raises(MalformedResponse, match=said):
+        await client.query("1-11")
+
+    assert 1 == len(node.requests)
+
+
+@functools.cache
+def bomb():
+    return gzip.compress(bytes(200_000_000))
+
+
+@pytest.mark.parametrize("auto_decompress", [True, False])
+@pytest.mark.parametrize("own", [True, False])
+async def test_a_gzip_bomb_stops_at_the_cap(node, http, own, auto_decompress):
+    """200 kB that would become 200 MB cost little more memory than the cap, with the host's session too."""
+    node.says(http(body=bomb(), Content_Encoding="gzip"))
+    session = None if own else aiohttp.ClientSession(auto_decompress=auto_decompress)
+    async with StructsClient(node.url, session=session, max_response_bytes=1_000_000) as client:
+        tracemalloc.start()
+        with pytest.raises(ResponseTooLarge) as caught:
+            await client.query("1-11")
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    if session is not None:
+        await session.close()
+
+    assert 1_000_000 == caught.value.limit
+    assert peak < 8_000_000
+
+
+async def test_a_plain_body_over_the_cap_is_refused(node, client, http):
+    """The cap holds for what is not compressed too, and the connection is given up."""
+    node.says(http({"Player": {"id": "1-11", "name": "x" * 100_000}}))
+    with pytest.raises(ResponseTooLarge):
+        await client.query("1-11")
+
+    assert idle(client)
+
+
+@given(content=st.binary(max_size=300), size=st.integers(1, 50), spare=st.integers(-1, 5))
+def test_the_cap_is_exact_however_the_body_is_cut(content, size, spare):
+    """A body of exactly the limit passes, one byte more does not."""
+    for encoding, data in (("", content), ("gzip", gzip.compress(content)), ("deflate", zlib.compress(content))):
+        body = Body(encoding, limit=len(content) + spare)
+        if len(content) + spare < 0:
+            continue
+        with pytest.raises(ResponseTooLarge) if spare < 0 else contextlib.nullcontext():
+            for start in range(0, len(data), size):
+                body.feed(data[start : start + size])
+            assert content == body.finish()
+
+
+def test_nesting_is_allowed_up_to_the_bound():
+    """The bound is the deepest that passes."""
+    deepest = b"[" * MAX_DEPTH + b"]" * MAX_DEPTH
+
+    assert decode_json(deepest)
+    with pytest.raises(ValueError, match="deeper"):
+        decode_json(b"[" + deepest + b"]")
+
+
+def test_surrogate_pairs_pass():
+    """Only half a pair is refused: the two together are one character."""
+    assert ["😀"] == decode_json(b'["\\ud83d\\ude00"]')
+    assert 1.5 == decode_json(b"1.5")
+
+
+@given(content=st.binary(max_size=100))
+def test_any_bytes_decode_or_raise_a_plain_value_error(content):
+    """No other exception leaves the decoder."""
+    with contextlib.suppress(ValueError):
+        decode_json(content)
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "payload"),
+    [
+        (500, NOT_FOUND),
+        (200, NOT_FOUND),
+        (404, {"code": 5, "message": "Not Found", "details": []}),
+        (503, NOT_FOUND),
+        (429, NOT_FOUND),
+    ],
+)
+async def test_not_found_is_decided_by_the_body(node, client, http, status, payload):
+    """The chain says 500 for an id that does not exist; that is no reason to ask again."""
+    node.says(http(payload, status=status))
+    with pytest.raises(EntityNotFound) as caught:
+        await client.query("1-11")
+
+    assert "1-11" == caught.value.entity_id
+    assert 1 == len(node.requests)
+    assert idle(client)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        (200, {"code": 13, "message": "store error", "details": []}, 13),
+        (500, {"code": 2, "message": "out of gas"}, 2),
+        (501, {"code": 12, "message": "Not Implemented", "details": []}, 12),
+        (400, {"code": 3, "message": "type mismatch"}, 3),
+        (404, {"message": "page not found"}, None),
+        (400, {"code": True, "message": 5}, None),
+        (418, "a teapot", None),
+    ],
+)
+async def test_other_errors_are_told_with_status_and_code(node, client, http, case):
+    """They are not asked again."""
+    status, payload, code = case
+    node.says(http(payload, status=status))
+    with pytest.raises(StructsAPIError) as caught:
+        await client.query("1-11")
+
+    assert (status, code) == (caught.value.status, caught.value.code)
+    assert "/structs/player/1-11" in str(caught.value)
+    assert 1 == len(node.requests)
+
+
+async def test_a_list_that_is_not_found_is_an_error_of_the_interface(node, client, http):
+    """No id was asked for, so none is missing."""
+    node.says(http({"code": 5, "message": "Not Found"}, status=404))
+    with pytest.raises(StructsAPIError):
+        await client.list_page("player")
+
+
+async def test_an_entity_with_error_like_siblings_is_no_error(node, client, http):
+    """Only a body without the entity is an error."""
+    node.says(http({**PLAYER, "code": 1, "message": "hello"}))
+
+    assert "Player" in await client.query("1-11")
+
+
+async def test_long_words_of_the_node_are_shortened_in_the_text(node, client, http):
+    """The whole message is in the attribute."""
+    node.says(http({"code": 2, "message": "x" * 5000}, status=500))
+    with pytest.raises(StructsAPIError) as caught:
+        await client.query("1-11")
+
+    assert 5000 == len(caught.value.message)
+    assert len(str(caught.value)) < 400
+
+
+async def test_an_unreadable_error_body_leaves_the_status(node, client, http):
+    """A proxy's page, in whatever encoding, does not hide its 403."""
+    node.says(http(body=b"\xff", status=403, Content_Encoding="br"))
+    with pytest.raises(StructsAPIError) as caught:
+        await client.query("1-11")
+
+    assert 403 == caught.value.status
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_redirects_are_not_followed(node, client, http, status):
+    """Our request never travels to another origin."""
+    hits = []
+    other = await asyncio.start_server(lambda reader, writer: (hits.append(1), writer.close()), "127.0.0.1", 0)
+    port = other.sockets[0].getsockname()[1]
+    node.says(http({}, status=status, Location=f"http://127.0.0.1:{port}/structs/player/1-11"))
+    with pytest.raises(StructsAPIError, match="redirect") as caught:
+        await client.query("1-11")
+    other.close()
+    await other.wait_closed()
+
+    assert (status, []) == (caught.value.status, hits)
+    assert caught.value.hint
+
+
+async def test_a_strict_host_session_changes_nothing(node, http):
+    """What the host has set for its session does not reach our requests."""
+    node.says(http(NOT_FOUND, status=500))
+    async with (
+        aiohttp.ClientSession(raise_for_status=True, timeout=aiohttp.ClientTimeout(total=0.0001)) as session,
+        StructsClient(node.url, session=session) as client,
+    ):
+        with pytest.raises(EntityNotFound):
+            await client.query("1-11")
+
+
+async def test_what_is_no_http_is_malformed(node, client):
+    """Another protocol on the port is not a lost connection."""
+    node.says(b"220 mail.example ESMTP\r\n\r\n")
+    with pytest.raises(MalformedResponse, match="not valid HTTP"):
+        await client.query("1-11")
+
+
+@pytest.mark.parametrize(("closed", "expected"), [(True, SessionClosed), (False, RuntimeError)])
+async def test_a_session_closed_under_a_request_is_told(node, client, monkeypatch, closed, expected):
+    """Older versions of aiohttp raise what they trip over; any other such error is a bug and passes."""
+    session = client._transport.session
+
+    def get(*args, **kwargs):
+        monkeypatch.setattr(type(session), "closed", closed)
+        raise RuntimeError("Session is closed")
+
+    monkeypatch.setattr(type(session), "get", get)
+    with pytest.raises(expected) as caught:
+        await client.query("1-11")
+    monkeypatch.undo()
+
+    assert expected is type(caught.value)
+
+
+# --- retries ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+async def test_temporary_errors_are_asked_again(node, client, http, attempt, status):
+    """Two retries by default, with pauses that double."""
+    node.says(http("busy", status=status), http("busy", status=status), http(PLAYER))
+
+    assert PLAYER == await client.query("1-11")
+    assert [0.1, 0.2] == client._backoff.sleep
+    assert (2, 2 if status == 429 else 0) == (attempt.retries, attempt.rate_limited)
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+async def test_a_lasting_temporary_error_is_told_after_the_retries(node, client, http, status):
+    """The last answer's status is in the error."""
+    node.says(http(body=b"<html>bad gateway</html>", status=status))
+    with pytest.raises(StructsAPIError) as caught:
+        await client.query("1-11")
+
+    assert (status, 3) == (caught.value.status, len(node.requests))
+
+
+async def test_lasting_rate_limits_are_told_after_the_retries(node, client, http, attempt):
+    """Every refusal is counted, the last one too."""
+    node.says(http("slow down", status=429))
+    with pytest.raises(RateLimited) as caught:
+        await client.query("1-11")
+
+    assert None is caught.value.retry_after
+    assert (2, 3, 3) == (attempt.retries, attempt.rate_limited, len(node.requests))
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "expected"), [("0", 0.1), ("1", 1.0), (" 2 ", 2.0), ("garbage", 0.1), ("-5", 0.1), ("1.5", 0.1)]
+)
+async def test_retry_after_is_honoured(node, client, http, retry_after, expected):
+    """The pause is never shorter than the node asks; what cannot be read says nothing."""
+    node.says(http("busy", status=429, Retry_After=retry_after), http(PLAYER))
+    await client.query("1-11")
+
+    assert [expected] == client._backoff.sleep
+
+
+async def test_a_wait_that_does_not_fit_fails_at_once(node, client, http, pauses):
+    """Nobody sleeps for an hour within ten seconds."""
+    node.says(http("busy", status=429, Retry_After="3600"))
+    with pytest.raises(RateLimited) as caught:
+        await client.query("1-11")
+
+    assert 3600 == caught.value.retry_after
+    assert ([], 1) == (pauses, len(node.requests))
+
+
+async def test_a_date_in_retry_after_is_honoured(node, client, http):
+    """HTTP allows a date in place of seconds."""
+    date = email.utils.formatdate(time.time() + 3600, usegmt=True)
+    node.says(http("busy", status=503, Retry_After=date))
+    with pytest.raises(StructsAPIError):
+        await client.query("1-11")
+
+    assert 1 == len(node.requests)
+
+
+async def test_retries_end_with_the_time_of_the_caller(node, client, http, attempt):
+    """A pause that ends after nobody waits any more is not begun."""
+    attempt.expires = asyncio.get_running_loop().time() + 0.05
+    node.says(http("busy", status=503))
+    with pytest.raises(StructsAPIError):
+        await client.query("1-11")
+
+    assert (1, 0) == (len(node.requests), attempt.retries)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "abc", "Wed, 99 Foo 2026 00:00:00 GMT", "9" * 400, "Wed, 21 Oct 99999 07:28:00 GMT", "٣"],
+)
+def test_junk_in_retry_after_is_none(text):
+    """A header that says nothing readable says nothing."""
+    assert None is parse_retry_after(text, now=0.0)
+
+
+def test_dates_in_retry_after_are_relative_to_the_clock_given():
+    """Past dates mean now; dates without a zone are UTC."""
+    assert 10.0 == parse_retry_after("Thu, 01 Jan 1970 00:00:20 GMT", now=10.0)
+    assert 10.0 == parse_retry_after("Thu, 01 Jan 1970 00:00:20 -0000", now=10.0)
+    assert 0.0 == parse_retry_after("Thu, 01 Jan 1970 00:00:20 GMT", now=99.0)
+
+
+@given(retry=st.integers(0, 10**6), draw=st.floats(0, 1), left=st.floats(0, 100), asked=st.none() | st.floats(0, 100))
+def test_pauses_are_bounded(retry, draw, left, asked):
+    """Never above the cap nor the time left, never below what the node asks."""
+    pause = Backoff(draw=lambda: draw).pause(retry, retry_after=asked, left=left)
+
+    assert pause is None or (asked or 0.0) <= pause < left
+    assert pause is None or pause <= max(2.0, asked or 0.0)
+
+
+async def hang_up(writer):
+    writer.close()
+
+
+async def drop_in_body(writer):
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+    await writer.drain()
+    writer.close()
+
+
+async def drop_in_chunks(writer):
+    writer.write(b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"a":\r\n')
+    await writer.drain()
+    writer.close()
+
+
+@pytest.mark.parametrize("drop", [hang_up, drop_in_body, drop_in_chunks])
+async def test_lost_connections_are_tried_again(node, client, http, drop, attempt):
+    """Wherever the connection breaks, the next one may last."""
+    node.says(drop, http(PLAYER))
+
+    assert PLAYER == await client.query("1-11")
+    assert attempt.retries <= 1
+
+
+@pytest.mark.parametrize("drop", [hang_up, drop_in_body, drop_in_chunks])
+async def test_lost_connections_are_told_after_the_retries(node, client, drop):
+    """The cause is aiohttp's error; the text names no host."""
+    node.says(drop)
+    with pytest.raises(StructsUnreachable, match="/structs/player/1-11") as caught:
+        await client.query("1-11")
+
+    assert isinstance(caught.value.__cause__, aiohttp.ClientError)
+    assert "127.0.0.1" not in str(caught.value)
+    assert idle(client)
+
+
+async def test_a_closed_port_is_unreachable(node):
+    """Nobody listens."""
+    await node.stop()
+    async with StructsClient(node.url, retries=0) as client:
+        with pytest.raises(StructsUnreachable):
+            await client.query("1-11")
+
+
+# --- time and cancellation -------------------------------------------------------------------------------------------
+
+
+async def stall(writer):
+    await asyncio.sleep(60)
+
+
+async def stall_in_body(writer):
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+    await writer.drain()
+    await asyncio.sleep(60)
+
+
+async def trickle(writer):
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+    for _ in range(1000):
+        writer.write(b" ")
+        await writer.drain()
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("slow", [stall, stall_in_body, trickle])
+async def test_the_timeout_covers_the_body(node, slow):
+    """A node that keeps sending a little is as late as one that sends nothing."""
+    node.says(slow)
+    async with StructsClient(node.url, timeout=0.1) as client:
+        with pytest.raises(QueryTimeout, match="/structs/player/1-11") as caught:
+            await client.query("1-11")
+
+        assert 0.1 == caught.value.seconds
+        assert idle(client)
+
+
+async def test_the_timeout_covers_the_retries(node, http):
+    """However many retries there are, the time is one."""
+    node.says(http("busy", status=503))
+    async with StructsClient(node.url, timeout=0.2, retries=10_000) as client:
+        begun = asyncio.get_running_loop().time()
+        with pytest.raises((StructsAPIError, QueryTimeout)):
+            await client.query("1-11")
+
+        assert asyncio.get_running_loop().time() - begun < 2
+
+
+async def test_waiting_for_a_slot_costs_no_time(node, http):
+    """Four slow reads through one slot take four times as long, and none is late."""
+
+    async def slowly(writer):
+        await asyncio.sleep(0.1)
+        writer.write(http(PLAYER))
+
+    node.says(slowly)
+    async with StructsClient(node.url, timeout=0.3, max_connections=1) as client:
+        answers = await asyncio.gather(*(client.query("1-11") for _ in range(4)))
+
+    assert [PLAYER] * 4 == answers
+    assert 1 == node.connections
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.001, 0.005, 0.02, 0.05])
+@pytest.mark.parametrize("slow", [stall, stall_in_body, trickle])
+async def test_a_cancelled_read_leaves_nothing_behind(node, http, slow, delay):
+    """No connection stays in use, no slot stays taken, and the client still works."""
+    node.says(slow)
+    async with StructsClient(node.url, max_connections=1) as client:
+        reading = asyncio.create_task(client.query("1-11"))
+        await asyncio.sleep(delay)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        node.replies.clear()
+        node.says(http(PLAYER))
+
+        assert idle(client)
+        assert PLAYER == await client.query("1-11")
+
+
+async def test_a_read_cancelled_in_its_pause_leaves_nothing_behind(node, http):
+    """The slot that a pause keeps is given back."""
+    node.says(http("busy", status=503), http(PLAYER))
+    pausing = asyncio.Event()
+
+    async def sleep(seconds):
+        pausing.set()
+        await asyncio.sleep(60)
+
+    async with StructsClient(node.url, max_connections=1, _backoff=Backoff(sleep=sleep)) as client:
+        reading = asyncio.create_task(client.query("1-11"))
+        await pausing.wait()
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+
+        assert PLAYER == await client.query("1-11")
+        assert idle(client)
