@@ -1,0 +1,163 @@
+"""A tool: an async function with what a model has to know about it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping  # noqa: TC003 - get_type_hints works on public objects
+from typing import Any
+
+import attrs
+
+from mama_structs.errors import InvalidArgument
+from mama_structs.tools.docstrings import split_docstring
+from mama_structs.tools.functions import layers_of, refuse_sync
+from mama_structs.tools.signature import Signature
+
+MAX_NAME_LENGTH = 64
+_NAME = re.compile(r"[A-Za-z0-9_-]+(?:/[A-Za-z0-9_-]+)?")
+_WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+@attrs.frozen(kw_only=True)
+class ToolAnnotations:
+    """
+    How a tool behaves, for hosts that ask before they run one; as in MCP, the defaults presume the worst.
+
+    Args:
+        read_only: It changes nothing.
+        destructive: It may remove or overwrite something. By default, whatever is not *read_only*.
+        idempotent: Running it again with the same arguments changes nothing more. By default, what is *read_only*.
+        open_world: It reaches beyond the session, to the network for one.
+
+    """
+
+    read_only: bool = False
+    destructive: bool = attrs.field(default=attrs.Factory(lambda self: not self.read_only, takes_self=True))
+    idempotent: bool = attrs.field(default=attrs.Factory(lambda self: self.read_only, takes_self=True))
+    open_world: bool = True
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        if self.read_only and self.destructive:
+            raise InvalidArgument("a tool that is read_only cannot be destructive", hint="leave one of them out")
+
+
+def _refuse_bad_name(name: object) -> None:
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > MAX_NAME_LENGTH:
+        raise InvalidArgument(
+            f"a tool's name must be at most {MAX_NAME_LENGTH} letters, digits, _ and -, in two parts with / at most, "
+            f"got {name!r:.80}",
+            hint="pass name=..., such as save/decision",
+        )
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Tool:
+    """
+    An async function as a tool for a model; `from_function` makes one.
+
+    Args:
+        name: As models call it, such as ``save/decision``; at most 64 characters.
+        title: The name for people.
+        description: What it does, when to use it and when not.
+        input_schema: JSON Schema (2020-12) of the arguments. Shared: copy it before changing it.
+        output_schema: JSON Schema of the result as `to_jsonable` writes it; None where it is no object, or nothing
+            is known about it. Shared, too.
+        annotations: How it behaves.
+        function: What runs.
+        signature: What checks the arguments.
+
+    """
+
+    name: str = attrs.field(validator=lambda _self, _field, name: _refuse_bad_name(name))
+    title: str
+    description: str
+    input_schema: dict[str, Any]
+    output_schema: dict[str, Any] | None
+    annotations: ToolAnnotations
+    function: Callable[..., Awaitable[Any]]
+    signature: Signature
+
+    @classmethod
+    def from_function(
+        cls,
+        function: Callable[..., Awaitable[Any]],
+        *,
+        name: str | None = None,
+        title: str | None = None,
+        description: str | None = None,
+        annotations: ToolAnnotations | None = None,
+    ) -> Tool:
+        """
+        Make a tool of an async function, bound method, `functools.partial` or object with an async ``__call__``.
+
+        Signature and type hints say what is accepted; ``Annotated[..., msgspec.Meta(...)]`` adds bounds.
+        Parameters named ``ctx``, ``run_context`` and ``tool_context`` belong to the host, and so does what a partial
+        has bound: models neither see nor set them.
+
+        Args:
+            function: What the tool runs.
+            name: By default the function's name, or its class's in snake_case.
+            title: By default made from the name.
+            description: By default the docstring without its ``Args:`` section, which describes the parameters.
+            annotations: How the tool behaves; by default the worst is presumed.
+
+        Raises:
+            InvalidArgument: The function is not async, or a parameter cannot be offered to a model.
+
+        """
+        refuse_sync(function)
+        innermost = layers_of(function)[-1]
+        text, about_parameters = split_docstring(innermost.docstring)
+        name = _default_name(innermost.name) if name is None else name
+        _refuse_bad_name(name)
+        signature = Signature.of(function, descriptions=about_parameters)
+        return cls(
+            name=name,
+            title=_default_title(name) if title is None else title,
+            description=text if description is None else description,
+            input_schema=signature.input_schema(),
+            output_schema=signature.output_schema(),
+            annotations=ToolAnnotations() if annotations is None else annotations,
+            function=function,
+            signature=signature,
+        )
+
+    async def __call__(self, /, **arguments: Any) -> Any:
+        """
+        Check the arguments, run the function, and return its result untouched.
+
+        Raises:
+            InvalidArgument: Arguments are missing, unknown or of a wrong type; the message names each, and nothing ran.
+
+        """
+        host = {name: arguments.pop(name) for name in self.signature.host if name in arguments}
+        return await self.run(arguments, host=host)
+
+    async def run(self, arguments: Mapping[str, Any], *, host: Mapping[str, Any] | None = None) -> Any:
+        """
+        Do as ``await tool(**arguments)``, keeping apart what the model and what the host says.
+
+        Args:
+            arguments: From the model: nothing in here can stand in for a parameter of the host.
+            host: From the host: values for the parameters ``ctx``, ``run_context`` and ``tool_context``.
+
+        Raises:
+            InvalidArgument: As for a call.
+
+        """
+        checked = self.signature.check(arguments, tool=self.name)
+        return await self.function(**checked, **self.signature.check_host(host or {}, tool=self.name))
+
+    def __repr__(self) -> str:
+        """Show name and parameters."""
+        return f"<Tool {self.name}({', '.join(self.signature.parameters)})>"
+
+
+def _default_name(name: str) -> str:
+    return _WORD_START.sub("_", name).lower() if name[:1].isupper() else name
+
+
+def _default_title(name: str) -> str:
+    words = name.replace("/", " ").replace("_", " ").strip()
+    return words[:1].upper() + words[1:]

@@ -1,0 +1,725 @@
+"""Tools: what signatures become, and what models are told when they err."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import datetime as dt
+import decimal
+import enum
+import functools
+import inspect
+import subprocess
+import sys
+import time
+import typing
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import attrs
+import msgspec
+import pydantic
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from mama_structs.errors import InvalidArgument
+from mama_structs.structs.ids import EntityId  # noqa: TC001 - tools resolve it
+from mama_structs.tools import Tool, ToolAnnotations
+
+if TYPE_CHECKING:
+    from nowhere import Imaginary
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+@attrs.frozen
+class Tree:
+    name: str
+    children: list[Tree] = attrs.Factory(list)
+
+
+@attrs.frozen
+class Owned:
+    owner: EntityId
+
+
+class Fleet(pydantic.BaseModel):
+    size: int
+
+
+class Branch(pydantic.BaseModel):
+    below: list[Branch]
+
+
+async def save_decision(
+    topic: str, decision: str, *, confidence: float = 0.5, tags: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """
+    Save a decision.
+
+    Use when something was decided.
+
+    Args:
+        topic: What it is about,
+            in one word.
+        decision (str): What was decided.
+        confidence: From 0 to 1.
+        tags: Some words.
+
+    Returns:
+        The saved decision.
+
+    """
+    return {"topic": topic, "decision": decision, "confidence": confidence, "tags": tags}
+
+
+def with_extra(function):
+    """Add keyword-only parameters as `with_references` does."""
+    signature = inspect.signature(function)
+    extra = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        for name, default, annotation in [
+            ("include_references", False, bool | Literal["primary", "all"]),
+            ("reference_depth", 1, int),
+            ("reference_types", None, Sequence[str] | None),
+            ("max_references", 50, int),
+            ("max_references_per_entity", 5, int),
+        ]
+    ]
+
+    @functools.wraps(function)
+    async def wrapper(*args, **kwargs):
+        own = {name: value for name, value in kwargs.items() if name in signature.parameters}
+        return {**await function(*args, **own), "options": {k: v for k, v in kwargs.items() if k not in own}}
+
+    wrapper.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *extra])
+    return wrapper
+
+
+@with_extra
+async def query_planet(planet_id: str) -> dict[str, Any]:
+    """
+    Look a planet up.
+
+    Args:
+        planet_id: Such as 2-1.
+
+    """
+    return {"id": planet_id}
+
+
+# ---- what a function becomes
+
+
+def test_a_schema_follows_from_signature_and_docstring():
+    tool = Tool.from_function(save_decision)
+
+    assert {
+        "type": "object",
+        "properties": {
+            "topic": {"type": "string", "description": "What it is about, in one word."},
+            "decision": {"type": "string", "description": "What was decided."},
+            "confidence": {"type": "number", "description": "From 0 to 1.", "default": 0.5},
+            "tags": {
+                "anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}],
+                "description": "Some words.",
+                "default": None,
+            },
+        },
+        "required": ["topic", "decision"],
+        "additionalProperties": False,
+    } == tool.input_schema
+    assert {"type": "object"} == tool.output_schema
+
+
+def test_the_description_is_the_docstring_without_its_arguments():
+    tool = Tool.from_function(save_decision)
+
+    assert (
+        "Save a decision.\n\nUse when something was decided.\n\nReturns:\n    The saved decision." == tool.description
+    )
+    assert "<Tool save_decision(topic, decision, confidence, tags)>" == repr(tool)
+
+
+def test_what_is_given_goes_before_what_is_found():
+    annotations = ToolAnnotations(read_only=True)
+    tool = Tool.from_function(
+        save_decision, name="save/decision", title="Save", description="Saves.", annotations=annotations
+    )
+
+    assert ("save/decision", "Save", "Saves.") == (tool.name, tool.title, tool.description)
+    assert annotations is tool.annotations
+
+
+def test_the_title_is_made_from_the_name():
+    tool = Tool.from_function(save_decision, name="evolve/set_outcome")
+
+    assert "Evolve set outcome" == tool.title
+
+
+def test_meta_describes_and_bounds_and_goes_before_the_docstring():
+    async def ask(share: Annotated[float, msgspec.Meta(ge=0, le=1, description="A share")] = 1.0):
+        """
+        Ask.
+
+        Args:
+            share: Not this.
+
+        """
+
+    schema = Tool.from_function(ask).input_schema["properties"]["share"]
+
+    assert {"type": "number", "minimum": 0, "maximum": 1, "description": "A share", "default": 1.0} == schema
+
+
+def test_reference_options_are_described_and_bounded():
+    properties = Tool.from_function(query_planet).input_schema["properties"]
+
+    assert ["planet_id", "include_references", "reference_depth", "reference_types"] == list(properties)[:4]
+    assert all(one["description"] for one in properties.values())
+    assert (0, 2) == (properties["reference_depth"]["minimum"], properties["reference_depth"]["maximum"])
+    assert 0 == properties["max_references"]["minimum"] == properties["max_references_per_entity"]["minimum"]
+    assert [{"type": "boolean"}, {"enum": ["all", "primary"]}] == properties["include_references"]["anyOf"]
+
+
+def test_the_output_of_a_tool_with_references_has_them():
+    schema = Tool.from_function(query_planet).output_schema
+
+    assert {"references", "references_meta"} == schema["properties"].keys()
+
+
+def test_a_tool_with_references_and_no_return_type_gives_an_object():
+    @with_extra
+    async def query(name: str):
+        return {}
+
+    assert "references" in Tool.from_function(query).output_schema["properties"]
+
+
+@pytest.mark.parametrize("returns", [str, list[int], dict[str, int] | None, Any, inspect.Signature.empty, object, type])
+def test_there_is_no_output_schema_for_what_is_no_object(returns):
+    async def answer(): ...
+
+    answer.__signature__ = inspect.Signature(return_annotation=returns)
+
+    assert Tool.from_function(answer).output_schema is None
+
+
+def test_output_schemas_describe_what_is_written():
+    """Ids are text in results, so the schema says text; recursive types keep their definition."""
+
+    async def owned() -> Owned: ...
+    async def tree() -> Tree: ...
+    async def fleet() -> Fleet: ...
+    async def branch() -> Branch: ...
+
+    schemas = [Tool.from_function(one).output_schema for one in (owned, tree, fleet, branch)]
+
+    for schema in schemas:
+        Draft202012Validator.check_schema(schema)
+    assert {"owner": {"type": "string", "title": "EntityId"}} == schemas[0]["properties"]
+    assert {"$ref": "#/$defs/Tree"} == schemas[1]["properties"]["children"]["items"]
+    assert ["object"] * 4 == [schema["type"] for schema in schemas]
+    assert {"size"} == schemas[2]["properties"].keys()
+    assert {"Branch"} == schemas[3]["$defs"].keys()
+
+
+def test_a_return_type_for_type_checkers_only_is_no_error():
+    async def imagine() -> Imaginary: ...
+
+    assert Tool.from_function(imagine).output_schema is None
+
+
+def test_types_with_fields_stand_in_their_place():
+    async def draw(at: Point, colour: Colour = Colour.RED, root: Tree | None = None):
+        """
+        Draw.
+
+        Args:
+            at: Where.
+            colour: Of the ink.
+            root: Below.
+
+        """
+
+    schema = Tool.from_function(draw).input_schema
+
+    assert {"Tree"} == schema["$defs"].keys()
+    assert {"integer"} == {one["type"] for one in schema["properties"]["at"]["properties"].values()}
+    assert {"title": "Colour", "enum": ["blue", "red"], "description": "Of the ink.", "default": "red"} == schema[
+        "properties"
+    ]["colour"]
+
+
+def test_a_default_that_no_model_could_send_is_not_in_the_schema():
+    async def ask(a: int = None, b: int = inspect.Parameter.kind, c: float = float("inf")):  # noqa: RUF013
+        return None
+
+    assert [{"type": "integer"}, {"type": "integer"}, {"type": "number"}] == list(
+        Tool.from_function(ask).input_schema["properties"].values()
+    )
+
+
+async def test_a_parameter_without_annotation_accepts_anything():
+    async def echo(value):
+        return value
+
+    tool = Tool.from_function(echo)
+
+    assert {"value": {}} == tool.input_schema["properties"]
+    assert {"a": [1]} == await tool(value={"a": [1]})
+
+
+async def test_object_means_anything():
+    async def echo(value: object):
+        return value
+
+    tool = Tool.from_function(echo)
+
+    assert {"value": {}} == tool.input_schema["properties"]
+    assert 1 == await tool(value=1)
+
+
+async def test_further_arguments_are_checked_where_a_function_takes_them():
+    async def note(text: str, **scores: int):
+        return {"text": text, **scores}
+
+    tool = Tool.from_function(note)
+
+    assert {"type": "integer"} == tool.input_schema["additionalProperties"]
+    assert {"text": "x", "a": 1} == await tool(text="x", a=1)
+    with pytest.raises(InvalidArgument, match=r"a must be an integer, got 'b'.*any others"):
+        await tool(text="x", a="b")
+
+
+def test_further_arguments_of_any_type_are_simply_allowed():
+    async def note(**others): ...
+
+    assert Tool.from_function(note).input_schema["additionalProperties"] is True
+
+
+# ---- which functions are tools
+
+
+class Base:
+    """A base of operations."""
+
+    async def __call__(self, level: int) -> int:
+        return level
+
+    async def raid(self, target: str) -> str:
+        """Raid somebody."""
+        return target
+
+
+class WrapsQuery:
+    def __init__(self):
+        functools.update_wrapper(self, query_planet)
+
+    async def __call__(self, **arguments):
+        return await query_planet(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "description", "parameters"),
+    [
+        (Base().raid, "raid", "Raid somebody.", ["target"]),
+        (Base(), "base", "A base of operations.", ["level"]),
+        (functools.partial(Base(), 1), "base", "A base of operations.", []),
+        (functools.partial(functools.partial(Base.raid, Base()), target="x"), "raid", "Raid somebody.", []),
+        (WrapsQuery(), "query_planet", "Look a planet up.", ["planet_id", "include_references"]),
+    ],
+)
+def test_methods_objects_and_partials_are_tools(function, name, description, parameters):
+    tool = Tool.from_function(function)
+
+    assert (name, description) == (tool.name, tool.description)
+    assert parameters == list(tool.signature.parameters)[:2]
+
+
+async def test_a_wrapped_function_receives_the_added_arguments():
+    tool = Tool.from_function(query_planet)
+
+    result = await tool(planet_id="2-1", include_references="primary", reference_depth=2)
+
+    assert {"id": "2-1", "options": {"include_references": "primary", "reference_depth": 2}} == result
+
+
+def test_annotations_of_a_wrapper_resolve_where_it_was_written():
+    """Postponed annotations are tried where the innermost function was written, then further out."""
+    elsewhere: dict[str, Any] = {}
+    exec("async def inner(): ...", elsewhere)
+
+    @functools.wraps(elsewhere["inner"])
+    async def outer(**arguments): ...
+
+    outer.__signature__ = inspect.Signature(
+        [inspect.Parameter("colour", inspect.Parameter.KEYWORD_ONLY, annotation="Colour")]
+    )
+
+    assert ["blue", "red"] == Tool.from_function(outer).input_schema["properties"]["colour"]["enum"]
+
+
+async def test_what_a_partial_has_bound_is_hidden_and_cannot_be_set():
+    async def fetch(client: Imaginary, path: str, **others: Any):
+        return client, path
+
+    tool = Tool.from_function(functools.partial(fetch, client="ours"))
+
+    assert ["path"] == list(tool.input_schema["properties"])
+    assert ("ours", "/x") == await tool(path="/x")
+    with pytest.raises(InvalidArgument, match="'client' is no argument"):
+        await tool(path="/x", client="theirs")
+
+
+async def test_the_result_is_untouched():
+    result = object()
+
+    async def give():
+        return result
+
+    assert result is await Tool.from_function(give)()
+
+
+async def test_parameters_of_the_host_are_no_matter_of_the_model():
+    async def ask(question: str, ctx: Imaginary, run_context=None):
+        return question, ctx, run_context
+
+    tool = Tool.from_function(ask)
+
+    assert ["question"] == list(tool.input_schema["properties"])
+    assert ("why", 1, None) == await tool(question="why", ctx=1)
+    assert ("why", 1, 2) == await tool.run({"question": "why"}, host={"ctx": 1, "run_context": 2, "tool_context": 3})
+    with pytest.raises(InvalidArgument, match="the host must pass ctx"):
+        await tool(question="why")
+    with pytest.raises(InvalidArgument, match="'ctx' is no argument"):
+        await tool.run({"question": "why", "ctx": 1})
+
+
+def sync_function(): ...
+
+
+async def generator():
+    yield 1
+
+
+@pytest.mark.parametrize("function", [sync_function, generator, Base, print, 5, functools.partial(sync_function)])
+def test_what_is_not_async_is_refused(function):
+    with pytest.raises(InvalidArgument, match=r"must be an async function.*async def"):
+        Tool.from_function(function)
+
+
+async def positional(a, /): ...
+
+
+async def many(*ids: str): ...
+
+
+async def imaginary(a: Imaginary): ...
+
+
+async def number(a: complex): ...
+
+
+async def ambiguous(a: int, b: Point | Owned): ...
+
+
+async def identified(at: EntityId): ...
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (positional, "positional-only parameter a cannot.*remove the /"),
+        (many, r"\*ids cannot be offered to a model.*take ids as a list"),
+        (imaginary, "annotation 'Imaginary' of parameter a cannot be resolved.*TYPE_CHECKING"),
+        (number, "parameter a: complex cannot be offered to a model: JSON has no form of it"),
+        (ambiguous, "parameter b: .*Point | .*Owned cannot.*: Type unions may not contain more than one dict-like"),
+        (identified, "parameter at: EntityId is text for a model.*take a str"),
+    ],
+)
+def test_what_cannot_be_offered_to_a_model_is_refused_at_once(function, message):
+    with pytest.raises(InvalidArgument, match=message):
+        Tool.from_function(function)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b/c", "/a", "a/", "é", "x" * 65, "a\n", 5])
+def test_names_that_no_provider_takes_are_refused(name):
+    with pytest.raises(InvalidArgument, match="tool's name must be"):
+        Tool.from_function(save_decision, name=name)
+
+
+# ---- what a tool answers
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"topic": "x"}, "save_decision: decision is required and must be a string"),
+        ({"topic": "x", "decision": "y", "topik": 1}, "'topik' is no argument of this tool, did you mean topic?"),
+        ({"topic": "x", "decision": "y", "zzz": 1}, "'zzz' is no argument of this tool (the"),
+        ({"topic": 5, "decision": "y"}, "topic must be a string, got 5 ("),
+        ({"topic": None, "decision": "y"}, "topic must be a string, got null ("),
+        ({"topic": "x", "decision": "y", "confidence": True}, "confidence must be a number, got true"),
+        (
+            {"topic": "x", "decision": "y", "tags": ["a", 5]},
+            "tags must be an array (each a string) or null, got ['a', 5]: at [1], expected str, got int",
+        ),
+    ],
+)
+async def test_bad_arguments_are_named_with_what_was_expected(arguments, message):
+    with pytest.raises(InvalidArgument) as caught:
+        await Tool.from_function(save_decision)(**arguments)
+
+    assert message in str(caught.value)
+    assert caught.value.hint.startswith("the arguments are: topic (a string, required), decision (a string, required)")
+
+
+async def test_all_faults_are_told_at_once():
+    with pytest.raises(InvalidArgument) as caught:
+        await Tool.from_function(query_planet)(include_references="some", reference_depth=3)
+
+    assert (
+        "query_planet: planet_id is required and must be a string; "
+        "include_references must be true, false, 'all' or 'primary', got 'some'; "
+        "reference_depth must be an integer from 0 to 2, got 3"
+    ) == caught.value.args[0]
+
+
+async def test_long_values_are_shortened():
+    with pytest.raises(InvalidArgument) as caught:
+        await Tool.from_function(query_planet)(planet_id=["x" * 10_000] * 1000, max_references="y" * 10_000)
+
+    assert 1500 > len(str(caught.value))
+
+
+async def test_a_tool_without_parameters_says_so():
+    async def ping(): ...
+
+    with pytest.raises(InvalidArgument, match="it takes no arguments"):
+        await Tool.from_function(ping)(x=1)
+
+
+@pytest.mark.parametrize("arguments", [None, [], "{}"])
+async def test_arguments_that_are_no_object_are_refused(arguments):
+    with pytest.raises(InvalidArgument, match="save_decision: the arguments must be an object"):
+        await Tool.from_function(save_decision).run(arguments)
+
+
+def tool_taking(annotation, default=inspect.Parameter.empty):
+    async def take(value):
+        return value
+
+    take.__signature__ = inspect.Signature(
+        [inspect.Parameter("value", inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)]
+    )
+    return Tool.from_function(take)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (int, True),
+        (int, "5"),
+        (int, 5.0),
+        (int, 5.5),
+        (int, None),
+        (float, "1.5"),
+        (float, True),
+        (float, float("nan")),
+        (list[float], [float("inf")]),
+        (dict[str, Any], {"a": {"b": float("nan")}}),
+        (bool, 1),
+        (bool, "true"),
+        (str, 5),
+        (list[str], "abc"),
+        (dict[int, str], {"one": "x"}),
+        (Colour, "green"),
+        pytest.param(float, 10**400, id="beyond-floats"),
+        pytest.param(str, 10**5000, id="beyond-text"),
+    ],
+)
+async def test_nothing_is_coerced(annotation, value):
+    """JSON Schema takes 5.0 for an integer, and so may a provider; msgspec does not, so neither do we."""
+    with pytest.raises(InvalidArgument, match="take: value must be "):
+        await tool_taking(annotation)(value=value)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "received"),
+    [
+        (float, 1, 1.0),
+        (Sequence[str], ("a", "b"), ["a", "b"]),
+        (set[int], [1, 1], {1}),
+        (dict[int, str], {"1": "x"}, {1: "x"}),
+        (dt.date, "2026-01-31", dt.date(2026, 1, 31)),
+        (decimal.Decimal, 1.5, decimal.Decimal("1.5")),
+        (bytes, "aGk=", b"hi"),
+        (Colour, "red", Colour.RED),
+        (Point, {"x": 1}, Point(1)),
+        (Tree, {"name": "a", "children": [{"name": "b"}]}, Tree("a", [Tree("b")])),
+    ],
+)
+async def test_json_becomes_what_the_function_asked_for(annotation, value, received):
+    assert received == await tool_taking(annotation)(value=value)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "message"),
+    [
+        (Annotated[int, msgspec.Meta(gt=0)], 0, "an integer above 0, got 0 "),
+        (Annotated[int, msgspec.Meta(ge=1)], 0, "an integer of at least 1, got 0 "),
+        (
+            Annotated[str, msgspec.Meta(min_length=1, pattern="^a")],
+            "",
+            "a string of at least 1 characters matching \\^a",
+        ),
+        (Literal["a"] | None, "b", "'a' or null, got 'b' "),
+        (dt.date, "soon", r"a string \(date\), got 'soon': invalid RFC3339 encoded date|: Invalid"),
+        (Point, {"y": 1}, "an object, got {'y': 1}: Object missing required field x"),
+        (Tree, {"name": "a", "children": [{}]}, r"at children\[0\], object missing required field name"),
+        (Tree | int, "a", "an object or an integer, got 'a' "),
+        (decimal.Decimal, None, r"a string \(decimal\) or a number \(decimal\), got null"),
+        (bytes, 5, "a string in base64, got 5"),
+        (list[Any] | None, 5, r"an array or null, got 5|an array \(each anything\) or null"),
+    ],
+)
+async def test_expectations_are_put_in_words(annotation, value, message):
+    with pytest.raises(InvalidArgument, match=message):
+        await tool_taking(annotation)(value=value)
+
+
+async def test_an_argument_that_is_nested_without_end_is_refused():
+    value: list[Any] = []
+    value.append(value)
+
+    with pytest.raises(InvalidArgument, match="it is nested too deeply"):
+        await tool_taking(list[Any])(value=value)
+
+
+# ---- the schema tells the truth
+
+ANNOTATIONS = [
+    str,
+    int,
+    float,
+    bool,
+    int | None,
+    int | str | None,
+    list[int],
+    Sequence[str] | None,
+    set[int],
+    tuple[int, str],
+    dict[str, float],
+    Mapping[str, Any],
+    Literal["a", "b", 1],
+    bool | Literal["primary", "all"],
+    Colour,
+    Point,
+    Tree,
+    list[Point] | None,
+    Annotated[int, msgspec.Meta(ge=0, le=2)],
+    Annotated[str, msgspec.Meta(min_length=1, max_length=3)],
+    Annotated[list[int], msgspec.Meta(max_length=2)],
+    Any,
+]
+PAIRS = [(tool_taking(one), Draft202012Validator(tool_taking(one).input_schema)) for one in ANNOTATIONS]
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 3)
+    | st.floats(allow_nan=False, allow_infinity=False).filter(lambda number: not number.is_integer())
+    | st.text(max_size=4)
+    | st.sampled_from(["a", "b", "red", "primary"])
+)
+values = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["x", "y", "name", "children", "q"]), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(
+    pair=st.sampled_from(PAIRS),
+    arguments=st.dictionaries(st.sampled_from(["value", "value", "other"]), values, max_size=2)
+    | st.fixed_dictionaries({"value": values}),
+)
+@example(pair=PAIRS[ANNOTATIONS.index(set[int])], arguments={"value": [1, 1]})
+def test_a_tool_accepts_what_its_schema_accepts_and_nothing_else(pair, arguments):
+    """Beyond the domain of this test: whole floats for integers, ``format``, and dicts with non-text keys."""
+    tool, validator = pair
+    try:
+        asyncio.run(tool.run(arguments))
+        accepted = True
+    except InvalidArgument:
+        accepted = False
+
+    assert validator.is_valid(arguments) is accepted
+
+
+@pytest.mark.parametrize("annotation", [*ANNOTATIONS, decimal.Decimal, dt.datetime, bytes, dict[int, str], object])
+def test_every_schema_is_valid(annotation):
+    Draft202012Validator.check_schema(tool_taking(annotation).input_schema)
+
+
+@pytest.mark.parametrize("union", [True, False])
+def test_tagged_unions_need_no_discriminator(union):
+    class Move(msgspec.Struct, tag=True):
+        to: str
+
+    class Stay(msgspec.Struct, tag=True):
+        pass
+
+    schema = tool_taking(Move | Stay if union else Move).input_schema
+
+    assert "$defs" not in schema
+    assert "discriminator" not in str(schema)
+
+
+# ---- annotations, cost
+
+
+def test_annotations_presume_the_worst():
+    assert "ToolAnnotations(read_only=False, destructive=True, idempotent=False, open_world=True)" == repr(
+        ToolAnnotations()
+    )
+    assert ToolAnnotations(read_only=True, destructive=False, idempotent=True) == ToolAnnotations(read_only=True)
+
+
+def test_annotations_that_contradict_themselves_are_refused():
+    with pytest.raises(InvalidArgument, match="cannot be destructive"):
+        ToolAnnotations(read_only=True, destructive=True)
+
+
+def test_importing_tools_does_not_import_msgspec():
+    code = "import sys, mama_structs.tools; sys.exit('msgspec' in sys.modules)"
+
+    assert 0 == subprocess.run([sys.executable, "-c", code], check=False).returncode
+
+
+def test_twenty_tools_are_made_in_an_instant():
+    """They take some 10 ms; the bound is generous, for busy machines."""
+    started = time.process_time()
+    for _ in range(20):
+        Tool.from_function(query_planet)
+
+    assert 0.1 > time.process_time() - started
+
+
+def test_type_hints_of_public_objects_resolve():
+    assert typing.get_type_hints(Tool.from_function)
+    assert typing.get_type_hints(Tool)

@@ -1,0 +1,97 @@
+"""The tools of a session."""
+
+import pytest
+
+from mama_structs.errors import InvalidArgument, MamaStructsError, UnknownTool
+from mama_structs.tools import Tool, ToolAnnotations, ToolSet
+
+
+async def save(text: str) -> dict:
+    return {"saved": (text,)}
+
+
+async def search(query: str, ctx=None):
+    return [query, ctx]
+
+
+@pytest.fixture
+def tools():
+    tools = ToolSet()
+    tools.add(save, name="save/decision")
+    tools.add(search)
+    return tools
+
+
+def test_tools_are_found_by_name_in_order(tools):
+    assert ("save/decision", "search") == tools.names == tuple(tools)
+    assert 2 == len(tools)
+    assert "search" in tools
+    assert "save" not in tools
+    assert "Search" == tools["search"].title
+    assert tools["search"] is tools.get("search")
+    assert tools.get("find") is None
+    assert ["save/decision", "search"] == [tool.name for tool in tools.values()]
+    assert "ToolSet(save/decision, search)" == repr(tools)
+
+
+def test_an_unknown_name_hints_at_its_neighbours(tools):
+    with pytest.raises(UnknownTool, match=r"no tool named 'saved/decisions'.*did you mean save/decision\?") as caught:
+        tools["saved/decisions"]
+
+    assert "saved/decisions" == caught.value.tool
+    with pytest.raises(UnknownTool, match="there are: save/decision, search"):
+        tools["zzz"]
+    with pytest.raises(UnknownTool, match="there are: none"):
+        ToolSet()["zzz"]
+
+
+def test_a_name_is_taken_once(tools):
+    with pytest.raises(InvalidArgument, match="already is a tool named 'search'"):
+        tools.add(search)
+
+    assert 2 == len(tools)
+
+
+def test_a_tool_is_added_as_it_is_or_under_another_name(tools):
+    tool = Tool.from_function(save)
+
+    assert tool is tools.add(tool)
+    renamed = tools.add(tool, name="keep", annotations=ToolAnnotations(read_only=True))
+    assert ("keep", tool.title, True) == (renamed.name, renamed.title, renamed.annotations.read_only)
+
+
+def test_a_bad_name_adds_nothing(tools):
+    with pytest.raises(InvalidArgument, match="tool's name"):
+        tools.add(tools["search"], name="a b")
+
+    assert 2 == len(tools)
+
+
+async def test_a_call_gives_json_data(tools):
+    assert {"saved": ["x"]} == await tools.call("save/decision", {"text": "x"})
+
+
+async def test_a_call_checks_name_and_arguments(tools):
+    with pytest.raises(UnknownTool):
+        await tools.call("save/decisions", {})
+    with pytest.raises(InvalidArgument, match="save/decision: text is required"):
+        await tools.call("save/decision", {})
+    with pytest.raises(InvalidArgument, match="1 is no argument"):
+        await tools.call("save/decision", {"text": "x", 1: 2})
+
+
+async def test_only_the_host_sets_its_own_parameters(tools):
+    assert ["x", 7] == await tools.call("search", {"query": "x"}, host={"ctx": 7})
+    with pytest.raises(InvalidArgument, match="'ctx' is no argument"):
+        await tools.call("search", {"query": "x", "ctx": 7})
+
+
+async def test_a_result_without_json_form_is_told_from_a_wrong_argument(tools):
+    async def give():
+        return object()
+
+    tools.add(give)
+
+    with pytest.raises(MamaStructsError, match=r"the result holds a object, which has no JSON form, at \$") as caught:
+        await tools.call("give", {})
+    assert not isinstance(caught.value, InvalidArgument)
