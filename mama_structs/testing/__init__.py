@@ -1,0 +1,55 @@
+"""
+What tests against Structs data need: a world, a node that serves it, faults, a clock, Hypothesis strategies.
+
+Names load when first used, so that importing this package costs nothing; `mama_structs.testing.strategies` needs the
+extra ``testing``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mama_structs._lazy import attach
+
+if TYPE_CHECKING:
+    from mama_structs.testing._traffic import NodeRequest as NodeRequest
+    from mama_structs.testing.clock import FakeClock as FakeClock
+    from mama_structs.testing.fake_node import FakeNode as FakeNode
+    from mama_structs.testing.fake_node import run_fake_node as run_fake_node
+    from mama_structs.testing.fake_source import FakeSource as FakeSource
+    from mama_structs.testing.faults import Answer as Answer
+    from mama_structs.testing.faults import Delivery as Delivery
+    from mama_structs.testing.faults import Fault as Fault
+    from mama_structs.testing.faults import Faults as Faults
+    from mama_structs.testing.world import Oddities as Oddities
+    from mama_structs.testing.world import World as World
+
+_SOURCES = {
+    "Answer": "mama_structs.testing.faults",
+    "Delivery": "mama_structs.testing.faults",
+    "FakeClock": "mama_structs.testing.clock",
+    "FakeNode": "mama_structs.testing.fake_node",
+    "FakeSource": "mama_structs.testing.fake_source",
+    "Fault": "mama_structs.testing.faults",
+    "Faults": "mama_structs.testing.faults",
+    "NodeRequest": "mama_structs.testing._traffic",
+    "Oddities": "mama_structs.testing.world",
+    "World": "mama_structs.testing.world",
+    "run_fake_node": "mama_structs.testing.fake_node",
+}
+
+__all__ = [
+    "Answer",
+    "Delivery",
+    "FakeClock",
+    "FakeNode",
+    "FakeSource",
+    "Fault",
+    "Faults",
+    "NodeRequest",
+    "Oddities",
+    "World",
+    "run_fake_node",
+]
+
+__getattr__, __dir__ = attach(__name__, _SOURCES)

@@ -1,0 +1,362 @@
+"""
+The chain's 56 REST routes as pure functions of a `World`.
+
+Everything the interface does against expectation is kept: a not-found is a 500, filtered lists filter after paging,
+an unknown attribute name reads the first attribute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import attrs
+
+from mama_structs.testing._draft import module_address
+from mama_structs.testing._paging import PageRequest, Refusal, paginate, parse_uint
+from mama_structs.testing._schema import PLANET_ATTRIBUTES, STRUCT_ATTRIBUTES, TABLES, Table
+from mama_structs.testing.world import World
+
+NOT_FOUND: Final = "codespace structs code 1050: object not found"
+_MAX_RANK_ROWS: Final = 25
+_PUBLIC_KEY_BYTES: Final = 33
+_SIGNATURE_BYTES: Final = 64
+
+Body = dict[str, Any]
+Predicate = Callable[[str, Any], bool]
+
+
+@attrs.frozen
+class Query:
+    """What a route's function may look at: the data, the path's parameters, the query, and the height."""
+
+    world: World
+    path: Mapping[str, str]
+    parameters: Mapping[str, str]
+    height: int
+
+
+@attrs.frozen
+class Route:
+    """
+    One route.
+
+    Args:
+        pattern: The path, with ``{name}`` for a parameter.
+        answer: Gives the answer's body, or raises `Refusal`.
+
+    """
+
+    pattern: str
+    answer: Callable[[Query], Body]
+    segments: tuple[str, ...] = attrs.field(init=False)
+
+    @segments.default
+    def _split(self) -> tuple[str, ...]:
+        return tuple(self.pattern.split("/"))
+
+    def match(self, segments: tuple[str, ...]) -> dict[str, str] | None:
+        """Return the parameters of a path that fits, else None."""
+        if len(segments) != len(self.segments):
+            return None
+        parameters = {}
+        for wanted, given in zip(self.segments, segments, strict=True):
+            if wanted.startswith("{"):
+                parameters[wanted[1:-1]] = given
+            elif wanted != given:
+                return None
+        return parameters
+
+
+@attrs.frozen
+class Matched:
+    """
+    A path and the route that it belongs to.
+
+    Args:
+        route: The route, None when there is none.
+        parameters: The path's parameters.
+        names: What the request can be called by, the most exact first: its path, each of its parameters,
+            the route's pattern, the type in the path, and ``*``.
+
+    """
+
+    route: Route | None
+    parameters: Mapping[str, str]
+    names: tuple[str, ...]
+
+
+def match(path: str) -> Matched:
+    """Find the route of a (percent-decoded) path."""
+    segments = tuple(path.split("/"))
+    for route in ROUTES:
+        parameters = route.match(segments)
+        if parameters is not None:
+            kind = segments[2] if path.startswith("/structs/") else segments[-1]
+            return Matched(route, parameters, (path, *parameters.values(), route.pattern, kind, "*"))
+    return Matched(None, {}, (path, "*"))
+
+
+def respond(world: World, matched: Matched, parameters: Mapping[str, str], *, height: int) -> Body:
+    """Return the answer's body, or raise `Refusal`."""
+    if matched.route is None:
+        raise not_implemented()
+    return matched.route.answer(Query(world, matched.parameters, parameters, height))
+
+
+def not_implemented() -> Refusal:
+    """Return what the gateway says to an unknown path or method."""
+    return Refusal(status=501, code=12, message="Not Implemented")
+
+
+def _not_found() -> Refusal:
+    return Refusal(status=500, code=2, message=NOT_FOUND)
+
+
+def _raw_key(table: Table, key: str) -> bytes:
+    return int(key).to_bytes(8, "big") if table.name == "struct_type" else key.encode()
+
+
+def _row(table: Table, key: str, value: Any) -> Body:
+    if table.fields is None:
+        row: Body = value
+        return row
+    return dict(zip(table.fields, (key, value), strict=True))
+
+
+def _page(
+    query: Query, table: Table, keys: Iterable[str], *, keep: Predicate | None = None, prefix: str = ""
+) -> tuple[list[Body], Body]:
+    """Return a page of rows and its ``pagination``; *keep* filters after the rows were counted, as the chain does."""
+    wanted = list(keys)
+    raw = [_raw_key(table, key.removeprefix(prefix)) for key in wanted]
+    page = paginate(raw, PageRequest.from_query(query.parameters), error_code=table.error_code)
+    records = query.world.tables.get(table.name, {})
+    chosen = [wanted[number] for number in page.numbers]
+    rows = [_row(table, key, records[key]) for key in chosen if keep is None or keep(key, records[key])]
+    return rows, page.pagination()
+
+
+def _list_body(table: Table, rows: list[Body], pagination: Body | None) -> Body:
+    return {table.key: rows, "pagination": pagination} | ({"status": []} if table.status else {})
+
+
+def _list(name: str) -> Route:
+    table = TABLES[name]
+
+    def answer(query: Query) -> Body:
+        return _list_body(table, *_page(query, table, query.world.ids(name)))
+
+    return Route(f"/structs/{name}", answer)
+
+
+def _one(name: str) -> Route:
+    table = TABLES[name]
+
+    def answer(query: Query) -> Body:
+        entity_id = query.path["id"]
+        # Asked of the store first: an id of another type, or no id at all, is merely not in it.
+        if query.world.get(name, entity_id) is None:
+            raise _not_found()
+        return query.world.envelope(entity_id)
+
+    return Route(f"/structs/{table.name}/{{id}}", answer)
+
+
+def _post_filtered(pattern: str, name: str, keep: Callable[[str, Any, str], bool]) -> Route:
+    """Make a route that pages through the whole store and drops from each page what was not asked for."""
+    table = TABLES[name]
+
+    def answer(query: Query) -> Body:
+        (wanted,) = query.path.values()
+        rows, pagination = _page(
+            query, table, query.world.ids(name), keep=lambda key, record: keep(key, record, wanted)
+        )
+        return _list_body(table, rows, pagination)
+
+    return Route(pattern, answer)
+
+
+def _indexed(pattern: str, name: str, field: str) -> Route:
+    """Make a route with an index of its own: only rows that match are paged through."""
+    table = TABLES[name]
+
+    def answer(query: Query) -> Body:
+        (wanted,) = query.path.values()
+        keys = [key for key in query.world.ids(name) if query.world.tables[name][key].get(field) == wanted]
+        return _list_body(table, *_page(query, table, keys))
+
+    return Route(pattern, answer)
+
+
+def _value(query: Query, store: str, key: str) -> str:
+    value: str = query.world.tables.get(store, {}).get(key, "0")
+    return value
+
+
+def _attribute(store: str, parameter: str, names: tuple[str, ...]) -> Route:
+    def answer(query: Query) -> Body:
+        name = query.path["attributeType"]
+        number = names.index(name) if name in names else 0
+        return {"attribute": _value(query, store, f"{number}-{query.path[parameter]}")}
+
+    return Route(f"/structs/{store}/{{{parameter}}}/{{attributeType}}", answer)
+
+
+def _grid(query: Query) -> Body:
+    attribute_id = query.path["attributeId"]
+    return {"gridRecord": {"attributeId": attribute_id, "value": _value(query, "grid", attribute_id)}}
+
+
+def _permission(query: Query) -> Body:
+    permission_id = query.path["permissionId"]
+    return {"permissionRecord": {"permissionId": permission_id, "value": _value(query, "permission", permission_id)}}
+
+
+def _infusion(query: Query) -> Body:
+    record = query.world.get("infusion", f"{query.path['destinationId']}/{query.path['address']}")
+    if record is None:
+        raise _not_found()
+    return {"Infusion": record}
+
+
+def _address(query: Query) -> Body:
+    address = query.path["address"]
+    return query.world.get("address", address) or {"address": address, "playerId": "1-0", "permissions": "0"}
+
+
+def _struct_type(query: Query) -> Body:
+    record = query.world.get("struct_type", str(parse_uint(query.path["id"], where="id")))
+    if record is None:
+        raise _not_found()
+    return {"StructType": record}
+
+
+def _fleet_by_index(query: Query) -> Body:
+    record = query.world.get("fleet", f"9-{parse_uint(query.path['index'], where='index')}")
+    if record is None:
+        raise _not_found()
+    return {"Fleet": record}
+
+
+def _application(query: Query) -> Body:
+    record = query.world.get("guild_membership_application", f"{query.path['playerId']}@{query.path['guildId']}")
+    if record is None:
+        raise _not_found()
+    return {"GuildMembershipApplication": record}
+
+
+def _ranks_of_object(query: Query) -> Body:
+    table = TABLES["guild_rank_permission"]
+    prefix = f"{query.path['object_id']}/"
+    keys = [key for key in query.world.ids(table.name) if key.startswith(prefix)]
+    return _list_body(table, *_page(query, table, keys, prefix=prefix))
+
+
+def _ranks_of_object_and_guild(query: Query) -> Body:
+    table = TABLES["guild_rank_permission"]
+    prefix = f"{query.path['object_id']}/{query.path['guild_id']}/"
+    keys = [key for key in query.world.ids(table.name) if key.startswith(prefix)]
+    return _list_body(table, [query.world.tables[table.name][key] for key in keys[:_MAX_RANK_ROWS]], None)
+
+
+def _associations(name: str, owners: str, parameter: str) -> tuple[Route, Route]:
+    """Make the two routes of a computed address: it needs no record, so there is one for any text."""
+
+    def association(object_id: str) -> Body:
+        return {"address": module_address(f"{name}/{object_id}"), "objectId": object_id}
+
+    def one(query: Query) -> Body:
+        return {"internalAddressAssociation": [association(query.path[parameter])], "pagination": None}
+
+    def every(query: Query) -> Body:
+        table = TABLES[owners]
+        rows, pagination = _page(query, table, query.world.ids(owners))
+        return {
+            "internalAddressAssociation": [association(row.get("id", "")) for row in rows],
+            "pagination": pagination,
+        }
+
+    return Route(f"/structs/{name}/{{{parameter}}}", one), Route(f"/structs/{name}", every)
+
+
+def _is_hex(text: str, size: int) -> bool:
+    try:
+        return len(bytes.fromhex(text)) == size
+    except ValueError:
+        return False
+
+
+def _validate_signature(query: Query) -> Body:
+    """Judge by form and by whether the chain knows the address; nothing is verified."""
+    key_error = not _is_hex(query.path["proofPubKey"], _PUBLIC_KEY_BYTES)
+    signature_error = not _is_hex(query.path["proofSignature"], _SIGNATURE_BYTES)
+    unknown = query.world.get("address", query.path["address"]) is None
+    return {
+        "pubkeyFormatError": key_error,
+        "signatureFormatError": signature_error,
+        "addressPubkeyMismatch": unknown,
+        "signatureInvalid": key_error or signature_error,
+        "valid": not (key_error or signature_error or unknown),
+    }
+
+
+def _latest_block(query: Query) -> Body:
+    header = {"chain_id": "structstestnet-mama", "height": str(query.height)}
+    return {"block_id": {"hash": "", "part_set_header": None}, "block": {"header": header}, "sdk_block": None}
+
+
+_ENTITIES: Final = (
+    "guild",
+    "player",
+    "planet",
+    "reactor",
+    "substation",
+    "struct",
+    "allocation",
+    "fleet",
+    "provider",
+    "agreement",
+)
+_STORES: Final = tuple(name for name in TABLES if name != "guild_rank_permission")
+
+# Of the Cosmos SDK itself, not one of the 56.
+LATEST_BLOCK: Final = Route("/cosmos/base/tendermint/v1beta1/blocks/latest", _latest_block)
+
+STRUCTS_ROUTES: Final = (
+    *map(_one, _ENTITIES),
+    *map(_list, _STORES),
+    Route("/structs/infusion/{destinationId}/{address}", _infusion),
+    Route("/structs/address/{address}", _address),
+    Route("/structs/struct_type/{id}", _struct_type),
+    _post_filtered(
+        "/structs/address_by_player/{playerId}", "address", lambda _, row, player: row.get("playerId") == player
+    ),
+    _post_filtered("/structs/planet_by_player/{playerId}", "planet", lambda _, row, player: row.get("owner") == player),
+    _indexed("/structs/agreement_by_provider/{providerId}", "agreement", "providerId"),
+    _indexed("/structs/allocation_by_source/{sourceId}", "allocation", "sourceObjectId"),
+    _indexed("/structs/allocation_by_destination/{destinationId}", "allocation", "destinationId"),
+    _indexed("/structs/infusion_by_destination/{destinationId}", "infusion", "destinationId"),
+    Route("/structs/fleet_by_index/{index}", _fleet_by_index),
+    Route("/structs/grid/{attributeId}", _grid),
+    _attribute("struct_attribute", "structId", STRUCT_ATTRIBUTES),
+    _attribute("planet_attribute", "planetId", PLANET_ATTRIBUTES),
+    Route("/structs/permission/{permissionId}", _permission),
+    _post_filtered(
+        "/structs/permission/object/{objectId}", "permission", lambda key, _, wanted: key.split("@")[0] == wanted
+    ),
+    _post_filtered(
+        "/structs/permission/player/{playerId}", "permission", lambda key, _, wanted: key.split("@")[-1] == wanted
+    ),
+    Route("/structs/guild_rank_permission/object/{object_id}", _ranks_of_object),
+    Route("/structs/guild_rank_permission/object/{object_id}/guild/{guild_id}", _ranks_of_object_and_guild),
+    Route("/structs/guild_membership_application/{guildId}/{playerId}", _application),
+    *_associations("guild_bank_collateral_address", "guild", "guildId"),
+    *_associations("provider_collateral_address", "provider", "providerId"),
+    *_associations("provider_earnings_address", "provider", "providerId"),
+    Route("/structs/validate_signature/{address}/{proofPubKey}/{proofSignature}/{message}", _validate_signature),
+    Route("/structs/structs/params", lambda _: {"params": {}}),
+    Route("/blockheight", lambda query: {"blockHeight": str(query.height)}),
+)
+
+ROUTES: Final = (*STRUCTS_ROUTES, LATEST_BLOCK)

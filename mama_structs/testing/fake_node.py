@@ -1,0 +1,349 @@
+"""
+A Structs node for tests: the chain's REST interface over real sockets.
+
+What it answers is decided in pure modules (`World`, the routes, `Fault`); this one waits, counts and sends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import attrs
+from aiohttp import web
+
+from mama_structs.errors import InvalidArgument
+from mama_structs.testing._paging import Refusal
+from mama_structs.testing._routes import NOT_FOUND, match, not_implemented, respond
+from mama_structs.testing._traffic import NodeRequest, Traffic
+from mama_structs.testing.faults import Answer, Delivery, Fault, Faults
+from mama_structs.testing.world import World
+
+HEIGHT_HEADER: Final = "Grpc-Metadata-X-Cosmos-Block-Height"
+
+# Which gRPC code comes with which HTTP status of a not-found; the chain itself says 500.
+_NOT_FOUND_CODES: Final = {500: 2, 404: 5, 200: 2}
+_SHUTDOWN_SECONDS: Final = 0.1
+_JOIN_SECONDS: Final = 10.0
+
+Latency = float | Callable[[NodeRequest], float]
+T = TypeVar("T")
+
+
+class FakeNode:
+    """
+    A node that answers as the chain's REST interface does, and badly where it is told to.
+
+    An async context manager; `in_thread` is for code without an event loop.
+
+    Args:
+        world: The data to answer from; `World.generate` with its defaults when neither it nor *entities* is given.
+        entities: A node with exactly these: id to bare record or to whole answer.
+        latency: Seconds before every answer, or a mapping from a name (a path, an id, a route's pattern, a type,
+            or ``*``) to seconds or to a callable that is given the request; the most exact name counts.
+        faults: Faults that meet every request from the start; later ones through the attribute of this name.
+        host: The address to listen on.
+        port: The port to listen on; 0 takes any that is free.
+        height: The block height at the start.
+        block_time: Seconds after which the height advances by itself; None for never.
+        clock: Tells the seconds for *block_time*.
+        not_found_status: The HTTP status of a not-found: 500 as the chain, 404, or 200 as its docs claim.
+
+    """
+
+    def __init__(
+        self,
+        world: World | None = None,
+        *,
+        entities: Mapping[str, Mapping[str, Any]] | None = None,
+        latency: Latency | Mapping[str, Latency] = 0.0,
+        faults: Iterable[Fault] = (),
+        host: str = "127.0.0.1",
+        port: int = 0,
+        height: int = 1_000_000,
+        block_time: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        not_found_status: int = 500,
+    ) -> None:
+        if world is not None and entities is not None:
+            raise InvalidArgument("world and entities exclude each other, got both")
+        if block_time is not None and block_time <= 0:
+            raise InvalidArgument(f"block_time must be more than 0 seconds or None, got {block_time!r}")
+        if world is None:
+            world = World.generate() if entities is None else World.of(entities)
+        self.data = world
+        self.latency: dict[str, Latency] = dict(latency) if isinstance(latency, Mapping) else {"*": latency}
+        self.faults = Faults()
+        if given := tuple(faults):
+            self.faults.add(*given)
+        self.not_found_status = not_found_status
+        self._host, self._port = host, port
+        self._height, self._block_time, self._clock = height, block_time, clock
+        self._started_at = clock()
+        self._traffic = Traffic()
+        self._server: web.Server | None = None
+        self._runner: web.ServerRunner | None = None
+        self._url: str | None = None
+        self._answering: set[asyncio.Task[Any]] = set()
+
+    @classmethod
+    def world(cls, *, seed: int = 0, players: int = 40, **options: Any) -> Self:
+        """Make a node on a generated world; the other options are those of the class."""
+        return cls(World.generate(seed=seed, players=players), **options)
+
+    # What tests look at
+
+    @property
+    def url(self) -> str:
+        """The base URL, such as ``http://127.0.0.1:1317``; known while the node is open."""
+        if self._url is None:
+            raise InvalidArgument("the node is not open", hint="async with FakeNode.world() as node: ...")
+        return self._url
+
+    @property
+    def height(self) -> int:
+        """The block height that answers are read at."""
+        passed = 0 if self._block_time is None else int((self._clock() - self._started_at) / self._block_time)
+        return self._height + passed
+
+    @property
+    def not_found_status(self) -> int:
+        """The HTTP status of a not-found; may be changed at any time."""
+        return self._not_found_status
+
+    @not_found_status.setter
+    def not_found_status(self, status: int) -> None:
+        if status not in _NOT_FOUND_CODES:
+            raise InvalidArgument(f"not_found_status must be 500, 404 or 200, got {status!r}")
+        self._not_found_status = status
+
+    @property
+    def requests(self) -> list[NodeRequest]:
+        """Every request since the last reset, oldest first."""
+        return self._traffic.requests
+
+    @property
+    def requests_by_path(self) -> Counter[str]:
+        """How many requests each path had."""
+        return self._traffic.requests_by_path
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests have no answer yet and were not given up by the client."""
+        return self._traffic.in_flight
+
+    @property
+    def most_in_flight(self) -> int:
+        """The most requests that were without an answer at the same time: never more than the client had open."""
+        return self._traffic.most_in_flight
+
+    @property
+    def open_connections(self) -> int:
+        """How many connections are open, those that a client keeps for later included."""
+        return 0 if self._server is None else len(self._server.connections)
+
+    @property
+    def bytes_sent(self) -> int:
+        """How many bytes of bodies were sent, as they went over the wire."""
+        return self._traffic.bytes_sent
+
+    def count(self, name: str) -> int:
+        """Return how many requests have this name: a path, an id in the path, a route's pattern, a type, or ``*``."""
+        return self._traffic.count(name)
+
+    def reset_counters(self) -> None:
+        """Forget all requests; those in flight still count as such."""
+        self._traffic.reset()
+
+    def advance(self, *, blocks: int = 1) -> None:
+        """Let the chain make blocks."""
+        if blocks < 0:
+            raise InvalidArgument(f"blocks must be 0 or more, got {blocks!r}")
+        self._height += blocks
+
+    # Its life
+
+    async def start(self) -> Self:
+        """Listen; entering the context does this."""
+        if self._runner is not None:
+            raise InvalidArgument("the node is open already")
+        # A client that gives up cancels its handler, so that `in_flight` tells the truth.
+        self._server = web.Server(self._handle, handler_cancellation=True, access_log=None)
+        self._runner = web.ServerRunner(self._server, shutdown_timeout=_SHUTDOWN_SECONDS)
+        try:
+            await self._runner.setup()
+            site = web.TCPSite(self._runner, self._host, self._port)
+            await site.start()
+        except BaseException:
+            await self.close()
+            raise
+        # By the socket and not by the site: the port may have been 0.
+        port = self._runner.addresses[0][1]
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        self._url = f"http://{host}:{port}"
+        return self
+
+    async def close(self) -> None:
+        """Stop listening and give up every request that is still in flight; harmless when closed."""
+        runner, self._runner, self._url = self._runner, None, None
+        if runner is None:
+            return
+        for task in self._answering:
+            task.cancel()
+        await runner.cleanup()
+        self._server = None
+
+    async def __aenter__(self) -> Self:
+        """Listen."""
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop listening."""
+        await self.close()
+
+    @contextlib.contextmanager
+    def in_thread(self) -> Iterator[Self]:
+        """Open the node in a thread with a loop of its own, for code that has none or must not share it."""
+        with _LoopThread() as loop_thread:
+            loop_thread.run(self.start())
+            try:
+                yield self
+            finally:
+                loop_thread.run(self.close())
+
+    # Answering
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        path = request.rel_url.path
+        matched = match(path)
+        query = {name: request.rel_url.query[name] for name in request.rel_url.query}
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        seen = NodeRequest(request.method, path, query, headers, matched.names)
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine always runs in a task
+        self._answering.add(task)
+        self._traffic.enter(seen)
+        try:
+            answer = self._decide(seen)
+            if answer.delivery is Delivery.HUNG:
+                await asyncio.Event().wait()
+            if answer.delay > 0:
+                await asyncio.sleep(answer.delay)
+        finally:
+            # Before the first byte goes out: whoever has the answer may ask again at once, and must not count twice.
+            self._traffic.leave()
+            self._answering.discard(task)
+        return await self._send(request, answer)
+
+    def _decide(self, request: NodeRequest) -> Answer:
+        answer = attrs.evolve(self._answer(request), delay=self._latency_of(request))
+        for fault in self.faults.take(request.names):
+            answer = fault.edit(answer)
+        return answer
+
+    def _answer(self, request: NodeRequest) -> Answer:
+        height = self.height
+        headers = {HEIGHT_HEADER: str(height)}
+        try:
+            if request.method != "GET":
+                raise not_implemented()
+            return Answer.json(
+                200, respond(self.data, match(request.path), request.query, height=height), headers=headers
+            )
+        except Refusal as refusal:
+            status, code = refusal.status, refusal.code
+            if refusal.message == NOT_FOUND:
+                status, code = self.not_found_status, _NOT_FOUND_CODES[self.not_found_status]
+            return Answer.json(status, {"code": code, "message": refusal.message, "details": []}, headers=headers)
+
+    def _latency_of(self, request: NodeRequest) -> float:
+        for name in request.names:
+            latency = self.latency.get(name)
+            if latency is not None:
+                return latency(request) if callable(latency) else latency
+        return 0.0
+
+    async def _send(self, request: web.BaseRequest, answer: Answer) -> web.StreamResponse:
+        if answer.delivery is Delivery.WHOLE:
+            self._traffic.sent(len(answer.body))
+            return web.Response(status=answer.status, headers=answer.headers, body=answer.body)
+        response = web.StreamResponse(status=answer.status, headers=answer.headers)
+        if answer.delivery is Delivery.CUT:
+            half = answer.body[: len(answer.body) // 2]
+            response.content_length = len(answer.body)
+            await response.prepare(request)
+            await response.write(half)
+            self._traffic.sent(len(half))
+        if request.transport is not None:  # pragma: no branch - None only when the client was faster
+            request.transport.abort()
+        return response
+
+
+class _LoopThread:
+    """A thread that runs an event loop until the context ends."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        # A daemon, so that Ctrl-C ends the process even while a test holds the node.
+        self._thread = threading.Thread(target=self._main, name="mama_structs FakeNode", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_JOIN_SECONDS)
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_JOIN_SECONDS)
+
+    def _main(self) -> None:
+        try:
+            self._loop.run_forever()
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        finally:
+            # Here and not in `__exit__`: the caller's own thread may be running a loop already.
+            self._loop.close()
+
+
+async def run_fake_node(
+    *,
+    seed: int = 0,
+    players: int = 40,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    block_time: float | None = 6.0,
+    on_ready: Callable[[FakeNode], object] = lambda _: None,
+) -> None:
+    """
+    Serve a generated world until cancelled.
+
+    Args:
+        seed: The world's seed.
+        players: The world's size.
+        host: The address to listen on.
+        port: The port to listen on; 0 takes any that is free.
+        block_time: Seconds between blocks; None for a chain that stands still.
+        on_ready: Called with the node once it listens.
+
+    """
+    async with FakeNode.world(seed=seed, players=players, host=host, port=port, block_time=block_time) as node:
+        on_ready(node)
+        await asyncio.Event().wait()

@@ -1,0 +1,110 @@
+"""A source of entities without a network: for tests of tools, resolvers and schemes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from mama_structs.errors import EntityNotFound
+from mama_structs.references.schemes import Fetch, FetchMany, IdScheme
+from mama_structs.structs.scheme import STRUCTS_SCHEME
+
+Behaviour = Callable[[str], Awaitable[Any]] | BaseException
+
+
+class FakeSource:
+    """
+    A source that answers from a mapping, and counts.
+
+    Args:
+        entities: The entities by id; may be changed at any time.
+        scheme: The ids that it answers for; the Structs chain's by default.
+        delays: Seconds before the answer, by id; one number for all.
+        behaviours: What happens instead of an answer, by id: an exception to raise, or an async function of the id
+            whose result is the answer.
+        batch: Whether many ids may be asked at once.
+
+    """
+
+    def __init__(
+        self,
+        entities: Mapping[str, Any] | None = None,
+        *,
+        scheme: IdScheme = STRUCTS_SCHEME,
+        delays: Mapping[str, float] | float = 0.0,
+        behaviours: Mapping[str, Behaviour] | None = None,
+        batch: bool = False,
+    ) -> None:
+        self.entities = dict(entities or {})
+        self.scheme = scheme
+        self.delays = delays
+        self.behaviours = dict(behaviours or {})
+        self.asked: list[str] = []
+        self.batches: list[list[str]] = []
+        self.under_way = 0
+        self.most_at_once = 0
+        self.cancelled: list[str] = []
+        self.closed = False
+        self._batch = batch
+
+    @property
+    def fetch(self) -> Fetch | None:
+        """Answer one id; None when the source only answers many."""
+        return None if self._batch else self._one
+
+    @property
+    def fetch_many(self) -> FetchMany | None:
+        """Answer many ids at once, where the source does."""
+        return self._many if self._batch else None
+
+    def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002 - the protocol's
+        """Return the answer."""
+        return answer
+
+    async def close(self) -> None:
+        """Note that the source was closed."""
+        self.closed = True
+
+    async def _one(self, entity_id: str) -> Any:
+        async with self._asked_for([entity_id]):
+            return await self._answer(entity_id)
+
+    async def _many(self, entity_ids: list[str]) -> Mapping[str, Any]:
+        self.batches.append(list(entity_ids))
+        answers: dict[str, Any] = {}
+        async with self._asked_for(entity_ids):
+            for entity_id in entity_ids:
+                try:
+                    answers[entity_id] = await self._answer(entity_id)
+                except Exception as error:  # noqa: BLE001 - it is the answer for that id
+                    answers[entity_id] = error
+        return answers
+
+    @asynccontextmanager
+    async def _asked_for(self, entity_ids: list[str]) -> AsyncIterator[None]:
+        self.asked += entity_ids
+        self.under_way += 1
+        self.most_at_once = max(self.most_at_once, self.under_way)
+        try:
+            await asyncio.sleep(max(map(self._delay, entity_ids)))
+            yield
+        except asyncio.CancelledError:
+            self.cancelled += entity_ids
+            raise
+        finally:
+            self.under_way -= 1
+
+    def _delay(self, entity_id: str) -> float:
+        return self.delays.get(entity_id, 0.0) if isinstance(self.delays, Mapping) else self.delays
+
+    async def _answer(self, entity_id: str) -> Any:
+        behaviour = self.behaviours.get(entity_id)
+        if isinstance(behaviour, BaseException):
+            raise behaviour
+        if behaviour is not None:
+            return await behaviour(entity_id)
+        if entity_id not in self.entities:
+            raise EntityNotFound(entity_id)
+        return self.entities[entity_id]

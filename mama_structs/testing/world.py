@@ -1,0 +1,224 @@
+"""
+A small Structs chain as plain data: what a node would answer from.
+
+`World.generate` makes one from a seed; nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from mama_structs.errors import EntityNotFound, InvalidArgument
+from mama_structs.structs.ids import EntityId
+from mama_structs.testing._schema import (
+    GRID_ATTRIBUTES,
+    PLANET_ATTRIBUTES,
+    PROTECTED_STRUCT_INDEX,
+    STATUS,
+    STATUS_BITS,
+    STRUCT_ATTRIBUTES,
+    TABLES,
+    Table,
+)
+
+Record = dict[str, Any]
+
+
+@attrs.frozen
+class Oddities:
+    """
+    The ids of a generated world's awkward data: all of it occurs on the real chain.
+
+    Args:
+        stale_visitor: A planet without visitors whose ``locationListLast`` still names a fleet that left.
+        id_shaped_pfp: A player whose ``pfp`` is ``5-12``, which is no reference.
+        unset_fleet: A fleet of a player without planet: ``locationType`` is ``guild``, ``locationId`` is empty.
+        ownerless_reactor: A reactor whose ``owner`` and ``guildId`` are empty.
+        pruned_struct: A destroyed struct: gone from the chain, its status attribute still there.
+        pruned_struct_planet: The planet whose slot ``water[3]`` still names the pruned struct.
+        extra_fields: A player with a field of a later chain version and one that was invented.
+        colliding: Players whose ids are prefixes of each other: 1-19, 1-194, 1-1940.
+
+    """
+
+    stale_visitor: str
+    id_shaped_pfp: str
+    unset_fleet: str
+    ownerless_reactor: str
+    pruned_struct: str
+    pruned_struct_planet: str
+    extra_fields: str
+    colliding: tuple[str, ...]
+
+
+@attrs.define
+class World:
+    """
+    The records of a chain by type, in the JSON form of its REST interface.
+
+    Ids order bytewise, as the chain orders them: ``1-1, 1-10, 1-2``; struct types order by number.
+    Change records through `put` and `remove`, or in place as long as their ids stay.
+
+    Args:
+        tables: Store name to key to record; stores of single values hold their value's text.
+        rocks: What a player's primary address can spend, in ``ualpha``, by player id.
+        given: What was given beside a record and overrides what would be computed, by id.
+        oddities: The awkward data of a generated world, None in any other.
+
+    """
+
+    tables: dict[str, dict[str, Any]] = attrs.field(factory=dict)
+    rocks: dict[str, str] = attrs.field(factory=dict)
+    given: dict[str, Record] = attrs.field(factory=dict)
+    oddities: Oddities | None = None
+    _orders: dict[str, list[str]] = attrs.field(factory=dict, init=False, repr=False, eq=False)
+    _defenders: dict[str, list[str]] | None = attrs.field(default=None, init=False, repr=False, eq=False)
+
+    @classmethod
+    def generate(cls, *, seed: int = 0, players: int = 40) -> World:
+        """
+        Make a world in which everything refers to everything else as on the chain.
+
+        The players are 1-1 to 1-*players*, and 1-19, 1-194, 1-1940 in any case, so up to three more than asked for.
+        Player 1-11 has a guild (0-1), a planet, the fleet 9-11, a substation and visitors on the planet.
+
+        Args:
+            seed: The same seed and size give the same world, on every platform.
+            players: How many players, 12 or more: fewer have no room for the `Oddities`.
+
+        """
+        # Imported here because the generator builds upon this module.
+        from mama_structs.testing._generation import generate  # noqa: PLC0415
+
+        return generate(seed=seed, players=players)
+
+    @classmethod
+    def of(cls, entities: Mapping[str, Mapping[str, Any]]) -> World:
+        """
+        Make a world of exactly these entities.
+
+        Args:
+            entities: Id to its bare record, or to a whole answer: ``{"Player": {...}, "gridAttributes": {...}}``.
+                Beside a bare record the siblings are filled in as zeros; a whole answer is given back as it is.
+
+        """
+        world = cls()
+        for entity_id, answer in entities.items():
+            table = table_of(entity_id)
+            record = answer.get(table.key)
+            if isinstance(record, Mapping):
+                world.given[entity_id] = {key: value for key, value in answer.items() if key != table.key}
+            world.put(table.name, entity_id, dict(record if isinstance(record, Mapping) else answer))
+        return world
+
+    def envelope(self, entity_id: str) -> Record:
+        """
+        Return the answer about one entity, in a fresh copy: its record and what stands beside it.
+
+        Raises:
+            EntityNotFound: There is no such entity.
+
+        """
+        table = table_of(entity_id)
+        record = self.tables.get(table.name, {}).get(entity_id)
+        if record is None:
+            raise EntityNotFound(entity_id)
+        if entity_id in self.given:
+            beside = self.given[entity_id]
+        else:
+            beside = {name: self._sibling(name, entity_id) for name in table.siblings}
+        return {table.key: _copy(record), **_copy(beside)}
+
+    def rows(self, type: str) -> list[Record]:  # noqa: A002 - the chain's word
+        """Return a fresh copy of every bare record of a type, in the chain's order."""
+        table = _table(type)
+        records = self.tables.get(table.name, {})
+        if table.fields is None:
+            return [_copy(records[key]) for key in self.ids(type)]
+        name, value = table.fields
+        return [{name: key, value: records[key]} for key in self.ids(type)]
+
+    def ids(self, type: str) -> list[str]:  # noqa: A002 - the chain's word
+        """Return the keys of a type's store in the chain's order: ids, addresses, or for infusions both."""
+        name = _table(type).name
+        if name not in self._orders:
+            keys = self.tables.get(name, {})
+            self._orders[name] = sorted(keys, key=int) if name == "struct_type" else sorted(keys)
+        return list(self._orders[name])
+
+    def get(self, type: str, key: str) -> Any | None:  # noqa: A002 - the chain's word
+        """Return the stored record itself (not a copy), None when there is none."""
+        return self.tables.get(_table(type).name, {}).get(key)
+
+    def put(self, type: str, key: str, record: Any) -> None:  # noqa: A002 - the chain's word
+        """Add or replace a record; *record* is kept, not copied."""
+        name = _table(type).name
+        self.tables.setdefault(name, {})[key] = record
+        self._orders.pop(name, None)
+        self._defenders = None
+
+    def remove(self, entity_id: str) -> None:
+        """Take an entity off the chain; what refers to it stays, as on the chain."""
+        name = table_of(entity_id).name
+        if self.tables.get(name, {}).pop(entity_id, None) is None:
+            raise EntityNotFound(entity_id)
+        self._orders.pop(name, None)
+        self._defenders = None
+
+    def attributes(self, table: str, names: tuple[str, ...], entity_id: str) -> dict[str, str]:
+        """Return an entity's named attributes; what the store lacks is zero."""
+        values = self.tables.get(table, {})
+        return {name: values.get(f"{number}-{entity_id}", "0") for number, name in enumerate(names)}
+
+    def _sibling(self, name: str, entity_id: str) -> Any:
+        match name:
+            case "gridAttributes":
+                return self.attributes("grid", GRID_ATTRIBUTES, entity_id)
+            case "planetAttributes":
+                return self.attributes("planet_attribute", PLANET_ATTRIBUTES, entity_id)
+            case "playerInventory":
+                return {"rocks": {"denom": "ualpha", "amount": self.rocks.get(entity_id, "0")}}
+            case "structDefenders":
+                return self._defenders_of(entity_id)
+            case _:
+                return self._struct_attributes(entity_id)
+
+    def _struct_attributes(self, entity_id: str) -> Record:
+        values: Record = dict(self.attributes("struct_attribute", STRUCT_ATTRIBUTES, entity_id))
+        status = int(values[STRUCT_ATTRIBUTES[STATUS]])
+        return values | {name: bool(status & bit) for name, bit in STATUS_BITS.items()}
+
+    def _defenders_of(self, struct_id: str) -> list[str]:
+        if self._defenders is None:
+            self._defenders = {}
+            prefix = f"{PROTECTED_STRUCT_INDEX}-"
+            for key, index in self.tables.get("struct_attribute", {}).items():
+                defender = key.removeprefix(prefix)
+                if key.startswith(prefix) and self.get("struct", defender) is not None:
+                    self._defenders.setdefault(f"5-{index}", []).append(defender)
+        return self._defenders.get(struct_id, [])
+
+
+def table_of(entity_id: str) -> Table:
+    """Return the store that an id belongs to, or raise `InvalidArgument`."""
+    entity_type = EntityId.parse(entity_id).type
+    if not entity_type.has_ids:
+        raise InvalidArgument(f"entities of type {entity_type} have no type-index ids, got {entity_id!r}")
+    return TABLES[entity_type]
+
+
+def _table(name: str) -> Table:
+    if name not in TABLES:
+        raise InvalidArgument(f"type must be one of {', '.join(TABLES)}, got {name!r}")
+    return TABLES[name]
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _copy(member) for key, member in value.items()}
+    if isinstance(value, list):
+        return [_copy(member) for member in value]
+    return value

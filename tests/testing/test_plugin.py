@@ -1,0 +1,101 @@
+import json
+import subprocess
+import sys
+import textwrap
+import urllib.request
+
+import aiohttp
+import pytest
+
+import mama_structs.testing
+
+
+def run(*arguments, cwd):
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_a_sync_test_has_a_node(mama_structs_node):
+    """The fixture needs no event loop."""
+    with urllib.request.urlopen(f"{mama_structs_node.url}/structs/player/1-11", timeout=5) as answer:
+        assert "1-11" == json.load(answer)["Player"]["id"]
+
+    assert 1 == mama_structs_node.count("1-11")
+
+
+async def test_an_async_test_has_a_node(mama_structs_node):
+    """The fixture does not share the test's loop."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"{mama_structs_node.url}/structs/player/1-11") as answer,
+    ):
+        assert "1-11" == (await answer.json())["Player"]["id"]
+
+
+@pytest.mark.mama_structs_node(seed=5, players=20, height=7)
+def test_the_marker_sets_world_and_options(mama_structs_node):
+    """Seed, size and any option of the node can be marked."""
+    assert 22 == len(mama_structs_node.data.ids("player"))
+    assert 7 == mama_structs_node.height
+
+
+@pytest.mark.mama_structs_node(entities={"1-11": {"id": "1-11"}})
+def test_the_marker_can_name_exact_entities(mama_structs_node):
+    """With entities the node has these and no world."""
+    assert ["1-11"] == mama_structs_node.data.ids("player")
+
+
+def test_the_plugin_works_without_pytest_asyncio_and_knows_its_marker(tmp_path):
+    """The installed plugin serves a plain pytest with strict markers."""
+    (tmp_path / "test_it.py").write_text(
+        textwrap.dedent(
+            """
+            import urllib.request, pytest
+
+            @pytest.mark.mama_structs_node(players=12)
+            def test_it(mama_structs_node):
+                assert b"1-11" in urllib.request.urlopen(mama_structs_node.url + "/structs/player/1-11").read()
+            """
+        )
+    )
+    result = run("-m", "pytest", "-q", "-p", "no:asyncio", "-p", "no:cacheprovider", "--strict-markers", cwd=tmp_path)
+
+    assert "1 passed" in result.stdout, result.stdout + result.stderr
+    markers = run("-m", "pytest", "--markers", cwd=tmp_path).stdout
+    assert "mama_structs_node(seed=0, players=40, **options)" in markers
+
+
+def test_loading_the_plugin_imports_nothing_heavy(tmp_path):
+    """Every pytest run of every user loads the plugin: neither aiohttp nor Hypothesis nor NumPy may come with it."""
+    (tmp_path / "test_weight.py").write_text(
+        textwrap.dedent(
+            """
+            import sys
+
+            def test_weight(pytestconfig):
+                assert "mama_structs.testing.pytest_plugin" in sys.modules
+                heavy = {"aiohttp", "numpy", "hnswlib", "diskcache", "cattrs", "attr"}
+                assert not heavy & sys.modules.keys()
+                assert "hypothesis" not in sys.modules
+            """
+        )
+    )
+    others = [argument for name in ("asyncio", "anyio", "hypothesispytest") for argument in ("-p", f"no:{name}")]
+    result = run("-m", "pytest", "-q", "-p", "no:cacheprovider", *others, cwd=tmp_path)
+
+    assert "1 passed" in result.stdout, result.stdout + result.stderr
+
+
+def test_the_package_loads_its_names_lazily(tmp_path):
+    """Importing `mama_structs.testing` loads none of its modules; every public name loads when asked for."""
+    code = "import sys, mama_structs.testing; print(sorted(m for m in sys.modules if m.startswith('mama_structs.testing.')))"
+    result = run("-c", code, cwd=tmp_path)
+
+    assert "[]" == result.stdout.strip()
+    assert sorted(mama_structs.testing.__all__) == mama_structs.testing.__all__
+    for name in mama_structs.testing.__all__:
+        assert getattr(mama_structs.testing, name).__name__ == name
+        assert name in dir(mama_structs.testing)
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        assert mama_structs.testing.Nothing

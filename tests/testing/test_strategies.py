@@ -1,0 +1,160 @@
+import json
+import subprocess
+import sys
+from importlib.metadata import entry_points
+
+import pytest
+from hypothesis import Phase, find, given, settings
+from hypothesis import strategies as st
+
+from mama_structs.errors import InvalidArgument
+from mama_structs.structs.ids import EntityId, EntityType
+from mama_structs.testing.strategies import (
+    Delays,
+    delays,
+    entity_id_texts,
+    entity_ids,
+    latencies,
+    list_payloads,
+    look_alikes,
+    payloads,
+    worlds,
+)
+
+
+def at(payload, pointer):
+    """Return what stands at a JSON pointer (RFC 6901)."""
+    for part in pointer.split("/")[1:]:
+        key = part.replace("~1", "/").replace("~0", "~")
+        payload = payload[int(key)] if isinstance(payload, list) else payload[key]
+    return payload
+
+
+@given(text=entity_id_texts())
+def test_id_texts_are_ids(text):
+    """Every text is an id as the chain writes it."""
+    assert text == str(EntityId.parse(text))
+
+
+@given(entity_id=entity_ids(types=[EntityType.FLEET, EntityType.PLANET]))
+def test_ids_can_be_of_chosen_types(entity_id):
+    """Only the types asked for come."""
+    assert entity_id.type in {EntityType.FLEET, EntityType.PLANET}
+
+
+@given(text=look_alikes())
+@settings(max_examples=500)
+def test_look_alikes_are_no_ids(text):
+    """Every look-alike is refused."""
+    with pytest.raises(InvalidArgument):
+        EntityId.parse(text)
+
+
+@given(planted=payloads() | list_payloads())
+def test_planted_references_stand_where_their_pointers_say(planted):
+    """References are distinct, in document order, and each is found at each of its pointers."""
+    copied = json.loads(json.dumps(planted.payload))
+
+    assert planted.payload == copied
+    assert len(planted.ids) == len(set(planted.ids))
+    for reference in planted.references:
+        for pointer in reference.pointers:
+            value = at(planted.payload, pointer)
+            if pointer.endswith(("/map", "/detail")):
+                assert f'"{reference.id}"' in value
+            elif pointer.endswith("/protectedStructIndex"):
+                assert str(reference.id) == f"5-{value}"
+            else:
+                assert str(reference.id) == value
+    assert not {"references", "references_meta"} & planted.payload.keys()
+
+
+@given(planted=payloads())
+def test_what_a_payload_is_about_is_no_reference(planted):
+    """The subject's id is the entity's own and is listed nowhere."""
+    if planted.subject is not None:
+        (record, *_) = planted.payload.values()
+
+        assert str(planted.subject) == record["id"]
+        assert str(planted.subject) not in planted.ids
+
+
+@given(planted=list_payloads(min_size=1, max_size=3))
+def test_list_payloads_are_the_chains_lists(planted):
+    """Rows have their own ids, which are no references, and pagination stands beside them."""
+    rows, pagination = planted.payload.values()
+
+    assert 1 <= len(rows) <= 3
+    assert [str(own) for own in planted.own_ids] == [row["id"] for row in rows]
+    assert {"next_key", "total"} == pagination.keys()
+    assert not set(planted.ids) & {row["id"] for row in rows}
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        lambda planted: len(planted.references) > 5,
+        lambda planted: any(len(reference.pointers) > 1 for reference in planted.references),
+        lambda planted: any(reference.primary for reference in planted.references),
+        lambda planted: "7-1" in planted.look_alikes,
+        lambda planted: any(pointer.count("/") > 3 for one in planted.references for pointer in one.pointers),
+        lambda planted: planted.subject is not None and str(planted.subject) in planted.look_alikes,
+        lambda planted: "map" in planted.payload,
+    ],
+)
+def test_payloads_reach_the_interesting_cases(wanted):
+    """Many ids, repeated ones, direct ones, depth, the subject met again, and JSON in text all occur."""
+    assert wanted(
+        find(payloads(), wanted, settings=settings(max_examples=5000, database=None, phases=[Phase.generate]))
+    )
+
+
+@given(found=latencies(["1-11", "0-1"], max=0.5))
+def test_latencies_are_for_exactly_these_ids(found):
+    """Each id has its seconds."""
+    assert {"1-11", "0-1"} == found.keys()
+    assert all(0 <= seconds <= 0.5 for seconds in found.values())
+
+
+@given(found=delays(max=0.5), entity_id=entity_id_texts())
+def test_delays_are_for_every_id_and_always_the_same(found, entity_id):
+    """The delay follows from the seed and the id."""
+    assert 0 <= found[entity_id] <= 0.5
+    assert found[entity_id] == Delays(seed=found.seed, max=0.5)[entity_id]
+
+
+@given(world=worlds(players=st.just(12)))
+@settings(max_examples=5, deadline=None)
+def test_worlds_are_of_the_size_asked_for(world):
+    """The players are as many as asked for, and the three whose ids collide."""
+    assert 15 == len(world.ids("player"))
+
+
+@given(entity_id=st.from_type(EntityId), kind=st.from_type(EntityType))
+def test_types_are_registered_by_entry_point(entity_id, kind):
+    """Importing Hypothesis is enough to draw ids and types."""
+    assert isinstance(entity_id, EntityId)
+    assert entity_id.type.has_ids
+    assert isinstance(kind, EntityType)
+    assert ["mama_structs.testing.hypothesis_hook:register"] == [
+        point.value for point in entry_points(group="hypothesis") if point.name == "mama_structs"
+    ]
+
+
+def test_the_hook_costs_nothing_without_hypothesis():
+    """The module of the entry point imports neither Hypothesis nor the rest of the package."""
+    code = (
+        "import sys, mama_structs.testing.hypothesis_hook;"
+        "print([m for m in ('hypothesis', 'aiohttp', 'attrs', 'mama_structs.structs') if m in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+
+    assert "[]" == result.stdout.strip()
+
+
+def test_importing_hypothesis_does_not_load_the_strategies():
+    """The strategies load when first drawn from."""
+    code = "import sys, hypothesis; print([m for m in sys.modules if m.startswith('mama_structs.testing.strat')])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+
+    assert "[]" == result.stdout.strip()
