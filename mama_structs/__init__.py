@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mama_structs.structs.ids import EntityType as EntityType
     from mama_structs.structs.source import StructsSource as StructsSource
     from mama_structs.tools.tool import Tool as Tool
+    from mama_structs.tools.tool import ToolAnnotations as ToolAnnotations
     from mama_structs.tools.toolset import ToolSet as ToolSet
 
 _SOURCES = {
@@ -43,6 +44,7 @@ _SOURCES = {
     "StructsClient": "mama_structs.structs.client",
     "StructsSource": "mama_structs.structs.source",
     "Tool": "mama_structs.tools.tool",
+    "ToolAnnotations": "mama_structs.tools.tool",
     "ToolSet": "mama_structs.tools.toolset",
     "with_references": "mama_structs.references.decorator",
 }
@@ -64,8 +66,10 @@ __all__ = [
     "StructsClient",
     "StructsSource",
     "Tool",
+    "ToolAnnotations",
     "ToolSet",
     "with_references",
 ]
 
-__getattr__, __dir__ = attach(__name__, _SOURCES)
+if not TYPE_CHECKING:  # A type checker that sees __getattr__ lets every misspelt name pass.
+    __getattr__, __dir__ = attach(__name__, _SOURCES)

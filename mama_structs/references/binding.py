@@ -50,23 +50,25 @@ def leave(token: contextvars.Token[HasResolver | None]) -> None:
         _entered.set(None)
 
 
-def current_resolver(tool: str) -> Resolver:
-    """
-    Return the resolver that a bare decorator on *tool* uses.
-
-    Raises:
-        NoSession: None was entered here, and of open ones there is none, or more than one.
-
-    """
+def find_resolver() -> Resolver | None:
+    """Return the resolver that a bare decorator uses here, None when there is none or more than one to choose from."""
     session = _entered.get()
     if session is not None and session.is_open:
         return session.resolver
-    candidates = [session for session in _open if session.is_open]
-    if len(candidates) == 1:
-        return candidates[0].resolver
-    state = "no session is open" if not candidates else f"{len(candidates)} sessions are open and none was entered here"
-    raise NoSession(
+    candidates = _candidates()
+    return candidates[0].resolver if len(candidates) == 1 else None
+
+
+def no_session(tool: str) -> NoSession:
+    """Return the error of a tool that asks for references where `find_resolver` finds none."""
+    count = len(_candidates())
+    state = f"{count} sessions are open and none was entered here" if count else "no session is open"
+    return NoSession(
         f"{tool} asks for references, but {state}",
         hint="enter one (async with Session.open(...)), or bind the tool: @session.with_references "
         "or @with_references(resolver=resolver)",
     )
+
+
+def _candidates() -> list[HasResolver]:
+    return [session for session in _open if session.is_open]

@@ -51,7 +51,7 @@ class Cache:
         self._settings = settings
         self._clock = clock
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
-        self.size = 0
+        self.size: int = 0
         self.height: int | None = None
 
     def __len__(self) -> int:

@@ -16,7 +16,7 @@ from mama_structs.references.options import ReferenceOptions
 from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import is_async_callable
 
-log = logging.getLogger("mama_structs")
+_log = logging.getLogger("mama_structs")
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -248,18 +248,25 @@ class _Plan:
             if not asks and kwargs.keys().isdisjoint(_ANNOTATIONS):
                 return await function(*args, **kwargs)
             given = {option: kwargs.pop(option) for option in _ANNOTATIONS if option in kwargs}
+            if len(given) == 1 and given.get("include_references") is False:
+                # What many a model says on every call: making options to find that out would take 5 microseconds.
+                return await function(*args, **kwargs)
+            resolver = self.resolver or binding.find_resolver()
+            if resolver is not None and not resolver.settings.enabled:
+                return await function(*args, **kwargs)
             options = attrs.evolve(self.options, **given)
             if not options.wanted:
                 return await function(*args, **kwargs)
-            resolver = self.resolver or binding.current_resolver(name)
+            if resolver is None:
+                raise binding.no_session(name)
             resolver.ready(options)
             subject = self._subject(own, args, kwargs)
             result = await function(*args, **kwargs)
             try:
                 return await resolver.enrich(result, options, subject=subject, kind=self.kind, primary=self.primary)
-            except Exception:
+            except Exception:  # noqa: BLE001 - see below
                 # The tool did its work, perhaps for money or for good: it is never lost for the sake of references.
-                log.exception("references could not be added to the result of %s, which is returned as it is", name)
+                _log.exception("references could not be added to the result of %s, which is returned as it is", name)
                 return result
 
         wrapper.__name__ = name

@@ -19,7 +19,7 @@ import attrs
 from mama_structs.references.payloads import SCALARS, plain_of
 from mama_structs.references.schemes import MAX_ID_LENGTH, IdScheme
 
-log = logging.getLogger("mama_structs")
+_log = logging.getLogger("mama_structs")
 
 # From this depth on the walk remembers where it is, so that a cycle ends; real payloads never get here.
 _CAREFUL_DEPTH: Final = 64
@@ -207,7 +207,8 @@ class Detector:
     """
 
     def __init__(self, schemes: Sequence[IdScheme]) -> None:
-        self.schemes = tuple(schemes)
+        self.schemes: tuple[IdScheme, ...] = tuple(schemes)
+        self.own_fields: tuple[str, ...] = tuple(dict.fromkeys(n for s in self.schemes for n in sorted(s.own)))
         self._kinds = _Kinds(self.schemes)
         contains = {scheme.contains for scheme in self.schemes}
         self._contains = contains.pop() if len(contains) == 1 else ""
@@ -255,7 +256,7 @@ class Detector:
             self._walk(scan, walk, members, careful=True)
         self._kinds.forget()
         if scan.lookalikes:
-            log.info(
+            _log.info(
                 "skipped %d probable false positives, ids of a type that their field does not hold; first: %s in %r",
                 len(scan.lookalikes),
                 scan.lookalikes[0].id,
@@ -345,7 +346,7 @@ class Detector:
                 in_rows = container is rows
 
     def _open(self, scan: Scan, value: Any) -> tuple[Iterable[tuple[Any, Any]], type] | None:
-        """Return the members of what is neither a plain dict nor a plain list, and whether it is text, array or dict."""
+        """Return the members of what is no plain dict or list, and whether it is a text, an array or a dict."""
         try:
             plain = plain_of(value)
             if plain is None:
@@ -356,7 +357,7 @@ class Detector:
                 return list(self._expand(plain, plain.items())), dict
             members = list(itertools.islice(enumerate(plain), _MAX_MEMBERS + 1))
         except Exception:  # noqa: BLE001 - a host's class may fail at anything; what is beside it counts all the same
-            log.info("an object of type %s cannot be read and was not searched for ids", type(value).__name__)
+            _log.info("an object of type %s cannot be read and was not searched for ids", type(value).__name__)
             return None
         scan.complete = scan.complete and len(members) <= _MAX_MEMBERS
         return members[:_MAX_MEMBERS], list
@@ -368,18 +369,18 @@ class Detector:
         return [(key, self._special_value(key, value)) for key, value in members]
 
     def _special_value(self, key: Any, value: Any) -> Any:
-        text = str.__str__(value) if isinstance(value, str) else ""
-        if key in self._bare:
-            # A longer number is no id, and Python refuses to write one of more than 4,300 digits.
-            if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**MAX_ID_LENGTH:
-                text = str(int(value))
-            is_index = text.isascii() and text.isdecimal() and not text.startswith("0")
-            return self._bare[key] + text if is_index else value
-        if key in self._embedded and len(text) <= _MAX_EMBEDDED and text.lstrip()[:1] in ("[", "{"):
-            try:
+        try:
+            text = str.__str__(value) if isinstance(value, str) else ""
+            if key in self._bare:
+                # A longer number is no id, and Python refuses to write one of more than 4,300 digits.
+                if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**MAX_ID_LENGTH:
+                    text = str(int(value))
+                is_index = text.isascii() and text.isdecimal() and not text.startswith("0")
+                return self._bare[key] + text if is_index else value
+            if key in self._embedded and len(text) <= _MAX_EMBEDDED and text.lstrip()[:1] in ("[", "{"):
                 return _Embedded(json.loads(text))
-            except (ValueError, RecursionError):
-                return value
+        except Exception:  # noqa: BLE001 - no JSON after all, or nested too deep; or an object that fails at anything
+            return value
         return value
 
 

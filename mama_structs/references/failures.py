@@ -62,7 +62,8 @@ def failure_of(error: BaseException) -> Failure:
 
 def _text(error: BaseException) -> str:
     try:
-        text = " ".join(str(error).split())
+        # A hint is for whoever runs the program, not for the agent that reads the reference.
+        text = " ".join(str(error.args[0] if isinstance(error, MamaStructsError) and error.args else error).split())
     except Exception:  # noqa: BLE001 - a host's exception may fail to describe itself
         text = ""
     if not isinstance(error, MamaStructsError):

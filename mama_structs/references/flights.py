@@ -76,7 +76,7 @@ class Flights:
         slots: Upstream queries at once.
         query_timeout: Seconds that a bounded waiter gives a query, from when it has its slot.
         counters: Where to count.
-        on_landed: Called with id and outcome when an answer is there and may be kept.
+        on_landed: Called with source, id and outcome when an answer is there and may be kept.
 
     """
 
@@ -86,7 +86,7 @@ class Flights:
         slots: int,
         query_timeout: float,
         counters: Counters,
-        on_landed: Callable[[str, Outcome], None],
+        on_landed: Callable[[EntitySource, str, Outcome], None],
     ) -> None:
         self._slots = asyncio.Semaphore(slots)
         self._query_timeout = query_timeout
@@ -197,7 +197,7 @@ class Flights:
                 self._counters.rate_limited += attempt.rate_limited
         for entity_id, flight in batch.flights.items():
             if self._current.get(entity_id) is flight:
-                self._on_landed(entity_id, outcomes[entity_id])
+                self._on_landed(source, entity_id, outcomes[entity_id])
             flight.land(outcomes[entity_id])
 
     def _expire(self, batch: Batch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -21,13 +21,13 @@ from mama_structs.references.flights import Flights, Outcome
 from mama_structs.references.options import ReferenceOptions, Scope
 from mama_structs.references.payloads import as_mapping, copy_plain, json_size
 from mama_structs.references.planning import BYTES, Plan, plan_level
-from mama_structs.references.schemes import EntitySource
+from mama_structs.references.schemes import EntitySource, Fetch, IdScheme
 from mama_structs.references.section import Meta, Origin, References, failure, is_failed, is_section, success
 from mama_structs.references.shape import META, SECTION, Shape, describe
 from mama_structs.references.stats import Counters, ResolverStats
 from mama_structs.settings import ReferenceSettings
 
-log = logging.getLogger("mama_structs")
+_log = logging.getLogger("mama_structs")
 
 UNKNOWN_TYPE = "unknown"
 
@@ -62,7 +62,7 @@ class Resolver:
                     f"a source must have a scheme and fetch or fetch_many, got {source!r:.80}",
                     hint="Source(scheme, fetch=...) makes one from a function",
                 )
-        self.settings = settings or ReferenceSettings()
+        self.settings: ReferenceSettings = settings or ReferenceSettings()
         self._detector = Detector([source.scheme for source in self.sources])
         self._narrowed: dict[frozenset[str], Detector] = {}
         self._counters = Counters()
@@ -70,6 +70,7 @@ class Resolver:
         self._flights: Flights | None = None
         self._loop = LoopBound("resolver")
         self._closed = False
+        self._no_scheme = IdScheme(name="asked", pattern="(?!)", type_of=lambda _: None)
         self._warned: set[str] = set()
 
     def __repr__(self) -> str:
@@ -127,22 +128,26 @@ class Resolver:
         source = self._source_of(entity_id)
         if source is None:
             raise InvalidArgument(unknown_id(entity_id).error)
-        flights = self._open()
-        outcome: Outcome | None = self._known(entity_id)
-        if outcome is None:
-            joined = flights.join({entity_id: source}, bounded=False)
-            try:
-                outcome = await asyncio.shield(joined[entity_id].outcome)
-            finally:
-                flights.leave(joined.values())
-        if isinstance(outcome, Answer):
-            data: dict[str, Any] = copy_plain(outcome.data)
-            return data
-        raise _exception_of(outcome)
+        return await self._answer(entity_id, source)
 
-    def saw_height(self, height: int | None) -> None:
-        """Note the chain's height as an answer outside the resolver told it; see *cache_until*."""
-        self._cache.see(height)
+    async def load(
+        self, key: str, fetch: Callable[[str], Awaitable[Mapping[str, Any]]], *, kind: str = UNKNOWN_TYPE
+    ) -> dict[str, Any]:
+        """
+        Return what *fetch* answers, as `query` does for an id: cached, shared and counted among the upstream queries.
+
+        For what is no entity, such as a page of a list.
+
+        Args:
+            key: What is asked for, in words that differ from every id; *fetch* gets it.
+            fetch: An async function that answers with a mapping.
+            kind: The type by which `invalidate` finds it.
+
+        Raises:
+            Exception: Whatever *fetch* raises.
+
+        """
+        return await self._answer(key, _Asked(self._no_scheme, fetch, kind))
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
@@ -293,6 +298,20 @@ class Resolver:
             )
         return self._flights
 
+    async def _answer(self, key: str, source: EntitySource) -> dict[str, Any]:
+        flights = self._open()
+        outcome: Outcome | None = self._known(key)
+        if outcome is None:
+            joined = flights.join({key: source}, bounded=False)
+            try:
+                outcome = await asyncio.shield(joined[key].outcome)
+            finally:
+                flights.leave(joined.values())
+        if isinstance(outcome, Answer):
+            data: dict[str, Any] = copy_plain(outcome.data)
+            return data
+        raise _exception_of(outcome)
+
     def _checked(self, options: ReferenceOptions | None) -> ReferenceOptions:
         if options is None:
             return ReferenceOptions()
@@ -335,17 +354,17 @@ class Resolver:
             self._counters.cache_hits += 1
         return outcome
 
-    def _keep(self, entity_id: str, outcome: Outcome) -> None:
+    def _keep(self, source: EntitySource, key: str, outcome: Outcome) -> None:
         if isinstance(outcome, Answer):
             self._cache.see(outcome.height)
         if isinstance(outcome, Answer) or outcome.kind == "not_found":
-            self._cache.put(entity_id, self._type_of(entity_id), outcome)
+            self._cache.put(key, source.kind if isinstance(source, _Asked) else self._type_of(key), outcome)
 
     def _warn_untouched(self, payload: object, mapping: Mapping[str, Any] | None) -> None:
         what = type(payload).__name__ if mapping is None else f"a mapping with {SECTION!r} of its own"
         if what not in self._warned:
             self._warned.add(what)
-            log.warning("references cannot be added to %s: the result is returned as it is", what)
+            _log.warning("references cannot be added to %s: the result is returned as it is", what)
 
     async def _load(self, plan: Plan, *, until: float, deadline: float) -> dict[str, Outcome]:
         """Return an outcome for every id that *plan* starts, at *until* (loop time) at the latest."""
@@ -373,6 +392,23 @@ class Resolver:
             cancelled = flights.leave(joined.values())
         await flights.settle(cancelled)
         return outcomes
+
+
+@attrs.frozen(eq=False)
+class _Asked:
+    """A single question beside the sources; see `Resolver.load`."""
+
+    scheme: IdScheme
+    fetch: Fetch
+    kind: str
+    fetch_many: None = None
+
+    def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002 - the protocol's
+        """Return the answer."""
+        return answer
+
+    async def close(self) -> None:
+        """Do nothing."""
 
 
 @attrs.define

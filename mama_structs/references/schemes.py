@@ -40,6 +40,16 @@ def _check_type_of(scheme: IdScheme, _: Any, value: Any) -> None:
         raise InvalidArgument(f"type_of must be a function or a mapping, got {value!r:.80}")
 
 
+def _text(_: Any, attribute: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, str):
+        raise InvalidArgument(f"{attribute.name} must be a text, got {value!r:.80}")
+
+
+def _texts(_: Any, attribute: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, Mapping) or not all(isinstance(member, str) for pair in value.items() for member in pair):
+        raise InvalidArgument(f"{attribute.name} must map field names to texts, got {value!r:.80}")
+
+
 def _names(value: object) -> frozenset[str]:
     if isinstance(value, str) or not isinstance(value, Collection):
         raise InvalidArgument(f"field names must be a collection such as {{'name'}}, got {value!r:.80}")
@@ -73,6 +83,7 @@ class IdScheme:
         embedded: Field names that hold JSON as text, which is parsed and searched.
         types: All type names, so that a misspelt one can be refused; None when they are open.
         undetected: Types whose ids are never taken from a payload, only when asked for by name.
+        own: Names of the fields in which an entity holds its own id, which is no reference.
 
     Raises:
         InvalidArgument: The pattern is no regular expression, or a collection of names is a single text.
@@ -86,11 +97,12 @@ class IdScheme:
     deny_subtrees: frozenset[str] = attrs.field(default=frozenset(), converter=_names)
     hints: Mapping[str, frozenset[str]] = attrs.field(factory=dict, converter=_hints)
     primary: frozenset[str] | None = attrs.field(default=None, converter=attrs.converters.optional(_names))
-    contains: str = ""
-    bare: Mapping[str, str] = attrs.field(factory=dict)
+    contains: str = attrs.field(default="", validator=_text)
+    bare: Mapping[str, str] = attrs.field(factory=dict, validator=_texts)
     embedded: frozenset[str] = attrs.field(default=frozenset(), converter=_names)
     types: frozenset[str] | None = attrs.field(default=None, converter=attrs.converters.optional(_names))
     undetected: frozenset[str] = attrs.field(default=frozenset(), converter=_names)
+    own: frozenset[str] = attrs.field(default=frozenset({"id"}), converter=_names)
     _endings: tuple[tuple[str, frozenset[str]], ...] = attrs.field(init=False, repr=False)
 
     @_endings.default

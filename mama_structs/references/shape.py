@@ -83,13 +83,22 @@ def _own_id(value: object, detector: Detector, envelopes: int) -> str | None:
     mapping = value if type(value) is dict else as_mapping(value)
     if mapping is None:
         return None
-    text = _text(mapping.get("id"))
-    if detector.kind(text) is not None:
-        return text
+    if (own := _held_id(mapping, detector)) is not None:
+        return own
     if envelopes:
         for _, member in itertools.islice(_members(mapping, detector), _ENVELOPE_MEMBERS):
             if (found := _own_id(member, detector, envelopes - 1)) is not None:
                 return found
+    return None
+
+
+def _held_id(mapping: Mapping[str, Any], detector: Detector) -> str | None:
+    """Return the id that *mapping* itself holds as its own."""
+    for field in detector.own_fields:
+        text = _text(mapping.get(field))
+        kind = detector.kind(text)
+        if kind is not None and field in kind.scheme.own:
+            return text
     return None
 
 
@@ -117,7 +126,7 @@ def _main_array(
     payload: Mapping[str, Any], detector: Detector, *, strict: bool, envelopes: int = _ENVELOPES
 ) -> list[Any] | tuple[Any, ...] | None:
     """Return the array that is the payload's main value: the only container beside its paging."""
-    if strict and detector.kind(_text(payload.get("id"))) is not None:
+    if strict and _held_id(payload, detector) is not None:
         return None
     members = [value for _, value in itertools.islice(_members(payload, detector), _ENVELOPE_MEMBERS)]
     if not strict:

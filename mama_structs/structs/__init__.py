@@ -302,4 +302,5 @@ __all__ = [
     "unstructure",
 ]
 
-__getattr__, __dir__ = attach(__name__, _SOURCES)
+if not TYPE_CHECKING:  # A type checker that sees __getattr__ lets every misspelt name pass.
+    __getattr__, __dir__ = attach(__name__, _SOURCES)

@@ -15,7 +15,7 @@ from mama_structs.structs.ids import MAX_INDEX, EntityType
 
 _DENY: Final = (
     "pfp", "pfpClientRenderAttributes", "endpoint", "name", "username", "description", "message", "error",
-    "version", "schema_version", "api_version", "coordinates", "position", "range",
+    "version", "schema_version", "api_version", "coordinates", "coords", "position", "range", "score",
     "timestamp", "created_at", "updated_at", "next_key", "total", "pagination",
     # Free text of the guild API, which once allowed names such as 1-11.
     "search_string", "tag", "label", "entry",

@@ -7,10 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from mama_structs.errors import EntityNotFound, InvalidArgument
+from mama_structs.references.decorator import ReferencedTool
+from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import Fetch, IdScheme, is_async_callable
 from mama_structs.structs.client import StructsClient
 from mama_structs.structs.ids import EntityId
 from mama_structs.structs.scheme import STRUCTS_SCHEME
+
+StructsTool = ReferencedTool[..., dict[str, Any]]
 
 
 class StructsSource:
@@ -90,6 +94,13 @@ class StructsSource:
         if not isinstance(record, Mapping):
             return answer
         return {**record, **{name: value for name, value in answer.items() if name != envelope and name not in record}}
+
+    def tools(self, resolver: Resolver) -> list[StructsTool]:
+        """Return the ready-made tools, asking through *resolver*."""
+        # The tools are made from a source, so their module imports this one.
+        from mama_structs.structs.toolbox import tools  # noqa: PLC0415
+
+        return list(tools(self, resolver=resolver).values())
 
     async def close(self) -> None:
         """Close the client that the source made itself."""

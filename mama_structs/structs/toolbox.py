@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.references.decorator import ReferencedTool, with_references
+from mama_structs.references.decorator import with_references
 from mama_structs.references.resolver import Resolver
 from mama_structs.structs.client import StructsClient
 from mama_structs.structs.ids import EntityId, EntityType
-from mama_structs.structs.source import StructsSource
+from mama_structs.structs.source import StructsSource, StructsTool
 
 JSON = dict[str, Any]
-StructsTool = ReferencedTool[..., JSON]
 
 
 def tools(
-    origin: str | StructsClient | StructsSource | Any, *, resolver: Resolver | None = None
+    origin: str | StructsClient | StructsSource | Any, *, resolver: Resolver | None = None, **defaults: Any
 ) -> dict[str, StructsTool]:
     """
     Return the ready-made tools for a chain, by name: ``structs_query_<entity>`` and ``structs_list_<entities>``.
@@ -27,10 +26,11 @@ def tools(
     Args:
         origin: A node's URL, a client, or anything with ``async fetch(entity_id)`` (which gives query tools only).
         resolver: What resolves references; by default one of its own, on the same origin.
+        **defaults: The tools' defaults for any field of `ReferenceOptions`.
 
     """
     source = origin if isinstance(origin, StructsSource) else StructsSource(origin)
-    chain = _Chain(source, resolver or Resolver([source]))
+    chain = _Chain(source, resolver or Resolver([source]), defaults)
     functions = [*_query_tools(chain), *(_list_tools(chain) if source.client is not None else ())]
     return {function.__name__: function for function in functions}
 
@@ -38,9 +38,10 @@ def tools(
 class _Chain:
     """How the tools ask."""
 
-    def __init__(self, source: StructsSource, resolver: Resolver) -> None:
+    def __init__(self, source: StructsSource, resolver: Resolver, defaults: Mapping[str, Any]) -> None:
         self.source = source
         self.resolver = resolver
+        self.defaults = defaults
 
     async def query(self, parameter: str, text: str, kind: EntityType) -> JSON:
         """Return the node's answer for one entity."""
@@ -57,19 +58,20 @@ class _Chain:
 
     async def page(self, kind: EntityType, key: str | None, limit: int) -> JSON:
         """Return one page of the node's records."""
-        client = await self.source.ready_client()
-        async with self.resolver.slot():
-            page = await client.list_page(kind, key=key, limit=limit)
-        self.resolver.saw_height(page.height)
-        return page
+
+        async def fetch(_: str) -> JSON:
+            client = await self.source.ready_client()
+            return await client.list_page(kind, key=key, limit=limit)
+
+        return await self.resolver.load(f"list {kind} {limit} {key or ''}", fetch, kind=kind)
 
     def query_tool(self, function: Callable[..., Coroutine[Any, Any, JSON]], subject: str) -> StructsTool:
         """Decorate a query tool."""
-        return with_references(resolver=self.resolver, kind="query", subject=subject)(function)
+        return with_references(resolver=self.resolver, kind="query", subject=subject, **self.defaults)(function)
 
     def list_tool(self, function: Callable[..., Coroutine[Any, Any, JSON]]) -> StructsTool:
         """Decorate a list tool."""
-        return with_references(resolver=self.resolver, kind="list")(function)
+        return with_references(resolver=self.resolver, kind="list", **self.defaults)(function)
 
 
 def _query_tools(chain: _Chain) -> list[StructsTool]:  # noqa: C901 - ten tools, one after the other

@@ -52,4 +52,5 @@ __all__ = [
     "run_fake_node",
 ]
 
-__getattr__, __dir__ = attach(__name__, _SOURCES)
+if not TYPE_CHECKING:  # A type checker that sees __getattr__ lets every misspelt name pass.
+    __getattr__, __dir__ = attach(__name__, _SOURCES)

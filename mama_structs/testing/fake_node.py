@@ -79,7 +79,7 @@ class FakeNode:
             world = World.generate() if entities is None else World.of(entities)
         self.data = world
         self.latency: dict[str, Latency] = dict(latency) if isinstance(latency, Mapping) else {"*": latency}
-        self.faults = Faults()
+        self.faults: Faults = Faults()
         if given := tuple(faults):
             self.faults.add(*given)
         self.not_found_status = not_found_status

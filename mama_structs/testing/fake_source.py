@@ -37,16 +37,16 @@ class FakeSource:
         behaviours: Mapping[str, Behaviour] | None = None,
         batch: bool = False,
     ) -> None:
-        self.entities = dict(entities or {})
+        self.entities: dict[str, Any] = dict(entities or {})
         self.scheme = scheme
         self.delays = delays
-        self.behaviours = dict(behaviours or {})
+        self.behaviours: dict[str, Behaviour] = dict(behaviours or {})
         self.asked: list[str] = []
         self.batches: list[list[str]] = []
-        self.under_way = 0
-        self.most_at_once = 0
+        self.under_way: int = 0
+        self.most_at_once: int = 0
         self.cancelled: list[str] = []
-        self.closed = False
+        self.closed: bool = False
         self._batch = batch
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping  # noqa: TC003 - get_type_hints works on public objects
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import attrs

@@ -1,0 +1,8 @@
+"""``python -m mama_structs`` is ``mama-structs``."""
+
+import sys
+
+from mama_structs.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,321 @@
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import time
+import typing
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import pytest
+
+from mama_structs.errors import InvalidArgument, NoSession, SessionClosed
+from mama_structs.references.decorator import bound_to, with_references
+from mama_structs.references.resolver import Resolver
+from mama_structs.testing.fake_source import FakeSource
+
+RESULT = {"Player": {"id": "1-11", "guildId": "0-1", "planetId": "2-1"}}
+
+
+def tool_on(resolver, result=RESULT, **options):
+    calls = []
+
+    @with_references(resolver=resolver, **options)
+    async def tool(player_id: str = "1-11", **more: Any) -> dict[str, Any]:
+        """Look a player up."""
+        calls.append((player_id, more))
+        return result
+
+    tool.calls = calls
+    return tool
+
+
+class TestCalls:
+    async def test_without_options_the_tools_own_object_is_returned(self, resolver, source):
+        tool = tool_on(resolver)
+
+        assert RESULT is await tool()
+        assert RESULT is await tool("1-11", include_references=False)
+        assert RESULT is await tool("1-11", include_references=True, reference_depth=0)
+        assert RESULT is await tool("1-11", max_references=3)
+        assert [] == source.asked
+
+    async def test_with_references_each_id_comes_once(self, resolver):
+        result = await tool_on(resolver)("1-11", include_references=True)
+
+        assert RESULT == {key: value for key, value in result.items() if key != "references"}
+        assert ["0-1", "2-1"] == list(result["references"])
+
+    async def test_options_of_the_call_hold(self, resolver):
+        tool = tool_on(resolver)
+
+        assert ["0-1"] == list((await tool(include_references="all", reference_types=["guild"]))["references"])
+        assert ["0-1"] == list((await tool(include_references=True, max_references=1))["references"])
+        assert "3-1" in (await tool(include_references=True, reference_depth=2))["references"]
+
+    async def test_the_tool_gets_its_own_arguments_only(self, resolver):
+        tool = tool_on(resolver)
+
+        await tool("1-12", include_references=True, reference_depth=2, extra=1)
+
+        assert [("1-12", {"extra": 1})] == tool.calls
+
+    async def test_a_tools_defaults_hold_until_the_call_says_otherwise(self, resolver):
+        tool = tool_on(resolver, include_references=True, max_references=1, metadata=True)
+
+        assert ["0-1"] == list((await tool())["references"])
+        assert ["0-1", "2-1"] == list((await tool(max_references=9))["references"])
+        assert RESULT is await tool(include_references=False)
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            {"include_references": "some"},
+            {"include_references": 1},
+            {"include_references": True, "reference_depth": 3},
+            {"include_references": True, "reference_depth": True},
+            {"include_references": True, "reference_types": "planet"},
+            {"include_references": True, "reference_types": ["planets"]},
+            {"include_references": True, "max_references": -1},
+            {"include_references": False, "max_references_per_entity": "5"},
+        ],
+    )
+    async def test_wrong_options_are_refused_before_the_tool_runs(self, resolver, arguments):
+        tool = tool_on(resolver)
+
+        with pytest.raises(InvalidArgument):
+            await tool("1-11", **arguments)
+        assert [] == tool.calls
+
+    async def test_an_error_of_the_tool_is_the_callers(self, resolver):
+        @with_references(resolver=resolver)
+        async def fails():
+            raise LookupError("no such player")
+
+        with pytest.raises(LookupError, match="no such player"):
+            await fails(include_references=True)
+
+    async def test_wrong_arguments_are_the_tools_to_refuse(self, resolver):
+        @with_references(resolver=resolver, subject="player_id")
+        async def tool(player_id: str) -> dict[str, Any]:
+            return {}
+
+        with pytest.raises(TypeError, match="player_id"):
+            await tool(include_references=True)
+
+    async def test_the_tools_work_is_never_lost_for_the_sake_of_references(self, resolver, caplog):
+        class Odd(dict):
+            def items(self):
+                raise RuntimeError("odd")
+
+        odd = Odd(a=1)
+
+        assert odd is await tool_on(resolver, odd)(include_references=True)
+        assert "could not be added to the result of tool" in caplog.text
+
+    async def test_a_closed_resolver_is_noticed_before_the_tool_runs(self, source):
+        resolver = Resolver([source])
+        tool = tool_on(resolver)
+        await resolver.close()
+
+        with pytest.raises(SessionClosed):
+            await tool(include_references=True)
+        assert [] == tool.calls
+        assert RESULT is await tool()
+
+    async def test_the_subject_is_the_argument_however_it_is_given(self, resolver):
+        @with_references(resolver=resolver, subject="player_id")
+        async def activity(player_id: str = "1-11") -> dict[str, Any]:
+            return {"rows": [{"playerId": "1-11"}, {"owner": "1-12"}]}
+
+        assert ["1-12"] == list((await activity("1-11", include_references=True))["references"])
+        assert ["1-12"] == list((await activity(player_id="1-11", include_references=True))["references"])
+        assert ["1-12"] == list((await activity(include_references=True))["references"])
+        assert ["1-11"] == list((await activity("1-12", include_references=True))["references"])
+
+    async def test_kind_and_primary_of_the_tool_hold(self, resolver):
+        payload = {"Planet": [{"id": "2-1", "owner": "1-11", "commandStruct": "5-1"}]}
+
+        assert ["1-11"] == list((await tool_on(resolver, payload)(include_references=True))["references"])
+        assert ["5-1"] == list(
+            (await tool_on(resolver, payload, primary={"commandStruct"})(include_references=True))["references"]
+        )
+        assert ["2-1", "1-11", "5-1"] == list(
+            (await tool_on(resolver, payload, kind="query", subject="player_id")("x", include_references=True))[
+                "references"
+            ]
+        ) or ["1-11", "5-1"] == list(
+            (await tool_on(resolver, payload, kind="query")(include_references=True))["references"]
+        )
+
+
+class TestForms:
+    async def test_methods_bind_to_their_object(self, resolver):
+        class Agent:
+            @with_references(resolver=resolver)
+            async def look(self, planet_id: str) -> dict[str, Any]:
+                return {"self": type(self).__name__, "planetId": planet_id}
+
+            @classmethod
+            @with_references(resolver=resolver)
+            async def of_class(cls) -> dict[str, Any]:
+                return {"cls": cls.__name__, "guildId": "0-1"}
+
+            @staticmethod
+            @with_references(resolver=resolver)
+            async def of_none() -> dict[str, Any]:
+                return {"guildId": "0-1"}
+
+        agent = Agent()
+
+        assert {"self": "Agent", "planetId": "2-1"} == await agent.look("2-1")
+        assert ["2-1"] == list((await agent.look("2-1", include_references=True))["references"])
+        assert "Agent" == (await agent.of_class(include_references=True))["cls"]
+        assert ["0-1"] == list((await agent.of_none(include_references=True))["references"])
+        assert "self" not in inspect.signature(agent.look).parameters
+
+    async def test_callable_objects_and_partials_work(self, resolver):
+        class Lookup:
+            """Looks things up."""
+
+            name: int = 3
+
+            async def __call__(self, guild_id: str) -> dict[str, Any]:
+                return {"guildId": guild_id}
+
+        decorated = with_references(resolver=resolver)(Lookup())
+        partial = with_references(resolver=resolver)(functools.partial(Lookup().__call__, "0-1"))
+
+        assert "Lookup" == decorated.__name__
+        assert ["guild_id"] == list(inspect.signature(decorated).parameters)[:1]
+        assert str == typing.get_type_hints(decorated)["guild_id"]
+        assert ["0-1"] == list((await decorated("0-1", include_references=True))["references"])
+        assert ["0-1"] == list((await partial(include_references=True))["references"])
+
+    async def test_it_works_bare_and_bound(self, resolver):
+        bound = bound_to(resolver)
+
+        @bound
+        async def one() -> dict[str, Any]:
+            return {"guildId": "0-1"}
+
+        @bound(max_references=0)
+        async def other() -> dict[str, Any]:
+            return {"guildId": "0-1"}
+
+        assert ["0-1"] == list((await one(include_references=True))["references"])
+        assert ["0-1"] == (await other(include_references=True))["references_meta"]["omitted_ids"]
+
+    def test_the_wrapper_disappears(self, resolver):
+        tool = tool_on(resolver)
+
+        assert "tool" == tool.__name__
+        assert "Look a player up." == tool.__doc__
+        assert inspect.iscoroutinefunction(tool)
+        assert inspect.iscoroutinefunction(inspect.unwrap(tool))
+
+    def test_its_signature_shows_the_options_before_var_keywords(self, resolver):
+        assert (
+            "(player_id: 'str' = '1-11', *, include_references: Union[bool, Literal['primary', 'all']] = False, "
+            "reference_depth: int = 1, reference_types: collections.abc.Sequence[str] | None = None, "
+            "max_references: int = 50, max_references_per_entity: int = 5, **more: 'Any') -> 'dict[str, Any]'"
+        ) == str(inspect.signature(tool_on(resolver))).replace(
+            "bool | Literal['primary', 'all']", "Union[bool, Literal['primary', 'all']]"
+        ).replace("typing.", "")
+
+    def test_its_type_hints_resolve(self, resolver):
+        hints = typing.get_type_hints(tool_on(resolver))
+
+        assert str is hints["player_id"]
+        assert bool | Literal["primary", "all"] == hints["include_references"]
+        assert Sequence[str] | None == hints["reference_types"]
+
+    def test_its_signature_shows_the_tools_own_defaults(self, resolver):
+        parameters = inspect.signature(tool_on(resolver, include_references="primary", max_references=7)).parameters
+
+        assert "primary" == parameters["include_references"].default
+        assert 7 == parameters["max_references"].default
+
+    @pytest.mark.parametrize(
+        ("make", "message"),
+        [
+            (lambda: with_references(lambda: None), "needs an async function"),
+            (lambda: with_references(classmethod(lambda cls: None)), "needs an async function"),
+            (lambda: with_references(int), "needs an async function"),
+            (lambda: with_references(kind="graph"), "kind must be"),
+            (lambda: with_references(primary="owner"), "primary must be field names"),
+            (lambda: with_references(resolver="http://localhost"), "resolver must be a Resolver"),
+            (lambda: with_references(max_reference=3), "no option 'max_reference'"),
+            (lambda: with_references(max_references=-3), "max_references must be"),
+            (lambda: with_references(subject="guild_id")(_tool), "has no such parameter"),
+            (lambda: with_references(_clashing), "has a parameter 'reference_depth' of its own"),
+            (lambda: with_references(_generator), "needs an async function"),
+        ],
+    )
+    def test_what_cannot_be_decorated_is_refused_at_once(self, make, message):
+        with pytest.raises(InvalidArgument, match=message):
+            make()
+
+
+async def _tool(player_id: str) -> dict[str, Any]:
+    return {}
+
+
+async def _clashing(reference_depth: int) -> dict[str, Any]:
+    return {}
+
+
+async def _generator():
+    yield {}
+
+
+async def test_a_bare_decorator_without_a_session_says_how_to_bind_one():
+    calls = []
+
+    @with_references
+    async def tool() -> dict[str, Any]:
+        calls.append(1)
+        return {"guildId": "0-1"}
+
+    assert {"guildId": "0-1"} == await tool()
+    with pytest.raises(NoSession, match=r"no session is open .*@with_references\(resolver=resolver\)"):
+        await tool(include_references=True)
+    assert [1] == calls
+
+
+async def test_the_wrapper_adds_under_two_microseconds_to_a_call(resolver):
+    """The best of several rounds: a machine that does other things makes each of them slower, never faster."""
+
+    async def bare(player_id):
+        return RESULT
+
+    decorated = with_references(resolver=resolver)(bare)
+
+    async def seconds(function, calls=5_000, **options):
+        begun = time.perf_counter()
+        for _ in range(calls):
+            await function("1-11", **options)
+        return (time.perf_counter() - begun) / calls
+
+    for options in ({}, {"include_references": False}):
+        assert min([await seconds(decorated, **options) - await seconds(bare) for _ in range(15)]) < 2e-6
+
+
+async def test_switched_off_everywhere_it_adds_next_to_nothing(make_resolver, source):
+    """Whatever the call asks for."""
+    tool = tool_on(make_resolver(source, enabled=False))
+
+    assert RESULT is await tool("1-11", include_references=True, reference_depth=2)
+    assert [] == source.asked
+
+
+async def test_it_passes_cancellation_on(make_resolver):
+    source = FakeSource({"0-1": {"id": "0-1"}}, delays=5)
+    task = asyncio.create_task(tool_on(make_resolver(source))(include_references=True))
+    await asyncio.sleep(0.01)
+
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task

@@ -1,0 +1,901 @@
+"""Which strings of a payload are ids, where they stand, and what must never be taken for one."""
+
+import collections
+import dataclasses
+import enum
+import json
+import logging
+import re
+import time
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import attrs
+import pydantic
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mama_structs.references.detection import Detector, pointer
+from mama_structs.references.shape import describe
+from mama_structs.structs.ids import MAX_INDEX, EntityId, EntityType
+from mama_structs.structs.scheme import STRUCTS_SCHEME
+from mama_structs.testing import strategies
+
+DATA = Path(__file__).parents[1] / "data" / "structs"
+DETECTOR = Detector([STRUCTS_SCHEME])
+# The shared machine's speed varies; these bounds only tell bounded from unbounded.
+SOON = 20
+
+
+def scan(payload, **options):
+    return DETECTOR.scan(payload, **options)
+
+
+def places(payload, **options):
+    """The ids found, with their pointers."""
+    return [(found.id, found.pointer) for found in scan(payload, **options).found]
+
+
+def ids(payload, **options):
+    return [found.id for found in scan(payload, **options).found]
+
+
+def look_up(payload, place):
+    """What stands at a JSON pointer, read as RFC 6901 says."""
+    for part in place.split("/")[1:]:
+        key = part.replace("~1", "/").replace("~0", "~")
+        payload = payload[int(key)] if isinstance(payload, list) else payload[key]
+    return payload
+
+
+def nested(value, levels, wrap):
+    for _ in range(levels):
+        value = wrap(value)
+    return value
+
+
+def scan_of(planted):
+    subject = None if planted.subject is None else str(planted.subject)
+    shape = describe(planted.payload, DETECTOR, subject=subject)
+    return shape, DETECTOR.scan(planted.payload, rows=shape.rows, exclude=shape.own)
+
+
+def found_in(result):
+    """Every id found, once, with all its pointers: as the strategies say what they planted."""
+    found = {}
+    for one in result.found:
+        found.setdefault(one.id, []).append(one.pointer)
+    return found
+
+
+# What was planted
+
+
+@given(strategies.payloads() | strategies.list_payloads())
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+def test_exactly_what_was_planted_is_found(planted):
+    """Every planted reference is found with all its places, in document order, and nothing else is."""
+    result = scan_of(planted)[1]
+
+    assert planted.ids == list(found_in(result))
+    assert {str(one.id): list(one.pointers) for one in planted.references} == found_in(result)
+    assert result.complete
+
+
+@given(strategies.payloads() | strategies.list_payloads())
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+def test_every_pointer_leads_to_the_id(planted):
+    """At each pointer stands the id, the bare index that means it, or the JSON text that holds it."""
+    result = scan_of(planted)[1]
+
+    for one in result.found:
+        value = look_up(planted.payload, one.pointer)
+        if isinstance(value, str) and value.startswith("{"):
+            assert one.id in value
+        else:
+            assert value in (one.id, one.id.removeprefix("5-"), int(one.id.partition("-")[2]))
+
+
+@given(strategies.payloads() | strategies.list_payloads())
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+def test_primary_is_what_was_planted_as_a_direct_relation(planted):
+    """An id is primary when one of its places is a direct relation."""
+    result = scan_of(planted)[1]
+
+    assert {str(one.id) for one in planted.references if one.primary} == {one.id for one in result.found if one.primary}
+
+
+@given(strategies.payloads())
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+def test_detection_is_a_function_of_the_payload(planted):
+    """A new detector, a used one, and a copy of the payload give the same; and the payload is not changed."""
+    before = json.dumps(planted.payload)
+    copy = json.loads(before)
+    results = [
+        detector.scan(data) for data in (planted.payload, copy) for detector in (DETECTOR, Detector([STRUCTS_SCHEME]))
+    ]
+
+    assert before == json.dumps(planted.payload)
+    assert all(found_in(results[0]) == found_in(result) for result in results)
+    assert 1 == len({len(result.lookalikes) for result in results})
+
+
+@given(strategies.list_payloads(min_size=1))
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+def test_the_row_of_what_was_found_is_in_its_pointer(planted):
+    """On a list page each id carries the number of its row."""
+    shape, result = scan_of(planted)
+
+    assert "list" == shape.kind
+    for one in result.found:
+        assert one.row == int(one.pointer.split("/")[2])
+
+
+@given(text=strategies.look_alikes())
+@settings(max_examples=300)
+def test_what_only_looks_like_an_id_is_never_found(text):
+    """No text that the parser refuses is found, whatever field holds it."""
+    result = scan({"owner": text, "anything": [text], "guildId": {"x": text}})
+
+    assert [] == result.found
+
+
+@given(entity_id=strategies.entity_ids(), field=st.text())
+@settings(max_examples=200)
+def test_every_id_is_found_under_a_field_without_a_meaning(entity_id, field):
+    """Any id is found with its type under any name that promises and denies nothing."""
+    result = scan({f"{field}!": str(entity_id)})
+
+    assert [(str(entity_id), str(entity_id.type), f"{field}!")] == [
+        (one.id, one.type, one.field) for one in result.found
+    ]
+
+
+# The captured answers
+
+
+@pytest.mark.parametrize("file", sorted(DATA.glob("lcd_*/*.json")), ids=lambda file: f"{file.parent.name}/{file.stem}")
+def test_in_real_answers_every_string_of_the_form_is_found(file):
+    """
+    In what the chain really says, every type-index string outside denied fields is an id.
+
+    The hints object once: to a fleet's id that the documentation got wrong, and only the hints can tell.
+    """
+    wrong = {"player_1-11": ["11-11"]}.get(file.stem, [])
+    payload = json.loads(file.read_text())
+    naive = []
+
+    def walk(value, key):
+        if isinstance(value, dict):
+            for name, member in value.items():
+                walk(member, name)
+        elif isinstance(value, list):
+            for member in value:
+                walk(member, key)
+        elif key == "protectedStructIndex":
+            if value not in ("0", 0):
+                naive.append(f"5-{value}")
+        elif isinstance(value, str) and re.fullmatch("[0-9]+-[1-9][0-9]*", value) and key != "pfp":
+            naive.append(value)
+
+    whole = payload if isinstance(payload, dict) else {"rows": payload}
+    walk(whole, None)
+    result = scan(whole)
+
+    assert [text for text in naive if text not in wrong] == [one.id for one in result.found]
+    assert wrong == [one.id for one in result.lookalikes]
+
+
+# Ids and their bounds
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 3, 4, 5, 6, 9, 10, 11])
+@pytest.mark.parametrize("index", [1, 2, 9, 10, 19, 2**53 + 1, 2**63, MAX_INDEX - 1, MAX_INDEX])
+def test_codes_and_indexes_are_exact(code, index):
+    """Codes 0-6 and 9-11 with indexes from 1 to 2**64 - 1 are ids."""
+    assert [f"{code}-{index}"] == ids({"x": f"{code}-{index}"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [f"1-{MAX_INDEX + 1}", "1-20000000000000000000", "1-18446744073709551620", "1-0", "1-00", "01-1", "1-01", "12-1",
+     "7-1", "8-1", "7-18446744073709551615", "99-1", "1-1\n", "\n1-1", "1-1 ", " 1-1", "1-1\x00", "1--1", "1-1-1", "1-",
+     "-1", "-", "", "1-१", "१-1", "\uff11-1", "1-²", "\u0661-\u0661", "uguild.0-1", "6-53@1-194", "11-1-194", "1_1",
+     "1-1_0", "+1-1", "1-+1", "1-1e0", "1\u20131", "2024-01", "1-1,2-1", "x1-1"],
+)  # fmt: skip
+def test_near_misses_are_no_ids(text):
+    """Whatever differs from an id by a character is none: neither found nor counted."""
+    result = scan({"x": text, "owner": text, "l": [text]})
+
+    assert ([], []) == (result.found, result.lookalikes)
+
+
+def test_ids_are_whole_values_never_keys_or_parts():
+    """An id is a whole string value: not a key, not a part of a text, not a number."""
+    assert [] == ids(
+        {"1-11": "x", "a": "see 1-11", "b": 111, "c": 1.11, "d": b"1-11", "e": bytearray(b"1-11"), "2-1": None}
+    )
+
+
+@pytest.mark.parametrize("code", [7, 8])
+def test_infusions_and_addresses_have_a_type_but_are_never_found(code):
+    """7-n and 8-n name nothing on the chain: known by name for those who ask, never taken from a payload."""
+    result = scan({"objectId": f"{code}-1", "owner": f"{code}-1"})
+
+    assert ([], []) == (result.found, result.lookalikes)
+    assert EntityType.from_code(code) == DETECTOR.kind(f"{code}-1").name
+
+
+def test_kind_tells_a_type_or_none():
+    """The kind of a text is its type; anything but an id, or but a text, has none."""
+    assert "player" == DETECTOR.kind("1-11").name
+    assert [None] * 7 == [DETECTOR.kind(value) for value in ("1-0", "", None, 5, b"1-11", ["1-11"], "1-1" * 100)]
+
+
+# Fields
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["pfp", "pfpClientRenderAttributes", "pfp_client_render_attributes", "endpoint", "name", "username", "description",
+     "message", "error", "version", "schema_version", "api_version", "coordinates", "position", "range", "timestamp",
+     "created_at", "updated_at", "next_key", "total", "pagination", "search_string", "tag", "label", "entry"],
+)  # fmt: skip
+def test_denied_fields_never_hold_ids(field):
+    """In a denied field, and in its arrays, nothing is found or counted; beside it and in objects below it is."""
+    result = scan({field: "1-11", "x": {field: ["1-12", ["1-13"]]}, "owner": "1-14"})
+
+    assert ["1-14"] == [found.id for found in result.found]
+    assert [] == result.lookalikes
+
+
+@pytest.mark.parametrize("field", ["name", "error", "position"])
+def test_objects_below_a_denied_field_are_searched(field):
+    """Only `pagination` takes its subtree along: an object under another denied name has fields of its own."""
+    assert ["1-11"] == ids({field: {"owner": "1-11", "name": "1-12"}})
+
+
+@pytest.mark.parametrize(
+    "subtree",
+    ["1-11", ["1-11"], {"owner": "1-11"}, {"a": [{"owner": "1-11"}]}, ("1-11",), {"1-11"}, types.MappingProxyType({"owner": "1-11"}),
+     EntityId.parse("1-11"), [[["1-11"]]]],
+)  # fmt: skip
+def test_nothing_below_pagination_is_looked_at(subtree):
+    """`pagination` is skipped with everything below it, on every level and of every kind."""
+    result = scan({"pagination": subtree, "data": [{"pagination": subtree}]})
+
+    assert ([], []) == (result.found, result.lookalikes)
+
+
+HINTS = {
+    "guildId": "0", "playerId": "1", "owner": "1", "controller": "1", "proposer": "1", "planetId": "2", "reactorId": "3",
+    "primaryReactorId": "3", "substationId": "4", "entrySubstationId": "4", "structId": "5", "attackerStructId": "5",
+    "targetPlayerId": "1", "commandStruct": "5", "space": "5", "air": "5", "land": "5", "water": "5", "structDefenders": "5",
+    "allocationId": "6", "fleetId": "9", "locationListStart": "9", "locationListLast": "9", "locationListForward": "9",
+    "locationListBackward": "9", "providerId": "10", "agreementId": "11", "locationId": "2 9", "destinationId": "3 4 5",
+    "sourceObjectId": "1 3 4", "guild_id": "0", "player_id": "1", "planet_id": "2", "primary_reactor_id": "3",
+    "entry_substation_id": "4", "attacker_struct_id": "5", "defending_struct_ids": "5", "fleet_id": "9", "location_id": "2 9",
+    "provider_id": "10", "source_object_id": "1 3 4", "destination_id": "3 4 5", "command_struct": "5",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", HINTS)
+def test_a_field_holds_only_the_types_that_it_promises(field, caplog):
+    """An id of a promised type is found; of any other it is skipped, counted as a look-alike, and logged once."""
+    caplog.set_level(logging.INFO, "mama_structs")
+    codes = [str(code) for code in (0, 1, 2, 3, 4, 5, 6, 9, 10, 11)]
+    promised = [code for code in codes if code in HINTS[field].split()]
+    others = [code for code in codes if code not in promised]
+    result = scan({"rows": [{field: f"{code}-3"} for code in codes], "more": {field: [f"{code}-4" for code in codes]}})
+
+    assert [f"{code}-3" for code in promised] + [f"{code}-4" for code in promised] == [one.id for one in result.found]
+    assert [f"{code}-3" for code in others] + [f"{code}-4" for code in others] == [one.id for one in result.lookalikes]
+    assert {field} == {one.field for one in result.lookalikes}
+    assert 1 == len(caplog.records)
+
+
+def test_object_id_holds_any_type():
+    """`objectId` promises nothing."""
+    assert ["0-1", "9-1", "11-1"] == ids({"objectId": "0-1", "object_id": "9-1", "a": {"objectId": "11-1"}})
+
+
+def test_a_name_counts_for_arrays_in_arrays_but_not_for_objects_in_them():
+    """An array's members stand under its name however deep the arrays; an object's members under their own."""
+    result = scan({"land": [["5-1", ["5-2", "2-1"]], {"planetId": "2-2", "x": "2-3"}]})
+
+    assert ["5-1", "5-2", "2-2", "2-3"] == [one.id for one in result.found]
+    assert ["2-1"] == [one.id for one in result.lookalikes]
+    assert ["land", "land", "planetId", "x"] == [one.field for one in result.found]
+
+
+PRIMARY = [
+    "owner",
+    "guildId",
+    "planetId",
+    "fleetId",
+    "substationId",
+    "primaryReactorId",
+    "entrySubstationId",
+    "reactorId",
+    "locationId",
+    "providerId",
+    "allocationId",
+    "sourceObjectId",
+    "destinationId",
+    "controller",
+    "guild_id",
+    "planet_id",
+    "fleet_id",
+    "substation_id",
+    "primary_reactor_id",
+    "entry_substation_id",
+    "reactor_id",
+    "location_id",
+    "provider_id",
+    "allocation_id",
+    "source_object_id",
+    "destination_id",
+]
+
+
+@pytest.mark.parametrize("field", PRIMARY)
+def test_owner_and_direct_relations_are_primary(field):
+    """These fields are direct relations in both spellings."""
+    found = scan({field: [f"{code}-1" for code in range(12)]}).found
+
+    assert found
+    assert all(one.primary for one in found)
+
+
+@pytest.mark.parametrize(
+    "field", ["space", "land", "structDefenders", "commandStruct", "playerId", "objectId", "x", "locationListStart"]
+)
+def test_slots_and_other_fields_are_secondary(field):
+    """Slots, arrays and everything else are no direct relations."""
+    found = scan({field: [f"{code}-1" for code in range(12)]}).found
+
+    assert found
+    assert not any(one.primary for one in found)
+
+
+# Numbers that stand for structs
+
+
+@pytest.mark.parametrize("field", ["protectedStructIndex", "protected_struct_index"])
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [("2184", ["5-2184"]), (2184, ["5-2184"]), (MAX_INDEX, [f"5-{MAX_INDEX}"]), (str(MAX_INDEX), [f"5-{MAX_INDEX}"]),
+     ("5-7", ["5-7"]), (enum.IntEnum("E", {"A": 7}).A, ["5-7"]), (enum.Enum("T", {"A": "7"}, type=str).A, ["5-7"]),
+     *((value, []) for value in ("0", 0, "", "007", "-5", -5, True, False, None, 5.0, "5.0", " 5", "5\n", "५", "²", MAX_INDEX + 1,
+     10**400, 10**5000, -(10**5000), "9" * 5000, "2-7", [], {}, ["7"], float("nan")))],
+    ids=lambda value: type(value).__name__,
+)  # fmt: skip
+def test_a_bare_struct_index_means_the_struct(field, value, found):
+    """A number other than 0, as text or as number, is a struct's index; nothing else is."""
+    payload = {"structAttributes": {"health": "3", field: value}}
+
+    assert found == ids(payload)
+    assert [f"/structAttributes/{field}"] * len(found) == [one.pointer for one in scan(payload).found]
+
+
+def test_bare_indexes_are_read_in_rows_and_at_the_top():
+    """The index is read wherever the field stands."""
+    assert [("5-3", "/protectedStructIndex"), ("5-4", "/r/0/protectedStructIndex")] == places(
+        {"protectedStructIndex": "3", "r": [{"protectedStructIndex": 4}]}
+    )
+
+
+# JSON in text
+
+
+def test_json_in_map_and_detail_is_searched_where_it_stands():
+    """Ids inside the JSON of `map` and `detail` stand at the text, under the names and rules of the JSON."""
+    text = json.dumps(
+        {"owner": "1-1", "land": ["", "5-2"], "name": "2-2", "guildId": "1-9", "pagination": {"x": "1-8"}}
+    )
+    result = scan({"map": text, "rows": [{"detail": json.dumps([["5-3"], {"protectedStructIndex": 4}])}]})
+
+    assert [("1-1", "/map"), ("5-2", "/map"), ("5-3", "/rows/0/detail"), ("5-4", "/rows/0/detail")] == [
+        (one.id, one.pointer) for one in result.found
+    ]
+    assert ["owner", "land", "detail", "protectedStructIndex"] == [one.field for one in result.found]
+    assert ["1-9"] == [one.id for one in result.lookalikes]
+
+
+@pytest.mark.parametrize("field", ["map", "detail"])
+def test_json_in_json_is_searched_too(field):
+    """JSON inside JSON is read, and stands at the outermost text."""
+    inner = json.dumps({"owner": "1-2", field: json.dumps({"owner": "1-3"})})
+
+    assert [("1-1", f"/a/{field}"), ("1-2", f"/a/{field}"), ("1-3", f"/a/{field}"), ("1-4", "/a/z")] == places(
+        {"a": {field: json.dumps({"owner": "1-1", field: inner}), "z": "1-4"}}
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"owner": "1-1"', '["1-1",]', "[" * 100_000 + "]" * 100_000, '{"a":' * 100_000, "{", "[", "", "null", '"1-1"', "{1-1}",
+     "[" + "9" * 5000 + "]", '\ufeff["1-1"]'],
+)  # fmt: skip
+def test_broken_json_is_just_a_text(text):
+    """What is no JSON after all, or too deep, is a text like any other; what follows is found."""
+    assert [("2-1", "/planetId")] == places({"map": text, "planetId": "2-1"})
+
+
+def test_json_with_space_around_or_with_nan_is_json():
+    """Space around JSON, and NaN in it, hide nothing."""
+    assert ["1-1", "1-2", "1-3"] == ids(
+        {"map": ' \n{"owner": "1-1"} ', "detail": '["1-2", NaN, "\\ud800"]', "x": {"map": '\t["1-3"]'}}
+    )
+
+
+def test_a_map_that_is_no_text_is_searched_as_it_is():
+    """`map` may be the object itself, or hold an id; other fields' JSON is not read."""
+    assert [("1-1", "/map/owner"), ("1-2", "/detail/0"), ("1-4", "/a/map")] == places(
+        {"map": {"owner": "1-1"}, "detail": ["1-2"], "other": '{"owner": "1-3"}', "a": {"map": "1-4"}}
+    )
+
+
+def test_json_over_a_megabyte_in_a_text_is_not_read():
+    """A huge text is not parsed, and says so by being a text."""
+    assert [] == ids({"map": json.dumps(["1-1", "x" * 2**20])})
+
+
+# Python objects
+
+
+class Colour(enum.StrEnum):
+    ID = "1-5"
+
+
+class Old(str, enum.Enum):  # noqa: UP042 - its str() is not its text, which is the point
+    ID = "1-6"
+
+
+class Text(str):
+    __slots__ = ()
+
+    def __str__(self):
+        return "not 1-7"
+
+
+@attrs.frozen
+class Model:
+    owner: object = "1-1"
+    protected_struct_index: object = 12
+    map: object = '{"owner": "1-2"}'
+    pfp: str = "1-3"
+
+
+@dataclasses.dataclass
+class Data:
+    planet_id: object = "2-1"
+    guild_id: object = "1-9"
+
+
+class Pydantic(pydantic.BaseModel):
+    fleet_id: str = "9-1"
+    rows: list[dict[str, str]] = [{"owner": "1-8"}]
+
+
+class Root(pydantic.RootModel[list[str]]):
+    pass
+
+
+class Pair(collections.UserList):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(Colour.ID, "1-5"), (Old.ID, "1-6"), (Text("1-7"), "1-7"), (EntityId.parse("1-11"), "1-11")]
+)
+def test_texts_and_ids_of_other_classes_are_found_like_texts(value, text):
+    """A member of an enum, a subclass of str and an `EntityId` stand for their text, at their own pointer."""
+    payload = {"owner": value, "land": [value], "rows": [{"x": (value,)}], "name": value}
+    result = scan(payload)
+
+    assert [(text, "/owner"), (text, "/rows/0/x/0")] == [(one.id, one.pointer) for one in result.found]
+    assert [(text, "/land/0")] == [(one.id, one.pointer) for one in result.lookalikes]
+    assert ["owner", "x"] == [one.field for one in result.found]
+    assert all(type(one.id) is str for one in result.found)
+
+
+def test_ids_of_other_classes_can_be_excluded():
+    """What is excluded is excluded by its text."""
+    assert [] == ids({"owner": EntityId.parse("1-11"), "x": Colour.ID}, exclude={"1-11", "1-5"})
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (("1-1", "1-2"), ["1-1", "1-2"]),
+        ({"1-2", "1-10", "1-1"}, ["1-1", "1-10", "1-2"]),
+        (frozenset({"1-2", "1-1"}), ["1-1", "1-2"]),
+        (collections.deque(["1-2", "1-1"]), ["1-2", "1-1"]),
+        (Pair(["1-2", "1-1"]), ["1-2", "1-1"]),
+        (Root(["1-2", "1-1"]), ["1-2", "1-1"]),
+        ({"1-3": 0}.keys(), ["1-3"]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_arrays_of_other_classes_are_arrays(value, found):
+    """Tuples, sets (sorted), deques and the like hold ids under their field's name, with the member's number."""
+    expected = [(text, f"/a/playerId/{number}") for number, text in enumerate(found)]
+    result = scan({"a": {"playerId": value}, "pfp": value, "guildId": value})
+
+    assert expected == [(one.id, one.pointer) for one in result.found]
+    assert ["playerId"] * len(found) == [one.field for one in result.found]
+    assert found == [one.id for one in result.lookalikes]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        types.MappingProxyType,
+        collections.OrderedDict,
+        collections.ChainMap,
+        collections.UserDict,
+    ],
+)
+def test_mappings_of_other_classes_are_objects(make):
+    """Any mapping is read like a dict: fields, bare indexes and JSON in text included."""
+    mapping = make(
+        {"owner": "1-1", "protectedStructIndex": "3", "map": '["5-4"]', "pagination": {"x": "1-9"}, "name": "1-8"}
+    )
+    members = [("1-1", "owner"), ("5-3", "protectedStructIndex"), ("5-4", "map")]
+
+    assert [
+        *((text, f"/a/{name}") for text, name in members),
+        *((text, f"/l/0/{name}") for text, name in members),
+    ] == places({"a": mapping, "l": [mapping]})
+
+
+def test_models_are_read_by_their_fields():
+    """attrs, dataclass and pydantic objects are objects with their fields, inside dicts, lists and each other."""
+    result = scan({"a": Model(), "l": [Data(), {"m": Model(owner=Data())}], "p": (Pydantic(),)})
+
+    assert [
+        ("1-1", "/a/owner"), ("5-12", "/a/protected_struct_index"), ("1-2", "/a/map"), ("2-1", "/l/0/planet_id"),
+        ("2-1", "/l/1/m/owner/planet_id"), ("5-12", "/l/1/m/protected_struct_index"), ("1-2", "/l/1/m/map"),
+        ("9-1", "/p/0/fleet_id"), ("1-8", "/p/0/rows/0/owner"),
+    ] == [(one.id, one.pointer) for one in result.found]  # fmt: skip
+    assert ["/l/0/guild_id", "/l/1/m/owner/guild_id"] == [one.pointer for one in result.lookalikes]
+
+
+def test_classes_themselves_hold_nothing():
+    """A class in a payload is no model of itself."""
+    assert [] == ids({"a": Model, "b": Data, "c": Pydantic, "d": EntityId, "e": EntityType, "f": dict})
+
+
+def test_keys_may_be_anything():
+    """Keys that are no text are written as text, and have no meaning as names."""
+    payload = {
+        1: "1-1",
+        None: "1-2",
+        ("a", "b"): "1-3",
+        2.5: {False: "1-4"},
+        EntityType.PLAYER: "1-5",
+        b"owner": "2-1",
+        None.__class__: ["1-6"],
+    }
+
+    assert ["1-1", "1-2", "1-3", "1-4", "1-5", "2-1", "1-6"] == ids(payload)
+    assert ["/1", "/None", "/('a', 'b')", "/2.5/False", "/player"] == [one.pointer for one in scan(payload).found][:5]
+    assert ["1-7"] == ids({Colour.ID: {"x": "1-7"}})
+
+
+def test_a_field_name_of_another_class_means_the_same():
+    """A name that is a member of an enum has the meaning of its text."""
+    names = enum.StrEnum(
+        "Names", {"GUILD": "guildId", "NAME": "name", "PAGES": "pagination", "INDEX": "protectedStructIndex"}
+    )
+    result = scan({names.GUILD: "1-1", names.NAME: "1-2", names.PAGES: ["1-3"], names.INDEX: 4})
+
+    assert ["5-4"] == [one.id for one in result.found]
+    assert ["1-1"] == [one.id for one in result.lookalikes]
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [(["a/b"], "/a~1b"), (["m~n"], "/m~0n"), (["~1"], "/~01"), ([""], "/"), (["", ""], "//"), ([0, "x"], "/0/x")],
+)
+def test_pointers_follow_rfc_6901(keys, expected):
+    """Slashes and tildes in names are escaped, in the right order; empty names stay."""
+    place = None
+    for key in keys[:-1]:
+        place = (place, key)
+
+    assert expected == pointer(place, keys[-1])
+
+
+def test_a_place_is_put_before_every_pointer():
+    """An entity's own references are pointed to from the finished answer."""
+    assert [("0-1", "/references/1-11/guildId")] == places({"guildId": "0-1"}, place=((None, "references"), "1-11"))
+
+
+def test_skipped_keys_are_keys_of_the_payload_itself():
+    """`skip` leaves out members of the payload, not of what is below, and an empty one leaves out none."""
+    payload = {"a": "1-1", "b": {"a": "1-2"}, "protectedStructIndex": 3}
+
+    assert ["1-2", "5-3"] == ids(payload, skip=("a",))
+    assert ["1-1", "1-2", "5-3"] == ids(payload, skip=())
+
+
+def test_excluded_ids_are_neither_found_nor_counted():
+    """What the payload itself is does not count, not even as a look-alike."""
+    result = scan({"id": "1-1", "owner": "1-1", "guildId": "1-1", "x": ["1-1", "1-2"]}, exclude={"1-1"})
+
+    assert (["1-2"], []) == ([one.id for one in result.found], result.lookalikes)
+
+
+def test_what_was_found_shows_itself():
+    """A repr names type, id and place."""
+    assert ["<Found player 1-1 at /owner>"] == [repr(one) for one in scan({"owner": "1-1"}).found]
+
+
+# Rows
+
+
+def test_rows_are_numbered_and_end_with_the_list():
+    """What is in a row, however deep, carries its number; what stands before and after the list none."""
+    rows = [
+        {"a": [{"owner": "1-1"}, ["1-2"]], "x": "1-3"},
+        "1-4",
+        [["1-5"], "1-6"],
+        ("1-7",),
+        {"y": {"z": "1-8"}, "w": "1-9"},
+        Colour.ID,
+    ]
+    found = scan({"before": {"b": ["1-10"]}, "rows": rows, "after": [{"c": "1-11"}], "d": "1-12"}, rows=rows).found
+
+    assert [None, 0, 0, 0, 1, 2, 2, 3, 4, 4, 5, None, None] == [one.row for one in found]
+
+
+def test_a_list_is_told_by_identity():
+    """An equal list elsewhere in the payload has no rows; the same one elsewhere has."""
+    rows = [{"owner": "1-1"}]
+    found = scan({"a": [{"owner": "1-1"}], "b": {"rows": rows}, "c": rows, "d": "1-2"}, rows=rows).found
+
+    assert [None, 0, 0, None] == [one.row for one in found]
+
+
+def test_shared_objects_count_in_each_of_their_places_and_rows():
+    """An object that two rows share is found at both, with each row's number."""
+    shared = {"owner": "1-1", "l": ["1-2"]}
+    rows = [{"x": shared}, {"y": shared}, shared]
+    found = scan({"rows": rows, "z": shared}, rows=rows).found
+
+    assert [
+        ("/rows/0/x/owner", 0), ("/rows/0/x/l/0", 0), ("/rows/1/y/owner", 1), ("/rows/1/y/l/0", 1),
+        ("/rows/2/owner", 2), ("/rows/2/l/0", 2), ("/z/owner", None), ("/z/l/0", None),
+    ] == [(one.pointer, one.row) for one in found]  # fmt: skip
+
+
+def test_rows_keep_their_numbers_below_great_depth():
+    """The walk that remembers its path numbers rows, and meets shared objects, like the quick one."""
+    shared = {"owner": "1-1"}
+    rows = [{"x": shared, "deep": nested("1-2", 100, lambda value: [value])}, {"y": shared, "z": "1-3"}]
+    found = scan({"rows": rows, "w": shared}, rows=rows).found
+
+    assert [("1-1", 0), ("1-2", 0), ("1-1", 1), ("1-3", 1), ("1-1", None)] == [(one.id, one.row) for one in found]
+
+
+# Hostile payloads
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda value: [value],
+        lambda value: {"a": value},
+        lambda value: (value,),
+        lambda value: [{"x": value}],
+        Model,
+    ],
+    ids=["list", "dict", "tuple", "mixed", "attrs"],
+)
+def test_ten_thousand_levels_are_walked(wrap):
+    """Depth is no danger, and what lies at the bottom is found."""
+    result = scan({"owner": nested("1-1", 10_000, wrap), "z": "1-99"})
+
+    assert ["1-1", "1-99"] == [one.id for one in result.found if one.id in ("1-1", "1-99")]
+    assert result.complete
+    assert result.found[0].pointer.count("/") >= 1
+
+
+def test_ten_thousand_levels_of_tuples_in_a_set_are_skipped():
+    """A set whose members cannot even be ordered is left alone, and what is beside it is found."""
+    assert ["1-2"] == ids({"a": {nested("1-1", 5000, lambda value: (value,)), 5}, "owner": "1-2"})
+
+
+def cycles():
+    direct = {"owner": "1-1"}
+    direct["self"] = direct
+    mutual, other = {"owner": "1-1"}, {"x": "1-2"}
+    mutual["other"], other["back"] = other, mutual
+    array = ["1-1"]
+    array.append(array)
+    model = Data(planet_id="2-1", guild_id="0-1")
+    model.planet_id = [model, "2-1"]
+    proxy = {"owner": "1-1"}
+    proxy["p"] = types.MappingProxyType(proxy)
+    return {
+        "direct": (direct, ["1-1"]), "mutual": (mutual, ["1-1", "1-2"]), "array": ({"x": array}, ["1-1"]),
+        "model": ({"m": model}, ["2-1", "0-1"]), "deep": ({"x": nested(direct, 100, lambda value: [value])}, ["1-1"]),
+        "in rows": ({"rows": [direct, direct]}, ["1-1"]),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", cycles())
+def test_cycles_end(name):
+    """A cycle is walked once around."""
+    payload, expected = cycles()[name]
+    result = scan(payload)
+
+    assert expected == list(dict.fromkeys(one.id for one in result.found))
+    assert len(result.found) <= 4
+    assert result.complete
+
+
+def test_what_is_shared_inside_a_cycle_is_found_in_each_place():
+    """Ending cycles does not hide an object that is merely met twice."""
+    shared = {"owner": "1-1"}
+    payload = {"a": shared, "b": [shared]}
+    payload["self"] = payload
+
+    assert [("1-1", "/a/owner"), ("1-1", "/b/0/owner")] == places(payload)
+
+
+def test_several_self_references_do_not_multiply():
+    """An object that holds itself a hundred times is walked once."""
+    array = ["1-1"]
+    array.extend([array] * 100)
+    payload = {"a": array}
+    payload |= {f"k{number}": payload for number in range(100)}
+
+    assert [("1-1", "/a/0")] == places(payload)
+
+
+def bounded(payload):
+    started = time.process_time()
+    result = scan(payload)
+    assert time.process_time() - started < SOON
+    return result
+
+
+def test_objects_that_all_hold_each_other_end_in_bounded_time():
+    """Of n! paths through n objects only a bounded number is walked, and the scan says that it is not whole."""
+    nodes = [{"owner": f"1-{number + 1}"} for number in range(12)]
+    for node in nodes:
+        node |= {str(number): other for number, other in enumerate(nodes)}
+
+    assert not bounded(nodes[0]).complete
+
+
+def test_a_bomb_of_shared_lists_ends_in_bounded_time():
+    """Thirty lists that each hold the next one twice are a billion places: the walk gives up and says so."""
+    result = bounded({"first": "2-1", "bomb": nested(["1-1"], 30, lambda value: [value, value])})
+
+    assert not result.complete
+    assert "2-1" == result.found[0].id
+
+
+def test_a_million_keys_are_walked():
+    """Size alone is no danger: each of a million fields is read."""
+    result = bounded({f"k{number}": f"1-{number}" for number in range(1_000_001)})
+
+    assert result.complete
+    assert 1_000_000 == len(result.found)
+    assert len(DETECTOR._kinds.known) <= 2**16
+    assert all(len(kind.rules) <= 2**16 for kind in DETECTOR._kinds.known.values() if kind)
+
+
+def test_long_strings_cost_nothing():
+    """Ten megabytes of text are no id and no work."""
+    started = time.process_time()
+    found = ids({"a": "1-" + "1" * 10**7, "b": "-" * 10**7, "map": "[" * 10**7, "owner": "1-1", "c": "\ud800-1"})
+
+    assert ["1-1"] == found
+    assert time.process_time() - started < 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [float("nan"), float("inf"), 10**5000, b"1-1", bytearray(b"1-1"), memoryview(b"1-1"), range(10**15), object(), print, 1j, ...,
+     collections.UserString("1-1"), (x for x in ["1-1"]), {"1-1": 1}.values(), time],
+    ids=lambda value: type(value).__name__,
+)  # fmt: skip
+def test_values_that_are_no_containers_hold_nothing(value):
+    """What JSON has no array or object for is passed over, quickly."""
+    started = time.process_time()
+
+    assert ["2-1"] == ids({"a": value, "l": [value], "owner": value, "planetId": "2-1"})
+    assert time.process_time() - started < 1
+
+
+def raising(*_, **__):
+    raise RuntimeError("1-666")
+
+
+class Endless(Sequence):
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return "1-3"
+
+
+class BrokenMapping(Mapping):
+    __getitem__ = __iter__ = __len__ = raising
+
+
+class BrokenSequence(Sequence):
+    __getitem__ = __iter__ = __len__ = raising
+
+
+class BrokenKey(str):
+    __slots__ = ()
+    __str__ = __repr__ = raising
+
+
+BROKEN = {
+    "mapping": BrokenMapping,
+    "sequence": BrokenSequence,
+    "dict": lambda: type("BrokenDict", (dict,), {"items": raising, "keys": raising})(a=1),
+    "list": lambda: type("BrokenList", (list,), {"__iter__": raising, "__len__": raising, "__bool__": raising})([1]),
+    "attributes": type("Odd", (), {"__getattr__": raising, "__eq__": raising, "__hash__": None, "__len__": raising}),
+    "dump": type("Odd", (pydantic.BaseModel,), {"__module__": __name__, "model_dump": raising}),
+    "class": type("Odd", (), {"__class__": property(raising)}),
+    "set": lambda: type("BrokenSet", (set,), {"__iter__": raising})([1]),
+    "hash": type("Odd", (), {"__eq__": raising, "__hash__": raising, "__repr__": raising}),
+    "number": lambda: type(
+        "BrokenInt", (int,), {"__lt__": raising, "__gt__": raising, "__str__": raising, "__int__": raising}
+    )(5),
+    "text": lambda: type(
+        "BrokenText",
+        (str,),
+        dict.fromkeys(("__str__", "__eq__", "__len__", "isascii", "lstrip"), raising) | {"__hash__": None},
+    )("7"),
+    "in a set": lambda: {type("Odd", (), {"__str__": raising})()},
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_objects_that_raise_hide_nothing_but_themselves(name):
+    """An object that cannot be read is passed over; what stands before and after it is found."""
+    value = BROKEN[name]()
+    payload = {"a": "1-1", "b": value, "c": [value, "1-2"], "protectedStructIndex": value, "map": value, "z": "1-3"}
+
+    assert ["1-1", "1-2", "1-3"] == [text for text in ids(payload) if not text.startswith("5-")]
+
+
+def test_an_array_without_end_is_read_in_part():
+    """A class of a host's own that never ends does not hang the walk, which says that it is not whole."""
+    result = scan({"a": Endless(), "z": "1-4"})
+
+    assert ("1-3", "1-4") == (result.found[0].id, result.found[-1].id)
+    assert not result.complete
+
+
+def test_a_model_with_a_cycle_that_pydantic_cannot_write_is_passed_over():
+    """Pydantic refuses to write a cycle, or an object that it does not know; the rest is found."""
+
+    class Node(pydantic.BaseModel):
+        child: object = None
+
+    node = Node()
+    node.child = node
+
+    assert ["1-1"] == ids({"n": node, "m": Node(child=object()), "owner": "1-1"})
+
+
+def test_a_strange_object_is_logged_without_its_content(caplog):
+    """The log names the type of what could not be read, never what it says."""
+    caplog.set_level(logging.INFO, "mama_structs")
+    scan({"b": BrokenMapping()})
+
+    assert 1 == len(caplog.records)
+    assert "BrokenMapping" in caplog.text
+    assert "1-666" not in caplog.text

@@ -1,0 +1,369 @@
+"""Sharing, limits, timeouts and cancellation: what is under way, and what is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from mama_structs.errors import WrongLoop
+from mama_structs.references.attempt import current_attempt
+from mama_structs.references.options import ReferenceOptions
+from mama_structs.references.resolver import Resolver
+from mama_structs.settings import ReferenceSettings
+from mama_structs.testing.fake_source import FakeSource
+
+MANY = {f"5-{n}": {"id": f"5-{n}", "owner": "1-1"} for n in range(1, 61)}
+DEFENDERS = {"structDefenders": list(MANY)}
+
+
+async def never(entity_id):
+    await asyncio.Event().wait()
+
+
+async def test_never_more_queries_at_once_than_allowed(make_resolver, at_rest):
+    """However many tools run, and the tools' own queries included."""
+    source = FakeSource(MANY, delays=0.005)
+    resolver = make_resolver(source)
+
+    await asyncio.gather(
+        *(resolver.enrich(DEFENDERS, ReferenceOptions(max_references=60)) for _ in range(10)),
+        *(resolver.query(f"5-{n}") for n in range(1, 61)),
+    )
+
+    assert 5 == source.most_at_once
+    assert sorted(MANY) == sorted(source.asked)
+    await at_rest(resolver, source)
+
+
+async def test_a_slot_of_the_hosts_own_counts_too(make_resolver):
+    source = FakeSource(MANY, delays=0.01)
+    resolver = make_resolver(source, max_parallel_queries=1)
+
+    async with resolver.slot():
+        asking = asyncio.create_task(resolver.query("5-1"))
+        await asyncio.sleep(0.02)
+        assert [] == source.asked
+    await asking
+
+    assert ["5-1"] == source.asked
+
+
+async def test_a_cancelled_caller_leaves_the_query_to_the_others(make_resolver, at_rest):
+    source = FakeSource(MANY, delays=0.05)
+    resolver = make_resolver(source)
+    first = asyncio.create_task(resolver.query("5-1"))
+    await asyncio.sleep(0.01)
+    second = asyncio.create_task(resolver.enrich({"structId": "5-1"}))
+    await asyncio.sleep(0.01)
+
+    first.cancel()
+    enriched = await second
+
+    assert "1-1" == enriched["references"]["5-1"]["owner"]
+    assert ["5-1"] == source.asked
+    assert 1 == resolver.stats.shared_in_flight
+    await asyncio.gather(first, return_exceptions=True)
+    await at_rest(resolver, source)
+
+
+async def test_the_last_to_leave_cancels_the_query(make_resolver, at_rest):
+    source = FakeSource(MANY, delays=5)
+    resolver = make_resolver(source)
+    callers = [asyncio.create_task(resolver.query("5-1")) for _ in range(3)]
+    await asyncio.sleep(0.01)
+
+    for caller in callers:
+        assert [] == source.cancelled
+        caller.cancel()
+        await asyncio.sleep(0.01)
+
+    assert ["5-1"] == source.cancelled
+    await asyncio.gather(*callers, return_exceptions=True)
+    await at_rest(resolver, source)
+
+
+async def test_a_query_that_is_being_cancelled_is_not_joined(make_resolver):
+    """Who comes right after the last one left gets a query of its own."""
+    source = FakeSource(MANY, delays=0.03)
+    resolver = make_resolver(source)
+    first = asyncio.create_task(resolver.query("5-1"))
+    await asyncio.sleep(0.01)
+    first.cancel()
+    await asyncio.sleep(0)
+
+    assert MANY["5-1"] == await resolver.query("5-1")
+    assert ["5-1", "5-1"] == source.asked
+
+
+async def test_a_hung_query_times_out_and_the_others_are_there(make_resolver, at_rest):
+    source = FakeSource(MANY, behaviours={"5-2": never})
+    resolver = make_resolver(source, query_timeout=0.05)
+
+    enriched = await resolver.enrich({"structDefenders": ["5-1", "5-2", "5-3"]})
+
+    assert {"5-2": "No answer within 0.05 s"} == {
+        key: entry["error"] for key, entry in enriched["references"].items() if "error" in entry
+    }
+    assert ["5-2"] == source.cancelled
+    assert 1 == resolver.stats.timeouts
+    await at_rest(resolver, source)
+
+
+async def test_the_time_of_a_query_starts_when_it_has_its_slot(make_resolver):
+    """Twenty queries of 30 ms through one slot: each has its 100 ms, although the last waits for 570 ms."""
+    source = FakeSource(MANY, delays=0.03)
+    resolver = make_resolver(source, max_parallel_queries=1, query_timeout=0.1)
+
+    enriched = await resolver.enrich({"structDefenders": [f"5-{n}" for n in range(1, 21)]})
+
+    assert 20 == len(enriched["references"])
+    assert {} == resolver.stats.failures
+
+
+async def test_the_deadline_marks_what_is_missing(make_resolver, at_rest):
+    source = FakeSource(MANY, delays={"5-2": 9, "5-3": 9})
+    resolver = make_resolver(source, max_parallel_queries=2)
+    begun = time.perf_counter()
+
+    enriched = await resolver.enrich({"structDefenders": ["5-1", "5-2", "5-3", "5-4"]}, ReferenceOptions(deadline=0.1))
+
+    assert time.perf_counter() - begun < 1
+    failed = {key: entry["error"] for key, entry in enriched["references"].items() if "error" in entry}
+    assert {"5-2", "5-3", "5-4"} == failed.keys()
+    assert {"No answer before the deadline of 0.1 s for all references"} == set(failed.values())
+    assert {"deadline": 3} == enriched["references_meta"]["failed_by"]
+    await at_rest(resolver, source)
+
+
+async def test_a_tools_own_query_waits_as_long_as_its_source(make_resolver):
+    """The bound of 2 seconds is for references; what the agent asked for is worth waiting for."""
+    source = FakeSource(MANY, delays=0.1)
+    resolver = make_resolver(source, query_timeout=0.02)
+    own = asyncio.create_task(resolver.query("5-1"))
+    await asyncio.sleep(0)
+
+    enriched = await resolver.enrich({"structId": "5-1"})
+
+    assert "No answer within 0.02 s" == enriched["references"]["5-1"]["error"]
+    assert MANY["5-1"] == await own
+    assert ["5-1"] == source.asked
+
+
+async def test_a_client_below_is_told_how_long_anybody_waits(make_resolver):
+    async def told(entity_id):
+        attempt = current_attempt.get()
+        attempt.retries += 2
+        attempt.rate_limited += 1
+        left = None if attempt.expires is None else attempt.expires - asyncio.get_running_loop().time()
+        return {"left": left}
+
+    resolver = make_resolver(FakeSource(behaviours=dict.fromkeys(("5-1", "5-2"), told)))
+
+    own = await resolver.query("5-1")
+    enriched = await resolver.enrich({"structId": "5-2"})
+
+    assert own["left"] is None
+    assert 1.5 < enriched["references"]["5-2"]["left"] <= 2
+    assert (4, 2) == (resolver.stats.retries, resolver.stats.rate_limited)
+    assert current_attempt.get() is None
+
+
+class TestBatches:
+    async def test_the_ids_of_a_level_are_asked_for_at_once(self, make_resolver):
+        source = FakeSource({**MANY, "1-1": {"id": "1-1"}}, batch=True)
+        resolver = make_resolver(source)
+
+        enriched = await resolver.enrich(
+            {"structDefenders": ["5-1", "5-2", "5-99"]}, ReferenceOptions(reference_depth=2)
+        )
+
+        assert [["5-1", "5-2", "5-99"], ["1-1"]] == source.batches
+        assert ["5-1", "5-2", "5-99", "1-1"] == list(enriched["references"])
+        assert "Entity not found" == enriched["references"]["5-99"]["error"]
+        assert 2 == resolver.stats.upstream_queries
+
+    async def test_what_is_known_or_under_way_is_left_out(self, make_resolver):
+        source = FakeSource(MANY, batch=True, delays=0.02)
+        resolver = make_resolver(source)
+        await resolver.query("5-1")
+        under_way = asyncio.create_task(resolver.query("5-2"))
+        await asyncio.sleep(0)
+
+        await resolver.enrich({"structDefenders": ["5-1", "5-2", "5-3", "5-4"]})
+        await under_way
+
+        assert [["5-1"], ["5-2"], ["5-3", "5-4"]] == source.batches
+
+    async def test_an_id_that_the_answer_leaves_out_is_failed(self, make_resolver):
+        source = FakeSource(MANY, batch=True)
+        answer = source._many
+
+        async def forgetful(entity_ids):
+            answers = dict(await answer(entity_ids))
+            del answers["5-2"]
+            return answers
+
+        source._many = forgetful
+        enriched = await make_resolver(source).enrich({"structDefenders": ["5-1", "5-2"]})
+
+        assert "$: the source's answer leaves this id out" == enriched["references"]["5-2"]["error"]
+
+    @pytest.mark.parametrize(
+        ("answer", "error"),
+        [
+            (None, "$: fetch_many answered NoneType instead of a mapping"),
+            ({"5-1": 7, "5-2": None}, "$: the source answered int instead of a mapping"),
+            (ZeroDivisionError("x"), "ZeroDivisionError: x"),
+        ],
+    )
+    async def test_whatever_a_batch_does_is_an_entry(self, make_resolver, answer, error):
+        async def odd(entity_ids):
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        source = FakeSource(batch=True)
+        source._many = odd
+        enriched = await make_resolver(source).enrich({"structDefenders": ["5-1", "5-2"]})
+
+        assert error == enriched["references"]["5-1"]["error"]
+
+    async def test_a_batch_goes_on_while_anybody_waits_for_one_of_its_ids(self, make_resolver, at_rest):
+        source = FakeSource(MANY, batch=True, delays=0.05)
+        resolver = make_resolver(source)
+        level = asyncio.create_task(resolver.enrich({"structDefenders": ["5-1", "5-2"]}))
+        await asyncio.sleep(0.01)
+        one = asyncio.create_task(resolver.query("5-2"))
+        await asyncio.sleep(0.01)
+
+        level.cancel()
+
+        assert MANY["5-2"] == await one
+        assert [] == source.cancelled
+        await asyncio.gather(level, return_exceptions=True)
+        await at_rest(resolver, source)
+
+
+class TestCancellation:
+    @pytest.mark.parametrize("batch", [False, True])
+    async def test_cancelled_at_every_point_nothing_is_left_behind(self, make_resolver, at_rest, batch):
+        """The enrichment is cancelled after N turns of the loop, N = 0, 1, 2, ... until it completes."""
+        source = FakeSource({**MANY, "1-1": {"id": "1-1"}}, batch=batch, delays={"5-3": 0.002})
+        resolver = make_resolver(source, max_parallel_queries=2, cache_ttl=0)
+        options = ReferenceOptions(reference_depth=2)
+        turns = 0
+        while True:
+            task = asyncio.create_task(resolver.enrich({"structDefenders": ["5-1", "5-2", "5-3"]}, options))
+            for _ in range(turns):
+                await asyncio.sleep(0.0005)
+                if task.done():
+                    break
+            task.cancel()
+            (result,) = await asyncio.gather(task, return_exceptions=True)
+            await at_rest(resolver, source)
+            if not isinstance(result, asyncio.CancelledError):
+                break
+            turns += 1
+
+        assert turns > 2
+        assert ["5-1", "5-2", "5-3", "1-1"] == list(result["references"])
+
+    async def test_cancelled_at_every_suspension_nothing_is_left_behind(self, make_resolver, at_rest):
+        """Here the coroutine itself is stepped by hand, and the exception thrown into it."""
+        source = FakeSource({**MANY, "1-1": {"id": "1-1"}})
+        resolver = make_resolver(source, cache_ttl=0)
+        for point in range(100):
+            coroutine = resolver.enrich({"structDefenders": ["5-1", "5-2"]}, ReferenceOptions(reference_depth=2))
+            try:
+                for _ in range(point):
+                    future = coroutine.send(None)
+                    if future is not None:
+                        future._asyncio_future_blocking = False
+                        while not future.done():
+                            await asyncio.sleep(0)
+                coroutine.send(None)
+                with pytest.raises(asyncio.CancelledError):
+                    coroutine.throw(asyncio.CancelledError())
+            except StopIteration as stopped:
+                assert ["5-1", "5-2", "1-1"] == list(stopped.value["references"])
+                break
+            await at_rest(resolver, source)
+        else:
+            pytest.fail("the enrichment never completed")
+
+        assert point >= 2
+
+    async def test_closing_cancels_what_is_under_way(self, at_rest):
+        source = FakeSource(behaviours={"5-1": never})
+        resolver = Resolver([source])
+        caller = asyncio.create_task(resolver.enrich({"structId": "5-1"}))
+        await asyncio.sleep(0.01)
+
+        await resolver.close()
+        enriched = await caller
+
+        assert "The query was cancelled" == enriched["references"]["5-1"]["error"]
+        await at_rest(resolver, source)
+
+    async def test_closing_does_not_wait_for_ever_for_a_fetch_that_will_not_end(self, monkeypatch):
+        monkeypatch.setattr("mama_structs.references.flights._PATIENCE", 0.05)
+        released = asyncio.Event()
+
+        async def stubborn(entity_id):
+            while not released.is_set():
+                try:
+                    await released.wait()
+                except asyncio.CancelledError:
+                    continue
+            return {}
+
+        resolver = Resolver([FakeSource(behaviours={"5-1": stubborn})])
+        await resolver.enrich({"structId": "5-1"}, ReferenceOptions(deadline=0.01))
+
+        await asyncio.wait_for(resolver.close(), timeout=1)
+
+        assert 1 == len(resolver._flights)
+        released.set()
+
+    async def test_a_fetch_that_cancels_itself_is_a_failure(self, make_resolver):
+        source = FakeSource(behaviours={"5-1": asyncio.CancelledError()})
+
+        enriched = await make_resolver(source).enrich({"structId": "5-1"})
+
+        assert "The query was cancelled" == enriched["references"]["5-1"]["error"]
+
+
+async def test_an_answer_that_was_asked_for_before_an_invalidation_is_not_kept(make_resolver):
+    source = FakeSource(MANY, delays=0.02)
+    resolver = make_resolver(source)
+    early = asyncio.create_task(resolver.query("5-1"))
+    await asyncio.sleep(0.005)
+    resolver.invalidate("struct")
+
+    late = await resolver.query("5-1")
+
+    assert late == await early
+    assert ["5-1", "5-1"] == source.asked
+
+
+async def test_a_slow_answer_after_a_timeout_is_not_waited_for(make_resolver, at_rest):
+    source = FakeSource(MANY, delays=0.05)
+    resolver = make_resolver(source, query_timeout=0.01)
+
+    await resolver.enrich({"structId": "5-1"})
+    again = await resolver.enrich({"structId": "5-1"})
+
+    assert "failed" == again["references"]["5-1"]["status"]
+    assert ["5-1", "5-1"] == source.cancelled
+    await at_rest(resolver, source)
+
+
+def test_another_loop_gets_a_typed_error():
+    source = FakeSource(MANY)
+    resolver = Resolver([source], settings=ReferenceSettings())
+
+    assert MANY["5-1"] == asyncio.run(resolver.query("5-1"))
+    with pytest.raises(WrongLoop, match="another event loop"):
+        asyncio.run(resolver.query("5-1"))

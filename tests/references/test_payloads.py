@@ -1,0 +1,212 @@
+"""Payloads and answers as plain data."""
+
+import collections
+import dataclasses
+import datetime as dt
+import enum
+import json
+import types
+
+import attrs
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs.errors import MalformedResponse
+from mama_structs.references.payloads import (
+    MAX_ANSWER_DEPTH,
+    as_mapping,
+    copy_plain,
+    json_size,
+    own_copy,
+    plain_of,
+    unstructure,
+)
+from mama_structs.structs.ids import EntityId
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=30,
+)
+
+
+@attrs.frozen
+class Planet:
+    id: str
+    slots: list
+
+
+@dataclasses.dataclass
+class Guild:
+    id: str
+    slots: list
+
+
+class Fleet(pydantic.BaseModel):
+    id: str
+    at: dt.date = dt.date(2026, 9, 2)
+
+
+class Colour(enum.StrEnum):
+    RED = "red"
+
+
+def test_models_become_mappings_one_level_deep():
+    """Attrs and dataclass objects give their fields as they are; pydantic writes its own."""
+    slots = [EntityId.parse("5-1")]
+
+    assert {"id": "2-1", "slots": slots} == as_mapping(Planet("2-1", slots)) == as_mapping(Guild("2-1", slots))
+    assert slots is as_mapping(Planet("2-1", slots))["slots"]
+    assert {"id": "9-1", "at": "2026-09-02"} == as_mapping(Fleet(id="9-1"))
+
+
+def test_a_mapping_is_returned_itself():
+    """Mappings of any class need no copy."""
+    for mapping in ({"a": 1}, types.MappingProxyType({}), collections.UserDict(), collections.ChainMap({})):
+        assert mapping is as_mapping(mapping)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, 5, "text", b"x", [1], ("a", 1), {1}, Planet, Guild, Fleet, object, Colour.RED, EntityId.parse("1-1"), print],
+)
+def test_what_is_no_object_is_no_mapping(value):
+    """Texts, arrays, numbers, ids and classes cannot be seen as a mapping."""
+    assert None is as_mapping(value)
+
+
+def test_a_pydantic_model_that_cannot_be_written_is_no_mapping():
+    """A model with a cycle, or with a value that JSON cannot hold, stays what it is instead of raising."""
+
+    class Node(pydantic.BaseModel):
+        child: object = None
+
+    cyclic, strange = Node(), Node(child=object())
+    cyclic.child = cyclic
+
+    assert [None, None] == [as_mapping(cyclic), as_mapping(strange)]
+    assert cyclic is unstructure(cyclic)
+
+
+def test_a_registered_type_is_written_as_it_says():
+    """A host can say how its own class is written; an id's class gives its text."""
+
+    class Money:
+        pass
+
+    unstructure.register(Money, lambda _: {"owner": "1-1"})
+
+    assert {"owner": "1-1"} == as_mapping(Money())
+    assert {"price": {"owner": "1-1"}, "id": "1-5"} == own_copy({"price": Money(), "id": EntityId.parse("1-5")})
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        ("x", "x"), (Colour.RED, "red"), (EntityId.parse("1-5"), "1-5"), ({"a": 1}, {"a": 1}), ([1], [1]), ((1,), (1,)),
+        ({"b", "a"}, ["a", "b"]), ({("b", frozenset("zyx")), ("a", frozenset("cab"))}, [("a", frozenset("abc")), ("b", frozenset("xyz"))]),
+        (None, None), (5, None), (5.5, None), (True, None), (b"x", None), (bytearray(b"x"), None), (memoryview(b"x"), None),
+        (range(5), None), (collections.UserString("x"), None), (object, None), (iter([]), None),
+    ],
+)  # fmt: skip
+def test_a_value_is_text_or_object_or_array_or_nothing(value, plain):
+    """One function says how any value is written."""
+    assert plain == plain_of(value)
+    assert plain is None or not isinstance(plain, str) or type(plain_of(value)) is str
+
+
+@given(JSON)
+def test_a_copy_of_json_is_equal_and_independent(value):
+    """A source's answer is copied whole: nothing in the copy is the source's own."""
+    answer = {"value": value}
+    copied = own_copy(answer)
+
+    def containers(part):
+        if isinstance(part, dict | list):
+            yield id(part)
+            for member in part.values() if isinstance(part, dict) else part:
+                yield from containers(member)
+
+    assert answer == copied == copy_plain(copied)
+    assert set(containers(answer)).isdisjoint(containers(copied))
+    assert set(containers(copied)).isdisjoint(containers(copy_plain(copied)))
+
+
+def test_an_answer_becomes_plain_data():
+    """Models, tuples, sets and other mappings in an answer become dicts and lists with text keys."""
+    strange = object()
+    answer = types.MappingProxyType(
+        {
+            "planet": Planet("2-1", [Guild("0-1", [])]), "tuple": (1, (2,)), "set": {"b", "a"}, 5: {None: 1}, "deque": collections.deque([1]),
+            "colour": Colour.RED, "id": EntityId.parse("1-5"), "other": strange, "bytes": b"x",
+        }
+    )  # fmt: skip
+    copied = own_copy(answer)
+
+    assert {
+        "planet": {"id": "2-1", "slots": [{"id": "0-1", "slots": []}]}, "tuple": [1, [2]], "set": ["a", "b"], "5": {"None": 1},
+        "deque": [1], "colour": "red", "id": "1-5", "other": strange, "bytes": b"x",
+    } == copied  # fmt: skip
+    assert [str, str] == [type(copied["colour"]), type(copied["id"])]
+
+
+@pytest.mark.parametrize("answer", [None, "text", 5, [{"id": "1-1"}], object(), Planet])
+def test_an_answer_that_is_no_object_is_malformed(answer):
+    """A source that answers anything but a mapping is told so."""
+    with pytest.raises(MalformedResponse, match="instead of a mapping"):
+        own_copy(answer)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda value: [value], lambda value: {"a": value}, lambda value: (value,), lambda value: Planet("2-1", value)],
+)
+def test_the_depth_of_an_answer_is_bounded(wrap):
+    """A hundred levels are fine, more are refused without a recursion error; cycles are deeper than any bound."""
+
+    def nested(levels):
+        value = "x"
+        for _ in range(levels):
+            value = wrap(value)
+        return {"a": value}
+
+    assert "a" in own_copy(nested(MAX_ANSWER_DEPTH // 2 - 1))
+    for levels in (MAX_ANSWER_DEPTH + 1, 10_000):
+        with pytest.raises(MalformedResponse, match="deeper than 100"):
+            own_copy(nested(levels))
+
+
+def test_exactly_a_hundred_levels_are_fine():
+    """The bound itself is allowed: a hundred containers, one in the other."""
+
+    def nested(levels):
+        return {"a": nested(levels - 1)} if levels else "x"
+
+    assert nested(MAX_ANSWER_DEPTH) == own_copy(nested(MAX_ANSWER_DEPTH))
+    with pytest.raises(MalformedResponse):
+        own_copy(nested(MAX_ANSWER_DEPTH + 1))
+
+
+def test_a_cyclic_answer_is_refused():
+    """A cycle is an answer without end."""
+    answer = {}
+    answer["self"] = [answer]
+
+    with pytest.raises(MalformedResponse):
+        own_copy(answer)
+
+
+@given(JSON)
+def test_size_is_that_of_compact_json(value):
+    """Bytes are counted as the answer is written: without spaces, in UTF-8."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+    assert len(text.encode("utf-8", "surrogatepass")) == json_size(value)
+
+
+def test_size_of_what_json_cannot_hold_is_that_of_its_text():
+    """Dates and the like count as their text, lone surrogates as three bytes."""
+    assert len('"2026-09-02"') == json_size(dt.date(2026, 9, 2))
+    assert len('"') * 2 + 3 == json_size("\ud800")

@@ -1,0 +1,140 @@
+"""What is resolved and what is left out, against a model that is obviously right."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mama_structs.references.detection import Found, Rule
+from mama_structs.references.options import ReferenceOptions
+from mama_structs.references.planning import PER_ENTITY, TOTAL, plan_level
+
+TYPES = {"0": "guild", "1": "player", "2": "planet"}
+
+
+def found(entity_id, *, row=None, primary=True):
+    rule = Rule(type=TYPES[entity_id[0]], field="x", primary=primary, accepted=True, denied=False)
+    return Found((entity_id, rule, row, None, "x"))
+
+
+@st.composite
+def occurrences(draw):
+    """Occurrences in payload order: some before the rows, the rows one after the other, some after them."""
+    ids = st.builds("{}-{}".format, st.sampled_from("012"), st.integers(1, 5))
+    places = [None] * draw(st.integers(0, 4))
+    for row in range(draw(st.integers(0, 5))):
+        places += [row] * draw(st.integers(0, 6))
+    places += [None] * draw(st.integers(0, 4))
+    return [found(draw(ids), row=row, primary=draw(st.booleans())) for row in places]
+
+
+def options_of(draw_types):
+    return st.builds(
+        ReferenceOptions,
+        max_references=st.integers(0, 12),
+        max_references_per_entity=st.integers(0, 5),
+        reference_types=draw_types,
+    )
+
+
+def model(occurred, options, scope, known, started):
+    """Say the rules one after the other, each over everything."""
+    asked = [
+        one
+        for one in occurred
+        if one.id not in known
+        and (scope == "all" or one.primary)
+        and (options.reference_types is None or one.type in options.reference_types)
+    ]
+    in_rows = {}
+    for one in asked:
+        if one.row is not None and one.id not in in_rows.setdefault(one.row, []):
+            in_rows[one.row].append(one.id)
+    allowed = [
+        one.id for one in asked if one.row is None or one.id in in_rows[one.row][: options.max_references_per_entity]
+    ]
+    start = list(dict.fromkeys(allowed))[: max(0, options.max_references - started)]
+    return start, {one.id for one in asked}, set(allowed)
+
+
+@given(
+    occurred=occurrences(),
+    options=options_of(st.none() | st.lists(st.sampled_from(["guild", "player", "planet", "fleet"]), max_size=2)),
+    scope=st.sampled_from(["primary", "all"]),
+    known=st.sets(st.builds("{}-{}".format, st.sampled_from("012"), st.integers(1, 5)), max_size=3),
+    started=st.integers(0, 14),
+)
+@settings(max_examples=1000, deadline=None)
+def test_the_plan_is_what_the_rules_say(occurred, options, scope, known, started):
+    """The first allowed ids in payload order start; every other wanted id is omitted by the limit that kept it out."""
+    start, wanted, allowed = model(occurred, options, scope, known, started)
+    plan = plan_level(occurred, options, scope, known=known, started=started)
+
+    assert start == list(plan.start)
+    assert wanted == set(plan.start) | set(plan.omitted)
+    assert not set(plan.start) & set(plan.omitted)
+    assert {one: TOTAL if one in allowed else PER_ENTITY for one in wanted - set(start)} == plan.omitted
+    assert {one.id for one in occurred if one.id not in known} - wanted == set(plan.filtered)
+    assert all(TYPES[one[0]] == kind for one, kind in plan.start.items())
+
+
+@given(occurred=occurrences(), options=options_of(st.none()))
+@settings(deadline=None)
+def test_an_id_is_filtered_only_where_no_place_of_it_was_asked_for(occurred, options):
+    """An id with a primary place is wanted though its other places are secondary."""
+    plan = plan_level(occurred, options, "primary")
+
+    assert {one.id for one in occurred if one.primary}.isdisjoint(plan.filtered)
+    assert {"secondary"} >= set(plan.filtered.values())
+
+
+def test_nothing_found_plans_nothing():
+    """An empty payload plans nothing."""
+    plan = plan_level([], ReferenceOptions(), "all")
+
+    assert ({}, {}, {}) == (plan.start, plan.omitted, plan.filtered)
+
+
+def test_limits_of_zero_omit_everything_in_their_reach():
+    """No references at all, or none of rows: each id left out is named with the limit."""
+    occurred = [found("1-1"), found("0-1", row=0), found("1-1", row=1)]
+    none = plan_level(occurred, ReferenceOptions(max_references=0), "all")
+    no_rows = plan_level(occurred, ReferenceOptions(max_references_per_entity=0), "all")
+
+    assert ({}, {"1-1": TOTAL, "0-1": TOTAL}) == (none.start, none.omitted)
+    assert ({"1-1": "player"}, {"0-1": PER_ENTITY}) == (no_rows.start, no_rows.omitted)
+
+
+def test_an_id_counts_once_in_each_row():
+    """An id repeated in a row takes one of its places, and an id that another row started takes one as well."""
+    occurred = [
+        found(text, row=row)
+        for row, text in [(0, "1-1"), (0, "1-1"), (0, "1-2"), (0, "1-3"), (1, "1-1"), (1, "1-4"), (1, "1-5")]
+    ]
+    plan = plan_level(occurred, ReferenceOptions(max_references_per_entity=2), "all")
+
+    assert ["1-1", "1-2", "1-4"] == list(plan.start)
+    assert {"1-3": PER_ENTITY, "1-5": PER_ENTITY} == plan.omitted
+
+
+def test_an_id_that_one_row_leaves_out_may_come_by_another():
+    """What one row has no room for is started where another row has."""
+    occurred = [found("1-1", row=0), found("1-2", row=0), found("1-2", row=1)]
+    plan = plan_level(occurred, ReferenceOptions(max_references_per_entity=1), "all")
+
+    assert (["1-1", "1-2"], {}) == (list(plan.start), plan.omitted)
+
+
+def test_reasons_for_filtering_are_told_apart():
+    """Secondary fields come before types."""
+    occurred = [found("1-1", primary=False), found("2-1"), found("0-1")]
+    plan = plan_level(occurred, ReferenceOptions(reference_types=["guild"]), "primary")
+
+    assert {"1-1": "secondary", "2-1": "type"} == plan.filtered
+    assert {"0-1": "guild"} == plan.start
+
+
+def test_what_earlier_levels_started_counts():
+    """The second level has only the room that the first left, and never less than none."""
+    occurred = [found("1-1"), found("1-2")]
+
+    assert ["1-1"] == list(plan_level(occurred, ReferenceOptions(max_references=5), "all", started=4).start)
+    assert [] == list(plan_level(occurred, ReferenceOptions(max_references=5), "all", started=9).start)

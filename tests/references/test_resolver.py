@@ -1,0 +1,584 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from pathlib import Path
+
+import attrs
+import pydantic
+import pytest
+
+from mama_structs.errors import EntityNotFound, InvalidArgument, MalformedResponse, SessionClosed
+from mama_structs.references.options import ReferenceOptions
+from mama_structs.references.resolver import Resolver
+from mama_structs.references.schemes import IdScheme, Source
+from mama_structs.references.section import References
+from mama_structs.testing.clock import FakeClock
+from mama_structs.testing.fake_source import FakeSource
+
+PLAN = Path(__file__).parent.parent / "data" / "structs" / "plan"
+PLAYER = {"Player": {"id": "1-11", "guildId": "0-1", "planetId": "2-1", "fleetId": "9-11"}}
+
+
+def dumps(value):
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+async def test_the_plans_example_comes_out_exactly_as_written(make_resolver):
+    after = json.loads((PLAN / "player_1-11_after.json").read_text())
+    entities = {
+        key: {name: value for name, value in entry.items() if name != "reference_type"}
+        for key, entry in after["references"].items()
+    }
+    payload = {key: value for key, value in after.items() if key != "references"}
+
+    enriched = await make_resolver(FakeSource(entities)).enrich(payload)
+
+    assert dumps(after) == dumps(enriched)
+
+
+async def test_a_payload_from_before_the_plan_gains_the_section_and_keeps_the_rest(resolver):
+    before = json.loads((PLAN / "player_1-11_before.json").read_text())
+
+    enriched = await resolver.enrich(before)
+
+    assert ["0-1", "2-1", "9-11", "4-3"] == list(enriched["references"])
+    assert before == {key: value for key, value in enriched.items() if key != "references"}
+    assert "references" not in before
+
+
+async def test_the_status_of_an_entity_is_its_own(resolver):
+    enriched = await resolver.enrich(PLAYER)
+
+    assert "active" == enriched["references"]["2-1"]["status"]
+    assert "onStation" == enriched["references"]["9-11"]["status"]
+    assert "status" not in enriched["references"]["0-1"]
+
+
+async def test_a_reference_says_what_really_failed(make_resolver):
+    """Not found is said only for a not-found."""
+
+    async def nothing(entity_id):
+        return None
+
+    source = FakeSource(
+        behaviours={"2-1": RuntimeError("disk on fire"), "9-11": nothing},
+    )
+
+    enriched = await make_resolver(source).enrich(PLAYER)
+
+    assert {
+        "reference_type": "guild",
+        "id": "0-1",
+        "status": "failed",
+        "error": "Entity not found",
+    } == enriched["references"]["0-1"]
+    assert "RuntimeError: disk on fire" == enriched["references"]["2-1"]["error"]
+    assert "$: the source answered NoneType instead of a mapping" == enriched["references"]["9-11"]["error"]
+
+
+async def test_failures_can_be_omitted_and_are_then_counted(make_resolver):
+    resolver = make_resolver(FakeSource({"0-1": {"id": "0-1"}}))
+
+    enriched = await resolver.enrich(PLAYER, ReferenceOptions(on_error="omit"))
+
+    assert ["0-1"] == list(enriched["references"])
+    assert {"found": 3, "resolved": 1, "failed": 2, "omitted": 0, "failed_by": {"not_found": 2}} == enriched[
+        "references_meta"
+    ]
+
+
+async def test_nothing_found_gives_an_empty_section(resolver):
+    assert {"a": 1, "references": {}} == await resolver.enrich({"a": 1})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [ReferenceOptions(include_references=False), ReferenceOptions(reference_depth=0)],
+)
+async def test_asking_for_none_returns_the_payload_itself(resolver, source, options):
+    payload = {"guildId": "0-1"}
+
+    assert payload is await resolver.enrich(payload, options)
+    assert [] == source.asked
+
+
+async def test_a_switched_off_resolver_returns_the_payload_itself(make_resolver, source):
+    payload = {"guildId": "0-1"}
+
+    assert payload is await make_resolver(source, enabled=False).enrich(payload)
+    assert [] == source.asked
+
+
+class TestDepth:
+    async def test_depth_one_resolves_what_the_payload_names(self, resolver):
+        enriched = await resolver.enrich(PLAYER)
+
+        assert ["0-1", "2-1", "9-11"] == list(enriched["references"])
+
+    async def test_depth_two_adds_the_second_level_once_each(self, resolver, source):
+        """The queried player comes back once, since what a fetched entity refers to is not excluded."""
+        enriched = await resolver.enrich(PLAYER, ReferenceOptions(reference_depth=2))
+
+        assert ["0-1", "2-1", "9-11", "1-11", "3-1"] == list(enriched["references"])
+        assert sorted(set(source.asked)) == sorted(source.asked)
+
+    async def test_the_third_level_is_not_followed(self, resolver, source):
+        """3-1 names 1-12, which only depth 3 would reach."""
+        await resolver.enrich(PLAYER, ReferenceOptions(reference_depth=2))
+
+        assert "1-12" not in source.asked
+
+    async def test_an_entity_that_names_itself_is_included_once(self, make_resolver):
+        source = FakeSource({"0-1": {"id": "0-1", "guildId": "0-1", "owner": "1-11"}})
+
+        enriched = await make_resolver(source).enrich({"guildId": "0-1"}, ReferenceOptions(reference_depth=2))
+
+        assert ["0-1", "1-11"] == list(enriched["references"])
+        assert ["0-1", "1-11"] == source.asked
+
+    async def test_the_scope_holds_on_the_second_level(self, make_resolver):
+        source = FakeSource({"2-1": {"id": "2-1", "owner": "1-11", "space": ["5-1", "5-2", "", ""]}})
+
+        enriched = await make_resolver(source).enrich(
+            {"planetId": "2-1"}, ReferenceOptions(reference_depth=2, include_references="primary")
+        )
+
+        assert ["2-1", "1-11"] == list(enriched["references"])
+
+    async def test_the_limit_counts_both_levels(self, resolver, source):
+        enriched = await resolver.enrich(PLAYER, ReferenceOptions(reference_depth=2, max_references=4))
+
+        assert ["0-1", "2-1", "9-11", "1-11"] == list(enriched["references"])
+        assert ["3-1"] == enriched["references_meta"]["omitted_ids"]
+        assert 4 == len(source.asked)
+
+
+class TestLists:
+    def planets(self, count):
+        return {
+            "Planet": [
+                {
+                    "id": f"2-{n}",
+                    "owner": f"1-{n}",
+                    "space": [f"5-{n}1", f"5-{n}2", "", ""],
+                    "locationListStart": f"9-{n}",
+                }
+                for n in range(1, count + 1)
+            ],
+            "pagination": {"next_key": "Mi0xMDA=", "total": "0"},
+        }
+
+    async def test_a_list_of_a_hundred_planets_gets_primary_references_within_the_limits(self, make_resolver):
+        source = FakeSource({f"1-{n}": {"id": f"1-{n}"} for n in range(1, 101)})
+
+        enriched = await make_resolver(source).enrich(self.planets(100))
+
+        assert [f"1-{n}" for n in range(1, 51)] == list(enriched["references"])
+        assert [f"1-{n}" for n in range(1, 51)] == source.asked
+        meta = enriched["references_meta"]
+        assert {"max_references": 50} == meta["omitted_by"]
+        assert [f"1-{n}" for n in range(51, 101)] == meta["omitted_ids"]
+        assert {"secondary": 300} == meta["filtered_by"]
+
+    async def test_no_rows_own_id_is_fetched_even_when_all_are_asked_for(self, make_resolver):
+        source = FakeSource()
+
+        await make_resolver(source).enrich(
+            self.planets(8), ReferenceOptions(include_references="all", max_references=500)
+        )
+
+        assert source.asked
+        assert not [entity_id for entity_id in source.asked if entity_id.startswith("2-")]
+
+    async def test_the_limit_of_a_row_counts_the_rows_own_ids(self, make_resolver):
+        source = FakeSource()
+        options = ReferenceOptions(include_references="all", max_references_per_entity=2)
+
+        enriched = await make_resolver(source).enrich(self.planets(2), options)
+
+        assert ["1-1", "5-11", "1-2", "5-21"] == list(enriched["references"])
+        assert {"max_references_per_entity": 4} == enriched["references_meta"]["omitted_by"]
+
+    async def test_an_id_that_one_row_leaves_out_may_come_in_with_another(self, make_resolver):
+        payload = {"Fleet": [{"id": "9-1", "owner": "1-1", "locationId": "2-5"}, {"id": "9-2", "locationId": "2-5"}]}
+
+        enriched = await make_resolver(FakeSource()).enrich(payload, ReferenceOptions(max_references_per_entity=1))
+
+        assert ["1-1", "2-5"] == list(enriched["references"])
+        assert "references_meta" not in enriched
+
+    async def test_kind_and_primary_can_be_said(self, make_resolver):
+        payload = {"Planet": [{"id": "2-1", "owner": "1-1", "space": ["5-1"]}]}
+        resolver = make_resolver(FakeSource())
+
+        as_query = await resolver.enrich(payload, kind="query")
+        own_fields = await resolver.enrich(payload, primary={"space"})
+
+        assert ["1-1", "5-1"] == list(as_query["references"])[-2:]
+        assert ["5-1"] == list(own_fields["references"])
+
+
+class TestLimits:
+    async def test_the_limit_counts_what_was_started(self, make_resolver):
+        """The earlier implementation issued 51 queries for a limit of 50."""
+        source = FakeSource({f"5-{n}": {"id": f"5-{n}"} for n in range(1, 200, 2)})
+        payload = {"structDefenders": [f"5-{n}" for n in range(1, 101)]}
+
+        enriched = await make_resolver(source).enrich(payload)
+
+        assert 50 == len(source.asked)
+        assert 50 == len(enriched["references"])
+        assert 25 == enriched["references_meta"]["failed"]
+        assert 50 == enriched["references_meta"]["omitted"]
+
+    async def test_types_can_be_chosen(self, resolver):
+        enriched = await resolver.enrich(PLAYER, ReferenceOptions(reference_types=["fleet", "guild"]))
+
+        assert ["0-1", "9-11"] == list(enriched["references"])
+
+    async def test_a_misspelt_type_is_refused(self, resolver, source):
+        with pytest.raises(InvalidArgument, match="'planets', which is no type"):
+            await resolver.enrich(PLAYER, ReferenceOptions(reference_types=["planets"]))
+        assert [] == source.asked
+
+    async def test_the_section_stays_within_its_bytes(self, resolver):
+        whole = await resolver.enrich(PLAYER)
+        sizes = []
+        for bound in range(0, len(dumps(whole["references"])) + 2, 7):
+            cut = await resolver.enrich(PLAYER, ReferenceOptions(max_bytes=bound))
+            sizes.append(len(cut["references"]))
+
+            assert len(dumps(cut["references"])) <= max(bound, 2)
+            assert list(whole["references"])[: len(cut["references"])] == list(cut["references"])
+            left_out = cut.get("references_meta", {}).get("omitted_ids", [])
+            assert list(whole["references"]) == [*cut["references"], *left_out]
+        assert sorted(sizes) == sizes
+        exact = await resolver.enrich(PLAYER, ReferenceOptions(max_bytes=len(dumps(whole["references"]))))
+        assert whole == exact
+
+    async def test_bytes_are_counted_for_a_section_that_was_there_already(self, resolver):
+        once = await resolver.enrich({"guildId": "0-1"})
+        twice = await resolver.enrich(
+            {**once, "planetId": "2-1"}, ReferenceOptions(max_bytes=len(dumps(once["references"])) + 5)
+        )
+
+        assert ["0-1"] == list(twice["references"])
+        assert ["2-1"] == twice["references_meta"]["omitted_ids"]
+
+
+class TestMetadata:
+    async def test_every_reference_says_where_it_was_found(self, resolver):
+        payload = {"Player": {"id": "1-11", "guildId": "0-1"}, "also": [{"guild_id": "0-1"}]}
+
+        enriched = await resolver.enrich(payload, ReferenceOptions(metadata=True))
+
+        entry = enriched["references"]["0-1"]
+        assert ["/Player/guildId", "/also/0/guild_id"] == entry["referenced_from"]
+        assert "1-11" == entry["referenced_in"]
+        assert {"found": 1, "resolved": 1, "failed": 0, "omitted": 0} == enriched["references_meta"]
+
+    async def test_pointers_of_the_second_level_lead_into_the_section(self, resolver):
+        enriched = await resolver.enrich(PLAYER, ReferenceOptions(metadata=True, reference_depth=2))
+
+        for entity_id, entry in enriched["references"].items():
+            for pointer in entry["referenced_from"]:
+                value = enriched
+                for part in pointer.split("/")[1:]:
+                    value = value[int(part)] if isinstance(value, list) else value[part]
+                assert entity_id == value
+        assert "0-1" == enriched["references"]["3-1"]["referenced_in"]
+
+    async def test_what_no_entity_holds_is_held_by_the_root(self, resolver):
+        enriched = await resolver.enrich({"guildId": "0-1"}, ReferenceOptions(metadata=True))
+
+        assert "root" == enriched["references"]["0-1"]["referenced_in"]
+
+    async def test_a_row_is_what_holds_its_references(self, resolver):
+        payload = {"Fleet": [{"id": "9-1", "owner": "1-11"}, {"id": "9-2", "owner": "1-12"}]}
+
+        enriched = await resolver.enrich(payload, ReferenceOptions(metadata=True))
+
+        assert ["9-1", "9-2"] == [entry["referenced_in"] for entry in enriched["references"].values()]
+
+
+class TestMerging:
+    async def test_an_enriched_payload_is_not_searched_inside_its_references(self, resolver, source):
+        once = await resolver.enrich(PLAYER)
+        source.asked.clear()
+
+        twice = await resolver.enrich(once)
+
+        assert once == twice
+        assert [] == source.asked
+
+    async def test_new_references_join_those_that_are_there(self, resolver):
+        once = await resolver.enrich({"guildId": "0-1"})
+
+        twice = await resolver.enrich({**once, "planetId": "2-1"})
+
+        assert ["0-1", "2-1"] == list(twice["references"])
+
+    async def test_a_failed_reference_is_tried_again(self, make_resolver):
+        source = FakeSource(behaviours={"0-1": RuntimeError("later")})
+        resolver = make_resolver(source)
+        once = await resolver.enrich({"guildId": "0-1"})
+        source.behaviours.clear()
+        source.entities["0-1"] = {"id": "0-1"}
+
+        twice = await resolver.enrich(once)
+
+        assert once["references"]["0-1"]["status"] == "failed"
+        assert {"reference_type": "guild", "id": "0-1"} == twice["references"]["0-1"]
+
+    async def test_omitted_ids_of_an_earlier_meta_are_not_taken_for_references(self, resolver):
+        once = await resolver.enrich(PLAYER, ReferenceOptions(max_references=1))
+        del once["Player"]
+
+        twice = await resolver.enrich(once)
+
+        assert ["0-1"] == list(twice["references"])
+        assert "references_meta" not in twice
+
+    @pytest.mark.parametrize("own", [["see 1", "see 2"], {"a": 1}, "x", None, {"0-1": {"id": "0-1"}}])
+    async def test_a_tools_own_references_are_left_alone(self, resolver, source, own, caplog):
+        """Changing the type of a field that was there would break the tool's readers."""
+        payload = {"guildId": "0-1", "references": own}
+
+        assert payload is await resolver.enrich(payload)
+        assert [] == source.asked
+        assert "of its own" in caplog.text
+
+
+class TestPayloads:
+    async def test_models_are_unstructured(self, resolver):
+        @attrs.frozen
+        class Player:
+            id: str
+            guildId: str  # noqa: N815
+
+        class Model(pydantic.BaseModel):
+            guild_id: str
+
+        assert ["0-1"] == list((await resolver.enrich(Player("1-11", "0-1")))["references"])
+        assert ["0-1"] == list((await resolver.enrich(Model(guild_id="0-1")))["references"])
+
+    async def test_what_is_no_mapping_comes_back_as_it_is_with_one_warning(self, resolver, caplog):
+        results = [["0-1"], "0-1", 7, None]
+        for result in results * 2:
+            assert result is await resolver.enrich(result)
+
+        warned = [record.args[0] for record in caplog.records if record.levelno == logging.WARNING]
+        assert ["list", "str", "int", "NoneType"] == warned
+
+    async def test_the_payload_is_never_changed(self, resolver):
+        text = json.dumps(PLAYER)
+
+        enriched = await resolver.enrich(PLAYER)
+        enriched["references"]["2-1"]["owner"] = "changed"
+
+        assert text == json.dumps(PLAYER)
+        assert "1-11" == (await resolver.enrich(PLAYER))["references"]["2-1"]["owner"]
+
+    async def test_an_answer_in_the_cache_is_nobodys(self, make_resolver):
+        source = FakeSource({"2-1": {"id": "2-1", "space": ["5-1", ""]}})
+        resolver = make_resolver(source)
+        first = await resolver.query("2-1")
+        first["space"].append("changed")
+        source.entities["2-1"]["space"].clear()
+
+        assert {"id": "2-1", "space": ["5-1", ""]} == await resolver.query("2-1")
+
+
+class TestSubject:
+    async def test_the_subject_is_no_reference_anywhere(self, resolver):
+        payload = {"activity": [{"playerId": "1-11", "guildId": "0-1"}, {"owner": "1-12"}]}
+
+        enriched = await resolver.enrich(payload, subject="1-11")
+
+        assert ["0-1", "1-12"] == list(enriched["references"])
+
+    async def test_the_main_entity_is_none_either(self, resolver):
+        payload = {"Player": {"id": "1-11"}, "seen": [{"owner": "1-11"}, {"owner": "1-12"}]}
+
+        enriched = await resolver.enrich(payload)
+
+        assert ["1-12"] == list(enriched["references"])
+
+
+class TestResolve:
+    async def test_ids_come_back_in_order_whatever_they_are(self, resolver):
+        references = await resolver.resolve(["2-1", "7-1", "0-1", "8-3", "nonsense", "2-1"])
+
+        assert ["2-1", "7-1", "0-1", "8-3", "nonsense"] == list(references)
+        assert {"7-1": "Entity not found", "8-3": "Entity not found"}.items() <= references.failed.items()
+        assert "infusion" == references["7-1"]["reference_type"]
+        assert "No source answers for ids such as nonsense" == references.failed["nonsense"]
+        assert {"2-1"} == references.by_type("planet").keys()
+
+    async def test_limits_and_types_hold(self, resolver):
+        references = await resolver.resolve(
+            ["2-1", "0-1", "9-11"], ReferenceOptions(reference_types=["planet", "fleet"], max_references=1)
+        )
+
+        assert ["2-1"] == list(references)
+        assert ("9-11",) == references.omitted
+
+    async def test_depth_two_follows_them(self, resolver):
+        references = await resolver.resolve(["3-1"], ReferenceOptions(reference_depth=2))
+
+        assert ["3-1", "0-1", "1-12"] == list(references)
+
+    async def test_none_asked_for_gives_none(self, resolver):
+        assert {} == await resolver.resolve(["2-1"], ReferenceOptions(include_references=False))
+
+    async def test_a_single_text_is_refused(self, resolver):
+        with pytest.raises(InvalidArgument, match="must be a list of ids"):
+            await resolver.resolve("2-1")
+
+
+class TestQuery:
+    async def test_a_query_feeds_the_cache_for_references(self, resolver, source):
+        await resolver.query("0-1")
+        await resolver.enrich({"guildId": "0-1"})
+
+        assert ["0-1"] == source.asked
+
+    async def test_a_query_raises_what_the_source_raised(self, make_resolver):
+        error = MalformedResponse("odd", path="$.Guild")
+        resolver = make_resolver(FakeSource(behaviours={"0-1": error}))
+
+        with pytest.raises(EntityNotFound):
+            await resolver.query("2-1")
+        with pytest.raises(EntityNotFound):
+            await resolver.query("2-1")
+        with pytest.raises(MalformedResponse) as raised:
+            await resolver.query("0-1")
+        assert error is raised.value
+
+    async def test_an_id_of_no_source_is_refused(self, resolver):
+        with pytest.raises(InvalidArgument, match="No source answers"):
+            await resolver.query("ABC-1")
+
+
+class TestInvalidation:
+    async def test_one_id_one_type_or_all(self, resolver, source):
+        await resolver.resolve(["0-1", "2-1", "9-11"])
+
+        assert 1 == resolver.invalidate("0-1")
+        assert 1 == resolver.invalidate("planet")
+        assert 1 == resolver.invalidate()
+        assert 0 == resolver.invalidate()
+        await resolver.resolve(["0-1", "2-1", "9-11"])
+        assert 6 == len(source.asked)
+
+    async def test_an_answer_expires(self, make_resolver, source):
+        clock = FakeClock()
+        resolver = make_resolver(source, clock=clock.now, cache_ttl=30)
+        await resolver.query("0-1")
+        clock.advance(29)
+        await resolver.query("0-1")
+        assert ["0-1"] == source.asked
+        clock.advance(2)
+        await resolver.query("0-1")
+
+        assert ["0-1", "0-1"] == source.asked
+
+    async def test_until_the_next_block(self, make_resolver):
+        class Answer(dict):
+            height = 7
+
+        async def fetch(entity_id):
+            asked.append(entity_id)
+            return Answer(id=entity_id)
+
+        asked = []
+        scheme = IdScheme(name="n", pattern=r"n-\d+", type_of=lambda _: "n")
+        resolver = make_resolver(Source(scheme, fetch=fetch), cache_until="block")
+        await resolver.query("n-1")
+        await resolver.query("n-2")
+        await resolver.query("n-1")
+        assert ["n-1", "n-2"] == asked
+        Answer.height = 8
+        await resolver.query("n-3")
+        await resolver.query("n-1")
+
+        assert ["n-1", "n-2", "n-3", "n-1"] == asked
+
+
+class TestLoad:
+    async def test_what_is_no_entity_is_shared_cached_and_counted_as_well(self, resolver):
+        async def page(key):
+            asked.append(key)
+            await asyncio.sleep(0.01)
+            return {"key": key, "rows": [1]}
+
+        asked = []
+        first, second = await asyncio.gather(*(resolver.load("page 1", page, kind="player") for _ in range(2)))
+        first["rows"].append(2)
+
+        assert {"key": "page 1", "rows": [1]} == second == await resolver.load("page 1", page)
+        assert ["page 1"] == asked
+        assert 1 == resolver.stats.upstream_queries
+        assert 1 == resolver.invalidate("player")
+        await resolver.load("page 1", page)
+        assert 2 == len(asked)
+
+    async def test_it_raises_what_was_raised(self, resolver):
+        async def fails(key):
+            raise ZeroDivisionError(key)
+
+        with pytest.raises(ZeroDivisionError, match="page 2"):
+            await resolver.load("page 2", fails)
+
+
+async def test_numbers_say_what_happened(make_resolver):
+    source = FakeSource({"0-1": {"id": "0-1"}, "2-1": {"id": "2-1"}}, delays=0.01)
+    resolver = make_resolver(source)
+
+    await resolver.enrich(PLAYER)
+    await resolver.enrich({**PLAYER, "fleetId": "11-11"})
+
+    stats = resolver.stats
+    assert 3 == stats.upstream_queries
+    assert (3, 3, 0.5) == (stats.cache_hits, stats.cache_misses, stats.hit_rate)
+    assert {"not_found": 2} == stats.failures
+    assert 1 == stats.lookalikes
+    assert (6, 4) == (stats.references, stats.follow_up_calls_saved)
+    assert 0.01 <= stats.latency["p50"] <= stats.latency["p90"] <= stats.latency["p99"]
+    assert stats.bytes_added > 0
+
+
+async def test_a_closed_resolver_says_so(source):
+    resolver = Resolver([source])
+    async with resolver:
+        await resolver.query("0-1")
+    await resolver.close()
+
+    assert source.closed
+    assert "closed" in repr(resolver)
+    with pytest.raises(SessionClosed):
+        await resolver.query("0-1")
+
+
+async def test_the_typed_view_reads_any_result(resolver):
+    enriched = await resolver.enrich(PLAYER, ReferenceOptions(max_references=2))
+
+    references = References.of(enriched)
+    assert enriched["references"] == references
+    assert ("9-11",) == references.omitted
+    assert "<References: 2 resolved, 1 omitted>" == repr(references)
+    assert {} == References.of({"references": [1]})
+    assert {} == References.of(None)
+
+
+@pytest.mark.parametrize("sources", [[object()], ["http://localhost"], [None]])
+def test_what_is_no_source_is_refused(sources):
+    with pytest.raises(InvalidArgument, match="a source must have a scheme"):
+        Resolver(sources)
+
+
+async def test_options_must_be_options(resolver):
+    with pytest.raises(InvalidArgument, match="must be ReferenceOptions"):
+        await resolver.enrich({}, {"max_references": 3})

@@ -1,0 +1,200 @@
+"""Schemes of a host's own, beside the chain's."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from mama_structs.errors import EntityNotFound, InvalidArgument
+from mama_structs.references.detection import Detector
+from mama_structs.references.schemes import MAX_ID_LENGTH, EntitySource, IdScheme, Source
+from mama_structs.structs.scheme import STRUCTS_SCHEME
+from mama_structs.testing.fake_source import FakeSource
+
+
+def issue_scheme(**changes):
+    """Keys like ABC-123, as an issue tracker has them."""
+    options = {
+        "name": "issues",
+        "pattern": r"([A-Z]{2,5})-[1-9][0-9]*",
+        "type_of": lambda key: "bug" if key.startswith("BUG") else None if key.startswith("ISO") else "issue",
+        "deny": {"title", "owner"},
+        "hints": {"fixes": "bug", "*_bug": ["bug"]},
+        "primary": {"parent"},
+        "contains": "-",
+    }
+    return IdScheme(**{**options, **changes})
+
+
+def ids(scan):
+    return [(found.id, found.type) for found in scan.found]
+
+
+def test_two_schemes_each_find_their_own_ids():
+    """Ids of both systems are found side by side, each with its type."""
+    scan = Detector([STRUCTS_SCHEME, issue_scheme()]).scan({"a": "1-11", "b": "ABC-7", "c": "BUG-1", "d": "abc-7"})
+
+    assert [("1-11", "player"), ("ABC-7", "issue"), ("BUG-1", "bug")] == ids(scan)
+
+
+def test_each_scheme_keeps_its_own_rules_for_fields():
+    """A field that one scheme denies or reserves says nothing about the other's ids."""
+    payload = {"owner": "ABC-1", "title": "1-11", "guildId": "ABC-2", "fixes": "1-12", "parent": "1-13"}
+    scan = Detector([STRUCTS_SCHEME, issue_scheme()]).scan(payload)
+
+    assert [("1-11", "player"), ("ABC-2", "issue"), ("1-12", "player"), ("1-13", "player")] == ids(scan)
+    assert [False] * 4 == [found.primary for found in scan.found]
+
+
+def test_hints_of_a_scheme_set_look_alikes_aside():
+    """An id of another type than the field promises is no reference and is counted; a denied one is not even that."""
+    payload = {"fixes": "ABC-1", "old_bug": "ABC-2", "other_bug": "BUG-1", "title": "ABC-9", "owner": "BUG-9"}
+    scan = Detector([issue_scheme()]).scan(payload)
+
+    assert [("BUG-1", "bug")] == ids(scan)
+    assert ["ABC-1", "ABC-2"] == [found.id for found in scan.lookalikes]
+
+
+def test_the_first_scheme_that_matches_wins():
+    """A string that fits two schemes belongs to the first; one whose type is None goes to the next."""
+    wide = IdScheme(name="wide", pattern=r"[A-Z]+-[0-9]+", type_of=lambda _: "anything")
+    issues = issue_scheme()
+    text = {"a": "ABC-1", "b": "ISO-8601"}
+
+    assert [("ABC-1", "issue"), ("ISO-8601", "anything")] == ids(Detector([issues, wide]).scan(text))
+    assert [("ABC-1", "anything"), ("ISO-8601", "anything")] == ids(Detector([wide, issues]).scan(text))
+    assert [("ABC-1", "issue")] == ids(Detector([issues]).scan(text))
+
+
+def test_a_type_says_which_scheme_it_is_of():
+    """Types of one name in two schemes are told apart."""
+    first, second = issue_scheme(), IdScheme(name="x", pattern="x[0-9]", type_of=lambda _: "issue")
+    detector = Detector([first, second])
+
+    assert first is detector.kind("ABC-1").scheme
+    assert second is detector.kind("x1").scheme
+    assert "issue" == detector.kind("ABC-1").name == detector.kind("x1").name
+
+
+def test_contains_changes_the_time_and_nothing_else():
+    """What an id must contain is a shortcut, so two schemes with different shortcuts still find everything."""
+    other = IdScheme(name="x", pattern="x:[0-9]+", type_of=lambda _: "x", contains=":")
+    payload = {"a": "ABC-1", "b": "x:5", "c": "1-1"}
+    together = Detector([issue_scheme(), other, STRUCTS_SCHEME]).scan(payload)
+
+    assert [("ABC-1", "issue"), ("x:5", "x"), ("1-1", "player")] == ids(together)
+
+
+def test_without_a_list_of_primary_fields_every_field_is_primary():
+    """A scheme that does not say what is direct calls everything direct."""
+    scan = Detector([issue_scheme(primary=None)]).scan({"anywhere": "ABC-1"})
+
+    assert [True] == [found.primary for found in scan.found]
+
+
+def test_a_mapping_of_types_reads_the_first_group():
+    """With a mapping the pattern's first group is the key, and a key that is missing is no id."""
+    scheme = IdScheme(name="m", pattern="([a-z])([0-9])", type_of={"a": "apple"})
+
+    assert "apple" == scheme.match("a1")
+    assert None is scheme.match("b1")
+    assert None is scheme.match("a1\n")
+    assert [("a1", "apple")] == ids(Detector([scheme]).scan({"x": "a1", "y": "b1"}))
+
+
+def test_match_and_the_detector_agree_on_long_texts():
+    """Nothing longer than the bound is an id."""
+    scheme = IdScheme(name="x", pattern="x+", type_of=lambda _: "x")
+    longest, longer = "x" * MAX_ID_LENGTH, "x" * (MAX_ID_LENGTH + 1)
+
+    assert ("x", None) == (scheme.match(longest), scheme.match(longer))
+    assert [longest] == [found.id for found in Detector([scheme]).scan({"a": longest, "b": longer}).found]
+
+
+def test_a_pattern_may_be_text_or_compiled():
+    """Both forms of a pattern mean the same."""
+    assert re.compile("x") == issue_scheme(pattern="x", type_of=str).pattern
+    assert re.compile("x") == issue_scheme(pattern=re.compile("x"), type_of=str).pattern
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"pattern": "("}, "pattern"),
+        ({"pattern": re.compile(b"x")}, "pattern"),
+        ({"pattern": 5}, "pattern"),
+        ({"pattern": "x", "type_of": {"a": "b"}}, "group"),
+        ({"type_of": "issue"}, "type_of"),
+        ({"type_of": None}, "type_of"),
+        ({"deny": "title"}, "field names"),
+        ({"deny": 5}, "field names"),
+        ({"primary": "parent"}, "field names"),
+        ({"embedded": "map"}, "field names"),
+        ({"undetected": "x"}, "field names"),
+        ({"types": "x"}, "field names"),
+        ({"deny_subtrees": "x"}, "field names"),
+        ({"hints": "fixes"}, "hints"),
+        ({"hints": {"fixes": 5}}, "field names"),
+    ],
+)
+def test_a_scheme_that_cannot_work_is_refused(changes, word):
+    """A wrong part of a scheme is refused when the scheme is made."""
+    with pytest.raises(InvalidArgument, match=word):
+        issue_scheme(**changes)
+
+
+def test_a_source_needs_an_async_function():
+    """A source that cannot fetch, or would block, is refused; async methods, partials and objects are fine."""
+
+    class Callable:
+        async def __call__(self, key):
+            return {}
+
+        async def method(self, key):
+            return {}
+
+    scheme = issue_scheme()
+
+    assert Source(scheme, fetch=Callable()).fetch is not None
+    assert isinstance(Source(scheme, fetch_many=Callable().method), EntitySource)
+    assert isinstance(FakeSource(), EntitySource)
+    for options in ({}, {"fetch": lambda key: {}}, {"fetch_many": print}, {"fetch": 5}):
+        with pytest.raises(InvalidArgument):
+            Source(scheme, **options)
+    with pytest.raises(TypeError):
+        Source("no scheme", fetch=Callable())
+
+
+async def test_a_hosts_answer_stands_as_it_is():
+    """A host's mapping is the entity's fields already, and closing the source leaves the host's things alone."""
+
+    async def fetch(key):
+        raise EntityNotFound(key)
+
+    source = Source(issue_scheme(), fetch=fetch)
+    answer = {"title": "x"}
+    await source.close()
+
+    assert answer is source.flatten("ABC-1", answer)
+    assert source.fetch is fetch
+
+
+def test_what_is_found_does_not_depend_on_hash_order():
+    """The same payload, sets included, is found the same in every process."""
+    code = (
+        "from mama_structs.references.detection import Detector\n"
+        "from mama_structs.structs.scheme import STRUCTS_SCHEME\n"
+        "sets = {frozenset({'1-5', '1-6', '1-7'}), frozenset({'1-1', '1-2'}), ('1-9', frozenset({'2-1', '2-2'}))}\n"
+        "scan = Detector([STRUCTS_SCHEME]).scan({'a': {'1-3', '1-2', '9-1'}, 'b': sets, 'owner': '2-1'})\n"
+        "print([(f.id, f.pointer, f.type) for f in scan.found], len(scan.lookalikes))\n"
+    )
+    shown = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, check=True, text=True
+        ).stdout
+        for seed in ("0", "1", "2", "3")
+    }
+
+    assert 1 == len(shown)
+    assert "'/b/" in next(iter(shown))

@@ -1,0 +1,247 @@
+"""The section that an answer gains: its entries, what it says it leaves out, and its typed view."""
+
+import copy
+import json
+from collections import Counter
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs.references.failures import Failure
+from mama_structs.references.section import Meta, Origin, References, failure, is_failed, is_section, success
+
+NAMES = st.sampled_from(
+    [
+        "id",
+        "reference_type",
+        "status",
+        "error",
+        "referenced_from",
+        "referenced_in",
+        "id_",
+        "reference_type_",
+        "name",
+        "error_",
+    ]
+)
+ENTITIES = st.dictionaries(
+    NAMES, st.sampled_from(["failed", "player", "1-1", "x", None, 5, ["a"], {"b": []}]), max_size=8
+)
+ORIGINS = st.none() | st.builds(Origin, holder=st.none() | st.just("2-1"), pointers=st.just(["/owner"]))
+
+
+def dumped(value):
+    return json.dumps(value)
+
+
+def test_a_resolved_entry_is_type_id_and_the_fields_in_order():
+    """Type and id come first, then the entity's fields in the source's order, byte for byte."""
+    fields = {"id": "2-1", "owner": "1-1", "status": "active", "space": ["", "5-1"], "gridAttributes": {"ore": "0"}}
+    entry = success("2-1", "planet", fields, None)
+
+    assert (
+        '{"reference_type": "planet", "id": "2-1", "owner": "1-1", "status": "active", "space": ["", "5-1"], '
+        '"gridAttributes": {"ore": "0"}}'
+    ) == dumped(entry)
+
+
+def test_metadata_comes_before_the_fields():
+    """Where an id was found is told by pointers and by the entity that holds it, or the root."""
+    assert (
+        '{"reference_type": "guild", "id": "0-1", "referenced_from": ["/a", "/b/0"], "referenced_in": "1-1", "name": "x"}'
+    ) == dumped(success("0-1", "guild", {"name": "x"}, Origin("1-1", ["/a", "/b/0"])))
+    assert "root" == success("0-1", "guild", {}, Origin(None, ["/a"]))["referenced_in"]
+    assert (
+        '{"reference_type": "guild", "id": "0-1", "status": "failed", "error": "why", "referenced_from": ["/a"], "referenced_in": "root"}'
+        == dumped(failure("0-1", "guild", Failure("timeout", "why"), Origin(None, ["/a"])))
+    )
+
+
+def test_a_failed_entry_says_so_and_why():
+    """Type, id, the word failed and the reason, and nothing else."""
+    assert '{"reference_type": "guild", "id": "0-1", "status": "failed", "error": "No answer within 2 s"}' == dumped(
+        failure("0-1", "guild", Failure("timeout", "No answer within 2 s"), None)
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"id": "x"}, {"id_": "x"}),
+        ({"id": "1-1"}, {}),
+        ({"id": "x", "id_": "y"}, {"id__": "x", "id_": "y"}),
+        ({"id_": "y", "id": "x"}, {"id_": "y", "id__": "x"}),
+        ({"reference_type": "other", "reference_type_": 1, "reference_type__": 2}, {"reference_type___": "other", "reference_type_": 1, "reference_type__": 2}),
+        ({"status": "failed"}, {"status": "failed"}),
+        ({"referenced_in": "here"}, {"referenced_in": "here"}),
+    ],
+)  # fmt: skip
+def test_a_field_that_clashes_is_kept_under_a_longer_name(fields, expected):
+    """No field of the entity is lost: one whose name the entry needs gets underscores until it is free."""
+    assert {"reference_type": "player", "id": "1-1", **expected} == success("1-1", "player", fields, None)
+
+
+def test_pointers_do_not_hide_an_entitys_own_field():
+    """With metadata the names of the metadata are the entry's own."""
+    entry = success("1-1", "player", {"referenced_in": "here", "referenced_from": "there"}, Origin(None, ["/a"]))
+
+    assert (["/a"], "root", "here", "there") == (
+        entry["referenced_from"], entry["referenced_in"], entry["referenced_in_"], entry["referenced_from_"],
+    )  # fmt: skip
+
+
+@given(ENTITIES, ORIGINS)
+def test_an_entry_keeps_every_value_and_shares_none(fields, origin):
+    """Whatever fields an entity has, the entry has all their values, and none of the source's own containers."""
+    before = copy.deepcopy(fields)
+    entry = success("1-1", "player", fields, origin)
+
+    assert ("1-1", "player") == (entry["id"], entry["reference_type"])
+    for name, value in fields.items():
+        holders = [key for key in entry if key.rstrip("_") == name.rstrip("_") and entry[key] == value]
+        assert holders
+        assert not isinstance(value, list | dict) or all(entry[key] is not value for key in holders)
+    assert before == fields
+    assert (0 if origin is None else 2) + 2 + len(fields) >= len(entry)
+
+
+@given(ENTITIES, ORIGINS)
+def test_an_entity_never_looks_like_a_failure_and_a_failure_always_does(fields, origin):
+    """An entity whose own status is "failed", even one that has an error of its own, is a resolved reference."""
+    assert not is_failed(success("1-1", "player", fields, origin))
+    assert is_failed(failure("1-1", "player", Failure("x", "y"), origin))
+
+
+def test_an_entity_that_failed_by_itself_keeps_its_error():
+    """A job that failed is an entity like any other: its error stays, under a name that says nothing else."""
+    entry = success("job-1", "job", {"status": "failed", "error": "exit 1"}, None)
+
+    assert {"reference_type": "job", "id": "job-1", "status": "failed", "error_": "exit 1"} == entry
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ({}, True),
+        ({"1-1": {"reference_type": "player", "id": "1-1"}}, True),
+        ({"1-1": {"reference_type": "player", "id": "1-1"}, "x": {"id": "1-1"}}, False),
+        ({"1-1": "see below"}, False),
+        ({"count": 3}, False),
+        ([{"reference_type": "player", "id": "1-1"}], False),
+        (None, False),
+        ("text", False),
+    ],
+)
+def test_a_section_of_ours_is_told_from_a_tools_own_references(value, expected):
+    """Only a mapping whose every entry has type and id is a section."""
+    assert expected is is_section(value)
+
+
+# What was left out
+
+
+def test_meta_says_what_was_found_and_what_became_of_it():
+    """Numbers first, then reasons in alphabetical order, then the omitted ids in payload order."""
+    meta = Meta(
+        found=9, resolved=2, failures=Counter(timeout=1, not_found=2), omitted={"1-9": "max_references", "1-2": "max_bytes", "1-3": "max_references"},
+        filtered=Counter(type=3, secondary=1), complete=False,
+    )  # fmt: skip
+
+    assert (
+        '{"found": 9, "resolved": 2, "failed": 3, "omitted": 3, "failed_by": {"not_found": 2, "timeout": 1}, '
+        '"omitted_by": {"max_bytes": 1, "max_references": 2}, "filtered_by": {"secondary": 1, "type": 3}, '
+        '"searched": "in part: the payload has too many containers", "omitted_ids": ["1-9", "1-2", "1-3"]}'
+    ) == dumped(meta.as_dict())
+    assert '{"found": 0, "resolved": 0, "failed": 0, "omitted": 0}' == dumped(Meta().as_dict())
+
+
+@pytest.mark.parametrize(
+    ("meta", "shown", "hidden"),
+    [
+        (Meta(), False, False),
+        (Meta(found=3, resolved=3), False, False),
+        (Meta(filtered=Counter(secondary=4)), False, False),
+        (Meta(failures=Counter(not_found=1)), False, True),
+        (Meta(failures=Counter(deadline=1)), True, True),
+        (Meta(omitted={"1-1": "max_references"}), True, True),
+        (Meta(complete=False), True, True),
+    ],
+)
+def test_nothing_is_left_out_in_silence(meta, shown, hidden):
+    """Limits, the deadline, and failures that are not shown are worth saying; what was not asked for is not."""
+    assert (shown, hidden) == (meta.worth_saying(hidden_failures=False), meta.worth_saying(hidden_failures=True))
+
+
+# The typed view
+
+SECTION = {
+    "1-1": {"reference_type": "player", "id": "1-1", "name": "a"},
+    "1-2": {"reference_type": "player", "id": "1-2", "status": "failed", "error": "Entity not found"},
+    "9-1": {"reference_type": "fleet", "id": "9-1", "status": "failed", "owner": "1-1"},
+}
+
+
+def test_references_are_read_by_id_type_and_outcome():
+    """The view is a mapping by id, and knows types, failures and what was left out."""
+    view = References.of({"id": "2-1", "references": SECTION, "references_meta": {"omitted_ids": ["0-1", "0-2"]}})
+
+    assert SECTION == view
+    assert (3, ["1-1", "1-2", "9-1"]) == (len(view), list(view))
+    assert SECTION["1-1"] is view["1-1"]
+    assert ({"1-1": SECTION["1-1"]}, {"9-1": SECTION["9-1"]}, {}) == (
+        view.by_type("player"),
+        view.by_type("fleet"),
+        view.by_type("guild"),
+    )
+    assert {"1-2": "Entity not found"} == view.failed
+    assert ("0-1", "0-2") == view.omitted
+    assert "<References: 2 resolved, 1 failed, 2 omitted>" == repr(view)
+
+
+def test_an_id_object_reads_like_its_text():
+    """`EntityId` objects are keys too."""
+    from mama_structs import EntityId  # noqa: PLC0415 - as a user would
+
+    view = References.of({"references": SECTION})
+
+    assert SECTION["1-1"] is view[EntityId.parse("1-1")]
+    assert "1-1" in view
+    assert "5-5" not in view
+    with pytest.raises(KeyError):
+        view["5-5"]
+
+
+@pytest.mark.parametrize(
+    "result", [None, 5, "text", [], {}, {"references": "my own"}, {"references": {"1-1": "x"}}, {"references": {}}]
+)
+def test_a_result_without_references_has_an_empty_view(result):
+    """Whatever a tool returned, the view is there and empty."""
+    view = References.of(result)
+
+    assert ({}, {}, (), {}) == (view, view.meta, view.omitted, view.failed)
+    assert "<References: 0 resolved>" == repr(view)
+
+
+def test_the_view_reads_models_and_bears_odd_meta():
+    """A model can carry a section; a `references_meta` of another kind counts as none."""
+
+    @attrs.frozen
+    class Result:
+        references: dict
+        references_meta: object = None
+
+    assert SECTION == References.of(Result(SECTION))
+    assert () == References.of(Result(SECTION, "text")).omitted
+
+
+def test_views_are_equal_by_their_entries_and_have_no_hash():
+    """A view equals a mapping with the same entries, never anything else, and is no key."""
+    view = References.of({"references": SECTION})
+
+    assert view == References(dict(SECTION), {"omitted_ids": []})
+    assert view != References({})
+    assert view != list(SECTION)
+    with pytest.raises(TypeError):
+        hash(view)

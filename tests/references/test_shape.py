@@ -1,0 +1,215 @@
+"""Whether a payload answers a query or is a list, and whose it is."""
+
+import collections
+import enum
+
+import attrs
+import pydantic
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from mama_structs.references.detection import Detector
+from mama_structs.references.shape import describe
+from mama_structs.structs.ids import EntityId
+from mama_structs.structs.scheme import STRUCTS_SCHEME
+from mama_structs.testing import strategies
+
+DETECTOR = Detector([STRUCTS_SCHEME])
+PLANETS = [{"id": "2-1", "owner": "1-1"}, {"id": "2-2", "owner": "1-2"}]
+PAGES = {"next_key": None, "total": "2"}
+
+
+def shape(payload, **options):
+    return describe(payload, DETECTOR, **options)
+
+
+@attrs.frozen
+class Planet:
+    id: object
+    owner: str = "1-1"
+
+
+@attrs.frozen
+class Page:
+    planets: tuple
+
+
+class Colour(enum.StrEnum):
+    ID = "2-1"
+
+
+LISTS = {
+    "a page of the chain": {"Planet": PLANETS, "pagination": PAGES},
+    "the guild API": {"success": True, "errors": [], "data": PLANETS},
+    "the MCP server": {"planets": PLANETS, "pagination": {"page_key": "2-9"}, "timestamp": "2026-09-02T18:10:00Z"},
+    "the MCP server, a level down": {"data": {"planets": PLANETS, "pagination": PAGES}, "cached": False},
+    "three levels down": {"a": {"b": {"c": PLANETS}}},
+    "allocations with an empty status": {"Allocation": PLANETS, "status": [], "pagination": PAGES},
+    "beside an empty object": {"rows": PLANETS, "errors": {}, "warnings": []},
+    "rows in envelopes": {"rows": [{"Planet": row, "gridAttributes": {"ore": "1"}} for row in PLANETS]},
+    "rows as models": {"rows": [Planet("2-1"), Planet(EntityId.parse("2-2"))]},
+    "a tuple": {"rows": tuple(PLANETS)},
+    "a model as envelope": {"data": Page(tuple(PLANETS))},
+    "ids of another class": {"rows": [{"id": Colour.ID}, {"id": EntityId.parse("2-2")}]},
+    "an enriched page": {
+        "Planet": PLANETS,
+        "references": {"1-1": {"id": "1-1"}},
+        "references_meta": {"omitted_ids": ["1-2"]},
+    },
+    "some rows without an id": {"rows": [{"x": 1}, *PLANETS, None, "text", 5]},
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_an_array_of_entities_makes_a_list(name):
+    """Where the only value beside paging is an array of entities, each row's own id is no reference."""
+    described = shape(LISTS[name])
+
+    assert ("list", None) == (described.kind, described.main)
+    assert {"2-1", "2-2"} == described.own
+    assert described.rows is not None
+
+
+QUERIES = {
+    "an envelope": ({"Player": {"id": "1-11", "guildId": "0-1"}, "gridAttributes": {"ore": "0"}}, "1-11"),
+    "an envelope with an array": ({"Struct": {"id": "5-1"}, "structAttributes": {"health": "3"}, "structDefenders": ["5-2"]}, "5-1"),
+    "a bare entity": ({"id": "2-1", "space": ["5-1"], "land": []}, "2-1"),
+    "an entity with one array": ({"id": "2-1", "visitors": [{"id": "9-1"}]}, "2-1"),
+    "a mixed payload": ({"player": {"id": "1-1"}, "planets": PLANETS}, "1-1"),
+    "the guild API": ({"success": True, "errors": [], "data": {"id": "0-1", "owner": "1-1"}}, "0-1"),
+    "nested envelopes": ({"data": {"result": {"Guild": {"id": "0-1"}}}}, "0-1"),
+    "a model": ({"player": Planet("2-1")}, "2-1"),
+    "an id of its own class": ({"id": EntityId.parse("1-5"), "rows": PLANETS}, "1-5"),
+    "an empty list": ({"Planet": [], "pagination": PAGES}, None),
+    "nothing": ({}, None),
+    "texts": ({"ids": ["1-1", "1-2"], "pagination": PAGES}, None),
+    "records without ids": ({"rows": [{"owner": "1-1"}, {"owner": "1-2"}]}, None),
+    "rows with ids of no type": ({"rows": [{"id": "12-1"}, {"id": 5}, {"id": ["2-1"]}]}, None),
+    "two lists": ({"planets": PLANETS, "players": [{"id": "1-1"}]}, None),
+    "four envelopes": ({"a": {"b": {"c": {"d": {"id": "1-1"}}}}}, None),
+    "a list five levels down": ({"a": {"b": {"c": {"d": {"e": PLANETS}}}}}, None),
+    "an id below pagination": ({"pagination": {"id": "1-1"}}, None),
+    "references of others": ({"references": {"1-1": {"id": "1-1"}}, "references_meta": {"x": {"id": "1-1"}}}, None),
+    "only scalars": ({"a": 1, "b": None, "c": "1-1", "d": EntityId.parse("1-1")}, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_anything_else_is_a_query(name):
+    """A payload about one entity, or about several things, is a query; its first entity's id is its own."""
+    payload, main = QUERIES[name]
+    described = shape(payload)
+
+    assert ("query", None, main) == (described.kind, described.rows, described.main)
+    assert frozenset({main} - {None}) == described.own
+    assert main == described.holder(None) == described.holder(3)
+
+
+def test_the_rows_are_the_payloads_own_list():
+    """Rows are told by identity, so that detection knows them again."""
+    assert PLANETS is shape({"x": {"Planet": PLANETS}}).rows
+
+
+def test_each_row_is_held_by_its_own_entity():
+    """What stands in a row is referenced in that row's entity; what stands outside in the subject, or nowhere."""
+    payload = {"rows": [{"id": "2-1"}, {"x": 1}, {"Planet": {"id": "2-2"}}]}
+    described, about = shape(payload), shape(payload, subject="1-1")
+
+    assert ["2-1", None, "2-2", None] == [described.holder(row) for row in (0, 1, 2, None)]
+    assert "1-1" == about.holder(None)
+    assert {"2-1", "2-2", "1-1"} == about.own
+
+
+def test_the_subject_is_the_entity_that_was_asked_for():
+    """A subject is the main entity, and both it and the payload's own id are no references."""
+    described = shape({"Player": {"id": "1-11"}}, subject="1-12")
+
+    assert "1-12" == described.main
+    assert {"1-11", "1-12"} == described.own
+    assert ({"1-12"}, "1-12") == (shape({"a": 1}, subject="1-12").own, shape({"a": 1}, subject="1-12").main)
+
+
+def test_a_query_stays_one_where_the_tool_says_so():
+    """A list's payload has no rows when the tool is a query."""
+    described = shape({"Planet": PLANETS}, kind="query")
+
+    assert ("query", None, None) == (described.kind, described.rows, described.main)
+
+
+@pytest.mark.parametrize(
+    ("payload", "rows"),
+    [
+        ({"ids": ["1-1", "1-2"]}, ["1-1", "1-2"]),
+        ({"rows": [{"owner": "1-1"}]}, [{"owner": "1-1"}]),
+        ({"guild": {"id": "0-1"}, "planets": PLANETS}, PLANETS),
+        ({"id": "0-1", "planets": PLANETS}, PLANETS),
+        ({"data": {"planets": PLANETS}}, PLANETS),
+        ({"Planet": []}, None),
+        ({"a": 1}, None),
+        ({"Planet": {"id": "2-1"}}, None),
+    ],
+)
+def test_a_list_stays_one_where_the_tool_says_so(payload, rows):
+    """A tool that says list has its first array as rows, whatever the rows hold and whatever stands beside it."""
+    described = shape(payload, kind="list")
+
+    assert ("list", rows) == (described.kind, described.rows)
+
+
+def test_the_own_id_counts_though_no_rows_were_found():
+    """A list tool that answers one entity still has that entity's own id."""
+    assert ({"2-1"}, "2-1") == (
+        shape({"Planet": {"id": "2-1"}}, kind="list").own,
+        shape({"Planet": {"id": "2-1"}}, kind="list").main,
+    )
+
+
+def test_rows_may_be_of_any_mapping():
+    """Rows of other classes have their own ids, and pydantic's too."""
+
+    class Row(pydantic.BaseModel):
+        id: str
+
+    rows = [collections.OrderedDict(id="2-1"), collections.UserDict(id="2-2"), Row(id="2-3")]
+
+    assert {"2-1", "2-2", "2-3"} == shape({"rows": rows}).own
+
+
+def test_a_cyclic_payload_is_described():
+    """Envelopes are followed three levels only, so a cycle cannot hold the description up."""
+    payload = {}
+    payload["a"] = {"b": payload}
+    rows = [PLANETS[0]]
+    rows.append(rows)
+
+    assert "query" == shape(payload).kind
+    assert "list" == shape({"rows": rows}).kind
+
+
+def test_a_payload_of_many_members_is_data_not_an_envelope():
+    """Only an envelope's few members are looked into for the entity."""
+    many = {f"k{number}": {"x": number} for number in range(16)}
+
+    assert None is shape({**many, "last": {"id": "1-1"}}).main
+    assert "1-1" == shape({**dict(list(many.items())[:15]), "last": {"id": "1-1"}}).main
+
+
+@given(strategies.list_payloads(min_size=1))
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+def test_own_ids_of_a_page_are_its_rows(planted):
+    """On every list page exactly the rows' ids are own."""
+    described = shape(planted.payload)
+
+    assert "list" == described.kind
+    assert [str(own) for own in planted.own_ids] == [described.holder(row) for row in range(len(planted.own_ids))]
+    assert {str(own) for own in planted.own_ids} == described.own
+
+
+@given(strategies.payloads())
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+def test_a_query_is_about_its_subject(planted):
+    """Every payload about an entity is a query with that entity's id."""
+    described = shape(planted.payload)
+
+    assert "query" == described.kind
+    assert (None if planted.subject is None else str(planted.subject)) == described.main

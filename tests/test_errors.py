@@ -1,0 +1,149 @@
+"""The errors: their tree, what they carry, and that they survive a journey."""
+
+import copy
+import inspect
+import pickle
+import re
+
+import pytest
+
+from mama_structs import errors
+from mama_structs.errors import MamaStructsError
+
+CLASSES = {
+    name: value
+    for name, value in vars(errors).items()
+    if inspect.isclass(value) and issubclass(value, MamaStructsError)
+}
+
+EXAMPLES = {
+    "MamaStructsError": lambda: MamaStructsError("what", hint="do"),
+    "InvalidArgument": lambda: errors.InvalidArgument("what", hint="do"),
+    "InvalidSetting": lambda: errors.InvalidSetting("what", name="x", hint="do"),
+    "StructsError": lambda: errors.StructsError("what", hint="do"),
+    "EntityNotFound": lambda: errors.EntityNotFound("1-1", hint="do"),
+    "RateLimited": lambda: errors.RateLimited("what", retry_after=3.0, hint="do"),
+    "StructsAPIError": lambda: errors.StructsAPIError("what", status=500, code=13, message="boom", hint="do"),
+    "MalformedResponse": lambda: errors.MalformedResponse("what", path="$.Player", hint="do"),
+    "ResponseTooLarge": lambda: errors.ResponseTooLarge(10, hint="do"),
+    "StructsUnreachable": lambda: errors.StructsUnreachable("what", hint="do"),
+    "QueryTimeout": lambda: errors.QueryTimeout("what", seconds=2.0, hint="do"),
+    "UnknownTool": lambda: errors.UnknownTool("fly", hint="do"),
+    "StoreError": lambda: errors.StoreError("what", hint="do"),
+    "StoreReadOnly": lambda: errors.StoreReadOnly("what", hint="do"),
+    "NoSession": lambda: errors.NoSession("what", hint="do"),
+    "SessionClosed": lambda: errors.SessionClosed("what", hint="do"),
+    "WrongLoop": lambda: errors.WrongLoop("what", hint="do"),
+}
+
+
+def drawn_tree():
+    """Read the tree of the module's docstring: name, parent, builtin base, attributes."""
+    tree, path = {}, []
+    for line in errors.__doc__.splitlines():
+        drawn = re.fullmatch(r"    ([│ ├└─]*)(\w+)(?: \((\w+)\))?(.*)", line)
+        if drawn is None or drawn[2] not in CLASSES:
+            continue
+        depth = len(drawn[1]) // 3
+        path = [*path[:depth], drawn[2]]
+        tree[drawn[2]] = (path[-2] if depth else None, drawn[3], re.findall(r"\.(\w+)", drawn[4].split("such as")[0]))
+    return tree
+
+
+TREE = drawn_tree()
+
+
+def test_the_docstring_draws_every_error():
+    """The tree in the docstring holds every error there is, and this test has an example of each."""
+    assert sorted(CLASSES) == sorted(TREE)
+    assert sorted(CLASSES) == sorted(EXAMPLES)
+
+
+@pytest.mark.parametrize("name", TREE)
+def test_each_error_stands_where_the_tree_says(name):
+    """Parent and builtin base are as drawn, and the drawn attributes are there."""
+    parent, builtin, attributes = TREE[name]
+    bases = [base.__name__ for base in CLASSES[name].__bases__]
+    error = EXAMPLES[name]()
+
+    assert [base for base in (parent or "Exception", builtin) if base] == bases
+    assert all(getattr(error, attribute) is not None for attribute in attributes)
+    assert isinstance(error, MamaStructsError)
+
+
+def same(first, second):
+    return (type(first), str(first), first.args, vars(first)) == (type(second), str(second), second.args, vars(second))
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_error_can_be_pickled(name, protocol):
+    """An error that comes back from another process says and carries the same."""
+    error = EXAMPLES[name]()
+    error.add_note("seen twice")
+    again = pickle.loads(pickle.dumps(error, protocol))
+
+    assert same(error, again)
+    assert ["seen twice"] == again.__notes__
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_error_can_be_copied(name):
+    """Copies say and carry the same, and are independent."""
+    error = EXAMPLES[name]()
+    copies = [copy.copy(error), copy.deepcopy(error), copy.copy(copy.copy(error))]
+    copies[0].hint = "another"
+
+    assert all(same(error, one) for one in copies[1:])
+    assert "do" == error.hint
+
+
+def test_an_error_of_a_hosts_own_can_be_pickled_too():
+    """A child with arguments of its own needs nothing more."""
+    again = pickle.loads(pickle.dumps(HostError("x", [1, 2])))
+
+    assert ([1, 2], "x of 2") == (again.parts, str(again))
+
+
+class HostError(errors.StructsError):
+    def __init__(self, what, parts):
+        super().__init__(f"{what} of {len(parts)}")
+        self.parts = parts
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_text_ends_with_what_to_do(name):
+    """`str()` is the message with the hint in brackets, and without a hint the message alone."""
+    error = EXAMPLES[name]()
+    text = str(error)
+    error.hint = None
+
+    assert f"{error} (do)" == text
+    assert "None" not in str(error)
+    assert "do" == EXAMPLES[name]().hint
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("EntityNotFound", "no entity has the id 1-1 (do)"),
+        ("MalformedResponse", "$.Player: what (do)"),
+        ("ResponseTooLarge", "the answer is larger than 10 bytes (do)"),
+        ("UnknownTool", "there is no tool named 'fly' (do)"),
+        ("StoreReadOnly", "what (do)"),
+        ("QueryTimeout", "what (do)"),
+    ],
+)
+def test_messages_are_for_people(name, text):
+    """Messages name what they are about, without a builtin's decoration."""
+    assert text == str(EXAMPLES[name]())
+
+
+def test_optional_data_has_plain_defaults():
+    """What a node does not say is None, and a malformed answer without a place is malformed at its root."""
+    error = errors.StructsAPIError("x", status=500)
+
+    assert None is errors.RateLimited("x").retry_after
+    assert (500, None, None) == (error.status, error.code, error.message)
+    assert "$" == errors.MalformedResponse("x").path
+    assert None is MamaStructsError("x").hint

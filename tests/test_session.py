@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import os
+import stat
+import warnings
+from typing import Any
+
+import pytest
+
+from mama_structs import Session, Settings, Source, with_references
+from mama_structs.errors import (
+    EntityNotFound,
+    InvalidArgument,
+    NoSession,
+    SessionClosed,
+    StoreError,
+    StoreReadOnly,
+    UnknownTool,
+    WrongLoop,
+)
+from mama_structs.references.schemes import IdScheme
+from mama_structs.settings import ReferenceSettings
+from mama_structs.testing.fake_source import FakeSource
+
+GUILD = {"0-1": {"id": "0-1", "name": "Orbital"}}
+
+
+@with_references
+async def tool() -> dict[str, Any]:
+    return {"guildId": "0-1"}
+
+
+async def guild_name():
+    return (await tool(include_references=True))["references"]["0-1"].get("name")
+
+
+def session_on(entities=None, **more):
+    return Session.open(sources=[FakeSource(GUILD if entities is None else entities)], **more)
+
+
+class TestOpening:
+    async def test_it_can_be_entered(self):
+        async with session_on() as session:
+            assert session.is_open
+        assert not session.is_open
+        assert "closed" in repr(session)
+
+    async def test_it_can_be_awaited(self):
+        opening = session_on()
+        session = await opening
+
+        assert session is await opening
+        assert session.is_open
+        await session.close()
+        await session.close()
+
+    async def test_an_awaited_session_can_be_entered(self):
+        session = await session_on()
+        async with session as entered:
+            assert session is entered
+        assert not session.is_open
+
+    async def test_its_directory_is_made_for_its_owner_only(self, tmp_path):
+        async with Session.open(tmp_path / "a" / "agent.mama") as session:
+            assert 0o700 == stat.S_IMODE(os.stat(session.location).st_mode)
+            assert "agent.mama" in repr(session)
+        async with Session.open(str(tmp_path / "a" / "agent.mama")):
+            pass
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"location": ""}, "location must be a directory"),
+            ({"location": 7}, "location must be a directory"),
+            ({"location": "postgresql://localhost/x"}, "not supported yet"),
+            ({"location": __file__}, "is a file"),
+            ({"structs": 7}, "structs must be a URL"),
+            ({"structs": "ftp://localhost"}, "http"),
+            ({"sources": [7]}, "a source must have a scheme"),
+            ({"sources": "http://localhost"}, "sources must be a list"),
+            ({"sources": FakeSource()}, "sources must be a list"),
+            ({"settings": {"references": 1}}, "settings must be Settings"),
+        ],
+    )
+    def test_wrong_arguments_raise_at_once(self, arguments, message):
+        """Before anything is opened, and without awaiting."""
+        with pytest.raises(InvalidArgument, match=message):
+            Session.open(**arguments)
+
+    async def test_a_directory_that_cannot_be_made_is_a_typed_error(self, tmp_path, monkeypatch):
+        def refuse(*args, **kwargs):
+            raise error
+
+        monkeypatch.setattr("pathlib.Path.mkdir", refuse)
+        for error, expected in ((PermissionError(13, "no"), StoreReadOnly), (OSError(28, "full"), StoreError)):
+            with pytest.raises(expected, match="cannot be made"):
+                await Session.open(tmp_path / "x")
+
+    async def test_a_forgotten_session_is_named(self):
+        session = await session_on()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            del session
+            gc.collect()
+
+        assert ["<Session, 0 tools> was never closed"] == [str(warning.message) for warning in caught]
+
+
+class TestTools:
+    async def test_the_chains_tools_are_there_when_a_chain_is(self):
+        class Chain:
+            async def fetch(self, entity_id):
+                return {"Guild": GUILD[entity_id]}
+
+        async with Session.open(structs=Chain()) as session:
+            assert 10 == len(session.tools)
+            assert {"Guild": GUILD["0-1"]} == await session.call("structs_query_guild", {"guild_id": "0-1"})
+
+    async def test_a_hosts_tool_is_called_by_name_with_checked_arguments(self):
+        async with session_on() as session:
+
+            @session.with_references
+            async def count(number: int) -> dict[str, Any]:
+                """Count."""
+                return {"number": number, "guildId": "0-1"}
+
+            session.tools.add(count)
+
+            assert {"number": 3, "guildId": "0-1"} == await session.call("count", {"number": 3})
+            result = await session.call("count", {"number": 3, "include_references": True})
+            assert "Orbital" == result["references"]["0-1"]["name"]
+            with pytest.raises(InvalidArgument, match="number"):
+                await session.call("count", {"number": "3"})
+            with pytest.raises(InvalidArgument, match="reference_depth"):
+                await session.call("count", {"number": 3, "reference_depth": 5})
+            with pytest.raises(UnknownTool, match="count"):
+                await session.call("cuont")
+
+    async def test_settings_reach_the_resolver(self):
+        settings = Settings(references=ReferenceSettings(enabled=False))
+        async with session_on(settings=settings) as session:
+            assert {"guildId": "0-1"} == await session.with_references(tool.__wrapped__)(include_references=True)
+            assert not session.resolver.settings.enabled
+
+    async def test_two_schemes_live_side_by_side(self):
+        scheme = IdScheme(name="issues", pattern=r"([A-Z]+)-\d+", type_of={"ABC": "issue"})
+
+        async def fetch_many(ids):
+            return {key: {"title": key} if key != "ABC-2" else EntityNotFound(key) for key in ids}
+
+        sources = [FakeSource(GUILD), Source(scheme, fetch_many=fetch_many)]
+        async with Session.open(sources=sources) as session:
+            enriched = await session.resolver.enrich({"guildId": "0-1", "fixes": ["ABC-1", "ABC-2", "XYZ-1"]})
+
+        assert ["0-1", "ABC-1", "ABC-2"] == list(enriched["references"])
+        assert ["guild", "issue", "issue"] == [e["reference_type"] for e in enriched["references"].values()]
+
+
+class TestWhichSession:
+    async def test_the_one_entered_here(self):
+        async with session_on() as outer, session_on({"0-1": {"id": "0-1", "name": "Inner"}}) as inner:
+            assert "Inner" == await guild_name()
+            await inner.close()
+            assert "Orbital" == await guild_name()
+            assert outer.is_open
+
+    async def test_tasks_of_the_context_see_it(self):
+        async with session_on(), session_on({}):
+            failed = (await asyncio.create_task(tool(include_references=True)))["references"]["0-1"]
+            assert "Entity not found" == failed["error"]
+
+    async def test_else_the_only_open_one_of_the_process(self):
+        """As in a notebook, where each cell runs in a context of its own."""
+        opened = []
+
+        async def first_cell():
+            opened.append(await session_on())
+
+        await asyncio.create_task(first_cell(), context=contextvars.Context())
+        assert "Orbital" == await asyncio.create_task(guild_name(), context=contextvars.Context())
+        await asyncio.create_task(opened[0].close(), context=contextvars.Context())
+
+        with pytest.raises(NoSession, match="no session is open"):
+            await tool(include_references=True)
+
+    async def test_a_session_entered_and_left_in_different_cells_is_gone(self):
+        session = await session_on()
+        await asyncio.create_task(session.__aenter__(), context=contextvars.Context())
+        assert "Orbital" == await guild_name()
+        await asyncio.create_task(session.__aexit__(None, None, None), context=contextvars.Context())
+
+        with pytest.raises(NoSession):
+            await tool(include_references=True)
+
+    async def test_of_several_none_is_guessed(self):
+        first, second = await session_on(), await session_on()
+
+        with pytest.raises(NoSession, match="2 sessions are open and none was entered here"):
+            await tool(include_references=True)
+        await first.close()
+        assert "Orbital" == await guild_name()
+        await second.close()
+
+    def test_a_session_whose_loop_is_gone_does_not_count(self):
+        async def forget():
+            return await session_on()
+
+        forgotten = asyncio.run(forget())
+
+        async def now():
+            async with session_on({"0-1": {"name": "Now"}}) as session:
+                pass
+            session = await session_on({"0-1": {"name": "Now"}})
+            name = await guild_name()
+            await session.close()
+            return name
+
+        assert "Now" == asyncio.run(now())
+        assert not forgotten.is_open
+        forgotten._closed = True
+
+
+async def test_a_closed_session_says_so():
+    session = await session_on()
+    await session.close()
+
+    with pytest.raises(SessionClosed):
+        await session.call("anything")
+    with pytest.raises(SessionClosed):
+        async with session:
+            pass
+
+
+def test_another_loop_gets_a_typed_error():
+    async def opened():
+        return await session_on()
+
+    async def use():
+        with pytest.raises(WrongLoop):
+            await session.call("anything")
+        with pytest.raises(WrongLoop):
+            await session.close()
+
+    session = asyncio.run(opened())
+    asyncio.run(use())
+    session._closed = True
+
+
+def test_a_forked_child_gets_a_typed_error():
+    async def run():
+        async with session_on() as session:
+            pid = os.fork()
+            if pid == 0:
+                code = 1
+                try:
+                    session._check()
+                except WrongLoop:
+                    code = 0 if not session.is_open else 2
+                finally:
+                    os._exit(code)
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        assert 0 == asyncio.run(run())

@@ -1,0 +1,197 @@
+"""Settings: every bound, the environment, and what they look like."""
+
+import sys
+import typing
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs.errors import InvalidArgument, InvalidSetting
+from mama_structs.settings import ReferenceSettings, Settings
+
+FIELDS = [field.name for field in attrs.fields(ReferenceSettings)]
+
+
+def test_defaults_are_those_of_the_design():
+    """Five queries at once, two seconds each, thirty seconds of cache."""
+    settings = ReferenceSettings()
+
+    assert (True, 5, 2.0, 30.0, "ttl") == (
+        settings.enabled, settings.max_parallel_queries, settings.query_timeout, settings.cache_ttl, settings.cache_until,
+    )  # fmt: skip
+    assert settings == Settings().references
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("enabled", value) for value in (0, 1, None, "true")),
+        *(("max_parallel_queries", value) for value in (0, -1, True, 1.0, "5", None, float("inf"))),
+        *(("query_timeout", value) for value in (0, 0.0, -1, True, "2", None, float("nan"), float("inf"), 10**400)),
+        *(("cache_ttl", value) for value in (-0.001, True, "30", None, float("nan"), float("inf"), 10**400)),
+        *(("not_found_ttl", value) for value in (-1, False, "5", None, float("nan"), -float("inf"))),
+        *(("cache_until", value) for value in ("height", "TTL", "", None, True, [])),
+        *(("cache_entries", value) for value in (-1, True, 0.5, "1", None)),
+        *(("cache_bytes", value) for value in (-1, False, 0.5, "1", None)),
+    ],
+    ids=lambda value: value if value in FIELDS else type(value).__name__,
+)
+def test_a_value_that_breaks_its_rule_is_refused_by_name(name, value):
+    """The error names the class, the setting and the value, also as an attribute."""
+    with pytest.raises(InvalidSetting) as caught:
+        ReferenceSettings(**{name: value})
+
+    assert f"ReferenceSettings.{name}" == caught.value.name
+    assert caught.value.name in str(caught.value)
+    assert isinstance(caught.value, InvalidArgument)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("enabled", False), ("max_parallel_queries", 1), ("query_timeout", 1e-9), ("query_timeout", sys.float_info.max), ("cache_ttl", 0),
+        ("cache_ttl", 1), ("not_found_ttl", 0.0), ("cache_until", "block"), ("cache_entries", 0), ("cache_bytes", 0), ("cache_bytes", 2**70),
+    ],
+)  # fmt: skip
+def test_the_bounds_themselves_are_allowed(name, value):
+    """Each rule allows its own ends."""
+    assert value == getattr(ReferenceSettings(**{name: value}), name)
+
+
+@pytest.mark.parametrize("value", [None, {}, {"cache_ttl": 5}, ReferenceSettings, Settings()])
+def test_a_section_must_be_of_its_class(value):
+    """A mapping is no section: it would go unchecked."""
+    with pytest.raises(InvalidSetting, match=r"Settings\.references must be a ReferenceSettings"):
+        Settings(references=value)
+
+
+def test_settings_are_frozen_and_by_name_only():
+    """Settings are values, and no order of theirs has to be known."""
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        Settings().references = ReferenceSettings()
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        ReferenceSettings().cache_ttl = 1
+    with pytest.raises(TypeError):
+        ReferenceSettings(False)
+    with pytest.raises(TypeError):
+        Settings(ReferenceSettings())
+
+
+SETTINGS = st.builds(
+    ReferenceSettings,
+    enabled=st.booleans(),
+    max_parallel_queries=st.integers(min_value=1),
+    query_timeout=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
+    cache_ttl=st.floats(min_value=0, allow_infinity=False),
+    cache_until=st.sampled_from(["ttl", "block"]),
+    cache_entries=st.integers(min_value=0),
+    cache_bytes=st.integers(min_value=0),
+    not_found_ttl=st.floats(min_value=0, allow_infinity=False),
+).map(lambda references: Settings(references=references))
+
+
+@given(SETTINGS)
+def test_the_repr_can_be_pasted_back(settings):
+    """The repr makes equal settings again."""
+    assert settings == eval(repr(settings))
+
+
+@given(SETTINGS, st.sampled_from(["{}", " {}", "{}\n", "\t{} "]))
+def test_the_environment_can_say_every_setting(settings, form):
+    """Each setting has a variable, whose text may have space around it; others' variables are left alone."""
+    environ = {
+        f"MAMA_STRUCTS_REFERENCES_{name.upper()}": form.format(getattr(settings.references, name)) for name in FIELDS
+    }
+
+    assert settings == Settings.from_env({**environ, "PATH": "/bin", "REFERENCES_CACHE_TTL": "x"})
+
+
+def test_an_empty_environment_gives_the_defaults(monkeypatch):
+    """Without variables the defaults hold; the process's own environment is read when none is given."""
+    assert Settings() == Settings.from_env({})
+    monkeypatch.setenv("MAMA_STRUCTS_REFERENCES_CACHE_TTL", "7.5")
+    assert 7.5 == Settings.from_env().references.cache_ttl
+    assert 30.0 == Settings.from_env({}).references.cache_ttl
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1", True),
+        ("true", True),
+        ("TRUE", True),
+        ("Yes", True),
+        ("on", True),
+        ("0", False),
+        ("false", False),
+        ("No", False),
+        ("OFF", False),
+    ],
+)
+def test_yes_and_no_have_several_words(text, value):
+    """The usual words for true and false are understood, in any case."""
+    assert value is Settings.from_env({"MAMA_STRUCTS_REFERENCES_ENABLED": text}).references.enabled
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("ENABLED", "maybe", "true or false"),
+        ("ENABLED", "", "true or false"),
+        ("MAX_PARALLEL_QUERIES", "five", "a whole number"),
+        ("MAX_PARALLEL_QUERIES", "5.0", "a whole number"),
+        ("MAX_PARALLEL_QUERIES", "", "a whole number"),
+        ("CACHE_BYTES", "9" * 5000, "a whole number"),
+        ("QUERY_TIMEOUT", "2s", "a number"),
+        ("QUERY_TIMEOUT", "", "a number"),
+        ("CACHE_TTL", "1,5", "a number"),
+    ],
+)
+def test_a_text_that_says_nothing_is_refused_with_its_variable(name, text, words):
+    """The error names the variable, what was expected, and the text."""
+    variable = f"MAMA_STRUCTS_REFERENCES_{name}"
+    with pytest.raises(InvalidSetting, match=f"{variable} must be {words}") as caught:
+        Settings.from_env({variable: text})
+
+    assert variable == caught.value.name
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("MAX_PARALLEL_QUERIES", "0"),
+        ("QUERY_TIMEOUT", "nan"),
+        ("CACHE_TTL", "inf"),
+        ("CACHE_TTL", "-1"),
+        ("CACHE_UNTIL", "BLOCK"),
+        ("CACHE_UNTIL", ""),
+    ],
+)
+def test_a_value_from_the_environment_obeys_the_rules(name, text):
+    """What breaks a rule is refused, and a note says that it came from the environment."""
+    variable = f"MAMA_STRUCTS_REFERENCES_{name}"
+    with pytest.raises(InvalidSetting) as caught:
+        Settings.from_env({variable: text, "MAMA_STRUCTS_REFERENCES_ENABLED": "1"})
+
+    assert f"ReferenceSettings.{name.lower()}" == caught.value.name
+    assert [
+        f"read from the environment: MAMA_STRUCTS_REFERENCES_{min('ENABLED', name)}, MAMA_STRUCTS_REFERENCES_{max('ENABLED', name)}"
+    ] == (caught.value.__notes__)
+
+
+def test_a_misspelt_setting_is_refused_with_the_known_ones():
+    """A variable of a section that names no setting is a mistake, not something to ignore."""
+    with pytest.raises(InvalidSetting, match="names no setting") as caught:
+        Settings.from_env({"MAMA_STRUCTS_REFERENCES_CACHE_TLL": "5"})
+
+    assert "MAMA_STRUCTS_REFERENCES_CACHE_TLL" == caught.value.name
+    assert "MAMA_STRUCTS_REFERENCES_CACHE_TTL" in caught.value.hint
+
+
+def test_every_setting_is_documented():
+    """The docstring has a line for each setting, and type hints resolve."""
+    assert [name for name in FIELDS if f"{name}: " not in ReferenceSettings.__doc__] == []
+    assert set(FIELDS) == set(typing.get_type_hints(ReferenceSettings))
