@@ -119,10 +119,16 @@ class Settings:
             environ: The variables; ``os.environ`` by default.
 
         Raises:
-            InvalidSetting: A value breaks its rule, or a ``MAMA_STRUCTS_`` variable of a section names no setting.
+            InvalidSetting: A value breaks its rule, or a variable that begins with ``MAMA_STRUCTS_`` names no setting.
 
         """
         environ = os.environ if environ is None else environ
+        prefixes = tuple(f"{_PREFIX}{field.name.upper()}_" for field in attrs.fields(cls))
+        for variable in environ:
+            if variable.startswith(_PREFIX) and not variable.startswith(prefixes):
+                raise InvalidSetting(
+                    f"{variable} names no setting", name=variable, hint=f"names begin with {', '.join(prefixes)}"
+                )
         sections = {
             field.name: _section_from_env(field.name, field.default.factory, environ) for field in attrs.fields(cls)
         }

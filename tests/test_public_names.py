@@ -185,7 +185,8 @@ def part_of(module):
 
 TOP = {"session", "testing", "cli", "demo", "__main__", "adapters", "notebook", "composition"}
 FORBIDDEN = {
-    "_lazy": {"errors", "settings", "loops", "references", "structs", "tools", *TOP},
+    "_lazy": {"plain", "errors", "settings", "loops", "references", "structs", "tools", *TOP},
+    "plain": {"errors", "settings", "loops", "references", "structs", "tools", *TOP},
     "errors": {"_lazy", "settings", "loops", "references", "structs", "tools", *TOP},
     "settings": {"loops", "references", "structs", "tools", *TOP},
     "loops": {"settings", "references", "structs", "tools", *TOP},

@@ -45,7 +45,7 @@ class Run:
         facts: What it found out.
         upstream_queries: Queries that the node was asked, as the session counted them.
         asked: The paths that the bundled node was asked for; None with a node that cannot tell.
-        from_cache: References that the session's cache answered.
+        from_cache: Answers that the session's cache gave.
         seconds: From the first call to the last answer.
 
     """

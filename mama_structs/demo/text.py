@@ -71,7 +71,7 @@ def notes(story: Story) -> Iterator[str]:
     """Yield what the table does not say by itself, the price included."""
     without, at_once, repeat, alone = story.without, story.with_references, story.repeat, story.player_only
     yield (
-        f"The same again, while answers are kept: {repeat.from_cache} references came from the cache, "
+        f"The same again, while answers are kept: {repeat.from_cache} answers came from the cache, "
         f"and the node was asked for {_asked(repeat)}."
     )
     yield (
@@ -97,9 +97,9 @@ def _milliseconds(seconds: float) -> str:
 
 
 def _asked(run: Run) -> str:
-    if run.asked is None:
-        return f"the list page only ({run.upstream_queries} query)"
-    return f"the list page only ({', '.join(f'GET {path}' for path in run.asked)})"
+    if not run.upstream_queries:
+        return "nothing"
+    return ", ".join(f"GET {path}" for path in run.asked) if run.asked else f"{run.upstream_queries} answers"
 
 
 def _further_calls(run: Run) -> int:

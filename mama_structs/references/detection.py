@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
@@ -177,8 +178,13 @@ class _Kinds:
         self.known: dict[str, Kind | Literal[False]] = {}
         self._matchers = [(scheme.pattern.fullmatch, _kinds_of(scheme)) for scheme in schemes]
 
-    def decide(self, text: str) -> Kind | Literal[False]:
-        """Return the kind of *text*, False when it is no id."""
+        self.decide: Callable[[str], Kind | Literal[False]] = self._decide
+        """Return the kind of a text, False when it is no id."""
+        fullmatch, kinds = self._matchers[0] if len(self._matchers) == 1 else (None, None)
+        if fullmatch is not None and isinstance(kinds, dict):
+            self.decide = _decide_by_group(fullmatch, kinds, self.known)
+
+    def _decide(self, text: str) -> Kind | Literal[False]:
         if len(text) > MAX_ID_LENGTH:
             return False
         for fullmatch, kinds in self._matchers:
@@ -195,6 +201,20 @@ class _Kinds:
         """Stay small: the next payload is more likely to repeat itself than this one."""
         if len(self.known) > _REMEMBERED:
             self.known.clear()
+
+
+def _decide_by_group(
+    fullmatch: Callable[[str], re.Match[str] | None], kinds: Mapping[str, Kind], known: dict[str, Kind | Literal[False]]
+) -> Callable[[str], Kind | Literal[False]]:
+    """Return `_Kinds.decide` for a single scheme with a mapping: a first walk asks it for every string."""
+    kind_of = kinds.get
+
+    def decide(text: str) -> Kind | Literal[False]:
+        matched = fullmatch(text) if len(text) <= MAX_ID_LENGTH else None
+        kind = known[text] = False if matched is None else kind_of(matched[1]) or False
+        return kind
+
+    return decide
 
 
 class Detector:

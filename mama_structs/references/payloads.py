@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 from array import array
 from collections import UserString
@@ -14,6 +13,7 @@ from typing import Any, Final
 import attrs
 
 from mama_structs.errors import MalformedResponse
+from mama_structs.plain import written
 
 # Deeper answers of a source are not data but an attack on recursive readers.
 MAX_ANSWER_DEPTH: Final = 100
@@ -25,34 +25,49 @@ SCALARS: Final = frozenset({int, float, bool, type(None), str, bytes})
 _ATOMS: Final = (bytes, bytearray, memoryview, range, array, UserString)
 
 
-@functools.singledispatch
 def unstructure(value: object) -> Any:
     """
     Return plain data for a model: attrs, dataclass and pydantic objects become a dict, others stay as they are.
 
-    One level only: values are not followed.
-    Register a type here to say how it is written; an id's type returns its text.
+    One level only: values are not followed, and two calls give the same ones.
     """
-    if isinstance(value, type):
-        return value
+    plain = written(value)
+    if plain is not value or isinstance(value, type):
+        return plain
     kind: Any = type(value)
     if attrs.has(kind):
         return {field.name: getattr(value, field.name) for field in attrs.fields(kind)}
     if dataclasses.is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    dump = getattr(kind, "model_dump", None)
-    try:
-        return dump(value, mode="json") if callable(dump) else value
-    except Exception:  # noqa: BLE001 - a model with a cycle, or with a value that pydantic cannot write
+    if not _is_pydantic(kind):
         return value
+    fields = {name: getattr(value, name) for name in kind.model_fields}
+    return fields["root"] if getattr(kind, "__pydantic_root_model__", False) else fields
 
 
-def as_mapping(result: object) -> Mapping[str, Any] | None:
-    """Return a tool's result as a mapping, None when it is no mapping and cannot be seen as one."""
+def _is_pydantic(kind: Any) -> bool:
+    return callable(getattr(kind, "model_dump", None)) and hasattr(kind, "model_fields")
+
+
+def as_mapping(value: object) -> Mapping[str, Any] | None:
+    """Return *value* as a mapping, None when it is no mapping and cannot be seen as one; one level only."""
+    if isinstance(value, Mapping):
+        return value
+    plain = unstructure(value)
+    return plain if isinstance(plain, Mapping) else None
+
+
+def as_payload(result: object) -> Mapping[str, Any] | None:
+    """Return a tool's result as a mapping: a mapping itself, or a model with all that it holds as plain data."""
     if isinstance(result, Mapping):
         return result
-    plain = unstructure(result)
-    return plain if isinstance(plain, Mapping) else None
+    if as_mapping(result) is None:
+        return None
+    kind: Any = type(result)
+    try:
+        return own_copy(kind.model_dump(result, mode="json") if _is_pydantic(kind) else result)
+    except Exception:  # noqa: BLE001 - a model with a cycle, or with a value that pydantic cannot write
+        return as_mapping(result)
 
 
 def plain_of(value: object) -> str | Mapping[Any, Any] | Sequence[Any] | None:

@@ -19,7 +19,7 @@ from mama_structs.references.detection import Detector, Found, Scan
 from mama_structs.references.failures import Failure, past_deadline, unknown_id
 from mama_structs.references.flights import Flights, Outcome
 from mama_structs.references.options import ReferenceOptions, Scope
-from mama_structs.references.payloads import as_mapping, copy_plain, json_size
+from mama_structs.references.payloads import as_payload, copy_plain, json_size
 from mama_structs.references.planning import BYTES, Plan, plan_level
 from mama_structs.references.schemes import EntitySource, Fetch, IdScheme
 from mama_structs.references.section import Meta, Origin, References, failure, is_failed, is_section, success
@@ -98,7 +98,7 @@ class Resolver:
 
         """
         options = self._checked(options)
-        mapping = as_mapping(payload)
+        mapping = as_payload(payload)
         if mapping is None or not options.wanted:
             return []
         shape = describe(mapping, self._detector, kind=kind, subject=subject)
@@ -213,7 +213,7 @@ class Resolver:
         if not self.settings.enabled or not options.wanted:
             return payload
         self._open()
-        mapping = as_mapping(payload)
+        mapping = as_payload(payload)
         if mapping is None or (SECTION in mapping and not is_section(mapping[SECTION])):
             self._warn_untouched(payload, mapping)
             return payload

@@ -70,7 +70,7 @@ def describe(
         own = _own_id(payload, detector, _ENVELOPES)
         shown: PayloadKind = "list" if kind == "list" else "query"
         return Shape(shown, None, _without_none(own, subject), own if subject is None else subject)
-    ids = tuple(_own_id(row, detector, _ENVELOPES) for row in rows)
+    ids = tuple(_own_id(row, detector, _ENVELOPES, is_row=True) for row in rows)
     return Shape("list", rows, _without_none(*ids, subject), subject, ids)
 
 
@@ -78,17 +78,25 @@ def _without_none(*ids: str | None) -> frozenset[str]:
     return frozenset(entity_id for entity_id in ids if entity_id is not None)
 
 
-def _own_id(value: object, detector: Detector, envelopes: int) -> str | None:
-    """Return the id of the entity that *value* is, or that stands in its envelope."""
+def _own_id(value: object, detector: Detector, envelopes: int, *, is_row: bool = False) -> str | None:
+    """
+    Return the id of the entity that *value* is, or that stands in its envelope.
+
+    What says its own id in another form is no envelope; nor is a row that itself names ids:
+    what stands below is then related to it.
+    """
     mapping = value if type(value) is dict else as_mapping(value)
     if mapping is None:
         return None
     if (own := _held_id(mapping, detector)) is not None:
         return own
-    if envelopes:
-        for _, member in itertools.islice(_members(mapping, detector), _ENVELOPE_MEMBERS):
-            if (found := _own_id(member, detector, envelopes - 1)) is not None:
-                return found
+    if not envelopes or any(mapping.get(field) is not None for field in detector.own_fields):
+        return None
+    if is_row and any(detector.kind(member) is not None for member in mapping.values()):
+        return None
+    for _, member in itertools.islice(_members(mapping, detector), _ENVELOPE_MEMBERS):
+        if (found := _own_id(member, detector, envelopes - 1, is_row=is_row)) is not None:
+            return found
     return None
 
 
@@ -135,7 +143,8 @@ def _main_array(
         return None
     main = members[0]
     if isinstance(main, list | tuple):
-        is_list = not strict or any(_own_id(row, detector, _ENVELOPES) is not None for row in main[:_ENVELOPE_MEMBERS])
+        first = main[:_ENVELOPE_MEMBERS]
+        is_list = not strict or any(_own_id(row, detector, _ENVELOPES, is_row=True) is not None for row in first)
         return main if is_list else None
     inner = as_mapping(main)
     return _main_array(inner, detector, strict=strict, envelopes=envelopes - 1) if inner and envelopes else None

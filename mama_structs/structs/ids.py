@@ -13,7 +13,7 @@ from typing import Self
 import attrs
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.references.payloads import unstructure
+from mama_structs.plain import written
 
 MAX_INDEX = 2**64 - 1
 _TEXT = re.compile(r"(0|[1-9][0-9]?)-([1-9][0-9]{0,19})", re.ASCII)
@@ -110,4 +110,4 @@ class EntityId:
 
 
 # A tool may return models: an id in them is found like its text.
-unstructure.register(EntityId, str)
+written.register(EntityId, str)

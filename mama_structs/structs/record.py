@@ -6,6 +6,8 @@ from typing import Any
 
 import attrs
 
+from mama_structs.plain import written
+
 _WIRE = "wire"
 _OFF_WIRE = "off_wire"
 NUMBER = "number"
@@ -85,3 +87,11 @@ def _shown(value: Any) -> str:
 
 
 _BOOKKEEPING = frozenset(attribute.name for attribute in attrs.fields(Record))
+
+
+@written.register
+def _written(value: Record) -> Any:
+    # The converters are made from the records.
+    from mama_structs.structs.convert import unstructure  # noqa: PLC0415
+
+    return unstructure(value)

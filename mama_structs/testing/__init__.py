@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from mama_structs.testing._traffic import NodeRequest as NodeRequest
     from mama_structs.testing.clock import FakeClock as FakeClock
     from mama_structs.testing.fake_node import FakeNode as FakeNode
-    from mama_structs.testing.fake_node import run_fake_node as run_fake_node
     from mama_structs.testing.fake_source import FakeSource as FakeSource
     from mama_structs.testing.faults import Answer as Answer
     from mama_structs.testing.faults import Delivery as Delivery
@@ -35,7 +34,6 @@ _SOURCES = {
     "NodeRequest": "mama_structs.testing._traffic",
     "Oddities": "mama_structs.testing.world",
     "World": "mama_structs.testing.world",
-    "run_fake_node": "mama_structs.testing.fake_node",
 }
 
 __all__ = [
@@ -49,7 +47,6 @@ __all__ = [
     "NodeRequest",
     "Oddities",
     "World",
-    "run_fake_node",
 ]
 
 if not TYPE_CHECKING:  # A type checker that sees __getattr__ lets every misspelt name pass.

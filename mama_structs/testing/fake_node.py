@@ -321,29 +321,3 @@ class _LoopThread:
         finally:
             # Here and not in `__exit__`: the caller's own thread may be running a loop already.
             self._loop.close()
-
-
-async def run_fake_node(
-    *,
-    seed: int = 0,
-    players: int = 40,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    block_time: float | None = 6.0,
-    on_ready: Callable[[FakeNode], object] = lambda _: None,
-) -> None:
-    """
-    Serve a generated world until cancelled.
-
-    Args:
-        seed: The world's seed.
-        players: The world's size.
-        host: The address to listen on.
-        port: The port to listen on; 0 takes any that is free.
-        block_time: Seconds between blocks; None for a chain that stands still.
-        on_ready: Called with the node once it listens.
-
-    """
-    async with FakeNode.world(seed=seed, players=players, host=host, port=port, block_time=block_time) as node:
-        on_ready(node)
-        await asyncio.Event().wait()

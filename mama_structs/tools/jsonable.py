@@ -16,6 +16,7 @@ from typing import Any
 import attrs
 
 from mama_structs.errors import MamaStructsError
+from mama_structs.plain import written
 
 MAX_DEPTH = 100
 _BY_MSGSPEC = (
@@ -101,6 +102,9 @@ class _Walk:
     def _write_object(self, value: Any, kind: type) -> Any:
         if isinstance(value, type):
             raise self._no_form(value)
+        plain = written(value)
+        if plain is not value:
+            return self.write(plain)
         if callable(getattr(kind, "model_dump", None)):
             return self.write(self._dumped(value))
         if callable(getattr(kind, "tolist", None)):

@@ -14,15 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.errors import MalformedResponse
+from mama_structs.plain import written
 from mama_structs.references.payloads import (
     MAX_ANSWER_DEPTH,
     as_mapping,
+    as_payload,
     copy_plain,
     json_size,
     own_copy,
     plain_of,
-    unstructure,
 )
+from mama_structs.structs.attributes import Coin
 from mama_structs.structs.ids import EntityId
 
 JSON = st.recursive(
@@ -54,12 +56,21 @@ class Colour(enum.StrEnum):
 
 
 def test_models_become_mappings_one_level_deep():
-    """Attrs and dataclass objects give their fields as they are; pydantic writes its own."""
+    """Their fields as they are, the same objects each time, so that a row of a list can be recognised."""
     slots = [EntityId.parse("5-1")]
 
     assert {"id": "2-1", "slots": slots} == as_mapping(Planet("2-1", slots)) == as_mapping(Guild("2-1", slots))
     assert slots is as_mapping(Planet("2-1", slots))["slots"]
-    assert {"id": "9-1", "at": "2026-09-02"} == as_mapping(Fleet(id="9-1"))
+    assert {"id": "9-1", "at": dt.date(2026, 9, 2)} == as_mapping(Fleet(id="9-1"))
+
+
+def test_a_result_is_written_whole():
+    """A tool's result shall be data: pydantic writes itself, other models all that they hold."""
+    assert {"id": "9-1", "at": "2026-09-02"} == as_payload(Fleet(id="9-1"))
+    assert {"id": "2-1", "slots": ["5-1", {"id": "0-1", "slots": []}]} == as_payload(
+        Planet("2-1", [EntityId.parse("5-1"), Guild("0-1", [])])
+    )
+    assert None is as_payload([Planet("2-1", [])])
 
 
 def test_a_mapping_is_returned_itself():
@@ -77,29 +88,32 @@ def test_what_is_no_object_is_no_mapping(value):
     assert None is as_mapping(value)
 
 
-def test_a_pydantic_model_that_cannot_be_written_is_no_mapping():
-    """A model with a cycle, or with a value that JSON cannot hold, stays what it is instead of raising."""
+def test_a_model_that_cannot_be_written_whole_is_written_one_level_deep():
+    """A model with a cycle, or with a value that JSON cannot hold."""
 
     class Node(pydantic.BaseModel):
         child: object = None
 
-    cyclic, strange = Node(), Node(child=object())
+    cyclic, strange, deep = Node(), Node(child=object()), Planet("2-1", [])
     cyclic.child = cyclic
+    deep.slots.append(deep)
 
-    assert [None, None] == [as_mapping(cyclic), as_mapping(strange)]
-    assert cyclic is unstructure(cyclic)
+    assert cyclic is as_payload(cyclic)["child"]
+    assert strange.child is as_payload(strange)["child"]
+    assert deep.slots is as_payload(deep)["slots"]
 
 
 def test_a_registered_type_is_written_as_it_says():
-    """A host can say how its own class is written; an id's class gives its text."""
+    """An id's class gives its text, a model of the chain its JSON."""
 
     class Money:
         pass
 
-    unstructure.register(Money, lambda _: {"owner": "1-1"})
+    written.register(Money, lambda _: {"owner": "1-1"})
 
     assert {"owner": "1-1"} == as_mapping(Money())
     assert {"price": {"owner": "1-1"}, "id": "1-5"} == own_copy({"price": Money(), "id": EntityId.parse("1-5")})
+    assert {"denom": "ualpha", "amount": "7"} == as_payload(Coin(denom="ualpha", amount=7))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from mama_structs.references.detection import Detector
+from mama_structs.references.schemes import IdScheme
 from mama_structs.references.shape import describe
 from mama_structs.structs.ids import EntityId
 from mama_structs.structs.scheme import STRUCTS_SCHEME
@@ -213,3 +214,29 @@ def test_a_query_is_about_its_subject(planted):
 
     assert "query" == described.kind
     assert (None if planted.subject is None else str(planted.subject)) == described.main
+
+
+def test_what_a_row_is_related_to_is_not_the_row_itself():
+    """A row that names ids, or has an id of another system, is no envelope of what it holds."""
+    rows = [{"player_id": "1-1", "guild": {"id": "0-1"}}, {"id": "job-7", "planet": {"id": "2-1"}}, {"id": "1-5"}]
+
+    described = shape({"rows": rows})
+
+    assert "list" == described.kind
+    assert {"1-5"} == described.own
+
+
+def test_a_payload_with_an_id_of_another_system_is_not_about_what_it_holds():
+    """A job that names a planet is not the planet."""
+    assert set() == describe({"id": "job-7", "planet": {"id": "2-1"}, "target": "2-1"}, DETECTOR).own
+    assert {"2-1"} == describe({"success": True, "data": {"id": "2-1"}}, DETECTOR).own
+
+
+def test_the_field_of_an_own_id_is_the_schemes():
+    """An issue tracker's issues hold theirs under key."""
+    scheme = IdScheme(name="issues", pattern=r"([A-Z]+)-\d+", type_of={"ABC": "issue"}, own={"key"})
+
+    described = describe({"issues": [{"key": "ABC-1", "id": "10"}, {"key": "ABC-2"}]}, Detector([scheme]))
+
+    assert "list" == described.kind
+    assert {"ABC-1", "ABC-2"} == described.own

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.testing import FakeNode, Fault, World, run_fake_node
+from mama_structs.testing import FakeNode, Fault, World
 
 
 def fake_node_threads():
@@ -194,41 +194,18 @@ def test_an_error_in_the_block_closes_the_node():
         read(url)
 
 
-async def test_run_fake_node_serves_until_cancelled():
-    """The command's function says when it listens, and stops cleanly."""
-    ready = asyncio.Future()
-    serving = asyncio.create_task(run_fake_node(seed=4, players=12, on_ready=ready.set_result))
-    node = await ready
-    async with aiohttp.ClientSession() as session, session.get(f"{node.url}/structs/player/1-11") as response:
-        assert 200 == response.status
-    serving.cancel()
-    await asyncio.wait([serving])
-
-    assert serving.cancelled()
-    with pytest.raises(InvalidArgument):
-        assert node.url
-
-
-async def test_run_fake_node_needs_no_callback():
-    """Nobody has to be told."""
-    serving = asyncio.create_task(run_fake_node(players=12))
-    await asyncio.sleep(0.05)
-    serving.cancel()
-    await asyncio.wait([serving])
-
-    assert serving.cancelled()
-
-
 def test_control_c_ends_a_serving_process_at_once():
-    """SIGINT stops the command's function, hung requests and all, without a word about tasks or sockets."""
+    """SIGINT stops a node, hung requests and all, without a word about tasks or sockets."""
     code = (
         "import asyncio\n"
-        "from mama_structs.testing import Fault, run_fake_node\n"
-        "def ready(node):\n"
-        "    node.faults.add(Fault.hung())\n"
-        "    print(node.url, flush=True)\n"
+        "from mama_structs.testing import FakeNode, Fault\n"
+        "async def serve():\n"
+        "    async with FakeNode.world(players=12) as node:\n"
+        "        node.faults.add(Fault.hung())\n"
+        "        print(node.url, flush=True)\n"
+        "        await asyncio.Event().wait()\n"
         "try:\n"
-        "    asyncio.run(run_fake_node(players=12, on_ready=ready))\n"
+        "    asyncio.run(serve())\n"
         "except KeyboardInterrupt:\n"
         "    print('stopped', flush=True)\n"
     )

@@ -1,0 +1,27 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("[!_]*.py")))
+def test_every_benchmark_runs(name, tmp_path):
+    """A tiny run prints a table and writes its figures, and nothing goes wrong in silence."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", FOLDER / f"{name}.py", "--quick", "--results", tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert 5 < len(done.stdout.splitlines())
+    written = json.loads((tmp_path / f"{name}.json").read_text(encoding="utf-8"))
+    assert name == written["benchmark"]
+    assert written["figures"]
+    assert {"python", "system", "cores"} == written["machine"].keys()

@@ -1,0 +1,261 @@
+import asyncio
+import contextlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+
+from mama_structs.cli import main
+from mama_structs.demo import scenario
+from mama_structs.testing import FakeNode, Fault
+
+VERSION = f"mama-structs {importlib.metadata.version('mama-structs')}"
+COMMAND = [sys.executable, "-m", "mama_structs"]
+
+
+def run(*arguments, **options):
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False, **options)
+
+
+@contextlib.contextmanager
+def running(*arguments):
+    process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def error_of(capsys):
+    """Return what stands on stderr, which must be one line, beside an empty stdout."""
+    captured = capsys.readouterr()
+    assert "" == captured.out
+    assert 1 == captured.err.count("\n")
+    assert captured.err.startswith("mama-structs: ")
+    return captured.err
+
+
+# The command
+
+
+def test_module_and_command_are_the_same():
+    """``python -m mama_structs`` is the command."""
+    done = run("--version")
+
+    assert (0, VERSION + "\n", "") == (done.returncode, done.stdout, done.stderr)
+
+
+def test_module_exits_with_the_code_of_main(monkeypatch, capsys):
+    """The exit code of ``python -m mama_structs`` is that of the command."""
+    monkeypatch.setattr(sys, "argv", ["mama-structs", "demo", "--base-url", "nowhere"])
+
+    with pytest.raises(SystemExit) as exited:
+        runpy.run_path(importlib.util.find_spec("mama_structs.__main__").origin, run_name="__main__")
+
+    assert 1 == exited.value.code
+    assert "base_url must begin with http:// or https://" in error_of(capsys)
+
+
+def test_nothing_heavy_loads_before_it_is_needed():
+    """The command itself loads neither aiohttp nor attrs."""
+    code = "import sys, mama_structs.cli; print({'aiohttp', 'attrs', 'cattrs', 'numpy'} & set(sys.modules))"
+
+    assert "set()" == subprocess.check_output([sys.executable, "-c", code], text=True).strip()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "the following arguments are required: COMMAND"),
+        (["dance"], "invalid choice: 'dance'"),
+        (["demo", "--players", "11"], "--players: must be 12 or more, got 11"),
+        (["demo", "--players", "many"], "--players: invalid whole_number value: 'many'"),
+        (["demo", "--latency", "-1"], "--latency: must be 0 or more, got -1"),
+        (["demo", "--player", "banana"], "--player: "),
+        (["demo", "--player", "2-1"], "--player: must be the id of a player, such as 1-11, got 2-1"),
+        (["demo", "--base-url", "http://localhost:1", "--seed", "2"], "--seed: not together with --base-url"),
+        (["fake-node", "--port", "70000"], "--port: must be from 0 to 65535, got 70000"),
+    ],
+)
+def test_wrong_usage(arguments, said, capsys):
+    """A wrong command line says what is wrong, beside the usage, and exits with 2."""
+    with pytest.raises(SystemExit) as exited:
+        main(arguments)
+
+    captured = capsys.readouterr()
+    assert 2 == exited.value.code
+    assert said in captured.err
+    assert captured.err.startswith("usage: mama-structs")
+
+
+# What goes wrong
+
+
+def test_no_node_there(unused_port, capsys):
+    """A node that is not reached is one line, with what to check."""
+    assert 1 == main(["demo", "--base-url", f"http://127.0.0.1:{unused_port}"])
+    assert (
+        "mama-structs: no Structs node answers at --base-url (is it running? A local one is at http://localhost:1317)\n"
+        == error_of(capsys)
+    )
+
+
+@pytest.mark.parametrize("url", ["nowhere", "ftp://localhost", "http://me:secret@localhost", "http://", ""])
+def test_no_url(url, capsys):
+    """What is no URL is refused before anything is asked, and a password in it is not repeated."""
+    assert 1 == main(["demo", "--base-url", url])
+    assert "base_url must" in (said := error_of(capsys))
+    assert "secret" not in said
+
+
+def test_no_such_player(capsys):
+    """A player that the chain does not have is named."""
+    assert 1 == main(["demo", "--latency", "0", "--player", "1-999"])
+    assert "mama-structs: no entity has the id 1-999\n" == error_of(capsys)
+
+
+def test_a_player_without_guild(capsys):
+    """A player that the scenario cannot be about is refused with the reason."""
+    assert 1 == main(["demo", "--latency", "0", "--player", "1-12"])
+    assert "player 1-12 has no guild (leave --player out" in error_of(capsys)
+
+
+def test_a_player_beyond_the_page(capsys):
+    """A player that the agent's list does not hold is refused with the reason."""
+    assert 1 == main(["demo", "--latency", "0", "--players", "40", "--player", "1-9"])
+    assert "player 1-9 is not among the first 16" in error_of(capsys)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (Fault.html(), "is the base URL that of the chain's REST interface"),
+        (Fault.redirect("http://localhost:1"), "give the base URL that the redirect leads to"),
+        (Fault.error(status=500, code=13, message="\x1b[2Jgone\nfor good"), "\\x1b[2Jgone\\nfor good"),
+    ],
+)
+def test_something_else_answers(mama_structs_node, fault, said, capsys):
+    """Whatever answers instead of a node is one line, in which no character moves the cursor."""
+    mama_structs_node.faults.add(fault)
+
+    assert 1 == main(["demo", "--base-url", mama_structs_node.url])
+    assert said in error_of(capsys)
+
+
+def test_ctrl_c(monkeypatch, capsys):
+    """Ctrl-C ends the demo as a shell expects, and in silence."""
+
+    async def interrupted(**_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(scenario, "play", interrupted)
+
+    assert 130 == main(["demo"])
+    assert ("", "") == capsys.readouterr()
+
+
+def test_ctrl_c_while_the_node_answers(mama_structs_node):
+    """Ctrl-C in the middle of a query leaves no traceback."""
+    mama_structs_node.faults.add(Fault.hung())
+    with running("demo", "--base-url", mama_structs_node.url) as process:
+        while not mama_structs_node.in_flight:
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        output = process.communicate(timeout=30)
+
+    assert ("", "") == output
+    assert 130 == process.returncode
+
+
+def test_nobody_reads():
+    """A pipe whose reader went away ends the demo quietly."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as closed:
+        done = subprocess.run(
+            [*COMMAND, "demo", "--latency", "0"], stdout=closed, stderr=subprocess.PIPE, timeout=60, check=False
+        )
+
+    assert (141, b"") == (done.returncode, done.stderr)
+
+
+@pytest.mark.mama_structs_node(seed=1, players=12)
+def test_a_terminal_without_unicode(mama_structs_node):
+    """What the terminal's encoding lacks is escaped."""
+    mama_structs_node.data.get("player", "1-11")["name"] = "星"
+    arguments = ("demo", "--base-url", mama_structs_node.url, "--player", "1-11")
+
+    done = run(*arguments, env={**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert "name \\u661f" in done.stdout
+
+
+# The fake node
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_node_serves_until_it_is_stopped(number):
+    """The first line is the URL, known at once; a signal ends it cleanly."""
+    with running("fake-node", "--port", "0", "--players", "12", "--seed", "5") as process:
+        url = process.stdout.readline().strip()
+        with urllib.request.urlopen(f"{url}/structs/player/1-11", timeout=10) as answer:
+            player = json.load(answer)["Player"]
+        process.send_signal(number)
+        rest, errors = process.stdout.read(), process.stderr.read()
+        process.wait(timeout=30)
+
+    assert "1-11" == player["id"]
+    assert f"  curl {url}/structs/player/1-11\n" in rest
+    assert (0, "") == (process.returncode, errors)
+
+
+def test_the_node_is_made_as_asked(monkeypatch, capsys):
+    """Seed, size, latency, host and port are those of the command line."""
+    opened = []
+    start = FakeNode.start
+
+    async def started(node):
+        await start(node)
+        opened.append(node)
+        asyncio.get_running_loop().call_later(0.01, os.kill, os.getpid(), signal.SIGTERM)
+        return node
+
+    monkeypatch.setattr(FakeNode, "start", started)
+
+    code = main(
+        ["fake-node", "--port", "0", "--players", "13", "--seed", "5", "--latency", "30", "--host", "localhost"]
+    )
+
+    assert 0 == code
+    assert FakeNode.world(seed=5, players=13).data == opened[0].data
+    assert {"*": 0.03} == opened[0].latency
+    assert capsys.readouterr().out.startswith("http://localhost:")
+
+
+def test_a_port_in_use(capsys):
+    """A port that somebody else has is said, with a way out."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        assert 1 == main(["fake-node", "--port", str(port)])
+
+    said = error_of(capsys)
+    assert f"cannot listen on 127.0.0.1 port {port}: " in said
+    assert "address already in use" in said
+    assert "--port 0 takes any free port" in said
+
+
+@pytest.fixture
+def unused_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]

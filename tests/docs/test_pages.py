@@ -1,0 +1,269 @@
+"""What the pages say holds: every block runs, every link leads somewhere, every public name is in the reference."""
+
+import enum
+import functools
+import importlib
+import inspect
+import os
+import re
+import subprocess
+import sys
+import tomllib
+
+import attrs
+import pytest
+
+import mama_structs
+from mama_structs import errors, structs, testing
+
+DEMO = "python3 -m venv .venv && .venv/bin/pip install . && .venv/bin/mama-structs demo"
+TESTS = "python3 -m venv .venv-test && .venv-test/bin/pip install nox && .venv-test/bin/nox"
+
+PUBLIC_MODULES = (
+    "mama_structs",
+    "mama_structs.structs",
+    "mama_structs.testing",
+    "mama_structs.testing.strategies",
+    "mama_structs.tools",
+)
+ERRORS = sorted(
+    name
+    for name, value in vars(errors).items()
+    if inspect.isclass(value) and issubclass(value, errors.MamaStructsError)
+)
+
+
+def test_every_block_of_a_page_runs(docs, page):
+    """Every Python block runs and prints what the page shows."""
+    docs.run_page(page)
+
+
+def test_there_are_blocks_to_run(docs):
+    """The pages are found and hold blocks: otherwise the test above would say nothing."""
+    counts = {page.name: sum(block.info == "python" for block in docs.blocks_of(page)) for page in docs.pages}
+
+    assert counts["README.md"] >= 1
+    assert counts["tutorial-references.md"] >= 8
+    assert sum(counts.values()) >= 50
+
+
+def test_tests_shown_to_the_reader_pass(docs, page, tmp_path):
+    """A block that defines tests is a whole test module: pytest, as a reader runs it, passes every test in it."""
+    blocks = [block for block in docs.blocks_of(page) if block.info == "python"]
+    modules = [block for block in blocks if re.search(r"^(async )?def test_", block.text, re.MULTILINE)]
+    if not modules:
+        return
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\nfilterwarnings = error\n"
+    )
+    for number, block in enumerate(modules):
+        (tmp_path / f"test_block_{number}.py").write_text(block.text)
+    tests = sum(len(re.findall(r"^(?:async )?def test_", block.text, re.MULTILINE)) for block in modules)
+
+    # With CI set, Hypothesis draws the same examples every time and gives a slow machine its time.
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
+        cwd=tmp_path, env={**os.environ, "CI": "true"}, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+    assert 0 == run.returncode, run.stdout + run.stderr
+    assert f"{tests} passed" in run.stdout
+
+
+# --- links -----------------------------------------------------------------------------------------------------------
+
+
+def _without_blocks(text):
+    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def _anchors(text):
+    headings = re.findall(r"^#+ (.+)$", _without_blocks(text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def _links(page):
+    return re.findall(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)", _without_blocks(page.read_text(encoding="utf-8")))
+
+
+def test_links_lead_somewhere(page):
+    """Every link between pages names a file that exists, and a heading that it has."""
+    for link in _links(page):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+
+        assert target.exists(), f"{page.name}: {link}"
+        assert not anchor or anchor in _anchors(target.read_text(encoding="utf-8")), f"{page.name}: {link}"
+
+
+def test_index_links_every_page(docs):
+    """docs/index.md leads to every page, and the README to the index."""
+    index = docs.root / "docs" / "index.md"
+    linked = {(index.parent / link).resolve() for link in _links(index)}
+
+    assert set() == {page for page in docs.pages if page.parent != docs.root and page != index} - linked
+    assert "docs/index.md" in _links(docs.root / "README.md")
+
+
+def test_one_sentence_per_line(page):
+    """No line of prose holds two sentences, so that a change shows as what it is."""
+    prose = re.sub(r"`[^`\n]*`", "code", _without_blocks(page.read_text(encoding="utf-8")))
+    two = [line for line in prose.splitlines() if not line.startswith("|") and re.search(r"[a-z)][.!?] [A-Z]", line)]
+
+    assert [] == two
+
+
+# --- the reference ---------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _reference_names(path):
+    """Return every name that stands in code in the reference, dotted ones in parts as well."""
+    spans = re.findall(r"`([^`\n]+)`", path.read_text(encoding="utf-8"))
+    return frozenset(name for span in spans for name in re.findall(r"[A-Za-z_]\w*", span))
+
+
+@pytest.mark.parametrize("module", PUBLIC_MODULES)
+def test_public_names_are_in_the_reference(docs, module):
+    """Every public name loads and is in the reference."""
+    public = importlib.import_module(module).__all__
+    known = _reference_names(docs.root / "docs" / "reference.md")
+
+    assert list(public), f"{module} has no public names"
+    assert [] == [name for name in public if not hasattr(importlib.import_module(module), name)]
+    assert [] == [name for name in public if name not in known]
+
+
+def test_errors_are_in_the_reference(docs):
+    """Every error class is in the reference."""
+    known = _reference_names(docs.root / "docs" / "reference.md")
+
+    assert len(ERRORS) > 10
+    assert [] == [name for name in ERRORS if name not in known]
+
+
+@pytest.mark.parametrize(
+    "documented",
+    ["ReferenceOptions", "ReferenceSettings", "IdScheme", "Source", "StructsClient", "ResolverStats"],
+)
+def test_every_parameter_is_in_the_reference(docs, documented):
+    """The section of a class names each of its parameters."""
+    text = (docs.root / "docs" / "reference.md").read_text(encoding="utf-8")
+    section = re.search(rf"^### {documented}$(.*?)^##", text, re.MULTILINE | re.DOTALL)
+    assert section, f"the reference has no section {documented}"
+    parameters = inspect.signature(getattr(mama_structs, documented)).parameters
+
+    assert [] == [
+        name for name in parameters if not name.startswith("_") and not re.search(rf"`[^`]*\b{name}\b", section[1])
+    ]
+
+
+@pytest.mark.parametrize(
+    "documented",
+    [
+        *("Session", "Resolver", "References", "Found", "ReferenceOptions", "IdScheme", "Source"),
+        *("Tool", "ToolSet", "StructsClient", "StructsSource", "EntityId"),
+        *("FakeNode", "FakeSource", "FakeClock", "Fault", "Faults", "World"),
+    ],
+)
+def test_every_member_is_in_the_reference(docs, documented):
+    """The section of a class names each of its public methods and properties."""
+    text = (docs.root / "docs" / "reference.md").read_text(encoding="utf-8")
+    section = re.search(rf"^### {documented}$(.*?)^##", text, re.MULTILINE | re.DOTALL)
+    assert section, f"the reference has no section {documented}"
+    named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", section[1]))))
+    home = mama_structs if documented in mama_structs.__all__ else testing
+    members = {
+        name
+        for parent in getattr(home, documented).__mro__
+        if parent.__module__.startswith("mama_structs.")
+        for name, value in vars(parent).items()
+        if not name.startswith("_") and (callable(value) or isinstance(value, property | classmethod))
+    }
+
+    assert members
+    assert set() == members - named
+
+
+def test_models_are_in_the_reference_with_their_attributes(docs):
+    """The rows of entities, attributes, answers and enums say what the classes have, no more and no less."""
+    text = (docs.root / "docs" / "reference.md").read_text(encoding="utf-8")
+    rows = {
+        name: set(re.findall(r"`(\w+)`", has))
+        for name, has in re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", text, re.MULTILINE)
+    }
+    bookkeeping = {"extra", "absent", "as_written"}
+    wrong = {}
+    for name in structs.__all__:
+        model = getattr(structs, name)
+        if name.endswith(("Page", "Pagination")) or name in ("Answer", "Record") or not inspect.isclass(model):
+            continue
+        if issubclass(model, enum.Enum) and model is not structs.EntityType:
+            has = {member.value for member in model}
+        elif issubclass(model, structs.Record):
+            has = {field.name for field in attrs.fields(model)} - bookkeeping
+        else:
+            continue
+        if rows.get(name) != has:
+            wrong[name] = has ^ rows.get(name, set())
+
+    assert {} == wrong
+
+
+def test_the_tree_of_errors_is_as_the_reference_says(docs):
+    """Each error's row names a base class that it has, and attributes that it documents."""
+    text = (docs.root / "docs" / "reference.md").read_text(encoding="utf-8").partition("## Errors")[2]
+    rows = re.findall(r"^\| `(\w+)` \| (?:`(\w+)`)? ?\| .* \| (.*?) ?\|$", text, re.MULTILINE)
+
+    assert set(ERRORS) == {name for name, _, _ in rows}
+    for name, base, data in rows:
+        error = getattr(errors, name)
+        assert not base or base in {parent.__name__ for parent in error.__mro__[1:]}, name
+        parameters = inspect.signature(error).parameters.keys() - {"message", "text", "hint"}
+        assert (
+            {"hint"} == set(re.findall(r"`(\w+)`", data))
+            if name == "MamaStructsError"
+            else parameters <= {*re.findall(r"`(\w+)`", data)}
+        ), name
+
+
+# --- the two commands ------------------------------------------------------------------------------------------------
+
+
+def test_readme_has_exactly_the_two_commands(docs):
+    """The README's shell blocks are the two commands, and nothing else."""
+    shell = [
+        block.text.strip() for block in docs.blocks_of(docs.root / "README.md") if block.language in ("sh", "bash")
+    ]
+
+    assert [DEMO, TESTS] == shell
+
+
+def test_first_command_ends_in_a_script_that_exists():
+    """What the first command runs is installed by the package."""
+    import mama_structs.cli  # noqa: PLC0415 - a missing one fails this test only
+
+    assert callable(mama_structs.cli.main)
+
+
+def test_second_command_is_what_ci_runs(docs):
+    """`.ci/run` runs the README's second command; pip may be quiet there."""
+    script = (docs.root / ".ci" / "run").read_text(encoding="utf-8")
+
+    # Nothing may stand behind `nox`: the command runs everything.
+    assert re.search(re.escape(TESTS) + r"\s*(;|\}|$)", script.replace("pip install -q ", "pip install "), re.MULTILINE)
+
+
+def test_second_command_runs_the_docs_and_the_tests(docs):
+    """Plain `nox` runs these tests and all others; between them nothing is left out."""
+    noxfile = (docs.root / "noxfile.py").read_text(encoding="utf-8")
+    default = re.search(r"nox\.options\.sessions = \[(.*?)\]", noxfile, re.DOTALL)
+
+    assert default
+    assert {"docs", "tests"} <= set(re.findall(r'"(\w+)"', default[1]))
+    assert 'session.run("pytest", "tests/docs"' in noxfile
+    with (docs.root / "pyproject.toml").open("rb") as file:
+        project = tomllib.load(file)
+    assert "mama_structs.cli:main" == project["project"]["scripts"]["mama-structs"]
