@@ -17,7 +17,8 @@ def _show_pyenv_interpreters() -> None:
     """Let pyenv's shims answer for every tested version that it holds, not only for the chosen one."""
     if not shutil.which("pyenv") or "PYENV_VERSION" in os.environ:
         return
-    listed = subprocess.run(["pyenv", "versions", "--bare"], capture_output=True, text=True, check=False).stdout.split()
+    pyenv = ["pyenv", "versions", "--bare"]
+    listed = subprocess.run(pyenv, capture_output=True, text=True, check=False).stdout.split()  # noqa: S603
     newest = {}
     for version in listed:
         if (matched := re.fullmatch(r"(3\.\d+)\.(\d+)", version)) and matched[1] in PYTHONS:

@@ -301,13 +301,15 @@ async def test_a_source_from_a_client_leaves_the_client_open(node):
         async with Session.open(structs=StructsSource(client)) as session:
             await player(session)
         assert client.is_open
-        with pytest.raises(InvalidArgument, match="this source only fetches"):
 
-            class Only:
-                async def fetch(self, entity_id):
-                    return {}
 
-            await StructsSource(Only()).ready_client()
+async def test_a_source_that_only_fetches_has_no_client():
+    class Only:
+        async def fetch(self, entity_id):
+            return {}
+
+    with pytest.raises(InvalidArgument, match="this source only fetches"):
+        await StructsSource(Only()).ready_client()
 
 
 async def test_a_fake_node_is_a_chain(node):

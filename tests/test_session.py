@@ -65,7 +65,7 @@ class TestOpening:
 
     async def test_its_directory_is_made_for_its_owner_only(self, tmp_path):
         async with Session.open(tmp_path / "a" / "agent.mama") as session:
-            assert 0o700 == stat.S_IMODE(os.stat(session.location).st_mode)
+            assert 0o700 == stat.S_IMODE(session.location.stat().st_mode)
             assert "agent.mama" in repr(session)
         async with Session.open(str(tmp_path / "a" / "agent.mama")):
             pass
@@ -91,11 +91,12 @@ class TestOpening:
             Session.open(**arguments)
 
     async def test_a_directory_that_cannot_be_made_is_a_typed_error(self, tmp_path, monkeypatch):
-        def refuse(*args, **kwargs):
-            raise error
-
-        monkeypatch.setattr("pathlib.Path.mkdir", refuse)
         for error, expected in ((PermissionError(13, "no"), StoreReadOnly), (OSError(28, "full"), StoreError)):
+
+            def refuse(*args, error=error, **kwargs):
+                raise error
+
+            monkeypatch.setattr("pathlib.Path.mkdir", refuse)
             with pytest.raises(expected, match="cannot be made"):
                 await Session.open(tmp_path / "x")
 
@@ -261,7 +262,7 @@ def test_a_forked_child_gets_a_typed_error():
                     code = 0 if not session.is_open else 2
                 finally:
                     os._exit(code)
-            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])  # noqa: ASYNC222 - the child ends at once
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

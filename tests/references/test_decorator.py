@@ -189,7 +189,7 @@ class TestForms:
 
         assert "Lookup" == decorated.__name__
         assert ["guild_id"] == list(inspect.signature(decorated).parameters)[:1]
-        assert str == typing.get_type_hints(decorated)["guild_id"]
+        assert str is typing.get_type_hints(decorated)["guild_id"]
         assert ["0-1"] == list((await decorated("0-1", include_references=True))["references"])
         assert ["0-1"] == list((await partial(include_references=True))["references"])
 

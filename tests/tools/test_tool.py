@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.structs.ids import EntityId  # noqa: TC001 - tools resolve it
+from mama_structs.structs.ids import EntityId
 from mama_structs.tools import Tool, ToolAnnotations
 
 if TYPE_CHECKING:
