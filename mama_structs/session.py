@@ -14,7 +14,7 @@ from mama_structs.loops import LoopBound
 from mama_structs.references import binding
 from mama_structs.references.decorator import ReferenceDecorator, bound_to
 from mama_structs.references.resolver import Resolver
-from mama_structs.references.schemes import EntitySource
+from mama_structs.references.schemes import EntitySource, check_sources
 from mama_structs.settings import Settings
 from mama_structs.tools import ToolAnnotations, ToolSet
 
@@ -38,16 +38,16 @@ class Session:
     def __init__(self, *, location: Path | None, sources: tuple[EntitySource, ...], settings: Settings) -> None:
         self.location: Path | None = location
         self.settings: Settings = settings
-        self.resolver: Resolver = Resolver(sources, settings=settings.references)
-        self.tools: ToolSet = ToolSet()
+        self._closed = True
         self._loop = LoopBound("session")
         self._loop.check()
-        self._closed = False
-        self._tokens: list[Any] = []
+        self.resolver: Resolver = Resolver(sources, settings=settings.references, home=self._loop)
+        self.tools: ToolSet = ToolSet()
         for source in sources:
             if isinstance(source, OffersTools):
                 for tool in source.tools(self.resolver):
                     self.tools.add(tool, annotations=ToolAnnotations(read_only=True))
+        self._closed = False
         binding.add(self)
 
     @classmethod
@@ -76,15 +76,8 @@ class Session:
         """
         if settings is not None and not isinstance(settings, Settings):
             raise InvalidArgument(f"settings must be Settings, got {settings!r:.80}")
-        if isinstance(sources, str | EntitySource) or not isinstance(sources, Iterable):
-            raise InvalidArgument(f"sources must be a list of sources, got {sources!r:.80}")
-        all_sources = (*([] if structs is None else [_structs_source(structs)]), *sources)
-        for source in all_sources:
-            if not isinstance(source, EntitySource):
-                raise InvalidArgument(
-                    f"a source must have a scheme and fetch or fetch_many, got {source!r:.80}",
-                    hint="Source(scheme, fetch=...) makes one from a function",
-                )
+        own = check_sources(sources)
+        all_sources = own if structs is None else check_sources([_structs_source(structs), *own])
         path = _path(location)
         return Opening(lambda: cls(location=_prepared(path), sources=all_sources, settings=settings or Settings()))
 
@@ -119,9 +112,15 @@ class Session:
         return await self.tools.call(tool_name, arguments or {})
 
     async def close(self) -> None:
-        """Cancel what is under way and release connections; a second call does nothing."""
-        if self._closed:
-            return
+        """
+        Cancel what is under way and release connections; again is no error.
+
+        Once begun it runs to its end, even if the caller is cancelled.
+
+        Raises:
+            WrongLoop: The session belongs to another event loop, and stays open there.
+
+        """
         self._loop.check()
         self._closed = True
         binding.remove(self)
@@ -129,18 +128,17 @@ class Session:
 
     async def __aenter__(self) -> Self:
         self._check()
-        self._tokens.append(binding.enter(self))
+        binding.enter(self)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._tokens:
-            binding.leave(self._tokens.pop())
+        binding.leave(self)
         await self.close()
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True):
+        if not getattr(self, "_closed", True) and not self._loop.is_elsewhere:
             warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
 
     def _check(self) -> None:

@@ -161,6 +161,7 @@ def _parse(variable: str, text: str, *, like: object) -> object:
                 return text.lower() in _TRUE
             raise ValueError(text)
         return type(like)(text)  # type: ignore[call-arg]
-    except ValueError as error:
+    except ValueError:
         expected = {bool: "true or false", int: "a whole number", float: "a number"}[type(like)]
-        raise InvalidSetting(f"{variable} must be {expected}, got {text!r}", name=variable) from error
+        # The value may be meant for another variable, and secret: it is not repeated.
+        raise InvalidSetting(f"{variable} must be {expected}", name=variable) from None

@@ -223,6 +223,42 @@ class TestWhichSession:
         assert not forgotten.is_open
         forgotten._closed = True
 
+    async def test_leaving_a_session_elsewhere_takes_away_no_other(self):
+        """A cell that closes one session keeps the one that it entered itself."""
+        first = await session_on()
+        await asyncio.create_task(first.__aenter__(), context=contextvars.Context())
+        async with session_on({"0-1": {"name": "Mine"}}):
+            await first.__aexit__(None, None, None)
+            third = await session_on({})
+            assert "Mine" == await guild_name()
+            await third.close()
+
+    async def test_an_inner_session_that_was_closed_early_uncovers_the_outer_one(self):
+        third = await session_on({})
+        async with session_on(), session_on({}) as inner:
+            await inner.close()
+            assert "Orbital" == await guild_name()
+        await third.close()
+
+
+async def test_a_stray_use_from_another_loop_does_not_steal_the_session():
+    async with session_on() as session:
+        with pytest.raises(WrongLoop):
+            await asyncio.to_thread(asyncio.run, session.resolver.query("0-1"))
+        assert "Orbital" == await guild_name()
+
+
+async def test_a_session_that_cannot_be_made_leaves_no_warning(recwarn):
+    class Offers(FakeSource):
+        def tools(self, resolver):
+            return [print]
+
+    with pytest.raises(InvalidArgument):
+        await Session.open(sources=[Offers()])
+    gc.collect()
+
+    assert [] == [warning for warning in recwarn if "never closed" in str(warning.message)]
+
 
 async def test_a_closed_session_says_so():
     session = await session_on()

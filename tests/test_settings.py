@@ -150,13 +150,13 @@ def test_yes_and_no_have_several_words(text, value):
     ],
 )
 def test_a_text_that_says_nothing_is_refused_with_its_variable(name, text, words):
-    """The error names the variable, what was expected, and the text."""
+    """The error names the variable and what was expected, but not the text, which may be a secret in the wrong place."""
     variable = f"MAMA_STRUCTS_REFERENCES_{name}"
     with pytest.raises(InvalidSetting, match=f"{variable} must be {words}") as caught:
         Settings.from_env({variable: text})
 
     assert variable == caught.value.name
-    assert isinstance(caught.value.__cause__, ValueError)
+    assert not text or text not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,8 @@ class HasResolver(Protocol):
         """Whether it can be used: opened, not closed, and its event loop still there."""
 
 
-_entered: contextvars.ContextVar[HasResolver | None] = contextvars.ContextVar("mama_structs_session", default=None)
+# Innermost last.
+_entered: contextvars.ContextVar[tuple[HasResolver, ...]] = contextvars.ContextVar("mama_structs_sessions", default=())
 _open: weakref.WeakSet[HasResolver] = weakref.WeakSet()
 
 
@@ -36,25 +37,30 @@ def remove(session: HasResolver) -> None:
     _open.discard(session)
 
 
-def enter(session: HasResolver) -> contextvars.Token[HasResolver | None]:
+def enter(session: HasResolver) -> None:
     """Make *session* the one of this context."""
-    return _entered.set(session)
+    _entered.set((*_entered.get(), session))
 
 
-def leave(token: contextvars.Token[HasResolver | None]) -> None:
-    """Undo `enter`; where it ran in another context there is nothing to undo here."""
-    try:
-        _entered.reset(token)
-    except ValueError:
-        # A notebook may close a session in another cell, and so in another context, than it was entered in.
-        _entered.set(None)
+def leave(session: HasResolver) -> None:
+    """
+    Undo the last `enter` of *session*.
+
+    Where it was entered in another context, as a notebook's cells are, there is nothing to undo here.
+    """
+    entered = list(_entered.get())
+    for place in reversed(range(len(entered))):
+        if entered[place] is session:
+            del entered[place]
+            _entered.set(tuple(entered))
+            return
 
 
 def find_resolver() -> Resolver | None:
     """Return the resolver that a bare decorator uses here, None when there is none or more than one to choose from."""
-    session = _entered.get()
-    if session is not None and session.is_open:
-        return session.resolver
+    for session in reversed(_entered.get()):
+        if session.is_open:
+            return session.resolver
     candidates = _candidates()
     return candidates[0].resolver if len(candidates) == 1 else None
 

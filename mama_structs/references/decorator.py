@@ -12,7 +12,7 @@ import attrs
 
 from mama_structs.errors import InvalidArgument
 from mama_structs.references import binding
-from mama_structs.references.options import ReferenceOptions
+from mama_structs.references.options import ReferenceOptions, check_kind, check_primary
 from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import is_async_callable
 
@@ -208,17 +208,15 @@ class _Plan:
         cls,
         *,
         resolver: Resolver | None,
-        kind: str,
+        kind: Kind,
         primary: Collection[str] | None,
         subject: str | None,
         defaults: Mapping[str, Any],
     ) -> _Plan:
         if resolver is not None and not isinstance(resolver, Resolver):
             raise InvalidArgument(f"resolver must be a Resolver, got {resolver!r:.80}")
-        if kind not in ("auto", "query", "list"):
-            raise InvalidArgument(f'kind must be "auto", "query" or "list", got {kind!r:.80}')
-        if isinstance(primary, str):
-            raise InvalidArgument(f"primary must be field names such as {{'owner'}}, got {primary!r:.80}")
+        check_kind(kind)
+        fields = check_primary(primary)
         known = [field.name for field in attrs.fields(ReferenceOptions)]
         for name in defaults:
             if name not in known:
@@ -227,7 +225,7 @@ class _Plan:
                     hint=f"options: resolver, kind, primary, subject, {', '.join(known)}",
                 )
         options = ReferenceOptions(**{"include_references": False, **defaults})
-        return cls(resolver, kind, None if primary is None else frozenset(primary), subject, options)  # type: ignore[arg-type]
+        return cls(resolver, kind, fields, subject, options)
 
     def decorate(self, tool: Callable[..., Any]) -> Callable[..., Any]:
         """Return *tool* with the reference options."""
@@ -238,12 +236,13 @@ class _Plan:
                 hint="write async def, and put @classmethod or @staticmethod above @with_references",
             )
         function = tool if hasattr(tool, "__name__") or isinstance(tool, functools.partial) else _call_of(tool)
+        described = _innermost(tool)
         own = inspect.signature(function)
         if self.subject is not None and self.subject not in own.parameters:
             raise InvalidArgument(f"subject={self.subject!r}: {name} has no such parameter")
         asks = self.options.wanted
 
-        @functools.wraps(function)
+        @functools.wraps(described)
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
             if not asks and kwargs.keys().isdisjoint(_ANNOTATIONS):
                 return await function(*args, **kwargs)
@@ -270,8 +269,14 @@ class _Plan:
                 return result
 
         wrapper.__name__ = name
+        wrapper.__doc__ = described.__doc__ or (None if described is function else inspect.getdoc(type(tool)))
         wrapper.__signature__ = _extended(own, name, self.options)  # type: ignore[attr-defined]
-        wrapper.__annotations__ = {**getattr(function, "__annotations__", {}), **_ANNOTATIONS}
+        kept = {
+            parameter: annotation
+            for parameter, annotation in getattr(described, "__annotations__", {}).items()
+            if parameter in own.parameters or parameter == "return"
+        }
+        wrapper.__annotations__ = {**kept, **_ANNOTATIONS}
         return wrapper
 
     def _subject(self, own: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -286,10 +291,21 @@ class _Plan:
         return None if value is None else str(value)
 
 
-def _name_of(tool: Callable[..., Any]) -> str:
+def _without_partials(tool: Callable[..., Any]) -> Callable[..., Any]:
     while isinstance(tool, functools.partial):
         tool = tool.func
+    return tool
+
+
+def _name_of(tool: Callable[..., Any]) -> str:
+    tool = _without_partials(tool)
     return str(getattr(tool, "__name__", type(tool).__name__))
+
+
+def _innermost(tool: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function that a tool's docstring and annotations stand on."""
+    tool = _without_partials(tool)
+    return tool if hasattr(tool, "__name__") else _call_of(tool)
 
 
 def _call_of(tool: Any) -> Callable[..., Any]:

@@ -25,12 +25,14 @@ _log = logging.getLogger("mama_structs")
 # From this depth on the walk remembers where it is, so that a cycle ends; real payloads never get here.
 _CAREFUL_DEPTH: Final = 64
 # Containers entered before the walk gives up; only containers shared by others, level by level, are so many.
-_MAX_CONTAINERS: Final = 2_000_000
+_MAX_CONTAINERS: Final = 500_000
 # The same for the careful walk: from each of n objects that all hold each other, it would walk n! paths.
 _MAX_CAREFUL: Final = 250_000
 # Members read of an array that is no list: a class of a host's own may have no end.
 _MAX_MEMBERS: Final = 2_000_000
 _MAX_EMBEDDED: Final = 2**20
+# Space that JSON in a text may begin with.
+_MARGIN: Final = 64
 _REMEMBERED: Final = 2**16
 
 # Where a container stands: its parent's place and the key below it; None is the payload itself.
@@ -140,7 +142,7 @@ class Kind:
     def _decide(self, field: Any) -> Rule:
         scheme = self.scheme
         expected = scheme.expected(field) if isinstance(field, str) else None
-        denied = field in scheme.deny or self.name in scheme.undetected
+        denied = field in scheme.deny or self.name in scheme.unresolvable
         return Rule(
             type=self.name,
             field=field,
@@ -210,7 +212,9 @@ def _decide_by_group(
     kind_of = kinds.get
 
     def decide(text: str) -> Kind | Literal[False]:
-        matched = fullmatch(text) if len(text) <= MAX_ID_LENGTH else None
+        if len(text) > MAX_ID_LENGTH:
+            return False  # Not remembered: what is remembered here must be small.
+        matched = fullmatch(text)
         kind = known[text] = False if matched is None else kind_of(matched[1]) or False
         return kind
 
@@ -292,7 +296,7 @@ class Detector:
         contains, skipped, special = self._contains, self._skipped, self._special
         rows, exclude = walk.rows, walk.exclude
         place, container = walk.place, walk.payload
-        walking: Iterator[tuple[Any, Any]] = iter(self._expand(container, members))
+        walking: Iterator[tuple[Any, Any]] = iter(self._expand(scan, container, members))
         name: Any = None  # The name of the array that is walked; None in a mapping, where keys are names.
         row: int | None = None
         in_rows = False
@@ -319,7 +323,7 @@ class Detector:
                         continue
                     below = value.items()
                     if not value.keys().isdisjoint(special):
-                        below = self._expand(value, below)
+                        below = self._expand(scan, value, below)
                     below_name, below_place = None, (place, key)
                 elif kind_of_value is list:
                     if not value or key in skipped:
@@ -374,7 +378,7 @@ class Detector:
             if isinstance(plain, str):
                 return ((0, plain),), str
             if isinstance(plain, Mapping):
-                return list(self._expand(plain, plain.items())), dict
+                return list(self._expand(scan, plain, plain.items())), dict
             members = list(itertools.islice(enumerate(plain), _MAX_MEMBERS + 1))
         except Exception:  # noqa: BLE001 - a host's class may fail at anything; what is beside it counts all the same
             _log.info("an object of type %s cannot be read and was not searched for ids", type(value).__name__)
@@ -382,13 +386,15 @@ class Detector:
         scan.complete = scan.complete and len(members) <= _MAX_MEMBERS
         return members[:_MAX_MEMBERS], list
 
-    def _expand(self, container: Mapping[Any, Any], members: Iterable[tuple[Any, Any]]) -> Iterable[tuple[Any, Any]]:
+    def _expand(
+        self, scan: Scan, container: Mapping[Any, Any], members: Iterable[tuple[Any, Any]]
+    ) -> Iterable[tuple[Any, Any]]:
         """Replace bare numbers by the ids they stand for, and JSON in known fields by what it says."""
         if container.keys().isdisjoint(self._special):
             return members
-        return [(key, self._special_value(key, value)) for key, value in members]
+        return [(key, self._special_value(scan, key, value)) for key, value in members]
 
-    def _special_value(self, key: Any, value: Any) -> Any:
+    def _special_value(self, scan: Scan, key: Any, value: Any) -> Any:
         try:
             text = str.__str__(value) if isinstance(value, str) else ""
             if key in self._bare:
@@ -397,7 +403,10 @@ class Detector:
                     text = str(int(value))
                 is_index = text.isascii() and text.isdecimal() and not text.startswith("0")
                 return self._bare[key] + text if is_index else value
-            if key in self._embedded and len(text) <= _MAX_EMBEDDED and text.lstrip()[:1] in ("[", "{"):
+            if key in self._embedded and text[:_MARGIN].lstrip()[:1] in ("[", "{"):
+                if len(text) > _MAX_EMBEDDED:
+                    scan.complete = False
+                    return value
                 return _Embedded(json.loads(text))
         except Exception:  # noqa: BLE001 - no JSON after all, or nested too deep; or an object that fails at anything
             return value

@@ -14,12 +14,18 @@ from mama_structs.errors import (
     QueryTimeout,
     RateLimited,
     ResponseTooLarge,
+    SessionClosed,
     StructsAPIError,
     StructsUnreachable,
 )
 
 _LONGEST: Final = 200
-_CREDENTIALS: Final = re.compile(r"(?<=://)[^/?#\s]+(?=@)")
+_SECRETS: Final = re.compile(
+    r"(?<=://)[^/?#\s]+(?=@)"  # a user and password before a host
+    r"|(?<=\?)\S+"  # the query of a URL
+    r"|\b(?:bearer|basic|token|api[-_]?key|password|passwd|secret|authorization)\b[\"']?\s*[:= ]\s*(?:(?:bearer|basic)\s+)?\S+",
+    re.IGNORECASE,
+)
 
 _KINDS: Final = (
     (EntityNotFound, "not_found"),
@@ -68,7 +74,7 @@ def _text(error: BaseException) -> str:
         text = ""
     if not isinstance(error, MamaStructsError):
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    text = _CREDENTIALS.sub("***", text)
+    text = _SECRETS.sub("***", text)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
@@ -80,6 +86,26 @@ def timed_out(seconds: float) -> Failure:
 def past_deadline(seconds: float) -> Failure:
     """Return the failure of a reference that the whole call could not wait for."""
     return Failure("deadline", f"No answer before the deadline of {seconds:g} s for all references")
+
+
+def gone(*, closed: bool) -> Failure:
+    """Return the failure of a query that was cancelled, by itself or because the resolver closed."""
+    return Failure("closed", "The resolver was closed") if closed else Failure("cancelled", "The query was cancelled")
+
+
+def not_found() -> Failure:
+    """Return the failure of an id that names nothing."""
+    return Failure("not_found", "Entity not found")
+
+
+def exception_of(failed: Failure, key: str) -> BaseException:
+    """Return the exception for who asked for *key* alone: the source's own where there is one."""
+    if failed.kind == "not_found":
+        # A new one for each caller: one that is raised again and again carries every traceback with it.
+        return EntityNotFound(key)
+    if failed.kind == "closed":
+        return SessionClosed("the resolver was closed before the answer was there")
+    return failed.cause or MamaStructsError(failed.error)
 
 
 def unknown_id(entity_id: str) -> Failure:

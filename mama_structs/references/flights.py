@@ -1,7 +1,7 @@
 """
-Queries under way: one for each id, shared by everybody who wants it.
+Queries under way: one for each key, shared by everybody who wants it.
 
-Whoever waits holds a seat; the last one to leave cancels the query.
+Whoever waits holds a seat; a query that nobody can use any more is cancelled.
 A query is a task of its own, so that a cancelled caller never takes it away from the others.
 """
 
@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import attrs
 
-from mama_structs.errors import MalformedResponse
+from mama_structs.errors import MalformedResponse, MamaStructsError
 from mama_structs.references.attempt import Attempt, current_attempt
 from mama_structs.references.cache import Answer
-from mama_structs.references.failures import Failure, failure_of, timed_out
+from mama_structs.references.failures import Failure, failure_of, gone, timed_out
 from mama_structs.references.payloads import json_size, own_copy
-from mama_structs.references.schemes import EntitySource, Fetch
+from mama_structs.references.schemes import Fetch, FetchMany
 from mama_structs.references.stats import Counters
 
 Outcome = Answer | Failure
@@ -30,23 +30,45 @@ _PATIENCE: Final = 1.0
 _SETTLING: Final = 0.05
 
 
+@attrs.frozen(eq=False)
+class Question:
+    """
+    How to ask for one key.
+
+    Args:
+        kind: What the answer is, by which it can be invalidated.
+        origin: Who is asked; the keys of one origin can be asked for at once.
+        fetch: Asks for one key.
+        fetch_many: Asks for several.
+
+    """
+
+    kind: str
+    origin: object
+    fetch: Fetch | None
+    fetch_many: FetchMany | None = None
+
+
 @attrs.define(eq=False)
 class Flight:
     """
-    One id's part in a query under way.
+    One key's part in a query under way.
 
     Args:
-        batch: The query, which may be for several ids.
+        question: How it was asked.
         outcome: Done when the source answered.
         timely: Done when the source answered or the query's time is up, whichever comes first.
-        seats: How many wait.
+        seats: How many wait, for a bounded time or not.
+        patient: How many of them wait without a bound.
 
     """
 
+    question: Question
     batch: Batch
     outcome: asyncio.Future[Outcome]
     timely: asyncio.Future[Outcome]
-    seats: int = 1
+    seats: int = 0
+    patient: int = 0
 
     def land(self, outcome: Outcome) -> None:
         """Tell everybody who waits."""
@@ -54,18 +76,20 @@ class Flight:
             if not future.done():
                 future.set_result(outcome)
 
-    def expire(self, failure: Failure) -> None:
-        """Tell those who wait for a bounded time that it is up."""
-        if not self.timely.done():
-            self.timely.set_result(failure)
-
 
 @attrs.define(eq=False)
 class Batch:
-    """One upstream query, for one id or for several."""
+    """One upstream query, for one key or for several."""
 
     flights: dict[str, Flight] = attrs.field(factory=dict)
     task: asyncio.Task[None] | None = None
+    attempt: Attempt | None = None
+    expired: bool = False
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody can use its answer: once its time is up, only those who wait without a bound."""
+        return any(flight.patient if self.expired else flight.seats for flight in self.flights.values())
 
 
 class Flights:
@@ -76,7 +100,7 @@ class Flights:
         slots: Upstream queries at once.
         query_timeout: Seconds that a bounded waiter gives a query, from when it has its slot.
         counters: Where to count.
-        on_landed: Called with source, id and outcome when an answer is there and may be kept.
+        on_landed: Called with key, question and outcome when an answer is there and may be kept.
 
     """
 
@@ -86,7 +110,7 @@ class Flights:
         slots: int,
         query_timeout: float,
         counters: Counters,
-        on_landed: Callable[[EntitySource, str, Outcome], None],
+        on_landed: Callable[[str, Question, Outcome], None],
     ) -> None:
         self._slots = asyncio.Semaphore(slots)
         self._query_timeout = query_timeout
@@ -94,13 +118,24 @@ class Flights:
         self._on_landed = on_landed
         self._current: dict[str, Flight] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     def __len__(self) -> int:
         return len(self._tasks)
 
     @contextlib.asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
-        """Hold one of the slots for upstream queries."""
+        """
+        Hold one of the slots for upstream queries.
+
+        A source that asks through the resolver that asks it goes on in the slot it has: in a second one it could
+        wait for itself.
+        """
+        attempt = current_attempt.get()
+        if attempt is not None and attempt.owner is self:
+            self._counters.upstream_queries += 1
+            yield
+            return
         async with self._slots:
             self._counters.upstream_queries += 1
             started = asyncio.get_running_loop().time()
@@ -109,150 +144,177 @@ class Flights:
             finally:
                 self._counters.latencies.append(asyncio.get_running_loop().time() - started)
 
-    def join(self, wanted: Mapping[str, EntitySource], *, bounded: bool) -> dict[str, Flight]:
+    @contextlib.contextmanager
+    def seats(self, wanted: Mapping[str, Question], *, bounded: bool) -> Iterator[dict[str, Flight]]:
         """
-        Take a seat in a query for each id, starting what is not under way; give the seats back with `leave`.
+        Hold a seat in a query for each key, starting what is not under way.
 
         Args:
-            wanted: The ids, each with its source.
+            wanted: The keys, each with how to ask for it.
             bounded: Whether the caller waits no longer than the query timeout, so that a client below can give up.
 
         """
         joined: dict[str, Flight] = {}
-        fresh: dict[int, tuple[EntitySource, list[str]]] = {}
-        for entity_id, source in wanted.items():
-            flight = self._current.get(entity_id)
-            if flight is None:
-                fresh.setdefault(id(source), (source, []))[1].append(entity_id)
-            else:
-                flight.seats += 1
-                joined[entity_id] = flight
-        self._counters.shared_in_flight += len(joined)
-        for source, entity_ids in fresh.values():
-            for group in _groups(source, entity_ids):
-                joined.update(self._start(source, group, bounded=bounded))
-        return joined
+        try:
+            self._join(wanted, joined, bounded=bounded)
+            yield joined
+        finally:
+            for flight in joined.values():
+                flight.seats -= 1
+                flight.patient -= not bounded
+                self._drop_unwanted(flight.batch)
 
-    def leave(self, joined: Iterable[Flight]) -> list[asyncio.Task[None]]:
-        """
-        Give the seats back.
+    async def settle(self, joined: Iterable[Flight]) -> None:
+        """Give queries that were cancelled a moment to release their connections, before their caller goes on."""
+        ending = {
+            flight.batch.task
+            for flight in joined
+            if flight.batch.task is not None and not flight.batch.wanted and not flight.batch.task.done()
+        }
+        if ending:
+            await asyncio.wait(ending, timeout=_SETTLING)
 
-        A query that nobody waits for any more is cancelled, and can be asked anew at once.
-
-        Returns:
-            The queries that were cancelled, for `settle`.
-
-        """
-        cancelled = []
-        for flight in joined:
-            flight.seats -= 1
-            task = flight.batch.task
-            if task is None or task.done() or any(other.seats for other in flight.batch.flights.values()):
-                continue
-            self._remove(flight.batch)
-            task.cancel()
-            cancelled.append(task)
-        return cancelled
-
-    async def settle(self, cancelled: list[asyncio.Task[None]]) -> None:
-        """Give cancelled queries a moment to release their connections, before their caller goes on."""
-        if cancelled:
-            await asyncio.wait(cancelled, timeout=_SETTLING)
-
-    def forget(self, matches: Callable[[str], bool]) -> None:
-        """Let no one join the matching queries any more, and keep none of their answers."""
-        for entity_id in [entity_id for entity_id in self._current if matches(entity_id)]:
-            self._current.pop(entity_id)
+    def forget(self, matches: Callable[[str, str], bool]) -> None:
+        """Let no one join the queries for which ``matches(key, kind)``, and keep none of their answers."""
+        for key in [key for key, flight in self._current.items() if matches(key, flight.question.kind)]:
+            del self._current[key]
 
     async def close(self) -> None:
         """Cancel what is under way and wait for its end."""
+        self._closed = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=_PATIENCE)
 
-    def _start(self, source: EntitySource, entity_ids: Sequence[str], *, bounded: bool) -> dict[str, Flight]:
+    def _join(self, wanted: Mapping[str, Question], joined: dict[str, Flight], *, bounded: bool) -> None:
+        fresh: dict[int, dict[str, Question]] = {}
+        for key, question in wanted.items():
+            flight = self._current.get(key)
+            if flight is None:
+                fresh.setdefault(id(question.origin), {})[key] = question
+                continue
+            if flight.batch.task is asyncio.current_task():
+                raise MamaStructsError(
+                    f"{key} is asked for by the source that is about to answer it",
+                    hint="a source may ask its resolver for other ids only",
+                )
+            self._counters.shared_in_flight += 1
+            self._sit(flight, joined, key, bounded=bounded)
+        for questions in fresh.values():
+            for group in _groups(questions):
+                batch = self._start(group, bounded=bounded)
+                for key, flight in batch.flights.items():
+                    self._sit(flight, joined, key, bounded=bounded)
+
+    def _sit(self, flight: Flight, joined: dict[str, Flight], key: str, *, bounded: bool) -> None:
+        joined[key] = flight
+        flight.seats += 1
+        flight.patient += not bounded
+        if not bounded and flight.batch.attempt is not None:
+            flight.batch.attempt.expires = None
+
+    def _start(self, questions: dict[str, Question], *, bounded: bool) -> Batch:
         loop = asyncio.get_running_loop()
         batch = Batch()
-        for entity_id in entity_ids:
-            batch.flights[entity_id] = Flight(batch, loop.create_future(), loop.create_future())
+        for key, question in questions.items():
+            batch.flights[key] = Flight(question, batch, loop.create_future(), loop.create_future())
         self._current.update(batch.flights)
-        batch.task = loop.create_task(self._fly(source, batch, bounded=bounded))
-        self._tasks.add(batch.task)
-        batch.task.add_done_callback(lambda task: self._landed(batch, task))
-        return batch.flights
+        query = self._fly(batch, bounded=bounded)
+        try:
+            batch.task = loop.create_task(query)
+            self._tasks.add(batch.task)
+            batch.task.add_done_callback(lambda task: self._landed(batch, task))
+        except BaseException:
+            # Without a task nobody would ever be answered: those who come next must start anew.
+            self._remove(batch)
+            query.close()
+            raise
+        return batch
 
-    async def _fly(self, source: EntitySource, batch: Batch, *, bounded: bool) -> None:
+    async def _fly(self, batch: Batch, *, bounded: bool) -> None:
         async with self.slot():
             loop = asyncio.get_running_loop()
-            attempt = Attempt(expires=loop.time() + self._query_timeout if bounded else None)
+            expires = loop.time() + self._query_timeout
+            patient = not bounded or any(flight.patient for flight in batch.flights.values())
+            batch.attempt = attempt = Attempt(expires=None if patient else expires, owner=self)
             current_attempt.set(attempt)
-            expiry = loop.call_later(self._query_timeout, self._expire, batch)
+            expiry = loop.call_at(expires, self._expire, batch)
             try:
-                outcomes = await _ask(source, list(batch.flights))
+                outcomes = await _ask({key: flight.question for key, flight in batch.flights.items()})
             finally:
                 expiry.cancel()
                 self._counters.retries += attempt.retries
                 self._counters.rate_limited += attempt.rate_limited
-        for entity_id, flight in batch.flights.items():
-            if self._current.get(entity_id) is flight:
-                self._on_landed(source, entity_id, outcomes[entity_id])
-            flight.land(outcomes[entity_id])
+        for key, flight in batch.flights.items():
+            if self._current.get(key) is flight:
+                self._on_landed(key, flight.question, outcomes[key])
+            flight.land(outcomes[key])
 
     def _expire(self, batch: Batch) -> None:
+        """Tell those who wait for a bounded time that it is up, and free the slot unless somebody waits on."""
+        batch.expired = True
         failure = timed_out(self._query_timeout)
         for flight in batch.flights.values():
-            flight.expire(failure)
+            if not flight.timely.done():
+                flight.timely.set_result(failure)
+        self._drop_unwanted(batch)
+
+    def _drop_unwanted(self, batch: Batch) -> None:
+        if batch.task is not None and not batch.task.done() and not batch.wanted:
+            self._remove(batch)
+            batch.task.cancel()
 
     def _landed(self, batch: Batch, task: asyncio.Task[None]) -> None:
         """Clean up, however the query ended."""
         self._tasks.discard(task)
         self._remove(batch)
         error = None if task.cancelled() else task.exception()
-        failure = Failure("cancelled", "The query was cancelled") if error is None else failure_of(error)
+        failure = gone(closed=self._closed) if error is None else failure_of(error)
         for flight in batch.flights.values():
             flight.land(failure)
 
     def _remove(self, batch: Batch) -> None:
-        for entity_id, flight in batch.flights.items():
-            if self._current.get(entity_id) is flight:
-                del self._current[entity_id]
+        for key, flight in batch.flights.items():
+            if self._current.get(key) is flight:
+                del self._current[key]
 
 
-def _groups(source: EntitySource, entity_ids: list[str]) -> Iterable[list[str]]:
+def _groups(questions: dict[str, Question]) -> Iterable[dict[str, Question]]:
     """Ask one by one, or all at once where the source can."""
-    if source.fetch_many is not None and (len(entity_ids) > 1 or source.fetch is None):
-        return [entity_ids]
-    return [[entity_id] for entity_id in entity_ids]
+    first = next(iter(questions.values()))
+    if first.fetch_many is not None and (len(questions) > 1 or first.fetch is None):
+        return [questions]
+    return [{key: question} for key, question in questions.items()]
 
 
-async def _ask(source: EntitySource, entity_ids: list[str]) -> dict[str, Outcome]:
-    """Ask the source and return an outcome for every id, whatever it does."""
-    fetch, fetch_many = source.fetch, source.fetch_many
-    if len(entity_ids) == 1 and fetch is not None:
-        only = entity_ids[0]
-        return {only: await _outcome(fetch, only)}
-    assert fetch_many is not None  # noqa: S101 - a source has one of the two
+async def _ask(questions: dict[str, Question]) -> dict[str, Outcome]:
+    """Ask the source and return an outcome for every key, whatever it does."""
+    keys = list(questions)
+    question = questions[keys[0]]
+    if len(keys) == 1 and question.fetch is not None:
+        return {keys[0]: await _outcome(question.fetch, keys[0])}
+    assert question.fetch_many is not None  # noqa: S101 - a source has one of the two
     try:
-        answers = await fetch_many(list(entity_ids))
+        answers = await question.fetch_many(list(keys))
         if not isinstance(answers, Mapping):
             raise MalformedResponse(f"fetch_many answered {type(answers).__name__} instead of a mapping")
+        return {key: _judge(_pick(answers, key)) for key in keys}
     except Exception as error:  # noqa: BLE001 - a source's failure is an entry, never the caller's
-        return dict.fromkeys(entity_ids, failure_of(error))
-    return {entity_id: _judge(_pick(answers, entity_id)) for entity_id in entity_ids}
+        return dict.fromkeys(keys, failure_of(error))
 
 
-async def _outcome(fetch: Fetch, entity_id: str) -> Outcome:
+async def _outcome(fetch: Fetch, key: str) -> Outcome:
     try:
-        return _judge(await fetch(entity_id))
+        return _judge(await fetch(key))
     except Exception as error:  # noqa: BLE001 - as above
         return failure_of(error)
 
 
-def _pick(answers: Mapping[str, Any], entity_id: str) -> object:
+def _pick(answers: Mapping[str, Any], key: str) -> object:
     try:
-        return answers[entity_id]
+        return answers[key]
     except KeyError:
         return MalformedResponse("the source's answer leaves this id out")
 

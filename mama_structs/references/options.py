@@ -40,7 +40,7 @@ def _positive_seconds(_: Any, attribute: attrs.Attribute[Any], value: object) ->
         raise InvalidArgument(f"{attribute.name} must be more than 0 seconds, got {value!r:.80}")
 
 
-def _types(value: object) -> object:
+def _types(value: Collection[str] | None) -> tuple[str, ...] | None:
     """Freeze the names; a single name is a mistake that would be read letter by letter."""
     if value is None:
         return None
@@ -108,3 +108,18 @@ class ReferenceOptions:
         if isinstance(self.include_references, str):
             return self.include_references
         return "primary" if is_list else "all"
+
+
+def check_kind(kind: object) -> None:
+    """Raise `InvalidArgument` unless *kind* says what a payload is."""
+    if kind not in ("auto", "query", "list"):
+        raise InvalidArgument(f'kind must be "auto", "query" or "list", got {kind!r:.80}')
+
+
+def check_primary(primary: object) -> frozenset[str] | None:
+    """Return field names as a set, or raise `InvalidArgument`."""
+    if primary is None:
+        return None
+    if isinstance(primary, str) or not isinstance(primary, Collection):
+        raise InvalidArgument(f"primary must be field names such as {{'owner'}}, got {primary!r:.80}")
+    return frozenset(primary)

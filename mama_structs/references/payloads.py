@@ -6,7 +6,7 @@ import dataclasses
 import json
 from array import array
 from collections import UserString
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from mama_structs.plain import written
 
 # Deeper answers of a source are not data but an attack on recursive readers.
 MAX_ANSWER_DEPTH: Final = 100
+MAX_ANSWER_MEMBERS: Final = 1_000_000
 
 # Exact types that hold nothing.
 SCALARS: Final = frozenset({int, float, bool, type(None), str, bytes})
@@ -102,32 +103,45 @@ def _order(member: object) -> str:
 
 def own_copy(answer: object) -> dict[str, Any]:
     """
-    Return a source's answer as a dict that nobody else holds.
+    Return a source's answer as a dict of our own: its dicts and lists are nobody else's.
 
     Raises:
-        MalformedResponse: It is no mapping, or is nested deeper than 100 levels.
+        MalformedResponse: It is no mapping, is nested deeper than 100 levels, or has more than a million members.
 
     """
     mapping = as_mapping(answer)
     if mapping is None:
         raise MalformedResponse(f"the source answered {type(answer).__name__} instead of a mapping")
-    copied = _copy(mapping, MAX_ANSWER_DEPTH)
+    copied = _Copy().of(mapping, MAX_ANSWER_DEPTH)
     assert isinstance(copied, dict)  # noqa: S101 - narrows for the type checker
     return copied
 
 
-def _copy(value: Any, depth: int) -> Any:
-    kind = type(value)
-    if kind is str or kind is int or kind is bool or value is None or kind is float:
-        return value
-    if depth == 0:
-        raise MalformedResponse(f"the answer is nested deeper than {MAX_ANSWER_DEPTH} levels")
-    plain = plain_of(value)
-    if isinstance(plain, Mapping):
-        return {str(key): _copy(member, depth - 1) for key, member in plain.items()}
-    if plain is None or isinstance(plain, str):
-        return value if plain is None else plain
-    return [_copy(member, depth - 1) for member in plain]
+@attrs.define
+class _Copy:
+    """One copy; bounded, since containers that share others level by level would be copied without end."""
+
+    left: int = MAX_ANSWER_MEMBERS
+
+    def of(self, value: Any, depth: int) -> Any:
+        kind = type(value)
+        if kind is str or kind is int or kind is bool or value is None or kind is float:
+            return value
+        if depth == 0:
+            raise MalformedResponse(f"the answer is nested deeper than {MAX_ANSWER_DEPTH} levels")
+        plain = plain_of(value)
+        if isinstance(plain, Mapping):
+            return {str(key): self.of(member, depth - 1) for key, member in self._counted(plain.items())}
+        if plain is None or isinstance(plain, str):
+            return value if plain is None else plain
+        return [self.of(member, depth - 1) for member in self._counted(plain)]
+
+    def _counted(self, members: Iterable[Any]) -> Iterator[Any]:
+        for member in members:
+            self.left -= 1
+            if self.left < 0:
+                raise MalformedResponse(f"the answer has more than {MAX_ANSWER_MEMBERS} members")
+            yield member
 
 
 def copy_plain(value: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any, Final, Protocol, runtime_checkable
 
 import attrs
@@ -82,7 +82,7 @@ class IdScheme:
         bare: Field names whose whole number (not 0) stands for an id, with the text to put before the number.
         embedded: Field names that hold JSON as text, which is parsed and searched.
         types: All type names, so that a misspelt one can be refused; None when they are open.
-        undetected: Types whose ids are never taken from a payload, only when asked for by name.
+        unresolvable: Types whose ids name nothing: never taken from a payload, and not found when asked for by name.
         own: Names of the fields in which an entity holds its own id, which is no reference.
 
     Raises:
@@ -101,7 +101,7 @@ class IdScheme:
     bare: Mapping[str, str] = attrs.field(factory=dict, validator=_texts)
     embedded: frozenset[str] = attrs.field(default=frozenset(), converter=_names)
     types: frozenset[str] | None = attrs.field(default=None, converter=attrs.converters.optional(_names))
-    undetected: frozenset[str] = attrs.field(default=frozenset(), converter=_names)
+    unresolvable: frozenset[str] = attrs.field(default=frozenset(), converter=_names)
     own: frozenset[str] = attrs.field(default=frozenset({"id"}), converter=_names)
     _endings: tuple[tuple[str, frozenset[str]], ...] = attrs.field(init=False, repr=False)
 
@@ -189,6 +189,32 @@ class Source:
 
     async def close(self) -> None:
         """Do nothing: what the functions use is the host's."""
+
+
+def check_sources(sources: object) -> tuple[EntitySource, ...]:
+    """
+    Return *sources* as a tuple.
+
+    Raises:
+        InvalidArgument: They are no list of sources, or two of them answer for one scheme.
+
+    """
+    if isinstance(sources, str | EntitySource) or not isinstance(sources, Iterable):
+        raise InvalidArgument(f"sources must be a list of sources, got {sources!r:.80}")
+    checked: list[EntitySource] = []
+    for source in sources:
+        if not isinstance(source, EntitySource):
+            raise InvalidArgument(
+                f"a source must have a scheme and fetch or fetch_many, got {source!r:.80}",
+                hint="Source(scheme, fetch=...) makes one from a function",
+            )
+        if source.scheme.name in [other.scheme.name for other in checked]:
+            raise InvalidArgument(
+                f"two sources answer for the ids of {source.scheme.name!r}, and the second would never be asked",
+                hint="give one of them, or a scheme of another name",
+            )
+        checked.append(source)
+    return tuple(checked)
 
 
 def is_async_callable(function: object) -> bool:

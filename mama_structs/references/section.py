@@ -12,8 +12,11 @@ from typing import Any, Final
 
 import attrs
 
+from mama_structs.references.cache import Answer
 from mama_structs.references.failures import Failure
-from mama_structs.references.payloads import as_mapping, copy_plain
+from mama_structs.references.options import ReferenceOptions
+from mama_structs.references.payloads import as_mapping, copy_plain, json_size
+from mama_structs.references.planning import BYTES
 from mama_structs.references.shape import META, SECTION
 
 ROOT: Final = "root"
@@ -23,41 +26,69 @@ _FAILED_KEYS: Final = frozenset({"reference_type", "id", "status", "error", "ref
 
 @attrs.define
 class Origin:
-    """Where an id was found: JSON pointers into the finished answer, and the entity that holds the first."""
+    """
+    Where an id was found.
+
+    Args:
+        holder: The entity that holds the first occurrence, None for none.
+        places: Each occurrence: the reference whose fields hold it (None for the payload), and the JSON pointer into
+            the finished answer.
+
+    """
 
     holder: str | None
-    pointers: list[str] = attrs.field(factory=list)
+    places: list[tuple[str | None, str]] = attrs.field(factory=list)
 
 
-def success(entity_id: str, kind: str, fields: Mapping[str, Any], origin: Origin | None) -> dict[str, Any]:
+@attrs.define
+class Record:
     """
-    Return the entry of a resolved reference.
+    One reference of a call.
 
-    A field of the entity whose name the entry needs for itself and whose value is another is kept with ``_`` behind,
-    and so is ``error`` where the entity alone would look like a reference that failed.
+    Args:
+        kind: The type's name.
+        outcome: What came of it.
+        fields: The entity's fields as they stand in a reference; empty for a failure.
+
     """
-    own = {"reference_type": kind, "id": entity_id, **_metadata(origin)}
+
+    kind: str
+    outcome: Answer | Failure
+    fields: Mapping[str, Any] = attrs.field(factory=dict)
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether it could not be resolved."""
+        return isinstance(self.outcome, Failure)
+
+
+def entry_of(entity_id: str, record: Record, origin: Origin | None) -> dict[str, Any]:
+    """
+    Return a reference's entry.
+
+    A field of the entity whose name the entry needs for itself, with another value, is kept with ``_`` behind;
+    so is the error of an entity that would read as a failed reference.
+    """
+    own: dict[str, Any] = {"reference_type": record.kind, "id": entity_id}
+    if isinstance(record.outcome, Failure):
+        own |= {"status": "failed", "error": record.outcome.error}
+    if origin is not None:
+        own |= {
+            "referenced_from": [pointer for _, pointer in origin.places],
+            "referenced_in": origin.holder or ROOT,
+        }
     entry = dict(own)
-    for name, value in fields.items():
+    for name, value in record.fields.items():
         key = name
         if name in own:
             if value == own[name]:
                 continue
-            while key in fields or key in entry:
+            while key in record.fields or key in entry:
                 key += "_"
         entry[key] = copy_plain(value)
-    if is_failed(entry):
+    if not record.is_failed and is_failed(entry):
         entry["error_"] = entry.pop("error")
     return entry
-
-
-def failure(entity_id: str, kind: str, failed: Failure, origin: Origin | None) -> dict[str, Any]:
-    """Return the entry of a reference that could not be resolved."""
-    return {"reference_type": kind, "id": entity_id, "status": "failed", "error": failed.error, **_metadata(origin)}
-
-
-def _metadata(origin: Origin | None) -> dict[str, Any]:
-    return {} if origin is None else {"referenced_from": origin.pointers, "referenced_in": origin.holder or ROOT}
 
 
 def is_failed(entry: Mapping[str, Any]) -> bool:
@@ -72,52 +103,80 @@ def is_section(value: object) -> bool:
     )
 
 
-@attrs.define
-class Meta:
+@attrs.frozen(kw_only=True)
+class Sought:
     """
-    What a section leaves out.
+    All that one call found, asked and left out, before it becomes a section.
 
     Args:
-        found: Ids found in the payload and in what was followed, as asked for.
-        resolved: References that were resolved.
-        failures: Failed references by kind.
+        records: What was asked for, in order.
+        origins: Where each id was found; empty unless *metadata* is asked for.
         omitted: Ids left out by a limit, with the limit's name.
-        filtered: Ids that were not asked for, by reason.
+        filtered: How many ids were not asked for, by reason.
         complete: Whether the payload was searched whole.
+        kept: Entries of an earlier section that stay.
 
     """
 
-    found: int = 0
-    resolved: int = 0
-    failures: Counter[str] = attrs.field(factory=Counter)
-    omitted: dict[str, str] = attrs.field(factory=dict)
-    filtered: Counter[str] = attrs.field(factory=Counter)
+    records: Mapping[str, Record]
+    origins: Mapping[str, Origin] = attrs.field(factory=dict)
+    omitted: Mapping[str, str] = attrs.field(factory=dict)
+    filtered: Mapping[str, int] = attrs.field(factory=dict)
     complete: bool = True
+    kept: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
 
-    def worth_saying(self, *, hidden_failures: bool) -> bool:
-        """Tell whether something would be lost in silence without it."""
-        lost = self.omitted or self.failures["deadline"] or not self.complete
-        return bool(lost) or (hidden_failures and bool(self.failures))
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the ``references_meta`` of an answer."""
-        meta: dict[str, Any] = {
-            "found": self.found,
-            "resolved": self.resolved,
-            "failed": sum(self.failures.values()),
-            "omitted": len(self.omitted),
-        }
-        if self.failures:
-            meta["failed_by"] = dict(sorted(self.failures.items()))
-        if self.omitted:
-            meta["omitted_by"] = dict(sorted(Counter(self.omitted.values()).items()))
-        if self.filtered:
-            meta["filtered_by"] = dict(sorted(self.filtered.items()))
-        if not self.complete:
-            meta["searched"] = "in part: the payload has too many containers"
-        if self.omitted:
-            meta["omitted_ids"] = list(self.omitted)
-        return meta
+def build(sought: Sought, options: ReferenceOptions) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the section of a call, and its meta (empty where there is nothing to say)."""
+    shown = {
+        entity_id: entry_of(entity_id, record, sought.origins.get(entity_id))
+        for entity_id, record in sought.records.items()
+        if options.on_error == "indicate" or not record.is_failed
+    }
+    omitted = dict(sought.omitted)
+    if options.max_bytes is not None:
+        fitting = _fitting(shown, options.max_bytes - json_size(sought.kept), is_first=not sought.kept)
+        omitted |= dict.fromkeys((entity_id for entity_id in shown if entity_id not in fitting), BYTES)
+        shown = fitting
+    section = {**sought.kept, **shown}
+    for entity_id, entry in shown.items():
+        if (origin := sought.origins.get(entity_id)) is not None:
+            # What the limit cut cannot be pointed into.
+            entry["referenced_from"] = [pointer for via, pointer in origin.places if via is None or via in section]
+    failures = Counter(
+        record.outcome.kind
+        for entity_id, record in sought.records.items()
+        if isinstance(record.outcome, Failure) and entity_id not in omitted
+    )
+    hidden = options.on_error == "omit" and failures
+    if not (options.metadata or omitted or failures["deadline"] or hidden or not sought.complete):
+        return section, {}
+    resolved = sum(not sought.records[entity_id].is_failed for entity_id in shown)
+    failed = sum(failures.values())
+    meta: dict[str, Any] = {
+        "found": resolved + failed + len(omitted),
+        "resolved": resolved,
+        "failed": failed,
+        "omitted": len(omitted),
+        "failed_by": dict(sorted(failures.items())),
+        "omitted_by": dict(sorted(Counter(omitted.values()).items())),
+        "filtered_by": dict(sorted(sought.filtered.items())),
+        "searched": "" if sought.complete else "in part: the payload is too large to be searched whole",
+        "omitted_ids": list(omitted),
+    }
+    return section, {name: value for name, value in meta.items() if value or isinstance(value, int)}
+
+
+def _fitting(entries: Mapping[str, dict[str, Any]], room: int, *, is_first: bool) -> dict[str, dict[str, Any]]:
+    """Return the entries before the first that does not fit into *room* bytes; the braces are counted already."""
+    fitting: dict[str, dict[str, Any]] = {}
+    for entity_id, entry in entries.items():
+        room -= json_size({entity_id: entry}) - len("{}") + (0 if is_first else len(","))
+        is_first = False
+        if room < 0:
+            break
+        fitting[entity_id] = entry
+    return fitting
 
 
 @attrs.frozen(repr=False, eq=False)

@@ -100,5 +100,5 @@ STRUCTS_SCHEME: Final = IdScheme(
     embedded=frozenset({"map", "detail"}),
     types=frozenset(EntityType),
     # The plan counts 7-n and 8-n among the ids; the chain has none, so a payload cannot mean them.
-    undetected=frozenset(member for member in EntityType if not member.has_ids),
+    unresolvable=frozenset(member for member in EntityType if not member.has_ids),
 )

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from mama_structs.errors import EntityNotFound, InvalidArgument
+from mama_structs.errors import InvalidArgument
 from mama_structs.references.decorator import ReferencedTool
 from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import Fetch, IdScheme, is_async_callable
@@ -54,8 +54,8 @@ class StructsSource:
 
     @property
     def fetch(self) -> Fetch:
-        """Answer one id; one of a type that has no such ids is not asked for."""
-        return self._known
+        """Answer one id."""
+        return self._ask
 
     @property
     def fetch_many(self) -> None:
@@ -77,11 +77,6 @@ class StructsSource:
                 if not self._owned.is_open:
                     await self._owned.open()
         return self.client
-
-    async def _known(self, entity_id: str) -> Mapping[str, Any]:
-        if not EntityId.parse(entity_id).type.has_ids:
-            raise EntityNotFound(entity_id, hint="infusions and addresses have no ids of this form")
-        return await self._ask(entity_id)
 
     async def _query(self, entity_id: str) -> Mapping[str, Any]:
         client = await self.ready_client()

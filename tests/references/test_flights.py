@@ -7,10 +7,11 @@ import time
 
 import pytest
 
-from mama_structs.errors import WrongLoop
+from mama_structs.errors import EntityNotFound, SessionClosed, WrongLoop
 from mama_structs.references.attempt import current_attempt
 from mama_structs.references.options import ReferenceOptions
 from mama_structs.references.resolver import Resolver
+from mama_structs.references.schemes import IdScheme
 from mama_structs.settings import ReferenceSettings
 from mama_structs.testing.fake_source import FakeSource
 
@@ -111,6 +112,24 @@ async def test_a_hung_query_times_out_and_the_others_are_there(make_resolver, at
     await at_rest(resolver, source)
 
 
+async def test_hung_queries_free_their_slots_for_the_others(make_resolver, at_rest):
+    """As many hang as there are slots: after their time the rest is asked, within this call and for other callers."""
+    hung = [f"5-{n}" for n in range(1, 6)]
+    source = FakeSource(MANY, behaviours=dict.fromkeys(hung, never))
+    resolver = make_resolver(source, query_timeout=0.1)
+    enriching = asyncio.create_task(resolver.enrich({"structDefenders": [f"5-{n}" for n in range(1, 21)]}))
+    await asyncio.sleep(0.01)
+    begun = time.perf_counter()
+    await resolver.query("5-60")
+    waited = time.perf_counter() - begun
+    enriched = await enriching
+
+    assert waited < 0.5
+    assert hung == [key for key, entry in enriched["references"].items() if "error" in entry]
+    assert {"timeout": 5} == resolver.stats.failures
+    await at_rest(resolver, source)
+
+
 async def test_the_time_of_a_query_starts_when_it_has_its_slot(make_resolver):
     """Twenty queries of 30 ms through one slot: each has its 100 ms, although the last waits for 570 ms."""
     source = FakeSource(MANY, delays=0.03)
@@ -149,6 +168,40 @@ async def test_a_tools_own_query_waits_as_long_as_its_source(make_resolver):
     assert "No answer within 0.02 s" == enriched["references"]["5-1"]["error"]
     assert MANY["5-1"] == await own
     assert ["5-1"] == source.asked
+
+
+async def test_a_tools_own_query_frees_a_reference_from_no_bound_of_its_own(make_resolver):
+    """Joining a reference's query, it takes the bound away from the client below."""
+    seen = []
+
+    async def told(entity_id):
+        attempt = current_attempt.get()
+        await asyncio.sleep(0.02)
+        seen.append(attempt.expires)
+        return {"id": entity_id}
+
+    resolver = make_resolver(FakeSource(behaviours={"5-1": told}))
+    reference = asyncio.create_task(resolver.enrich({"structId": "5-1"}))
+    await asyncio.sleep(0.01)
+
+    assert {"id": "5-1"} == await resolver.query("5-1")
+    await reference
+    assert [None] == seen
+
+
+async def test_the_last_patient_one_to_leave_ends_a_query_whose_time_is_up(make_resolver, at_rest):
+    source = FakeSource(MANY, delays=5)
+    resolver = make_resolver(source, query_timeout=0.02)
+    own = asyncio.create_task(resolver.query("5-1"))
+    await asyncio.sleep(0)
+    await resolver.enrich({"structId": "5-1"})
+    assert [] == source.cancelled
+    own.cancel()
+    await asyncio.gather(own, return_exceptions=True)
+    await asyncio.sleep(0.01)
+
+    assert ["5-1"] == source.cancelled
+    await at_rest(resolver, source)
 
 
 async def test_a_client_below_is_told_how_long_anybody_waits(make_resolver):
@@ -309,7 +362,7 @@ class TestCancellation:
         await resolver.close()
         enriched = await caller
 
-        assert "The query was cancelled" == enriched["references"]["5-1"]["error"]
+        assert "The resolver was closed" == enriched["references"]["5-1"]["error"]
         await at_rest(resolver, source)
 
     async def test_closing_does_not_wait_for_ever_for_a_fetch_that_will_not_end(self, monkeypatch):
@@ -372,3 +425,188 @@ def test_another_loop_gets_a_typed_error():
     assert MANY["5-1"] == asyncio.run(resolver.query("5-1"))
     with pytest.raises(WrongLoop, match="another event loop"):
         asyncio.run(resolver.query("5-1"))
+
+
+class TestClosing:
+    async def test_a_close_that_is_cancelled_runs_to_its_end(self):
+        source = FakeSource(behaviours={"5-1": never})
+        resolver = Resolver([source])
+        caller = asyncio.create_task(resolver.query("5-1"))
+        await asyncio.sleep(0.01)
+        closing = asyncio.create_task(resolver.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+        await resolver.close()
+
+        assert source.closed
+        with pytest.raises(SessionClosed, match="before the answer was there"):
+            await caller
+
+    async def test_two_closes_end_together(self):
+        class Slow(FakeSource):
+            async def close(self):
+                await asyncio.sleep(0.02)
+                await super().close()
+
+        source = Slow()
+        resolver = Resolver([source])
+        first = asyncio.create_task(resolver.close())
+        await asyncio.sleep(0)
+        await resolver.close()
+
+        assert source.closed
+        await first
+
+    async def test_a_source_that_fails_to_close_keeps_no_other_open(self):
+        class Fails(FakeSource):
+            async def close(self):
+                raise RuntimeError("no")
+
+        tracker = IdScheme(name="tracker", pattern=r"T-\d+", type_of=lambda _: "t")
+        other = FakeSource(scheme=tracker)
+        resolver = Resolver([Fails(), other])
+
+        with pytest.raises(RuntimeError, match="no"):
+            await resolver.close()
+        assert other.closed
+
+    async def test_closing_between_two_levels_leaves_the_main_answer(self):
+        source = FakeSource({**MANY, "1-1": {"id": "1-1"}})
+        resolver = Resolver([source])
+
+        async def closes(entity_id):
+            closing.append(asyncio.create_task(resolver.close()))
+            return MANY[entity_id]
+
+        closing = []
+        source.behaviours["5-1"] = closes
+        enriched = await resolver.enrich({"structId": "5-1"}, ReferenceOptions(reference_depth=2))
+        await asyncio.gather(*closing)
+
+        assert "5-1" in enriched["references"]
+
+
+def test_closing_from_another_loop_is_refused_and_harmless():
+    source = FakeSource(MANY)
+    resolver = Resolver([source])
+
+    async def use():
+        await resolver.query("5-1")
+
+    with asyncio.Runner() as runner:
+        runner.run(use())
+        with pytest.raises(WrongLoop):
+            asyncio.run(resolver.close())
+        runner.run(resolver.query("5-2"))
+        runner.run(resolver.close())
+
+    assert source.closed
+
+
+def test_another_thread_cannot_invalidate():
+    async def use():
+        async with Resolver([FakeSource(MANY)]) as resolver:
+            await resolver.query("5-1")
+            with pytest.raises(WrongLoop, match="another thread"):
+                await asyncio.to_thread(resolver.invalidate)
+            return resolver.invalidate()
+
+    assert 1 == asyncio.run(use())
+
+
+async def test_an_interrupt_while_a_query_starts_leaves_nothing_that_hangs(make_resolver, at_rest):
+    """The loop's task factory stands in for a KeyboardInterrupt between two lines."""
+    source = FakeSource(MANY)
+    resolver = make_resolver(source)
+    loop = asyncio.get_running_loop()
+
+    def interrupt(loop, coroutine, **options):
+        coroutine.close()
+        raise KeyboardInterrupt
+
+    loop.set_task_factory(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            await resolver.query("5-1")
+    finally:
+        loop.set_task_factory(None)
+
+    assert MANY["5-1"] == await resolver.query("5-1")
+    await at_rest(resolver, source)
+
+
+class TestReentrance:
+    async def test_a_source_may_ask_its_resolver_for_other_ids(self, make_resolver):
+        """Five queries in five slots that each ask once more do not wait for each other."""
+
+        async def asks_back(entity_id):
+            return await resolver.query(f"5-{int(entity_id[2:]) + 20}")
+
+        source = FakeSource(MANY, behaviours={f"5-{n}": asks_back for n in range(1, 6)})
+        resolver = make_resolver(source)
+
+        enriched = await asyncio.wait_for(
+            resolver.enrich({"structDefenders": [f"5-{n}" for n in range(1, 6)]}), timeout=1
+        )
+
+        assert ["1-1"] * 5 == [entry["owner"] for entry in enriched["references"].values()]
+
+    async def test_a_source_that_asks_for_the_id_itself_is_a_failure(self, make_resolver):
+        async def asks_itself(entity_id):
+            return await resolver.query(entity_id)
+
+        resolver = make_resolver(FakeSource(behaviours={"5-1": asks_itself}))
+
+        entry = (await resolver.enrich({"structId": "5-1"}))["references"]["5-1"]
+
+        assert "asked for by the source that is about to answer it" in entry["error"]
+
+
+async def test_invalidating_a_type_reaches_pages_under_way(make_resolver):
+    asked = []
+
+    async def page(key):
+        asked.append(key)
+        await asyncio.sleep(0.02)
+        return {}
+
+    resolver = make_resolver(FakeSource())
+    first = asyncio.create_task(resolver.load("page", page, kind="player"))
+    await asyncio.sleep(0.005)
+    resolver.invalidate("player")
+    await resolver.load("page", page, kind="player")
+    await first
+
+    assert 2 == len(asked)
+
+
+async def test_a_cached_not_found_holds_no_frames_and_grows_no_traceback(make_resolver):
+    resolver = make_resolver(FakeSource())
+    depths = []
+    for _ in range(20):
+        try:
+            await resolver.query("5-1")
+        except EntityNotFound as error:
+            traceback, depth = error.__traceback__, 0
+            while traceback is not None:
+                traceback, depth = traceback.tb_next, depth + 1
+            depths.append(depth)
+
+    assert 1 == len(set(depths[1:]))
+    assert resolver._cache.get("5-1").cause is None
+
+
+async def test_long_texts_are_not_remembered(make_resolver):
+    resolver = make_resolver(FakeSource())
+    await resolver.enrich({"a": "x-" * 10_000, "b": "no-id", "structId": "5-1"})
+
+    assert {"no-id", "5-1"} == resolver._detector._kinds.known.keys()
+
+
+async def test_made_up_field_names_do_not_fill_the_memory(make_resolver):
+    resolver = make_resolver(FakeSource())
+    for n in range(200):
+        await resolver.enrich({}, primary={f"field{n}"})
+
+    assert len(resolver._narrowed) <= 64

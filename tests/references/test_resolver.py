@@ -14,6 +14,7 @@ from mama_structs.references.options import ReferenceOptions
 from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import IdScheme, Source
 from mama_structs.references.section import References
+from mama_structs.structs.ids import EntityId
 from mama_structs.testing.clock import FakeClock
 from mama_structs.testing.fake_source import FakeSource
 
@@ -332,14 +333,45 @@ class TestMerging:
         assert once["references"]["0-1"]["status"] == "failed"
         assert {"reference_type": "guild", "id": "0-1"} == twice["references"]["0-1"]
 
-    async def test_omitted_ids_of_an_earlier_meta_are_not_taken_for_references(self, resolver):
+    async def test_omitted_ids_of_an_earlier_meta_are_not_taken_for_references(self, resolver, source):
         once = await resolver.enrich(PLAYER, ReferenceOptions(max_references=1))
         del once["Player"]
 
         twice = await resolver.enrich(once)
 
         assert ["0-1"] == list(twice["references"])
+        assert ["0-1"] == source.asked
+        assert {"earlier": 2} == twice["references_meta"]["omitted_by"]
+        assert ["2-1", "9-11"] == twice["references_meta"]["omitted_ids"]
+
+    async def test_what_was_left_out_before_is_tried_again_where_the_payload_names_it(self, resolver):
+        once = await resolver.enrich(PLAYER, ReferenceOptions(max_references=1))
+
+        twice = await resolver.enrich(once)
+
+        assert ["0-1", "2-1", "9-11"] == list(twice["references"])
         assert "references_meta" not in twice
+
+    async def test_a_failed_reference_that_nobody_names_any_more_stays(self, resolver):
+        once = await resolver.enrich({"planetId": "2-99"})
+
+        twice = await resolver.enrich({"references": once["references"]})
+
+        assert once["references"] == twice["references"]
+
+    async def test_depth_two_follows_what_is_there_already(self, resolver, source):
+        once = await resolver.enrich(PLAYER)
+
+        twice = await resolver.enrich(once, ReferenceOptions(reference_depth=2, metadata=True))
+
+        assert ["0-1", "2-1", "9-11", "1-11", "3-1"] == list(twice["references"])
+        assert ["/references/0-1/primaryReactorId"] == twice["references"]["3-1"]["referenced_from"]
+
+    async def test_a_tools_own_meta_is_left_alone(self, resolver, source):
+        payload = {"guildId": "0-1", "references_meta": {"pages": 3}}
+
+        assert payload is await resolver.enrich(payload)
+        assert [] == source.asked
 
     @pytest.mark.parametrize("own", [["see 1", "see 2"], {"a": 1}, "x", None, {"0-1": {"id": "0-1"}}])
     async def test_a_tools_own_references_are_left_alone(self, resolver, source, own, caplog):
@@ -582,3 +614,103 @@ def test_what_is_no_source_is_refused(sources):
 async def test_options_must_be_options(resolver):
     with pytest.raises(InvalidArgument, match="must be ReferenceOptions"):
         await resolver.enrich({}, {"max_references": 3})
+
+
+class TestAccounts:
+    """What is said about a call adds up."""
+
+    async def test_an_omitted_failure_is_asked_for_once(self, make_resolver):
+        """Level 2 names again what failed on level 1."""
+
+        async def fails(entity_id):
+            raise RuntimeError("no")
+
+        source = FakeSource({"2-1": {"id": "2-1", "guildId": "0-1"}}, behaviours={"0-1": fails})
+
+        enriched = await make_resolver(source).enrich(
+            {"guildId": "0-1", "planetId": "2-1"}, ReferenceOptions(reference_depth=2, on_error="omit")
+        )
+
+        assert ["0-1", "2-1"] == source.asked
+        assert {"found": 2, "resolved": 1, "failed": 1, "omitted": 0}.items() <= enriched["references_meta"].items()
+
+    async def test_an_id_left_out_on_both_levels_is_found_once(self, make_resolver):
+        source = FakeSource({"2-1": {"id": "2-1", "owner": "1-1", "guildId": "0-1"}})
+        payload = {"planetId": "2-1", "owner": "1-1", "guildId": "0-1"}
+
+        enriched = await make_resolver(source).enrich(payload, ReferenceOptions(reference_depth=2, max_references=1))
+
+        assert {"found": 3, "resolved": 1, "omitted": 2}.items() <= enriched["references_meta"].items()
+
+    @pytest.mark.parametrize("bound", range(100, 1500, 100))
+    async def test_bytes_hold_with_metadata_on_two_levels(self, resolver, bound):
+        options = ReferenceOptions(reference_depth=2, metadata=True, max_bytes=bound)
+
+        enriched = await resolver.enrich(PLAYER, options)
+
+        assert len(dumps(enriched["references"])) <= bound
+        meta = enriched["references_meta"]
+        assert meta["found"] == meta["resolved"] + meta["failed"] + meta["omitted"]
+
+    async def test_nothing_handed_out_adds_no_bytes(self, resolver):
+        await resolver.enrich({})
+
+        assert 0 == resolver.stats.bytes_added
+
+    async def test_ids_that_name_nothing_cost_no_query(self, resolver, source):
+        references = await resolver.resolve(["7-1"])
+
+        assert {"7-1": "Entity not found"} == references.failed
+        assert ([], 0) == (source.asked, resolver.stats.upstream_queries)
+        with pytest.raises(EntityNotFound):
+            await resolver.query("8-1")
+
+
+class TestArguments:
+    """Wrong arguments raise at once, before anything is asked."""
+
+    @pytest.mark.parametrize(
+        ("call", "message"),
+        [
+            (lambda r: r.enrich({}, kind="lits"), "kind must be"),
+            (lambda r: r.enrich({}, primary="owner"), "primary must be"),
+            (lambda r: r.resolve(None), "ids must be a list"),
+        ],
+    )
+    async def test_they_are_named(self, resolver, call, message):
+        with pytest.raises(InvalidArgument, match=message):
+            await call(resolver)
+
+    def test_settings_must_be_settings(self):
+        with pytest.raises(InvalidArgument, match="settings must be ReferenceSettings"):
+            Resolver(settings={})
+
+    def test_two_sources_of_one_scheme_are_refused(self):
+        with pytest.raises(InvalidArgument, match="two sources answer for the ids of 'structs'"):
+            Resolver([FakeSource(), FakeSource()])
+
+    async def test_an_id_object_is_a_subject(self, resolver):
+        enriched = await resolver.enrich({"rows": [{"owner": "1-11"}]}, subject=EntityId.parse("1-11"))
+
+        assert {} == enriched["references"]
+
+
+async def test_switched_off_nothing_is_resolved_either(make_resolver, source):
+    assert {} == await make_resolver(source, enabled=False).resolve(["0-1"])
+    assert [] == source.asked
+
+
+async def test_embedded_json_that_is_too_long_is_said_not_to_be_searched(resolver):
+    enriched = await resolver.enrich({"map": "[" + '"5-1",' * 200_000 + '"5-1"]'})
+
+    assert "in part" in enriched["references_meta"]["searched"]
+
+
+async def test_an_answer_that_shares_its_parts_level_by_level_ends(make_resolver):
+    value = ["x"]
+    for _ in range(40):
+        value = [value, value]
+
+    enriched = await make_resolver(FakeSource({"0-1": {"v": value}})).enrich({"guildId": "0-1"})
+
+    assert "more than" in enriched["references"]["0-1"]["error"]

@@ -131,7 +131,7 @@ def test_a_pattern_may_be_text_or_compiled():
         ({"deny": 5}, "field names"),
         ({"primary": "parent"}, "field names"),
         ({"embedded": "map"}, "field names"),
-        ({"undetected": "x"}, "field names"),
+        ({"unresolvable": "x"}, "field names"),
         ({"types": "x"}, "field names"),
         ({"deny_subtrees": "x"}, "field names"),
         ({"hints": "fixes"}, "hints"),

@@ -2,15 +2,16 @@
 
 import copy
 import json
-from collections import Counter
 
 import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mama_structs.references.cache import Answer
 from mama_structs.references.failures import Failure
-from mama_structs.references.section import Meta, Origin, References, failure, is_failed, is_section, success
+from mama_structs.references.options import ReferenceOptions
+from mama_structs.references.section import Origin, Record, References, Sought, build, entry_of, is_failed, is_section
 
 NAMES = st.sampled_from(
     [
@@ -29,11 +30,19 @@ NAMES = st.sampled_from(
 ENTITIES = st.dictionaries(
     NAMES, st.sampled_from(["failed", "player", "1-1", "x", None, 5, ["a"], {"b": []}]), max_size=8
 )
-ORIGINS = st.none() | st.builds(Origin, holder=st.none() | st.just("2-1"), pointers=st.just(["/owner"]))
+ORIGINS = st.none() | st.builds(Origin, holder=st.none() | st.just("2-1"), places=st.just([(None, "/owner")]))
 
 
 def dumped(value):
     return json.dumps(value)
+
+
+def success(entity_id, kind, fields, origin):
+    return entry_of(entity_id, Record(kind, Answer(fields, 0), fields), origin)
+
+
+def failure(entity_id, kind, failed, origin):
+    return entry_of(entity_id, Record(kind, failed), origin)
 
 
 def test_a_resolved_entry_is_type_id_and_the_fields_in_order():
@@ -51,11 +60,11 @@ def test_metadata_comes_before_the_fields():
     """Where an id was found is told by pointers and by the entity that holds it, or the root."""
     assert (
         '{"reference_type": "guild", "id": "0-1", "referenced_from": ["/a", "/b/0"], "referenced_in": "1-1", "name": "x"}'
-    ) == dumped(success("0-1", "guild", {"name": "x"}, Origin("1-1", ["/a", "/b/0"])))
-    assert "root" == success("0-1", "guild", {}, Origin(None, ["/a"]))["referenced_in"]
+    ) == dumped(success("0-1", "guild", {"name": "x"}, Origin("1-1", [(None, "/a"), (None, "/b/0")])))
+    assert "root" == success("0-1", "guild", {}, Origin(None, [(None, "/a")]))["referenced_in"]
     assert (
         '{"reference_type": "guild", "id": "0-1", "status": "failed", "error": "why", "referenced_from": ["/a"], "referenced_in": "root"}'
-        == dumped(failure("0-1", "guild", Failure("timeout", "why"), Origin(None, ["/a"])))
+        == dumped(failure("0-1", "guild", Failure("timeout", "why"), Origin(None, [(None, "/a")])))
     )
 
 
@@ -85,7 +94,9 @@ def test_a_field_that_clashes_is_kept_under_a_longer_name(fields, expected):
 
 def test_pointers_do_not_hide_an_entitys_own_field():
     """With metadata the names of the metadata are the entry's own."""
-    entry = success("1-1", "player", {"referenced_in": "here", "referenced_from": "there"}, Origin(None, ["/a"]))
+    entry = success(
+        "1-1", "player", {"referenced_in": "here", "referenced_from": "there"}, Origin(None, [(None, "/a")])
+    )
 
     assert (["/a"], "root", "here", "there") == (
         entry["referenced_from"], entry["referenced_in"], entry["referenced_in_"], entry["referenced_from_"],
@@ -139,39 +150,94 @@ def test_a_section_of_ours_is_told_from_a_tools_own_references(value, expected):
     assert expected is is_section(value)
 
 
-# What was left out
+# From what was sought to a section
+
+
+def resolved(kind="player", **fields):
+    return Record(kind, Answer(fields, 0), fields)
+
+
+def failed(kind="timeout"):
+    return Record("player", Failure(kind, "why"))
 
 
 def test_meta_says_what_was_found_and_what_became_of_it():
     """Numbers first, then reasons in alphabetical order, then the omitted ids in payload order."""
-    meta = Meta(
-        found=9, resolved=2, failures=Counter(timeout=1, not_found=2), omitted={"1-9": "max_references", "1-2": "max_bytes", "1-3": "max_references"},
-        filtered=Counter(type=3, secondary=1), complete=False,
-    )  # fmt: skip
+    sought = Sought(
+        records={"1-1": resolved(), "1-4": failed(), "1-5": failed("not_found"), "1-6": failed()},
+        omitted={"1-9": "max_references", "1-2": "earlier", "1-3": "max_references"},
+        filtered={"type": 3, "secondary": 1},
+        complete=False,
+    )
+    _, meta = build(sought, ReferenceOptions())
 
     assert (
-        '{"found": 9, "resolved": 2, "failed": 3, "omitted": 3, "failed_by": {"not_found": 2, "timeout": 1}, '
-        '"omitted_by": {"max_bytes": 1, "max_references": 2}, "filtered_by": {"secondary": 1, "type": 3}, '
-        '"searched": "in part: the payload has too many containers", "omitted_ids": ["1-9", "1-2", "1-3"]}'
-    ) == dumped(meta.as_dict())
-    assert '{"found": 0, "resolved": 0, "failed": 0, "omitted": 0}' == dumped(Meta().as_dict())
+        '{"found": 7, "resolved": 1, "failed": 3, "omitted": 3, "failed_by": {"not_found": 1, "timeout": 2}, '
+        '"omitted_by": {"earlier": 1, "max_references": 2}, "filtered_by": {"secondary": 1, "type": 3}, '
+        '"searched": "in part: the payload is too large to be searched whole", "omitted_ids": ["1-9", "1-2", "1-3"]}'
+    ) == dumped(meta)
+    assert '{"found": 0, "resolved": 0, "failed": 0, "omitted": 0}' == dumped(
+        build(Sought(records={}), ReferenceOptions(metadata=True))[1]
+    )
 
 
 @pytest.mark.parametrize(
-    ("meta", "shown", "hidden"),
+    ("sought", "shown", "hidden"),
     [
-        (Meta(), False, False),
-        (Meta(found=3, resolved=3), False, False),
-        (Meta(filtered=Counter(secondary=4)), False, False),
-        (Meta(failures=Counter(not_found=1)), False, True),
-        (Meta(failures=Counter(deadline=1)), True, True),
-        (Meta(omitted={"1-1": "max_references"}), True, True),
-        (Meta(complete=False), True, True),
+        (Sought(records={}), False, False),
+        (Sought(records={"1-1": resolved()}), False, False),
+        (Sought(records={}, filtered={"secondary": 4}), False, False),
+        (Sought(records={"1-1": failed("not_found")}), False, True),
+        (Sought(records={"1-1": failed("deadline")}), True, True),
+        (Sought(records={}, omitted={"1-1": "max_references"}), True, True),
+        (Sought(records={}, complete=False), True, True),
     ],
 )
-def test_nothing_is_left_out_in_silence(meta, shown, hidden):
+def test_nothing_is_left_out_in_silence(sought, shown, hidden):
     """Limits, the deadline, and failures that are not shown are worth saying; what was not asked for is not."""
-    assert (shown, hidden) == (meta.worth_saying(hidden_failures=False), meta.worth_saying(hidden_failures=True))
+    said = [bool(build(sought, ReferenceOptions(on_error=on_error))[1]) for on_error in ("indicate", "omit")]
+
+    assert [shown, hidden] == said
+
+
+def test_omitted_failures_take_no_room():
+    """What is not shown cannot fill the section."""
+    sought = Sought(records={"1-1": failed(), "1-2": failed(), "1-3": resolved(name="x")})
+    whole, _ = build(sought, ReferenceOptions(on_error="omit"))
+
+    section, meta = build(sought, ReferenceOptions(on_error="omit", max_bytes=len(compact(whole))))
+
+    assert ["1-3"] == list(section)
+    assert (1, 2, 0) == (meta["resolved"], meta["failed"], meta["omitted"])
+
+
+def compact(value):
+    return json.dumps(value, separators=(",", ":"))
+
+
+@given(
+    sizes=st.lists(st.integers(0, 30), max_size=6),
+    room=st.integers(0, 400),
+    kept=st.booleans(),
+    metadata=st.booleans(),
+)
+def test_a_section_never_grows_past_its_bytes(sizes, room, kept, metadata):
+    """With metadata too, and beside entries that were there before; the first that does not fit ends it."""
+    records = {f"1-{n}": resolved(name="x" * size) for n, size in enumerate(sizes, 1)}
+    origins = {key: Origin("0-1", [(None, "/a"), ("1-1", "/references/1-1/owner")]) for key in records}
+    sought = Sought(
+        records=records,
+        origins=origins if metadata else {},
+        kept={"0-9": {"reference_type": "guild", "id": "0-9"}} if kept else {},
+    )
+    section, meta = build(sought, ReferenceOptions(max_bytes=room, metadata=metadata))
+    new = [key for key in section if key != "0-9"]
+
+    assert len(compact(section)) <= max(room, len(compact(sought.kept)))
+    assert list(records) == [*new, *meta.get("omitted_ids", [])]
+    for entry in section.values():
+        pointers = entry.get("referenced_from", [])
+        assert "1-1" in section or all(not pointer.startswith("/references/1-1") for pointer in pointers)
 
 
 # The typed view
