@@ -29,7 +29,7 @@ _MAX_CONTAINERS: Final = 500_000
 # The same for the careful walk: from each of n objects that all hold each other, it would walk n! paths.
 _MAX_CAREFUL: Final = 250_000
 # Members read of an array that is no list: a class of a host's own may have no end.
-_MAX_MEMBERS: Final = 2_000_000
+_MAX_MEMBERS: Final = 500_000
 _MAX_EMBEDDED: Final = 2**20
 # Space that JSON in a text may begin with.
 _MARGIN: Final = 64

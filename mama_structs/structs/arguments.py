@@ -3,6 +3,7 @@
 import base64
 import binascii
 import enum
+import ipaddress
 import math
 import re
 from typing import TypeVar
@@ -14,10 +15,13 @@ from mama_structs.structs.ids import MAX_INDEX, EntityId, EntityType
 N = TypeVar("N", bound=enum.StrEnum)
 
 _HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+", re.ASCII)
+_NUMBERS = re.compile(r"[0-9.]+", re.ASCII)
+_PORT = re.compile(r"(?::[0-9]{1,5})?", re.ASCII)
 _PREFIX = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._~-]+)*", re.ASCII)
 _ADDRESS = re.compile(r"[a-z0-9]{3,90}", re.ASCII)
 _ATTRIBUTE_ID = re.compile(r"(0|[1-9][0-9]?)-([0-9]+-[0-9]+)", re.ASCII)
 _LONGEST_KEY = 4096
+_LONGEST_HOST, _LONGEST_LABEL = 253, 63
 
 
 def base_url_of(text: str) -> str:
@@ -33,7 +37,7 @@ def base_url_of(text: str) -> str:
         raise InvalidArgument("base_url must begin with http:// or https://", hint=hint)
     if "@" in parts.netloc:
         raise InvalidArgument("base_url must not hold a user or password", hint="give the session headers instead")
-    if not parts.hostname or not _HOST.fullmatch(parts.hostname) or parts.netloc.endswith(":") or port == 0:
+    if not _is_host(parts.hostname or "", parts.netloc) or port == 0:
         raise InvalidArgument("base_url must name a host, and a port from 1 to 65535 if any", hint=hint)
     if "?" in text or "#" in text:
         raise InvalidArgument("base_url must not have a query or fragment", hint=hint)
@@ -41,6 +45,22 @@ def base_url_of(text: str) -> str:
     if not _PREFIX.fullmatch(prefix) or text != text.strip() or not text.isprintable():
         raise InvalidArgument("base_url's path must be of letters, digits and ._~- only", hint=hint)
     return f"{parts.scheme}://{parts.netloc}{prefix}"
+
+
+def _is_host(host: str, netloc: str) -> bool:
+    """Whether a host can be looked up: an address, or a name that the encoding of names takes."""
+    # An IPv6 address stands in brackets, and nothing else does; parsers differ on what follows the brackets.
+    written = f"[{host}]" if ":" in host else host
+    if not _HOST.fullmatch(host) or not _PORT.fullmatch(netloc.lower().removeprefix(written)):
+        return False
+    if ":" in host or _NUMBERS.fullmatch(host):
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            return False
+        return True
+    labels = host.removesuffix(".").split(".")
+    return len(host) <= _LONGEST_HOST and all(0 < len(label) <= _LONGEST_LABEL for label in labels)
 
 
 def seconds_of(name: str, value: float) -> float:
@@ -99,15 +119,19 @@ def attribute_of(name: str, names: type[N]) -> N:
         ) from None
 
 
-def is_page_key(text: str) -> bool:
-    """Whether a text can be where a page begins: base64, of a sensible length."""
-    if not isinstance(text, str) or not 0 < len(text) <= _LONGEST_KEY:
-        return False
+def place_of(key: str) -> bytes | None:
+    """Return the place in a list that a page key stands for, None where the text is no key: base64, not too long."""
+    if not isinstance(key, str) or not 0 < len(key) <= _LONGEST_KEY:
+        return None
     try:
-        base64.b64decode(text, validate=True)
+        return base64.b64decode(key, validate=True)
     except (binascii.Error, ValueError):
-        return False
-    return True
+        return None
+
+
+def is_page_key(text: str) -> bool:
+    """Whether a text can be where a page begins."""
+    return place_of(text) is not None
 
 
 def page_query(

@@ -1,14 +1,14 @@
 """The client of a Structs node's REST interface."""
 
 import asyncio
-import os
 import warnings
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import attrs
 
-from mama_structs.errors import EntityNotFound, InvalidArgument, SessionClosed, WrongLoop
+from mama_structs.errors import EntityNotFound, InvalidArgument, SessionClosed
+from mama_structs.loops import LoopBound
 from mama_structs.structs import routes
 from mama_structs.structs.answers import Answer, Envelope
 from mama_structs.structs.arguments import base_url_of, id_of, page_query, seconds_of, whole_of
@@ -51,7 +51,7 @@ class StructsClient(Reads):
         base_url: Where the routes begin; a path prefix is kept.
         session: The host's `aiohttp.ClientSession`, None for one of its own.
         timeout: Seconds for one read with all its retries, counted from when it has a connection slot.
-        max_connections: How many reads are in progress at once; others wait.
+        max_connections: How many reads are in progress at once; others wait. A host's session may allow fewer.
         retries: How often a read is tried again after HTTP 429, 502, 503, 504 or a lost connection.
         max_response_bytes: The largest answer, after decompression.
 
@@ -70,9 +70,7 @@ class StructsClient(Reads):
     max_response_bytes: int = attrs.field(default=16 * 2**20, kw_only=True, validator=_whole(1, 2**40))
     _backoff: Backoff = attrs.field(factory=Backoff, kw_only=True, alias="_backoff")
     _transport: Transport | None = attrs.field(default=None, init=False, on_setattr=attrs.setters.NO_OP)
-    _home: tuple[asyncio.AbstractEventLoop, int] | None = attrs.field(
-        default=None, init=False, on_setattr=attrs.setters.NO_OP
-    )
+    _home: LoopBound | None = attrs.field(default=None, init=False, on_setattr=attrs.setters.NO_OP)
     _closed: bool = attrs.field(default=False, init=False, on_setattr=attrs.setters.NO_OP)
 
     def __repr__(self) -> str:
@@ -91,7 +89,10 @@ class StructsClient(Reads):
     def __del__(self) -> None:
         """Warn where a session of its own was forgotten."""
         # A base URL that was refused leaves an object without attributes.
-        if not getattr(self, "_closed", True) and self._owns_open_session() and self._is_home_process():
+        if getattr(self, "_closed", True) or not self._owns_open_session():
+            return
+        # A forked child has no part in what its parent opened.
+        if self._home is not None and not self._home.is_elsewhere:
             warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=1)
 
     @property
@@ -137,14 +138,13 @@ class StructsClient(Reads):
             QueryTimeout: It did not answer in time.
 
         """
-        asked = id_of(entity_id)
-        return await self._read(_readable(asked), asked)
+        return await self._read(_readable(entity_id))
 
     async def fetch(self, entity_id: EntityId | str) -> Answer[Any]:
         """Return the typed answer about an entity of any type that has ids; see `query` for the errors."""
-        asked = id_of(entity_id)
-        model: type[Answer[Any]] = routes.ROUTES[_readable(asked)].answer
-        return typed(await self._read(asked.type, asked), model)
+        asked = _readable(entity_id)
+        model: type[Answer[Any]] = routes.ROUTES[asked.type].answer
+        return typed(await self._read(asked), model)
 
     async def list_page(
         self,
@@ -171,7 +171,7 @@ class StructsClient(Reads):
         listing = listing_of(entity_type)
         query = page_query(key=key, limit=limit, offset=offset, reverse=reverse, count_total=count_total)
         envelope = await self._send(listing.request(query=query))
-        listing.check(envelope)
+        listing.next_key(envelope, after=None if reverse else key)
         return envelope
 
     async def _send(self, request: routes.Request) -> Envelope:
@@ -184,14 +184,17 @@ class StructsClient(Reads):
         if self._transport is None:
             from mama_structs.structs import transport  # noqa: PLC0415 - aiohttp loads when first used
 
-            self._home = (asyncio.get_running_loop(), os.getpid())
+            # Not made before: a client may be made where there is no loop, and before a fork.
+            self._home = LoopBound(repr(self))
+            self._home.check()
+            session = self.session or transport.open_session(max_connections=self.max_connections)
             self._transport = transport.Transport(
-                session=self.session or transport.open_session(max_connections=self.max_connections),
+                session=session,
                 base_url=self.base_url,
                 timeout=self.timeout,
                 retries=self.retries,
                 max_response_bytes=self.max_response_bytes,
-                slots=asyncio.Semaphore(self.max_connections),
+                slots=asyncio.Semaphore(transport.connections_of(session, self.max_connections)),
                 backoff=self._backoff,
             )
         return self._transport
@@ -202,20 +205,16 @@ class StructsClient(Reads):
         self._check_home()
 
     def _check_home(self) -> None:
-        if self._home is None:
-            return
-        if self._home[0] is not asyncio.get_running_loop() or not self._is_home_process():
-            raise WrongLoop(f"{self!r} belongs to another event loop or process", hint="make one client for each")
-
-    def _is_home_process(self) -> bool:
-        return self._home is not None and self._home[1] == os.getpid()
+        if self._home is not None:
+            self._home.check()
 
     def _owns_open_session(self) -> bool:
         return self.session is None and self._transport is not None and not self._closed
 
 
-def _readable(entity_id: EntityId) -> EntityType:
-    """Return the id's type, or raise `EntityNotFound` where entities of that type have no ids."""
-    if entity_id.type in _HOW_TO_READ:
-        raise EntityNotFound(str(entity_id), hint=_HOW_TO_READ[entity_id.type])
-    return entity_id.type
+def _readable(entity_id: EntityId | str) -> EntityId:
+    """Return the parsed id, or raise `EntityNotFound` where entities of its type have no ids."""
+    asked = id_of(entity_id)
+    if asked.type in _HOW_TO_READ:
+        raise EntityNotFound(str(asked), hint=_HOW_TO_READ[asked.type])
+    return asked

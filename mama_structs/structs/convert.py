@@ -329,7 +329,7 @@ def _record_writer(cls: type[Record]) -> Write:
     members = _members(cls)
 
     def write(record: Record) -> dict[str, Any]:
-        written: dict[str, Any] = dict(_as_is(record.extra))
+        written: dict[str, Any] = dict(_as_is(dict(record.extra)))
         for member in members:
             value = getattr(record, member.name)
             # A copy with a new value (`attrs.evolve`) inherits what was said of the old one: it counts only while true.
@@ -387,6 +387,7 @@ def _make_converters() -> tuple[cattrs.Converter, cattrs.Converter]:
         writing.register_unstructure_hook(scalar, write_scalar)
     for coercing in (float, bytes):
         reading.register_structure_hook(coercing, _refuse_value)
+        writing.register_unstructure_hook(coercing, lambda value: _refuse_type(type(value)))
     for sequence in (list, tuple):
         writing.register_unstructure_hook(sequence, lambda items: [unstructure(item) for item in items])
     return reading, writing

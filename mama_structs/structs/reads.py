@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import attrs
 
-from mama_structs.errors import InvalidArgument, MalformedResponse
+from mama_structs.errors import InvalidArgument
 from mama_structs.structs import routes
 from mama_structs.structs.answers import (
     AddressAnswer,
@@ -30,7 +30,6 @@ from mama_structs.structs.arguments import (
     attribute_id_of,
     attribute_of,
     id_of,
-    is_page_key,
     page_query,
     whole_of,
 )
@@ -83,52 +82,51 @@ class Reads(abc.ABC):
     async def _send(self, request: routes.Request) -> Envelope:
         """Return the JSON object that the node answers with."""
 
-    async def _read(self, kind: EntityType, entity_id: EntityId | str) -> Envelope:
-        asked = id_of(entity_id, kind)
-        route, text = routes.ROUTES[kind], str(asked)
+    async def _read(self, asked: EntityId) -> Envelope:
+        route, text = routes.ROUTES[asked.type], str(asked)
         envelope = await self._send(route.request(text, asked=text))
         route.check(envelope, id=text)
         return envelope
 
     async def guild(self, guild_id: EntityId | str) -> GuildAnswer:
         """Return a guild."""
-        return typed(await self._read(EntityType.GUILD, guild_id), GuildAnswer)
+        return typed(await self._read(id_of(guild_id, EntityType.GUILD)), GuildAnswer)
 
     async def player(self, player_id: EntityId | str) -> PlayerAnswer:
         """Return a player, with grid attributes and inventory."""
-        return typed(await self._read(EntityType.PLAYER, player_id), PlayerAnswer)
+        return typed(await self._read(id_of(player_id, EntityType.PLAYER)), PlayerAnswer)
 
     async def planet(self, planet_id: EntityId | str) -> PlanetAnswer:
         """Return a planet, with grid and planet attributes."""
-        return typed(await self._read(EntityType.PLANET, planet_id), PlanetAnswer)
+        return typed(await self._read(id_of(planet_id, EntityType.PLANET)), PlanetAnswer)
 
     async def reactor(self, reactor_id: EntityId | str) -> ReactorAnswer:
         """Return a reactor, with grid attributes."""
-        return typed(await self._read(EntityType.REACTOR, reactor_id), ReactorAnswer)
+        return typed(await self._read(id_of(reactor_id, EntityType.REACTOR)), ReactorAnswer)
 
     async def substation(self, substation_id: EntityId | str) -> SubstationAnswer:
         """Return a substation, with grid attributes."""
-        return typed(await self._read(EntityType.SUBSTATION, substation_id), SubstationAnswer)
+        return typed(await self._read(id_of(substation_id, EntityType.SUBSTATION)), SubstationAnswer)
 
     async def struct(self, struct_id: EntityId | str) -> StructAnswer:
         """Return a struct, with grid and struct attributes and its defenders."""
-        return typed(await self._read(EntityType.STRUCT, struct_id), StructAnswer)
+        return typed(await self._read(id_of(struct_id, EntityType.STRUCT)), StructAnswer)
 
     async def allocation(self, allocation_id: EntityId | str) -> AllocationAnswer:
         """Return an allocation; its power is in the grid attributes."""
-        return typed(await self._read(EntityType.ALLOCATION, allocation_id), AllocationAnswer)
+        return typed(await self._read(id_of(allocation_id, EntityType.ALLOCATION)), AllocationAnswer)
 
     async def fleet(self, fleet_id: EntityId | str) -> FleetAnswer:
         """Return a fleet."""
-        return typed(await self._read(EntityType.FLEET, fleet_id), FleetAnswer)
+        return typed(await self._read(id_of(fleet_id, EntityType.FLEET)), FleetAnswer)
 
     async def provider(self, provider_id: EntityId | str) -> ProviderAnswer:
         """Return a provider, with grid attributes."""
-        return typed(await self._read(EntityType.PROVIDER, provider_id), ProviderAnswer)
+        return typed(await self._read(id_of(provider_id, EntityType.PROVIDER)), ProviderAnswer)
 
     async def agreement(self, agreement_id: EntityId | str) -> AgreementAnswer:
         """Return an agreement."""
-        return typed(await self._read(EntityType.AGREEMENT, agreement_id), AgreementAnswer)
+        return typed(await self._read(id_of(agreement_id, EntityType.AGREEMENT)), AgreementAnswer)
 
     async def infusion(self, destination_id: EntityId | str, address: str) -> InfusionAnswer:
         """Return what an address infused into a reactor or struct."""
@@ -184,19 +182,16 @@ class Reads(abc.ABC):
         self, listing: routes.Listing[R], segments: tuple[str, ...], page_size: int
     ) -> AsyncGenerator[R, None]:
         key: str | None = None
-        seen: set[str] = set()
         while True:
             query = page_query(key=key, limit=page_size)
-            page = typed(await self._send(listing.request(*segments, query=query)), listing.page)
-            for record in page.records:
+            envelope = await self._send(listing.request(*segments, query=query))
+            next_key = listing.next_key(envelope, after=key)
+            for record in typed(envelope, listing.page).records:
                 yield record
             # A page without records is not the last one: some routes filter what they have paged.
-            key = page.pagination.next_key if page.pagination else None
-            if not key:
+            if next_key is None:
                 return
-            if key in seen or not is_page_key(key):
-                raise MalformedResponse("must be a new place in base64", path="$.pagination.next_key")
-            seen.add(key)
+            key = next_key
 
     def guilds(self, *, page_size: int = 100) -> AsyncGenerator[Guild, None]:
         """Iterate over all guilds."""

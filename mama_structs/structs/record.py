@@ -2,7 +2,8 @@
 
 import enum
 from collections.abc import Mapping
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import attrs
 
@@ -22,9 +23,21 @@ JSON_NUMBER: Mapping[str, Any] = {NUMBER: "json"}
 """Metadata of a whole number that is written as a JSON number: the codes of error bodies only."""
 
 
+R = TypeVar("R", bound="Record")
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
 def wire(name: str) -> dict[str, Any]:
     """Return the metadata of an attribute whose JSON name is not its own in camelCase."""
     return {_WIRE: name}
+
+
+def _frozen(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    if isinstance(given, MappingProxyType):
+        return given
+    # Most records have nothing here: they share it.
+    return MappingProxyType(dict(given)) if given else _NOTHING
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -35,6 +48,8 @@ class Record:
     Every attribute but a record's own id has a default: the zero of its type, which is also what a
     field counts as that a payload leaves out.
 
+    Its mappings cannot be changed; the arrays and objects that may be in them are plain lists and dictionaries.
+
     Args:
         extra: Fields of the payload that this model does not know, under their JSON names.
         absent: Names of the attributes that the payload did not have.
@@ -43,9 +58,15 @@ class Record:
 
     """
 
-    extra: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
+    extra: Mapping[str, Any] = attrs.field(default=_NOTHING, hash=False, converter=_frozen)
     absent: frozenset[str] = frozenset()
-    as_written: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
+    as_written: Mapping[str, Any] = attrs.field(default=_NOTHING, hash=False, converter=_frozen)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A mapping that cannot be changed cannot be pickled or copied either.
+        values = {attribute.name: getattr(self, attribute.name) for attribute in attrs.fields(type(self))}
+        values.update({name: dict(values[name]) for name in _MAPPINGS})
+        return _remade, (type(self), values)
 
     def __repr__(self) -> str:
         """Show what differs from the defaults: most fields of most records are zero."""
@@ -55,6 +76,10 @@ class Record:
             if (value := getattr(self, attribute.name)) != default_of(attribute)
         ]
         return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _remade(cls: type[R], values: dict[str, Any]) -> R:
+    return cls(**values)
 
 
 def default_of(attribute: "attrs.Attribute[Any]") -> Any:
@@ -83,9 +108,12 @@ def _shown(value: Any) -> str:
         return repr(value.value)
     if isinstance(value, frozenset):
         return f"frozenset({sorted(value)!r})"
+    if isinstance(value, MappingProxyType):
+        return repr(dict(value))
     return repr(value)
 
 
+_MAPPINGS = ("extra", "as_written")
 _BOOKKEEPING = frozenset(attribute.name for attribute in attrs.fields(Record))
 
 

@@ -9,7 +9,7 @@ from datetime import UTC
 
 import attrs
 
-_SECONDS = re.compile(r"[0-9]{1,12}", re.ASCII)
+_SECONDS = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,12})?", re.ASCII)
 
 
 @attrs.frozen(kw_only=True)
@@ -48,7 +48,7 @@ class Backoff:
 
 def parse_retry_after(text: str | None, *, now: float) -> float | None:
     """
-    Read a Retry-After header: seconds, or the date of HTTP; None where it is missing or neither.
+    Read a Retry-After header: seconds, decimals included, or the date of HTTP; None where it is neither.
 
     Args:
         text: The header.

@@ -8,6 +8,8 @@ import attrs
 
 from mama_structs.errors import MalformedResponse
 from mama_structs.structs import answers, attributes, entities, pages, struct_types
+from mama_structs.structs.arguments import place_of
+from mama_structs.structs.convert import structure
 from mama_structs.structs.ids import EntityType
 from mama_structs.structs.record import Record
 
@@ -85,15 +87,35 @@ class Listing(Generic[R_co]):
         """Return the request for one page."""
         return Request(path="/".join((f"/structs/{self.name}", *segments)), key=self.key, query=query)
 
-    def check(self, payload: Mapping[str, Any]) -> None:
-        """Raise `MalformedResponse` where the answer is not a page."""
+    def next_key(self, payload: Mapping[str, Any], *, after: str | None) -> str | None:
+        """
+        Check how a page ends, its records apart, and return where the next one begins, None after the last.
+
+        Args:
+            payload: The answer, which has the list's key.
+            after: Where this page began, None where the next one may begin anywhere.
+
+        Raises:
+            MalformedResponse: The answer is no page, or leads nowhere: lists are in ascending byte order of their keys.
+
+        """
         if not isinstance(payload[self.key], list):
             raise MalformedResponse("must be an array", path=f"$.{self.key}")
-        pagination = payload.get("pagination")
-        if not isinstance(pagination, dict | None):
-            raise MalformedResponse("must be an object or null", path="$.pagination")
-        if pagination is not None and not isinstance(pagination.get("next_key"), str | None):
-            raise MalformedResponse("must be text or null", path="$.pagination.next_key")
+        pagination = structure({"pagination": payload.get("pagination")}, _End).pagination
+        key = pagination.next_key if pagination else None
+        if not key:
+            return None
+        place = place_of(key)
+        if place is None or (after is not None and place <= (place_of(after) or b"")):
+            raise MalformedResponse("must be a later place in base64", path="$.pagination.next_key")
+        return key
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class _End(Record):
+    """What every page has beside its records."""
+
+    pagination: pages.Pagination | None = None
 
 
 GUILD = Route("guild", "Guild", answers.GuildAnswer)

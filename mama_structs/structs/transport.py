@@ -36,6 +36,9 @@ _CHUNK = 64 * 1024
 _QUOTED = 200
 _HEIGHT = re.compile(r"[0-9]{1,20}", re.ASCII)
 _HEADERS = {"Accept": "application/json", "Accept-Encoding": "gzip, deflate", "User-Agent": "mama-structs"}
+_NO_NODE = "is the node running, and is the base URL that of its REST interface?"
+_OLD_AIOHTTP = "a session with a base_url of its own needs aiohttp 3.12 or later"
+_NO_ROUTE = frozenset({404, 405, 501})
 _WRONG_BASE = "is the base URL that of the chain's REST interface (port 1317 on a local node)?"
 
 
@@ -46,6 +49,19 @@ def open_session(*, max_connections: int) -> aiohttp.ClientSession:
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=None),
     )
+
+
+def connections_of(session: aiohttp.ClientSession, most: int) -> int:
+    """
+    Return how many requests can be in progress at once, up to *most*.
+
+    Who waits for a connection inside the session has a slot already, and loses time.
+    """
+    connector = session.connector
+    if connector is None:
+        return most
+    # To a connector, 0 means any number.
+    return min(most, connector.limit or most, connector.limit_per_host or most)
 
 
 class _Temporary(Exception):
@@ -143,14 +159,24 @@ class Transport:
                 return await self._read(request, response)
         except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
             # The errors' own texts name hosts and addresses.
-            unreachable = StructsUnreachable(f"{request.path}: no lasting connection ({type(error).__name__})")
-            raise _Temporary(unreachable) from error
+            message = f"{request.path}: no lasting connection ({type(error).__name__})"
+            raise _Temporary(StructsUnreachable(message, hint=_NO_NODE)) from error
+        except (aiohttp.InvalidURL, UnicodeError) as error:
+            # Nothing was sent: the host's name cannot be looked up.
+            raise StructsUnreachable(
+                f"{request.path}: the host of the base URL cannot be asked", hint=_NO_NODE
+            ) from error
         except aiohttp.ClientError as error:
             raise MalformedResponse(f"the answer of {request.path} is not valid HTTP", hint=_WRONG_BASE) from error
         except (AssertionError, RuntimeError) as error:
-            # When its session is closed under a request, aiohttp 3.10 trips over what is gone.
+            # When its session is closed under a request, aiohttp trips over what is gone.
             if self.session.closed:
                 raise _session_closed() from error
+            if isinstance(error, AssertionError):
+                # aiohttp's own assertions are bare; one with words is from what the host put around it.
+                said = f": {error}"[:_QUOTED] if str(error) else ""
+                hint = None if said else _OLD_AIOHTTP
+                raise StructsUnreachable(f"{request.path}: aiohttp cannot send this{said}", hint=hint) from error
             raise
 
     async def _read(self, request: Request, response: aiohttp.ClientResponse) -> Envelope:
@@ -162,14 +188,18 @@ class Transport:
                 hint="give the base URL that the redirect leads to",
             )
         payload: Any = None
+        hint: str | None = None
         try:
-            payload = decode_json(await self._content(response))
+            content = await self._content(response)
+            hint = None if _looks_like_json(content) else _WRONG_BASE
+            payload = decode_json(content)
         except ValueError as error:
             # What a proxy says beside a 502 need not be JSON: the status says enough.
             if status < _ERRORS:
-                raise MalformedResponse(f"the answer of {request.path} {error}", hint=_WRONG_BASE) from error
+                raise MalformedResponse(f"the answer of {request.path} {error}", hint=hint) from error
         if status >= _ERRORS or _is_error(payload, request):
-            _raise_error(request, status, payload, response.headers.get("Retry-After"))
+            hint = hint if status in _NO_ROUTE else None
+            _raise_error(request, status, payload, retry_after=response.headers.get("Retry-After"), hint=hint)
         if not isinstance(payload, dict) or request.key not in payload:
             raise MalformedResponse(f"the answer of {request.path} is no object with {request.key!r}", hint=_WRONG_BASE)
         return Envelope(payload, height=_height(response.headers.get("Grpc-Metadata-X-Cosmos-Block-Height")))
@@ -183,6 +213,11 @@ class Transport:
 
 def _session_closed() -> SessionClosed:
     return SessionClosed("the client's HTTP session is closed", hint="make a new client")
+
+
+def _looks_like_json(content: bytes) -> bool:
+    """Whether a body may be from a node at all, be it broken: a web server's page is not."""
+    return content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"["))
 
 
 def _is_error(payload: Any, request: Request) -> bool:
@@ -202,7 +237,7 @@ def _error_of(payload: Any) -> tuple[int | None, str | None]:
     )
 
 
-def _raise_error(request: Request, status: int, payload: Any, retry_after: str | None) -> NoReturn:
+def _raise_error(request: Request, status: int, payload: Any, *, retry_after: str | None, hint: str | None) -> NoReturn:
     code, message = _error_of(payload)
     # The chain answers 500 for an id that does not exist: only the body tells.
     if request.asked is not None and code is not None and message is not None and "not found" in message.lower():
@@ -215,7 +250,7 @@ def _raise_error(request: Request, status: int, payload: Any, retry_after: str |
         raise _Temporary(limited, retry_after=wait)
     said = f": {message[:_QUOTED]}" if message else ""
     error = StructsAPIError(
-        f"{request.path} answered with HTTP {status}{said}", status=status, code=code, message=message
+        f"{request.path} answered with HTTP {status}{said}", status=status, code=code, message=message, hint=hint
     )
     if status in _TEMPORARY:
         raise _Temporary(error, retry_after=wait)

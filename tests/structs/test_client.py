@@ -3,18 +3,20 @@
 import ast
 import asyncio
 import base64
+import contextlib
 import inspect
 import os
 import subprocess
 import sys
 import typing
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 import aiohttp
 import pytest
 
+from mama_structs import structs
 from mama_structs.errors import EntityNotFound, InvalidArgument, MalformedResponse, SessionClosed, WrongLoop
-from mama_structs.structs import models, routes
+from mama_structs.structs import routes
 from mama_structs.structs.client import StructsClient
 from mama_structs.structs.ids import EntityId, EntityType
 from mama_structs.structs.reads import Reads
@@ -173,7 +175,7 @@ async def test_single_attributes_are_read_by_name(node, client, http):
     node.says(http({"attribute": "6"}))
 
     assert 6 == await client.struct_attribute("5-1", "health")
-    assert 6 == await client.planet_attribute("2-1", models.PlanetAttribute.BLOCK_START_RAID)
+    assert 6 == await client.planet_attribute("2-1", structs.PlanetAttribute.BLOCK_START_RAID)
     assert ["/structs/struct_attribute/5-1/health", "/structs/planet_attribute/2-1/blockStartRaid"] == node.requests
     for read, text in ((client.struct_attribute, "5-1"), (client.planet_attribute, "2-1")):
         with pytest.raises(InvalidArgument, match="no attribute 'armour'"):
@@ -230,8 +232,8 @@ async def test_page_keys_are_percent_encoded(node, client, http):
     node.says(http(rows()))
     await client.list_page("player", key=KEY, limit=5, reverse=True, count_total=True)
 
-    assert {"+", "/", "="} <= set(KEY) | {"="}
-    assert not {"+", "="} & set(node.requests[0].split("pagination.key=")[1].split("&")[0])
+    assert {"+", "/", "="} <= set(KEY)
+    assert f"pagination.key={quote(KEY, safe='')}" in node.requests[0].split("?")[1].split("&")
     assert {
         "pagination.key": KEY,
         "pagination.limit": "5",
@@ -283,34 +285,52 @@ async def test_wrong_page_arguments_are_refused_before_anything_is_sent(node, cl
         ({"Player": {}}, "$.Player"),
         ({"Player": [], "pagination": []}, "$.pagination"),
         ({"Player": [], "pagination": {"next_key": 5}}, "$.pagination.next_key"),
+        ({"Player": [], "pagination": {"next_key": "not base64"}}, "$.pagination.next_key"),
+        ({"Player": [], "pagination": {"next_key": "QUJD" * 2000}}, "$.pagination.next_key"),
+        ({"Player": [], "pagination": {"total": 5}}, "$.pagination.total"),
+        ({"Player": [], "pagination": {"total": None}}, "$.pagination.total"),
         ({"player": []}, "$"),
     ],
 )
 async def test_a_page_that_is_none_is_malformed(node, client, http, payload, path):
-    """The docs' lower-case key is not the chain's."""
+    """One raw page and iteration refuse the same; the docs' lower-case key is not the chain's."""
     node.says(http(payload))
-    with pytest.raises(MalformedResponse) as caught:
-        await client.list_page("player")
+    for read in (client.list_page("player"), anext(client.players())):
+        with pytest.raises(MalformedResponse) as caught:
+            await read
 
-    assert path == caught.value.path
+        assert path == caught.value.path
+
+
+@pytest.mark.parametrize(("reverse", "expected"), [(False, MalformedResponse), (True, None)])
+async def test_a_page_leads_on_from_its_own_key(node, client, http, reverse, expected):
+    """Whoever follows raw pages is not led in a circle either; in reverse the keys descend."""
+    node.says(http(rows("1-1", next_key="QQ==")))
+    with pytest.raises(expected, match="later place") if expected else contextlib.nullcontext():
+        await client.list_page("player", key="Qg==", reverse=reverse)
+
+    assert 1 == len(node.requests)
 
 
 async def test_iterating_follows_the_pages_to_the_end(node, client, http):
     """An empty page with a next key is not the last one."""
-    node.says(http(rows("1-1", "1-10", next_key=KEY)), http(rows(next_key="MS0xMg==")), http(rows("1-2")))
+    node.says(http(rows("1-1", "1-10", next_key="MS0xMg==")), http(rows(next_key=KEY)), http(rows("1-2")))
     found = [str(player.id) async for player in client.players(page_size=2)]
 
     assert ["1-1", "1-10", "1-2"] == found
-    assert [None, KEY, "MS0xMg=="] == [
+    assert [None, "MS0xMg==", KEY] == [
         dict(parse_qsl(urlsplit(request).query)).get("pagination.key") for request in node.requests
     ]
     assert all("pagination.limit=2" in request for request in node.requests)
 
 
-@pytest.mark.parametrize("keys", [[KEY, KEY], ["QQ==", "Qg==", "QQ=="], ["not base64"]])
-async def test_iterating_ends_where_the_keys_lead_nowhere(node, client, http, keys):
-    """A node that repeats itself does not hold its caller for ever."""
-    node.says(*(http(rows("1-1", next_key=key)) for key in keys))
+@pytest.mark.parametrize("ids", [["1-1"], []], ids=["records", "no records"])
+@pytest.mark.parametrize(
+    "keys", [[KEY, KEY], ["QQ==", "Qg==", "QQ=="], ["Qg==", "QQ=="], ["Qg==", "QUE="], ["not base64"]]
+)
+async def test_iterating_ends_where_a_key_leads_back(node, client, http, keys, ids):
+    """The keys of a list ascend in byte order: a node that repeats itself, or invents new places, is refused."""
+    node.says(*(http(rows(*ids, next_key=key)) for key in keys))
     with pytest.raises(MalformedResponse) as caught:
         async for _ in client.players():
             pass
@@ -339,29 +359,29 @@ async def test_iterating_can_stop_early(node, client, http):
 
 
 LISTS = {
-    "guilds": ((), "guild", models.Guild, {"id": "0-1"}),
-    "players": ((), "player", models.Player, {"id": "1-1"}),
-    "planets": ((), "planet", models.Planet, {"id": "2-1"}),
-    "reactors": ((), "reactor", models.Reactor, {"id": "3-1"}),
-    "substations": ((), "substation", models.Substation, {"id": "4-1"}),
-    "structs": ((), "struct", models.Struct, {"id": "5-1"}),
-    "allocations": ((), "allocation", models.Allocation, {"id": "6-1"}),
-    "infusions": ((), "infusion", models.Infusion, {}),
-    "addresses": ((), "address", models.Address, {"address": ADDRESS}),
-    "fleets": ((), "fleet", models.Fleet, {"id": "9-1"}),
-    "providers": ((), "provider", models.Provider, {"id": "10-1"}),
-    "agreements": ((), "agreement", models.Agreement, {"id": "11-1"}),
-    "struct_types": ((), "struct_type", models.StructType, {"id": "1"}),
-    "planets_by_player": (("1-1",), "planet_by_player/1-1", models.Planet, {"id": "2-1"}),
-    "addresses_by_player": (("1-1",), "address_by_player/1-1", models.Address, {}),
-    "permissions_by_object": (("6-1",), "permission/object/6-1", models.PermissionRecord, {}),
-    "permissions_by_player": (("1-1",), "permission/player/1-1", models.PermissionRecord, {}),
-    "agreements_by_provider": (("10-1",), "agreement_by_provider/10-1", models.Agreement, {"id": "11-1"}),
-    "allocations_by_source": (("3-1",), "allocation_by_source/3-1", models.Allocation, {"id": "6-1"}),
-    "allocations_by_destination": (("4-1",), "allocation_by_destination/4-1", models.Allocation, {"id": "6-1"}),
-    "infusions_by_destination": (("3-1",), "infusion_by_destination/3-1", models.Infusion, {}),
+    "guilds": ((), "guild", structs.Guild, {"id": "0-1"}),
+    "players": ((), "player", structs.Player, {"id": "1-1"}),
+    "planets": ((), "planet", structs.Planet, {"id": "2-1"}),
+    "reactors": ((), "reactor", structs.Reactor, {"id": "3-1"}),
+    "substations": ((), "substation", structs.Substation, {"id": "4-1"}),
+    "structs": ((), "struct", structs.Struct, {"id": "5-1"}),
+    "allocations": ((), "allocation", structs.Allocation, {"id": "6-1"}),
+    "infusions": ((), "infusion", structs.Infusion, {}),
+    "addresses": ((), "address", structs.Address, {"address": ADDRESS}),
+    "fleets": ((), "fleet", structs.Fleet, {"id": "9-1"}),
+    "providers": ((), "provider", structs.Provider, {"id": "10-1"}),
+    "agreements": ((), "agreement", structs.Agreement, {"id": "11-1"}),
+    "struct_types": ((), "struct_type", structs.StructType, {"id": "1"}),
+    "planets_by_player": (("1-1",), "planet_by_player/1-1", structs.Planet, {"id": "2-1"}),
+    "addresses_by_player": (("1-1",), "address_by_player/1-1", structs.Address, {}),
+    "permissions_by_object": (("6-1",), "permission/object/6-1", structs.PermissionRecord, {}),
+    "permissions_by_player": (("1-1",), "permission/player/1-1", structs.PermissionRecord, {}),
+    "agreements_by_provider": (("10-1",), "agreement_by_provider/10-1", structs.Agreement, {"id": "11-1"}),
+    "allocations_by_source": (("3-1",), "allocation_by_source/3-1", structs.Allocation, {"id": "6-1"}),
+    "allocations_by_destination": (("4-1",), "allocation_by_destination/4-1", structs.Allocation, {"id": "6-1"}),
+    "infusions_by_destination": (("3-1",), "infusion_by_destination/3-1", structs.Infusion, {}),
 }
-KEYS = {models.Address: "address", models.PermissionRecord: "permissionRecords"}
+KEYS = {structs.Address: "address", structs.PermissionRecord: "permissionRecords"}
 
 
 @pytest.mark.parametrize("name", LISTS)
@@ -418,6 +438,9 @@ def test_routes_and_answers_agree_on_the_envelope():
         ("http://localhost:1317/", "http://localhost:1317"),
         ("https://node.example/lcd/v1//", "https://node.example/lcd/v1"),
         ("http://[::1]:1317", "http://[::1]:1317"),
+        ("http://127.0.0.1:1317", "http://127.0.0.1:1317"),
+        ("http://node.example.:80", "http://node.example.:80"),
+        ("http://" + "a" * 63 + ".b", "http://" + "a" * 63 + ".b"),
     ],
 )
 def test_base_urls_are_kept_without_the_last_slash(given, expected):
@@ -450,6 +473,21 @@ def test_base_urls_are_kept_without_the_last_slash(given, expected):
         "http://lo\tcalhost",
         "http://[::1",
         "http://höst",
+        "http://a..b",
+        "http://.",
+        "http://a..",
+        "http://" + "a" * 64,
+        "http://" + "a." * 126 + "aa",
+        "http://127.1:9",
+        "http://1.2.3.4.5",
+        "http://1.2.3.4.",
+        "http://01.2.3.4",
+        "http://5",
+        "http://[1.2.3.4]",
+        "http://[v1.a]",
+        "http://[:]",
+        "http://[::]A",
+        "http://[::]:80:80",
         "http://a\\b",
         None,
         b"http://localhost",
@@ -550,6 +588,15 @@ async def test_closing_ends_reads_in_progress(node):
         await asyncio.wait_for(reading, 2)
 
 
+async def test_a_hosts_session_may_have_a_base_url(node, http):
+    """Ours is the one that counts."""
+    node.says(http({"Player": {"id": "1-1"}}))
+    async with aiohttp.ClientSession(base_url="http://elsewhere.invalid/x/") as session:
+        await StructsClient(node.url, session=session).player("1-1")
+
+    assert ["/structs/player/1-1"] == node.requests
+
+
 async def test_the_hosts_session_is_used_and_never_closed(node, http):
     """With or without `async with`."""
     node.says(http({"Player": {"id": "1-1"}}))
@@ -584,6 +631,20 @@ def test_a_client_belongs_to_one_loop():
             with pytest.raises(WrongLoop):
                 other.run(use)
         home.run(client.close())
+
+
+def test_a_client_may_be_made_before_a_fork(monkeypatch):
+    """It belongs to the process that opens it; before that there is nothing to share."""
+    client = StructsClient("http://localhost")
+    pid = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: pid + 1)
+
+    async def life():
+        async with client:
+            return client.is_open
+
+    assert asyncio.run(life())
+    monkeypatch.undo()
 
 
 async def test_a_client_belongs_to_one_process(client, monkeypatch):

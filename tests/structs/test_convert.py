@@ -12,11 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mama_structs import structs
 from mama_structs.errors import InvalidArgument, MalformedResponse
-from mama_structs.structs import models
-from mama_structs.structs.convert import structure, unstructure
-from mama_structs.structs.ids import EntityId, EntityType
-from mama_structs.structs.models import (
+from mama_structs.structs import (
     Address,
     AddressAnswer,
     AttributeRecord,
@@ -44,6 +42,8 @@ from mama_structs.structs.models import (
     StructAnswer,
     StructType,
 )
+from mama_structs.structs.convert import structure, unstructure
+from mama_structs.structs.ids import EntityId, EntityType
 from mama_structs.structs.record import NUMBER, is_on_wire, wire_name
 
 DATA = Path(__file__).parent.parent / "data" / "structs"
@@ -70,10 +70,10 @@ FILES = {
 RECORDS = sorted(
     (
         model
-        for model in vars(models).values()
+        for model in (getattr(structs, name) for name in structs.__all__)
         if isinstance(model, type)
         and issubclass(model, Record)
-        and model not in (Record, models.Answer, models.GridAnswer, models.Page)
+        and model not in (Record, structs.Answer, structs.GridAnswer, structs.Page)
     ),
     key=lambda model: model.__name__,
 )
@@ -251,9 +251,9 @@ def test_null_blocks_are_none_and_differ_from_absent_ones():
     [
         pytest.param({"id": "1-1", "name": None}, Player, "$.name", id="null as text"),
         pytest.param({"id": "1-1", "name": 5}, Player, "$.name", id="number as text"),
-        pytest.param({"isBuilt": "false"}, models.StructAttributes, "$.isBuilt", id="text as bool"),
-        pytest.param({"isBuilt": 1}, models.StructAttributes, "$.isBuilt", id="number as bool"),
-        pytest.param({"isBuilt": None}, models.StructAttributes, "$.isBuilt", id="null as bool"),
+        pytest.param({"isBuilt": "false"}, structs.StructAttributes, "$.isBuilt", id="text as bool"),
+        pytest.param({"isBuilt": 1}, structs.StructAttributes, "$.isBuilt", id="number as bool"),
+        pytest.param({"isBuilt": None}, structs.StructAttributes, "$.isBuilt", id="null as bool"),
         pytest.param({"ore": 1.9}, GridAttributes, "$.ore", id="fraction as number"),
         pytest.param({"ore": 1}, GridAttributes, "$.ore", id="JSON number"),
         pytest.param({"ore": True}, GridAttributes, "$.ore", id="bool as number"),
@@ -293,9 +293,9 @@ def test_null_blocks_are_none_and_differ_from_absent_ones():
         pytest.param({"Player": None}, PlayerAnswer, "$.Player", id="null entity"),
         pytest.param({}, PlayerAnswer, "$.Player", id="no entity"),
         pytest.param({"player": {"id": "1-1"}}, PlayerAnswer, "$.Player", id="lower-case envelope"),
-        pytest.param({"Planet": [{"id": "2-1"}] * 3 + [{"id": "2-1", "space": [5]}]}, models.PlanetPage,
+        pytest.param({"Planet": [{"id": "2-1"}] * 3 + [{"id": "2-1", "space": [5]}]}, structs.PlanetPage,
                      "$.Planet[3].space[0]", id="in a page"),
-        pytest.param({"Planet": {}}, models.PlanetPage, "$.Planet", id="object as rows"),
+        pytest.param({"Planet": {}}, structs.PlanetPage, "$.Planet", id="object as rows"),
         pytest.param([{"id": "5-1"}, []], list[Struct], "$[1]", id="array as row"),
         pytest.param("abc", list[Struct], "$", id="text as rows"),
         pytest.param([], Player, "$", id="array as record"),
@@ -321,7 +321,7 @@ def test_messages_say_what_was_wanted_and_shorten_what_came():
 
 
 @pytest.mark.parametrize(
-    "model", [float, bytes, dict[str, str], models.Answer, models.Answer[Player], set[str], typing.Literal["a"]]
+    "model", [float, bytes, dict[str, str], structs.Answer, structs.Answer[Player], set[str], typing.Literal["a"]]
 )
 def test_what_has_no_rule_is_refused(model):
     """Cattrs would fall back on rules that coerce."""
@@ -332,6 +332,9 @@ def test_what_has_no_rule_is_refused(model):
 @pytest.mark.parametrize("value", [object(), {"a": 1}, 1.5])
 def test_what_cannot_be_written_is_refused(value):
     """Only models and lists of them are written."""
+    for nothing in (b"x", bytearray(b"x"), 1.5, None, {}, {"a": 1}, [b"x"], object()):
+        with pytest.raises(InvalidArgument, match="no rule"):
+            unstructure(nothing)
     with pytest.raises(InvalidArgument):
         unstructure(value)
 

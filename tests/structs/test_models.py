@@ -1,18 +1,20 @@
 """The models: names, defaults, immutability."""
 
+import ast
 import copy
 import enum
+import importlib
 import json
 import pickle
 import typing
 from decimal import Decimal
+from pathlib import Path
 
 import attrs
 import pytest
 
-from mama_structs.structs import models
-from mama_structs.structs.ids import EntityId, EntityType
-from mama_structs.structs.models import (
+from mama_structs import structs
+from mama_structs.structs import (
     Address,
     AddressAnswer,
     Coin,
@@ -23,12 +25,11 @@ from mama_structs.structs.models import (
     StructAttributes,
     StructType,
 )
+from mama_structs.structs.ids import EntityId, EntityType
 from mama_structs.structs.record import is_on_wire, wire_name
 
-RECORDS = sorted(
-    (model for model in vars(models).values() if isinstance(model, type) and issubclass(model, Record)),
-    key=lambda model: model.__name__,
-)
+PUBLIC = [getattr(structs, name) for name in structs.__all__]
+RECORDS = [value for value in PUBLIC if isinstance(value, type) and issubclass(value, Record)]
 
 
 def wire_names(model):
@@ -62,10 +63,10 @@ def test_struct_type_has_every_field_of_the_chain():
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
-        (models.Infusion, "destinationType destinationId fuel power commission playerId address ratio defusing"),
-        (models.Pagination, "next_key total"),
-        (models.GuildRankPermissionPage, "guild_rank_permission_records pagination"),
-        (models.StructAnswer, "Struct gridAttributes structAttributes structDefenders"),
+        (structs.Infusion, "destinationType destinationId fuel power commission playerId address ratio defusing"),
+        (structs.Pagination, "next_key total"),
+        (structs.GuildRankPermissionPage, "guild_rank_permission_records pagination"),
+        (structs.StructAnswer, "Struct gridAttributes structAttributes structDefenders"),
     ],
 )  # fmt: skip
 def test_wire_names_are_derived_or_given(model, expected):
@@ -82,7 +83,7 @@ def test_defaults_of_enums_are_the_first_names(model):
 
 
 @pytest.mark.parametrize(
-    ("names", "count"), [(models.GridAttribute, 15), (models.StructAttribute, 7), (models.PlanetAttribute, 16)]
+    ("names", "count"), [(structs.GridAttribute, 15), (structs.StructAttribute, 7), (structs.PlanetAttribute, 16)]
 )
 def test_attribute_enums_name_the_fields_of_their_blocks(names, count):
     """The names that single attributes are read by are those of the blocks."""
@@ -91,7 +92,7 @@ def test_attribute_enums_name_the_fields_of_their_blocks(names, count):
     )
 
     assert count == len(names)
-    assert {member.value for member in names} <= set(wire_names(getattr(models, block)))
+    assert {member.value for member in names} <= set(wire_names(getattr(structs, block)))
 
 
 def test_repr_shows_what_differs_from_zero_and_can_be_pasted_back():
@@ -167,15 +168,21 @@ def test_only_records_with_an_id_demand_one():
 
 
 def test_the_door_lists_what_it_has():
-    """`models.__all__` is sorted and true."""
-    assert sorted(models.__all__) == models.__all__
-    assert all(hasattr(models, name) for name in models.__all__)
+    """Type checkers, the loader and `__all__` agree on the public names, and each loads from its home."""
+    tree = ast.parse(Path(structs.__file__).read_text())
+    guarded = next(node for node in tree.body if isinstance(node, ast.If))
+    typed = {alias.asname: node.module for node in guarded.body for alias in node.names if alias.asname == alias.name}
+
+    assert structs._SOURCES == typed
+    assert sorted(structs.__all__) == sorted(structs._SOURCES)
+    for name, home in structs._SOURCES.items():
+        assert getattr(structs, name) is getattr(importlib.import_module(home), name)
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
 def test_envelopes_are_copied_with_their_height(copied):
     """A raw answer is a dictionary that knows when it was read."""
-    envelope = copied(models.Envelope({"Player": {}}, height=7))
+    envelope = copied(structs.Envelope({"Player": {}}, height=7))
 
     assert {"Player": {}} == envelope
     assert 7 == envelope.height
@@ -185,6 +192,30 @@ def test_envelopes_are_copied_with_their_height(copied):
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
 def test_records_are_copied_whole(copied):
     """With what is unknown in them."""
-    player = models.Player(id=EntityId.parse("1-1"), extra={"new": [1]}, absent=frozenset({"name"}))
+    player = structs.Player(id=EntityId.parse("1-1"), extra={"new": [1]}, absent=frozenset({"name"}))
 
     assert player == copied(player)
+    assert {"new": [1]} == copied(player).extra
+    assert hash(player) == hash(copied(player))
+
+
+@pytest.mark.parametrize("name", ["extra", "as_written"])
+def test_the_mappings_of_a_record_cannot_be_changed(name):
+    """A record is a value to its last field, also where it was copied or given a dictionary that changes later."""
+    given = {"guild_id": "0-0"}
+    player = structs.Player(id=EntityId.parse("1-1"), **{name: given})
+    given["later"] = 1
+
+    for record in (player, copy.deepcopy(player), attrs.evolve(player, name="Ada"), structs.Player(id=player.id)):
+        with pytest.raises(TypeError):
+            getattr(record, name)["new"] = 1
+    assert {"guild_id": "0-0"} == getattr(player, name)
+    assert f"{name}={{'guild_id': '0-0'}}" in repr(player)
+
+
+def test_copies_share_no_json():
+    """A deep copy has its own unknown fields."""
+    player = structs.Player(id=EntityId.parse("1-1"), extra={"new": [1]})
+    copy.deepcopy(player).extra["new"].append(2)
+
+    assert {"new": [1]} == player.extra

@@ -59,14 +59,14 @@ def test_types_are_plain_names():
 
     assert [str] * 12 == [type(name) for name in names]
     assert set(EntityType) == set(names) == STRUCTS_SCHEME.types
-    assert {"infusion", "address"} == STRUCTS_SCHEME.undetected
+    assert {"infusion", "address"} == STRUCTS_SCHEME.unresolvable
 
 
 def test_every_rule_names_known_types():
     """No hint promises a type that does not exist, or one that has no ids."""
     promised = frozenset().union(*STRUCTS_SCHEME.hints.values())
 
-    assert promised <= STRUCTS_SCHEME.types - STRUCTS_SCHEME.undetected
+    assert promised <= STRUCTS_SCHEME.types - STRUCTS_SCHEME.unresolvable
 
 
 def test_both_spellings_mean_the_same():

@@ -29,6 +29,7 @@ from mama_structs.references.attempt import Attempt, current_attempt
 from mama_structs.structs.client import StructsClient
 from mama_structs.structs.decoding import MAX_DEPTH, Body, decode_json
 from mama_structs.structs.retrying import Backoff, parse_retry_after
+from mama_structs.structs.transport import connections_of
 
 PLAYER = {"Player": {"id": "1-11"}}
 NOT_FOUND = {"code": 2, "message": "codespace structs code 1050: object not found", "details": []}
@@ -154,6 +155,52 @@ async def test_a_body_that_breaks_a_rule_is_malformed(node, client, http, body, 
     assert caught.value.__cause__ is not None or said == "no object"
     assert 1 == len(node.requests)
     assert idle(client)
+
+
+@pytest.mark.parametrize(
+    ("body", "hinted"),
+    [
+        (b"<html>hello</html>", True),
+        (b"\n <!doctype html>", True),
+        (b"", True),
+        (b'{"jsonrpc": "2.0"}', True),
+        (b'{"Player": {"id": "1-11"', False),
+        (b' {"Player": NaN}', False),
+        (b'\xef\xbb\xbf{"Player": 1}', False),
+        (b'{"Player": "\xff"}', False),
+        (b"[" * 1000, False),
+    ],
+)
+async def test_only_what_no_node_says_casts_doubt_on_the_base_url(node, client, http, body, hinted):
+    """Broken JSON is the node's own fault; a page of a web server, or another interface, is not it."""
+    node.says(http(body=body))
+    with pytest.raises(MalformedResponse) as caught:
+        await client.query("1-11")
+
+    assert hinted == ("base URL" in (caught.value.hint or ""))
+
+
+@pytest.mark.parametrize(
+    ("answer", "hinted"),
+    [
+        ((404, b"<html>not found</html>"), True),
+        ((404, b""), True),
+        ((501, b"<html>unsupported method</html>"), True),
+        ((404, b'{"message": "page not found"}'), False),
+        ((404, b'{"message": '), False),
+        ((403, b"<html>forbidden</html>"), False),
+        ((500, b"<html>oops</html>"), False),
+    ],
+)
+async def test_a_web_server_without_the_route_casts_doubt_on_the_base_url(node, client, http, answer, hinted):
+    """The node itself says in JSON what it does not have."""
+    status, body = answer
+    node.says(http(body=body, status=status))
+    with pytest.raises(StructsAPIError) as caught:
+        await client.query("1-11")
+
+    assert status == caught.value.status
+    assert hinted == ("base URL" in (caught.value.hint or ""))
 
 
 @pytest.mark.parametrize(
@@ -360,14 +407,27 @@ async def test_what_is_no_http_is_malformed(node, client):
         await client.query("1-11")
 
 
-@pytest.mark.parametrize(("closed", "expected"), [(True, SessionClosed), (False, RuntimeError)])
-async def test_a_session_closed_under_a_request_is_told(node, client, monkeypatch, closed, expected):
-    """Older versions of aiohttp raise what they trip over; any other such error is a bug and passes."""
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (RuntimeError("Session is closed"), (True, SessionClosed)),
+        (RuntimeError("a bug"), (False, RuntimeError)),
+        (AssertionError(), (True, SessionClosed)),
+        (AssertionError(), (False, StructsUnreachable)),
+        (AssertionError("a guard"), (False, StructsUnreachable)),
+        (UnicodeError("label too long"), (False, StructsUnreachable)),
+        (aiohttp.InvalidURL("http://1.2.3"), (False, StructsUnreachable)),
+    ],
+    ids=repr,
+)
+async def test_what_aiohttp_trips_over_is_told(node, client, monkeypatch, error, outcome):
+    """A session closed under a request, or a request that it cannot send; any other error is a bug and passes."""
+    closed, expected = outcome
     session = client._transport.session
 
     def get(*args, **kwargs):
         monkeypatch.setattr(type(session), "closed", closed)
-        raise RuntimeError("Session is closed")
+        raise error
 
     monkeypatch.setattr(type(session), "get", get)
     with pytest.raises(expected) as caught:
@@ -375,6 +435,8 @@ async def test_a_session_closed_under_a_request_is_told(node, client, monkeypatc
     monkeypatch.undo()
 
     assert expected is type(caught.value)
+    assert str(error) in str(caught.value) or not isinstance(error, AssertionError)
+    assert [] == node.requests
 
 
 # --- retries ---------------------------------------------------------------------------------------------------------
@@ -411,7 +473,8 @@ async def test_lasting_rate_limits_are_told_after_the_retries(node, client, http
 
 
 @pytest.mark.parametrize(
-    ("retry_after", "expected"), [("0", 0.1), ("1", 1.0), (" 2 ", 2.0), ("garbage", 0.1), ("-5", 0.1), ("1.5", 0.1)]
+    ("retry_after", "expected"),
+    [("0", 0.1), ("1", 1.0), (" 2 ", 2.0), ("garbage", 0.1), ("-5", 0.1), ("1.5", 1.5), ("1.", 0.1), ("nan", 0.1)],
 )
 async def test_retry_after_is_honoured(node, client, http, retry_after, expected):
     """The pause is never shorter than the node asks; what cannot be read says nothing."""
@@ -508,6 +571,7 @@ async def test_lost_connections_are_told_after_the_retries(node, client, drop):
     with pytest.raises(StructsUnreachable, match="/structs/player/1-11") as caught:
         await client.query("1-11")
 
+    assert "is the node running" in caught.value.hint
     assert isinstance(caught.value.__cause__, aiohttp.ClientError)
     assert "127.0.0.1" not in str(caught.value)
     assert idle(client)
@@ -578,6 +642,32 @@ async def test_waiting_for_a_slot_costs_no_time(node, http):
 
     assert [PLAYER] * 4 == answers
     assert 1 == node.connections
+
+
+@pytest.mark.parametrize("limits", [{"limit": 1}, {"limit": 0, "limit_per_host": 1}])
+async def test_waiting_for_a_connection_of_the_hosts_session_costs_no_time(node, http, limits):
+    """A connector that allows fewer connections than we do decides how many reads are in progress."""
+
+    async def slowly(writer):
+        await asyncio.sleep(0.2)
+        writer.write(http(PLAYER))
+
+    node.says(slowly)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(**limits)) as session:
+        client = StructsClient(node.url, session=session, timeout=0.5)
+        answers = await asyncio.gather(*(client.query("1-11") for _ in range(8)))
+
+    assert [PLAYER] * 8 == answers
+
+
+@pytest.mark.parametrize(("limit", "per_host", "expected"), [(0, 0, 8), (100, 0, 8), (5, 3, 3), (3, 5, 3), (0, 20, 8)])
+async def test_the_smallest_limit_counts(limit, per_host, expected):
+    """Ours, the connector's, or that of one host; 0 is none."""
+    connector = aiohttp.TCPConnector(limit=limit, limit_per_host=per_host)
+    async with aiohttp.ClientSession(connector=connector) as session:
+        assert expected == connections_of(session, 8)
+
+    assert 8 == connections_of(session, 8)
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.001, 0.005, 0.02, 0.05])
