@@ -1,19 +1,23 @@
-"""The command ``mama-structs``; what a subcommand needs is loaded when it runs."""
+"""
+The command ``mama-structs``.
+
+What takes time to import is imported within `main`, which is the one place that can end quietly on Ctrl-C.
+"""
+
+# ruff: noqa: PLC0415 - see above
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import contextlib
-import importlib.metadata
-import json
 import os
-import signal
 import sys
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 from mama_structs.errors import MamaStructsError
+
+if TYPE_CHECKING:
+    import argparse
 
 # As a shell reports a process that died of SIGINT or SIGPIPE.
 _INTERRUPTED: Final = 130
@@ -22,6 +26,8 @@ _LAST_PORT: Final = 65535
 # A generated world has no room for fewer, see `mama_structs.testing.World.generate`.
 _SMALLEST_WORLD: Final = 12
 _MILLI: Final = 1000
+# The 50 references of a call, five at a time, are ten rounds, and have a deadline of 5 seconds.
+_SLOWEST_DEMO: Final = 400
 # The chain's own pace.
 _BLOCK_SECONDS: Final = 6.0
 
@@ -34,29 +40,80 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: What stands behind the command's name; by default this process's.
 
     """
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     # Names on a chain are anybody's: a terminal that cannot show them gets an escape, not a crash.
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a host may have replaced it
-    options = _parser().parse_args(arguments)
     try:
+        try:
+            options = _parser().parse_args(arguments)
+        except SystemExit:
+            # What --help and --version print is not written yet.
+            _flush()
+            raise
         options.run(options)
-        sys.stdout.flush()
+        _flush()
     except MamaStructsError as error:
         message = str(error)
         # What a node says may be quoted in it, and a terminal obeys control characters.
-        print(f"mama-structs: {message if message.isprintable() else ascii(message)}", file=sys.stderr)
+        _complain(message if message.isprintable() else ascii(message))
         return 1
-    except KeyboardInterrupt:
-        return _INTERRUPTED
     except BrokenPipeError:
-        # Nobody reads any more (`| head -1`). The interpreter flushes again at its end, and must not complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Nobody reads any more (`| head -1`).
+        _drop_output()
         return _NO_READER
     return 0
 
 
+def _say(text: str) -> None:
+    """Print to stdout, at once: whoever started this may wait for it."""
+    with _writing():
+        print(text)
+    _flush()
+
+
+def _flush() -> None:
+    # There is none where it was closed before the start (`>&-`).
+    if sys.stdout is not None:
+        with _writing():
+            sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _drop_output()
+        raise MamaStructsError(f"the output cannot be written: {error.strerror or error}") from error
+
+
+def _drop_output() -> None:
+    """Send what is still to be written nowhere: the interpreter flushes again at its end, and must not complain."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _complain(message: str) -> None:
+    # Without a stderr `print` would take stdout.
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            print(f"mama-structs: {message}", file=sys.stderr, flush=True)
+
+
 def _parser() -> argparse.ArgumentParser:
+    import argparse
+    import importlib.metadata
+
     parser = argparse.ArgumentParser(prog="mama-structs", description="References, memory and refs for agents.")
     version = importlib.metadata.version("mama-structs")
     parser.add_argument("--version", action="version", version=f"mama-structs {version}")
@@ -69,9 +126,15 @@ def _parser() -> argparse.ArgumentParser:
         "It starts a small Structs node of its own, unless it is given a real one.",
     )
     demo.add_argument("--base-url", metavar="URL", help="ask this node, such as http://localhost:1317")
-    demo.add_argument("--player", metavar="ID", type=_player_id, help="the player in question, such as 1-11")
+    demo.add_argument(
+        "--player",
+        metavar="ID",
+        type=_player_id,
+        help="the player in question, such as 1-11, with guild, planet and fleet, among the first 1,024 that the "
+        "node lists; by default 1-11 of the bundled node, and of a real one the first that has these",
+    )
     demo.add_argument("--json", action="store_true", help="print nothing but the figures, as one JSON object")
-    _add_world(demo, players=12, latency=20)
+    _add_world(demo, players=12, latency=20, slowest=_SLOWEST_DEMO)
     demo.set_defaults(run=_demo, usage_error=demo.error)
 
     node = commands.add_parser(
@@ -89,40 +152,50 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_world(parser: argparse.ArgumentParser, *, players: int, latency: int) -> None:
+def _add_world(parser: argparse.ArgumentParser, *, players: int, latency: int, slowest: int | None = None) -> None:
     world = parser.add_argument_group("the generated world and its node")
-    world.add_argument("--seed", metavar="N", type=int, default=1, help="another seed, another world (%(default)s)")
+    world.add_argument(
+        "--seed", metavar="N", type=_whole(), default=1, help="another seed, another world (%(default)s)"
+    )
     world.add_argument(
         "--players",
         metavar="N",
         type=_whole(_SMALLEST_WORLD),
         default=players,
-        help="how many players there are (%(default)s)",
+        help=f"how many players there are, {_SMALLEST_WORLD} or more (%(default)s)",
     )
     world.add_argument(
         "--latency",
         metavar="MS",
-        type=_whole(0),
+        type=_whole(0, slowest, why="" if slowest is None else ", or references would miss their deadline"),
         default=latency,
-        help="milliseconds before every answer (%(default)s)",
+        help=f"milliseconds before every answer{'' if slowest is None else f', {slowest} at most'} (%(default)s)",
     )
     parser.set_defaults(bundled={"seed": 1, "players": players, "latency": latency})
 
 
-def _whole(least: int, most: int | None = None) -> Callable[[str], int]:
+def _whole(least: int | None = None, most: int | None = None, *, why: str = "") -> Callable[[str], int]:
+    import argparse
+
+    bounds = "" if least is None else f", {least} or more" if most is None else f" from {least} to {most}"
+
     def whole_number(text: str) -> int:
-        number = int(text)
-        if number < least or (most is not None and number > most):
-            bounds = f"{least} or more" if most is None else f"from {least} to {most}"
-            raise argparse.ArgumentTypeError(f"must be {bounds}, got {text}")
+        try:
+            number = int(text)
+        except ValueError:
+            number = None
+        if number is None or (least is not None and number < least) or (most is not None and number > most):
+            raise argparse.ArgumentTypeError(f"must be a whole number{bounds}{why}, got {text!r:.80}")
         return number
 
     return whole_number
 
 
 def _player_id(text: str) -> str:
-    from mama_structs.errors import InvalidArgument  # noqa: PLC0415
-    from mama_structs.structs.ids import EntityId, EntityType  # noqa: PLC0415
+    import argparse
+
+    from mama_structs.errors import InvalidArgument
+    from mama_structs.structs.ids import EntityId, EntityType
 
     try:
         entity_id = EntityId.parse(text)
@@ -137,8 +210,11 @@ def _demo(options: argparse.Namespace) -> None:
     changed = [f"--{name}" for name, default in options.bundled.items() if getattr(options, name) != default]
     if options.base_url is not None and changed:
         options.usage_error(f"{', '.join(changed)}: not together with --base-url, whose node has a world of its own")
-    from mama_structs.demo.scenario import play  # noqa: PLC0415
-    from mama_structs.demo.text import tell  # noqa: PLC0415
+    import asyncio
+    import json
+
+    from mama_structs.demo.scenario import play
+    from mama_structs.demo.text import tell
 
     story = asyncio.run(
         play(
@@ -149,7 +225,7 @@ def _demo(options: argparse.Namespace) -> None:
             latency=options.latency / _MILLI,
         )
     )
-    print(json.dumps(story.figures) if options.json else tell(story))
+    _say(json.dumps(story.figures) if options.json else tell(story))
     if not story.same_facts:
         raise MamaStructsError(
             "the runs found different facts", hint="a chain that moves may change one meanwhile: run the demo again"
@@ -157,11 +233,16 @@ def _demo(options: argparse.Namespace) -> None:
 
 
 def _fake_node(options: argparse.Namespace) -> None:
+    import asyncio
+
     asyncio.run(_serve(options))
 
 
 async def _serve(options: argparse.Namespace) -> None:
-    from mama_structs.testing import FakeNode  # noqa: PLC0415
+    import asyncio
+    import signal
+
+    from mama_structs.testing import FakeNode
 
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -184,11 +265,9 @@ async def _serve(options: argparse.Namespace) -> None:
             hint="--port 0 takes any free port",
         ) from error
     try:
-        # At once, since whoever started this may wait for the URL.
-        print(
+        _say(
             f"{node.url}\n\n  curl {node.url}/structs/player/1-11\n"
-            f"  curl '{node.url}/structs/planet?pagination.limit=2'\n\nCtrl-C stops it.",
-            flush=True,
+            f"  curl '{node.url}/structs/planet?pagination.limit=2'\n\nCtrl-C stops it."
         )
         await stopped.wait()
     finally:

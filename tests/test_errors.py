@@ -38,15 +38,16 @@ EXAMPLES = {
 
 
 def drawn_tree():
-    """Read the tree of the module's docstring: name, parent, builtin base, attributes."""
+    """Read the tree of the module's docstring: name, parent, builtin base, type, attributes."""
     tree, path = {}, []
     for line in errors.__doc__.splitlines():
-        drawn = re.fullmatch(r"    ([│ ├└─]*)(\w+)(?: \((\w+)\))?(.*)", line)
+        drawn = re.fullmatch(r"    ([│ ├└─]*)(\w+)(?: \((\w+)\))? +(\w+)(.*)", line)
         if drawn is None or drawn[2] not in CLASSES:
             continue
         depth = len(drawn[1]) // 3
         path = [*path[:depth], drawn[2]]
-        tree[drawn[2]] = (path[-2] if depth else None, drawn[3], re.findall(r"\.(\w+)", drawn[4].split("such as")[0]))
+        attributes = re.findall(r"\.(\w+)", drawn[5].split("such as")[0])
+        tree[drawn[2]] = (path[-2] if depth else None, drawn[3], drawn[4], attributes)
     return tree
 
 
@@ -62,13 +63,28 @@ def test_the_docstring_draws_every_error():
 @pytest.mark.parametrize("name", TREE)
 def test_each_error_stands_where_the_tree_says(name):
     """Parent and builtin base are as drawn, and the drawn attributes are there."""
-    parent, builtin, attributes = TREE[name]
+    parent, builtin, _, attributes = TREE[name]
     bases = [base.__name__ for base in CLASSES[name].__bases__]
     error = EXAMPLES[name]()
 
     assert [base for base in (parent or "Exception", builtin) if base] == bases
     assert all(getattr(error, attribute) is not None for attribute in attributes)
     assert isinstance(error, MamaStructsError)
+
+
+@pytest.mark.parametrize("name", TREE)
+def test_each_error_has_a_word_for_programs(name):
+    """The type of each class is the word that the tree says, in snake_case, its own and on every object."""
+    *_, word, _ = TREE[name]
+
+    assert word == vars(CLASSES[name])["type"] == EXAMPLES[name]().type
+    assert re.fullmatch(r"[a-z]+(_[a-z]+)*", word)
+    assert [name] == [other for other, found in CLASSES.items() if found.type == word]
+
+
+def test_a_hosts_own_error_is_of_its_parents_type():
+    """A child that says nothing about its type has its parent's."""
+    assert "source_error" == HostError("x", []).type
 
 
 def same(first, second):

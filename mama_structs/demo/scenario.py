@@ -18,8 +18,11 @@ from mama_structs.testing.fake_node import FakeNode
 BUNDLED_PLAYER: Final = "1-11"
 # Rows that name three entities each: a page of 16 stays within the 50 references of a call.
 PAGE: Final = 16
+# How far the player in question is looked for; a chain has no index of pages by id.
+MOST_PAGES: Final = 64
 
 _RELATIONS: Final = {"guildId": "guild", "planetId": "planet", "fleetId": "fleet"}
+_AGAIN: Final = "run the demo again"
 _CHOOSE: Final = "leave --player out, and a player with guild, planet and fleet is chosen"
 
 Facts = dict[str, Any]
@@ -117,8 +120,12 @@ class Story:
 class Agent:
     """Asks through a session's tools, as a model does, and remembers every call."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, *, page_key: str | None = None) -> None:
         self._session = session
+        # Where the page of the list begins that the agent reads; an agent has it from the page before.
+        self.listing: dict[str, Any] = {"pagination_limit": PAGE}
+        if page_key is not None:
+            self.listing["pagination_key"] = page_key
         self.calls: list[Call] = []
 
     async def ask(self, tool: str, **arguments: Any) -> dict[str, Any]:
@@ -138,7 +145,7 @@ async def one_by_one(agent: Agent, player_id: str) -> Facts:
     guild = _flat(await agent.ask("structs_query_guild", guild_id=guild_id), "Guild")
     planet = _flat(await agent.ask("structs_query_planet", planet_id=planet_id), "Planet")
     fleet = _flat(await agent.ask("structs_query_fleet", fleet_id=fleet_id), "Fleet")
-    page = await agent.ask("structs_list_players", pagination_limit=PAGE)
+    page = await agent.ask("structs_list_players", **agent.listing)
     return facts_of(_row(page["Player"], player_id), guild, planet, fleet, page["Player"])
 
 
@@ -146,7 +153,7 @@ async def at_once(agent: Agent, player_id: str) -> Facts:
     """Find out with references: the list's row names guild, planet and fleet, and each comes along."""
     page = await agent.ask(
         "structs_list_players",
-        pagination_limit=PAGE,
+        **agent.listing,
         include_references=True,
         reference_types=list(_RELATIONS.values()),
     )
@@ -194,8 +201,8 @@ async def play(
 
     Args:
         base_url: A real node; None for the bundled one.
-        player_id: The player in question; by default 1-11 of the bundled node, and of a real one the first player
-            on its first page that has a guild, a planet and a fleet.
+        player_id: The player in question, wherever in the first pages of the list it is; by default 1-11 of the
+            bundled node, and of a real one the first player that has a guild, a planet and a fleet.
         seed: The bundled world's seed.
         players: The bundled world's size.
         latency: Seconds that the bundled node takes for every answer.
@@ -208,29 +215,33 @@ async def play(
         async with FakeNode.world(seed=seed, players=players, latency=latency) as node:
             return await _play_on(node.url, player_id or BUNDLED_PLAYER, node)
     try:
-        return await _play_on(base_url, player_id or await _chosen(base_url), None)
+        return await _play_on(base_url, player_id, None)
     except StructsUnreachable as error:
         raise MamaStructsError(
             "no Structs node answers at --base-url", hint="is it running? A local one is at http://localhost:1317"
         ) from error
 
 
-async def _play_on(base_url: str, player_id: str, node: FakeNode | None) -> Story:
+async def _play_on(base_url: str, wanted: str | None, node: FakeNode | None) -> Story:
+    player_id, page_key = await _found(base_url, wanted)
+
+    async def run(session: Session, script: Script) -> Run:
+        return await _measured(Agent(session, page_key=page_key), script, player_id, session=session, node=node)
+
     # A session of its own for each, so that no run finds what another one left in the cache.
     async with Session.open(structs=base_url) as session:
-        without = await _measured(session, one_by_one, player_id, node)
+        without = await run(session, one_by_one)
     async with Session.open(structs=base_url) as session:
-        with_references = await _measured(session, at_once, player_id, node)
-        repeat = await _measured(session, at_once, player_id, node)
+        with_references = await run(session, at_once)
+        repeat = await run(session, at_once)
     async with Session.open(structs=base_url) as session:
-        alone = await _measured(session, player_only, player_id, node)
+        alone = await run(session, player_only)
     return Story(
         player_id=player_id, without=without, with_references=with_references, repeat=repeat, player_only=alone
     )
 
 
-async def _measured(session: Session, script: Script, player_id: str, node: FakeNode | None) -> Run:
-    agent = Agent(session)
+async def _measured(agent: Agent, script: Script, player_id: str, *, session: Session, node: FakeNode | None) -> Run:
     before = session.resolver.stats
     seen = len(node.requests) if node else 0
     started = time.perf_counter()
@@ -253,14 +264,33 @@ async def _measured(session: Session, script: Script, player_id: str, node: Fake
     return run
 
 
-async def _chosen(base_url: str) -> str:
-    """Return the first player of the first page that the scenario can be about."""
+async def _found(base_url: str, wanted: str | None) -> tuple[str, str | None]:
+    """Return the player in question, or the first that fits, and the key of the list's page that holds it."""
     async with Session.open(structs=base_url) as session:
-        page = await session.call("structs_list_players", {"pagination_limit": PAGE})
-    for row in page["Player"]:
-        if all(row.get(field) for field in _RELATIONS):
-            return str(row["id"])
-    raise MamaStructsError(f"none of the first {PAGE} players has a guild, a planet and a fleet", hint="try another")
+        if wanted is not None:
+            player = (await session.call("structs_query_player", {"player_id": wanted}))["Player"]
+            for field in _RELATIONS:
+                _related(player, field)
+        key: str | None = None
+        seen = 0
+        for _ in range(MOST_PAGES):
+            page = await session.call("structs_list_players", {"pagination_limit": PAGE, "pagination_key": key})
+            for row in page["Player"]:
+                if row["id"] == wanted or (wanted is None and all(row.get(field) for field in _RELATIONS)):
+                    return str(row["id"]), key
+            seen += len(page["Player"])
+            key = page["pagination"].get("next_key")
+            if not key:
+                break
+    if wanted is not None:
+        raise MamaStructsError(
+            f"player {wanted} is not among the first {seen:,} players, through which the demo looks for it",
+            hint=_CHOOSE,
+        )
+    raise MamaStructsError(
+        f"none of the first {seen:,} players has a guild, a planet and a fleet",
+        hint="name another node, or a player with --player",
+    )
 
 
 def _flat(answer: Record, envelope: str) -> Record:
@@ -272,7 +302,7 @@ def _row(rows: Iterable[Record], player_id: str) -> Record:
     for row in rows:
         if row["id"] == player_id:
             return row
-    raise MamaStructsError(f"player {player_id} is not among the first {PAGE}, which the agent lists", hint=_CHOOSE)
+    raise MamaStructsError(f"player {player_id} is not on the page that the agent lists any more", hint=_AGAIN)
 
 
 def _related(player: Record, field: str) -> str:
@@ -284,7 +314,7 @@ def _related(player: Record, field: str) -> str:
 def _referenced(references: References, entity_id: str) -> Record:
     if entity_id in references.failed or entity_id not in references:
         why = references.failed.get(entity_id, "it was left out")
-        raise MamaStructsError(f"the reference to {entity_id} is missing: {why}", hint="run the demo again")
+        raise MamaStructsError(f"the reference to {entity_id} is missing: {why}", hint=_AGAIN)
     return references[entity_id]
 
 

@@ -212,11 +212,12 @@ def _decide_by_group(
     kind_of = kinds.get
 
     def decide(text: str) -> Kind | Literal[False]:
-        if len(text) > MAX_ID_LENGTH:
-            return False  # Not remembered: what is remembered here must be small.
-        matched = fullmatch(text)
-        kind = known[text] = False if matched is None else kind_of(matched[1]) or False
-        return kind
+        if (matched := fullmatch(text)) is not None and (kind := kind_of(matched[1])) is not None:
+            known[text] = kind
+            return kind
+        if len(text) <= MAX_ID_LENGTH:  # What is remembered must be small.
+            known[text] = False
+        return False
 
     return decide
 

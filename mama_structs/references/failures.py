@@ -23,7 +23,8 @@ _LONGEST: Final = 200
 _SECRETS: Final = re.compile(
     r"(?<=://)[^/?#\s]+(?=@)"  # a user and password before a host
     r"|(?<=\?)\S+"  # the query of a URL
-    r"|\b(?:bearer|basic|token|api[-_]?key|password|passwd|secret|authorization)\b[\"']?\s*[:= ]\s*(?:(?:bearer|basic)\s+)?\S+",
+    r"|\b(?:bearer|basic|token|api[-_]?key|password|passwd|secret|authorization)\b[\"']?"
+    r"\s*[:= ]\s*(?:(?:bearer|basic)\s+)?\S+",
     re.IGNORECASE,
 )
 

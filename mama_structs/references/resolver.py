@@ -109,10 +109,15 @@ class Resolver:
         scan = self._detector.scan(mapping, rows=shape.rows, exclude=shape.own, skip=skip)
         self._counters.lookalikes += len(scan.lookalikes)
         found = scan.found
-        if options.scope(is_list=shape.kind == "list") == "primary":
-            found = [one for one in found if one[1].primary]
-        if options.reference_types is not None:
-            found = [one for one in found if one[1].type in options.reference_types]
+        primary_only = options.scope(is_list=shape.kind == "list") == "primary"
+        if primary_only or options.reference_types is not None:
+            wanted = {
+                rule
+                for rule in {one[1] for one in found}
+                if (rule.primary or not primary_only)
+                and (options.reference_types is None or rule.type in options.reference_types)
+            }
+            found = [one for one in found if one[1] in wanted]
         return found
 
     # What ids stand for

@@ -70,7 +70,7 @@ def describe(
         own = _own_id(payload, detector, _ENVELOPES)
         shown: PayloadKind = "list" if kind == "list" else "query"
         return Shape(shown, None, _without_none(own, subject), own if subject is None else subject)
-    ids = tuple(_own_id(row, detector, _ENVELOPES, is_row=True) for row in rows)
+    ids = tuple([_row_id(row, detector) for row in rows])
     return Shape("list", rows, _without_none(*ids, subject), subject, ids)
 
 
@@ -100,10 +100,18 @@ def _own_id(value: object, detector: Detector, envelopes: int, *, is_row: bool =
     return None
 
 
+def _row_id(row: object, detector: Detector) -> str | None:
+    own = _held_id(row, detector) if type(row) is dict else None
+    return own if own is not None else _own_id(row, detector, _ENVELOPES, is_row=True)
+
+
 def _held_id(mapping: Mapping[str, Any], detector: Detector) -> str | None:
     """Return the id that *mapping* itself holds as its own."""
     for field in detector.own_fields:
-        text = _text(mapping.get(field))
+        value = mapping.get(field)
+        if value is None:
+            continue
+        text = value if type(value) is str else _text(value)
         kind = detector.kind(text)
         if kind is not None and field in kind.scheme.own:
             return text

@@ -54,6 +54,16 @@ class Draft:
         record: dict[str, Any] = self.world.tables["player"][f"1-{index}"]
         return record
 
+    def guild_owner(self, guild: int) -> int:
+        """Return the index of the player who owns a guild: its own number, but the demo's player is in the first."""
+        return guild if guild != DEMO else self.guilds + 1
+
+    def owned_guild(self, player: int) -> int:
+        """Return the number of the guild that a player owns, 0 for none."""
+        if player == self.guilds + 1 and self.guilds >= DEMO:
+            return DEMO
+        return player if player <= self.guilds and player != DEMO else 0
+
     def creator(self, player_id: str) -> str:
         address: str = self.world.tables["player"][player_id]["primaryAddress"]
         return address

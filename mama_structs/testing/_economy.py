@@ -21,7 +21,7 @@ def trade(draft: Draft) -> None:
 
 def _substations(draft: Draft) -> None:
     for number in range(1, draft.substations + 1):
-        owner = f"1-{number}" if number <= draft.guilds else draft.some_player()
+        owner = f"1-{draft.guild_owner(number)}" if number <= draft.guilds else draft.some_player()
         substation_id = f"4-{number}"
         draft.world.tables["substation"][substation_id] = {
             "id": substation_id,
@@ -56,7 +56,7 @@ def _markets(draft: Draft) -> None:
     providers = draft.world.tables.setdefault("provider", {})
     agreements = draft.world.tables.setdefault("agreement", {})
     for number in range(1, draft.guilds + 1):
-        owner = f"1-{number}"
+        owner = f"1-{draft.guild_owner(number)}"
         provider_id = f"10-{number}"
         providers[provider_id] = {
             "id": provider_id,
@@ -129,7 +129,7 @@ def _permissions(draft: Draft) -> None:
         permissions[f"{draft.some_player()}@{draft.some_player()}"] = str(2 ** draft.rng.randrange(25))
     for number in range(1, draft.guilds + 1):
         guild_id = f"0-{number}"
-        permissions[f"{guild_id}@1-{number}"] = ALL_PERMISSIONS
+        permissions[f"{guild_id}@1-{draft.guild_owner(number)}"] = ALL_PERMISSIONS
         for object_id in (f"3-{number}", f"4-{number}"):
             for bit in sorted(draft.rng.sample(range(25), 3)):
                 ranks[f"{object_id}/{guild_id}/{bit:02}"] = {
@@ -152,7 +152,7 @@ def _applications(draft: Draft) -> None:
             "playerId": player["id"],
             "joinType": "invite" if invited else "request",
             "registrationStatus": draft.rng.choice(("proposed", "denied", "revoked")),
-            "proposer": f"1-{guild}" if invited else player["id"],
+            "proposer": f"1-{draft.guild_owner(guild)}" if invited else player["id"],
             "substationId": f"4-{guild}",
         }
 

@@ -15,7 +15,9 @@ from mama_structs.testing.world import Oddities, World
 def generate(*, seed: int, players: int) -> World:
     """Make the world; `World.generate` is the public door."""
     if not isinstance(players, int) or isinstance(players, bool) or players < SMALLEST:
-        raise InvalidArgument(f"players must be a whole number from {SMALLEST}, got {players!r}")
+        raise InvalidArgument(f"players must be a whole number from {SMALLEST}, got {players!r:.80}")
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise InvalidArgument(f"seed must be a whole number, got {seed!r:.80}")
     draft = Draft(rng=Random(f"mama_structs/{seed}/{players}"), players=players)  # noqa: S311 - no secret
     # Read first by everything else, so that stores stand in the order of the types' codes.
     for name in ("guild", "player", "planet", "reactor", "substation", "struct"):

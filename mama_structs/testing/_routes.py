@@ -7,11 +7,14 @@ an unknown attribute name reads the first attribute.
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import attrs
 
+from mama_structs.errors import InvalidArgument
 from mama_structs.testing._draft import module_address
 from mama_structs.testing._paging import PageRequest, Refusal, paginate, parse_uint
 from mama_structs.testing._schema import PLANET_ATTRIBUTES, STRUCT_ATTRIBUTES, TABLES, Table
@@ -55,6 +58,11 @@ class Route:
     def _split(self) -> tuple[str, ...]:
         return tuple(self.pattern.split("/"))
 
+    @property
+    def kind(self) -> str:
+        """The type in the path: the word after ``/structs/``, or the last one of another module's route."""
+        return self.segments[2 if self.pattern.startswith("/structs/") else -1]
+
     def match(self, segments: tuple[str, ...]) -> dict[str, str] | None:
         """Return the parameters of a path that fits, else None."""
         if len(segments) != len(self.segments):
@@ -92,9 +100,31 @@ def match(path: str) -> Matched:
     for route in ROUTES:
         parameters = route.match(segments)
         if parameters is not None:
-            kind = segments[2] if path.startswith("/structs/") else segments[-1]
-            return Matched(route, parameters, (path, *parameters.values(), route.pattern, kind, "*"))
+            return Matched(route, parameters, (path, *parameters.values(), route.pattern, route.kind, "*"))
     return Matched(None, {}, (path, "*"))
+
+
+def checked_name(argument: str, name: object) -> str:
+    """
+    Return *name* if a request can be called by it, else raise `InvalidArgument`.
+
+    That is ``*``; a path, which begins with ``/``; a route's pattern; a type (the word after ``/structs/``);
+    or something that can be a parameter in a path: it begins with a digit as ids and numbers do, or is an address
+    (``structs1...``), an attribute's name, or hexadecimal text as keys and signatures are.
+    """
+    if not isinstance(name, str):
+        raise InvalidArgument(f"{argument} must be the name of requests, got {name!r:.80}")
+    if name == "*" or name in _KINDS or _PARAMETER.fullmatch(name) or name in _ATTRIBUTES:
+        return name
+    if name.startswith("/") and ("{" not in name or name in _PATTERNS):
+        return name
+    near = difflib.get_close_matches(name, [*_PATTERNS] if name.startswith("/") else [*_KINDS], n=1)
+    raise InvalidArgument(
+        f"{argument}: no request can be called {name!r:.80}",
+        hint=f"did you mean {near[0]}?"
+        if near
+        else 'give a path such as /structs/player/1-11, an id, a route\'s pattern, a type such as player, or "*"',
+    )
 
 
 def respond(world: World, matched: Matched, parameters: Mapping[str, str], *, height: int) -> Body:
@@ -360,3 +390,8 @@ STRUCTS_ROUTES: Final = (
 )
 
 ROUTES: Final = (*STRUCTS_ROUTES, LATEST_BLOCK)
+
+_KINDS: Final = dict.fromkeys(route.kind for route in ROUTES)
+_PATTERNS: Final = dict.fromkeys(route.pattern for route in ROUTES)
+_ATTRIBUTES: Final = frozenset({*STRUCT_ATTRIBUTES, *PLANET_ATTRIBUTES})
+_PARAMETER: Final = re.compile(r"[0-9].*|structs[a-z]*1.+|[0-9a-fA-F]{16,}", re.DOTALL)

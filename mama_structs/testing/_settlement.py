@@ -85,8 +85,8 @@ def _players(draft: Draft) -> None:
 def _guild_of(draft: Draft, index: int) -> int:
     if index == DEMO:
         return 1
-    if index <= draft.guilds:
-        return index
+    if owned := draft.owned_guild(index):
+        return owned
     # The last player has just arrived: no guild, no planet.
     return draft.rng.randint(1, draft.guilds) if index != draft.players and draft.chance(0.85) else 0
 
@@ -100,7 +100,7 @@ def _home_substation(draft: Draft, guild: int) -> str:
 def _guilds(draft: Draft) -> None:
     draft.player(DEMO)["substationId"] = "4-1"
     for number in range(1, draft.guilds + 1):
-        owner = f"1-{number}"
+        owner = f"1-{draft.guild_owner(number)}"
         name = draft.name()
         draft.world.tables["guild"][f"0-{number}"] = {
             "id": f"0-{number}",
@@ -137,7 +137,7 @@ def _planets(draft: Draft) -> None:
     settlers = [
         index
         for index in draft.indexes
-        if index in SETTLED or (index != draft.players and (index <= draft.guilds or draft.chance(0.9)))
+        if index in SETTLED or (index != draft.players and (draft.owned_guild(index) or draft.chance(0.9)))
     ]
     draft.rng.shuffle(settlers)
     for number, index in enumerate(settlers, 1):

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import threading
 import time
-from collections import Counter
+import warnings
+from collections import Counter, UserDict
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -20,7 +22,7 @@ from aiohttp import web
 
 from mama_structs.errors import InvalidArgument
 from mama_structs.testing._paging import Refusal
-from mama_structs.testing._routes import NOT_FOUND, match, not_implemented, respond
+from mama_structs.testing._routes import NOT_FOUND, checked_name, match, not_implemented, respond
 from mama_structs.testing._traffic import NodeRequest, Traffic
 from mama_structs.testing.faults import Answer, Delivery, Fault, Faults
 from mama_structs.testing.world import World
@@ -31,9 +33,34 @@ HEIGHT_HEADER: Final = "Grpc-Metadata-X-Cosmos-Block-Height"
 _NOT_FOUND_CODES: Final = {500: 2, 404: 5, 200: 2}
 _SHUTDOWN_SECONDS: Final = 0.1
 _JOIN_SECONDS: Final = 10.0
+_LAST_PORT: Final = 65535
 
 Latency = float | Callable[[NodeRequest], float]
 T = TypeVar("T")
+
+
+class Latencies(UserDict[str, Latency]):
+    """The latency by the name of requests; each is checked when it is set."""
+
+    def __setitem__(self, name: str, latency: Latency) -> None:
+        if not callable(latency):
+            _refuse_bad_seconds(f"latency[{name!r:.80}]", latency)
+        super().__setitem__(checked_name("latency", name), latency)
+
+    def __ior__(self, other: Any) -> Self:  # type: ignore[override,misc]  # the base class's goes round __setitem__
+        self.update(other)
+        return self
+
+
+def _refuse_bad_seconds(argument: str, seconds: object) -> None:
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 <= seconds < math.inf:
+        raise InvalidArgument(f"{argument} must be 0 or more seconds or a function of the request, got {seconds!r:.80}")
+
+
+def _refuse_bad_number(argument: str, number: object, *, most: int | None = None) -> None:
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0 or (most is not None and number > most):
+        bounds = "0 or more" if most is None else f"from 0 to {most}"
+        raise InvalidArgument(f"{argument} must be a whole number, {bounds}, got {number!r:.80}")
 
 
 class FakeNode:
@@ -47,6 +74,7 @@ class FakeNode:
         entities: A node with exactly these: id to bare record or to whole answer.
         latency: Seconds before every answer, or a mapping from a name (a path, an id, a route's pattern, a type,
             or ``*``) to seconds or to a callable that is given the request; the most exact name counts.
+            `Faults.add` says which names there are.
         faults: Faults that meet every request from the start; later ones through the attribute of this name.
         host: The address to listen on.
         port: The port to listen on; 0 takes any that is free.
@@ -54,6 +82,9 @@ class FakeNode:
         block_time: Seconds after which the height advances by itself; None for never.
         clock: Tells the seconds for *block_time*.
         not_found_status: The HTTP status of a not-found: 500 as the chain, 404, or 200 as its docs claim.
+
+    Raises:
+        InvalidArgument: An argument breaks its rule; the message names it.
 
     """
 
@@ -73,12 +104,28 @@ class FakeNode:
     ) -> None:
         if world is not None and entities is not None:
             raise InvalidArgument("world and entities exclude each other, got both")
-        if block_time is not None and block_time <= 0:
-            raise InvalidArgument(f"block_time must be more than 0 seconds or None, got {block_time!r}")
+        if world is not None and not isinstance(world, World):
+            raise InvalidArgument(f"world must be a World, got {world!r:.80}", hint="entities=... takes plain records")
+        if block_time is not None and (
+            not isinstance(block_time, int | float) or isinstance(block_time, bool) or not 0 < block_time < math.inf
+        ):
+            raise InvalidArgument(f"block_time must be more than 0 seconds or None, got {block_time!r:.80}")
+        if not isinstance(host, str) or not host:
+            raise InvalidArgument(f"host must be a name or an address, got {host!r:.80}")
+        _refuse_bad_number("port", port, most=_LAST_PORT)
+        _refuse_bad_number("height", height)
+        if not callable(clock):
+            raise InvalidArgument(f"clock must be a function that tells seconds, got {clock!r:.80}")
+        if isinstance(latency, Mapping):
+            latencies = Latencies(latency)
+        else:
+            if not callable(latency):
+                _refuse_bad_seconds("latency", latency)
+            latencies = Latencies({"*": latency})
         if world is None:
             world = World.generate() if entities is None else World.of(entities)
         self.data = world
-        self.latency: dict[str, Latency] = dict(latency) if isinstance(latency, Mapping) else {"*": latency}
+        self.latency: Latencies = latencies
         self.faults: Faults = Faults()
         if given := tuple(faults):
             self.faults.add(*given)
@@ -96,6 +143,16 @@ class FakeNode:
     def world(cls, *, seed: int = 0, players: int = 40, **options: Any) -> Self:
         """Make a node on a generated world; the other options are those of the class."""
         return cls(World.generate(seed=seed, players=players), **options)
+
+    def __repr__(self) -> str:
+        players = len(self.data.tables.get("player", ()))
+        return f"<FakeNode {self._url or 'not open'}, {players} player{'s' * (players != 1)}>"
+
+    def __del__(self) -> None:
+        """Warn where an open node was forgotten."""
+        # What was refused has no attributes.
+        if getattr(self, "_runner", None) is not None:
+            warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=1)
 
     # What tests look at
 
@@ -119,7 +176,7 @@ class FakeNode:
 
     @not_found_status.setter
     def not_found_status(self, status: int) -> None:
-        if status not in _NOT_FOUND_CODES:
+        if not isinstance(status, int) or status not in _NOT_FOUND_CODES:
             raise InvalidArgument(f"not_found_status must be 500, 404 or 200, got {status!r}")
         self._not_found_status = status
 
@@ -163,8 +220,7 @@ class FakeNode:
 
     def advance(self, *, blocks: int = 1) -> None:
         """Let the chain make blocks."""
-        if blocks < 0:
-            raise InvalidArgument(f"blocks must be 0 or more, got {blocks!r}")
+        _refuse_bad_number("blocks", blocks)
         self._height += blocks
 
     # Its life

@@ -17,6 +17,7 @@ from typing import Any, Final
 import attrs
 
 from mama_structs.errors import InvalidArgument
+from mama_structs.testing._routes import checked_name
 
 _HTML: Final = b"<html><head><title>%d</title></head><body><h1>nginx</h1></body></html>"
 _CHUNK: Final = 2**20
@@ -248,18 +249,26 @@ class Faults:
             faults: What goes wrong, all of it at once, in this order.
             on: Whom it meets: a path, an id or other parameter in the path, a route's pattern
                 (``/structs/player/{id}``), a type (``player``), or ``*`` for everything.
+                A parameter begins with a digit, or is an address, an attribute's name or hexadecimal text;
+                name a request by its path where it is anything else.
             times: For how many requests; None for all until `clear`.
 
+        Raises:
+            InvalidArgument: There is no fault, or the rule could never meet a request.
+
         """
+        checked_name("on", on)
         if not faults or not all(isinstance(fault, Fault) for fault in faults):
             raise InvalidArgument(f"faults must be one Fault or more, got {faults!r:.80}")
-        if times is not None and times < 1:
+        if times is not None and (not isinstance(times, int) or isinstance(times, bool) or times < 1):
             raise InvalidArgument(f"times must be 1 or more, or None, got {times!r}")
         with self._lock:
             self._rules.append(_Rule(faults, on, times))
 
     def clear(self, on: str | None = None) -> None:
         """Let requests go well again: those named by *on*, or all of them."""
+        if on is not None:
+            checked_name("on", on)
         with self._lock:
             self._rules = [rule for rule in self._rules if on is not None and rule.on != on]
 

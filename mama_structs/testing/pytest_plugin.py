@@ -31,13 +31,33 @@ def mama_structs_node(request: pytest.FixtureRequest) -> Iterator[FakeNode]:
     Give a `mama_structs.testing.FakeNode` that listens, for sync and async tests alike.
 
     It runs in a thread with a loop of its own.
-    The marker of the same name sets its options, the closest one counts.
+    The marker of the same name sets its options, by name; the closest one counts.
+    What it cannot mean is a `pytest.UsageError`.
     """
-    from mama_structs.testing.fake_node import FakeNode  # noqa: PLC0415 - see the module's docstring
-
     marker = request.node.get_closest_marker("mama_structs_node")
-    options = dict(marker.kwargs) if marker else {}
-    exact = options.keys() & {"world", "entities"}
-    node = FakeNode(**options) if exact else FakeNode.world(**options)
-    with node.in_thread():
+    with _made(marker).in_thread() as node:
         yield node
+
+
+def _made(marker: pytest.Mark | None) -> FakeNode:
+    """Return the node that a marker describes, or raise a `pytest.UsageError` of one line."""
+    from mama_structs.errors import InvalidArgument  # noqa: PLC0415 - see the module's docstring
+    from mama_structs.testing.fake_node import FakeNode  # noqa: PLC0415
+
+    if marker is None:
+        return FakeNode.world()
+    if marker.args:
+        raise pytest.UsageError(
+            f"@pytest.mark.mama_structs_node takes its options by name, such as players=40, got {marker.args[0]!r:.80}"
+        )
+    exact = [name for name in ("world", "entities") if name in marker.kwargs]
+    generated = [name for name in ("seed", "players") if name in marker.kwargs]
+    if exact and generated:
+        raise pytest.UsageError(
+            f"@pytest.mark.mama_structs_node: {exact[0]} and {generated[0]} exclude each other: "
+            f"{generated[0]} is for a generated world"
+        )
+    try:
+        return FakeNode(**marker.kwargs) if exact else FakeNode.world(**marker.kwargs)
+    except (InvalidArgument, TypeError) as error:
+        raise pytest.UsageError(f"@pytest.mark.mama_structs_node: {error}") from error

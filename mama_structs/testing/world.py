@@ -89,6 +89,9 @@ class World:
             seed: The same seed and size give the same world, on every platform.
             players: How many players, 12 or more: fewer have no room for the `Oddities`.
 
+        Raises:
+            InvalidArgument: One of them is no whole number, or there are too few players.
+
         """
         # Imported here because the generator builds upon this module.
         from mama_structs.testing._generation import generate  # noqa: PLC0415
@@ -104,14 +107,25 @@ class World:
             entities: Id to its bare record, or to a whole answer: ``{"Player": {...}, "gridAttributes": {...}}``.
                 Beside a bare record the siblings are filled in as zeros; a whole answer is given back as it is.
 
+        Raises:
+            InvalidArgument: A key is no id, or a record does not have its key as ``id``.
+
         """
+        if not isinstance(entities, Mapping):
+            raise InvalidArgument(f"entities must be a mapping from id to record, got {entities!r:.80}")
         world = cls()
         for entity_id, answer in entities.items():
             table = table_of(entity_id)
-            record = answer.get(table.key)
-            if isinstance(record, Mapping):
+            whole = isinstance(answer, Mapping) and isinstance(answer.get(table.key), Mapping)
+            record = answer[table.key] if whole else answer
+            if not isinstance(record, Mapping) or record.get("id") != entity_id:
+                raise InvalidArgument(
+                    f"entities[{entity_id!r}] must be a record with this id, got {record!r:.80}",
+                    hint=f'{{"{entity_id}": {{"id": "{entity_id}", ...}}}}',
+                )
+            if whole:
                 world.given[entity_id] = {key: value for key, value in answer.items() if key != table.key}
-            world.put(table.name, entity_id, dict(record if isinstance(record, Mapping) else answer))
+            world.put(table.name, entity_id, dict(record))
         return world
 
     def envelope(self, entity_id: str) -> Record:

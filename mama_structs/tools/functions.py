@@ -13,11 +13,21 @@ from mama_structs.errors import InvalidArgument
 
 @attrs.frozen
 class Layer:
-    """One function on the way from a callable to what it wraps; *namespace* is where its annotations were written."""
+    """
+    One function on the way from a callable to what it wraps.
+
+    Args:
+        name: The function's, or its class's.
+        docstring: As written.
+        namespace: Where its annotations were written.
+        title: Its attribute ``tool_title``, for functions that bring the name for people along.
+
+    """
 
     name: str
     docstring: str | None
     namespace: dict[str, Any]
+    title: str | None = None
 
 
 def refuse_sync(function: Any) -> None:
@@ -40,7 +50,8 @@ def layers_of(function: Any) -> list[Layer]:
         if inspect.ismethod(function):
             function = function.__func__
         if inspect.isfunction(function):
-            layers.append(Layer(function.__name__, function.__doc__, function.__globals__))
+            title = getattr(function, "tool_title", None)
+            layers.append(Layer(function.__name__, function.__doc__, function.__globals__, title))
         else:
             kind = type(function)
             call: Any = inspect.unwrap(kind.__call__)

@@ -98,7 +98,7 @@ class Tool:
         Args:
             function: What the tool runs.
             name: By default the function's name, or its class's in snake_case.
-            title: By default made from the name.
+            title: By default the function's attribute ``tool_title``, or made from the name.
             description: By default the docstring without its ``Args:`` section, which describes the parameters.
             annotations: How the tool behaves; by default the worst is presumed.
 
@@ -114,7 +114,7 @@ class Tool:
         signature = Signature.of(function, descriptions=about_parameters)
         return cls(
             name=name,
-            title=_default_title(name) if title is None else title,
+            title=(innermost.title or _default_title(name)) if title is None else title,
             description=text if description is None else description,
             input_schema=signature.input_schema(),
             output_schema=signature.output_schema(),

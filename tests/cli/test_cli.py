@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -77,13 +78,16 @@ def test_nothing_heavy_loads_before_it_is_needed():
     [
         ([], "the following arguments are required: COMMAND"),
         (["dance"], "invalid choice: 'dance'"),
-        (["demo", "--players", "11"], "--players: must be 12 or more, got 11"),
-        (["demo", "--players", "many"], "--players: invalid whole_number value: 'many'"),
-        (["demo", "--latency", "-1"], "--latency: must be 0 or more, got -1"),
+        (["demo", "--players", "11"], "--players: must be a whole number, 12 or more, got '11'"),
+        (["demo", "--players", "many"], "--players: must be a whole number, 12 or more, got 'many'"),
+        (["demo", "--seed", "x"], "--seed: must be a whole number, got 'x'"),
+        (["demo", "--latency", "-1"], "--latency: must be a whole number from 0 to 400"),
+        (["demo", "--latency", "401"], "or references would miss their deadline, got '401'"),
+        (["fake-node", "--latency", "-1"], "--latency: must be a whole number, 0 or more, got '-1'"),
         (["demo", "--player", "banana"], "--player: "),
         (["demo", "--player", "2-1"], "--player: must be the id of a player, such as 1-11, got 2-1"),
         (["demo", "--base-url", "http://localhost:1", "--seed", "2"], "--seed: not together with --base-url"),
-        (["fake-node", "--port", "70000"], "--port: must be from 0 to 65535, got 70000"),
+        (["fake-node", "--port", "70000"], "--port: must be a whole number from 0 to 65535, got '70000'"),
     ],
 )
 def test_wrong_usage(arguments, said, capsys):
@@ -129,10 +133,12 @@ def test_a_player_without_guild(capsys):
     assert "player 1-12 has no guild (leave --player out" in error_of(capsys)
 
 
-def test_a_player_beyond_the_page(capsys):
-    """A player that the agent's list does not hold is refused with the reason."""
-    assert 1 == main(["demo", "--latency", "0", "--players", "40", "--player", "1-9"])
-    assert "player 1-9 is not among the first 16" in error_of(capsys)
+def test_a_player_beyond_the_first_pages(monkeypatch, capsys):
+    """A player that the demo does not come to is refused, and the message says how far it looked."""
+    monkeypatch.setattr(scenario, "MOST_PAGES", 2)
+
+    assert 1 == main(["demo", "--latency", "0", "--players", "60", "--player", "1-7"])
+    assert "player 1-7 is not among the first 32 players, through which the demo looks" in error_of(capsys)
 
 
 @pytest.mark.parametrize(
@@ -186,6 +192,71 @@ def test_nobody_reads():
         )
 
     assert (141, b"") == (done.returncode, done.stderr)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("demo", "--latency", "0"), ("demo", "--latency", "0", "--json"), ("fake-node", "--port", "0")]
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk(arguments, unbuffered):
+    """Output that cannot be written is one line on stderr and exit code 1."""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*COMMAND, *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
+
+    assert (1, "mama-structs: the output cannot be written: No space left on device\n") == (
+        done.returncode,
+        done.stderr,
+    )
+
+
+@pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("demo", "--help")])
+def test_help_onto_a_full_disk(arguments):
+    """Neither help nor version end in a traceback, wherever they go."""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+
+    assert done.returncode in {0, 1}
+    assert done.stderr.count("\n") <= 1
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", ">/dev/full 2>/dev/full"])
+def test_without_stdout_or_stderr(closed):
+    """Where stdout or stderr were closed before the start, the command works in silence."""
+    command = f"'{sys.executable}' -m mama_structs demo --json --latency 0 {closed}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+
+    assert (1 if "full" in closed else 0) == done.returncode
+    assert "" == done.stderr
+    assert ("" if closed != "2>&-" else "{") == done.stdout[:1]
+
+
+@pytest.mark.parametrize("name", ["argparse", "importlib.metadata", "asyncio", "aiohttp", "mama_structs.demo.scenario"])
+def test_ctrl_c_during_imports(name):
+    """Ctrl-C while the command still loads ends it quietly."""
+    code = (
+        "import os, signal, sys\n"
+        "from mama_structs.cli import main\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {name!r}: os.kill(os.getpid(), signal.SIGINT)\n"
+        f"assert {name!r} not in sys.modules\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "sys.exit(main(['demo']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+
+    assert (130, "", "") == (done.returncode, done.stdout, done.stderr)
 
 
 @pytest.mark.mama_structs_node(seed=1, players=12)

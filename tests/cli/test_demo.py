@@ -173,15 +173,53 @@ def test_a_node_of_ones_own(mama_structs_node, capsys):
 
 @pytest.mark.mama_structs_node(seed=1, players=12)
 def test_a_player_of_ones_choice(mama_structs_node, capsys):
-    """With --player there is no choosing, and so no further query."""
+    """With --player there is no choosing: the player is queried, and looked for on the pages of the list."""
     code = main(["demo", "--base-url", mama_structs_node.url, "--player", "1-11", "--json"])
     figures = json.loads(capsys.readouterr().out)
 
     assert 0 == code
     assert [5, 1] == [figures[run]["agent_calls"] for run in ("without", "with")]
-    assert figures["without"]["upstream_queries"] + figures["with"]["upstream_queries"] + 4 == len(
+    assert figures["without"]["upstream_queries"] + figures["with"]["upstream_queries"] + 4 + 2 == len(
         mama_structs_node.requests
     )
+
+
+def test_a_player_on_another_page(capsys):
+    """The demo reads the page of the list that the player in question is on."""
+    assert 0 == main(["demo", *SMALL, "--players", "60", "--player", "1-7"])
+
+    text = capsys.readouterr().out
+    assert "Who is player 1-7," in text
+    assert 'structs_list_players(pagination_limit=16, pagination_key="' in text
+    assert "the same both ways" in text
+
+
+def test_the_bundled_player_is_found_in_a_large_world(capsys):
+    """Player 1-11 is the one in question also where more than a page of players comes before it."""
+    assert 0 == main(["demo", "--json", *SMALL, "--players", "300"])
+    assert json.loads(capsys.readouterr().out)["same_facts"] is True
+
+
+@pytest.mark.mama_structs_node(seed=1, players=60)
+def test_a_fitting_player_is_looked_for_on_every_page(mama_structs_node, capsys):
+    """Where nobody on the first page has guild, planet and fleet, the pages behind it are read."""
+    players = mama_structs_node.data.ids("player")
+    for player_id in players[:20]:
+        mama_structs_node.data.get("player", player_id)["guildId"] = ""
+    chosen = next(
+        player_id
+        for player_id in players
+        if all(mama_structs_node.data.get("player", player_id)[field] for field in ("guildId", "planetId", "fleetId"))
+    )
+
+    assert 0 == main(["demo", "--base-url", mama_structs_node.url])
+    assert f"Who is player {chosen}," in capsys.readouterr().out
+
+
+def test_the_slowest_node_that_is_allowed_is_fast_enough(capsys):
+    """At the highest latency that the command line takes, every reference comes in time."""
+    assert 0 == main(["demo", "--json", "--latency", "400", "--players", "40"])
+    assert json.loads(capsys.readouterr().out)["same_facts"] is True
 
 
 @pytest.mark.mama_structs_node(seed=1, players=12)
@@ -201,7 +239,7 @@ def test_names_of_a_chain_do_not_reach_the_terminal_raw(mama_structs_node, capsy
 def test_a_node_without_a_fitting_player(mama_structs_node, capsys):
     """Where nobody has a guild, a planet and a fleet, there is no scenario."""
     assert 1 == main(["demo", "--base-url", mama_structs_node.url])
-    assert "none of the first 16 players has a guild, a planet and a fleet" in capsys.readouterr().err
+    assert "none of the first 1 players has a guild, a planet and a fleet" in capsys.readouterr().err
 
 
 async def test_a_failed_reference_is_no_fact(mama_structs_node):
@@ -221,7 +259,7 @@ async def test_the_node_counts_too(mama_structs_node):
 
     async with Session.open(structs=mama_structs_node.url) as session:
         with pytest.raises(MamaStructsError, match="the session counted 5 queries and the node 0"):
-            await scenario._measured(session, one_by_one, "1-11", Miscounting())
+            await scenario._measured(Agent(session), one_by_one, "1-11", session=session, node=Miscounting())
 
 
 # Text

@@ -59,24 +59,44 @@ async def test_most_in_flight_is_exact(node, get, parallel):
     assert (parallel, 0) == (node.most_in_flight, node.in_flight)
 
 
-async def test_latency_goes_by_the_most_exact_name(node, get):
+@pytest.mark.parametrize(
+    ("slow", "path", "expected"),
+    [
+        ({"*": 3.0}, "/structs/player/1-11", 3.0),
+        ({"*": 3.0, "player": 2.0}, "/structs/player/1-11", 2.0),
+        ({"*": 3.0, "player": 2.0, "/structs/player/{id}": 1.0}, "/structs/player/1-11", 1.0),
+        ({"player": 2.0, "/structs/player/{id}": 1.0, "1-11": 0.0}, "/structs/player/1-11", 0.0),
+        ({"1-11": 0.0, "/structs/player/1-11": 4.0}, "/structs/player/1-11", 4.0),
+        ({"1-11": 0.0, "player": 2.0}, "/structs/player/1-12", 2.0),
+        ({"planet": lambda request: 5.0 if "2-1" in request.names else 0.0}, "/structs/planet/2-1", 5.0),
+        ({"planet": lambda request: 5.0 if "2-1" in request.names else 0.0}, "/structs/planet/2-2", 0.0),
+        ({"player": 2.0}, "/structs/planet/2-2", 0.0),
+    ],
+)
+async def test_latency_goes_by_the_most_exact_name(node, get, monkeypatch, *, slow, path, expected):
     """A path, an id, a route's pattern, a type or everything can be slow, and the most exact counts."""
-    node.latency |= {
-        "*": 0.0,
-        "player": 0.2,
-        "1-11": 0.0,
-        "planet": lambda request: 0.2 if "2-1" in request.names else 0,
-    }
+    waited = []
+    sleep = asyncio.sleep
 
-    async def seconds(path):
-        started = time.monotonic()
-        await get(path)
-        return time.monotonic() - started
+    async def noted(seconds):
+        waited.append(seconds)
+        await sleep(0)
 
-    assert await seconds("/structs/player/1-11") < 0.15
-    assert await seconds("/structs/player/1-12") >= 0.2
-    assert await seconds("/structs/planet/2-1") >= 0.2
-    assert await seconds("/structs/planet/2-2") < 0.15
+    # What the node waits is what is asked for, whatever the machine makes of it.
+    monkeypatch.setattr("mama_structs.testing.fake_node.asyncio.sleep", noted)
+    node.latency |= slow
+    await get(path)
+
+    assert [expected] * bool(expected) == [seconds for seconds in waited if seconds]
+
+
+async def test_latency_is_waited_for(node, get):
+    """A slow request is not answered sooner than it was asked to be."""
+    node.latency["1-11"] = 0.2
+    started = time.monotonic()
+    await get("/structs/player/1-11")
+
+    assert time.monotonic() - started >= 0.2
 
 
 async def test_latency_can_be_given_at_the_start(client_of):
@@ -131,7 +151,33 @@ async def test_ipv6_hosts_stand_in_brackets(client_of):
     [
         ({"world": World(), "entities": {}}, "world and entities"),
         ({"entities": {}, "block_time": 0}, "block_time"),
+        ({"entities": {}, "block_time": "6"}, "block_time"),
+        ({"entities": {}, "block_time": float("inf")}, "block_time"),
         ({"entities": {}, "not_found_status": 403}, "not_found_status"),
+        ({"entities": {}, "not_found_status": [500]}, "not_found_status"),
+        ({"world": {"1-1": {}}}, "world must be a World"),
+        ({"entities": [("1-1", {})]}, "entities must be a mapping"),
+        ({"entities": {"1-1": None}}, r"entities\['1-1'\]"),
+        ({"entities": {"1-1": {}}}, r"entities\['1-1'\]"),
+        ({"entities": {"1-1": {"id": "1-2"}}}, r"entities\['1-1'\] must be a record with this id"),
+        ({"entities": {"1-1": {"Player": {"id": "1-2"}}}}, r"entities\['1-1'\]"),
+        ({"entities": {"player": {"id": "player"}}}, "an entity id must look like"),
+        ({"entities": {}, "latency": -1}, "latency must be 0 or more seconds"),
+        ({"entities": {}, "latency": "1"}, "latency must be 0 or more seconds"),
+        ({"entities": {}, "latency": True}, "latency"),
+        ({"entities": {}, "latency": float("nan")}, "latency"),
+        ({"entities": {}, "latency": None}, "latency"),
+        ({"entities": {}, "latency": {"1-1": -0.1}}, r"latency\['1-1'\]"),
+        ({"entities": {}, "latency": {"plyer": 0.1}}, "latency: no request can be called 'plyer'.*did you mean player"),
+        ({"entities": {}, "latency": {7: 0.1}}, "latency must be the name of requests"),
+        ({"entities": {}, "port": -1}, "port must be a whole number, from 0 to 65535"),
+        ({"entities": {}, "port": 65536}, "port"),
+        ({"entities": {}, "port": "80"}, "port"),
+        ({"entities": {}, "host": ""}, "host"),
+        ({"entities": {}, "height": -1}, "height"),
+        ({"entities": {}, "height": 1.5}, "height"),
+        ({"entities": {}, "clock": 7.0}, "clock"),
+        ({"entities": {}, "faults": ["503"]}, "faults"),
     ],
 )
 def test_wrong_options_are_named(options, named):
@@ -140,10 +186,72 @@ def test_wrong_options_are_named(options, named):
         FakeNode(**options)
 
 
-def test_the_chain_makes_no_blocks_backwards():
-    """The height only grows."""
+@pytest.mark.parametrize(
+    ("options", "named"), [({"seed": "1"}, "seed"), ({"seed": True}, "seed"), ({"players": 12.0}, "players")]
+)
+def test_wrong_options_of_a_world_are_named(options, named):
+    """Seed and size are whole numbers."""
+    with pytest.raises(InvalidArgument, match=named):
+        FakeNode.world(**options)
+
+
+@pytest.mark.parametrize("blocks", [-1, 1.5, "1"])
+def test_the_chain_makes_no_blocks_backwards(blocks):
+    """The height only grows, by whole blocks."""
     with pytest.raises(InvalidArgument, match="blocks"):
-        FakeNode(entities={}).advance(blocks=-1)
+        FakeNode(entities={}).advance(blocks=blocks)
+
+
+def test_latency_is_checked_whenever_it_is_set():
+    """A latency that is set later, in whichever way, is checked like one that was given."""
+    node = FakeNode(entities={}, latency=0.5)
+    node.latency["1-11"] = 1
+    node.latency |= {"planet": lambda _: 0.0}
+
+    for change in (
+        lambda: node.latency.update({"player": -1}),
+        lambda: node.latency.__setitem__("plyer", 1),
+        lambda: node.latency.__ior__({"*": None}),
+        lambda: node.latency.setdefault("fleet", "slow"),
+    ):
+        with pytest.raises(InvalidArgument, match="latency"):
+            change()
+    assert {"*", "1-11", "planet"} == node.latency.keys()
+    assert 0.5 == node.latency["*"]
+
+
+async def test_a_node_shows_where_it_listens():
+    """The repr names the URL while there is one, and the size of the world."""
+    node = FakeNode(entities={"1-1": {"id": "1-1"}})
+    assert "<FakeNode not open, 1 player>" == repr(node)
+    async with node:
+        assert f"<FakeNode {node.url}, 1 player>" == repr(node)
+    assert "<FakeNode not open, 1 player>" == repr(node)
+    assert "<FakeNode not open, 15 players>" == repr(FakeNode.world(players=12))
+
+
+def test_a_forgotten_node_is_named():
+    """A node that was opened and never closed warns when it goes, and says which it was; a closed one does not."""
+    code = (
+        "import asyncio, gc\n"
+        "from mama_structs.testing import FakeNode\n"
+        "async def forget():\n"
+        "    node = await FakeNode(entities={}).start()\n"
+        "    print(node.url, flush=True)\n"
+        "    async with FakeNode(entities={'1-1': {'id': '1-1'}}): pass\n"
+        "asyncio.run(forget())\n"
+        "gc.collect()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "always::ResourceWarning", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+
+    assert f"ResourceWarning: <FakeNode {done.stdout.strip()}, 0 players> was never closed" in done.stderr
+    assert "1 player>" not in done.stderr
 
 
 def test_a_thread_serves_code_without_a_loop():

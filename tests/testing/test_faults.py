@@ -240,12 +240,72 @@ async def test_clear_ends_everything_or_one_name(node, get):
 
 @pytest.mark.parametrize(
     ("arguments", "options", "named"),
-    [((), {}, "faults"), (("503",), {}, "faults"), ((Fault.html(),), {"times": 0}, "times")],
+    [
+        ((), {}, "faults"),
+        (("503",), {}, "faults"),
+        ((Fault.html(),), {"times": 0}, "times"),
+        ((Fault.html(),), {"times": True}, "times"),
+        ((Fault.html(),), {"times": "2"}, "times"),
+        ((Fault.html(),), {"on": "plyer"}, "on: no request can be called 'plyer'.*did you mean player"),
+        ((Fault.html(),), {"on": "Player"}, "did you mean player"),
+        ((Fault.html(),), {"on": ""}, "on: no request can be called ''.*give a path such as"),
+        ((Fault.html(),), {"on": "/structs/player/{playerId}"}, "did you mean /structs/"),
+        ((Fault.html(),), {"on": None}, "on must be the name of requests"),
+    ],
 )
 def test_wrong_rules_are_refused(arguments, options, named):
     """What is no fault, or would never happen, is refused at once."""
     with pytest.raises(InvalidArgument, match=named):
         FakeNode(entities={}).faults.add(*arguments, **options)
+
+
+@pytest.mark.parametrize(
+    "on",
+    [
+        "*",
+        "/structs/player/1-11",
+        "/nowhere/at/all",
+        "/structs/player/{id}",
+        "player",
+        "struct_type",
+        "blockheight",
+        "1-11",
+        "14",
+        "0-2-1",
+        "1-2@1-19",
+        "8-structs1abc@0",
+        "structs1nobody",
+        "structsvaloper1qqq",
+        "health",
+        "planetaryShield",
+        "ab" * 33,
+    ],
+)
+def test_whatever_could_be_named_is_taken(on):
+    """Everything, any path, a pattern, a type, and what can stand in a path: ids, numbers, addresses, attributes, hex."""
+    faults = FakeNode(entities={}).faults
+    faults.add(Fault.html(), on=on)
+
+    assert faults.take([on])
+    faults.clear(on)
+    assert not faults.take([on])
+
+
+def test_a_misspelt_name_is_not_cleared():
+    """Clearing what could not have been added is refused, too."""
+    with pytest.raises(InvalidArgument, match="did you mean planet"):
+        FakeNode(entities={}).faults.clear("plannet")
+
+
+async def test_every_request_can_be_named_by_its_type(node, get):
+    """Each route's type is a name that faults take, and one that its requests have."""
+    for path in ("/blockheight", "/structs/grid/0-1-11", "/cosmos/base/tendermint/v1beta1/blocks/latest"):
+        await get(path)
+        *_, kind, everything = node.requests[-1].names
+        node.faults.add(Fault.unavailable(), on=kind, times=1)
+
+        assert "*" == everything
+        assert 503 == (await get(path)).status
 
 
 def test_a_fault_says_what_it_is():

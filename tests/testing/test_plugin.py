@@ -66,6 +66,31 @@ def test_the_plugin_works_without_pytest_asyncio_and_knows_its_marker(tmp_path):
     assert "mama_structs_node(seed=0, players=40, **options)" in markers
 
 
+@pytest.mark.parametrize(
+    ("marker", "said"),
+    [
+        ("(7)", "takes its options by name, such as players=40, got 7"),
+        ("(entities={}, players=12)", "entities and players exclude each other"),
+        ("(world=None, seed=1)", "world and seed exclude each other"),
+        ("(colour='red')", "unexpected keyword argument 'colour'"),
+        ("(players=3)", "players must be a whole number from 12, got 3"),
+        ("(latency=-1)", "latency must be 0 or more seconds"),
+    ],
+)
+def test_a_marker_that_means_nothing_is_a_usage_error(marker, said, tmp_path):
+    """What the marker cannot mean ends the test with one line that says so."""
+    (tmp_path / "test_it.py").write_text(
+        f"import pytest\n@pytest.mark.mama_structs_node{marker}\ndef test_it(mama_structs_node): pass\n"
+    )
+    result = run("-m", "pytest", "-q", "-p", "no:asyncio", "-p", "no:cacheprovider", "--tb=line", cwd=tmp_path)
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("ERROR")]
+
+    assert 1 == result.returncode
+    assert "1 error" in result.stdout
+    assert "UsageError: @pytest.mark.mama_structs_node" in result.stdout
+    assert said in result.stdout, line
+
+
 def test_loading_the_plugin_imports_nothing_heavy(tmp_path):
     """Every pytest run of every user loads the plugin: neither aiohttp nor Hypothesis nor NumPy may come with it."""
     (tmp_path / "test_weight.py").write_text(

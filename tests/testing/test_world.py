@@ -114,6 +114,25 @@ def test_both_ends_of_a_relation_agree(world):
         assert row["playerId"] == world.get("address", row["address"])["playerId"]
 
 
+@pytest.mark.parametrize("players", [12, 40, 274, 275, 300, 2000])
+def test_every_guild_is_owned_by_a_member(players):
+    """A guild's owner is in the guild, owns its reactor, substation and provider, and has a planet."""
+    world = World.generate(seed=3, players=players)
+    members = {row["id"]: row["guildId"] for row in world.rows("player")}
+
+    for guild in world.rows("guild"):
+        number = guild["id"].split("-")[1]
+        assert guild["id"] == members[guild["owner"]]
+        assert world.get("player", guild["owner"])["planetId"]
+        for related in (f"3-{number}", f"4-{number}", f"10-{number}"):
+            kind = {"3": "reactor", "4": "substation", "1": "provider"}[related[0]]
+            assert guild["owner"] == world.get(kind, related)["owner"]
+    for application in world.rows("guild_membership_application"):
+        if application["joinType"] == "invite":
+            assert application["guildId"] == members[application["proposer"]]
+    assert "0-1" == members["1-11"]
+
+
 @given(world=worlds(players=st.just(30)))
 @settings(deadline=None, max_examples=20)
 def test_defenders_agree_with_whom_they_protect(world):
@@ -268,6 +287,10 @@ def test_exact_entities():
     [
         (lambda: World.generate(players=11), "players"),
         (lambda: World.generate(players=True), "players"),
+        (lambda: World.generate(players="12"), "players"),
+        (lambda: World.generate(seed=1.5), "seed"),
+        (lambda: World.of(["1-1"]), "entities"),
+        (lambda: World.of({"1-1": "player"}), "1-1"),
         (lambda: World.of({"7-1": {}}), "infusion"),
         (lambda: World.of({"player": {}}), "1-11"),
         (lambda: World.generate().rows("players"), "type must be one of"),

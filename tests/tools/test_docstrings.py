@@ -19,4 +19,5 @@ from mama_structs.tools.docstrings import split_docstring
     ],
 )  # fmt: skip
 def test_the_args_section_is_parted_from_the_text(docstring, text, entries):
+    """A docstring's text and what it says about each parameter are told apart."""
     assert (text, entries) == split_docstring(docstring)

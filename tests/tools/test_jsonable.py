@@ -102,6 +102,7 @@ Row = collections.namedtuple("Row", "a b")  # noqa: PYI024
     ],
 )  # fmt: skip
 def test_values_have_a_json_form(value, written):
+    """Each kind of value that tools return is written in its JSON form."""
     result = to_jsonable(value)
 
     assert written == result
@@ -117,6 +118,7 @@ json_data = st.recursive(
 
 @given(json_data)
 def test_plain_json_data_comes_back_equal(value):
+    """What is JSON already is not changed."""
     assert value == to_jsonable(value)
     assert json.dumps(value) == json.dumps(to_jsonable(value))
 
@@ -135,12 +137,14 @@ rich_data = st.recursive(
 
 @given(rich_data)
 def test_everything_written_is_json_and_stays_as_it_is(value):
+    """What is written can be dumped strictly, and writing it again changes nothing."""
     written = to_jsonable(value)
 
     assert written == json.loads(json.dumps(written, allow_nan=False)) == to_jsonable(written)
 
 
 def test_containers_are_new_and_the_result_is_unchanged():
+    """The tool's own object is neither changed nor shared."""
     value = {"a": [1, (2,)]}
     written = to_jsonable(value)
     written["a"].append(3)
@@ -149,6 +153,7 @@ def test_containers_are_new_and_the_result_is_unchanged():
 
 
 def test_one_object_in_two_places_is_no_cycle():
+    """An object that occurs twice is written twice."""
     shared = {"a": 1}
 
     assert [shared, {"b": shared}] == to_jsonable([shared, {"b": shared}])
@@ -168,6 +173,7 @@ def nested(levels):
 
 
 def test_a_hundred_levels_are_written():
+    """Nesting as deep as a hundred levels is written."""
     assert nested(100) == to_jsonable(nested(100))
 
 
@@ -186,6 +192,7 @@ def test_a_hundred_levels_are_written():
     ],
 )
 def test_what_json_cannot_say_is_a_typed_error(value, message):
+    """What has no JSON form is an error that says where it stands."""
     with pytest.raises(MamaStructsError, match=message) as caught:
         to_jsonable(value)
 

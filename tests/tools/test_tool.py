@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from mama_structs.errors import InvalidArgument
+from mama_structs.references.decorator import with_references
 from mama_structs.structs.ids import EntityId
 from mama_structs.tools import Tool, ToolAnnotations
 
@@ -123,6 +124,7 @@ async def query_planet(planet_id: str) -> dict[str, Any]:
 
 
 def test_a_schema_follows_from_signature_and_docstring():
+    """Name, title, description and schema of a tool come from its function."""
     tool = Tool.from_function(save_decision)
 
     assert {
@@ -144,6 +146,7 @@ def test_a_schema_follows_from_signature_and_docstring():
 
 
 def test_the_description_is_the_docstring_without_its_arguments():
+    """The description leaves out the section that describes the parameters."""
     tool = Tool.from_function(save_decision)
 
     assert (
@@ -153,6 +156,7 @@ def test_the_description_is_the_docstring_without_its_arguments():
 
 
 def test_what_is_given_goes_before_what_is_found():
+    """What a host says about a tool replaces what the function says."""
     annotations = ToolAnnotations(read_only=True)
     tool = Tool.from_function(
         save_decision, name="save/decision", title="Save", description="Saves.", annotations=annotations
@@ -163,12 +167,29 @@ def test_what_is_given_goes_before_what_is_found():
 
 
 def test_the_title_is_made_from_the_name():
+    """Without a title of its own a tool is called like its function, in words."""
     tool = Tool.from_function(save_decision, name="evolve/set_outcome")
 
     assert "Evolve set outcome" == tool.title
 
 
+def test_a_function_can_bring_its_title_along():
+    """The attribute ``tool_title`` of a function is its title, through decorators, unless the host gives another."""
+
+    async def look(player_id: str) -> dict:
+        """Look."""
+        return {"id": player_id}
+
+    look.tool_title = "Look somebody up"
+    decorated = with_references(look)
+
+    assert "Look somebody up" == Tool.from_function(look).title == Tool.from_function(decorated).title
+    assert "Another" == Tool.from_function(look, title="Another").title
+
+
 def test_meta_describes_and_bounds_and_goes_before_the_docstring():
+    """Bounds and descriptions of ``msgspec.Meta`` are in the schema, and count before the docstring's."""
+
     async def ask(share: Annotated[float, msgspec.Meta(ge=0, le=1, description="A share")] = 1.0):
         """
         Ask.
@@ -184,6 +205,7 @@ def test_meta_describes_and_bounds_and_goes_before_the_docstring():
 
 
 def test_reference_options_are_described_and_bounded():
+    """The keywords that `with_references` adds are described, and bounded as the options are."""
     properties = Tool.from_function(query_planet).input_schema["properties"]
 
     assert ["planet_id", "include_references", "reference_depth", "reference_types"] == list(properties)[:4]
@@ -194,12 +216,15 @@ def test_reference_options_are_described_and_bounded():
 
 
 def test_the_output_of_a_tool_with_references_has_them():
+    """The output schema of a tool with references shows their section."""
     schema = Tool.from_function(query_planet).output_schema
 
     assert {"references", "references_meta"} == schema["properties"].keys()
 
 
 def test_a_tool_with_references_and_no_return_type_gives_an_object():
+    """Where the return type says nothing, a tool with references still promises an object."""
+
     @with_extra
     async def query(name: str):
         return {}
@@ -209,6 +234,8 @@ def test_a_tool_with_references_and_no_return_type_gives_an_object():
 
 @pytest.mark.parametrize("returns", [str, list[int], dict[str, int] | None, Any, inspect.Signature.empty, object, type])
 def test_there_is_no_output_schema_for_what_is_no_object(returns):
+    """Results that are no objects have no output schema."""
+
     async def answer(): ...
 
     answer.__signature__ = inspect.Signature(return_annotation=returns)
@@ -236,12 +263,16 @@ def test_output_schemas_describe_what_is_written():
 
 
 def test_a_return_type_for_type_checkers_only_is_no_error():
+    """A return type that does not exist at run time only costs the output schema."""
+
     async def imagine() -> Imaginary: ...
 
     assert Tool.from_function(imagine).output_schema is None
 
 
 def test_types_with_fields_stand_in_their_place():
+    """Dataclasses and their like are written into the schema where they are used."""
+
     async def draw(at: Point, colour: Colour = Colour.RED, root: Tree | None = None):
         """
         Draw.
@@ -263,6 +294,8 @@ def test_types_with_fields_stand_in_their_place():
 
 
 def test_a_default_that_no_model_could_send_is_not_in_the_schema():
+    """A default that is no valid argument is left out of the schema."""
+
     async def ask(a: int = None, b: int = inspect.Parameter.kind, c: float = float("inf")):  # noqa: RUF013
         return None
 
@@ -272,6 +305,8 @@ def test_a_default_that_no_model_could_send_is_not_in_the_schema():
 
 
 async def test_a_parameter_without_annotation_accepts_anything():
+    """Where nothing is said about a parameter, every value is accepted."""
+
     async def echo(value):
         return value
 
@@ -282,6 +317,8 @@ async def test_a_parameter_without_annotation_accepts_anything():
 
 
 async def test_object_means_anything():
+    """A parameter of type `object` accepts every value."""
+
     async def echo(value: object):
         return value
 
@@ -292,6 +329,8 @@ async def test_object_means_anything():
 
 
 async def test_further_arguments_are_checked_where_a_function_takes_them():
+    """What goes to ``**kwargs`` is checked against its annotation."""
+
     async def note(text: str, **scores: int):
         return {"text": text, **scores}
 
@@ -304,6 +343,8 @@ async def test_further_arguments_are_checked_where_a_function_takes_them():
 
 
 def test_further_arguments_of_any_type_are_simply_allowed():
+    """A ``**kwargs`` without a type takes everything."""
+
     async def note(**others): ...
 
     assert Tool.from_function(note).input_schema["additionalProperties"] is True
@@ -342,6 +383,7 @@ class WrapsQuery:
     ],
 )
 def test_methods_objects_and_partials_are_tools(function, name, description, parameters):
+    """Everything that is called like an async function can be a tool."""
     tool = Tool.from_function(function)
 
     assert (name, description) == (tool.name, tool.description)
@@ -349,6 +391,7 @@ def test_methods_objects_and_partials_are_tools(function, name, description, par
 
 
 async def test_a_wrapped_function_receives_the_added_arguments():
+    """Arguments that a wrapper's signature adds reach the wrapper."""
     tool = Tool.from_function(query_planet)
 
     result = await tool(planet_id="2-1", include_references="primary", reference_depth=2)
@@ -372,6 +415,8 @@ def test_annotations_of_a_wrapper_resolve_where_it_was_written():
 
 
 async def test_what_a_partial_has_bound_is_hidden_and_cannot_be_set():
+    """Models neither see nor set what a partial has bound."""
+
     async def fetch(client: Imaginary, path: str, **others: Any):
         return client, path
 
@@ -384,6 +429,7 @@ async def test_what_a_partial_has_bound_is_hidden_and_cannot_be_set():
 
 
 async def test_the_result_is_untouched():
+    """A call gives the function's own object."""
     result = object()
 
     async def give():
@@ -393,6 +439,8 @@ async def test_the_result_is_untouched():
 
 
 async def test_parameters_of_the_host_are_no_matter_of_the_model():
+    """Models neither see nor set the parameters of the host."""
+
     async def ask(question: str, ctx: Imaginary, run_context=None):
         return question, ctx, run_context
 
@@ -416,6 +464,7 @@ async def generator():
 
 @pytest.mark.parametrize("function", [sync_function, generator, Base, print, 5, functools.partial(sync_function)])
 def test_what_is_not_async_is_refused(function):
+    """Only async functions can be tools, and the message says how to make one."""
     with pytest.raises(InvalidArgument, match=r"must be an async function.*async def"):
         Tool.from_function(function)
 
@@ -450,12 +499,14 @@ async def identified(at: EntityId): ...
     ],
 )
 def test_what_cannot_be_offered_to_a_model_is_refused_at_once(function, message):
+    """A parameter that JSON cannot fill is refused when the tool is made."""
     with pytest.raises(InvalidArgument, match=message):
         Tool.from_function(function)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b/c", "/a", "a/", "é", "x" * 65, "a\n", 5])
 def test_names_that_no_provider_takes_are_refused(name):
+    """A name that is too long or has other characters is refused."""
     with pytest.raises(InvalidArgument, match="tool's name must be"):
         Tool.from_function(save_decision, name=name)
 
@@ -479,6 +530,7 @@ def test_names_that_no_provider_takes_are_refused(name):
     ],
 )
 async def test_bad_arguments_are_named_with_what_was_expected(arguments, message):
+    """A bad argument is named, with what was expected and what came."""
     with pytest.raises(InvalidArgument) as caught:
         await Tool.from_function(save_decision)(**arguments)
 
@@ -487,6 +539,7 @@ async def test_bad_arguments_are_named_with_what_was_expected(arguments, message
 
 
 async def test_all_faults_are_told_at_once():
+    """A model reads everything that is wrong with a call in one message."""
     with pytest.raises(InvalidArgument) as caught:
         await Tool.from_function(query_planet)(include_references="some", reference_depth=3)
 
@@ -498,6 +551,7 @@ async def test_all_faults_are_told_at_once():
 
 
 async def test_long_values_are_shortened():
+    """A message does not repeat a long value."""
     with pytest.raises(InvalidArgument) as caught:
         await Tool.from_function(query_planet)(planet_id=["x" * 10_000] * 1000, max_references="y" * 10_000)
 
@@ -505,6 +559,8 @@ async def test_long_values_are_shortened():
 
 
 async def test_a_tool_without_parameters_says_so():
+    """An argument too many of a tool without parameters is told so."""
+
     async def ping(): ...
 
     with pytest.raises(InvalidArgument, match="it takes no arguments"):
@@ -513,6 +569,7 @@ async def test_a_tool_without_parameters_says_so():
 
 @pytest.mark.parametrize("arguments", [None, [], "{}"])
 async def test_arguments_that_are_no_object_are_refused(arguments):
+    """Arguments come as an object, and anything else is refused."""
     with pytest.raises(InvalidArgument, match="save_decision: the arguments must be an object"):
         await Tool.from_function(save_decision).run(arguments)
 
@@ -572,6 +629,7 @@ async def test_nothing_is_coerced(annotation, value):
     ],
 )
 async def test_json_becomes_what_the_function_asked_for(annotation, value, received):
+    """Arguments are given to the function in its own types."""
     assert received == await tool_taking(annotation)(value=value)
 
 
@@ -596,11 +654,13 @@ async def test_json_becomes_what_the_function_asked_for(annotation, value, recei
     ],
 )
 async def test_expectations_are_put_in_words(annotation, value, message):
+    """Every schema can be said in words."""
     with pytest.raises(InvalidArgument, match=message):
         await tool_taking(annotation)(value=value)
 
 
 async def test_an_argument_that_is_nested_without_end_is_refused():
+    """Deep nesting is an error of the argument, not of the interpreter."""
     value: list[Any] = []
     value.append(value)
 
@@ -673,11 +733,14 @@ def test_a_tool_accepts_what_its_schema_accepts_and_nothing_else(pair, arguments
 
 @pytest.mark.parametrize("annotation", [*ANNOTATIONS, decimal.Decimal, dt.datetime, bytes, dict[int, str], object])
 def test_every_schema_is_valid(annotation):
+    """Each schema is valid JSON Schema, and holds no name that it does not define."""
     Draft202012Validator.check_schema(tool_taking(annotation).input_schema)
 
 
 @pytest.mark.parametrize("union", [True, False])
 def test_tagged_unions_need_no_discriminator(union):
+    """Tagged unions are told apart by their tags, without the keyword of OpenAPI."""
+
     class Move(msgspec.Struct, tag=True):
         to: str
 
@@ -694,6 +757,7 @@ def test_tagged_unions_need_no_discriminator(union):
 
 
 def test_annotations_presume_the_worst():
+    """A tool about which nothing is said may destroy, and one that only reads does not."""
     assert "ToolAnnotations(read_only=False, destructive=True, idempotent=False, open_world=True)" == repr(
         ToolAnnotations()
     )
@@ -701,25 +765,31 @@ def test_annotations_presume_the_worst():
 
 
 def test_annotations_that_contradict_themselves_are_refused():
+    """A tool cannot both only read and destroy."""
     with pytest.raises(InvalidArgument, match="cannot be destructive"):
         ToolAnnotations(read_only=True, destructive=True)
 
 
 def test_importing_tools_does_not_import_msgspec():
+    """The library that makes schemas loads with the first tool."""
     code = "import sys, mama_structs.tools; sys.exit('msgspec' in sys.modules)"
 
     assert 0 == subprocess.run([sys.executable, "-c", code], check=False).returncode
 
 
 def test_twenty_tools_are_made_in_an_instant():
-    """They take some 10 ms; the bound is generous, for busy machines."""
-    started = time.process_time()
-    for _ in range(20):
-        Tool.from_function(query_planet)
+    """Twenty tools take some 10 ms; the best of five tries counts, since other work only ever adds."""
 
-    assert 0.1 > time.process_time() - started
+    def seconds():
+        started = time.process_time()
+        for _ in range(20):
+            Tool.from_function(query_planet)
+        return time.process_time() - started
+
+    assert 0.1 > min(seconds() for _ in range(5))
 
 
 def test_type_hints_of_public_objects_resolve():
+    """Type hints of what is public can be read at run time."""
     assert typing.get_type_hints(Tool.from_function)
     assert typing.get_type_hints(Tool)

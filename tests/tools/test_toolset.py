@@ -23,6 +23,7 @@ def tools():
 
 
 def test_tools_are_found_by_name_in_order(tools):
+    """Tools are kept by name, in the order in which they were added."""
     assert ("save/decision", "search") == tools.names == tuple(tools)
     assert 2 == len(tools)
     assert "search" in tools
@@ -35,6 +36,7 @@ def test_tools_are_found_by_name_in_order(tools):
 
 
 def test_an_unknown_name_hints_at_its_neighbours(tools):
+    """The error about an unknown name says which names are near."""
     with pytest.raises(UnknownTool, match=r"no tool named 'saved/decisions'.*did you mean save/decision\?") as caught:
         tools["saved/decisions"]
 
@@ -46,6 +48,7 @@ def test_an_unknown_name_hints_at_its_neighbours(tools):
 
 
 def test_a_name_is_taken_once(tools):
+    """A second tool of the same name is refused."""
     with pytest.raises(InvalidArgument, match="already is a tool named 'search'"):
         tools.add(search)
 
@@ -53,6 +56,7 @@ def test_a_name_is_taken_once(tools):
 
 
 def test_a_tool_is_added_as_it_is_or_under_another_name(tools):
+    """A tool that is added again may get another name, and stays itself."""
     tool = Tool.from_function(save)
 
     assert tool is tools.add(tool)
@@ -61,6 +65,7 @@ def test_a_tool_is_added_as_it_is_or_under_another_name(tools):
 
 
 def test_a_bad_name_adds_nothing(tools):
+    """A refused name leaves the set as it was."""
     with pytest.raises(InvalidArgument, match="tool's name"):
         tools.add(tools["search"], name="a b")
 
@@ -68,10 +73,12 @@ def test_a_bad_name_adds_nothing(tools):
 
 
 async def test_a_call_gives_json_data(tools):
+    """A call by name gives data that JSON can hold."""
     assert {"saved": ["x"]} == await tools.call("save/decision", {"text": "x"})
 
 
 async def test_a_call_checks_name_and_arguments(tools):
+    """A wrong name or argument fails before anything runs."""
     with pytest.raises(UnknownTool):
         await tools.call("save/decisions", {})
     with pytest.raises(InvalidArgument, match="save/decision: text is required"):
@@ -81,12 +88,15 @@ async def test_a_call_checks_name_and_arguments(tools):
 
 
 async def test_only_the_host_sets_its_own_parameters(tools):
+    """What a model sends cannot stand in for a parameter of the host."""
     assert ["x", 7] == await tools.call("search", {"query": "x"}, host={"ctx": 7})
     with pytest.raises(InvalidArgument, match="'ctx' is no argument"):
         await tools.call("search", {"query": "x", "ctx": 7})
 
 
 async def test_a_result_without_json_form_is_told_from_a_wrong_argument(tools):
+    """A result that has no JSON form is an error of the tool, not of the arguments."""
+
     async def give():
         return object()
 

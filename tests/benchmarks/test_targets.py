@@ -1,0 +1,74 @@
+"""Loose guards: three times the targets of docs/performance.md, so that a regression shows and a busy machine does not."""
+
+import asyncio
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+SLACK = 3
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    """Import a benchmark's functions, as it would run."""
+    monkeypatch.syspath_prepend(FOLDER)
+    before = set(sys.modules)
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if name in {"_common", "_node", "detection", "latency", "upstream"}:
+            del sys.modules[name]
+
+
+def test_finding_ids_keeps_its_pace(benchmark):
+    """Detection costs at most 2 and enriching at most 4 times `json.dumps` of the same payload, thrice that here."""
+    detection = benchmark("detection")
+    for name, payload in detection.payloads(200_000).items():
+        found = detection.detection(payload, 5)
+        enriched = asyncio.run(detection.enriching(payload, 5))
+
+        assert 2 * SLACK > found["detect"]["min_ratio"], name
+        assert 2 * SLACK > found["detect, new resolver"]["min_ratio"], name
+        for case in detection.CASES:
+            assert 4 * SLACK > enriched[case]["min_ratio"], (name, case)
+
+
+def test_references_that_nobody_asked_for_cost_next_to_nothing(benchmark):
+    """A decorated tool whose references are not wanted is at most 2 microseconds slower, thrice that here."""
+    latency = benchmark("latency")
+    seconds = asyncio.run(latency.overhead(2_000, 7))
+    bare = min(seconds.pop("bare coroutine"))
+
+    for case, samples in seconds.items():
+        assert SLACK * 2e-6 > min(samples) - bare, case
+
+
+def test_asking_the_node_keeps_up_with_bare_aiohttp(benchmark):
+    """Fifty cold references take at most 1.1 times what bare aiohttp takes, thrice that here."""
+    upstream = benchmark("upstream")
+    node = benchmark("_node")
+    with node.node_process(players=50, latency=10) as url:
+        seconds = asyncio.run(upstream.run(url, 50, 3))
+
+    assert SLACK * 1.1 > min(seconds[upstream.OURS]) / min(seconds[upstream.BARE])
+
+
+def test_a_typical_answer_gains_little(benchmark):
+    """References add less than 200 ms to a cold answer and less than 1 ms to a cached one, thrice that here."""
+    latency = benchmark("latency")
+    node = benchmark("_node")
+    with node.node_process(players=40, latency=20) as url:
+        cold = asyncio.run(latency.cold(url, 3))
+        cached = asyncio.run(latency.cached(url, 50, 5))
+
+    assert SLACK * 0.2 > min(cold["with references"]) - min(cold["without references"])
+    assert SLACK * 0.001 > min(cached["with references"]) - min(cached["without references"])
+
+
+def test_the_import_is_quick(benchmark):
+    """Importing the package takes less than 0.1 s, thrice that here."""
+    latency = benchmark("latency")
+
+    assert SLACK * 0.1 > min(latency.imports(3)["mama_structs"])
