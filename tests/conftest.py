@@ -1,11 +1,17 @@
-"""Hypothesis profiles: time limits are for benchmarks, and a failure must be repeatable from the log of a CI run."""
+"""What holds for every test: Hypothesis's profiles, and a SIGINT that means something."""
 
 from __future__ import annotations
 
 import os
+import signal
 
 from hypothesis import settings
 
+# A job in the background is started with SIGINT ignored, and so are its children: no test of Ctrl-C could pass.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Time limits are for benchmarks, and a failure must be repeatable from the log of a CI run.
 settings.register_profile("here", deadline=None, print_blob=True)
 settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True, database=None)
 settings.register_profile("nightly", deadline=None, print_blob=True, max_examples=10_000)
