@@ -9,14 +9,11 @@ import attrs
 
 from mama_structs.errors import (
     EntityNotFound,
-    MalformedResponse,
     MamaStructsError,
     QueryTimeout,
     RateLimited,
-    ResponseTooLarge,
     SessionClosed,
-    StructsAPIError,
-    StructsUnreachable,
+    StructsError,
 )
 
 _LONGEST: Final = 200
@@ -26,17 +23,6 @@ _SECRETS: Final = re.compile(
     r"|\b(?:bearer|basic|token|api[-_]?key|password|passwd|secret|authorization)\b[\"']?"
     r"\s*[:= ]\s*(?:(?:bearer|basic)\s+)?\S+",
     re.IGNORECASE,
-)
-
-_KINDS: Final = (
-    (EntityNotFound, "not_found"),
-    (RateLimited, "rate_limited"),
-    (MalformedResponse, "malformed"),
-    (ResponseTooLarge, "too_large"),
-    (StructsUnreachable, "unreachable"),
-    (StructsAPIError, "api_error"),
-    (QueryTimeout, "timeout"),
-    (TimeoutError, "timeout"),
 )
 
 
@@ -59,7 +45,10 @@ class Failure:
 
 def failure_of(error: BaseException) -> Failure:
     """Return the failure that *error* means."""
-    kind = next((kind for cls, kind in _KINDS if isinstance(error, cls)), "source_error")
+    if isinstance(error, StructsError):
+        kind = error.type
+    else:
+        kind = QueryTimeout.type if isinstance(error, TimeoutError) else StructsError.type
     if kind == "not_found":
         return Failure(kind, "Entity not found", error)
     if isinstance(error, RateLimited) and error.retry_after is not None:

@@ -15,7 +15,7 @@ import attrs
 from mama_structs.errors import EntityNotFound, InvalidArgument, SessionClosed
 from mama_structs.loops import LoopBound
 from mama_structs.references.cache import Answer, Cache
-from mama_structs.references.detection import Detector, Found
+from mama_structs.references.detection import Detector, Found, Scan
 from mama_structs.references.failures import Failure, exception_of, gone, not_found, past_deadline, unknown_id
 from mama_structs.references.flights import Flights, Outcome, Question
 from mama_structs.references.options import ReferenceOptions, Scope, check_kind, check_primary
@@ -24,7 +24,7 @@ from mama_structs.references.planning import TOTAL, Plan
 from mama_structs.references.run import Run
 from mama_structs.references.schemes import EntitySource, check_sources
 from mama_structs.references.section import References, is_section
-from mama_structs.references.shape import META, SECTION, describe
+from mama_structs.references.shape import META, SECTION, Shape, describe
 from mama_structs.references.stats import Counters, ResolverStats
 from mama_structs.settings import ReferenceSettings
 
@@ -104,9 +104,7 @@ class Resolver:
         mapping = as_payload(payload)
         if mapping is None or not options.wanted:
             return []
-        shape = describe(mapping, self._detector, kind=kind, subject=None if subject is None else str(subject))
-        skip = (SECTION, META) if is_section(mapping.get(SECTION)) else ()
-        scan = self._detector.scan(mapping, rows=shape.rows, exclude=shape.own, skip=skip)
+        shape, scan = _search(mapping, self._detector, kind=kind, subject=subject)
         self._counters.lookalikes += len(scan.lookalikes)
         found = scan.found
         primary_only = options.scope(is_list=shape.kind == "list") == "primary"
@@ -245,11 +243,11 @@ class Resolver:
             self._warn_untouched(payload, mapping)
             return payload
         detector = self._detector if fields is None else self._detector_with(fields)
-        shape = describe(mapping, detector, kind=kind, subject=None if subject is None else str(subject))
+        shape, scan = _search(mapping, detector, kind=kind, subject=subject)
         section, meta = mapping.get(SECTION, {}), mapping.get(META, {})
         run = self._run(options, options.scope(is_list=shape.kind == "list"), detector, existing=section)
         run.leave_out_as_before(meta.get("omitted_ids", ()))
-        await run.start(detector.scan(mapping, rows=shape.rows, exclude=shape.own, skip=(SECTION, META)), shape)
+        await run.start(scan, shape)
         section, meta = self._finish(run)
         enriched = {key: value for key, value in mapping.items() if key != META}
         enriched[SECTION] = section
@@ -472,6 +470,15 @@ class Resolver:
                 errors.append(error)
         if errors:
             raise errors[0]
+
+
+def _search(
+    mapping: Mapping[str, Any], detector: Detector, *, kind: Literal["auto", "query", "list"], subject: object
+) -> tuple[Shape, Scan]:
+    """Say what a payload is about and find the ids in it, but for those that an earlier call added."""
+    shape = describe(mapping, detector, kind=kind, subject=None if subject is None else str(subject))
+    skip = (SECTION, META) if is_section(mapping.get(SECTION)) else ()
+    return shape, detector.scan(mapping, rows=shape.rows, exclude=shape.own, skip=skip)
 
 
 def _can_carry(mapping: Mapping[str, Any]) -> bool:

@@ -106,6 +106,7 @@ def _from_msgspec(kinds: Iterable[Any]) -> tuple[tuple[JSONSchema, ...], dict[st
         if kind is object:
             # An empty schema counts as none; `_tidy` drops the comment.
             return {"$comment": "anything"}
+        # msgspec's word for "not mine": it then refuses the type itself.
         raise NotImplementedError
 
     return msgspec.json.schema_components(kinds, schema_hook=anything, ref_template=f"{_REFERENCE}{{name}}")

@@ -194,6 +194,27 @@ class TestForms:
         assert ["0-1"] == list((await decorated("0-1", include_references=True))["references"])
         assert ["0-1"] == list((await partial(include_references=True))["references"])
 
+    def test_partials_and_objects_keep_their_docstrings_and_hints(self, resolver):
+        """What stands on the function inside, or on the object's class, is the tool's."""
+
+        async def look(guild_id: str, *, deep: bool = False) -> dict[str, Any]:
+            """Look a guild up."""
+            return {}
+
+        class Lookup:
+            """Looks things up."""
+
+            async def __call__(self, guild_id: str) -> dict[str, Any]:
+                return {}
+
+        partial = with_references(resolver=resolver)(functools.partial(look, "0-1"))
+        called = with_references(resolver=resolver)(Lookup())
+
+        assert ("look", "Look a guild up.") == (partial.__name__, partial.__doc__)
+        assert {"deep", "return"} <= typing.get_type_hints(partial).keys()
+        assert "guild_id" not in typing.get_type_hints(partial)
+        assert ("Lookup", "Looks things up.") == (called.__name__, called.__doc__)
+
     async def test_it_works_bare_and_bound(self, resolver):
         bound = bound_to(resolver)
 
