@@ -248,7 +248,7 @@ class _Chain:
         async def fetch(_: str) -> JSON:
             return await client.list_page(kind, key=key, limit=limit)
 
-        # Named by its chain: a resolver may ask several.
+        # Named by its chain, so that no page can be taken for another chain's.
         return await self.resolver.load(
             f"list {kind} {limit} {key or ''} of {client.base_url}", fetch, kind=kind, source=self.source
         )
