@@ -10,8 +10,8 @@ from typing import Any, Concatenate, Final, Literal, ParamSpec, Protocol, Self, 
 
 import attrs
 
+from mama_structs import binding
 from mama_structs.errors import InvalidArgument
-from mama_structs.references import binding
 from mama_structs.references.options import ReferenceOptions, check_kind, check_primary
 from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import is_async_callable
@@ -250,14 +250,17 @@ class _Plan:
             if len(given) == 1 and given.get("include_references") is False:
                 # What many a model says on every call: making options to find that out would take 5 microseconds.
                 return await function(*args, **kwargs)
-            resolver = self.resolver or binding.find_resolver()
+            resolver = self.resolver or _resolver_of_session()
             if resolver is not None and not resolver.settings.enabled:
                 return await function(*args, **kwargs)
             options = attrs.evolve(self.options, **given)
             if not options.wanted:
                 return await function(*args, **kwargs)
             if resolver is None:
-                raise binding.no_session(name)
+                raise binding.no_session(
+                    f"{name} asks for references",
+                    hint="@session.with_references or @with_references(resolver=resolver)",
+                )
             resolver.ready(options)
             subject = self._subject(own, args, kwargs)
             result = await function(*args, **kwargs)
@@ -289,6 +292,11 @@ class _Plan:
         bound.apply_defaults()
         value = bound.arguments.get(self.subject)
         return None if value is None else str(value)
+
+
+def _resolver_of_session() -> Resolver | None:
+    session = binding.find_session()
+    return None if session is None else session.resolver
 
 
 def _without_partials(tool: Callable[..., Any]) -> Callable[..., Any]:

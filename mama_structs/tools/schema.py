@@ -6,7 +6,7 @@ import reprlib
 from typing import TYPE_CHECKING, Any
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.tools.jsonable import is_written_as_text
+from mama_structs.jsonable import is_written_as_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

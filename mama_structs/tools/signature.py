@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import attrs
 
 from mama_structs.errors import InvalidArgument, MamaStructsError
+from mama_structs.jsonable import to_jsonable
 from mama_structs.tools.functions import bound_by_partials, layers_of
-from mama_structs.tools.jsonable import to_jsonable
 from mama_structs.tools.schema import describe, expected, schemas_of, shortened
 
 HOST_PARAMETERS = frozenset({"ctx", "run_context", "tool_context"})

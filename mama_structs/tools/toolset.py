@@ -9,7 +9,7 @@ from typing import Any, TypeVar, overload
 import attrs
 
 from mama_structs.errors import InvalidArgument, UnknownTool
-from mama_structs.tools.jsonable import to_jsonable
+from mama_structs.jsonable import to_jsonable
 from mama_structs.tools.tool import Tool, ToolAnnotations
 
 _Default = TypeVar("_Default")
