@@ -15,7 +15,25 @@ Every error that this package raises on purpose.
     │  └─ StructsUnreachable (ConnectionError)  unreachable
     ├─ QueryTimeout (TimeoutError)           timeout           .seconds
     ├─ UnknownTool (LookupError)             unknown_tool      .tool
+    ├─ DescriptorError                       descriptor_error  .handle: the ref: or fd: that it is about, or None
+    │  ├─ HandleNotFound (LookupError)       not_found         .nearest .deleted_at
+    │  ├─ InvalidHandle (InvalidArgument)    invalid_id
+    │  ├─ InvalidRange (InvalidArgument)     invalid_range     .valid: the first and the last line or character
+    │  │  └─ InvalidPage                     invalid_page      .valid: the first and the last page
+    │  ├─ InvalidParameter (InvalidArgument)  invalid_parameter .parameter
+    │  ├─ HandleDamaged                      damaged           its content on disk is not what was stored
+    │  ├─ QuotaExceeded                      quota_exceeded    .quota: which .used .limit
+    │  ├─ SearchTimeout (TimeoutError)       search_timeout    .seconds
+    │  └─ ExportError                        export_error      .path: as it was asked for
+    │     ├─ ExportExists (FileExistsError)  file_exists
+    │     ├─ ExportMissing (FileNotFoundError)  file_not_found
+    │     ├─ PathDenied (PermissionError)    path_denied       outside the root, or no regular file
+    │     ├─ ExportDenied (PermissionError)  permission_denied  the operating system refuses
+    │     └─ DiskFull (OSError)              disk_full
     ├─ StoreError                            store_error       a session's directory
+    │  ├─ StoreBusy (TimeoutError)           busy              .waited: seconds
+    │  ├─ StoreFull (OSError)                store_full
+    │  ├─ StoreDamaged                       store_damaged     .file .findings
     │  └─ StoreReadOnly (PermissionError)    read_only
     ├─ NoSession (RuntimeError)              no_session        a bare decorator found no session to use
     ├─ SessionClosed (RuntimeError)          closed            used after it was closed
@@ -28,6 +46,7 @@ No text holds a secret.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, ClassVar, TypeVar
 
 Error = TypeVar("Error", bound="MamaStructsError")
@@ -177,10 +196,219 @@ class UnknownTool(MamaStructsError, LookupError):
         self.tool = tool
 
 
+class DescriptorError(MamaStructsError):
+    """
+    A ``ref:`` or ``fd:`` cannot be read, made or written as asked.
+
+    Args:
+        message: What went wrong, for people and models.
+        handle: The handle that it is about, as it was given; None where there is none.
+
+    """
+
+    type: ClassVar[str] = "descriptor_error"
+
+    def __init__(self, message: str, *, handle: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.handle = handle
+
+
+class HandleNotFound(DescriptorError, LookupError):
+    """
+    Nothing has this handle, or what had it was deleted.
+
+    Args:
+        message: What went wrong.
+        handle: The handle asked for.
+        nearest: Handles that exist and look most like it.
+        deleted_at: When it was deleted (UTC), None if it never was.
+
+    """
+
+    type: ClassVar[str] = "not_found"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        handle: str | None = None,
+        nearest: tuple[str, ...] = (),
+        deleted_at: datetime | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, handle=handle, hint=hint)
+        self.nearest = nearest
+        self.deleted_at = deleted_at
+
+
+class InvalidHandle(DescriptorError, InvalidArgument):
+    """No handle: neither ``fd:<n>`` nor ``ref:<id>`` nor ``ref:<id>@<version>``."""
+
+    type: ClassVar[str] = "invalid_id"
+
+
+class InvalidRange(DescriptorError, InvalidArgument):
+    """
+    The content or file has no such line or character.
+
+    Args:
+        message: What went wrong.
+        valid: The first and the last that exist.
+        handle: What was read.
+
+    """
+
+    type: ClassVar[str] = "invalid_range"
+
+    def __init__(
+        self, message: str, *, valid: tuple[int, int], handle: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, handle=handle, hint=hint or f"valid: {valid[0]} to {valid[1]}")
+        self.valid = valid
+
+
+class InvalidPage(InvalidRange):
+    """The content has no such page; *valid* holds the first and the last."""
+
+    type: ClassVar[str] = "invalid_page"
+
+
+class InvalidParameter(DescriptorError, InvalidArgument):
+    """A parameter of a read, search or export breaks its rule; nothing was done."""
+
+    type: ClassVar[str] = "invalid_parameter"
+
+    def __init__(self, message: str, *, parameter: str, handle: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message, handle=handle, hint=hint)
+        self.parameter = parameter
+
+
+class HandleDamaged(DescriptorError):
+    """What is on disk for this handle is not what was stored; the others are whole."""
+
+    type: ClassVar[str] = "damaged"
+
+
+class QuotaExceeded(DescriptorError):
+    """
+    Storing this would pass a quota; nothing was stored.
+
+    Args:
+        message: What went wrong.
+        quota: The setting's name, such as ``max_bytes``.
+        used: How much of it is in use.
+        limit: Its value.
+
+    """
+
+    type: ClassVar[str] = "quota_exceeded"
+
+    def __init__(
+        self, message: str, *, quota: str, used: int, limit: int, handle: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, handle=handle, hint=hint)
+        self.quota = quota
+        self.used = used
+        self.limit = limit
+
+
+class SearchTimeout(DescriptorError, TimeoutError):
+    """A search did not end within *seconds*."""
+
+    type: ClassVar[str] = "search_timeout"
+
+    def __init__(self, message: str, *, seconds: float, handle: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message, handle=handle, hint=hint)
+        self.seconds = seconds
+
+
+class ExportError(DescriptorError):
+    """
+    A file was not written, and is as it was.
+
+    Args:
+        message: What went wrong.
+        path: The path, as it was asked for.
+        handle: What was to be written.
+
+    """
+
+    type: ClassVar[str] = "export_error"
+
+    def __init__(self, message: str, *, path: str, handle: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message, handle=handle, hint=hint)
+        self.path = path
+
+
+class ExportExists(ExportError, FileExistsError):
+    """The file exists, and *exist_ok* is False."""
+
+    type: ClassVar[str] = "file_exists"
+
+
+class ExportMissing(ExportError, FileNotFoundError):
+    """The file does not exist and *create* is False, or the directory that it should be in does not."""
+
+    type: ClassVar[str] = "file_not_found"
+
+
+class PathDenied(ExportError, PermissionError):
+    """The path leads out of the root, or to something that is no regular file."""
+
+    type: ClassVar[str] = "path_denied"
+
+
+class ExportDenied(ExportError, PermissionError):
+    """The operating system does not allow it."""
+
+    type: ClassVar[str] = "permission_denied"
+
+
+class DiskFull(ExportError, OSError):
+    """There is no room for the file."""
+
+    type: ClassVar[str] = "disk_full"
+
+
 class StoreError(MamaStructsError):
     """A session's directory cannot be used."""
 
     type: ClassVar[str] = "store_error"
+
+
+class StoreBusy(StoreError, TimeoutError):
+    """Another process or session holds what is needed, and did not let go within *waited* seconds."""
+
+    type: ClassVar[str] = "busy"
+
+    def __init__(self, message: str, *, waited: float, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.waited = waited
+
+
+class StoreFull(StoreError, OSError):
+    """There is no room on the disk; what was stored before can still be read."""
+
+    type: ClassVar[str] = "store_full"
+
+
+class StoreDamaged(StoreError):
+    """
+    A file of the store is not what was written.
+
+    Args:
+        message: What is wrong.
+        file: The file's path.
+        findings: One line for each thing found.
+
+    """
+
+    type: ClassVar[str] = "store_damaged"
+
+    def __init__(self, message: str, *, file: str, findings: tuple[str, ...] = (), hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.file = file
+        self.findings = findings
 
 
 class StoreReadOnly(StoreError, PermissionError):

@@ -65,6 +65,18 @@ class LoopBound:
         if self._thread is not None and self._thread != threading.get_ident():
             raise WrongLoop(f"the {self._what} belongs to another thread", hint="call it in its loop's thread")
 
+    def check_here(self) -> None:
+        """
+        Bind to the calling thread at the first use, or refuse another; for what works without any loop.
+
+        Raises:
+            WrongLoop: This is another thread or process.
+
+        """
+        if self._thread is None:
+            self._thread = threading.get_ident()
+        self.check_thread()
+
     def _check_process(self) -> None:
         if self.is_elsewhere:
             raise WrongLoop(f"the {self._what} belongs to the process that made it", hint="open another one here")

@@ -57,6 +57,16 @@ def _one_of(*choices: str) -> Any:
     return validate
 
 
+def _as_path(value: Any) -> Any:
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _text(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, str) or "\0" in value:
+        name = _name_of(instance, attribute)
+        raise InvalidSetting(f"{name} must be text without NUL, got {value!r:.80}", name=name)
+
+
 @attrs.frozen(kw_only=True)
 class ReferenceSettings:
     """
@@ -87,6 +97,40 @@ class ReferenceSettings:
     not_found_ttl: float = attrs.field(default=5.0, validator=_seconds(zero=True))
 
 
+@attrs.frozen(kw_only=True)
+class DescriptorSettings:
+    """
+    How one `RefStore` works.
+
+    Args:
+        enabled: Whether `Session.call` and `with_descriptors` turn large results into descriptors.
+        references_enabled: Whether models are told how to mark parts of their answers, and marks are stored.
+        wrap_over: Results and inputs with more characters than this become descriptors.
+        page_size: Characters of a page.
+        preview_head: Characters of the beginning that a descriptor's preview shows.
+        preview_tail: Characters of the end that it shows.
+        max_bytes: Bytes of content (UTF-8) that one conversation may hold.
+        max_handles: Handles that one conversation may hold, each version of a ref counted.
+        search_timeout: Seconds that a search may take.
+        root: The directory below which files may be written; ``""`` for the working directory at open.
+
+    Raises:
+        InvalidSetting: A value breaks its rule.
+
+    """
+
+    enabled: bool = attrs.field(default=True, validator=_boolean)
+    references_enabled: bool = attrs.field(default=True, validator=_boolean)
+    wrap_over: int = attrs.field(default=8_000, validator=_whole(0))
+    page_size: int = attrs.field(default=4_000, validator=_whole(1))
+    preview_head: int = attrs.field(default=1_500, validator=_whole(0))
+    preview_tail: int = attrs.field(default=500, validator=_whole(0))
+    max_bytes: int = attrs.field(default=64 * 2**20, validator=_whole(0))
+    max_handles: int = attrs.field(default=10_000, validator=_whole(0))
+    search_timeout: float = attrs.field(default=2.0, validator=_seconds(zero=False))
+    root: str = attrs.field(default="", converter=_as_path, validator=_text)
+
+
 def _section(kind: type[Any]) -> Any:
     def validate(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
         if not isinstance(value, kind):
@@ -103,10 +147,12 @@ class Settings:
 
     Args:
         references: How references are resolved.
+        descriptors: How refs and large results are kept.
 
     """
 
     references: ReferenceSettings = attrs.field(factory=ReferenceSettings, validator=_section(ReferenceSettings))
+    descriptors: DescriptorSettings = attrs.field(factory=DescriptorSettings, validator=_section(DescriptorSettings))
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
@@ -162,6 +208,6 @@ def _parse(variable: str, text: str, *, like: object) -> object:
             raise ValueError(text)
         return type(like)(text)  # type: ignore[call-arg]
     except ValueError:
-        expected = {bool: "true or false", int: "a whole number", float: "a number"}[type(like)]
+        expected = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[type(like)]
         # The value may be meant for another variable, and secret: it is not repeated.
         raise InvalidSetting(f"{variable} must be {expected}", name=variable) from None

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument, InvalidSetting
-from mama_structs.settings import ReferenceSettings, Settings
+from mama_structs.settings import DescriptorSettings, ReferenceSettings, Settings
 
 FIELDS = [field.name for field in attrs.fields(ReferenceSettings)]
 
@@ -79,7 +79,7 @@ def test_settings_are_frozen_and_by_name_only():
         Settings(ReferenceSettings())
 
 
-SETTINGS = st.builds(
+REFERENCES = st.builds(
     ReferenceSettings,
     enabled=st.booleans(),
     max_parallel_queries=st.integers(min_value=1),
@@ -89,7 +89,22 @@ SETTINGS = st.builds(
     cache_entries=st.integers(min_value=0),
     cache_bytes=st.integers(min_value=0),
     not_found_ttl=st.floats(min_value=0, allow_infinity=False),
-).map(lambda references: Settings(references=references))
+)
+SIZES = st.integers(min_value=0)
+DESCRIPTORS = st.builds(
+    DescriptorSettings,
+    enabled=st.booleans(),
+    references_enabled=st.booleans(),
+    wrap_over=SIZES,
+    page_size=st.integers(min_value=1),
+    preview_head=SIZES,
+    preview_tail=SIZES,
+    max_bytes=SIZES,
+    max_handles=SIZES,
+    search_timeout=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
+    root=st.text(st.sampled_from("ab/ü")),
+)
+SETTINGS = st.builds(Settings, references=REFERENCES, descriptors=DESCRIPTORS)
 
 
 @given(SETTINGS)
@@ -102,10 +117,46 @@ def test_the_repr_can_be_pasted_back(settings):
 def test_the_environment_can_say_every_setting(settings, form):
     """Each setting has a variable, whose text may have space around it; others' variables are left alone."""
     environ = {
-        f"MAMA_STRUCTS_REFERENCES_{name.upper()}": form.format(getattr(settings.references, name)) for name in FIELDS
+        f"MAMA_STRUCTS_{section.upper()}_{name.upper()}": form.format(value)
+        for section in ("references", "descriptors")
+        for name, value in attrs.asdict(getattr(settings, section)).items()
     }
 
     assert settings == Settings.from_env({**environ, "PATH": "/bin", "REFERENCES_CACHE_TTL": "x"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, value) for name in ("enabled", "references_enabled") for value in (0, 1, None, "true")),
+        *((name, value) for name in ("page_size",) for value in (0, -1, True, 1.0, "5", None)),
+        *(
+            (name, value)
+            for name in ("wrap_over", "preview_head", "preview_tail", "max_bytes", "max_handles")
+            for value in (-1, True, 1.0, "5", None)
+        ),
+        *(("search_timeout", value) for value in (0, -1, True, "2", None, float("nan"), float("inf"))),
+        *(("root", value) for value in (None, 3, "a\0b", b"x")),
+    ],
+)
+def test_a_descriptor_setting_that_breaks_its_rule_is_refused_by_name(name, value):
+    """A page of no character, for one: the earlier system accepted it and then never ended."""
+    with pytest.raises(InvalidSetting) as caught:
+        DescriptorSettings(**{name: value})
+
+    assert f"DescriptorSettings.{name}" == caught.value.name
+    assert caught.value.name in str(caught.value)
+
+
+def test_the_defaults_of_descriptors_are_those_of_the_design(tmp_path):
+    """Pages of 4,000 characters, descriptors over 8,000; a root may be given as a path."""
+    settings = DescriptorSettings(root=tmp_path)
+
+    assert (4_000, 8_000, True, True) == (
+        settings.page_size, settings.wrap_over, settings.enabled, settings.references_enabled,
+    )  # fmt: skip
+    assert str(tmp_path) == settings.root
+    assert Settings().descriptors == DescriptorSettings()
 
 
 def test_an_empty_environment_gives_the_defaults(monkeypatch):
