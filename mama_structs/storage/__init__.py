@@ -1,0 +1,10 @@
+"""The one place that opens diskcache, safely, and the locks beside it."""
+
+from mama_structs.storage.disk import Damaged
+from mama_structs.storage.inspection import Finding
+from mama_structs.storage.locks import DirectoryLocks
+from mama_structs.storage.rows import Change, New, Rows
+from mama_structs.storage.store import Storage
+from mama_structs.storage.temporary import sweep_temporary
+
+__all__ = ["Change", "Damaged", "DirectoryLocks", "Finding", "New", "Rows", "Storage", "sweep_temporary"]

@@ -1,0 +1,145 @@
+"""Which error of ours a failure of SQLite, diskcache or the file system is."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from mama_structs.errors import StoreDamaged, StoreError, StoreFull, StoreReadOnly
+
+DATABASE: Final = "cache.db"
+
+_BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
+_DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_READ_ONLY: Final = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH})
+# What these hide is found out by trying to write a file.
+_UNCLEAR: Final = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
+
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
+_PROBE: Final = b"\0" * 65536
+
+
+def is_busy(error: BaseException) -> bool:
+    """Tell whether the failure is that another connection writes: the same may work a moment later."""
+    cause = _cause(error)
+    return cause is not None and _primary(cause) in _BUSY
+
+
+def store_error(error: BaseException, directory: Path) -> StoreError:
+    """
+    Return the error of ours that *error* is.
+
+    Args:
+        error: What was raised.
+        directory: The store's, for the message and to find out what the error hides.
+
+    """
+    if isinstance(error, StoreError):
+        return error
+    cause = _cause(error)
+    if cause is not None:
+        return _from_sqlite(cause, directory)
+    if isinstance(error, OSError):
+        return from_os(error, directory)
+    return StoreError(f"{directory} failed: {type(error).__name__}")
+
+
+def from_os(error: OSError, directory: Path) -> StoreError:
+    """Return the error of ours that a failure of the operating system is."""
+    if error.errno in _NO_ROOM:
+        return _full(directory)
+    if error.errno in _DENIED:
+        return _read_only(directory)
+    return StoreError(f"{directory} cannot be used: {error.strerror or type(error).__name__}")
+
+
+def damaged(directory: Path, *findings: str) -> StoreDamaged:
+    """Return the error for a database that is not what was written."""
+    file = directory / DATABASE
+    return StoreDamaged(
+        f"{file} is damaged: {'; '.join(findings)}",
+        file=str(file),
+        findings=findings,
+        hint="put a backup in its place, or move the directory away and begin anew",
+    )
+
+
+def _from_sqlite(error: sqlite3.Error, directory: Path) -> StoreError:
+    primary = _primary(error)
+    hidden = _try_to_write(directory) if primary in _UNCLEAR else None
+    if hidden is not None:
+        return from_os(hidden, directory)
+    if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_READONLY_DBMOVED:
+        return damaged(directory, "the file was moved or deleted while it was open")
+    if primary in _DAMAGED:
+        return damaged(directory, str(error))
+    if primary == sqlite3.SQLITE_FULL:
+        return _full(directory)
+    if primary in _READ_ONLY:
+        return _read_only(directory)
+    name = getattr(error, "sqlite_errorname", None) or type(error).__name__
+    return StoreError(f"{directory / DATABASE} failed: {name}: {error}")
+
+
+def identity_of(directory: Path) -> tuple[int, int] | None:
+    """Return which file the database is, None where there is none."""
+    try:
+        status = (directory / DATABASE).stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _full(directory: Path) -> StoreFull:
+    return StoreFull(f"there is no room for {directory}", hint="what was stored can be read; make room and try again")
+
+
+def _read_only(directory: Path) -> StoreReadOnly:
+    return StoreReadOnly(f"{directory} cannot be written to")
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _cause(error: BaseException) -> sqlite3.Error | None:
+    """
+    Return SQLite's own first error.
+
+    The library raises its `Timeout` for whatever keeps a transaction from beginning, and its rollback after an error
+    fails when SQLite has rolled back already; the true error is the innermost of those behind what is raised.
+    """
+    found = None
+    for link in _chain(error):
+        if isinstance(link, sqlite3.Error):
+            found = link
+    return found
+
+
+def _primary(error: sqlite3.Error) -> int:
+    code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    return code & 0xFF
+
+
+def _try_to_write(directory: Path) -> OSError | None:
+    """Write a file where SQLite would, as far into it as SQLite's own reach, and return what came of it."""
+    try:
+        reach = max((entry.stat().st_size for entry in os.scandir(directory) if entry.is_file()), default=0)
+        with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
+            file.seek(reach)
+            file.write(_PROBE)
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error
+    return None

@@ -1,0 +1,195 @@
+"""How a diskcache `Cache` is opened so that it loses nothing, and what is looked at before."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any, Final
+
+import diskcache  # type: ignore[import-untyped]  # it ships no types
+
+from mama_structs.errors import InvalidArgument, StoreDamaged, StoreError
+from mama_structs.storage.disk import BytesDisk
+from mama_structs.storage.failures import DATABASE, damaged
+
+MARK_FILE: Final = "FORMAT"
+_MARK: Final = b"mama-structs journal 1\n"
+# In the file's header: says whose it is before a single statement changes it.
+_APPLICATION: Final = 0x6D616D61
+_TABLES: Final = frozenset({"Settings", "Cache"})
+
+SETTINGS: Final[dict[str, Any]] = {
+    # Nothing is ever evicted or culled: by default the library drops the oldest rows at 1 GiB.
+    "eviction_policy": "none",
+    "cull_limit": 0,
+    "size_limit": 2**62,
+    "statistics": 0,
+    "tag_index": 0,
+    "disk_min_file_size": 2**62,
+    "disk_pickle_protocol": 0,
+    "sqlite_auto_vacuum": 0,
+    "sqlite_cache_size": 2**13,
+    "sqlite_journal_mode": "wal",
+    # A file that shrinks under a memory map kills the process.
+    "sqlite_mmap_size": 0,
+    "sqlite_synchronous": 2,
+    # Else a statement's own journal is a temporary file elsewhere, which can fail for reasons of its own.
+    "sqlite_temp_store": 2,
+}
+_KNOWN: Final = frozenset(SETTINGS) | frozenset(diskcache.core.METADATA)
+_PRAGMAS: Final = ("journal_mode", "synchronous", "mmap_size", "temp_store")
+
+# Every file that belongs in the directory; the journal is there for an instant when the database is made.
+FILES: Final = frozenset({MARK_FILE, DATABASE, *(f"{DATABASE}-{end}" for end in ("wal", "shm", "journal"))})
+
+
+def check_path(directory: Path) -> Path:
+    """
+    Return *directory* as an absolute path.
+
+    Raises:
+        InvalidArgument: The library would take it for another one.
+
+    """
+    path = Path(os.path.abspath(os.fspath(directory)))  # noqa: PTH100 - resolve() would follow symbolic links
+    if os.path.expandvars(path) != str(path):
+        raise InvalidArgument(f"a store's directory must not hold the name of a variable, got {path}")
+    return path
+
+
+def make_directory(directory: Path) -> None:
+    """Make *directory* and what is missing above it, for this user alone, so that it outlasts a loss of power."""
+    if directory.is_dir():
+        return
+    make_directory(directory.parent)
+    with contextlib.suppress(FileExistsError):
+        directory.mkdir(mode=0o700)
+    _sync_directory(directory.parent)
+
+
+def open_cache(directory: Path) -> Any:
+    """
+    Open the cache in *directory* in the calling thread, making it when there is none.
+
+    It may fail with "locked" at any statement, and can then be called again.
+
+    Raises:
+        StoreError: It belongs to another program, or the file system cannot hold it.
+        StoreDamaged: What was there is gone, or is no database.
+        sqlite3.Error, diskcache.Timeout, OSError: Anything else.
+
+    """
+    make_directory(directory)
+    marked = _read_mark(directory)
+    _make_file(directory, marked=marked)
+    with contextlib.closing(sqlite3.connect(directory / DATABASE, timeout=0, isolation_level=None)) as connection:
+        _look_before(connection, directory, marked=marked)
+    cache = diskcache.Cache.__new__(diskcache.Cache)
+    try:
+        # In two steps, so that a connection is closed that a failing constructor leaves behind.
+        cache.__init__(str(directory), timeout=0, disk=BytesDisk, **SETTINGS)
+        connection = cache._con  # noqa: SLF001 - there is no public way to the pragmas
+        wrong = wrong_settings(connection)
+        if wrong:
+            raise StoreError(f"{directory} cannot be used safely: {'; '.join(wrong)}", hint="use a local file system")
+        if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
+            connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+        if not marked:
+            _write_mark(directory)
+    except BaseException:
+        cache.close()
+        raise
+    return cache
+
+
+def wrong_settings(connection: sqlite3.Connection) -> list[str]:
+    """Return a line for each setting, in force or in the file, that is not ours."""
+    wrong = []
+    for name in _PRAGMAS:
+        row = connection.execute(f"PRAGMA {name}").fetchone()
+        # A build without memory maps answers with no row.
+        if row is not None and row[0] != SETTINGS[f"sqlite_{name}"]:
+            wrong.append(f"{name} is {row[0]!r:.20}")
+    stored = dict(connection.execute("SELECT key, value FROM Settings").fetchall())
+    wrong += [
+        f"{name} is stored as {stored.get(name)!r:.20}" for name in SETTINGS if stored.get(name) != SETTINGS[name]
+    ]
+    return wrong
+
+
+def _look_before(connection: sqlite3.Connection, directory: Path, *, marked: bool) -> None:
+    """Refuse what is not ours before the library writes to it, and take settings out that it would obey."""
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if not tables and marked:
+        raise damaged(directory, "the file is empty")
+    is_ours = connection.execute("PRAGMA application_id").fetchone()[0] == _APPLICATION
+    if not is_ours and not _is_unused(connection, tables):
+        raise StoreError(f"{directory} belongs to another program", hint="give a session a directory of its own")
+    if is_ours and not tables >= _TABLES:
+        raise damaged(directory, "a table is missing")
+    # The library waits a minute for each lock while it opens: whether it can write is found out first.
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if "Settings" in tables:
+            marks = ", ".join("?" * len(_KNOWN))
+            connection.execute(f"DELETE FROM Settings WHERE key NOT IN ({marks})", tuple(_KNOWN))  # noqa: S608 - marks only
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def _is_unused(connection: sqlite3.Connection, tables: set[str]) -> bool:
+    """Tell whether the file is what a process leaves that was killed while it made a store."""
+    if not tables <= _TABLES:
+        return False
+    return "Cache" not in tables or connection.execute("SELECT 1 FROM Cache LIMIT 1").fetchone() is None
+
+
+def _read_mark(directory: Path) -> bool:
+    """Tell whether a store was completed here once."""
+    try:
+        mark = (directory / MARK_FILE).read_bytes()
+    except FileNotFoundError:
+        return False
+    if mark != _MARK and not _MARK.startswith(mark):
+        raise StoreError(
+            f"{directory} was written by a version that this one does not know", hint="upgrade mama-structs"
+        )
+    return mark == _MARK
+
+
+def _write_mark(directory: Path) -> None:
+    """Say that the store is complete, so that an empty one is known to have lost its rows from now on."""
+    with (directory / MARK_FILE).open("wb") as file:
+        file.write(_MARK)
+        file.flush()
+        os.fsync(file.fileno())
+    _sync_directory(directory)
+
+
+def _make_file(directory: Path, *, marked: bool) -> None:
+    """Make the database's file, which no other user may read."""
+    path = directory / DATABASE
+    if marked and not path.exists():
+        raise StoreDamaged(
+            f"{path} is missing",
+            file=str(path),
+            findings=("the file is missing",),
+            hint=f"put a backup in its place, or delete {MARK_FILE} beside it to begin anew",
+        )
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def _sync_directory(directory: Path) -> None:
+    """Have the names in *directory* written, where the system has a way to."""
+    if os.name == "nt":  # pragma: no cover - Windows opens no directories
+        return
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,795 @@
+"""What a store promises while things go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import inspect
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from mama_structs.errors import (
+    MamaStructsError,
+    StoreBusy,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+)
+from mama_structs.storage import Damaged, New, Storage
+from mama_structs.storage import journal as _journal
+
+SRC = str(Path(inspect.getfile(Storage)).parents[1])
+ENVIRONMENT = {**os.environ, "PYTHONPATH": SRC, "PYTHONUNBUFFERED": "1"}
+
+
+async def assert_sound(storage):
+    """Nothing is to be found but that SQLite may be old."""
+    assert [] == [finding for finding in await storage.check() if finding.kind != "sqlite"]
+
+
+def run(code, *arguments, **options):
+    """Run *code* in a process of its own and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, *map(str, arguments)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=ENVIRONMENT,
+        **options,
+    )
+    assert 0 == done.returncode, done.stderr
+    return done.stdout
+
+
+def fresh_seed():
+    """Return a seed, which a failing test's output shows."""
+    seed = random.randrange(2**32)
+    sys.stdout.write(f"seed {seed}\n")
+    return seed
+
+
+def fill(directory, count, size=100):
+    """Make a store with *count* rows and close it."""
+
+    async def make():
+        storage = Storage.open(directory)
+        for number in range(count):
+            storage.enqueue([(f"k{number:04}", bytes([number % 256]) * size)])
+        await storage.close()
+
+    asyncio.run(make())
+
+
+WRITER = """
+import asyncio, random, sys
+from pathlib import Path
+from mama_structs.storage import New, Storage
+
+async def main(directory, name, seed, count):
+    random.seed(seed)
+    storage = Storage.open(Path(directory), wait=60)
+    async def save(number):
+        size = random.choice([0, 10, 1000, 100_000])
+        storage.enqueue([(f"{name}-{number}", b"%d" % number * (size // 4 + 1)), (f"{name}-{number}-too", New(b"1"))])
+        await storage.flush()
+        print(f"{name}-{number}", flush=True)
+    for start in range(0, count, 4):
+        await asyncio.gather(*(save(number) for number in range(start, min(start + 4, count))))
+    await storage.close()
+
+asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
+"""
+
+
+def start_writer(directory, name, *, seed, count):
+    command = [sys.executable, "-c", WRITER, str(directory), name, str(seed), str(count)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
+
+
+def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path):
+    """Whenever a process is killed, every flush that returned is there, each call whole."""
+    seed = fresh_seed()
+    chance = random.Random(seed)
+    acknowledged = set()
+    for turn in range(12):
+        writer = start_writer(tmp_path / "journal", f"t{turn}", seed=chance.randrange(2**32), count=10_000)
+        # Half of them are killed while they open, the others in the middle of writing.
+        if turn % 2:
+            for line in writer.stdout:
+                acknowledged.add(line.strip())
+                if chance.random() < 0.03:
+                    break
+        else:
+            time.sleep(chance.uniform(0.05, 0.35))
+        writer.kill()
+        acknowledged.update(line for line in writer.stdout.read().split("\n")[:-1] if line)
+        writer.stdout.close()
+        writer.wait()
+
+    async def look():
+        storage = Storage.open(tmp_path / "journal")
+        keys = set(await storage.keys())
+        assert acknowledged <= keys
+        assert all(key.removesuffix("-too") in keys and f"{key.removesuffix('-too')}-too" in keys for key in keys)
+        found = await storage.read(sorted(acknowledged))
+        assert all(value.startswith(key.rpartition("-")[2].encode()) for key, value in found.items())
+        await assert_sound(storage)
+        await storage.close()
+
+    assert acknowledged
+    asyncio.run(look())
+
+
+def test_a_store_killed_while_it_is_made_can_be_opened(tmp_path):
+    """Whatever instant of its first opening a process dies at, the next one opens the store."""
+    seed = fresh_seed()
+    chance = random.Random(seed)
+    code = (
+        "import os, sys, threading, time\n"
+        "from pathlib import Path\n"
+        "from mama_structs.storage import Storage\n"
+        "threading.Thread(target=lambda: (time.sleep(float(sys.argv[2])), os.kill(os.getpid(), 9)), daemon=True).start()\n"
+        "Storage.open(Path(sys.argv[1]))\n"
+        "time.sleep(10)\n"
+    )
+    for turn in range(10):
+        directory = tmp_path / str(turn)
+        command = [sys.executable, "-c", code, str(directory), str(chance.uniform(0, 0.03))]
+        assert -signal.SIGKILL == subprocess.run(command, check=False, env=ENVIRONMENT, timeout=60).returncode
+
+        async def look(directory=directory):
+            storage = Storage.open(directory)
+            storage.enqueue([("k", b"1")])
+            await storage.flush()
+            await assert_sound(storage)
+            await storage.close()
+
+        asyncio.run(look())
+
+
+def test_several_processes_lose_nothing(tmp_path):
+    """Processes that open and write one directory at once keep all rows of one another."""
+    seed = fresh_seed()
+    writers = [start_writer(tmp_path / "journal", f"w{n}", seed=seed + n, count=40) for n in range(4)]
+    outputs = [writer.communicate(timeout=120)[0] for writer in writers]
+    assert [0] * 4 == [writer.returncode for writer in writers]
+
+    async def look():
+        storage = Storage.open(tmp_path / "journal")
+        assert 4 * 40 * 2 == len(await storage.keys())
+        assert set("".join(outputs).split()) <= set(await storage.keys())
+        await assert_sound(storage)
+        await storage.close()
+
+    asyncio.run(look())
+
+
+async def test_a_damaged_row_is_reported_and_the_others_load(tmp_path):
+    """A flipped bit makes one row damaged, swapped rows two; all others are read."""
+    storage = Storage.open(tmp_path / "journal")
+    storage.enqueue([(f"k{number}", b"content %d" % number) for number in range(10)])
+    await storage.flush()
+    with closing(sqlite3.connect(storage.directory / "cache.db")) as connection, connection:
+        ((value,),) = connection.execute("SELECT value FROM Cache WHERE key = 'k3'").fetchall()
+        connection.execute("UPDATE Cache SET value = ? WHERE key = 'k3'", (value[:-1] + bytes([value[-1] ^ 1]),))
+        rows = dict(connection.execute("SELECT key, value FROM Cache WHERE key IN ('k5', 'k6')"))
+        connection.execute("UPDATE Cache SET value = ? WHERE key = 'k5'", (rows["k6"],))
+        connection.execute("UPDATE Cache SET value = ? WHERE key = 'k6'", (rows["k5"],))
+        connection.execute("UPDATE Cache SET value = 'text' WHERE key = 'k7'")
+
+    found = await storage.read([f"k{number}" for number in range(10)])
+
+    assert {"k3", "k5", "k6", "k7"} == {key for key, value in found.items() if isinstance(value, Damaged)}
+    assert b"content 4" == found["k4"]
+    findings = [finding for finding in await storage.check() if finding.severity == "error"]
+    assert {"k3", "k5", "k6", "k7"} == {finding.key for finding in findings}
+    assert not any("content" in finding.message for finding in findings)
+    storage.enqueue([(key, b"anew") for key in ("k3", "k5", "k6", "k7")])
+    await storage.flush()
+    await assert_sound(storage)
+    await storage.close()
+
+
+@pytest.mark.parametrize("damage", ["truncated", "cut to a page", "garbage", "empty", "missing", "head"])
+def test_a_damaged_file_is_told_from_an_empty_store(tmp_path, damage):
+    """A database that is cut, overwritten, emptied or gone is damage that names the file, never a fresh store."""
+    fill(tmp_path / "journal", 300)
+    file = tmp_path / "journal" / "cache.db"
+    data = file.read_bytes()
+    match damage:
+        case "truncated":
+            file.write_bytes(data[: len(data) // 2 + 123])
+        case "cut to a page":
+            file.write_bytes(data[:4096])
+        case "garbage":
+            file.write_bytes(random.Random(1).randbytes(len(data)))
+        case "empty":
+            file.write_bytes(b"")
+        case "missing":
+            file.unlink()
+        case "head":
+            file.write_bytes(b"\0" * 100 + data[100:])
+
+    with pytest.raises(StoreDamaged) as caught:
+        Storage.open(tmp_path / "journal")
+
+    assert str(file) == caught.value.file
+    assert caught.value.findings
+    assert (damage == "missing") == ("the file is missing" in caught.value.findings)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_an_overwritten_page_never_gives_wrong_data(tmp_path, seed):
+    """Whichever page is overwritten, values are right or damaged, or the whole store says so; check finds it."""
+    fill(tmp_path / "journal", 200, size=500)
+    file = tmp_path / "journal" / "cache.db"
+    data = bytearray(file.read_bytes())
+    chance = random.Random(seed)
+    page = chance.randrange(1, len(data) // 4096) * 4096
+    data[page : page + 4096] = chance.randbytes(4096)
+    file.write_bytes(data)
+
+    async def look():
+        try:
+            storage = Storage.open(tmp_path / "journal")
+        except StoreDamaged:
+            return
+        try:
+            for number in range(200):
+                try:
+                    found = await storage.read([f"k{number:04}"])
+                except StoreDamaged:
+                    continue
+                value = found.get(f"k{number:04}")
+                assert value is None or isinstance(value, Damaged) or bytes([number]) * 500 == value
+            assert [finding for finding in await storage.check() if finding.severity == "error"]
+        finally:
+            await storage.close()
+
+    asyncio.run(look())
+
+
+async def test_a_stuck_writer_is_waited_for_and_named(tmp_path):
+    """While another connection holds a transaction, writes wait and fail as busy; reads go on; later all is written."""
+    await Storage.open(tmp_path / "journal").close()
+    storage = Storage.open(tmp_path / "journal", wait=0.3)
+    storage.enqueue([("a", b"1")])
+    await storage.flush()
+    with closing(sqlite3.connect(storage.directory / "cache.db", isolation_level=None)) as stuck:
+        stuck.execute("BEGIN IMMEDIATE")
+        storage.enqueue([("a", b"2"), ("b", b"1")])
+        started = time.monotonic()
+        with pytest.raises(StoreBusy) as caught:
+            await storage.flush()
+        assert 0.3 <= caught.value.waited <= time.monotonic() - started
+        with pytest.raises(StoreBusy):
+            await storage.transact(len)
+        with pytest.raises(StoreBusy):
+            Storage.open(tmp_path / "journal", wait=0.1)
+        assert {"a": b"2", "b": b"1"} == await storage.read(["a", "b"])
+        assert "pending" in {finding.kind for finding in await storage.check()}
+        assert 1 == storage.pending
+        stuck.execute("ROLLBACK")
+    assert b"2" == await storage.transact(lambda rows: rows.get("a"))
+
+    assert 0 == storage.pending
+    await assert_sound(storage)
+    await storage.close()
+
+
+async def test_waiters_share_one_wait_for_a_stuck_writer(tmp_path):
+    """Thirty flushes that fail wait once or twice, not one after the other."""
+    storage = Storage.open(tmp_path / "journal", wait=0.2)
+    with closing(sqlite3.connect(storage.directory / "cache.db", isolation_level=None)) as stuck:
+        stuck.execute("BEGIN IMMEDIATE")
+
+        async def save(number):
+            storage.enqueue([(f"k{number}", b"1")])
+            await storage.flush()
+
+        started = time.monotonic()
+        results = await asyncio.gather(*map(save, range(30)), return_exceptions=True)
+        assert time.monotonic() - started < 2
+        assert {StoreBusy} == {type(result) for result in results}
+        assert 30 == len({id(result) for result in results})
+        stuck.execute("ROLLBACK")
+    await storage.flush()
+
+    assert 30 == len(await storage.keys())
+    await assert_sound(storage)
+    await storage.close()
+
+
+async def test_a_writer_that_lets_go_in_time_is_no_failure(tmp_path):
+    """A transaction elsewhere that ends within the wait only costs time."""
+    storage = Storage.open(tmp_path / "journal", wait=30)
+    stuck = sqlite3.connect(storage.directory / "cache.db", isolation_level=None, check_same_thread=False)
+    stuck.execute("BEGIN IMMEDIATE")
+    threading.Timer(0.2, stuck.execute, ["ROLLBACK"]).start()
+    storage.enqueue([("a", b"1")])
+    await storage.flush()
+    stuck.close()
+
+    await assert_sound(storage)
+    await storage.close()
+
+
+async def test_a_close_that_cannot_write_says_what_is_lost(tmp_path):
+    """Closing raises the failure with how many calls it is about, and closes all the same."""
+    storage = Storage.open(tmp_path / "journal", wait=0.05)
+    with closing(sqlite3.connect(storage.directory / "cache.db", isolation_level=None)) as stuck:
+        stuck.execute("BEGIN IMMEDIATE")
+        storage.enqueue([("a", b"1")])
+        storage.enqueue([("b", b"1")])
+        with pytest.raises(StoreBusy) as caught:
+            await storage.close()
+    assert ["the rows of 2 calls were not written"] == caught.value.__notes__
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("mama-structs")]
+
+    again = Storage.open(tmp_path / "journal")
+    await assert_sound(again)
+    await again.close()
+
+
+FULL = """
+import asyncio, resource, signal, sys
+from pathlib import Path
+from mama_structs.errors import StoreFull
+from mama_structs.storage import Storage
+
+async def main():
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    storage = Storage.open(Path(sys.argv[1]))
+    storage.enqueue([("early", b"1" * 1000)])
+    await storage.flush()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+    storage.enqueue([("small", b"2")])
+    small = asyncio.ensure_future(storage.flush())
+    await asyncio.sleep(0)
+    storage.enqueue([("large", b"3" * 2_000_000)])
+    large = asyncio.ensure_future(storage.flush())
+    await asyncio.sleep(0)
+    storage.enqueue([("late", b"4")])
+    await small
+    try:
+        await large
+    except StoreFull:
+        large = None
+    assert large is None
+    for _ in range(3):
+        try:
+            await storage.flush()
+        except StoreFull:
+            continue
+        raise SystemExit("it was not full")
+    assert {"early": b"1" * 1000} == await storage.read(["early"])
+    assert ["early", "large", "late", "small"] == await storage.keys()
+    try:
+        await storage.transact(lambda rows: rows.put("x", b""))
+    except StoreFull:
+        pass
+    assert ["pending"] == [finding.kind for finding in await storage.check() if finding.kind != "sqlite"]
+    # What came before the call that there is no room for is saved.
+    assert 2 == storage.pending
+    try:
+        Storage.open(Path(sys.argv[1] + "-other"))
+    except StoreFull:
+        pass
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    await storage.flush()
+    assert 0 == storage.pending
+    found = await storage.read(["early", "small", "large", "late"])
+    assert [1000, 1, 2_000_000, 1] == [len(value) for value in found.values()]
+    assert [] == [finding for finding in await storage.check() if finding.kind != "sqlite"]
+    await storage.close()
+
+asyncio.run(main())
+"""
+
+
+def test_a_limit_on_file_size_is_a_full_disk(tmp_path):
+    """Where no more can be written: a typed error, reads go on, and all is written when there is room again."""
+    run(FULL, tmp_path / "journal")
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    directory = tmp_path / "small"
+    directory.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=0700", "tmpfs", str(directory)]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("this user cannot mount a small file system")
+    yield directory
+    subprocess.run(["umount", str(directory)], check=True)
+
+
+async def test_a_full_disk_refuses_writes_and_goes_on_reading(small_disk):
+    """On a full disk writes and deletes fail with a typed error; with room again all is written."""
+    storage = Storage.open(small_disk / "journal", wait=1)
+    storage.enqueue([("early", b"1")])
+    await storage.flush()
+    with (small_disk / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
+        while ballast.write(bytes(4096)):
+            pass
+    storage.enqueue([("large", bytes(200_000)), ("early", None)])
+    with pytest.raises(StoreFull):
+        await storage.flush()
+    with pytest.raises(StoreFull):
+        Storage.open(small_disk / "other")
+    assert ["large"] == await storage.keys()
+    (small_disk / "ballast").unlink()
+    await storage.flush()
+
+    assert {"large": bytes(200_000)} == await storage.read(["early", "large"])
+    await assert_sound(storage)
+    await storage.close()
+
+
+@pytest.fixture
+def quick_path(tmp_path):
+    """A directory in memory where there is one: hundreds of stores are made, and none has to outlast its test."""
+    memory = Path("/dev/shm")
+    if not memory.is_dir() or not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory) as directory:
+        yield Path(directory)
+
+
+class Plan:
+    """Which statement fails, before or after it was done, and how many there were."""
+
+    def __init__(self):
+        self.at = 0
+        self.after = False
+        self.count = 0
+        self.code = sqlite3.SQLITE_IOERR
+
+    def fail(self, statement):
+        error = sqlite3.OperationalError(f"planned, at {statement.split()[0]}")
+        error.sqlite_errorcode = self.code
+        error.sqlite_errorname = "SQLITE_PLANNED"
+        raise error
+
+
+@pytest.fixture
+def plan(monkeypatch):
+    plan = Plan()
+
+    class Failing(sqlite3.Connection):
+        def execute(self, statement, *arguments):
+            plan.count += 1
+            if plan.count == plan.at and not plan.after:
+                plan.fail(statement)
+            result = super().execute(statement, *arguments)
+            if plan.count == plan.at:
+                # An open cursor in the traceback would keep its lock.
+                result.close()
+                plan.fail(statement)
+            return result
+
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **kwargs: connect(*args, factory=Failing, **kwargs))
+    return plan
+
+
+@pytest.mark.parametrize(("after", "code"), [(False, sqlite3.SQLITE_IOERR), (True, sqlite3.SQLITE_FULL)])
+async def test_whichever_statement_fails_nothing_is_lost(quick_path, plan, after, code):
+    """The N-th statement fails, N = 1, 2, ... until a clean run: a typed error, and afterwards every row is there."""
+    plan.after, plan.code = after, code
+    for number in range(1, 2000):
+        directory = quick_path / str(number)
+        plan.at, plan.count = number, 0
+        failed = []
+        storage = None
+        expected = {"a": b"3", "b": b"2", "c": b"5"}
+
+        def work(rows):
+            rows.put("c", b"5")
+
+        try:
+            storage = Storage.open(directory)
+            storage.enqueue([("a", b"1"), ("b", New(b"2"))])
+            await storage.flush()
+            storage.enqueue([("a", b"3"), ("d", b"4")])
+            storage.enqueue([("d", None)])
+            await storage.transact(work)
+            await storage.read(["a"])
+            await storage.keys("a")
+            await storage.check()
+        except StoreError as error:
+            failed.append(error)
+        clean = plan.count < number
+        plan.at = 0
+        if storage is None:
+            storage = Storage.open(directory)
+        storage.enqueue([("a", b"1"), ("b", New(b"2")), ("a", b"3"), ("d", b"4"), ("d", None)])
+        await storage.transact(work)
+        await storage.flush()
+        assert expected == await storage.read(list("abcd"))
+        await assert_sound(storage)
+        await storage.close()
+        again = Storage.open(directory)
+        assert expected == await again.read(list("abcd"))
+        await assert_sound(again)
+        await again.close()
+        if clean:
+            break
+
+    assert number > 100
+
+
+async def test_a_statement_that_fails_once_in_the_queue_is_made_up_for(tmp_path, plan):
+    """Whichever statement of a drain fails, the rows stay queued, and the next flush writes them."""
+    storage = Storage.open(tmp_path / "journal")
+    for number in range(1, 40):
+        rows = [(f"{number}-{row}", b"1") for row in range(3)]
+        plan.at, plan.count = number, 0
+        storage.enqueue(rows)
+        try:
+            await storage.flush()
+        except StoreError:
+            assert 1 == storage.pending
+            assert {key: b"1" for key, _ in rows} == await storage.read([key for key, _ in rows])
+        else:
+            assert plan.count < number
+            break
+        await storage.flush()
+        assert 0 == storage.pending
+
+    plan.at = 0
+    assert number > 6
+    assert 3 * number == len(await storage.keys())
+    await assert_sound(storage)
+    await storage.close()
+
+
+async def test_work_that_swallows_a_failure_is_rolled_back(tmp_path, plan):
+    """When a statement fails inside a transaction and the work goes on, nothing of it is written."""
+    storage = Storage.open(tmp_path / "journal")
+
+    def work(rows):
+        rows.put("a", b"1")
+        plan.at, plan.count = 1, 0
+        for key in ("b", "c"):
+            with pytest.raises(sqlite3.OperationalError):
+                rows.put(key, b"1")
+
+    with pytest.raises(StoreError):
+        await storage.transact(work)
+    plan.at = 0
+
+    assert [] == await storage.keys()
+    await assert_sound(storage)
+    await storage.close()
+
+
+READ_ONLY = """
+import os, sys
+from pathlib import Path
+from mama_structs.errors import StoreReadOnly
+from mama_structs.storage import DirectoryLocks, Storage
+if os.geteuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+for directory in sys.argv[1:]:
+    try:
+        Storage.open(Path(directory))
+    except StoreReadOnly as error:
+        assert directory.startswith(str(Path(str(error).split(" cannot")[0]).parent)), error
+    else:
+        raise SystemExit(directory)
+try:
+    DirectoryLocks(Path(sys.argv[1]))
+except StoreReadOnly:
+    print("read-only")
+"""
+
+
+def test_a_directory_that_cannot_be_written_is_named(tmp_path):
+    """Where this user may not write, opening says so: a new store, an existing one, and one whose file is read-only."""
+    fill(tmp_path / "journal", 1)
+    (tmp_path / "journal" / "cache.db").chmod(0o644)
+    # The other user must get here, past pytest's own private directories.
+    above = list(tmp_path.parents)[:2]
+    for directory in above:
+        directory.chmod(0o711)
+    for directory in (tmp_path / "journal", tmp_path):
+        directory.chmod(0o555)
+    try:
+        assert "read-only\n" == run(READ_ONLY, tmp_path / "journal", tmp_path / "new" / "journal")
+        (tmp_path / "journal").chmod(0o777)
+        (tmp_path / "journal" / "cache.db").chmod(0o444)
+        run(READ_ONLY.replace("try:\n    DirectoryLocks", "sys.exit()\ntry:\n    DirectoryLocks"), tmp_path / "journal")
+    finally:
+        for directory in (tmp_path / "journal", tmp_path, *above):
+            directory.chmod(0o700)
+
+
+FORK = """
+import asyncio, os, sys, signal, threading
+from pathlib import Path
+from mama_structs.errors import WrongLoop
+from mama_structs.storage import DirectoryLocks, Storage
+
+def refused(call):
+    try:
+        result = call()
+        if asyncio.iscoroutine(result):
+            asyncio.run(result)
+    except WrongLoop:
+        return
+    raise SystemExit(f"{call} was not refused")
+
+async def keys(storage):
+    return await storage.keys()
+
+directory = Path(sys.argv[1])
+storage, common = Storage.open(directory / "a"), Storage.open(directory / "b")
+temporary = Storage.temporary()
+locks = DirectoryLocks(directory)
+locks.claim("x")
+temporary.enqueue([("t", b"1")])
+asyncio.run(temporary.flush())
+for number in range(300):
+    storage.enqueue([(f"k{number}", b"x" * 10_000)])
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    for one in (storage, common, temporary):
+        refused(lambda: one.enqueue([("child", b"1")]))
+        for method in (one.flush, one.keys, one.check, one.close, lambda: one.transact(len), lambda: one.read(["k1"])):
+            refused(method)
+    refused(lambda: locks.claim("x"))
+    locks.close()
+    # The parent's connections are not closed here: SQLite would take their locks and files away.
+    open_files = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{fd}")] if os.path.isdir("/proc/self/fd") else None
+    assert open_files is None or sum(name.endswith("a/cache.db") for name in open_files) == 1, open_files
+    own = Storage.open(directory / "b")
+    own.enqueue([("own", b"1")])
+    asyncio.run(own.close())
+    del storage, common, temporary, own, one
+    sys.exit(0)
+status = os.waitpid(child, 0)[1]
+assert status == 0, status
+assert asyncio.run(temporary.read(["t"])) == {"t": b"1"}
+asyncio.run(storage.flush())
+assert len(asyncio.run(storage.keys())) == 300
+assert asyncio.run(common.keys()) == ["own"]
+for one in (storage, common, temporary):
+    assert [] == [finding for finding in asyncio.run(one.check()) if finding.kind != "sqlite"]
+    asyncio.run(one.close())
+print("done")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_child_is_refused_and_harms_nothing(tmp_path):
+    """A child gets a typed error from every call, can open a store of its own, and its exit leaves the parent's whole."""
+    assert "done\n" == run(FORK, tmp_path)
+
+
+DESCRIPTORS = """
+import asyncio, os, resource, sys
+from pathlib import Path
+from mama_structs.errors import StoreError
+from mama_structs.storage import Storage
+directory = Path(sys.argv[1])
+storage = Storage.open(directory / "a")
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+async def main():
+    held = []
+    try:
+        while True:
+            held.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        pass
+    storage.enqueue([(f"k{number}", b"x" * 100_000) for number in range(30)])
+    await storage.flush()
+    try:
+        Storage.open(directory / "b")
+    except StoreError as error:
+        print(error)
+    for fd in held:
+        os.close(fd)
+    other = Storage.open(directory / "b")
+    for one in (storage, other):
+        assert [] == [finding for finding in await one.check() if finding.kind != "sqlite"]
+        await one.close()
+
+loop = asyncio.new_event_loop()
+loop.run_until_complete(main())
+loop.close()
+"""
+
+
+def test_an_open_store_needs_no_further_descriptors(tmp_path):
+    """With no descriptor left an open store still writes; opening another one says what is lacking."""
+    assert "open files" in run(DESCRIPTORS, tmp_path).lower()
+
+
+async def test_a_database_that_is_taken_away_is_damage(tmp_path):
+    """When the file is deleted under an open store, the next write says so instead of writing into nothing."""
+    storage = Storage.open(tmp_path / "journal")
+    storage.enqueue([("a", b"1")])
+    await storage.flush()
+    for path in storage.directory.iterdir():
+        path.unlink()
+    storage.enqueue([("b", b"1")])
+
+    with pytest.raises(MamaStructsError):
+        await storage.flush()
+    with pytest.raises(StoreError):
+        await storage.close()
+
+
+async def test_a_database_that_is_taken_away_during_a_transaction_is_damage(tmp_path):
+    """A commit into a file that is gone is no success."""
+    storage = Storage.open(tmp_path / "journal")
+
+    def work(rows):
+        rows.put("a", b"1")
+        (storage.directory / "cache.db").rename(tmp_path / "elsewhere.db")
+
+    with pytest.raises(StoreDamaged):
+        await storage.transact(work)
+    await storage.close()
+
+
+def test_ctrl_c_while_opening_leaves_no_thread(tmp_path, monkeypatch):
+    """An interrupted open gives up; its thread closes what it opened and ends."""
+
+    class Interrupted:
+        def result(self):
+            raise KeyboardInterrupt
+
+    class Executor(_journal.ThreadPoolExecutor):
+        def submit(self, job):
+            super().submit(job)
+            return Interrupted()
+
+    monkeypatch.setattr(_journal, "ThreadPoolExecutor", Executor)
+    with pytest.raises(KeyboardInterrupt):
+        Storage.open(tmp_path / "journal")
+    monkeypatch.undo()
+    for thread in threading.enumerate():
+        if thread.name.startswith("mama-structs"):
+            thread.join(10)
+            assert not thread.is_alive()
+
+    fill(tmp_path / "journal", 1)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [(errno.ENOSPC, StoreFull), (errno.EROFS, StoreReadOnly), (errno.EACCES, StoreReadOnly), (errno.EIO, StoreError)],
+)
+def test_failures_of_the_file_system_are_typed(tmp_path, monkeypatch, number, kind):
+    """What keeps the directory from being made decides the error."""
+
+    def fail(*args, **kwargs):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "mkdir", fail)
+    with pytest.raises(StoreError) as caught:
+        Storage.open(tmp_path / "journal")
+
+    assert kind is type(caught.value)

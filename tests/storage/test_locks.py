@@ -1,0 +1,412 @@
+"""Locks on names, and the directories of temporary stores that live by one."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs.errors import StoreBusy, StoreError, WrongLoop
+from mama_structs.storage import DirectoryLocks, Storage, sweep_temporary
+from mama_structs.storage.locks import LockFile, _offset
+from mama_structs.storage.temporary import TemporaryDirectory
+
+SRC = str(Path(inspect.getfile(Storage)).parents[1])
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no record locks")
+
+CLAIM = """
+import sys, time
+from pathlib import Path
+from mama_structs.errors import StoreBusy
+from mama_structs.storage import DirectoryLocks
+locks = DirectoryLocks(Path(sys.argv[1]))
+for name in sys.argv[2:]:
+    try:
+        locks.claim(name)
+    except StoreBusy as error:
+        assert 0 == error.waited
+        print("busy", flush=True)
+    else:
+        print("claimed", flush=True)
+sys.stdin.readline()
+"""
+
+TEMPORARY = """
+import asyncio, sys
+from mama_structs.storage import Storage
+storage = Storage.temporary()
+storage.enqueue([("k", b"1")])
+asyncio.run(storage.flush())
+print(storage.directory.parent, flush=True)
+sys.stdin.readline()
+"""
+
+
+def start(code, *arguments, **environment):
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": SRC, **environment},
+    )
+
+
+def end(process):
+    process.kill()
+    process.wait()
+    process.stdin.close()
+    process.stdout.close()
+
+
+def claimed_elsewhere(directory, *names):
+    """Tell which of *names* another process can claim."""
+    process = start(CLAIM, directory, *names)
+    answers = [process.stdout.readline().strip() for _ in names]
+    end(process)
+    return [answer == "claimed" for answer in answers]
+
+
+@pytest.fixture
+def locks(tmp_path):
+    locks = DirectoryLocks(tmp_path)
+    yield locks
+    locks.close()
+
+
+def test_a_name_has_one_holder(tmp_path, locks):
+    """A claimed name is busy for another holder here and for another process, until it is released."""
+    other = DirectoryLocks(tmp_path)
+    locks.claim("a")
+    with pytest.raises(StoreBusy) as caught:
+        other.claim("a")
+    assert 0 == caught.value.waited
+    with pytest.raises(StoreBusy):
+        locks.claim("a")
+    assert [False, True] == claimed_elsewhere(tmp_path, "a", "b")
+    other.release("a")
+    assert [False] == claimed_elsewhere(tmp_path, "a")
+    locks.release("a")
+    locks.release("a")
+    assert [True] == claimed_elsewhere(tmp_path, "a")
+    other.claim("a")
+    other.close()
+
+
+def test_a_holder_that_closes_keeps_no_other_from_its_locks(tmp_path, locks):
+    """Closing one holder lets go of its own names only, though one descriptor serves all of the process."""
+    other = DirectoryLocks(tmp_path)
+    locks.claim("a")
+    other.claim("b")
+    other.close()
+    other.close()
+
+    assert [False, True] == claimed_elsewhere(tmp_path, "a", "b")
+
+
+def test_a_name_claimed_elsewhere_is_busy_until_that_process_dies(tmp_path, locks):
+    """The kernel lets go when a process is killed: no lock outlives its holder."""
+    process = start(CLAIM, tmp_path, "a")
+    assert "claimed" == process.stdout.readline().strip()
+    with pytest.raises(StoreBusy):
+        locks.claim("a")
+    end(process)
+
+    locks.claim("a")
+
+
+def test_a_thousand_locks_cost_one_descriptor(tmp_path, locks):
+    """Names are places in one file; holders of one process share it, by whichever path."""
+    (tmp_path / "link").symlink_to(tmp_path)
+    descriptors = Path("/proc/self/fd")
+    if not descriptors.is_dir():
+        pytest.skip("descriptors cannot be counted here")
+    before = len(list(descriptors.iterdir()))
+    other = DirectoryLocks(tmp_path / "link")
+    for number in range(1000):
+        (locks if number % 2 else other).claim(f"conversation {number}")
+
+    assert before == len(list(descriptors.iterdir()))
+    assert 0 == (tmp_path / "locks").stat().st_size
+    with pytest.raises(StoreBusy):
+        other.claim("conversation 999")
+    other.close()
+    locks.close()
+    assert before - 1 == len(list(descriptors.iterdir()))
+
+
+def test_the_lock_file_is_for_this_user_alone(tmp_path, locks):
+    """Nobody else can open it, and so nobody else can keep a name."""
+    assert 0o600 == stat.S_IMODE((tmp_path / "locks").stat().st_mode)
+
+
+def test_a_lock_file_that_is_a_link_is_refused(tmp_path):
+    """A planted link does not make this process open another file."""
+    (tmp_path / "target").touch()
+    (tmp_path / "locks").symlink_to(tmp_path / "target")
+
+    with pytest.raises(StoreError):
+        DirectoryLocks(tmp_path)
+
+
+def test_a_missing_directory_is_an_error_of_the_store(tmp_path):
+    """Locks make no directory."""
+    with pytest.raises(StoreError):
+        DirectoryLocks(tmp_path / "missing")
+
+
+@given(st.text(), st.text())
+def test_names_have_places_of_their_own(name, other):
+    """Different names lie at different places, all of which a lock can have."""
+    assert (name == other) == (_offset(name) == _offset(other))
+    assert 0 <= _offset(name) < 2**62
+
+
+def test_any_name_can_be_claimed(locks):
+    """A name may be any text."""
+    for name in ("", "\0", "대화", "\ud800", "x" * 10_000):
+        locks.claim(name)
+
+
+def test_one_of_many_threads_gets_a_name(tmp_path):
+    """When threads race for a name, one has it."""
+    won = []
+    barrier = threading.Barrier(8)
+    holders = [DirectoryLocks(tmp_path) for _ in range(8)]
+
+    def race(holder):
+        barrier.wait()
+        try:
+            holder.claim("a")
+        except StoreBusy:
+            return
+        won.append(holder)
+
+    workers = [threading.Thread(target=race, args=[holder]) for holder in holders]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+    assert 1 == len(won)
+    for holder in holders:
+        holder.close()
+
+
+def test_a_closed_holder_is_of_no_use(tmp_path):
+    """After closing, a claim is an error and not a lock that nobody holds."""
+    locks = DirectoryLocks(tmp_path)
+    locks.close()
+
+    with pytest.raises(ValueError, match="closed"):
+        locks.claim("a")
+
+
+def test_a_swapped_file_does_not_drop_locks(tmp_path, monkeypatch):
+    """A path that turns out to be a file already open is not closed, which would drop the locks on it."""
+    locks = DirectoryLocks(tmp_path)
+    locks.claim("a")
+
+    def late(*args, **kwargs):
+        raise FileNotFoundError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "lstat", late)
+        other = LockFile.open(tmp_path / "locks")
+    other.close()
+
+    assert [False] == claimed_elsewhere(tmp_path, "a")
+    locks.close()
+    assert [True] == claimed_elsewhere(tmp_path, "a")
+
+
+FORK = """
+import os, sys
+from pathlib import Path
+from mama_structs.errors import StoreBusy, WrongLoop
+from mama_structs.storage import DirectoryLocks
+locks = DirectoryLocks(Path(sys.argv[1]))
+locks.claim("a")
+child = os.fork()
+if child == 0:
+    for call in (lambda: locks.claim("b"), lambda: locks.release("a")):
+        try:
+            call()
+        except WrongLoop:
+            continue
+        os._exit(1)
+    locks.close()
+    own = DirectoryLocks(Path(sys.argv[1]))
+    own.claim("b")
+    try:
+        own.claim("a")
+    except StoreBusy:
+        own.close()
+        os._exit(0)
+    os._exit(2)
+assert os.waitpid(child, 0)[1] == 0
+locks.claim("b")
+print("held", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_child_owns_no_locks(tmp_path, locks):
+    """A child holds none of its parent's names, cannot drop them, and can claim others through a holder of its own."""
+    process = start(FORK, tmp_path)
+    assert "held" == process.stdout.readline().strip()
+    with pytest.raises(StoreBusy):
+        locks.claim("a")
+    end(process)
+
+    assert issubclass(WrongLoop, RuntimeError)
+
+
+def test_what_a_killed_process_left_is_swept(tmp_path, monkeypatch):
+    """A temporary store is alive while its process is, whatever its age; after kill -9 a later store removes it."""
+    process = start(TEMPORARY, TMPDIR=str(tmp_path))
+    directory = Path(process.stdout.readline().strip())
+    os.utime(directory, (0, 0))
+    os.utime(directory / "alive", (0, 0))
+    assert 0 == sweep_temporary(tmp_path)
+    assert (directory / "journal" / "cache.db").exists()
+    end(process)
+    assert directory.exists()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    async def use():
+        storage = Storage.temporary()
+        storage.enqueue([("k", b"1")])
+        await storage.flush()
+        assert not await asyncio.to_thread(directory.exists)
+        await storage.close()
+
+    asyncio.run(use())
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_opening_a_lasting_store_sweeps_too(tmp_path, monkeypatch):
+    """A host that never uses temporary stores again does not keep the remains of one."""
+    process = start(TEMPORARY, TMPDIR=str(tmp_path))
+    directory = Path(process.stdout.readline().strip())
+    end(process)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    asyncio.run(Storage.open(tmp_path / "own" / "journal").close())
+
+    assert not directory.exists()
+
+
+def test_this_processes_own_stores_are_not_swept(tmp_path):
+    """A sweep in the process that owns a directory neither removes it nor drops its lock."""
+    own = TemporaryDirectory(tmp_path)
+    own.make()
+    own.make()
+    assert 0 == sweep_temporary(tmp_path)
+    sweep = f"from mama_structs.storage import sweep_temporary; from pathlib import Path; print(sweep_temporary(Path({str(tmp_path)!r})))"
+    process = start(sweep)
+    assert "0" == process.stdout.readline().strip()
+    end(process)
+
+    assert own.path.exists()
+    own.remove()
+    own.remove()
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_only_what_is_ours_is_swept(tmp_path):
+    """Another name, no mark, a foreign mark, a file, links: all are left alone, and links are not followed."""
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "alive").write_bytes(b"mama-structs temporary store\n")
+    name = "mama-structs-" + "0" * 15
+    for number, mark in enumerate([None, b"", b"mama-structs temporary store\nx", b"other"]):
+        (tmp_path / f"{name}{number}").mkdir()
+        if mark is not None:
+            (tmp_path / f"{name}{number}" / "alive").write_bytes(mark)
+    (tmp_path / f"{name}4").write_text("a file")
+    (tmp_path / f"{name}5").symlink_to(precious)
+    (tmp_path / f"{name}6").mkdir()
+    (tmp_path / f"{name}6" / "alive").symlink_to(precious / "alive")
+    (tmp_path / f"{name}7").mkdir()
+    (tmp_path / f"{name}7" / "alive").mkdir()
+    (tmp_path / f"{name}8x").mkdir()
+    (tmp_path / f"{name}8x" / "alive").write_bytes(b"mama-structs temporary store\n")
+    before = sorted(tmp_path.rglob("*"))
+
+    assert 0 == sweep_temporary(tmp_path)
+    assert before == sorted(tmp_path.rglob("*"))
+    assert 0 == sweep_temporary(tmp_path / "missing")
+
+
+def test_a_link_inside_is_removed_and_not_followed(tmp_path):
+    """A dead store that holds links loses the links, and what they name stays."""
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "file").touch()
+    dead = tmp_path / ("mama-structs-" + "f" * 16)
+    (dead / "journal").mkdir(parents=True)
+    (dead / "alive").write_bytes(b"mama-structs temporary store\n")
+    (dead / "link").symlink_to(tmp_path / "precious")
+    (dead / "journal" / "link").symlink_to(tmp_path / "precious")
+
+    assert 1 == sweep_temporary(tmp_path)
+    assert [tmp_path / "precious", tmp_path / "precious" / "file"] == sorted(tmp_path.rglob("*"))
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can make another user's files")
+def test_another_users_directory_is_left_alone(tmp_path):
+    """Even root sweeps only what is its own."""
+    dead = tmp_path / ("mama-structs-" + "f" * 16)
+    dead.mkdir()
+    (dead / "alive").write_bytes(b"mama-structs temporary store\n")
+    os.chown(dead / "alive", 65534, 65534)
+    assert 0 == sweep_temporary(tmp_path)
+    os.chown(dead / "alive", 0, 0)
+    os.chown(dead, 65534, 65534)
+    assert 0 == sweep_temporary(tmp_path)
+    os.chown(dead, 0, 0)
+
+    assert 1 == sweep_temporary(tmp_path)
+
+
+def test_a_sweep_that_was_cut_short_is_taken_up(tmp_path, monkeypatch):
+    """The mark goes last, so that what a failing sweep leaves is swept by the next one."""
+    dead = tmp_path / ("mama-structs-" + "f" * 16)
+    (dead / "journal").mkdir(parents=True)
+    (dead / "alive").write_bytes(b"mama-structs temporary store\n")
+
+    def fail(path):
+        raise OSError("planned")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", fail)
+        assert 0 == sweep_temporary(tmp_path)
+    assert (dead / "alive").exists()
+
+    assert 1 == sweep_temporary(tmp_path)
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_a_directory_that_cannot_be_made_leaves_nothing(tmp_path, monkeypatch):
+    """When making fails half-way, no remains are left, and it can be tried again."""
+    directory = TemporaryDirectory(tmp_path)
+
+    def fail(*args):
+        raise OSError("planned")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", fail)
+        with pytest.raises(OSError, match="planned"):
+            directory.make()
+    assert [] == list(tmp_path.iterdir())
+    directory.make()
+    directory.remove()

@@ -1,0 +1,131 @@
+"""A store against a dict: whatever is done to it in whatever order."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from mama_structs.storage import New, Storage
+
+KEYS = st.sampled_from(["a", "a:1", "a:2", "b", "b\x7f", "c"])
+VALUES = st.binary(max_size=20) | st.builds(bytes, st.just(100_000))
+ROWS = st.lists(st.tuples(KEYS, st.none() | VALUES | st.builds(New, VALUES)), max_size=6)
+
+
+class Refused(Exception):
+    """The work's own error."""
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Does the same to a store and to a dict."""
+
+    def __init__(self):
+        super().__init__()
+        memory = Path("/dev/shm")
+        self.home = tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None)
+        self.loop = asyncio.new_event_loop()
+        self.directory = Path(self.home.name) / "journal"
+        self.storage = Storage.open(self.directory)
+        self.model = {}
+
+    def teardown(self):
+        findings = self.run(self.storage.check())
+        assert [] == [finding for finding in findings if finding.kind != "sqlite"]
+        self.run(self.storage.close())
+        self.loop.close()
+        self.home.cleanup()
+
+    def run(self, coroutine):
+        return self.loop.run_until_complete(coroutine)
+
+    def change(self, rows):
+        for key, change in rows:
+            if change is None:
+                self.model.pop(key, None)
+            elif isinstance(change, New):
+                self.model.setdefault(key, change.value)
+            else:
+                self.model[key] = change
+
+    @rule(rows=ROWS)
+    def enqueue(self, rows):
+        self.storage.enqueue(iter(rows))
+        self.change(rows)
+
+    @rule(calls=st.lists(ROWS, max_size=4))
+    def save_at_once(self, calls):
+        """Several savers that flush at the same time."""
+
+        async def save(rows):
+            self.storage.enqueue(rows)
+            await self.storage.flush()
+
+        async def save_all():
+            await asyncio.gather(*map(save, calls))
+
+        self.run(save_all())
+        for rows in calls:
+            self.change(rows)
+
+    @rule(rows=ROWS, fails=st.booleans())
+    def transact(self, rows, fails):
+        def work(inside):
+            seen = []
+            for key, change in rows:
+                if change is None:
+                    seen.append(inside.delete(key))
+                elif isinstance(change, New):
+                    seen.append(inside.put_new(key, change.value))
+                else:
+                    seen.append(inside.put(key, change))
+            if fails:
+                raise Refused
+            return seen, inside.keys(), {key: inside.get(key) for key in "abc"}
+
+        try:
+            seen, keys, values = self.run(self.storage.transact(work))
+        except Refused:
+            assert fails
+            return
+        expected = []
+        for key, change in rows:
+            there = key in self.model
+            expected.append(there if change is None else not there if isinstance(change, New) else None)
+            self.change([(key, change)])
+        assert expected == seen
+        assert sorted(self.model) == keys
+        assert {key: self.model.get(key) for key in "abc"} == values
+
+    @rule()
+    def flush(self):
+        self.run(self.storage.flush())
+        assert 0 == self.storage.pending
+
+    @rule()
+    def reopen(self):
+        self.run(self.storage.close())
+        self.storage = Storage.open(self.directory)
+
+    @rule(prefix=st.sampled_from(["", "a", "a:", "b", "b\x7f", "\x7f", "zz"]))
+    def list_keys(self, prefix):
+        assert sorted(key for key in self.model if key.startswith(prefix)) == self.run(self.storage.keys(prefix))
+
+    @invariant()
+    def reads_are_the_model(self):
+        if hasattr(self, "model"):
+            assert self.model == self.run(self.storage.read(["a", "a:1", "a:2", "b", "b\x7f", "c", "missing"]))
+
+
+# An example opens several stores, each some 20 ms: fewer of them than the profile's cheap ones.
+StoreMachine.TestCase.settings = settings(
+    max_examples=max(40, settings.default.max_examples // 20),
+    stateful_step_count=25,
+    suppress_health_check=[HealthCheck.too_slow],
+    deadline=None,
+)
+TestStore = StoreMachine.TestCase

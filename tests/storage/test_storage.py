@@ -1,0 +1,580 @@
+"""What a store promises while nothing goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+import warnings
+from contextlib import closing
+from pathlib import Path
+
+import diskcache
+import pytest
+
+from mama_structs.errors import InvalidArgument, SessionClosed, StoreError
+from mama_structs.storage import Damaged, New, Storage
+from mama_structs.storage.disk import LARGEST_VALUE
+from mama_structs.storage.opening import SETTINGS
+
+SRC = str(Path(inspect.getfile(Storage)).parents[1])
+
+
+async def assert_sound(storage):
+    """Nothing is to be found but that SQLite may be old."""
+    assert [] == [finding for finding in await storage.check() if finding.kind != "sqlite"]
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("mama-structs")]
+
+
+def run(code, *arguments, check=True, **options):
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        check=check,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": SRC},
+        **options,
+    )
+
+
+@pytest.fixture
+async def storage(tmp_path):
+    storage = Storage.open(tmp_path / "journal")
+    yield storage
+    await assert_sound(storage)
+    await storage.close()
+
+
+async def test_rows_outlive_the_store(tmp_path):
+    """What was flushed is there when the directory is opened again."""
+    storage = Storage.open(tmp_path / "a" / "journal")
+    storage.enqueue([("k", b"1"), ("l", b"2")])
+    storage.enqueue([("k", None), ("m", b"")])
+    await storage.flush()
+
+    assert 0 == storage.pending
+    await storage.close()
+    again = Storage.open(tmp_path / "a" / "journal")
+    assert {"l": b"2", "m": b""} == await again.read(["k", "l", "m"])
+    await assert_sound(again)
+    await again.close()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"\r\n\r",
+        bytes(range(256)),
+        b"\0",
+        "\ud800".encode("utf-8", "surrogatepass"),
+        b"x\r" * 40_000,
+        bytes(10**7),
+    ],
+    ids=["empty", "cr", "every byte", "nul", "surrogate", "large with cr", "10 MB"],
+)
+async def test_every_value_comes_back(storage, value):
+    """Values come back byte for byte, whatever they hold and however large."""
+    storage.enqueue([("k", value)])
+    await storage.flush()
+
+    assert {"k": value} == await storage.read(["k"])
+    assert not [path for path in storage.directory.iterdir() if path.suffix == ".val"]
+
+
+async def test_new_values_give_way_to_old_ones(storage):
+    """A `New` value is written where nothing is, also after a delete in the same call."""
+    storage.enqueue([("a", New(b"1"))])
+    storage.enqueue([("a", New(b"2")), ("b", b"3"), ("c", b"4"), ("c", None), ("c", New(b"5"))])
+    await storage.flush()
+    storage.enqueue([("b", New(b"6")), ("d", New(b"7"))])
+
+    expected = {"a": b"1", "b": b"3", "c": b"5", "d": b"7"}
+    assert expected == await storage.read(list("abcd"))
+    await storage.flush()
+    assert expected == await storage.read(list("abcd"))
+
+
+async def test_a_new_value_heals_a_damaged_one(storage):
+    """A damaged blob does not keep the same content from being stored again."""
+    storage.enqueue([("blob", b"content")])
+    await storage.flush()
+    with closing(sqlite3.connect(storage.directory / "cache.db")) as connection, connection:
+        connection.execute("UPDATE Cache SET value = zeroblob(40)")
+    assert isinstance((await storage.read(["blob"]))["blob"], Damaged)
+    storage.enqueue([("blob", New(b"content"))])
+    await storage.flush()
+
+    assert {"blob": b"content"} == await storage.read(["blob"])
+
+
+async def test_keys_are_listed_by_prefix(storage):
+    """A prefix stands for exactly the keys that begin with it, those on their way included."""
+    storage.enqueue([(key, b"") for key in ["a", "a:1", "a:2", "a;", "b", "a\x7f", "\x7f\x7f"]])
+    await storage.flush()
+    storage.enqueue([("a:0", b""), ("a:2", None), ("c", b"")])
+
+    assert ["a:0", "a:1"] == await storage.keys("a:")
+    assert ["\x7f\x7f"] == await storage.keys("\x7f")
+    assert ["a", "a:0", "a:1", "a;", "a\x7f", "b", "c", "\x7f\x7f"] == await storage.keys()
+
+
+@pytest.mark.parametrize(
+    "row", [("ä", b""), (1, b""), ("k", "text"), ("k", bytearray()), ("k", New("x")), ("k",), 5, "kv"]
+)
+async def test_a_bad_row_takes_the_whole_call_with_it(storage, row):
+    """One row that breaks a rule keeps all rows of its call from being taken."""
+    with pytest.raises(InvalidArgument):
+        storage.enqueue([("good", b"1"), row])
+
+    assert 0 == storage.pending
+    assert {} == await storage.read(["good"])
+
+
+async def test_values_have_a_limit(storage):
+    """A value over the limit is refused with its size."""
+    with pytest.raises(InvalidArgument, match=str(LARGEST_VALUE + 1)):
+        storage.enqueue([("k", bytes(LARGEST_VALUE + 1))])
+
+
+async def test_a_call_is_one_transaction(storage, monkeypatch):
+    """Rows of one call are never divided, however large; calls together are bounded in bytes."""
+    monkeypatch.setattr("mama_structs.storage.journal._TRANSACTION_BYTES", 10)
+    hold = threading.Event()
+    holding = asyncio.ensure_future(storage.transact(lambda rows: hold.wait(10)))
+    await asyncio.sleep(0.05)
+    for call in range(4):
+        storage.enqueue([(f"{call}-{row}", b"12345") for row in range(3 if call == 1 else 1)])
+    writes = []
+    real = storage._journal._in_transaction
+
+    def counting(work):
+        before = storage.pending
+        result = real(work)
+        writes.append(before)
+        return result
+
+    monkeypatch.setattr(storage._journal, "_in_transaction", counting)
+    hold.set()
+    await holding
+    await storage.flush()
+
+    assert [4, 3, 2, 1] == writes
+    assert 6 == len(await storage.keys())
+
+
+async def test_concurrent_flushes_share_transactions(storage, monkeypatch):
+    """Sixty-four savers that flush at once cost a handful of transactions, not sixty-four."""
+    transactions = []
+    real = storage._journal._in_transaction
+    monkeypatch.setattr(storage._journal, "_in_transaction", lambda work: (transactions.append(1), real(work))[1])
+
+    async def save(number):
+        storage.enqueue([(f"k{number}", b"1")])
+        await storage.flush()
+
+    await asyncio.gather(*map(save, range(64)))
+
+    assert 64 == len(await storage.keys())
+    assert len(transactions) <= 8
+
+
+async def test_a_transaction_reads_its_own_writes_and_what_was_enqueued(storage):
+    """Inside, rows can be read, listed, written and deleted; enqueued ones are there already."""
+    storage.enqueue([("a", b"1"), ("b", b"2")])
+
+    def work(rows):
+        rows.put("c", rows.get("a") + b"!")
+        return (
+            rows.put_new("a", b"9"),
+            rows.put_new("d", b"4"),
+            rows.delete("b"),
+            rows.delete("b"),
+            rows.keys(),
+            rows.get("x"),
+        )
+
+    assert (False, True, True, False, ["a", "c", "d"], None) == await storage.transact(work)
+    assert {"a": b"1", "c": b"1!", "d": b"4"} == await storage.read(list("abcd"))
+
+
+async def test_a_transaction_that_raises_leaves_nothing(storage):
+    """The work's own error comes out, all that it wrote is rolled back, and the store goes on."""
+    storage.enqueue([("a", b"1")])
+
+    def work(rows):
+        rows.put("a", b"2")
+        rows.delete("a")
+        rows.put("b", b"3")
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        await storage.transact(work)
+    assert {"a": b"1"} == await storage.read(["a", "b"])
+
+
+async def test_a_bad_argument_in_a_transaction_can_be_caught(storage):
+    """A refused key is no failure of the database."""
+
+    def work(rows):
+        with pytest.raises(InvalidArgument):
+            rows.put("ä", b"")
+        rows.put("a", b"1")
+
+    await storage.transact(work)
+
+    assert {"a": b"1"} == await storage.read(["a"])
+
+
+async def test_async_work_is_refused(storage):
+    """A transaction holds no await: an async function is refused and nothing is written."""
+
+    async def work(rows):
+        """Never run."""
+
+    with pytest.raises(InvalidArgument):
+        await storage.transact(work)
+
+
+async def test_rows_end_with_their_transaction(storage):
+    """Rows that were carried out of their transaction are of no use."""
+    kept = await storage.transact(lambda rows: rows)
+
+    with pytest.raises(SessionClosed):
+        kept.get("a")
+
+
+async def test_increments_of_many_tasks_all_count(storage):
+    """Transactions never interleave."""
+
+    def add(rows):
+        rows.put("n", b"%d" % (int(rows.get("n") or b"0") + 1))
+
+    await asyncio.gather(*(storage.transact(add) for _ in range(50)))
+
+    assert {"n": b"50"} == await storage.read(["n"])
+
+
+async def test_close_writes_what_is_left_and_ends_the_thread(tmp_path):
+    """Closing flushes, can be repeated, and leaves no thread; afterwards every call says that it was closed."""
+    storage = Storage.open(tmp_path / "journal")
+    storage.enqueue([("k", b"1")])
+    await asyncio.gather(storage.close(), storage.close())
+    await storage.close()
+
+    assert [] == threads()
+    for call in (
+        storage.flush,
+        lambda: storage.read(["k"]),
+        storage.keys,
+        storage.check,
+        lambda: storage.transact(len),
+    ):
+        with pytest.raises(SessionClosed):
+            await call()
+    with pytest.raises(SessionClosed):
+        storage.enqueue([("k", b"1")])
+    assert "closed" in repr(storage)
+    again = Storage.open(tmp_path / "journal")
+    assert {"k": b"1"} == await again.read(["k"])
+    await again.close()
+
+
+async def test_a_cancelled_close_runs_to_its_end(tmp_path):
+    """Whoever began to close may go away: the rest is written and the thread ends."""
+    storage = Storage.open(tmp_path / "journal")
+    hold = threading.Event()
+    holding = asyncio.ensure_future(storage.transact(lambda rows: (hold.wait(10), rows.put("a", b"1"))))
+    storage.enqueue([("k", b"1")])
+    closing_task = asyncio.ensure_future(storage.close())
+    await asyncio.sleep(0.01)
+    closing_task.cancel()
+    await asyncio.wait([closing_task])
+    assert closing_task.cancelled()
+    hold.set()
+    await holding
+    for thread in threads():
+        await asyncio.to_thread(thread.join, 10)
+
+    assert [] == threads()
+    with closing(sqlite3.connect(tmp_path / "journal" / "cache.db")) as connection:
+        assert [("a",), ("k",)] == connection.execute("SELECT key FROM Cache ORDER BY key").fetchall()
+
+
+async def test_a_cancelled_waiter_changes_nothing(storage):
+    """Cancelled flushes and transactions run on, and those who still wait are answered."""
+    hold = threading.Event()
+    storage.enqueue([("a", b"1")])
+    tasks = [
+        asyncio.ensure_future(storage.transact(lambda rows: (hold.wait(10), rows.put("b", b"2")))),
+        asyncio.ensure_future(storage.flush()),
+        asyncio.ensure_future(storage.read(["a"])),
+    ]
+    await asyncio.sleep(0.02)
+    other = asyncio.ensure_future(storage.flush())
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    hold.set()
+    await other
+
+    assert {"a": b"1", "b": b"2"} == await storage.read(["a", "b"])
+
+
+def test_a_loop_that_ends_first_changes_nothing(tmp_path, caplog):
+    """A job that outlives the loop of who asked for it ends in silence, and what it did is there."""
+    storage = Storage.open(tmp_path / "journal")
+    hold = threading.Event()
+
+    async def leave():
+        storage.enqueue([("a", b"1")])
+        waiting = asyncio.ensure_future(storage.transact(lambda rows: (hold.wait(10), rows.put("b", b"2"))))
+        await asyncio.sleep(0.02)
+        waiting.cancel()
+
+    asyncio.run(leave())
+    hold.set()
+
+    async def look():
+        assert ["a", "b"] == await storage.keys()
+        await storage.close()
+
+    asyncio.run(look())
+    assert [] == caplog.records
+
+
+def test_any_loop_and_any_thread_may_use_it(tmp_path):
+    """A store belongs to no loop: one after the other, and several at once, can use it."""
+    storage = Storage.open(tmp_path / "journal")
+
+    async def save(number):
+        storage.enqueue([(f"k{number}", b"1")])
+        await storage.flush()
+
+    workers = [threading.Thread(target=lambda n=n: asyncio.run(save(n))) for n in range(8)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+    async def finish():
+        assert 8 == len(await storage.keys())
+        await storage.close()
+
+    asyncio.run(finish())
+
+
+async def test_a_forgotten_store_is_named_and_its_thread_ends(tmp_path):
+    """A store that nobody closed warns with its directory; what it had taken is written."""
+    storage = Storage.open(tmp_path / "journal")
+    storage.enqueue([("k", b"1")])
+    with pytest.warns(ResourceWarning, match="journal was not closed"):
+        del storage
+    for thread in threads():
+        await asyncio.to_thread(thread.join, 10)
+        assert not thread.is_alive()
+
+    again = Storage.open(tmp_path / "journal")
+    assert {"k": b"1"} == await again.read(["k"])
+    await assert_sound(again)
+    await again.close()
+
+
+def test_an_exit_without_close_writes_what_is_pending(tmp_path):
+    """The interpreter's end waits for what was enqueued, and does not hang."""
+    run(
+        """
+import sys
+from pathlib import Path
+from mama_structs.storage import Storage
+storage = Storage.open(Path(sys.argv[1]))
+for number in range(200):
+    storage.enqueue([(f"k{number}", b"x" * 10_000)])
+temporary = Storage.temporary()
+temporary.enqueue([("k", b"1")])
+print(temporary.directory.parent)
+""",
+        tmp_path / "journal",
+    )
+
+    async def look():
+        storage = Storage.open(tmp_path / "journal")
+        assert 200 == len(await storage.keys())
+        await assert_sound(storage)
+        await storage.close()
+
+    asyncio.run(look())
+
+
+def test_an_exit_without_close_removes_a_temporary_store(tmp_path):
+    """What a temporary store made is gone with its process."""
+    code = """
+from mama_structs.storage import Storage
+storage = Storage.temporary()
+storage.enqueue([("k", b"1")])
+"""
+    environment = {**os.environ, "PYTHONPATH": SRC, "TMPDIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=environment)
+
+    assert [] == list(tmp_path.iterdir())
+
+
+async def test_the_directory_is_for_this_user_alone(tmp_path):
+    """Every directory that is made has mode 0700, and the database is not readable by others."""
+    storage = Storage.open(tmp_path / "a" / "b" / "journal")
+    storage.enqueue([("k", b"1")])
+    await storage.flush()
+
+    for directory in ("a", "a/b", "a/b/journal"):
+        assert 0o700 == stat.S_IMODE((tmp_path / directory).stat().st_mode)
+    for path in storage.directory.iterdir():
+        if path.name != "FORMAT":
+            assert 0o600 == stat.S_IMODE(path.stat().st_mode)
+    storage.directory.chmod(0o755)
+    assert ["files"] == [finding.kind for finding in await storage.check() if finding.kind != "sqlite"]
+    await storage.close()
+
+
+async def test_settings_that_would_lose_rows_are_put_right(tmp_path):
+    """Settings planted in our own file, which the library would obey, are ours again after opening."""
+    directory = tmp_path / "journal"
+    await Storage.open(directory).close()
+    with closing(sqlite3.connect(directory / "cache.db")) as connection, connection:
+        connection.execute("UPDATE Settings SET value = 'least-recently-stored' WHERE key = 'eviction_policy'")
+        connection.execute(
+            "UPDATE Settings SET value = 10 WHERE key IN ('cull_limit', 'size_limit', 'disk_min_file_size')"
+        )
+        connection.execute("UPDATE Settings SET value = 0 WHERE key = 'sqlite_synchronous'")
+        connection.execute("INSERT INTO Settings VALUES ('sqlite_query_only', 1), ('disk_trap', 1), ('other', 1)")
+    storage = Storage.open(directory)
+    for number in range(100):
+        storage.enqueue([(f"k{number}", b"x" * 1000)])
+    await storage.flush()
+
+    assert 100 == len(await storage.keys())
+    with closing(sqlite3.connect(directory / "cache.db")) as connection:
+        stored = dict(connection.execute("SELECT key, value FROM Settings"))
+        assert SETTINGS == {key: stored[key] for key in SETTINGS}
+        assert set(diskcache.core.METADATA) == set(stored) - set(SETTINGS)
+    await assert_sound(storage)
+    with closing(sqlite3.connect(directory / "cache.db")) as connection, connection:
+        connection.execute("UPDATE Settings SET value = 7 WHERE key = 'cull_limit'")
+    assert ["settings"] == [finding.kind for finding in await storage.check() if finding.kind != "sqlite"]
+    await storage.close()
+
+
+async def test_nothing_is_evicted_and_every_commit_is_synced(storage):
+    """The settings that keep rows, and keep them through a loss of power, are in force."""
+    expected = {"eviction_policy": "none", "cull_limit": 0, "sqlite_synchronous": 2, "sqlite_journal_mode": "wal"}
+    assert expected == {name: SETTINGS[name] for name in expected}
+
+    def pragmas(_rows):
+        connection = storage._journal._opened.connection
+        return [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "journal_mode")]
+
+    assert [2, "wal"] == await storage.transact(pragmas)
+
+
+async def test_the_cache_of_another_program_is_refused_and_left_alone(tmp_path):
+    """A directory that holds another program's cache or database is not touched."""
+    with closing(diskcache.Cache(str(tmp_path / "theirs"), eviction_policy="least-recently-used")) as cache:
+        cache.set("k", {"any": "thing"})
+    (tmp_path / "other").mkdir()
+    with closing(sqlite3.connect(tmp_path / "other" / "cache.db")) as connection:
+        connection.execute("CREATE TABLE Theirs (x)")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("cache.db")}
+
+    for name in ("theirs", "other"):
+        with pytest.raises(StoreError, match="another program"):
+            Storage.open(tmp_path / name)
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("cache.db")}
+
+
+def test_a_format_of_the_future_is_refused(tmp_path):
+    """A store that a later version wrote is not opened."""
+    asyncio.run(Storage.open(tmp_path / "journal").close())
+    (tmp_path / "journal" / "FORMAT").write_text("mama-structs journal 2\n")
+
+    with pytest.raises(StoreError, match="version"):
+        Storage.open(tmp_path / "journal")
+
+
+def test_a_directory_that_the_library_would_rename_is_refused(tmp_path, monkeypatch):
+    """The library replaces variables in paths; such a directory is refused before anything is made."""
+    monkeypatch.setenv("ELSEWHERE", "elsewhere")
+
+    with pytest.raises(InvalidArgument):
+        Storage.open(tmp_path / "$ELSEWHERE")
+    assert [] == list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("wait", [-1, float("nan"), float("inf"), "1", None, True])
+def test_a_wait_without_sense_is_refused(tmp_path, wait):
+    """Seconds are a finite number of at least 0."""
+    with pytest.raises(InvalidArgument):
+        Storage.open(tmp_path, wait=wait)
+    with pytest.raises(InvalidArgument):
+        Storage.temporary(wait=wait)
+
+
+async def test_stray_files_are_found(tmp_path):
+    """A file that does not belong in the directory is a warning."""
+    storage = Storage.open(tmp_path / "journal")
+    (storage.directory / "stray").touch()
+
+    findings = [finding for finding in await storage.check() if finding.kind != "sqlite"]
+
+    assert [("warning", "files")] == [(finding.severity, finding.kind) for finding in findings]
+    await storage.close()
+
+
+async def test_an_old_sqlite_is_a_warning(storage, monkeypatch):
+    """A SQLite with the fault under several writers is named, as a warning; a sound one is not."""
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 51, 2))
+    assert [("warning", "sqlite")] == [(f.severity, f.kind) for f in await storage.check()]
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 51, 3))
+    assert [] == await storage.check()
+
+
+async def test_a_temporary_store_is_made_when_first_written_to(tmp_path, monkeypatch):
+    """Reading makes nothing; the first write makes a private directory, and closing removes it."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    storage = Storage.temporary()
+    assert {} == await storage.read(["k"])
+    assert [] == await storage.keys()
+    assert [] == await storage.check()
+    await storage.flush()
+    assert [] == list(tmp_path.iterdir())
+    storage.enqueue([("k", b"1")])
+    await storage.flush()
+
+    (made,) = tmp_path.iterdir()
+    assert made.name.startswith("mama-structs-")
+    assert 0o700 == stat.S_IMODE(made.stat().st_mode)
+    assert {"k": b"1"} == await storage.read(["k"])
+    await assert_sound(storage)
+    await storage.close()
+    assert [] == list(tmp_path.iterdir())
+    assert [] == threads()
+
+
+async def test_an_unused_temporary_store_leaves_no_trace(tmp_path, monkeypatch):
+    """Closed or forgotten, a temporary store that was never written to made nothing."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    await Storage.temporary().close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        Storage.temporary()
+        gc.collect()
+
+    assert [] == list(tmp_path.iterdir())
