@@ -1,0 +1,132 @@
+"""What indexing, reading and searching a large text cost, beside what the standard library offers for it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+from typing import Any
+
+from _common import arguments, compared, comparison_rows, report, take_turns
+
+from mama_structs.descriptors.content import Content
+from mama_structs.descriptors.preview import preview
+from mama_structs.descriptors.reading import read
+from mama_structs.descriptors.search import search
+
+CHARS = 10_000_000
+PAGE = 4_000
+# A page is read this often for one figure: one reading is too short for the clock.
+TIMES = 100
+
+
+def texts(size: int) -> dict[str, str]:
+    """Return texts of about *size* characters."""
+    return {
+        "one line": "x" * size,
+        "lines of 50": ("y" * 49 + "\n") * (size // 50),
+        "one line, emoji": "😀abc" * (size // 4),
+        "empty lines": "\n" * size,
+    }
+
+
+def string_io(text: str) -> list[str]:
+    with io.StringIO(text) as lines:
+        return lines.readlines()
+
+
+def indexing(text: str, rounds: int) -> dict[str, dict[str, float]]:
+    """Make a text readable by page, line and character; the rivals only split it into lines, or know no lines."""
+    return compared(
+        take_turns(
+            {
+                "str.splitlines": lambda: text.splitlines(keepends=True),
+                "StringIO.readlines": lambda: string_io(text),
+                "naive slices": lambda: [text[start : start + PAGE] for start in range(0, len(text), PAGE)],
+                "Content and index": lambda: Content.of(text).pages(PAGE),
+            },
+            rounds,
+        ),
+        "str.splitlines",
+    )
+
+
+def reading(text: str, rounds: int) -> dict[str, dict[str, float]]:
+    """Read parts of an indexed text; the rivals start from the text, as they keep nothing."""
+    content = Content.of(text)
+    pages = len(content.pages(PAGE))
+    last = (len(text) - 1) // PAGE * PAGE
+
+    def repeated(action: Any) -> Any:
+        return lambda: [action() for _ in range(TIMES)]
+
+    def reader(mode: Any, start: int) -> Any:
+        return repeated(lambda: read(content, handle="fd:1", mode=mode, start=start, page_size=PAGE))
+
+    rivals = take_turns(
+        {
+            "naive slice": repeated(lambda: text[last : last + PAGE]),
+            "last page": reader("page", pages),
+            "last line": reader("line", content.lines),
+            "last character": reader("char", content.chars),
+            "preview": repeated(lambda: preview(content, head=1_500, tail=500)),
+        },
+        rounds,
+    )
+    rivals = {name: [sample / TIMES for sample in samples] for name, samples in rivals.items()}
+    rivals |= take_turns({"last line by splitlines": lambda: text.splitlines(keepends=True)[-1]}, max(1, rounds // 3))
+    return compared(rivals, "naive slice")
+
+
+def searching(text: str, rounds: int) -> dict[str, dict[str, float]]:
+    """Find what is there once, at the end, and count what is there everywhere."""
+    content = Content.of(f"{text}needle 42")
+    content.pages(PAGE)
+    common = text[0]
+
+    def find(query: str, **options: Any) -> Any:
+        return lambda: asyncio.run(search(content, query, handle="fd:1", timeout=60, page_size=PAGE, **options))
+
+    return compared(
+        take_turns(
+            {
+                "str.find": lambda: content.text.find("needle"),
+                "str.count of all": lambda: content.text.count(common),
+                "re": lambda: list(re.finditer(r"needle \d+", content.text)),
+                "search, plain": find("needle"),
+                "search, plain, all counted": find(common),
+                "search, pattern": find(r"needle \d+", regex=True),
+                "search, any case": find("NEEDLE", case_sensitive=False),
+            },
+            rounds,
+        ),
+        "str.find",
+    )
+
+
+def main() -> None:
+    options = arguments(__doc__ or "")
+    size, rounds = (20_000, 2) if options.quick else (CHARS, 7)
+    figures, rows = {}, []
+    for name, text in texts(size).items():
+        own = {
+            "index": indexing(text, rounds),
+            "read": reading(text, rounds),
+            "search": searching(text, max(1, rounds // 2)),
+        }
+        figures[name] = {"chars": len(text), **own}
+        for case in own.values():
+            rows += comparison_rows(name, case)
+    report(
+        "pages",
+        f"Texts of {size / 1e6:g} million characters, pages of {PAGE}; milliseconds, and the ratio to the first of each\n"
+        "group in the same run. Targets: content and index below 100 ms, the last page below 1 ms.",
+        ("text", "what", "min ms", "median ms", "min ratio", "median ratio"),
+        rows,
+        figures=figures,
+        folder=options.results,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,409 @@
+"""
+Finding text in a content, by plain words or by a pattern.
+
+A pattern may come from a model, and there are patterns that take for ever, in time or in memory.
+So it is refused when compiling it would take much of either, it is matched in a thread without the interpreter's lock,
+and it is stopped when its time is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import time
+from collections.abc import Iterator
+from importlib import import_module
+from itertools import islice
+from typing import Any, Final
+
+import attrs
+
+from mama_structs.descriptors.content import Content
+from mama_structs.descriptors.pages import Pages
+from mama_structs.errors import InvalidParameter, SearchTimeout
+
+MAX_QUERY: Final = 1_000
+MAX_LIMIT: Final = 1_000
+MAX_CONTEXT: Final = 20
+MAX_MATCH_TEXT: Final = 500
+# What is shown of a line: this much on either side of a match, twice as much of a line beside it.
+_SIDE: Final = 100
+# `str.find` and `str.split` hold the interpreter's lock: this many characters take some 0.1 ms.
+_WINDOW: Final = 2**17
+# Repeats are compiled by writing them out, at some 300 bytes and a microsecond each.
+_MAX_COMPILED: Final = 20_000
+_REPEAT: Final = re.compile(r"(.?)\s*\{\s*(\d+)", re.DOTALL)
+_VERBOSE: Final = re.compile(r"\(\?[\w-]*x")
+# Seconds after its time is over for which a thread is waited for.
+_GRACE: Final = 0.1
+# Seconds that the clocks below us can count with; more is the same as for ever.
+_LONGEST: Final = 1e6
+
+
+@attrs.frozen
+class ContextLine:
+    """
+    A line near a match.
+
+    Args:
+        number: From 1.
+        text: Its first 200 characters at the most, without the line break.
+        cut: Whether it is longer.
+
+    """
+
+    number: int
+    text: str = attrs.field(repr=False)
+    cut: bool
+
+
+@attrs.frozen(kw_only=True)
+class Match:
+    """
+    A place that was found. Lines, columns and characters count from 1.
+
+    Args:
+        line: The line in which it begins.
+        column: Its first character, counted in that line.
+        char: Its first character, counted in the content.
+        length: Its characters; 0 for a place between characters.
+        text: What was found, its first 500 characters at the most.
+        text_cut: Whether it is longer.
+        prefix: What stands before it in its line, the last 100 characters at the most.
+        prefix_cut: Whether more stands there.
+        suffix: What follows it in the line in which it ends, the first 100 characters at the most.
+        suffix_cut: Whether more follows there.
+        last_line: The line in which it ends.
+        before: The lines before *line*.
+        after: The lines after *last_line*.
+
+    """
+
+    line: int
+    column: int
+    char: int
+    length: int
+    text: str = attrs.field(repr=False)
+    text_cut: bool = attrs.field(repr=False)
+    prefix: str = attrs.field(repr=False)
+    prefix_cut: bool = attrs.field(repr=False)
+    suffix: str = attrs.field(repr=False)
+    suffix_cut: bool = attrs.field(repr=False)
+    last_line: int = attrs.field(repr=False)
+    before: tuple[ContextLine, ...] = attrs.field(repr=False)
+    after: tuple[ContextLine, ...] = attrs.field(repr=False)
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class SearchResult:
+    """
+    What a search found.
+
+    Args:
+        handle: What was searched.
+        matches: In the content's order, at most as many as asked for; no two overlap.
+        more: Whether there are more.
+        total: How many there are; None when they were not all counted.
+
+    """
+
+    handle: str
+    matches: tuple[Match, ...]
+    more: bool
+    total: int | None
+
+    def __repr__(self) -> str:
+        of = f" of {self.total}" if self.total is not None else " and more" if self.more else ""
+        return f"<SearchResult: {len(self.matches)}{of} matches in {self.handle}>"
+
+
+@attrs.frozen(kw_only=True)
+class _Search:
+    """One search, of which everything was checked but the pattern; *deadline* is monotonic time."""
+
+    content: Content
+    query: str
+    handle: str
+    regex: bool
+    context: int
+    limit: int
+    case_sensitive: bool
+    page_size: int
+    deadline: float
+
+
+async def search(
+    content: Content,
+    query: str,
+    *,
+    handle: str,
+    timeout: float,  # noqa: ASYNC109 - a thread cannot be cancelled from outside: it must know its deadline
+    regex: bool = False,
+    context: int = 0,
+    limit: int = 20,
+    case_sensitive: bool = True,
+    page_size: int = 4_000,
+) -> SearchResult:
+    """
+    Find text in a content.
+
+    The work is done in a thread.
+    When the caller is cancelled, the thread goes on until it has found what it was to find or its time is over.
+
+    Args:
+        content: What is searched.
+        query: The text to find, or a regular expression, in which ``^`` and ``$`` match at lines.
+        handle: What is searched, for the answer and for errors.
+        timeout: Seconds that the whole search may take.
+        regex: Whether *query* is a regular expression.
+        context: Lines to give before and after each match.
+        limit: Matches to give at the most.
+        case_sensitive: Whether capitals and small letters differ.
+        page_size: Which of the content's indexes is used.
+
+    Raises:
+        InvalidParameter: A parameter breaks its rule, or *query* is no regular expression,
+            or one that is too large or needs too much memory.
+        SearchTimeout: The time was over before the search had *limit* matches or reached the end.
+
+    """
+    _check_numbers(handle, limit=limit, context=context, timeout=timeout)
+    _check_flags(handle, regex=regex, case_sensitive=case_sensitive)
+    _check_query(handle, query, regex=regex)
+    work = _Search(
+        content=content,
+        query=query,
+        handle=handle,
+        regex=regex,
+        context=context,
+        limit=limit,
+        case_sensitive=case_sensitive,
+        page_size=page_size,
+        deadline=time.monotonic() + min(timeout, _LONGEST),
+    )
+    try:
+        # The thread stops by itself; this is for when it had no turn in time, or too little of the processor.
+        async with asyncio.timeout(min(timeout, _LONGEST) + _GRACE):
+            return await asyncio.to_thread(_run, work)
+    except TimeoutError as cause:
+        raise SearchTimeout(
+            f"the search in {handle} did not end within {timeout:g} s",
+            seconds=timeout,
+            handle=handle,
+            hint="a plain query is quick; in a pattern, avoid repeats within repeats" if regex else None,
+        ) from cause
+
+
+def _check_numbers(handle: str, *, limit: object, context: object, timeout: object) -> None:
+    for name, value, lowest, highest in (("limit", limit, 1, MAX_LIMIT), ("context", context, 0, MAX_CONTEXT)):
+        if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
+            message = f"{name} must be a whole number from {lowest} to {highest}"
+            raise InvalidParameter(message, parameter=name, handle=handle)
+    number = timeout if isinstance(timeout, int | float) and not isinstance(timeout, bool) else 0
+    if not 0 < number < math.inf:
+        raise InvalidParameter(
+            f"timeout must be more than 0 seconds, got {timeout!r:.80}", parameter="timeout", handle=handle
+        )
+
+
+def _check_flags(handle: str, **flags: object) -> None:
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise InvalidParameter(f"{name} must be true or false, got {value!r:.80}", parameter=name, handle=handle)
+
+
+def _check_query(handle: str, query: object, *, regex: bool) -> None:
+    if not isinstance(query, str):
+        problem = f"query must be text, got {type(query).__name__}"
+    elif not query:
+        problem = "query must not be empty"
+    elif len(query) > MAX_QUERY:
+        problem = f"query must have at most {MAX_QUERY} characters, got {len(query)}"
+    elif regex and _compiled_size(query) > _MAX_COMPILED:
+        problem = f"query repeats too much: its repeats, written out, must stay below {_MAX_COMPILED} items"
+    else:
+        return
+    raise InvalidParameter(problem, parameter="query", handle=handle)
+
+
+def _compiled_size(pattern: str) -> int:
+    """
+    Estimate, never too low, the items of a pattern when its repeats are written out.
+
+    Braces that are no repeats count too, so that no trick with escapes or sets can hide one:
+    a repeat after a closing parenthesis multiplies everything, any other adds.
+    """
+    spaces_mean_nothing = _VERBOSE.search(pattern) is not None
+    items, factor = len(pattern), 1
+    for found in _REPEAT.finditer(pattern):
+        times = int(found[2])
+        if found[1] == ")" or spaces_mean_nothing:
+            factor *= max(1, times)
+        else:
+            items += times
+    return items * factor
+
+
+Span = tuple[int, int]
+
+
+def _run(work: _Search) -> SearchResult:
+    """Search, in a thread; TimeoutError when the time is over."""
+    plain = work.case_sensitive and not work.regex
+    spans = _plain_spans(work) if plain else _pattern_spans(work)
+    kept = list(islice(spans, work.limit))
+    following = next(spans, None) if len(kept) == work.limit else None
+    pages = work.content.pages(work.page_size)
+    matches = []
+    for start, end in kept:
+        _check_time(work)
+        matches.append(_match(pages, start, end, work.context))
+    total: int | None = len(kept)
+    if following is not None:
+        total = None if work.regex else _total(work, len(kept), following, spans)
+    return SearchResult(handle=work.handle, matches=tuple(matches), more=following is not None, total=total)
+
+
+def _total(work: _Search, kept: int, following: Span, spans: Iterator[Span]) -> int | None:
+    """Count on beyond the limit; None when there is no time for it."""
+    try:
+        if work.case_sensitive:
+            return kept + _count(work, following[0])
+        return kept + 1 + sum(1 for _ in spans)
+    except TimeoutError:
+        # What was asked for is there, and is worth more than the number of the others.
+        return None
+
+
+def _check_time(work: _Search) -> None:
+    if time.monotonic() > work.deadline:
+        raise TimeoutError
+
+
+def _plain_spans(work: _Search) -> Iterator[Span]:
+    text, query, position = work.content.text, work.query, 0
+    while position < len(text):
+        _check_time(work)
+        end = position + _WINDOW
+        found = text.find(query, position, end + len(query) - 1)
+        if found >= 0:
+            yield found, found + len(query)
+        position = found + len(query) if found >= 0 else end
+
+
+def _count(work: _Search, position: int) -> int:
+    """Count the matches from a position, as `str.count` does, which would hold the interpreter's lock too long."""
+    text, query, total = work.content.text, work.query, 0
+    if not any(query.startswith(query[shift:]) for shift in range(1, len(query))):
+        # No two of its places overlap, so that windows which do count each once: thirty times as quick.
+        for start in range(position, len(text), _WINDOW):
+            _check_time(work)
+            total += text.count(query, start, start + _WINDOW + len(query) - 1)
+        return total
+    while True:
+        _check_time(work)
+        end = min(len(text), position + _WINDOW)
+        pieces = text[position:end].split(query)
+        total += len(pieces) - 1
+        if end == len(text):
+            return total
+        # The next one begins after the last one, and later than any that would be whole within this window.
+        position = max(end - len(pieces[-1]), end - len(query) + 1)
+
+
+def _pattern_spans(work: _Search) -> Iterator[Span]:
+    text, pattern = work.content.text, _compiled(work)
+    # A line feed at the end begins no line, so there is no place behind it.
+    nowhere = (len(text), len(text)) if text.endswith("\n") else None
+    position, last, rate = 0, None, 1.0
+    while True:
+        started, used = time.monotonic(), time.process_time()
+        left = work.deadline - started
+        if left <= 0:
+            raise TimeoutError
+        try:
+            for found in pattern.finditer(text, position, timeout=left * rate, concurrent=True):
+                _check_time(work)
+                span = found.span()
+                # After a restart an empty match is found again.
+                if span not in (last, nowhere):
+                    yield span
+                position, last = span[1], span
+        except TimeoutError:
+            # The module counts the processor time of the whole process: other threads spend it too.
+            # Measured: one busy thread beside it halves its time, and a host's thread pool may leave it none.
+            elapsed = max(time.monotonic() - started, 1e-6)
+            rate = max(1.0, (time.process_time() - used) / elapsed)
+        except (MemoryError, RecursionError) as cause:
+            message = "query needs too much memory on this content"
+            raise InvalidParameter(message, parameter="query", handle=work.handle) from cause
+        else:
+            return
+
+
+def _compiled(work: _Search) -> Any:
+    # Imported by name: it has no type hints, and nobody who never searches should wait for it.
+    regex = import_module("regex")
+    flags = regex.MULTILINE if work.case_sensitive else regex.MULTILINE | regex.IGNORECASE
+    source = work.query if work.regex else regex.escape(work.query)
+    try:
+        return regex.compile(source, flags, cache_pattern=False)
+    except Exception as error:
+        # Whatever the compiler stumbles over is in the pattern.
+        raise InvalidParameter(
+            f"query is no valid regular expression: {_problem(error)}", parameter="query", handle=work.handle
+        ) from error
+
+
+def _problem(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, MemoryError | OverflowError):
+        return "it is too large"
+    position = getattr(error, "pos", None)
+    where = "" if position is None else f" at its character {position + 1}"
+    return f"{getattr(error, 'msg', 'it cannot be compiled')!s:.80}{where}"
+
+
+def _match(pages: Pages, start: int, end: int, context: int) -> Match:
+    text = pages.text
+    line, last_line = pages.line_at(start), pages.line_at(max(start, end - 1))
+    line_start = pages.line_start(line)
+    line_end = _without_break(text, line_start, pages.line_start(last_line + 1))
+    prefix_start = max(line_start, start - _SIDE)
+    suffix_end = max(end, min(line_end, end + _SIDE))
+    return Match(
+        line=line,
+        column=start - line_start + 1,
+        char=start + 1,
+        length=end - start,
+        text=text[start : min(end, start + MAX_MATCH_TEXT)],
+        text_cut=end - start > MAX_MATCH_TEXT,
+        prefix=text[prefix_start:start],
+        prefix_cut=prefix_start > line_start,
+        suffix=text[end:suffix_end],
+        suffix_cut=suffix_end < line_end,
+        last_line=last_line,
+        before=tuple(_lines(pages, max(1, line - context), line - 1)),
+        after=tuple(_lines(pages, last_line + 1, min(pages.lines, last_line + context))),
+    )
+
+
+def _lines(pages: Pages, first: int, last: int) -> Iterator[ContextLine]:
+    text, start = pages.text, pages.line_start(first)
+    for number in range(first, last + 1):
+        # Looked for in sight first, and a long line's end in the index: a line may be as long as the text.
+        after = text.find("\n", start, start + 2 * _SIDE) + 1 or pages.line_start(number + 1)
+        end = _without_break(text, start, after)
+        shown = min(end, start + 2 * _SIDE)
+        yield ContextLine(number, text[start:shown], cut=shown < end)
+        start = after
+
+
+def _without_break(text: str, start: int, end: int) -> int:
+    if end > start and text[end - 1] == "\n":
+        end -= 1
+        if end > start and text[end - 1] == "\r":
+            end -= 1
+    return end

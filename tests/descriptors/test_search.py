@@ -1,0 +1,404 @@
+"""Finding text in a content."""
+
+import asyncio
+import hashlib
+import re
+import sys
+import threading
+import time
+import unicodedata
+
+import pytest
+import regex
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from mama_structs.descriptors.content import Content
+from mama_structs.descriptors.search import search
+from mama_structs.errors import InvalidParameter, SearchTimeout
+
+TEXTS = st.text(st.sampled_from("aab\n\n\r é😀"))
+QUERIES = st.text(st.sampled_from("aab\n é"), min_size=1, max_size=3)
+PATTERNS = st.sampled_from(
+    [
+        "a",
+        "a*",
+        "x*",
+        "^",
+        "$",
+        "^$",
+        r"\b",
+        r"\b|a+",
+        "(?=a)",
+        "(?<=a)b",
+        "a|",
+        "[^a]+",
+        r"(a)\1",
+        "(?s)a.b",
+        "a+?",
+        "^a",
+    ]
+)
+
+
+async def found(text, query, **options):
+    content = text if isinstance(text, Content) else Content.of(text)
+    return await search(content, query, **({"handle": "fd:1", "timeout": 5, "page_size": 5} | options))
+
+
+def places(result):
+    return [(match.char - 1, match.char - 1 + match.length) for match in result.matches]
+
+
+@given(TEXTS, QUERIES, st.integers(1, 4))
+@example("aaaa", "aa", 1)
+async def test_plain_words_are_found_as_str_find_does(text, query, limit):
+    """The first matches are given, from left to right without overlap, and all are counted."""
+    result = await found(text, query, limit=limit)
+    expected = [match.span() for match in re.finditer(re.escape(query), text)]
+
+    assert expected[:limit] == places(result)
+    assert len(expected) == text.count(query) == result.total
+    assert (len(expected) > limit) == result.more
+    assert "fd:1" == result.handle
+
+
+@given(TEXTS, PATTERNS, st.integers(1, 6))
+async def test_patterns_are_found_as_the_standard_library_does(text, pattern, limit):
+    """Empty matches count, but not behind a line feed at the end, where no line is."""
+    result = await found(text, pattern, regex=True, limit=limit)
+    expected = [match.span() for match in re.finditer(pattern, text, re.MULTILINE)]
+    if text.endswith("\n"):
+        expected = [span for span in expected if span != (len(text), len(text))]
+
+    assert expected[:limit] == places(result)
+    assert (len(expected) > limit) == result.more
+    assert (None if result.more else len(expected)) == result.total
+
+
+@given(TEXTS, QUERIES, st.integers(0, 3))
+async def test_every_position_is_true(text, query, context):
+    """Line, column, text and the lines around are those of the content."""
+    *broken, last = text.split("\n")
+    lines = [*(line.removesuffix("\r") for line in broken), last]
+    count = Content.of(text).lines
+    for match in (await found(text, query, context=context, limit=1000)).matches:
+        start, end = match.char - 1, match.char - 1 + match.length
+
+        assert query == match.text
+        assert text.count("\n", 0, start) + 1 == match.line
+        assert start - text.rfind("\n", 0, start) == match.column
+        assert text.count("\n", 0, end - 1) + 1 == match.last_line
+        assert text[start - match.column + 1 : start] == match.prefix
+        before = range(max(1, match.line - context), match.line)
+        after = range(match.last_line + 1, min(count, match.last_line + context) + 1)
+        assert [(n, lines[n - 1], False) for n in before] == [(x.number, x.text, x.cut) for x in match.before]
+        assert [(n, lines[n - 1], False) for n in after] == [(x.number, x.text, x.cut) for x in match.after]
+        shown = match.prefix + match.text + match.suffix
+        last_line_start = text.rfind("\n", 0, end - 1) + 1
+        assert lines[match.last_line - 1][end - last_line_start :] == match.suffix
+        assert shown == text[start - match.column + 1 : end + len(match.suffix)]
+
+
+async def test_a_giant_line_does_not_flood():
+    """Of a line of a million characters 100 are shown on either side of a match, and 200 of one beside it."""
+    text = "\n".join(["b" * 1_000_000, "x" * 500_000 + "needle" + "y" * 500_000, "c" * 1_000_000])
+    match = (await found(text, "needle", context=1, page_size=4_000)).matches[0]
+
+    assert (2, 500_001, 1_500_002) == (match.line, match.column, match.char)
+    assert ("x" * 100, True, "y" * 100, True) == (match.prefix, match.prefix_cut, match.suffix, match.suffix_cut)
+    assert [("b" * 200, True)] == [(line.text, line.cut) for line in match.before]
+    assert [("c" * 200, True)] == [(line.text, line.cut) for line in match.after]
+
+
+async def test_what_is_exactly_as_long_as_shown_is_not_cut():
+    """The flags are set only when something is missing."""
+    text = "b" * 200 + "\r\n" + "x" * 100 + "needle" + "y" * 100 + "\n" + "c" * 200
+    match = (await found(text, "needle", context=1)).matches[0]
+
+    assert (False, False, False) == (match.prefix_cut, match.suffix_cut, match.text_cut)
+    assert (["b" * 200], ["c" * 200]) == ([x.text for x in match.before], [x.text for x in match.after])
+    assert not any(line.cut for line in (*match.before, *match.after))
+
+
+async def test_a_long_match_is_cut():
+    """500 characters of it are given, and its full length."""
+    exact, longer = [(await found("a" * n, "a+", regex=True)).matches[0] for n in (500, 501)]
+
+    assert ("a" * 500, False, 500) == (exact.text, exact.text_cut, exact.length)
+    assert ("a" * 500, True, 501) == (longer.text, longer.text_cut, longer.length)
+
+
+async def test_a_match_over_several_lines_names_both():
+    """What stands before comes from its first line, what follows from its last."""
+    match = (await found("zero\none two\nthree four\nfive", "two\nthree", context=5)).matches[0]
+
+    assert (2, 5, 3, "one ", " four") == (match.line, match.column, match.last_line, match.prefix, match.suffix)
+    assert ([1], [4]) == ([line.number for line in match.before], [line.number for line in match.after])
+
+
+async def test_capitals_matter_unless_told_otherwise():
+    """Either way positions are those of the content, and plain words stay plain."""
+    text = "A.c abc a.C ÉÉ éé"
+
+    assert [(8, 11)] == places(await found(text, "a.C"))
+    insensitive = await found(text, "A.C", case_sensitive=False, limit=1)
+    assert ([(0, 3)], 2, True) == (places(insensitive), insensitive.total, insensitive.more)
+    assert [(0, 3), (4, 7), (8, 11)] == places(await found(text, "A.C", regex=True, case_sensitive=False))
+    assert 2 == (await found(text, "éÉ", case_sensitive=False)).total
+
+
+@pytest.mark.parametrize("text", ["", "text", "\n"])
+async def test_nothing_found_is_an_answer(text):
+    """It is no error."""
+    result = await found(text, "absent")
+
+    assert ((), False, 0) == (result.matches, result.more, result.total)
+
+
+async def test_empty_lines_can_be_found():
+    """A line feed at the end begins no line; an empty content has one."""
+    assert [2, 4] == [match.line for match in (await found("a\n\nb\n\n", "^$", regex=True)).matches]
+    assert [1] == [match.line for match in (await found("", "^$", regex=True)).matches]
+
+
+@pytest.mark.parametrize(
+    ("options", "parameter"),
+    [
+        ({"query": ""}, "query"),
+        ({"query": "x" * 1001}, "query"),
+        ({"query": None}, "query"),
+        ({"query": b"x"}, "query"),
+        ({"limit": 0}, "limit"),
+        ({"limit": 1001}, "limit"),
+        ({"limit": True}, "limit"),
+        ({"limit": "5"}, "limit"),
+        ({"limit": 10**5000}, "limit"),
+        ({"context": -1}, "context"),
+        ({"context": 21}, "context"),
+        ({"context": 1.0}, "context"),
+        ({"regex": "yes"}, "regex"),
+        ({"case_sensitive": None}, "case_sensitive"),
+        ({"timeout": 0}, "timeout"),
+        ({"timeout": -1}, "timeout"),
+        ({"timeout": float("nan")}, "timeout"),
+        ({"timeout": float("inf")}, "timeout"),
+        ({"timeout": True}, "timeout"),
+    ],
+)
+async def test_a_parameter_that_breaks_its_rule_is_named(options, parameter):
+    """Nothing is searched."""
+    with pytest.raises(InvalidParameter) as caught:
+        await found("text", **({"query": "t"} | options))
+
+    assert (parameter, "fd:1") == (caught.value.parameter, caught.value.handle)
+    assert str(caught.value).startswith(parameter)
+
+
+async def test_the_largest_parameters_are_allowed():
+    """Limits are inclusive, and a timeout may be as long as a number can say."""
+    result = await found("x" * 1000, "x" * 1000, limit=1000, context=20, timeout=1e308)
+
+    assert 1 == result.total
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("ab(", "at its character 4"),
+        ("[a", "regular expression"),
+        ("a**", "at its character 3"),
+        (r"\p{Nonsense}", "unknown property"),
+        (r"\L<words>", "undefined named list"),
+        ("(" * 450 + ")" * 450, "nested too deeply"),
+        ("a{99999999999999999999}", "repeats too much"),
+        ("a{2000000000}", "repeats too much"),
+        ("(?:ab){1000000}", "repeats too much"),
+        ("(?:ab){1000000,}", "repeats too much"),
+        ("((a{100}){100}){100}", "repeats too much"),
+        (r"[\]}(]{30000}", "repeats too much"),
+        ("(?x) (?: a{200} ) # ) \n {200}", "repeats too much"),
+    ],
+)
+async def test_a_bad_pattern_is_refused_at_once(pattern, message):
+    """What cannot be compiled, or only at a great cost in time or memory, is an error of the query."""
+    started = time.perf_counter()
+    with pytest.raises(InvalidParameter, match=re.escape(message)) as caught:
+        await found("text" * 100, pattern, regex=True)
+
+    assert "query" == caught.value.parameter
+    assert 2 > time.perf_counter() - started
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}",
+        r"(?:\d{1,3}\.){3}\d{1,3}",
+        r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{6}",
+        r".{0,500}needle.{0,500}",
+        r"\w{1000}",
+    ],
+)
+async def test_everyday_repeats_are_allowed(pattern):
+    """The guard against repeats that cost too much lets ordinary patterns pass."""
+    text = "at 123e4567-e89b-12d3-a456-426614174000, 127.0.0.1, 2026-01-31T10:20:30.123456 needle " + "w" * 1000
+
+    assert 1 == (await found(text, pattern, regex=True)).total
+
+
+@pytest.mark.parametrize("pattern", ["(a|aa)+$", "a*a*c", "(?:a(?:a|aa)*)*$"])
+async def test_a_hostile_pattern_stops_at_the_timeout(pattern):
+    """The error says so, and the thread ends too."""
+    threads = threading.active_count()
+    started = time.perf_counter()
+    with pytest.raises(SearchTimeout, match=r"fd:1 did not end within 0\.2 s") as caught:
+        await found("a" * 100_000 + "b\nc", pattern, regex=True, timeout=0.2)
+    elapsed = time.perf_counter() - started
+    again = await found("abc", "b")
+
+    assert (0.2, "fd:1") == (caught.value.seconds, caught.value.handle)
+    assert 0.15 < elapsed < 2
+    assert 1 == again.total
+    assert threads + 4 > threading.active_count()
+
+
+async def test_one_deadline_holds_for_all_matches():
+    """Many matches, each of which is quick, take no longer together than the timeout."""
+    # Each line costs some milliseconds, and there are hundreds.
+    text = ("a" * 22 + "b\n") * 1_000
+    started = time.perf_counter()
+    with pytest.raises(SearchTimeout):
+        await found(text, "(?:(?:a|aa)+c)|b", regex=True, limit=1000, timeout=0.3)
+
+    assert 2 > time.perf_counter() - started
+
+
+async def test_other_threads_do_not_use_up_the_time():
+    """The time is the clock's: busy threads of the same process do not make a search give up early."""
+    stop = threading.Event()
+
+    def burn():
+        data = b"x" * 10_000_000
+        while not stop.is_set():
+            hashlib.sha256(data)
+
+    burner = threading.Thread(target=burn)
+    burner.start()
+    try:
+        started = time.perf_counter()
+        with pytest.raises(SearchTimeout):
+            await found("a" * 60 + "b", "(a|aa)+$", regex=True, timeout=0.6)
+        elapsed = time.perf_counter() - started
+    finally:
+        stop.set()
+        burner.join()
+
+    assert 0.55 < elapsed
+
+
+@pytest.mark.parametrize(
+    ("query", "options"),
+    [
+        ("(a|aa)+$", {"regex": True}),
+        ("a", {}),
+        ("aa", {}),
+        ("zq", {}),
+        ("a" * 500 + "z", {}),
+        ("Z", {"case_sensitive": False}),
+    ],
+)
+async def test_the_loop_goes_on_while_a_text_is_searched(query, options):
+    """Neither a hostile pattern nor a plain search of ten million characters holds the loop up for long."""
+    content = Content.of("a" * 10_000_000)
+    content.pages(4_000)
+    tracing = sys.gettrace()
+    sys.settrace(None)
+    worst, last = 0.0, time.perf_counter()
+    searching = asyncio.create_task(found(content, query, page_size=4_000, timeout=0.5, **options))
+    while not searching.done():
+        await asyncio.sleep(0.001)
+        worst, last = max(worst, time.perf_counter() - last), time.perf_counter()
+    sys.settrace(tracing)
+    if query != "(a|aa)+$":
+        assert query.count("a") == 0 or (await searching).total in {10_000_000 // len(query), 0}
+    else:
+        searching.exception()
+
+    assert 0.15 > worst
+
+
+async def test_counting_gives_up_before_the_search_does():
+    """When the time is over after enough matches were found, the matches are given without their number."""
+    result = await found("a" * 20_000_000, "A", case_sensitive=False, limit=3, timeout=0.3, page_size=4_000)
+
+    assert (3, True, None) == (len(result.matches), result.more, result.total)
+
+
+async def test_a_plain_search_over_many_windows_misses_nothing():
+    """Matches on the seams of the pieces in which a text is searched are found and counted once."""
+    unit = "ab" * 999 + "aXbXa"
+    # No window's length is a multiple of "needle", so that each seam cuts one of them.
+    text = unit * 400 + "needle" * 200_000
+    for query in ("needle", "XbX", "aXbXaab", "abab", "a", unit[-1000:], "bXaa"):
+        result = await found(text, query, limit=1000, page_size=4_000)
+        expected = [match.span() for match in re.finditer(re.escape(query), text)]
+
+        assert text.count(query) == len(expected) == result.total
+        assert expected[:1000] == places(result)
+
+
+async def test_a_cancelled_search_is_cancelled_at_once():
+    """The caller does not wait for the thread, which ends at its timeout."""
+    searching = asyncio.create_task(found("a" * 60 + "b", "(a|aa)+$", regex=True, timeout=0.5))
+    await asyncio.sleep(0.05)
+    started = time.perf_counter()
+    searching.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await searching
+
+    assert 0.3 > time.perf_counter() - started
+
+
+async def test_a_pattern_that_needs_too_much_memory_is_the_querys_fault(monkeypatch):
+    """Running out of memory while matching is an error of the query, not of the process."""
+
+    class Heavy:
+        def finditer(self, *_, **__):
+            raise MemoryError
+
+    monkeypatch.setattr(regex, "compile", lambda *_, **__: Heavy())
+    with pytest.raises(InvalidParameter, match="needs too much memory") as caught:
+        await found("text", "t", regex=True)
+
+    assert "query" == caught.value.parameter
+
+
+async def test_reprs_say_where_and_not_what():
+    """They show numbers and no text of the content."""
+    result = await found("a secret\nsecrets\nand more secret", "secret", context=1, limit=2)
+
+    assert "<SearchResult: 2 of 3 matches in fd:1>" == repr(result)
+    assert "Match(line=1, column=3, char=3, length=6)" == repr(result.matches[0])
+    assert "secret" not in repr(result.matches[0].after)
+
+
+async def test_a_restart_repeats_no_empty_match(monkeypatch):
+    """When the module's clock runs out before ours, the search goes on where it was and gives nothing twice."""
+    compiled = regex.compile
+
+    class Nervous:
+        def __init__(self, *args, **options):
+            self.pattern = compiled(*args, **options)
+
+        def finditer(self, text, position, **options):
+            for number, match in enumerate(self.pattern.finditer(text, position, **options)):
+                if number == 2:
+                    raise TimeoutError
+                yield match
+
+    text = unicodedata.normalize("NFD", "aébb a\n\nb")
+    expected = {p: places(await found(text, p, regex=True)) for p in (r"a|\b", "x*", "b*", "^|b", "(?<=b)b")}
+    monkeypatch.setattr(regex, "compile", Nervous)
+    for pattern, spans in expected.items():
+        assert spans == places(await found(text, pattern, regex=True))
