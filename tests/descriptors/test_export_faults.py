@@ -1,0 +1,1093 @@
+"""Exports while everything goes wrong: swaps, kills, full disks, refused rights, interrupts, other writers."""
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import functools
+import gc
+import os
+import random
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import mama_structs
+from mama_structs.descriptors import confined
+from mama_structs.descriptors import export as export_module
+from mama_structs.descriptors.export import export, export_off_loop
+from mama_structs.errors import (
+    DescriptorError,
+    DiskFull,
+    ExportDenied,
+    ExportError,
+    ExportExists,
+    ExportMissing,
+    InvalidParameter,
+    PathDenied,
+)
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="there it is refused as a whole")
+
+HANDLE = "fd:1"
+IS_ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
+PACKAGE = str(Path(mama_structs.__file__).parents[1])
+
+
+@pytest.fixture
+def root(tmp_path):
+    """An empty root."""
+    root = tmp_path / "root"
+    root.mkdir()
+    return root
+
+
+@pytest.fixture
+def outside(tmp_path):
+    """A directory beside the root, with a file in it."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "a").write_bytes(b"secret")
+    return outside
+
+
+def put(root, path, text="new\n", **options):
+    """Export with the arguments that most tests do not care for."""
+    return export(text, path, root=root, handle=HANDLE, **options)
+
+
+def listed(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def temporaries(folder):
+    return [path.name for path in folder.rglob(".mama-structs-*")]
+
+
+def run(script, *arguments, before=(), timeout=120):
+    """Run a script in a process of its own, which prints what it found."""
+    done = subprocess.run(
+        [*before, sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": PACKAGE},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    assert 0 == done.returncode, done.stderr
+    return done.stdout
+
+
+# --- swaps between check and open ------------------------------------------------------------------------------------
+
+
+def to_outside(root, outside):
+    (root / "d").rename(root / "moved")
+    (root / "d").symlink_to(outside)
+
+
+def to_inside(root, outside):
+    (root / "d").rename(root / "moved")
+    (root / "d").symlink_to("moved")
+
+
+def to_file(root, outside):
+    shutil.rmtree(root / "d")
+    (root / "d").write_bytes(b"kept")
+
+
+def to_nothing(root, outside):
+    shutil.rmtree(root / "d")
+
+
+def file_to_outside(root, outside):
+    (root / "d" / "a").unlink()
+    (root / "d" / "a").symlink_to(outside / "a")
+
+
+def file_to_fifo(root, outside):
+    (root / "d" / "a").unlink()
+    os.mkfifo(root / "d" / "a")
+
+
+def file_to_directory(root, outside):
+    (root / "d" / "a").unlink()
+    (root / "d" / "a").mkdir()
+
+
+@pytest.mark.parametrize("mode", ["write", "append", "insert"])
+@pytest.mark.parametrize("path", ["d/a", "d/new"])
+@pytest.mark.parametrize(
+    ("swap", "error", "rule"),
+    [
+        (to_outside, PathDenied, "'d' became a symlink after it was checked"),
+        (to_inside, PathDenied, "'d' became a symlink after it was checked"),
+        (to_file, PathDenied, "'d' is a file, no directory"),
+        (to_nothing, ExportMissing, "the directory 'd' does not exist"),
+    ],
+)
+def test_a_directory_that_is_swapped_after_the_check_makes_the_export_fail(
+    *, root, outside, monkeypatch, mode, path, swap, error, rule
+):
+    """Wherever the new one leads, even to a place below the root, nothing is written through it."""
+    (root / "d").mkdir()
+    (root / "d" / "a").write_bytes(b"old\n")
+    resolve = export_module.resolve_below
+
+    def swapped(asked, root_):
+        place = resolve(asked, root_)
+        swap(root, outside)
+        return place
+
+    monkeypatch.setattr(export_module, "resolve_below", swapped)
+
+    with pytest.raises(error, match=rule):
+        put(root, path, mode=mode, insert_at=1 if mode == "insert" else None)
+
+    assert b"secret" == (outside / "a").read_bytes()
+    assert ["a"] == listed(outside)
+    assert [] == temporaries(root)
+    assert not (root / "moved").exists() or b"old\n" == (root / "moved" / "a").read_bytes()
+
+
+@pytest.mark.parametrize("mode", ["write", "append", "insert"])
+@pytest.mark.parametrize(
+    ("swap", "rule"),
+    [
+        (file_to_outside, "became a symlink after it was checked"),
+        (file_to_fifo, "is a FIFO, no regular file"),
+        (file_to_directory, "is a directory, no regular file"),
+    ],
+)
+@pytest.mark.parametrize("seam", ["resolve_below", "status_of"])
+def test_a_file_that_is_swapped_after_a_check_is_not_followed_and_not_waited_for(
+    *, root, outside, monkeypatch, mode, swap, rule, seam
+):
+    """Neither between the check of the path and its opening, nor between a look at the file and its opening."""
+    (root / "d").mkdir()
+    (root / "d" / "a").write_bytes(b"old\n")
+    checked, swaps = getattr(export_module, seam), iter([swap])
+
+    def swapped(*arguments):
+        result = checked(*arguments)
+        next(swaps, lambda *_: None)(root, outside)
+        return result
+
+    monkeypatch.setattr(export_module, seam, swapped)
+    if seam == "status_of":
+        rule = "became something else|is a FIFO"
+
+    with pytest.raises(PathDenied, match=rule):
+        put(root, "d/a", mode=mode, insert_at=1 if mode == "insert" else None)
+
+    assert b"secret" == (outside / "a").read_bytes()
+    assert [] == temporaries(root)
+
+
+def test_a_directory_that_is_swapped_after_it_was_opened_does_not_lead_the_file_away(root, outside, monkeypatch):
+    """What was opened is written to, wherever it is called now."""
+    (root / "d").mkdir()
+    splice = export_module._splice
+
+    def swapped(order, old):
+        to_outside(root, outside)
+        return splice(order, old)
+
+    monkeypatch.setattr(export_module, "_splice", swapped)
+
+    put(root, "d/new")
+
+    assert ["a"] == listed(outside)
+    assert b"new\n" == (root / "moved" / "new").read_bytes()
+
+
+def test_no_swap_in_a_tight_loop_leads_out(root, outside):
+    """A thread makes directory and file symlinks and back again, as fast as it can, while exports run."""
+    real, end = root / "real", threading.Event()
+    (root / "d").mkdir()
+    outcomes = set()
+
+    def swap():
+        while not end.is_set():
+            (root / "d").rename(real)
+            (root / "d").symlink_to(outside)
+            (root / "d").unlink()
+            real.rename(root / "d")
+            with contextlib.suppress(FileNotFoundError, FileExistsError):
+                (root / "d" / "a").unlink()
+                (root / "d" / "a").symlink_to(outside / "a")
+                (root / "d" / "a").unlink()
+
+    before = (outside / "a").stat()
+    thread = threading.Thread(target=swap)
+    thread.start()
+    try:
+        until = time.monotonic() + 1.5
+        while time.monotonic() < until:
+            for mode, path in (("write", "d/a"), ("append", "d/a"), ("write", "d/b")):
+                try:
+                    put(root, path, mode=mode)
+                except ExportError as error:
+                    outcomes.add(type(error))
+                else:
+                    outcomes.add(None)
+    finally:
+        end.set()
+        thread.join()
+    after = (outside / "a").stat()
+
+    assert ["a"] == listed(outside)
+    assert b"secret" == (outside / "a").read_bytes()
+    assert (before.st_ino, before.st_mtime_ns, before.st_nlink) == (after.st_ino, after.st_mtime_ns, after.st_nlink)
+    assert {None, PathDenied} <= outcomes <= {None, PathDenied, ExportMissing, ExportError}
+    assert [] == temporaries(root)
+
+
+# --- the N-th call to the system fails --------------------------------------------------------------------------------
+
+CALLS = [
+    "open",
+    "close",
+    "stat",
+    "lstat",
+    "fstat",
+    "readlink",
+    "pread",
+    "write",
+    "fsync",
+    "fchmod",
+    "fchown",
+    "link",
+    "rename",
+    "unlink",
+    "mkdir",
+    "scandir",
+]
+
+
+class Wrapped:
+    """Every call to the system passes through here: counted, written down, and one of them goes wrong."""
+
+    def __init__(self, number=None, *, fault=None, late=False, thread=None):
+        self.number, self.fault, self.late = number, fault, late
+        self.names, self.opened = [], set()
+        self.thread = thread or threading.get_ident()
+
+    def __enter__(self):
+        self.patch = pytest.MonkeyPatch()
+        for name in CALLS:
+            # Waiting for the disk is no part of what is tested here, and takes most of the time.
+            real = getattr(os, name) if name != "fsync" else lambda _: None
+            self.patch.setattr(os, name, self.wrapped(name, real))
+        self.patch.setattr(fcntl, "flock", self.wrapped("flock", fcntl.flock))
+        return self
+
+    def __exit__(self, *_):
+        self.patch.undo()
+
+    @property
+    def was_met(self):
+        return self.number is not None and len(self.names) >= self.number
+
+    def wrapped(self, name, real):
+        def call(*arguments, **options):
+            if threading.get_ident() != self.thread:
+                return real(*arguments, **options)
+            self.names.append(name)
+            if len(self.names) != self.number:
+                return real(*arguments, **options)
+            # A close that fails has closed all the same; a late fault comes when the call has done its work.
+            if name == "close" or self.late:
+                result = real(*arguments, **options)
+                if name in ("open", "scandir"):  # nobody could have got it
+                    (os.close if name == "open" else type(result).close)(result)
+            raise self.fault()
+
+        return call
+
+
+def descriptors():
+    folder = Path("/proc/self/fd")
+    return len(listed(folder)) if folder.is_dir() else 0
+
+
+OLD = b"one\r\ntwo\r\n"
+SCENARIOS = {
+    "replace": (OLD, {}, b"new\n"),
+    "make": (None, {}, b"new\n"),
+    "make, not replace": (None, {"exist_ok": False}, b"new\n"),
+    "append": (OLD, {"mode": "append"}, OLD + b"new\n"),
+    "append to nothing": (None, {"mode": "append"}, b"new\n"),
+    "insert": (OLD, {"mode": "insert", "insert_at": 2}, b"one\r\nnew\ntwo\r\n"),
+    "insert at the end": (OLD, {"mode": "insert", "insert_at": 3}, OLD + b"new\n"),
+    "insert into nothing": (None, {"mode": "insert", "insert_at": 1}, b"new\n"),
+    "make with directories": (None, {"parents": True}, b"new\n"),
+}
+
+
+def prepared(root, old, options):
+    """A root with a stale temporary file, a symlink on the way, and the old file."""
+    shutil.rmtree(root, ignore_errors=True)
+    (root / "real").mkdir(parents=True)
+    (root / "link").symlink_to("real")
+    directory = root / "real" if not options.get("parents") else root / "real" / "d"
+    path = "link/a" if not options.get("parents") else "link/d/a"
+    stale = root / "real" / f".mama-structs-{'0' * 16}.tmp"
+    stale.touch()
+    os.utime(stale, (0, 0))
+    if old is not None:
+        (directory / "a").write_bytes(old)
+        (directory / "a").chmod(0o640)
+    return path, directory / "a", stale
+
+
+def interrupted():
+    return KeyboardInterrupt()
+
+
+FAULTS = {
+    **{name: (functools.partial(OSError, getattr(errno, name), name)) for name in
+       ("EIO", "ENOSPC", "EACCES", "ENOENT", "ELOOP", "EPERM")},
+    "KeyboardInterrupt": interrupted,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_whichever_call_fails_the_file_is_the_old_one_or_the_new_one(root, scenario, fault):
+    """An error means old, a result means new; no temporary file and no descriptor is left."""
+    old, options, new = SCENARIOS[scenario]
+    number = 0
+    while True:
+        number += 1
+        path, file, stale = prepared(root, old, options)
+        before = descriptors()
+        outcome = None
+        with Wrapped(number, fault=FAULTS[fault]) as calls:
+            try:
+                put(root, path, **options)
+            except (DescriptorError, KeyboardInterrupt) as error:
+                outcome = error
+        content = file.read_bytes() if file.exists() else None
+        where = f"call {number}: {calls.names[-1] if calls.was_met else 'none'}, {outcome!r}"
+
+        assert before == descriptors(), where
+        assert [] == [name for name in temporaries(root) if name != stale.name], where
+        if isinstance(outcome, ExportError | InvalidParameter):
+            assert old == content, where
+            assert isinstance(outcome, InvalidParameter) or (path, HANDLE) == (outcome.path, outcome.handle), where
+        elif outcome is None:
+            assert new == content, where
+            # A file whose absence was feigned is made anew.
+            is_same = old is not None and not (
+                fault == "ENOENT" and "stat" == calls.names[min(number, len(calls.names)) - 1]
+            )
+            assert not is_same or 0o640 == stat.S_IMODE(file.stat().st_mode), where
+        else:
+            assert content in (old, new), where
+        if not calls.was_met:
+            break
+
+    assert 12 < number
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_an_interrupt_after_any_call_leaves_the_old_file_or_the_new_one(root, scenario):
+    """Also where the call had done its work when Ctrl-C came, the copying of old bytes included."""
+    old, options, new = SCENARIOS[scenario]
+    number, was_met = 0, True
+    while was_met:
+        number += 1
+        path, file, stale = prepared(root, old, options)
+        with Wrapped(number, fault=KeyboardInterrupt, late=True) as calls, contextlib.suppress(KeyboardInterrupt):
+            put(root, path, **options)
+        was_met = calls.was_met
+
+        assert (file.read_bytes() if file.exists() else None) in (old, new)
+        assert [] == [name for name in temporaries(root) if name != stale.name]
+
+
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [
+        (errno.ENOSPC, DiskFull),
+        (errno.EDQUOT, DiskFull),
+        (errno.EFBIG, DiskFull),
+        (errno.EACCES, ExportDenied),
+        (errno.EPERM, ExportDenied),
+        (errno.EROFS, ExportDenied),
+        (errno.ELOOP, PathDenied),
+        (errno.EISDIR, PathDenied),
+        (errno.ENXIO, PathDenied),
+        (errno.ENOENT, ExportMissing),
+        (errno.EIO, ExportError),
+        (errno.ESTALE, ExportError),
+        (errno.ENAMETOOLONG, InvalidParameter),
+    ],
+)
+def test_what_the_system_says_becomes_a_distinct_error_with_its_cause(root, monkeypatch, number, error):
+    """Path, handle and the system's own words are in it."""
+
+    def refused(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", refused)
+
+    with pytest.raises(error, match="'a'") as caught:
+        put(root, "a")
+
+    assert error is type(caught.value)
+    assert HANDLE == caught.value.handle
+    assert number == caught.value.__cause__.errno
+    assert number == errno.ENAMETOOLONG or os.strerror(number) in str(caught.value)
+    assert [] == listed(root)
+
+
+@pytest.mark.parametrize("scenario", ["replace", "append", "make, not replace"])
+def test_content_is_flushed_before_it_has_its_name_and_the_directory_after(root, scenario):
+    """Or a power failure could leave an empty file under the name."""
+    old, options, _ = SCENARIOS[scenario]
+    path, _, _ = prepared(root, old, options)
+    with Wrapped() as calls:
+        put(root, path, **options)
+    named = calls.names.index("link" if "link" in calls.names else "rename")
+    last_write = max(index for index, name in enumerate(calls.names) if name == "write")
+    flushes = [index for index, name in enumerate(calls.names) if name == "fsync"]
+
+    assert last_write < flushes[0] < named < flushes[1]
+
+
+def test_a_directory_that_cannot_be_flushed_is_logged_and_no_error(root, monkeypatch, caplog):
+    """The file is there for all to see: who took it for not written would append a second time."""
+    fsync = os.fsync
+
+    def refused(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refused)
+
+    assert put(root, "a", mode="append").created
+    assert ["a directory of exported files could not be flushed: Invalid argument"] == caplog.messages
+
+
+def test_writes_that_are_cut_short_are_continued(root, monkeypatch):
+    """The system may write less than it is given."""
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:3]))
+
+    put(root, "a", "0123456789")
+    put(root, "a", "abcdefgh", mode="append")
+
+    assert b"0123456789abcdefgh" == (root / "a").read_bytes()
+
+
+# --- kill -9 ---------------------------------------------------------------------------------------------------------
+
+NURSERY = """
+    import contextlib, fcntl, os, random, signal, sys, time
+    from pathlib import Path
+    from mama_structs.descriptors.export import export
+
+    def put(root, path, text, **options):
+        return export(text, path, root=root, handle="fd:1", **options)
+
+    def in_child(work):
+        child = os.fork()
+        if not child:
+            with contextlib.suppress(BaseException):
+                work()
+            os._exit(0)
+        return child
+"""
+
+
+def test_a_kill_at_any_call_leaves_the_old_file_or_the_new_one(tmp_path):
+    """For every call to the system, before and after it; what is left over has a name that can be recognised."""
+    script = textwrap.dedent(NURSERY) + textwrap.dedent("""
+        CALLS, SCENARIOS = eval(sys.argv[2]), eval(sys.argv[3])
+
+        def kill_at(number, late):
+            seen = 0
+            def wrapped(real):
+                def call(*arguments, **options):
+                    nonlocal seen
+                    seen += 1
+                    if seen == number and not late:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    result = real(*arguments, **options)
+                    if seen == number:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    return result
+                return call
+            for name in CALLS:
+                setattr(os, name, wrapped(getattr(os, name)))
+
+        kills = seen_new = seen_old = 0
+        for name, (old, options, new) in SCENARIOS.items():
+            for late in (False, True):
+                number, killed = 0, True
+                while killed:
+                    number += 1
+                    root = Path(sys.argv[1]) / f"{name} {late} {number}"
+                    root.mkdir()
+                    file = root / "d" / "a" if options.get("parents") else root / "a"
+                    if old is not None:
+                        file.write_bytes(old)
+                    def work():
+                        kill_at(number, late)
+                        put(root, str(file.relative_to(root)), "new\\n", **options)
+                    _, status = os.waitpid(in_child(work), 0)
+                    killed = os.WIFSIGNALED(status)
+                    content = file.read_bytes() if file.exists() else None
+                    assert content in (old, new), (name, late, number, content)
+                    assert killed or content == new, (name, late, number)
+                    left = {path.name for path in root.rglob("*") if path.is_file()} - {"a"}
+                    assert all(path.startswith(".mama-structs-") and path.endswith(".tmp") for path in left), left
+                    assert len(left) <= killed
+                    again = put(root, str(file.relative_to(root)), "again", parents=True)
+                    assert file.read_bytes() == b"again"
+                    kills += killed
+                    seen_old += killed and content == old
+                    seen_new += killed and content == new
+        print(kills, seen_old, seen_new)
+    """)
+    kills, seen_old, seen_new = map(int, run(script, tmp_path, repr(CALLS), repr(SCENARIOS)).split())
+
+    assert 200 < kills
+    assert 0 < seen_old
+    assert 0 < seen_new
+
+
+@pytest.mark.parametrize("mode", ["write", "append", "insert"])
+def test_a_kill_at_any_time_loses_nothing_that_was_acknowledged(tmp_path, mode):
+    """Exports in a loop, killed after a random time: the file holds all acknowledged ones, and at most one more."""
+    seed = random.randrange(2**32)
+    script = textwrap.dedent(NURSERY) + textwrap.dedent("""
+        root, mode = Path(sys.argv[1]), sys.argv[2]
+        chance = random.Random(int(sys.argv[3]))
+        base = b"base " * 20_000 + b"\\n"
+
+        def record(number):
+            return f"{number} " + "x" * (number * 7919 % 50_000) + "\\n"
+
+        def expected(count):
+            records = [record(number).encode() for number in range(count)]
+            if mode == "write":
+                return records[-1] if records else base
+            return base + b"".join(records) if mode == "append" else b"".join(records[::-1]) + base
+
+        for _ in range(12):
+            (root / "a").write_bytes(base)
+            reader, writer = os.pipe()
+            def work():
+                for number in range(10**6):
+                    put(root, "a", record(number), mode=mode, insert_at=1 if mode == "insert" else None)
+                    os.write(writer, b".")
+            child = in_child(work)
+            os.read(reader, 1)
+            time.sleep(chance.random() * 0.03)
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            os.close(writer)
+            acknowledged = 1
+            while chunk := os.read(reader, 65536):
+                acknowledged += len(chunk)
+            os.close(reader)
+            content = (root / "a").read_bytes()
+            assert content in (expected(acknowledged), expected(acknowledged + 1)), (sys.argv[3], acknowledged)
+            assert len(os.listdir(root)) <= 2 + _
+        print("done")
+    """)
+
+    assert "done\n" == run(script, tmp_path, mode, seed), f"seed {seed}"
+
+
+# --- full disks and refused rights -----------------------------------------------------------------------------------
+
+FULL = """
+    import os, resource, sys
+    from pathlib import Path
+    from mama_structs.descriptors.export import export
+    from mama_structs.errors import DiskFull
+
+    def check(root):
+        root = Path(root)
+        (root / "a").write_bytes(b"old\\n" * 1000)
+        for name, options in (
+            ("a", {}), ("a", {"mode": "append"}), ("a", {"mode": "insert", "insert_at": 7}), ("new", {}),
+            ("new", {"exist_ok": False}), ("d/new", {"parents": True}),
+        ):
+            try:
+                export("x" * 200_000, name, root=root, handle="fd:1", **options)
+            except DiskFull as error:
+                print(error.type, error.path)
+            assert b"old\\n" * 1000 == (root / "a").read_bytes()
+            assert {path.name for path in root.rglob("*")} <= {"a", "d"}, os.listdir(root)
+        export("fits", "a", root=root, handle="fd:1", mode="append")
+        assert b"old\\n" * 1000 + b"fits" == (root / "a").read_bytes()
+"""
+ALL_FULL = "".join(f"disk_full {name}\n" for name in ("a", "a", "a", "new", "new", "d/new"))
+
+
+def test_a_limit_on_the_size_of_files_is_a_full_disk(tmp_path):
+    """The old file is whole, no part of the new one is left, and what fits can still be written."""
+    script = textwrap.dedent(FULL) + textwrap.dedent("""
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        check(sys.argv[1])
+    """)
+
+    assert ALL_FULL == run(script, tmp_path)
+
+
+def own_mounts():
+    """The command that gives a process mounts of its own, or a skip where that is not permitted."""
+    command = ["unshare", "--map-root-user", "--mount"] if not IS_ROOT else ["unshare", "--mount"]
+    with tempfile.TemporaryDirectory() as folder:
+        script = "import subprocess, sys; subprocess.run(['mount', '-t', 'tmpfs', 'tmpfs', sys.argv[1]], check=True)"
+        mount = [*command, sys.executable, "-c", script, folder]
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            if subprocess.run(mount, capture_output=True, timeout=30, check=False).returncode == 0:
+                return command
+    pytest.skip("mounting a small file system is not permitted here")
+
+
+def test_a_disk_that_is_really_full_loses_nothing(tmp_path):
+    """On a file system of 100 kB, in mounts of the process's own."""
+    script = textwrap.dedent(FULL) + textwrap.dedent("""
+        import subprocess
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=100k", "tmpfs", sys.argv[1]], check=True)
+        check(sys.argv[1])
+    """)
+
+    assert ALL_FULL == run(script, tmp_path, before=own_mounts())
+    assert [] == listed(tmp_path)
+
+
+def test_a_file_system_that_is_mounted_read_only_refuses(tmp_path):
+    """Whoever asks, a superuser too."""
+    script = """
+        import subprocess, sys
+        from pathlib import Path
+        from mama_structs.descriptors.export import export
+        from mama_structs.errors import ExportDenied
+        root = Path(sys.argv[1])
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", root], check=True)
+        (root / "a").write_bytes(b"old")
+        subprocess.run(["mount", "-o", "remount,ro", root], check=True)
+        for name in ("a", "new", "d/new"):
+            try:
+                export("new", name, root=root, handle="fd:1", parents=True)
+            except ExportDenied as error:
+                print(error.type, error.path)
+        assert b"old" == (root / "a").read_bytes()
+    """
+    expected = "".join(f"permission_denied {name}\n" for name in ("a", "new", "d/new"))
+
+    assert expected == run(script, tmp_path, before=own_mounts())
+
+
+def test_what_the_user_may_not_write_is_refused_and_stays(tmp_path):
+    """A read-only folder, a read-only file in a folder that is not, a folder that cannot be entered."""
+    script = """
+        import os, sys
+        from pathlib import Path
+        from mama_structs.descriptors.export import export
+        from mama_structs.errors import ExportDenied
+        root = Path(sys.argv[1])
+        if os.geteuid() == 0:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+        def attempt(name, **options):
+            try:
+                print(name, export("new", name, root=root, handle="fd:1", **options).created)
+            except ExportDenied as error:
+                print(name, error.type, error.handle)
+        attempt("folder/a")
+        attempt("folder/a", mode="append")
+        attempt("folder/new")
+        attempt("folder/new", exist_ok=False)
+        attempt("folder/d/new", parents=True)
+        attempt("locked/a")
+        attempt("locked/d/new", parents=True)
+        attempt("open/read-only")
+        attempt("open/read-only", mode="append")
+        attempt("open/unreadable", mode="append")
+        attempt("open/new")
+    """
+    # Below /tmp, for tmp_path is closed to the user that a superuser's test becomes.
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        root.chmod(0o755)
+        for folder in ("folder", "locked", "open"):
+            (root / folder).mkdir()
+        for file, mode in (("folder/a", 0o666), ("locked/a", 0o666), ("open/read-only", 0o444), ("open/unreadable", 0)):
+            (root / file).write_bytes(b"old")
+            (root / file).chmod(mode)
+        for folder, mode in (("folder", 0o555), ("locked", 0o000), ("open", 0o777)):
+            (root / folder).chmod(mode)
+        try:
+            said = run(script, root)
+        finally:
+            for folder in ("folder", "locked", "open"):
+                (root / folder).chmod(0o755)
+            (root / "open" / "unreadable").chmod(0o600)
+        names = ["folder/a", "folder/a", "folder/new", "folder/new", "folder/d/new", "locked/a", "locked/d/new"]
+        names += ["open/read-only", "open/read-only", "open/unreadable"]
+
+        assert [*(f"{name} permission_denied fd:1" for name in names), "open/new True"] == said.splitlines()
+        for file in ("folder/a", "locked/a", "open/read-only", "open/unreadable"):
+            assert b"old" == (root / file).read_bytes()
+        assert [] == temporaries(root)
+        assert ["new", "read-only", "unreadable"] == listed(root / "open")
+
+
+# --- other writers ---------------------------------------------------------------------------------------------------
+
+
+def test_appends_at_the_same_time_are_all_there(root):
+    """Eight threads of this process and two other ones."""
+    script = """
+        import sys
+        from mama_structs.descriptors.export import export
+        for number in range(25):
+            export(f"{sys.argv[2]} {number}\\n", "a", root=sys.argv[1], handle="fd:1", mode="append")
+    """
+
+    def append(writer):
+        for number in range(25):
+            put(root, "a", f"{writer} {number}\n", mode="append")
+
+    with ThreadPoolExecutor(10) as pool:
+        jobs = [pool.submit(append, writer) for writer in range(8)]
+        jobs += [pool.submit(run, script, root, writer) for writer in (8, 9)]
+        for job in jobs:
+            job.result()
+    lines = (root / "a").read_text().splitlines()
+
+    assert sorted(f"{writer} {number}" for writer in range(10) for number in range(25)) == sorted(lines)
+    assert ["a"] == listed(root)
+
+
+def test_of_many_that_want_a_new_file_one_gets_it(root):
+    """exist_ok=False lets two never take each other for absent."""
+
+    def make(writer):
+        try:
+            put(root, "a", f"{writer}", exist_ok=False)
+        except ExportExists:
+            return None
+        return f"{writer}"
+
+    with ThreadPoolExecutor(8) as pool:
+        winners = [winner for winner in pool.map(make, range(40)) if winner]
+
+    assert [(root / "a").read_text()] == winners
+
+
+@pytest.mark.parametrize("mode", ["append", "insert"])
+def test_what_another_program_adds_during_the_copy_is_not_lost(root, monkeypatch, mode):
+    """The file is looked at again before it is replaced, and copied again if it changed."""
+    (root / "a").write_bytes(b"old\n")
+    fill, others = export_module._fill, iter([b"theirs\n"])
+
+    def filled(*arguments):
+        fill(*arguments)
+        with (root / "a").open("ab") as file:
+            file.write(next(others, b""))
+
+    monkeypatch.setattr(export_module, "_fill", filled)
+
+    put(root, "a", mode=mode, insert_at=1 if mode == "insert" else None)
+
+    assert (b"old\ntheirs\nnew\n" if mode == "append" else b"new\nold\ntheirs\n") == (root / "a").read_bytes()
+    assert ["a"] == listed(root)
+
+
+def test_a_file_that_never_stops_changing_is_an_error_and_stays(root, monkeypatch):
+    """After ten attempts the other program has won."""
+    (root / "a").write_bytes(b"")
+    fill = export_module._fill
+
+    def filled(*arguments):
+        fill(*arguments)
+        with (root / "a").open("ab") as file:
+            file.write(b"x")
+
+    monkeypatch.setattr(export_module, "_fill", filled)
+
+    with pytest.raises(ExportError, match="others keep changing it"):
+        put(root, "a", mode="append")
+
+    assert b"x" * 10 == (root / "a").read_bytes()
+    assert ["a"] == listed(root)
+
+
+def test_a_file_that_shrinks_during_the_copy_is_copied_again(root, monkeypatch):
+    """Nothing is made up for the bytes that are gone."""
+    (root / "a").write_bytes(b"a longer old content\n")
+    splice, others = export_module._splice, iter([b"short\n"])
+
+    def shrunk(order, old):
+        result = splice(order, old)
+        for content in others:
+            (root / "a").write_bytes(content)
+        return result
+
+    monkeypatch.setattr(export_module, "_splice", shrunk)
+
+    put(root, "a", mode="append")
+
+    assert b"short\nnew\n" == (root / "a").read_bytes()
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["hard links", "none"])
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"mode": "append"}, b"theirs\nnew\n"),
+        ({"mode": "insert", "insert_at": 1}, b"new\ntheirs\n"),
+        ({"exist_ok": False}, ExportExists),
+        ({"mode": "append", "exist_ok": False}, ExportExists),
+    ],
+)
+def test_a_file_that_comes_just_before_the_new_one_is_not_replaced(root, monkeypatch, links, options, expected):
+    """It is appended to, or refused; also where the file system has no hard links."""
+    fill, others = export_module._fill, iter([b"theirs\n"])
+
+    def filled(*arguments):
+        fill(*arguments)
+        for content in others:
+            (root / "a").write_bytes(content)
+
+    monkeypatch.setattr(export_module, "_fill", filled)
+    if not links:
+        monkeypatch.setattr(os, "link", refusing(errno.EPERM))
+
+    if expected is ExportExists:
+        with pytest.raises(ExportExists):
+            put(root, "a", **options)
+        assert b"theirs\n" == (root / "a").read_bytes()
+    else:
+        assert not put(root, "a", **options).created
+        assert expected == (root / "a").read_bytes()
+    assert ["a"] == listed(root)
+
+
+def refusing(number):
+    def refused(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    return refused
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS])
+def test_a_file_system_without_hard_links_still_takes_new_files(root, monkeypatch, number):
+    """By renaming, after another look."""
+    monkeypatch.setattr(os, "link", refusing(number))
+
+    assert put(root, "a", exist_ok=False).created
+    with pytest.raises(ExportExists):
+        put(root, "a", exist_ok=False)
+
+    assert b"new\n" == (root / "a").read_bytes()
+    assert ["a"] == listed(root)
+
+
+def test_a_file_system_without_locks_is_written_to_and_not_swept(root, monkeypatch):
+    """Without a turn nobody can know that a temporary file is dead."""
+    stale = root / f".mama-structs-{'0' * 16}.tmp"
+    stale.touch()
+    os.utime(stale, (0, 0))
+    monkeypatch.setattr(fcntl, "flock", refusing(errno.ENOLCK))
+
+    put(root, "a", mode="append")
+
+    assert ["a"] == [name for name in listed(root) if name != stale.name]
+    assert stale.exists()
+
+
+def test_a_directory_that_is_in_use_for_too_long_is_an_error(root, monkeypatch):
+    """Nobody waits forever for a stopped process; afterwards the turn is free again."""
+    monkeypatch.setattr(export_module, "_PATIENCE", 0.05)
+    descriptor = os.open(root, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with pytest.raises(ExportError, match=r"its directory was in use for 0\.05 s"):
+            put(root, "a")
+        assert [] == listed(root)
+    finally:
+        os.close(descriptor)
+
+    put(root, "a")
+
+    assert ["a"] == listed(root)
+
+
+def test_a_name_that_is_taken_is_not_the_temporary_file(root, monkeypatch):
+    """A file that already has the name is neither written to nor removed, and another name is used."""
+    taken = root / f".mama-structs-{'7' * 16}.tmp"
+    taken.write_bytes(b"theirs")
+    names = iter(["7" * 16, "8" * 16])
+    monkeypatch.setattr(export_module.secrets, "token_hex", lambda _: next(names))
+
+    put(root, "a")
+
+    assert b"theirs" == taken.read_bytes()
+    assert {"a", taken.name} == set(listed(root))
+
+
+# --- cancellation ----------------------------------------------------------------------------------------------------
+
+
+class Held:
+    """An export that waits in its thread until it is let go."""
+
+    def __init__(self, monkeypatch):
+        self.started, self.go = threading.Event(), threading.Event()
+        fill = export_module._fill
+
+        def filled(*arguments):
+            self.started.set()
+            assert self.go.wait(10)
+            fill(*arguments)
+
+        monkeypatch.setattr(export_module, "_fill", filled)
+
+    async def has_started(self):
+        assert await asyncio.to_thread(self.started.wait, 10)
+
+
+async def test_an_export_off_the_loop_leaves_the_loop_free_and_gives_the_result(root, monkeypatch):
+    """Its errors too."""
+    held = Held(monkeypatch)
+    task = asyncio.create_task(export_off_loop("new", "a", root=root, handle=HANDLE))
+    await held.has_started()
+    held.go.set()
+
+    assert "a" == (await task).path
+    with pytest.raises(PathDenied):
+        await export_off_loop("new", "../a", root=root, handle=HANDLE)
+    with pytest.raises(ExportExists):
+        await export_off_loop("new", "a", root=root, handle=HANDLE, exist_ok=False)
+
+
+@pytest.mark.parametrize("times", [1, 3])
+async def test_a_cancelled_caller_waits_for_the_thread_and_is_cancelled_then(root, monkeypatch, times):
+    """However often it is cancelled: when it ends, nothing is under way any more."""
+    held = Held(monkeypatch)
+    task = asyncio.create_task(export_off_loop("new", "a", root=root, handle=HANDLE))
+    await held.has_started()
+    for _ in range(times):
+        task.cancel()
+        await asyncio.sleep(0.01)
+
+    assert not task.done()
+
+    held.go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert b"new" == (root / "a").read_bytes()
+    assert ["a"] == listed(root)
+
+
+async def test_a_caller_that_is_cancelled_during_a_failing_export_is_cancelled(root, monkeypatch):
+    """The error is nobody's any more, and is not reported as forgotten."""
+    reports = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
+    held = Held(monkeypatch)
+    monkeypatch.setattr(os, "rename", refusing(errno.EIO))
+    task = asyncio.create_task(export_off_loop("new", "a", root=root, handle=HANDLE))
+    await held.has_started()
+    task.cancel()
+    held.go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    del task
+    gc.collect()
+    await asyncio.sleep(0)
+
+    assert [] == reports
+    assert [] == listed(root)
+
+
+async def test_a_time_limit_ends_when_the_thread_has(root, monkeypatch):
+    """`asyncio.timeout` gives its own error, and the file is whole."""
+    held = Held(monkeypatch)
+    threading.Timer(0.1, held.go.set).start()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await export_off_loop("new", "a", root=root, handle=HANDLE)
+
+    assert b"new" == (root / "a").read_bytes()
+
+
+def test_the_end_of_the_loop_waits_for_the_thread(root, monkeypatch):
+    """A program that ends in the middle of an export leaves no half of it."""
+    held = Held(monkeypatch)
+
+    async def main():
+        task = asyncio.create_task(export_off_loop("new", "a", root=root, handle=HANDLE))
+        await held.has_started()
+        threading.Timer(0.05, held.go.set).start()
+        return task
+
+    task = asyncio.run(main())
+
+    assert task.cancelled()
+    assert ["a"] == listed(root)
+
+
+def test_ctrl_c_during_the_copy_leaves_the_old_file(root, monkeypatch):
+    """As a notebook's interrupt does it: by a signal, anywhere."""
+    (root / "a").write_bytes(b"old\n" * 1000)
+    monkeypatch.setattr(export_module, "_CHUNK", 100)
+    write, writes = os.write, []
+
+    def counted(descriptor, data):
+        writes.append(len(data))
+        if len(writes) == 20:
+            signal.raise_signal(signal.SIGINT)
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", counted)
+    before = descriptors()
+
+    with pytest.raises(KeyboardInterrupt):
+        put(root, "a", mode="append")
+
+    assert 20 == len(writes)
+    assert b"old\n" * 1000 == (root / "a").read_bytes()
+    assert ["a"] == listed(root)
+    assert before == descriptors()
+
+
+def test_nothing_is_inherited_by_programs_that_are_started(root):
+    """A descriptor in a child would keep the directory's turn, and lead below the root."""
+    inheritable = []
+    real = confined.os.open
+
+    def watched(*arguments, **options):
+        descriptor = real(*arguments, **options)
+        inheritable.append(os.get_inheritable(descriptor))
+        return descriptor
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "open", watched)
+        put(root, "d/a", parents=True)
+
+    assert 2 < len(inheritable)
+    assert not any(inheritable)
