@@ -1,0 +1,435 @@
+"""Proposes ids for the code blocks of a text that no ``<ref>`` marks."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final, Literal
+
+import attrs
+
+from mama_structs.descriptors.categories import Category, category_of, category_of_word, language_of, opening_fence
+from mama_structs.descriptors.events import RefEnd, RefStart, RefText, Text
+from mama_structs.descriptors.handles import is_ref_id
+from mama_structs.descriptors.parser import RefParser
+
+Reason = Literal["file", "definition", "heading", "language"]
+
+_LONGEST_ID: Final = 64
+# Room for a mark and a number.
+_LONGEST_STEM: Final = 54
+_FEWEST_LINES: Final = 3
+_FEWEST_CHARACTERS: Final = 80
+# Definitions stand at the beginning, and a line that is longer was not written by hand.
+_LINES_LOOKED_AT: Final = 200
+_LINE_LOOKED_AT: Final = 200
+_LINES_BEFORE: Final = 3
+
+_MAY_BE_FENCE: Final = re.compile(r"^ {0,3}(?:```|~~~)[^\n]*", re.MULTILINE)
+_FILE: Final = re.compile(
+    r"(?:\.?[\w@-][\w.@-]{0,80}/|\.{1,2}/|/){0,12}(?P<name>\.?[A-Za-z0-9_][\w-]{0,60}(?:\.[\w-]{1,30}){0,4})"
+)
+_FILES_WITHOUT_EXTENSION: Final = frozenset({"dockerfile", "makefile", "justfile", "procfile", "jenkinsfile", ".env"})
+_EXTENSIONS: Final = frozenset({"txt", "md", "rst", "lock", "env", "gitignore", "dockerignore", "ipynb", "log"})
+_TITLE: Final = re.compile(r"(?:title|file|filename|name|path)=[\"']?(?P<path>[^\"'\s}]{1,200})")
+_COMMENT: Final = re.compile(r"\s*(?:#|//|--|/\*|<!--|;)\s*(?P<text>[^\s*<>]{1,200})\s*(?:\*/|-->)?\s*\Z")
+_MARKED: Final = re.compile(r"`([^`]{1,200})`|\*\*([^*]{1,200})\*\*|__([^_]{1,200})__")
+_HEADING: Final = re.compile(r" {0,3}#{1,6}[ \t]+(?P<title>[^\r\n]*)")
+_BOLD_LINE: Final = re.compile(r"\s*\*\*(?P<title>[^*]{1,200})\*\*:?\s*\Z")
+_NUMBERING: Final = re.compile(r"\s*(?:\d{1,4}[.)]){1,6}\d{0,4}\s+")
+_UNFIT: Final = re.compile(r"[^A-Za-z0-9_.-]+")
+
+# What is shown after such a fence is typed or printed, and rarely the file that the sentence before names.
+_SHOWN: Final = frozenset(
+    {"bash", "sh", "shell", "zsh", "console", "terminal", "shell-session", "powershell", "ps1", "text", "txt", "output"}
+)
+_SHOWN_FILES: Final = frozenset({"bash", "sh", "zsh", "ps1", "txt", "log", "env"})
+
+_MODIFIERS: Final = frozenset(
+    {
+        *("export", "default", "pub", "public", "private", "protected", "internal", "static", "async", "abstract"),
+        *("final", "unsafe", "inline", "open", "override", "virtual", "sealed", "partial", "data", "extern", "declare"),
+        *("template", "constexpr", "suspend", "unsigned"),
+    }
+)
+_DEFINES: Final = frozenset(
+    {
+        *("def", "class", "function", "function*", "fn", "func", "fun", "interface", "struct", "enum", "trait"),
+        *("namespace", "module", "defmodule", "protocol", "record", "object", "message", "service", "contract", "sub"),
+        *("void", "int", "bool", "char", "float", "double", "long", "auto", "string", "String", "boolean"),
+    }
+)
+_NAMES_VALUE: Final = frozenset({"const", "let", "var", "val", "type"})
+_SQL_KINDS: Final = frozenset({"table", "view", "function", "procedure", "index", "trigger", "type", "schema"})
+_SQL_MODIFIERS: Final = frozenset(
+    {*("or", "replace", "temp", "temporary", "unique", "materialized", "if", "not", "exists", "recursive")}
+)
+_NAME: Final = re.compile(r"[\"`\[]?(?P<name>[A-Za-z_$][\w$]*(?:[.:]{1,2}[A-Za-z_]\w*)*)")
+_SHELL_FUNCTION: Final = re.compile(r"(?P<name>[A-Za-z_][\w-]*)\s?\(\)\s?\{")
+_AFTER_NAME: Final = re.compile(
+    r"[\"`\]]?\s*(?:\Z|[({\[<:=;,]|(?:extends|implements|where|struct|interface|is|as|on|do|returns|final|for)\b)"
+)
+
+
+@attrs.frozen
+class Suggestion:
+    """
+    An id for a code block that is not marked yet.
+
+    Args:
+        id: Valid for a ref, and used neither in the text nor by another suggestion.
+        category: Of the content.
+        language: As the fence names it, in lower case; None when it names none.
+        start: The first character of the content (without the fence), counted from 1.
+        end: The last one.
+        line: The line on which the content begins, counted from 1.
+        reason: What the id was made from: a ``file`` name, the first ``definition`` in the block, the ``heading``
+            above, or the ``language`` and a number.
+        content: What stands between the fences, without its last line break.
+
+    """
+
+    id: str
+    category: Category
+    language: str | None
+    start: int
+    end: int
+    line: int
+    reason: Reason
+    content: str
+
+
+@attrs.frozen
+class Block:
+    """
+    A fenced block; all positions count from 0.
+
+    Args:
+        info: What stands behind the opening fence.
+        opening: Where the opening fence's line begins.
+        start: Where the content begins.
+        end: Behind the content's last character, its last line break not counted.
+        behind: Where the line behind the closing fence begins, or would.
+
+    """
+
+    info: str
+    opening: int
+    start: int
+    end: int
+    behind: int
+
+
+def suggest(text: str, *, taken: Collection[str] = ()) -> list[Suggestion]:
+    """
+    Propose ids for the fenced code blocks of a text that no ``<ref>`` marks.
+
+    A block shorter than three lines and 80 characters is passed over.
+    An id is made from the first of these that there is: the name of the file that the fence, the block's first line or
+    the line before it names; the first definition in the block; the nearest heading above; the language and a number.
+    One that is taken gets a number: ``parse_2``.
+
+    Args:
+        text: As the model wrote it.
+        taken: Ids that are in use.
+
+    Returns:
+        Suggestions in the order of the blocks.
+
+    """
+    spans, ids = _marked_spans(text)
+    names = _Names([*taken, *ids])
+    suggestions = []
+    above = _Above(text, spans)
+    line, counted = 1, 0
+    for block in _blocks_in(text, spans):
+        above.move_to(block)
+        line, counted = line + text.count("\n", counted, block.start), block.start
+        content = text[block.start : block.end]
+        if content.count("\n") + 1 < _FEWEST_LINES and len(content.strip()) < _FEWEST_CHARACTERS:
+            continue
+        language = _language(block.info)
+        category = category_of({"lang": language or ""}, content)
+        base, reason = _name_for(block.info, language, category, content, above)
+        suggestions.append(
+            Suggestion(
+                id=names.numbered(base) if reason == "language" else names.unused(base),
+                category=category,
+                language=language,
+                start=block.start + 1,
+                end=block.end,
+                line=line,
+                reason=reason,
+                content=content,
+            )
+        )
+    return suggestions
+
+
+def fenced_blocks(text: str) -> Iterator[Block]:
+    """Find the fenced blocks of a text, whatever stands in them; one that is not closed runs to the end."""
+    return _blocks_in(text, ())
+
+
+def _blocks_in(text: str, spans: Sequence[tuple[int, int]]) -> Iterator[Block]:
+    fence, opened = None, (0, 0)
+    marked = _Marked(spans)
+    for line in _MAY_BE_FENCE.finditer(text):
+        if fence is not None and marked.touches(opened[0], line.end()):
+            fence = None
+        if fence is None:
+            if not marked.touches(*line.span()):
+                fence, opened = opening_fence(line[0]), line.span()
+        elif fence.closed_by(line[0]):
+            start = opened[1] + 1
+            end = max(start, _before_break(text, line.start()))
+            yield Block(fence.info, opened[0], start, end, line.end() + 1)
+            fence = None
+    start = opened[1] + 1
+    if fence is not None and start < len(text) and not marked.touches(opened[0], len(text)):
+        end = _before_break(text, len(text)) if text.endswith("\n") else len(text)
+        yield Block(fence.info, opened[0], start, max(start, end), len(text))
+
+
+class _Marked:
+    """Tells what refs touch; asked from the beginning to the end, so that all questions take one pass."""
+
+    def __init__(self, spans: Sequence[tuple[int, int]]) -> None:
+        self._spans = spans
+        self._current = 0
+
+    def touches(self, start: int, end: int) -> bool:
+        while self._current < len(self._spans) and self._spans[self._current][1] <= start:
+            self._current += 1
+        return self._current < len(self._spans) and self._spans[self._current][0] <= end
+
+
+def _before_break(text: str, position: int) -> int:
+    """Step back over the line break that ends at *position*."""
+    return position - 2 if text[position - 2 : position] == "\r\n" else position - 1
+
+
+def _marked_spans(text: str) -> tuple[list[tuple[int, int]], list[str]]:
+    """
+    Find from where to where refs reach, their tags included, and their ids.
+
+    The parser tells no positions, but all text comes through it: what lies between are the tags.
+    """
+    parser = RefParser()
+    position = depth = begun = 0
+    alone = False
+    spans, ids = [], []
+    for event in [*parser.feed(text), *parser.close()]:
+        match event:
+            case Text(text=part) | RefText(text=part):
+                position += len(part)
+                alone = False
+            case RefStart(id=ref_id):
+                begun = begun if depth else position
+                depth += 1
+                ids.append(ref_id)
+                position = _behind_tag(text, position)
+                alone = text[position - 2 : position] == "/>"
+            case RefEnd(complete=complete):
+                depth -= 1
+                if complete and not alone:
+                    position = _behind_tag(text, position)
+                alone = False
+                if not depth:
+                    spans.append((begun, position if complete else len(text)))
+    return spans, ids
+
+
+def _behind_tag(text: str, position: int) -> int:
+    """Find the end of the tag that begins at *position*; a ``>`` in quotes does not end it."""
+    quote = ""
+    while (character := text[position]) != ">" or quote:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "\"'":
+            quote = character
+        position += 1
+    return position + 1
+
+
+class _Above:
+    """What stands above a block: the nearest heading, and the last lines before it."""
+
+    def __init__(self, text: str, spans: Sequence[tuple[int, int]]) -> None:
+        self._text = text
+        self._marked = _Marked(spans)
+        self._next = 0
+        self.heading = ""
+        self.line = ""
+
+    def move_to(self, block: Block) -> None:
+        """Look at what lies between the block before (or the beginning) and this one."""
+        near: deque[str] = deque(maxlen=_LINES_BEFORE)
+        position = self._next
+        for line in self._text[self._next : block.opening].split("\n")[:-1]:
+            outside = not self._marked.touches(position, position + len(line))
+            position += len(line) + 1
+            near.append(line.strip() if outside else "")
+            if outside and (title := _title_in(line)):
+                self.heading = title
+        self.line = next((line for line in reversed(near) if line), "")
+        self._next = block.behind
+
+
+def _title_in(line: str) -> str:
+    found = _HEADING.match(line[:300]) or _BOLD_LINE.match(line[:300])
+    return found["title"].strip().rstrip("#").strip() if found else ""
+
+
+def _language(info: str) -> str | None:
+    language = language_of(info)
+    if language is None or category_of_word(language) is not None:
+        return language
+    # ```app.py names a file where others name a language.
+    extension = language.rpartition(".")[2]
+    return extension if category_of_word(extension) is not None else language
+
+
+def _name_for(info: str, language: str | None, category: Category, content: str, above: _Above) -> tuple[str, Reason]:
+    first_line = content.partition("\n")[0]
+    file = _file_in_info(info) or _file_in_comment(first_line) or _file_before(above.line, language)
+    if file:
+        return file, "file"
+    if category == "code" and (name := _definition_in(content)):
+        return name, "definition"
+    if heading := _slug(_NUMBERING.sub("", above.heading, count=1), lower=True):
+        return heading, "heading"
+    return _slug(language or category, lower=True) or category, "language"
+
+
+def _file_in_info(info: str) -> str:
+    titled = _TITLE.search(info)
+    return (
+        _file_in(titled["path"])
+        if titled
+        else next(
+            (
+                name
+                for word in info[:300].replace("{", " ").replace("}", " ").replace(":", " ").split()
+                if (name := _file_in(word))
+            ),
+            "",
+        )
+    )
+
+
+def _file_in_comment(line: str) -> str:
+    found = _COMMENT.match(line[:_LINE_LOOKED_AT])
+    return _file_in(found["text"]) if found else ""
+
+
+def _file_before(line: str, language: str | None) -> str:
+    """Find the file that the line before a block names: marked as code or bold, or alone."""
+    line = line[:1_000]
+    marked = [next(group for group in found.groups() if group) for found in _MARKED.finditer(line)]
+    alone = line.strip("#*`_: \t")
+    names = [name for part in [*marked, alone] if " " not in part.strip() and (name := _file_in(part.strip("`*_: ")))]
+    if names and language in _SHOWN and names[-1].rpartition(".")[2].lower() not in _SHOWN_FILES:
+        return ""
+    return names[-1] if names else ""
+
+
+def _file_in(word: str) -> str:
+    """Read the name of a file from a path; "" when it is none."""
+    found = _FILE.fullmatch(word)
+    if found is None:
+        return ""
+    name = found["name"]
+    stem, dot, extension = name.rpartition(".")
+    if name.lower() in _FILES_WITHOUT_EXTENSION:
+        return _slug(name)
+    known = extension.lower() in _EXTENSIONS or category_of_word(extension) is not None
+    return _slug(name) if dot and stem and known else ""
+
+
+def _definition_in(content: str) -> str:
+    value = ""
+    for line in content.split("\n", _LINES_LOOKED_AT)[:_LINES_LOOKED_AT]:
+        name, strong = _defined_by(line[:_LINE_LOOKED_AT])
+        if name and strong:
+            return name
+        value = value or name
+    return value
+
+
+def _defined_by(line: str) -> tuple[str, bool]:
+    """Read the name that a line defines, and whether it is more than a value's."""
+    shell = _SHELL_FUNCTION.match(line)
+    if shell:
+        return _slug(shell["name"]), True
+    rest = line.strip()
+    word, _, rest = rest.partition(" ")
+    while word in _MODIFIERS or word.startswith("pub("):
+        word, _, rest = rest.lstrip().partition(" ")
+    if word.upper() == "CREATE":
+        return _created_by(rest), True
+    strong = word in _DEFINES
+    if not strong and word not in _NAMES_VALUE:
+        return "", False
+    if word == "func" and rest.startswith("("):
+        # A method in Go: the receiver stands before the name.
+        rest = rest.partition(")")[2].lstrip()
+    if not strong and ("require(" in rest or "import(" in rest):
+        return "", False
+    return _name_at(rest.lstrip(" *&")), strong or rest.rstrip().endswith(("{", "=>", "("))
+
+
+def _created_by(rest: str) -> str:
+    words = rest.split()
+    kinds = [number for number, word in enumerate(words[:6]) if word.lower() in _SQL_KINDS]
+    if not kinds:
+        return ""
+    names = (word for word in words[kinds[0] + 1 :] if word.lower() not in _SQL_MODIFIERS)
+    return _name_at(next(names, "").partition("(")[0])
+
+
+def _name_at(rest: str) -> str:
+    found = _NAME.match(rest)
+    if found is None or not _AFTER_NAME.match(rest, found.end()):
+        return ""
+    return _slug(found["name"].replace("::", ".").replace("$", ""))
+
+
+def _slug(name: str, *, lower: bool = False) -> str:
+    """Make an id of a name; "" when it has no letter that an id may have."""
+    plain = unicodedata.normalize("NFKD", name[:300]).encode("ascii", "ignore").decode()
+    slug = _UNFIT.sub("-", plain).lstrip("_.-")[:_LONGEST_ID].rstrip("_.-")
+    if not any(character.isalpha() for character in slug) or not is_ref_id(slug):
+        return ""
+    return slug.lower() if lower else slug
+
+
+class _Names:
+    """Keeps ids apart."""
+
+    def __init__(self, taken: Collection[str]) -> None:
+        self._taken = set(taken)
+        self._last: dict[str, int] = {}
+
+    def unused(self, base: str) -> str:
+        """Give *base*, or where that is taken ``base_2``, ``base_3`` and so on."""
+        return self._next(base, "_") if base in self._taken else self._take(base)
+
+    def numbered(self, base: str) -> str:
+        """Give ``base-1``, ``base-2`` and so on."""
+        return self._next(base, "-")
+
+    def _next(self, base: str, mark: str) -> str:
+        stem = f"{base[:_LONGEST_STEM]}{mark}"
+        # Counters go on where they stood, so that many blocks of one name take no longer each.
+        number = self._last.get(stem, 1 if mark == "_" else 0) + 1
+        while f"{stem}{number}" in self._taken:
+            number += 1
+        self._last[stem] = number
+        return self._take(f"{stem}{number}")
+
+    def _take(self, name: str) -> str:
+        self._taken.add(name)
+        return name

@@ -1,0 +1,595 @@
+"""`texts_of` and `delta_of`, with the real classes of two providers' packages where they are installed."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import time
+import warnings
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs.descriptors.messages import Delta, DeltaReader, delta_of, texts_of
+from mama_structs.errors import InvalidArgument
+
+
+def provider(name):
+    """Import a provider's package; what it warns about at import is its own affair, and differs by version."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pytest.importorskip(name.partition(".")[0])
+        return importlib.import_module(name)
+
+
+def pieces_of_stream(chunks, read=None):
+    """Put a stream together as a store does."""
+    read = read or DeltaReader().read
+    pieces = [""]
+    for chunk in chunks:
+        delta = read(chunk)
+        if delta is not None:
+            if delta.starts_piece:
+                pieces.append("")
+            pieces[-1] += delta.text
+    return [piece for piece in pieces if piece]
+
+
+# -- messages: shapes without a provider ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("message", "pieces"),
+    [
+        ("", []),
+        ("a", ["a"]),
+        (None, []),
+        ([], []),
+        ((), []),
+        (["a", "b"], ["ab"]),
+        ({"type": "text", "text": "a"}, ["a"]),
+        ({"type": "output_text", "text": "a", "annotations": []}, ["a"]),
+        ({"type": "thinking", "thinking": "a"}, []),
+        ({"type": "tool_use", "id": "1", "name": "n", "input": {"text": "no"}}, []),
+        (SimpleNamespace(type="text", text="a"), ["a"]),
+        ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], ["ab"]),
+        ([{"type": "text", "text": "a"}, {"type": "tool_use"}, {"type": "text", "text": "b"}], ["a", "b"]),
+        ([{"type": "text", "text": "a"}, {"type": "made up later", "text": "no"}, "b"], ["a", "b"]),
+        ({"role": "assistant", "content": None}, []),
+        ({"role": "assistant"}, []),
+        ({"content": None}, []),
+        ({"content": "a"}, ["a"]),
+        ({"role": "assistant", "content": "a", "tool_calls": [{"type": "function"}]}, ["a"]),
+        ({"role": "assistant", "content": ["a", {"type": "text", "text": "b"}]}, ["ab"]),
+        ({"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}, []),
+        ([{"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}], ["a", "b"]),
+        (SimpleNamespace(type="ai", content="a"), ["a"]),
+        ({"choices": []}, []),
+        ({"choices": [{"message": {"content": "a"}}]}, ["a"]),
+        ({"choices": [{"index": 1, "message": {"content": "b"}}, {"index": 0, "message": {"content": "a"}}]}, ["a"]),
+        ({"output": [{"type": "reasoning", "summary": [{"type": "summary_text", "text": "no"}]}]}, []),
+        (
+            {"output": [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]}]},
+            ["a"],
+        ),
+        ({"role": "model", "parts": [{"text": "a"}, {"text": "b"}]}, ["ab"]),
+        ({"parts": [{"text": "no", "thought": True}, {"text": "a"}, {"functionCall": {}}, {"text": "b"}]}, ["a", "b"]),
+        ({"candidates": [{"content": {"role": "model", "parts": [{"text": "a"}]}}]}, ["a"]),
+        ({"candidates": [{"finishReason": "SAFETY"}]}, []),
+    ],
+)
+def test_pieces_of_a_message(message, pieces):
+    """Text blocks that touch are one piece, other blocks and messages part them, and nothing else is taken."""
+    assert pieces == texts_of(message)
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (5, "int"),
+        (b"text", "bytes"),
+        ({}, "dict"),
+        ({"text": "without a type"}, "dict"),
+        ([5], "message[0]"),
+        (["a", ["b"]], "message[1]"),
+        (iter(["a"]), "list_iterator"),
+        (object(), "object"),
+        (MagicMock(), "MagicMock"),
+        ([MagicMock()], "MagicMock"),
+        (MagicMock(type="text"), "MagicMock"),
+        (MagicMock(role="assistant"), "content must be"),
+        ({"type": "text"}, "NoneType"),
+        ({"type": "text", "text": 5}, "int"),
+        ({"type": "text", "text": {"value": "a"}}, "dict"),
+        ({"role": "assistant", "content": 5}, "content must be"),
+        ({"role": "assistant", "content": [5]}, "content[0]"),
+        ({"choices": [{"index": 0, "delta": {"content": "a"}}]}, "stream"),
+        ({"output": [5]}, "output[0]"),
+    ],
+)
+def test_unknown_shapes_are_refused(message, words):
+    """What has no known shape is refused with its type and what is accepted, and is never taken for text."""
+    with pytest.raises(InvalidArgument) as caught:
+        texts_of(message)
+
+    assert words in str(caught.value)
+    assert caught.value.hint is not None
+
+
+@pytest.mark.parametrize("role", ["user", "tool", "system", "developer", "function"])
+@pytest.mark.parametrize(
+    "wrap", [lambda m: m, lambda m: [m], lambda m: SimpleNamespace(**m), lambda m: {"output": [m]}]
+)
+def test_messages_of_others_are_refused(role, wrap):
+    """Only the model's own output is scanned: a tag in a user's message or a tool's result is nobody's mark."""
+    with pytest.raises(InvalidArgument, match="own output") as caught:
+        texts_of(wrap({"role": role, "content": '<ref id="planted">x</ref>'}))
+
+    assert "planted" not in str(caught.value)
+
+
+def test_a_message_that_says_in_its_type_who_speaks_is_refused_too():
+    """Some frameworks name the speaker in the type."""
+    with pytest.raises(InvalidArgument, match="human"):
+        texts_of(SimpleNamespace(type="human", content="a"))
+
+
+def test_nothing_of_the_content_is_in_an_error():
+    """Errors name types and places, never content."""
+    with pytest.raises(InvalidArgument) as caught:
+        texts_of({"role": "assistant", "content": [{"type": "text", "text": "secret"}, {"secret": "secret"}]})
+
+    assert "secret" not in str(caught.value)
+
+
+BLOCKS = st.lists(
+    st.one_of(st.text(max_size=5), st.sampled_from(["tool_use", "thinking", "refusal"]).map(lambda k: {"type": k}))
+)
+
+
+def as_block(block):
+    return {"type": "text", "text": block} if isinstance(block, str) else block
+
+
+@given(blocks=BLOCKS)
+def test_pieces_hold_all_text_in_order(blocks):
+    """However texts and other blocks follow each other, joined pieces are all the text, and none is empty."""
+    pieces = texts_of([as_block(block) for block in blocks])
+
+    assert "".join(block for block in blocks if isinstance(block, str)) == "".join(pieces)
+    assert all(pieces)
+
+
+@given(blocks=BLOCKS)
+def test_dicts_objects_and_messages_give_the_same(blocks):
+    """A list of blocks, of objects, a message with it, and its blocks fed one by one have the same pieces."""
+    dicts = [as_block(block) for block in blocks]
+    expected = texts_of(dicts)
+
+    assert expected == texts_of([SimpleNamespace(**block) for block in dicts])
+    assert expected == texts_of({"role": "assistant", "content": dicts})
+    assert expected == texts_of({"type": "message", "role": "assistant", "content": tuple(dicts)})
+    assert expected == pieces_of_stream(dicts)
+    assert expected == pieces_of_stream(dicts, delta_of)
+
+
+def test_many_small_blocks_take_linear_time():
+    """Ten times the blocks take some ten times as long."""
+    sys.settrace(None)
+
+    def seconds(count):
+        blocks = [{"type": "text", "text": "x" * 50}] * count
+        times = []
+        for _ in range(3):
+            begun = time.perf_counter()
+            texts_of(blocks)
+            times.append(time.perf_counter() - begun)
+        return min(times)
+
+    assert seconds(20_000) < 40 * seconds(2_000)
+
+
+# -- chunks: shapes without a provider ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("chunk", "delta"),
+    [
+        ("a", Delta("a")),
+        ("", None),
+        (None, None),
+        ({"type": "ping"}, None),
+        ({"type": "text", "text": "a"}, Delta("a")),
+        ({"type": "text_delta", "text": "a"}, Delta("a")),
+        ({"type": "text", "text": "a", "snapshot": "ba"}, None),
+        ({"type": "thinking", "thinking": "a", "snapshot": "a"}, None),
+        ({"type": "thinking", "thinking": "a"}, Delta("", starts_piece=True)),
+        ({"type": "web_search_tool_result"}, Delta("", starts_piece=True)),
+        ({"type": "content.delta", "delta": "a", "snapshot": "a"}, None),
+        ({"type": "content.done", "content": "a"}, None),
+        ({"type": "made.up.later", "text": "a", "delta": "b"}, None),
+        ({"type": "content_block_start", "content_block": {"type": "text", "text": "a"}}, Delta("a")),
+        ({"type": "content_block_start", "content_block": {"type": "new"}}, Delta("", starts_piece=True)),
+        ({"choices": []}, None),
+        ({"choices": [], "usage": {}}, None),
+        ({"choices": [{"index": 1, "delta": {"content": "b"}}]}, None),
+        ({"choices": [{"delta": {"content": "a"}}]}, Delta("a")),
+        ({"choices": [{"index": 0, "delta": {"role": "assistant"}}]}, None),
+        ({"choices": [{"index": 0, "delta": {"content": "a", "reasoning_content": "no"}}]}, Delta("a")),
+    ],
+)
+def test_what_a_chunk_adds(chunk, delta):
+    """A chunk adds its own text, once, or begins a new piece, or nothing."""
+    assert delta == delta_of(chunk)
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        5,
+        b"a",
+        {},
+        [],
+        object(),
+        MagicMock(),
+        MagicMock(type="text", snapshot=None),
+        {"type": "text"},
+        {"type": "content_block_delta", "delta": {"type": "text_delta"}},
+        {"type": "response.output_text.delta", "delta": {"text": "a"}},
+        {"choices": [{"index": 0, "delta": {"content": ["a"]}}]},
+        {"choices": [{"index": 0, "message": {"content": "a"}}]},
+        {"type": "message", "role": "assistant", "content": []},
+        {"role": "assistant", "content": "a"},
+    ],
+)
+def test_what_is_no_chunk_is_refused(chunk):
+    """Neither whole messages nor other values pass for a chunk."""
+    with pytest.raises(InvalidArgument) as caught:
+        delta_of(chunk)
+
+    assert caught.value.hint is not None
+
+
+# -- anthropic ----------------------------------------------------------------------------------------------------------
+
+ANTHROPIC_BLOCKS = st.lists(
+    st.one_of(
+        st.lists(st.text(min_size=1, max_size=5), max_size=4),
+        st.sampled_from(["thinking", "redacted_thinking", "tool_use"]),
+    ),
+    max_size=6,
+)
+
+
+def anthropic_block(types, block):
+    if isinstance(block, list):
+        return types.TextBlock(type="text", text="".join(block), citations=None)
+    if block == "thinking":
+        return types.ThinkingBlock(type="thinking", thinking='<ref id="no">', signature="s")
+    if block == "redacted_thinking":
+        return types.RedactedThinkingBlock(type="redacted_thinking", data="d")
+    return types.ToolUseBlock(type="tool_use", id="t", name="n", input={"text": '<ref id="no">'}, caller=None)
+
+
+def anthropic_message(types, blocks):
+    return types.Message(
+        id="m",
+        type="message",
+        role="assistant",
+        model="claude",
+        content=[anthropic_block(types, block) for block in blocks],
+        stop_reason="end_turn",
+        stop_sequence=None,
+        usage=types.Usage(input_tokens=1, output_tokens=1),
+    )
+
+
+def anthropic_events(types, blocks, *, first_in_start=False):
+    """Give the events that a stream of such a message has."""
+    yield types.RawMessageStartEvent(type="message_start", message=anthropic_message(types, []))
+    for index, block in enumerate(blocks):
+        parts = list(block) if isinstance(block, list) else []
+        begun = parts[:1] if first_in_start else []
+        content_block = anthropic_block(types, begun if isinstance(block, list) else block)
+        yield types.RawContentBlockStartEvent(type="content_block_start", index=index, content_block=content_block)
+        deltas = [types.TextDelta(type="text_delta", text=part) for part in parts[len(begun) :]]
+        if block == "thinking":
+            deltas = [
+                types.ThinkingDelta(type="thinking_delta", thinking='<ref id="no">'),
+                types.SignatureDelta(type="signature_delta", signature="s"),
+            ]
+        elif block == "tool_use":
+            deltas = [types.InputJSONDelta(type="input_json_delta", partial_json='{"text": "no"}')]
+        for delta in deltas:
+            yield types.RawContentBlockDeltaEvent(type="content_block_delta", index=index, delta=delta)
+        yield types.RawContentBlockStopEvent(type="content_block_stop", index=index)
+    yield types.RawMessageStopEvent(type="message_stop")
+
+
+def helper_events(types, blocks):
+    """Give the events of the SDK's helper stream: the raw ones, each text followed by its echo."""
+    streaming = provider("anthropic.lib.streaming")
+    kinds = provider("anthropic.lib.streaming._types")
+    message = anthropic_message(types, blocks)
+    snapshot = ""
+    for event in anthropic_events(types, blocks):
+        if event.type == "content_block_stop":
+            snapshot = ""
+            yield streaming.ContentBlockStopEvent(
+                type="content_block_stop", index=event.index, content_block=message.content[event.index]
+            )
+        elif event.type == "message_stop":
+            yield streaming.MessageStopEvent(type="message_stop", message=message)
+        else:
+            yield event
+        if event.type == "content_block_delta" and event.delta.type == "text_delta":
+            snapshot += event.delta.text
+            yield streaming.TextEvent(type="text", text=event.delta.text, snapshot=snapshot)
+        if event.type == "content_block_delta" and event.delta.type == "thinking_delta":
+            yield kinds.ThinkingEvent(type="thinking", thinking="t", snapshot="t")
+
+
+def test_an_anthropic_message_as_the_sdk_gives_it():
+    """Blocks that are SDK objects are read like dicts: thinking and tool calls are not scanned."""
+    types = provider("anthropic.types")
+    message = anthropic_message(types, [["a"], ["b"], "thinking", "tool_use", ["c"]])
+
+    assert ["ab", "c"] == texts_of(message)
+    assert ["ab", "c"] == texts_of(message.content)
+    assert ["ab", "c"] == texts_of(message.model_dump())
+    assert ["ab", "c"] == texts_of({"role": "assistant", "content": message.content})
+    assert ["c"] == texts_of(message.content[-1])
+    assert ["ab", "c", "ab", "c"] == texts_of([message, message])
+
+
+@given(blocks=ANTHROPIC_BLOCKS, first_in_start=st.booleans())
+def test_an_anthropic_stream_gives_the_pieces_of_its_message(blocks, first_in_start):
+    """Events, and their dict forms, put together are what the final message gives."""
+    types = provider("anthropic.types")
+    expected = texts_of(anthropic_message(types, blocks))
+    events = list(anthropic_events(types, blocks, first_in_start=first_in_start))
+
+    assert expected == pieces_of_stream(events)
+    assert expected == pieces_of_stream(events, delta_of)
+    assert expected == pieces_of_stream([event.model_dump() for event in events])
+
+
+@given(blocks=ANTHROPIC_BLOCKS)
+def test_an_anthropic_helper_stream_gives_no_text_twice(blocks):
+    """The helper stream yields each text raw and once more: it is taken once."""
+    types = provider("anthropic.types")
+    events = list(helper_events(types, blocks))
+    expected = texts_of(anthropic_message(types, blocks))
+
+    assert expected == pieces_of_stream(events)
+    assert expected == pieces_of_stream(events, delta_of)
+    assert expected == pieces_of_stream([event.model_dump() for event in events])
+
+
+@given(blocks=ANTHROPIC_BLOCKS)
+def test_only_the_text_events_of_an_anthropic_helper_stream_are_enough(blocks):
+    """A host that passes on nothing but the helper's text events loses no text."""
+    types = provider("anthropic.types")
+    events = [event for event in helper_events(types, blocks) if event.type == "text"]
+
+    assert "".join(texts_of(anthropic_message(types, blocks))) == "".join(pieces_of_stream(events))
+
+
+def test_two_anthropic_messages_in_one_stream_are_not_joined():
+    """A message that begins starts a new piece."""
+    types = provider("anthropic.types")
+    events = [*anthropic_events(types, [["a"]]), *anthropic_events(types, [["b"]])]
+
+    assert ["a", "b"] == pieces_of_stream(events)
+
+
+# -- openai: chat completions -------------------------------------------------------------------------------------------
+
+TOOL_CALL = {"id": "t", "type": "function", "function": {"name": "n", "arguments": '{"text": "no"}'}}
+
+
+def completion(chat, contents):
+    choices = [
+        {
+            "index": n,
+            "finish_reason": "stop",
+            "message": {"role": "assistant", "content": content, "tool_calls": [TOOL_CALL]},
+        }
+        for n, content in enumerate(contents)
+    ]
+    return chat.ChatCompletion.model_validate(
+        {"id": "c", "created": 1, "model": "m", "object": "chat.completion", "choices": choices}
+    )
+
+
+def completion_chunk(chat, delta, *, index=0, finish_reason=None):
+    choices = [] if delta is None else [{"index": index, "delta": delta, "finish_reason": finish_reason}]
+    return chat.ChatCompletionChunk.model_validate(
+        {"id": "c", "created": 1, "model": "m", "object": "chat.completion.chunk", "choices": choices}
+    )
+
+
+def completion_chunks(chat, parts):
+    yield completion_chunk(chat, {"role": "assistant", "content": ""})
+    for part in parts:
+        yield completion_chunk(chat, {"content": part})
+        yield completion_chunk(chat, {"content": "other"}, index=1)
+    yield completion_chunk(chat, {"tool_calls": [{"index": 0, **TOOL_CALL}]})
+    yield completion_chunk(chat, {}, finish_reason="stop")
+    yield completion_chunk(chat, None)
+
+
+def test_a_chat_completion_as_the_sdk_gives_it():
+    """The first choice's text is taken, whether the whole answer, the message or their dicts are given."""
+    chat = provider("openai.types.chat")
+    answer = completion(chat, ["a", "b"])
+
+    assert ["a"] == texts_of(answer)
+    assert ["a"] == texts_of(answer.model_dump())
+    assert ["a"] == texts_of(answer.choices[0].message)
+    assert ["a"] == texts_of([answer.choices[0].message.model_dump(exclude_none=True)])
+    assert [] == texts_of(completion(chat, [None]))
+
+
+@given(parts=st.lists(st.text(max_size=5)))
+def test_a_chat_stream_gives_the_pieces_of_its_message(parts):
+    """Chunks put together are what the final message gives; other choices and tool calls add nothing."""
+    chat = provider("openai.types.chat")
+    chunks = list(completion_chunks(chat, parts))
+    expected = texts_of(completion(chat, ["".join(parts), "other"]))
+
+    assert expected == pieces_of_stream(chunks)
+    assert expected == pieces_of_stream(chunks, delta_of)
+    assert expected == pieces_of_stream([chunk.model_dump() for chunk in chunks])
+
+
+@given(parts=st.lists(st.text(min_size=1, max_size=5)))
+def test_a_chat_helper_stream_gives_no_text_twice(parts):
+    """The helper stream yields each chunk and, once more, its text: all events, or only one kind, give it once."""
+    chat = provider("openai.types.chat")
+    helper = provider("openai.lib.streaming.chat")
+    events, snapshot = [], ""
+    for chunk in completion_chunks(chat, parts):
+        events.append(helper.ChunkEvent.model_construct(type="chunk", chunk=chunk, snapshot={"choices": []}))
+        content = chunk.choices[0].delta.content if chunk.choices and chunk.choices[0].index == 0 else None
+        if content:
+            snapshot += content
+            events.append(helper.ContentDeltaEvent(type="content.delta", delta=content, snapshot=snapshot, parsed=None))
+    events.append(helper.ContentDoneEvent.model_construct(type="content.done", content=snapshot))
+    expected = ["".join(parts)] if parts else []
+
+    assert expected == pieces_of_stream(events)
+    assert expected == pieces_of_stream(events, delta_of)
+    assert expected == pieces_of_stream([event for event in events if event.type == "content.delta"])
+
+
+# -- openai: responses ---------------------------------------------------------------------------------------------------
+
+ITEMS = st.lists(
+    st.one_of(
+        st.lists(st.one_of(st.just(None), st.lists(st.text(min_size=1, max_size=5), max_size=3)), max_size=4),
+        st.sampled_from(["reasoning", "function_call"]),
+    ),
+    max_size=5,
+)
+
+
+def response_part(part):
+    if part is None:
+        return {"type": "refusal", "refusal": "no"}
+    return {"type": "output_text", "text": "".join(part), "annotations": []}
+
+
+def response_item(number, item):
+    if item == "reasoning":
+        return {"type": "reasoning", "id": f"i{number}", "summary": [{"type": "summary_text", "text": "no"}]}
+    if item == "function_call":
+        return {"type": "function_call", "id": f"i{number}", "call_id": "c", "name": "n", "arguments": "{}"}
+    content = [response_part(part) for part in item]
+    return {"type": "message", "id": f"i{number}", "role": "assistant", "status": "completed", "content": content}
+
+
+def response(responses, items):
+    return responses.Response.model_validate(
+        {
+            "id": "r",
+            "created_at": 1.0,
+            "model": "m",
+            "object": "response",
+            "output": [response_item(number, item) for number, item in enumerate(items)],
+            "parallel_tool_calls": False,
+            "tool_choice": "auto",
+            "tools": [],
+        }
+    )
+
+
+def response_events(responses, items):
+    def event(kind, cls, **fields):
+        return getattr(responses, cls).model_validate({"type": kind, "sequence_number": 1, **fields})
+
+    yield event("response.created", "ResponseCreatedEvent", response=response(responses, []).model_dump())
+    for number, item in enumerate(items):
+        at = {"item_id": f"i{number}", "output_index": number}
+        whole = response_item(number, item)
+        added = response_item(number, []) if isinstance(item, list) else whole
+        yield event("response.output_item.added", "ResponseOutputItemAddedEvent", output_index=number, item=added)
+        if item == "reasoning":
+            yield event(
+                "response.reasoning_summary_text.delta",
+                "ResponseReasoningSummaryTextDeltaEvent",
+                delta="no",
+                summary_index=0,
+                **at,
+            )
+            yield event(
+                "response.reasoning_text.delta", "ResponseReasoningTextDeltaEvent", delta="no", content_index=0, **at
+            )
+        if item == "function_call":
+            yield event(
+                "response.function_call_arguments.delta", "ResponseFunctionCallArgumentsDeltaEvent", delta="no", **at
+            )
+        for index, part in enumerate(item if isinstance(item, list) else ()):
+            here = {"content_index": index, **at}
+            empty = response_part(None if part is None else [])
+            yield event("response.content_part.added", "ResponseContentPartAddedEvent", part=empty, **here)
+            if part is None:
+                yield event("response.refusal.delta", "ResponseRefusalDeltaEvent", delta="no", **here)
+                yield event("response.refusal.done", "ResponseRefusalDoneEvent", refusal="no", **here)
+            else:
+                for text in part:
+                    yield event("response.output_text.delta", "ResponseTextDeltaEvent", delta=text, logprobs=[], **here)
+                yield event(
+                    "response.output_text.done", "ResponseTextDoneEvent", text="".join(part), logprobs=[], **here
+                )
+            yield event("response.content_part.done", "ResponseContentPartDoneEvent", part=response_part(part), **here)
+        yield event("response.output_item.done", "ResponseOutputItemDoneEvent", output_index=number, item=whole)
+    done = response(responses, items).model_dump()
+    yield event("response.completed", "ResponseCompletedEvent", response=done)
+
+
+def test_a_response_as_the_sdk_gives_it():
+    """Messages of the output are taken; reasoning, function calls and refusals are not."""
+    responses = provider("openai.types.responses")
+    answer = response(responses, ["reasoning", [["a"], ["b"], None, ["c"]], "function_call", [["d"]]])
+
+    assert ["ab", "c", "d"] == texts_of(answer)
+    assert ["ab", "c", "d"] == texts_of(answer.model_dump())
+    assert ["ab", "c", "d"] == texts_of(answer.output)
+    assert ["ab", "c"] == texts_of(answer.output[1])
+
+
+@given(items=ITEMS)
+def test_a_response_stream_gives_the_pieces_of_its_response(items):
+    """Events put together are what the final response gives; events that repeat text add nothing."""
+    responses = provider("openai.types.responses")
+    events = list(response_events(responses, items))
+    expected = texts_of(response(responses, items))
+
+    assert expected == pieces_of_stream(events)
+    assert expected == pieces_of_stream(events, delta_of)
+    assert expected == pieces_of_stream([event.model_dump() for event in events])
+
+
+def test_text_deltas_of_a_response_helper_stream_are_taken():
+    """Its text deltas have a snapshot too, but come only once."""
+    helper = provider("openai.lib.streaming.responses")
+    fields = {"content_index": 0, "item_id": "i", "logprobs": [], "output_index": 0, "sequence_number": 1}
+    event = helper.ResponseTextDeltaEvent(type="response.output_text.delta", delta="a", snapshot="ba", **fields)
+
+    assert Delta("a") == DeltaReader().read(event)
+    assert Delta("a") == delta_of(event)
+
+
+def test_no_provider_is_imported():
+    """Reading messages needs no provider's package."""
+    code = (
+        "import sys; from mama_structs.descriptors import messages; print({'openai', 'anthropic'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert "set()" == done.stdout.strip()
