@@ -1,7 +1,8 @@
 """
 Hypothesis strategies for Structs data: ids, texts that merely look like ids, payloads with planted ids, worlds, delays.
+And for refs: documents with planted refs, and ways to cut a text.
 
-They share no code with the detector, so that they can tell whether it is right.
+They share no code with the detector or the parser, so that they can tell whether these are right.
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ from hypothesis import strategies as st
 
 from mama_structs.structs.ids import MAX_INDEX, EntityId, EntityType
 from mama_structs.testing._planting import PlantedPayload, PlantedReference, list_payloads, payloads
+from mama_structs.testing._ref_documents import PlantedRef, RefDocument, chunkings, ref_documents, ref_ids
 from mama_structs.testing.world import World
 
 __all__ = [
     "Delays",
     "PlantedPayload",
+    "PlantedRef",
     "PlantedReference",
+    "RefDocument",
+    "chunkings",
     "delays",
     "entity_id_texts",
     "entity_ids",
@@ -28,6 +33,8 @@ __all__ = [
     "list_payloads",
     "look_alikes",
     "payloads",
+    "ref_documents",
+    "ref_ids",
     "worlds",
 ]
 

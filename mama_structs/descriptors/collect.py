@@ -1,0 +1,150 @@
+"""From the parser's events to refs: the pure half of ingesting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+from mama_structs.descriptors.events import Diagnostic, Event, RefEnd, RefStart, RefText, Text
+from mama_structs.descriptors.parser import RefParser
+
+_BREAKS = ("\r\n", "\n")
+
+
+def trimmed(text: str) -> str:
+    r"""
+    Drop one line break after an opening tag and one before the closing tag, and nothing else.
+
+    A line break is ``\n`` or ``\r\n``.
+    After a dropped opening break only its own kind is dropped at the end: what was wrapped in ``\n`` comes back
+    exactly, even when it ends in ``\r``.
+    """
+    opening = next((kind for kind in _BREAKS if text.startswith(kind)), None)
+    text = text[len(opening or "") :]
+    kinds = _BREAKS if opening is None else (opening,)
+    closing = next((kind for kind in kinds if text.endswith(kind)), "")
+    return text[: len(text) - len(closing)]
+
+
+@attrs.frozen
+class MarkedText:
+    """
+    A ref as it was marked, before it is stored.
+
+    Args:
+        id: As the model chose it.
+        attributes: The others, by lower-case name.
+        content: Without the tags of refs inside, and without one line break at each end.
+        complete: Whether it was closed.
+        position: The first character of its opening tag, counted from 1.
+
+    """
+
+    id: str
+    attributes: Mapping[str, str]
+    content: str = attrs.field(repr=False)
+    complete: bool
+    position: int
+
+
+@attrs.frozen
+class Collected:
+    """
+    What one message holds.
+
+    Args:
+        marked: The refs, in order of opening tags.
+        diagnostics: What the parser said, in order of positions in the text.
+        text: Everything that was scanned, as it came.
+        visible: The same without the tags of refs.
+
+    """
+
+    marked: tuple[MarkedText, ...]
+    diagnostics: tuple[Diagnostic, ...]
+    text: str = attrs.field(repr=False)
+    visible: str = attrs.field(repr=False)
+
+
+@attrs.define
+class _Open:
+    start: RefStart
+    begin: int
+    end: int = -1
+    complete: bool = False
+
+
+class Collector:
+    """
+    Scans the pieces of one message, chunk by chunk, and collects its refs.
+
+    A ref does not go on from one piece into the next.
+
+    Args:
+        marks: False to take tags for text.
+
+    """
+
+    def __init__(self, *, marks: bool = True) -> None:
+        self._marks = marks
+        self._parser = RefParser()
+        self._fed: list[str] = []
+        self._before = 0
+        self._length = 0
+        self._visible: list[str] = []
+        self._shown = 0
+        self._stack: list[_Open] = []
+        self._all: list[_Open] = []
+        self._diagnostics: list[Diagnostic] = []
+
+    def feed(self, chunk: str) -> list[Event]:
+        """Scan the next part of the piece and return what is known by now."""
+        self._fed.append(chunk)
+        self._length += len(chunk)
+        if not self._marks:
+            return self._take([Text(chunk)] if chunk else [])
+        return self._take(self._parser.feed(chunk))
+
+    def end_piece(self) -> list[Event]:
+        """Say that what comes next is a text of its own."""
+        events = self._take(self._parser.close())
+        self._parser = RefParser()
+        self._before = self._length
+        return events
+
+    def finish(self) -> Collected:
+        """Return what was found, after the last `end_piece`."""
+        visible = "".join(self._visible)
+        marked = tuple(
+            MarkedText(
+                id=one.start.id,
+                attributes=one.start.attributes,
+                content=trimmed(visible[one.begin : one.end]),
+                complete=one.complete,
+                position=one.start.position,
+            )
+            for one in self._all
+        )
+        return Collected(marked=marked, diagnostics=tuple(self._diagnostics), text="".join(self._fed), visible=visible)
+
+    def _take(self, events: Iterable[Event]) -> list[Event]:
+        taken: list[Event] = []
+        for event in events:
+            moved = event
+            if isinstance(event, Text | RefText):
+                self._visible.append(event.text)
+                self._shown += len(event.text)
+            elif isinstance(event, RefStart):
+                moved = attrs.evolve(event, position=event.position + self._before)
+                opened = _Open(moved, self._shown)
+                self._stack.append(opened)
+                self._all.append(opened)
+            elif isinstance(event, RefEnd):
+                closed = self._stack.pop()
+                closed.end, closed.complete = self._shown, event.complete
+            else:
+                moved = attrs.evolve(event, position=event.position + self._before)
+                self._diagnostics.append(moved)
+            taken.append(moved)
+        return taken

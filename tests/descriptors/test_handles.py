@@ -1,0 +1,73 @@
+"""The one space of handles."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs.descriptors.handles import FdHandle, RefHandle, is_ref_id, parse_handle
+from mama_structs.errors import InvalidHandle
+
+IDS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", fullmatch=True)
+NUMBERS = st.integers(1, 10**18 - 1)
+
+
+@given(handle=st.builds(FdHandle, NUMBERS) | st.builds(RefHandle, IDS, st.none() | NUMBERS))
+def test_a_handle_is_read_as_it_is_written(handle):
+    """Writing a handle and reading it gives the same one."""
+    assert handle == parse_handle(str(handle))
+    assert handle == parse_handle(handle)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("1", "did you mean fd:1?"),
+        ("parser", "did you mean ref:parser?"),
+        ("fd:0", "write fd:1"),
+        ("fd:01", "write fd:1"),
+        ("fd:-1", "write fd:1"),
+        ("fd:fd:1", "write fd:1"),
+        ("fd:\u0661", "write fd:1"),
+        ("fd:1@1", "write fd:1"),
+        ("FD:1", "write fd:1"),
+        ("ref:", "write fd:1"),
+        ("ref:a b", "write fd:1"),
+        ("ref:../../etc/passwd", "write fd:1"),
+        ("ref:a@0", "write fd:1"),
+        ("ref:a@", "write fd:1"),
+        ("ref:a@x", "write fd:1"),
+        ("ref:" + "a" * 65, "write fd:1"),
+        (" ref:a", "write fd:1"),
+        ("ref:a\n", "write fd:1"),
+        ("", "write fd:1"),
+        (7, "write fd:1"),
+        (None, "write fd:1"),
+    ],
+)
+def test_what_is_no_handle_says_what_one_looks_like(text, hint):
+    """Anything else is refused, with what was probably meant."""
+    with pytest.raises(InvalidHandle) as caught:
+        parse_handle(text)
+
+    assert caught.value.hint.startswith(hint)
+    assert "invalid_id" == caught.value.type
+
+
+def test_a_long_text_is_not_repeated_in_the_error():
+    """What was taken for a handle may be a whole document."""
+    with pytest.raises(InvalidHandle) as caught:
+        parse_handle("ref:" + "x" * 100_000)
+
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("ref_id", ["a", "A.b-c_9", "9", "a" * 64])
+def test_an_id_is_of_letters_digits_and_three_signs(ref_id):
+    """These are ids."""
+    assert is_ref_id(ref_id)
+
+
+@pytest.mark.parametrize("ref_id", ["", "-a", ".a", "_a", "a" * 65, "a b", "a/b", "\u00e4", "a\n", "a@1", "a:b"])
+def test_other_texts_are_no_ids(ref_id):
+    """These are none."""
+    assert not is_ref_id(ref_id)

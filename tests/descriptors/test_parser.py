@@ -1,0 +1,500 @@
+"""`RefParser` beside a slow parser that reads the whole text at once, one character after the other, by the rules."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from mama_structs.descriptors.collect import trimmed
+from mama_structs.descriptors.events import Diagnostic, RefEnd, RefStart, RefText, Text
+from mama_structs.descriptors.parser import MAX_HELD, RefParser
+from mama_structs.errors import InvalidArgument, MamaStructsError, SessionClosed
+from mama_structs.testing.strategies import chunkings, ref_documents, ref_ids
+
+WHITE = " \t\n\r\f"
+
+
+class SlowParser:
+    """Everything at once, nothing clever: what `RefParser` must agree with."""
+
+    def __init__(self, text):
+        self.text = text
+        self.events = []
+        self.open = []
+        self.suppressed = 0
+
+    def text_at(self, index):
+        kind = RefText if self.open else Text
+        if self.events and type(self.events[-1]) is kind:
+            self.events[-1] = kind(self.events[-1].text + self.text[index])
+        else:
+            self.events.append(kind(self.text[index]))
+
+    def take(self, start, end):
+        for index in range(start, end):
+            self.text_at(index)
+        return end
+
+    def say(self, kind, ref_id, index):
+        self.events.append((kind, ref_id, index + 1))
+
+    def parse(self):
+        at = 0
+        while at < len(self.text):
+            if self.text[at] in "`~" and not self.open:
+                at = self.run(at)
+            elif self.text[at] == "<":
+                at = self.tag(at)
+            else:
+                at = self.take(at, at + 1)
+        while self.open:
+            ref_id, index = self.open.pop()
+            self.say("unclosed", ref_id, index)
+            self.events.append(RefEnd(ref_id, complete=False))
+        return self.events
+
+    # Tags.
+
+    def tag(self, at):  # noqa: PLR0911 - one for each rule
+        what, ref_id, attributes, empty, end = self.read_tag(at, len(self.text))
+        if what == "no tag":
+            return self.take(at, at + 1)
+        if what in {"malformed", "too_long", "missing_id", "invalid_id"}:
+            self.say(what, ref_id, at)
+            return self.take(at, at + 1)
+        if what == "close":
+            if self.suppressed:
+                self.suppressed -= 1
+                return self.take(at, end)
+            if not self.open:
+                self.say("stray_close", None, at)
+                return self.take(at, end)
+            self.events.append(RefEnd(self.open.pop()[0], complete=True))
+            return end
+        if len(self.open) >= 64:
+            self.say("too_deep", ref_id, at)
+            if not empty:
+                self.suppressed += 1
+            return self.take(at, end)
+        if self.open:
+            self.say("nested", ref_id, at)
+        self.events.append(RefStart(ref_id, attributes))
+        if empty:
+            self.events.append(RefEnd(ref_id, complete=True))
+        else:
+            self.open.append((ref_id, at))
+        return end
+
+    def read_tag(self, at, end):  # noqa: PLR0911 - one for each rule
+        """Return what begins at an index, an id, attributes, whether it closes itself, and where it ends."""
+        text = self.text[at:end]
+        name = "</ref" if text[1:2] == "/" else "<ref"
+        nothing = None, {}, False, 0
+        if text[: len(name)].lower() != name or text[len(name) : len(name) + 1] not in [*WHITE, "/", ">"]:
+            return "no tag", *nothing
+        index, state, key, quote, value = len(name), "between", "", "", ""
+        attributes = []
+        while True:
+            if index == 512:
+                return "too_long", *nothing
+            if index == len(text):
+                return "malformed", *nothing
+            character = text[index]
+            index += 1
+            if state == "quoted":
+                if character == quote:
+                    attributes.append((key, value))
+                    state = "between"
+                else:
+                    value += character
+            elif state == "slash":
+                if character != ">":
+                    return "malformed", *nothing
+                break
+            elif state == "equals":
+                if character in "\"'":
+                    state, quote, value = "quoted", character, ""
+                elif character not in WHITE:
+                    return "malformed", *nothing
+            elif character in "\"'<" or (name == "</ref" and character not in WHITE and character != ">"):
+                return "malformed", *nothing
+            elif character in (">", "/", *WHITE):
+                if state == "name":
+                    state = "named"
+                if character in ">/" and state == "named":
+                    attributes.append((key, ""))
+                    state = "between"
+                if character == ">":
+                    break
+                if character == "/":
+                    state = "slash"
+            elif character == "=":
+                if state not in {"name", "named"}:
+                    return "malformed", *nothing
+                state = "equals"
+            elif state == "name":
+                key += character
+            else:
+                if state == "named":
+                    attributes.append((key, ""))
+                state, key = "name", character
+        if name == "</ref":
+            return "close", None, {}, False, at + index
+        found = {}
+        for key, value in attributes:
+            if key.lower() not in found:
+                found[key.lower()] = value
+        if "id" not in found:
+            return "missing_id", *nothing
+        ref_id = found.pop("id")
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", ref_id):
+            return "invalid_id", ref_id, {}, False, 0
+        return "open", ref_id, found, state == "slash", at + index
+
+    # Code.
+
+    def run(self, at):
+        character = self.text[at]
+        end = self.run_end(at)
+        length = end - at
+        if length > 1000:
+            return self.take(at, end)
+        line_end = self.text.find("\n", end)
+        line_end = len(self.text) if line_end < 0 else line_end
+        indent = at
+        while indent > 0 and self.text[indent - 1] == " ":
+            indent -= 1
+        begins = at - indent <= 3 and (indent == 0 or self.text[indent - 1] == "\n")
+        near = self.text[end : min(line_end, end + 1001)]
+        if begins and length >= 3 and (character == "~" or "`" not in near):
+            return self.fence(at, end, length)
+        if character == "~":
+            return self.take(at, end)
+        index = end
+        while index < line_end and index - end <= 1000:
+            if self.text[index] == "`":
+                if self.run_end(index) - index == length:
+                    self.take(at, end)
+                    self.code(end, index)
+                    return self.take(index, index + length)
+                index = self.run_end(index)
+            else:
+                index += 1
+        return self.take(at, end)
+
+    def run_end(self, at):
+        end = at
+        while end < len(self.text) and self.text[end] == self.text[at]:
+            end += 1
+        return end
+
+    def fence(self, at, end, length):
+        character = self.text[at]
+        self.take(at, end)
+        lines = self.text[end:].split("\n")
+        start = end
+        for number, line in enumerate(lines):
+            stripped = line.lstrip(" ")
+            blank = stripped.lstrip(character)
+            run = len(stripped) - len(blank)
+            if number and len(line) - len(stripped) <= 3 and run >= length and not blank.strip(" \t\r"):
+                return self.take(start, start + len(line))
+            self.code(start, start + len(line))
+            start += len(line)
+            if number < len(lines) - 1:
+                start = self.take(start, start + 1)
+        return start
+
+    def code(self, start, end):
+        while start < end:
+            what, ref_id, _, _, behind = self.read_tag(start, end)
+            if what == "open":
+                self.say("in_code", ref_id, start)
+                start = self.take(start, behind)
+            else:
+                start = self.take(start, start + 1)
+
+
+def joined(events):
+    """Join neighbouring texts, and leave a diagnostic's message to other tests."""
+    result = []
+    for event in events:
+        if isinstance(event, Text | RefText) and result and type(result[-1]) is type(event):
+            result[-1] = type(event)(result[-1].text + event.text)
+        elif isinstance(event, Diagnostic):
+            result.append((event.kind, event.id, event.position))
+        else:
+            result.append(event)
+    return result
+
+
+def parse(chunks):
+    parser = RefParser()
+    events = [event for chunk in chunks for event in parser.feed(chunk)]
+    return events + parser.close()
+
+
+def visible(events):
+    return "".join(event.text for event in events if isinstance(event, Text | RefText))
+
+
+PARTS = [
+    "<ref", "</ref", "<", ">", "/", "/>", "=", '"', "'", "id", "ID=", ' id="a"', " id='b'", " id=c", '<ref id="d">',
+    "<ref id='e'/>", '<Ref type="x" ID = "f" >', "</ref>", "</REF\n>", "<ref>", '<ref id="../x">', "<refs>", "<reference",
+    "&lt;ref", "`", "``", "```", "````", "~~~", "~~~~", "~", "\n", "\n", "\n", " ", "   ", "    ", "\t", "\r\n", "\r", "\f",
+    "\u00a0", "\v", "x", "y`z", "é", "\U0001f600", "\ud800", "\x00", "<r", "<re", "</", "</r",
+    "`" * 64, "x" * 60, " " * 500, "x" * 506, "x" * 999, "`" * 999, "~" * 999, "`" * 1001,
+]  # fmt: skip
+texts = st.lists(st.sampled_from(PARTS) | st.text("<>/='\"`~ \n\rrefidx", max_size=6), max_size=30).map("".join)
+cut_texts = texts.flatmap(lambda text: st.tuples(st.just(text), chunkings(text)))
+
+
+@given(text=texts)
+@example(text="<ref i")
+@example(text="```\n   ```\t \r")
+def test_events_are_those_of_a_slow_parser(text):
+    """Every event, in its order, is what the rules say when they are followed one character at a time."""
+    assert SlowParser(text).parse() == joined(parse([text]))
+
+
+@given(cut=cut_texts)
+def test_cuts_change_nothing(cut):
+    """However a text is cut into chunks, the events are the same once neighbouring texts are joined."""
+    text, chunks = cut
+
+    assert joined(parse([text])) == joined(parse(chunks))
+
+
+@given(text=texts)
+def test_one_character_at_a_time_changes_nothing(text):
+    """Chunks of one character, the smallest there are, give the same events too."""
+    assert joined(parse([text])) == joined(parse(text))
+
+
+@pytest.mark.parametrize("first", ["```", "~~~", "\n", " ", "`", '<ref id="a">', "</ref>", "x"])
+def test_every_short_text_of_code_is_read_by_the_rules(first):
+    """No order of fences, spans, spaces, line breaks and tags was forgotten."""
+    for rest in itertools.product(["`", "~~~", "\n", " ", '<ref id="a">', "x"], repeat=5):
+        text = first + "".join(rest)
+        expected = SlowParser(text).parse()
+
+        assert expected == joined(parse([text])), text
+        assert expected == joined(parse(text)), text
+
+
+@given(cut=cut_texts)
+def test_texts_are_never_empty_and_never_apart_without_a_reason(cut):
+    """No text event is empty, and one feed does not give two of them in a row."""
+    parser = RefParser()
+
+    for events in [*map(parser.feed, cut[1]), parser.close()]:
+        assert all(event.text for event in events if isinstance(event, Text | RefText))
+        assert all(type(a) is not type(b) for a, b in itertools.pairwise(events) if isinstance(a, Text | RefText))
+
+
+@given(cut=cut_texts)
+def test_little_is_held_back(cut):
+    """After every feed all but a bounded rest of the text was given away."""
+    parser = RefParser()
+    given_away = 0
+
+    for chunk in cut[1]:
+        events = parser.feed(chunk)
+        given_away += len(visible(events))
+        tags = sum(isinstance(event, RefStart | RefEnd) for event in events)
+        given_away += 512 * tags
+        assert parser.position - given_away <= MAX_HELD
+        assert len(parser._held) <= MAX_HELD
+        assert len(parser._before) <= MAX_HELD
+
+
+def test_the_bound_is_reached():
+    """A tag behind 1,000 backticks may be code until a run 1,000 characters on turns out to be longer."""
+    tag = '<ref id="a">'
+    parser = RefParser()
+    parser.feed("`" * 1000)
+    events = parser.feed(tag + "x" * (1000 - len(tag)) + "`" * 1000)
+
+    assert [] == events
+    assert MAX_HELD == len(parser._held)
+    assert [RefStart("a", {})] == parser.feed("`")[:1]
+    assert "" == parser._held
+
+
+@given(text=texts.map(lambda text: text.replace("<", "")), data=st.data())
+def test_text_without_tags_comes_back_at_once(text, data):
+    """Where there is no "<" nothing is ever held back, whatever code there is, and nothing changes."""
+    parser = RefParser()
+    for chunk in data.draw(chunkings(text)):
+        assert chunk == visible(parser.feed(chunk))
+
+    assert [] == parser.close()
+
+
+@given(cut=cut_texts)
+def test_nothing_is_lost_but_the_tags_of_refs(cut):
+    """With each ref's own tags put back where it starts and ends, the visible text is the text."""
+    text, chunks = cut
+    at, tag = 0, ""
+    for event in parse(chunks):
+        if isinstance(event, Text | RefText):
+            assert text.startswith(event.text, at)
+            at += len(event.text)
+        elif isinstance(event, RefStart):
+            assert event.position == at + 1
+            tag = re.compile(r"""<ref(?:"[^"]*"|'[^']*'|[^"'<>])*>""", re.IGNORECASE).match(text, at).group()
+            assert len(tag) <= 512
+            at += len(tag)
+        elif isinstance(event, RefEnd) and event.complete:
+            # A tag that ends in "/>" ends its ref.
+            closing = re.compile(r"</ref[ \t\n\r\f]*>", re.IGNORECASE).match(text, at)
+            at += 0 if tag.endswith("/>") else len(closing.group())
+            tag = ""
+
+    assert len(text) == at
+
+
+@given(content=texts | st.text(), ref_id=ref_ids(), line_break=st.sampled_from(["\n", "\r\n"]), data=st.data())
+def test_any_content_comes_back_exactly(content, ref_id, line_break, data):
+    """Whatever is wrapped on lines of its own and holds no ref tags, code included, is the ref's content."""
+    assume(not re.search("</?ref", content, re.IGNORECASE))
+    text = f'<ref id="{ref_id}">{line_break}{content}{line_break}</ref>'
+
+    events = joined(parse(data.draw(chunkings(text))))
+
+    assert [RefStart(ref_id, {}), RefEnd(ref_id, complete=True)] == [events[0], events[-1]]
+    assert [] == [event for event in events[1:-1] if not isinstance(event, RefText)]
+    assert content == trimmed(visible(events))
+
+
+@given(
+    cut=ref_documents().flatmap(lambda document: st.tuples(st.just(document), chunkings(document.text))),
+)
+def test_planted_refs_are_found(cut):
+    """Exactly the refs that were planted in a document are found, with their content, and nothing else is taken out."""
+    document, chunks = cut
+    refs, open_refs, shown = [], [], ""
+    for event in parse(chunks):
+        if isinstance(event, RefStart):
+            refs.append([event.id, event.attributes, len(shown), None, None])
+            open_refs.append(refs[-1])
+        elif isinstance(event, RefEnd):
+            open_refs.pop()[3:] = [len(shown), event.complete]
+        elif isinstance(event, Text | RefText):
+            shown += event.text
+
+    assert document.visible == shown
+    assert [(ref.id, ref.attributes, ref.content, ref.complete) for ref in document.refs] == [
+        (ref_id, attributes, trimmed(shown[start:end]), complete) for ref_id, attributes, start, end, complete in refs
+    ]
+
+
+@given(cut=cut_texts)
+def test_positions_point_at_tags(cut):
+    """The position of every diagnostic and of every ref is that of a "<", counted from 1."""
+    text, chunks = cut
+    whole = parse([text])
+    events = parse(chunks)
+
+    places = [event.position for event in events if isinstance(event, Diagnostic | RefStart)]
+    assert all("<" == text[place - 1] for place in places)
+    assert places == [event.position for event in whole if isinstance(event, Diagnostic | RefStart)]
+    assert [event.message for event in whole if isinstance(event, Diagnostic)] == [
+        event.message for event in events if isinstance(event, Diagnostic)
+    ]
+
+
+@given(cut=cut_texts)
+def test_every_ref_that_begins_ends(cut):
+    """Starts and ends of refs are nested rightly, and every incomplete end was reported just before."""
+    events = parse(cut[1])
+    open_ids = []
+    for before, event in itertools.pairwise([None, *events]):
+        if isinstance(event, RefStart):
+            open_ids.append(event.id)
+        elif isinstance(event, RefEnd):
+            assert open_ids.pop() == event.id
+            assert event.complete == (not (isinstance(before, Diagnostic) and "unclosed" == before.kind))
+        elif isinstance(event, Text | RefText):
+            assert isinstance(event, RefText) == bool(open_ids)
+
+    assert [] == open_ids
+
+
+def test_text_comes_as_soon_as_it_can():
+    """What can be no tag any more is given away with the chunk that shows it."""
+    parser = RefParser()
+
+    assert [Text("a ")] == parser.feed("a <re")
+    assert [Text("<rex")] == parser.feed("x")
+    assert [Text("`one ")] == parser.feed("`one ")
+    assert [Text("two <b>")] == parser.feed("two <b>")
+    assert [Text("\n")] == parser.feed("\n<ref id='a'")
+    assert [RefStart("a", {}), RefText("x")] == parser.feed(">x</")
+    assert [RefEnd("a", complete=True)] == parser.feed("ref>")
+
+
+def test_a_tag_behind_a_backtick_waits_for_the_end_of_the_line():
+    """Only then it is known whether it is in code; the text before it is given away at once."""
+    parser = RefParser()
+
+    assert [Text("see `x ")] == parser.feed('see `x <ref id="a">y')
+    assert [RefStart("a", {}), RefText("y\n")] == parser.feed("\n")
+
+
+def test_the_parser_counts_what_was_fed():
+    """The position is the number of characters fed, held back or not."""
+    parser = RefParser()
+    parser.feed("ab<re")
+    parser.feed("")
+    parser.feed("\U0001f600")
+
+    assert 6 == parser.position
+
+
+def test_nothing_gives_nothing():
+    """Empty chunks, and a text without any, have no events."""
+    parser = RefParser()
+
+    assert [] == parser.feed("")
+    assert [] == parser.close()
+
+
+@pytest.mark.parametrize("chunk", [b"<ref", None, 1, ["a"]])
+def test_a_chunk_that_is_no_text_is_refused(chunk):
+    """Only text is read; the parser works on."""
+    parser = RefParser()
+
+    with pytest.raises(InvalidArgument, match="chunk must be str, got"):
+        parser.feed(chunk)
+    assert [Text("a")] == parser.feed("a")
+
+
+def test_a_closed_parser_takes_no_more_text():
+    """Feeding after the end is an error with a hint, closing again is none."""
+    parser = RefParser()
+    parser.feed('<ref id="a">')
+
+    assert ["unclosed", False] == [getattr(event, "kind", None) or event.complete for event in parser.close()]
+    assert [] == parser.close()
+    with pytest.raises(SessionClosed, match="closed") as caught:
+        parser.feed("x")
+    assert isinstance(caught.value, MamaStructsError)
+    assert "new RefParser" in caught.value.hint
+
+
+@given(first=texts, second=texts)
+def test_parsers_share_nothing(first, second):
+    """What one parser reads does not change what another one finds."""
+    one, other = RefParser(), RefParser()
+    one_events, other_events = [], []
+    for a, b in itertools.zip_longest(first, second, fillvalue=""):
+        one_events += one.feed(a)
+        other_events += other.feed(b)
+
+    assert joined(parse([first])) == joined(one_events + one.close())
+    assert joined(parse([second])) == joined(other_events + other.close())

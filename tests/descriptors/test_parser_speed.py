@@ -1,0 +1,145 @@
+"""Reading takes time in proportion to the text, whatever the text is, and no memory that grows with it."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+import tracemalloc
+
+import pytest
+
+from mama_structs.descriptors.events import Diagnostic
+from mama_structs.descriptors.parser import MAX_HELD, RefParser
+
+# Ten times as much may take so many times as long: 10 with a margin for a busy machine, where squares would take 100.
+LIMIT = 25
+
+
+@pytest.fixture(autouse=True)
+def _undisturbed():
+    """Measure the parser, not coverage, nor the collector's walks over the events."""
+    tracing = sys.gettrace()
+    sys.settrace(None)
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+    sys.settrace(tracing)
+
+
+def read(text, size=None):
+    parser = RefParser()
+    size = size or len(text)
+    for start in range(0, len(text), size):
+        parser.feed(text[start : start + size])
+    return parser.close()
+
+
+def growth(make, count, size=None):
+    """Return how many times longer ten times as much takes, of the best of some turns."""
+    short, long = make(count // 10), make(count)
+    best = [float("inf")] * 2
+    for at, text in (0, short), (1, long), (0, short), (0, short), (1, long), (0, short):
+        started = time.perf_counter()
+        read(text, size)
+        best[at] = min(best[at], time.perf_counter() - started)
+    return best[1] / best[0]
+
+
+ANSWER = "Words and `code` and a < b, and more of the words.\n" * 9 + '<ref id="a">\nx\n</ref>\n```\ny\n```\n'
+
+GROWING = "x".join("`" * length for length in range(1, 1_100))
+
+HOSTILE = {
+    "unclosed refs": (lambda n: "".join(f'<ref id="a{i}">' for i in range(n)), 40_000),
+    "tags cut off": (lambda n: '<ref id="a' * n, 40_000),
+    "tags that end nowhere": (lambda n: '<ref id="a"' + " x" * n, 400_000),
+    "tags too long": (lambda n: f'<ref id="a" x="{"y" * 600}"' * n, 4_000),
+    "nested refs": (lambda n: '<ref id="a">' * n + "</ref>" * n, 100_000),
+    "<": (lambda n: "<" * n, 1_000_000),
+    "</": (lambda n: "</" * n, 1_000_000),
+    "<ref ": (lambda n: "<ref " * n, 100_000),
+    "<ref and quotes": (lambda n: """<ref "<ref '""" * n, 50_000),
+    "values that take in tags": (lambda n: """<ref a='<ref b=\"""" * n, 50_000),
+    "quotes of both kinds": (lambda n: """<ref a='x' b="y" c=' """ * n, 50_000),
+    "one run of backticks": (lambda n: "`" * n, 10_000_000),
+    "backticks and spaces": (lambda n: "` " * n, 1_000_000),
+    "backticks and tags": (lambda n: '` <ref id="a"/>\n' * n, 40_000),
+    "runs of growing length": (lambda n: (GROWING * (n // len(GROWING) + 1))[:n], 2_000_000),
+    "runs that meet no other": (lambda n: "x".join("`" * (i % 44 + 1) for i in range(n)), 40_000),
+    "tildes": (lambda n: "\n~~ ~~~" * n, 50_000),
+    "a fence full of tags": (lambda n: "```\n" + "<ref " * n, 100_000),
+    "a fence full of valid tags on one line": (lambda n: "```\n" + '<ref id="a">' * n, 50_000),
+    "a fence that nearly closes": (lambda n: "```\n" + "\n``` x" * n, 100_000),
+    "a fence that never closes": (lambda n: "`" * 99 + "\n" + ("`" * 98 + "\n") * n, 20_000),
+    "a closing line without an end": (lambda n: "```\n```" + " " * n, 5_000_000),
+    "stray closing tags": (lambda n: "</ref>" * n, 100_000),
+    "an answer": (lambda n: ANSWER * n, 2_000),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_ten_times_as_much_takes_ten_times_as_long(name):
+    """No text makes the parser look at the same characters again and again."""
+    make, count = HOSTILE[name]
+
+    assert LIMIT > growth(make, count)
+
+
+@pytest.mark.parametrize("size", [1, 7, 64])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_small_chunks_take_time_in_proportion_too(name, size):
+    """What is held back is not read from its beginning for ever."""
+    make, count = HOSTILE[name]
+    length = len(make(count))
+    count = max(count * 20_000 * min(size, 7) // length, 10)
+
+    assert LIMIT > growth(make, count, size)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_memory_does_not_grow_with_the_text(name):
+    """While a host drops the events, a parser keeps little more than the refs that are open."""
+    make, count = HOSTILE[name]
+    text = make(count // 10)
+    parser = RefParser()
+    tracemalloc.start()
+    try:
+        for start in range(0, min(len(text), 200_000), 500):
+            parser.feed(text[start : start + 500])
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert MAX_HELD >= len(parser._held)
+    assert 100_000 > kept
+
+
+def test_a_plain_chunk_costs_little():
+    """A chunk of a stream in which nothing begins or ends is given away without being scanned."""
+    parser = RefParser()
+    chunks = [f"word{n % 9} x" for n in range(20_000)]
+    best = {"feed": float("inf"), "scan": float("inf")}
+    for _ in range(5):
+        started = time.perf_counter()
+        for chunk in chunks:
+            parser.feed(chunk)
+        best["feed"] = min(best["feed"], time.perf_counter() - started)
+        started = time.perf_counter()
+        for chunk in chunks:
+            parser._scan(chunk, final=False)
+        best["scan"] = min(best["scan"], time.perf_counter() - started)
+
+    assert best["feed"] < best["scan"]
+
+
+def test_every_hostile_opening_is_reported_once():
+    """However many there are: the diagnostics are as many as the tags, not more."""
+    events = []
+    parser = RefParser()
+    events += parser.feed('<ref id="a">' * 1_000)
+    events += parser.close()
+
+    kinds = [event.kind for event in events if isinstance(event, Diagnostic)]
+    assert {"nested": 63, "too_deep": 936, "unclosed": 64} == {kind: kinds.count(kind) for kind in set(kinds)}
