@@ -12,9 +12,12 @@ from typing import Any
 from _common import MICRO, MILLI, arguments, report, summary, take_async_turns, take_turns
 from _node import node_process
 
-from mama_structs import Resolver, Session, Source, with_references
+from mama_structs import DescriptorSettings, Resolver, Session, Settings, Source, with_references
 from mama_structs.settings import ReferenceSettings
 from mama_structs.structs.scheme import STRUCTS_SCHEME
+
+# Answers come whole, so that both sides of a comparison carry the same.
+WHOLE = Settings(descriptors=DescriptorSettings(enabled=False))
 
 LATENCY = 20
 PLAYERS = 40
@@ -34,7 +37,7 @@ async def cold(url: str, rounds: int) -> dict[str, list[float]]:
     """Time the first call of a new session: connections are not open, nothing is cached."""
 
     async def first(call: dict[str, Any]) -> float:
-        async with Session.open(structs=url) as session:
+        async with Session.open(structs=url, settings=WHOLE) as session:
             return await _timed(session.call(TOOL, call))
 
     rivals = {"without references": lambda: first(PLAYER), "with references": lambda: first(WITH)}
@@ -44,7 +47,7 @@ async def cold(url: str, rounds: int) -> dict[str, list[float]]:
 
 async def cached(url: str, calls: int, rounds: int) -> dict[str, list[float]]:
     """Return seconds a call whose own query and references are all cached."""
-    async with Session.open(structs=url) as session:
+    async with Session.open(structs=url, settings=WHOLE) as session:
 
         async def repeated(call: dict[str, Any]) -> float:
             started = time.perf_counter()
@@ -65,7 +68,7 @@ async def cached(url: str, calls: int, rounds: int) -> dict[str, list[float]]:
 
 async def hit_rate(url: str, players: int) -> dict[str, float]:
     """Query all players once, with references, as 40 concurrent tool calls do."""
-    async with Session.open(structs=url) as session:
+    async with Session.open(structs=url, settings=WHOLE) as session:
         ids = [f"1-{index}" for index in range(1, players + 1)]
         await asyncio.gather(*(session.call(TOOL, {"player_id": one, "include_references": True}) for one in ids))
         first = session.resolver.stats

@@ -12,8 +12,11 @@ import aiohttp
 from _common import MILLI, arguments, compared, report, take_async_turns
 from _node import node_process
 
-from mama_structs import ReferenceOptions, Resolver, Session, StructsSource
+from mama_structs import DescriptorSettings, ReferenceOptions, Resolver, Session, Settings, StructsSource
 from mama_structs.testing import World
+
+# Answers come whole, so that both sides of a comparison carry the same.
+WHOLE = Settings(descriptors=DescriptorSettings(enabled=False))
 
 REFERENCES = 50
 LATENCY = 20
@@ -57,7 +60,7 @@ async def bare(url: str, ids: list[str]) -> float:
 
 async def one_by_one(url: str, ids: list[str]) -> float:
     """Do what an agent does without references, its own thinking not counted."""
-    async with Session.open(structs=url) as session:
+    async with Session.open(structs=url, settings=WHOLE) as session:
         started = time.perf_counter()
         for entity_id in ids:
             await session.call("structs_query_fleet", {"fleet_id": entity_id})

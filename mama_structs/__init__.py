@@ -7,6 +7,12 @@ from typing import TYPE_CHECKING
 from mama_structs._lazy import attach
 
 if TYPE_CHECKING:
+    from mama_structs.descriptors.decorator import with_descriptors as with_descriptors
+    from mama_structs.descriptors.entries import Descriptor as Descriptor
+    from mama_structs.descriptors.entries import Ref as Ref
+    from mama_structs.descriptors.ingesting import Ingested as Ingested
+    from mama_structs.descriptors.parser import RefParser as RefParser
+    from mama_structs.descriptors.store import RefStore as RefStore
     from mama_structs.errors import MamaStructsError as MamaStructsError
     from mama_structs.references.decorator import with_references as with_references
     from mama_structs.references.detection import Found as Found
@@ -17,6 +23,7 @@ if TYPE_CHECKING:
     from mama_structs.references.section import References as References
     from mama_structs.references.stats import ResolverStats as ResolverStats
     from mama_structs.session import Session as Session
+    from mama_structs.settings import DescriptorSettings as DescriptorSettings
     from mama_structs.settings import ReferenceSettings as ReferenceSettings
     from mama_structs.settings import Settings as Settings
     from mama_structs.structs.client import StructsClient as StructsClient
@@ -28,11 +35,17 @@ if TYPE_CHECKING:
     from mama_structs.tools.toolset import ToolSet as ToolSet
 
 _SOURCES = {
+    "Descriptor": "mama_structs.descriptors.entries",
+    "DescriptorSettings": "mama_structs.settings",
     "EntityId": "mama_structs.structs.ids",
     "EntityType": "mama_structs.structs.ids",
     "Found": "mama_structs.references.detection",
     "IdScheme": "mama_structs.references.schemes",
+    "Ingested": "mama_structs.descriptors.ingesting",
     "MamaStructsError": "mama_structs.errors",
+    "Ref": "mama_structs.descriptors.entries",
+    "RefParser": "mama_structs.descriptors.parser",
+    "RefStore": "mama_structs.descriptors.store",
     "ReferenceOptions": "mama_structs.references.options",
     "ReferenceSettings": "mama_structs.settings",
     "References": "mama_structs.references.section",
@@ -46,15 +59,22 @@ _SOURCES = {
     "Tool": "mama_structs.tools.tool",
     "ToolAnnotations": "mama_structs.tools.tool",
     "ToolSet": "mama_structs.tools.toolset",
+    "with_descriptors": "mama_structs.descriptors.decorator",
     "with_references": "mama_structs.references.decorator",
 }
 
 __all__ = [
+    "Descriptor",
+    "DescriptorSettings",
     "EntityId",
     "EntityType",
     "Found",
     "IdScheme",
+    "Ingested",
     "MamaStructsError",
+    "Ref",
+    "RefParser",
+    "RefStore",
     "ReferenceOptions",
     "ReferenceSettings",
     "References",
@@ -68,6 +88,7 @@ __all__ = [
     "Tool",
     "ToolAnnotations",
     "ToolSet",
+    "with_descriptors",
     "with_references",
 ]
 

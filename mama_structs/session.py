@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import warnings
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
@@ -9,14 +10,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, runtime_checkable
 
-from mama_structs.errors import InvalidArgument, SessionClosed, StoreError, StoreReadOnly
+from mama_structs import binding
+from mama_structs.composition import CheckReport, Home, Place, SessionStream, with_contents
+from mama_structs.descriptors.decorator import wrapped_or_whole
+from mama_structs.descriptors.ingesting import Ingested
+from mama_structs.descriptors.journal import check_conversation
+from mama_structs.descriptors.store import RefStore
+from mama_structs.errors import InvalidArgument, SessionClosed
 from mama_structs.loops import LoopBound
-from mama_structs.references import binding
 from mama_structs.references.decorator import ReferenceDecorator, bound_to
 from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import EntitySource, check_sources
 from mama_structs.settings import Settings
-from mama_structs.tools import ToolAnnotations, ToolSet
+from mama_structs.tools import Tool, ToolAnnotations, ToolSet
+from mama_structs.tools.refs import ref_tools
 
 
 @runtime_checkable
@@ -29,24 +36,21 @@ class OffersTools(Protocol):
 
 class Session:
     """
-    References and tools for one agent; made by `Session.open`.
+    References, refs and tools for one agent; made by `Session.open`.
 
     Belongs to the event loop that opened it.
-    Used with ``async with`` it is also the one that a bare `with_references` in that block uses.
+    Used with ``async with`` it is also the one that a bare `with_references` or `with_descriptors` in that block uses.
     """
 
-    def __init__(self, *, location: Path | None, sources: tuple[EntitySource, ...], settings: Settings) -> None:
-        self.location: Path | None = location
+    def __init__(self, *, home: Home, place: Place, settings: Settings, tools: Iterable[Tool]) -> None:
         self.settings: Settings = settings
-        self._closed = True
-        self._loop = LoopBound("session")
-        self._loop.check()
-        self.resolver: Resolver = Resolver(sources, settings=settings.references, home=self._loop)
         self.tools: ToolSet = ToolSet()
-        for source in sources:
-            if isinstance(source, OffersTools):
-                for tool in source.tools(self.resolver):
-                    self.tools.add(tool, annotations=ToolAnnotations(read_only=True))
+        self._home = home
+        self._place = place
+        self._closing: asyncio.Task[None] | None = None
+        for tool in (*tools, *ref_tools(place.refs)):
+            self.tools.add(tool)
+        home.users += 1
         self._closed = False
         binding.add(self)
 
@@ -57,21 +61,24 @@ class Session:
         *,
         structs: str | Any | None = None,
         sources: Iterable[EntitySource] = (),
+        conversation: str | None = None,
         settings: Settings | None = None,
     ) -> Opening:
         """
         Open a session: ``async with Session.open(...) as session`` or ``session = await Session.open(...)``.
 
         Args:
-            location: The session's directory, made if missing (mode 0700), or None for none.
-                This version keeps nothing in it: memory and refs, which come next, will.
+            location: The session's directory, made if missing (mode 0700), which keeps refs and descriptors;
+                None for a session that leaves nothing behind.
             structs: A Structs node's URL, a `StructsClient`, or anything with ``async fetch(entity_id)``.
             sources: Further sources of entities.
+            conversation: The name of a conversation to come back to, or to begin; None for a fresh one.
             settings: See `Settings`.
 
         Raises:
             InvalidArgument: An argument breaks its rule; raised at once, before anything is opened.
-            StoreError: The directory cannot be made; raised when the session opens.
+            StoreError: The directory cannot be used; raised when the session opens.
+                Its children say why: `StoreBusy` where another process has the conversation open.
 
         """
         if settings is not None and not isinstance(settings, Settings):
@@ -79,16 +86,54 @@ class Session:
         own = check_sources(sources)
         all_sources = own if structs is None else check_sources([_structs_source(structs), *own])
         path = _path(location)
-        return Opening(lambda: cls(location=_prepared(path), sources=all_sources, settings=settings or Settings()))
+        name = None if conversation is None else check_conversation(conversation)
+        return Opening(lambda: cls._open(path, all_sources, name, settings or Settings()))
+
+    @classmethod
+    async def _open(
+        cls, path: Path | None, sources: tuple[EntitySource, ...], conversation: str | None, settings: Settings
+    ) -> Self:
+        loop = LoopBound("session")
+        loop.check()
+        resolver = Resolver(sources, settings=settings.references, home=loop)
+        home = await Home.open(path, resolver=resolver, loop=loop)
+        try:
+            place = await home.enter(conversation, settings.descriptors)
+        except BaseException:
+            await home.leave(None)
+            raise
+        ready_made = (tool for source in sources if isinstance(source, OffersTools) for tool in source.tools(resolver))
+        tools = (Tool.from_function(tool, annotations=ToolAnnotations(read_only=True)) for tool in ready_made)
+        return cls(home=home, place=place, settings=settings, tools=tools)
 
     def __repr__(self) -> str:
         where = f" at {os.fspath(self.location)!r}" if self.location else ""
-        return f"<Session{where}, {len(self.tools)} tools{', closed' if self._closed else ''}>"
+        return f"<Session{where}, {len(self.tools)} tools, {len(self.refs)} refs{', closed' if self._closed else ''}>"
+
+    @property
+    def location(self) -> Path | None:
+        """The session's directory, None where it has none."""
+        return self._home.path
+
+    @property
+    def conversation(self) -> str:
+        """The name under which `open` comes back to these refs."""
+        return self._place.conversation
+
+    @property
+    def resolver(self) -> Resolver:
+        """What resolves references; forks share it."""
+        return self._home.resolver
+
+    @property
+    def refs(self) -> RefStore:
+        """What keeps refs and descriptors."""
+        return self._place.refs
 
     @property
     def is_open(self) -> bool:
         """Whether the session can be used: not closed, and its event loop still there."""
-        return not self._closed and not self._loop.is_over
+        return not self._closed and not self._home.loop.is_over
 
     @property
     def with_references(self) -> ReferenceDecorator:
@@ -99,6 +144,10 @@ class Session:
         """
         Run a tool with arguments as a model gives them, and return data that JSON can hold.
 
+        An argument ``{"$ref": "ref:x"}`` becomes the text that the handle stands for, at any depth.
+        A result with more than ``settings.descriptors.wrap_over`` characters is kept on disk and comes back as an
+        ``<fd_result>``; when there is no room for it, it comes back whole.
+
         Args:
             tool_name: The name of one of `tools`.
             arguments: Its arguments by name, checked against the tool's schema.
@@ -106,25 +155,136 @@ class Session:
         Raises:
             UnknownTool: There is no such tool.
             InvalidArgument: An argument is missing, unknown or of the wrong type; the tool did not run.
+            HandleNotFound: Nothing has a handle that an argument names; the tool did not run.
 
         """
         self._check()
-        return await self.tools.call(tool_name, arguments or {})
+        tool = self.tools[tool_name]
+        given = with_contents(arguments or {}, self.refs)
+        with binding.using(self):
+            result = await self.tools.call(tool_name, given)
+        if not tool.wrapped or not self.settings.descriptors.enabled:
+            return result
+        shown = wrapped_or_whole(self.refs, result, what=tool_name)
+        if shown is not result:
+            await self.flush()
+        return shown
+
+    # Refs and descriptors
+
+    async def observe(self, message: object) -> Ingested:
+        """
+        Store the refs of a model's answer; they are on disk when this returns.
+
+        Args:
+            message: See `RefStore.ingest`.
+
+        Raises:
+            InvalidArgument: *message* is no model's answer; nothing was stored.
+            StoreError: The disk does not take it; the refs can be used, and the next `flush` tries again.
+
+        """
+        self._check()
+        ingested = self.refs.ingest(message)
+        await self.flush()
+        return ingested
+
+    def stream(self) -> SessionStream:
+        """Return a stream for an answer that comes in parts: ``feed(chunk)``, then ``await close()``."""
+        self._check()
+        return SessionStream(self.refs.stream(), self.flush)
+
+    async def wrap(self, result: Any, *, source: str = "tool_result") -> Any:
+        """
+        Turn what is too long to show into a descriptor, which is on disk when this returns.
+
+        Args:
+            result: See `RefStore.wrap`.
+            source: ``"user_input"`` for what the user pasted: the user's own words around it stay in sight.
+
+        Raises:
+            QuotaExceeded: There is no room; nothing was stored.
+            InvalidArgument: The text has surrogates that no file could hold.
+            StoreError: The disk does not take it.
+
+        """
+        self._check()
+        shown = self.refs.wrap(result, source=source)
+        if shown is not result:
+            await self.flush()
+        return shown
+
+    def system_prompt(self, *, handles: bool = False) -> str:
+        """
+        Return what the system prompt should say about what this session can do.
+
+        Args:
+            handles: Whether to list the refs and descriptors that there are.
+
+        """
+        self._check()
+        return self.refs.prompt(handles=handles)
+
+    def fork(self, conversation: str | None = None) -> Session:
+        """
+        Return a session with a full copy of all refs and descriptors, and with the same tools and references.
+
+        Later refs and descriptors do not cross in either direction, and closing one leaves the other open.
+        Tools that were added to this session are the fork's, too; ready-made ones work on the fork's own refs.
+
+        Args:
+            conversation: The fork's name; None for a fresh one.
+
+        Raises:
+            InvalidArgument: There is a conversation of this name.
+            StoreBusy: Another process has it open.
+
+        """
+        self._check()
+        place = self._home.fork(self._place, conversation)
+        own = {tool.name for tool in ref_tools(place.refs)}
+        tools = [tool for name, tool in self.tools.items() if name not in own]
+        return type(self)(home=self._home, place=place, settings=self.settings, tools=tools)
+
+    async def check(self) -> CheckReport:
+        """
+        Look for damage in what the session keeps on disk, and change nothing.
+
+        Raises:
+            StoreError: The directory cannot be read at all.
+
+        """
+        self._check()
+        return await self._home.check()
+
+    async def flush(self) -> None:
+        """
+        Wait until everything stored so far is on disk.
+
+        Raises:
+            StoreError: The disk does not take it; nothing is lost, and the next flush tries again.
+
+        """
+        self._check()
+        await self._home.flush()
 
     async def close(self) -> None:
         """
-        Cancel what is under way and release connections; again is no error.
+        Cancel what is under way, write what is not yet on disk, and release connections; again is no error.
 
         Once begun it runs to its end, even if the caller is cancelled.
 
         Raises:
             WrongLoop: The session belongs to another event loop, and stays open there.
+            StoreError: The disk did not take what was not yet written; everything else was released.
 
         """
-        self._loop.check()
+        self._home.loop.check()
         self._closed = True
         binding.remove(self)
-        await self.resolver.close()
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._home.leave(self._place))
+        await asyncio.shield(self._closing)
 
     async def __aenter__(self) -> Self:
         self._check()
@@ -138,19 +298,19 @@ class Session:
         await self.close()
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True) and not self._loop.is_elsewhere:
+        if not getattr(self, "_closed", True) and not self._home.loop.is_elsewhere:
             warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
 
     def _check(self) -> None:
         if self._closed:
             raise SessionClosed("the session is closed", hint="open another one")
-        self._loop.check()
+        self._home.loop.check()
 
 
 class Opening:
     """A session that is about to open: await it, or enter it with ``async with``."""
 
-    def __init__(self, make: Callable[[], Session]) -> None:
+    def __init__(self, make: Callable[[], Awaitable[Session]]) -> None:
         self._make = make
         self._session: Session | None = None
 
@@ -159,7 +319,7 @@ class Opening:
 
     async def _open(self) -> Session:
         if self._session is None:
-            self._session = self._make()
+            self._session = await self._make()
         return self._session
 
     async def __aenter__(self) -> Session:
@@ -189,15 +349,4 @@ def _path(location: str | os.PathLike[str] | None) -> Path | None:
     path = Path(location)
     if path.exists() and not path.is_dir():
         raise InvalidArgument(f"location must be a directory, and {os.fspath(path)!r} is a file")
-    return path
-
-
-def _prepared(path: Path | None) -> Path | None:
-    if path is not None:
-        try:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except PermissionError as error:
-            raise StoreReadOnly(f"the directory {os.fspath(path)!r} cannot be made: {error.strerror}") from error
-        except OSError as error:
-            raise StoreError(f"the directory {os.fspath(path)!r} cannot be made: {error.strerror}") from error
     return path

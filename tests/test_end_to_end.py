@@ -7,13 +7,22 @@ import time
 
 import pytest
 
-from mama_structs import References, Session, Settings, StructsClient, StructsSource, with_references
+from mama_structs import (
+    DescriptorSettings,
+    References,
+    Session,
+    Settings,
+    StructsClient,
+    StructsSource,
+    with_references,
+)
 from mama_structs.errors import EntityNotFound, InvalidArgument, RateLimited, StructsUnreachable
 from mama_structs.settings import ReferenceSettings
 from mama_structs.structs import tools
 from mama_structs.testing import FakeNode, Fault
 
-LIMITED = Settings(references=ReferenceSettings(query_timeout=0.5))
+WHOLE = Settings(descriptors=DescriptorSettings(enabled=False))
+LIMITED = Settings(references=ReferenceSettings(query_timeout=0.5), descriptors=WHOLE.descriptors)
 
 
 @pytest.fixture
@@ -74,7 +83,7 @@ async def test_depth_two_brings_the_queried_player_back_once_from_the_cache(sess
 
 async def test_fifty_tool_calls_for_forty_players_ask_for_each_id_once_and_five_at_a_time(node):
     node.latency["*"] = 0.002
-    async with Session.open(structs=node.url) as session:
+    async with Session.open(structs=node.url, settings=WHOLE) as session:
         await asyncio.gather(
             *(
                 session.call("structs_query_player", {"player_id": f"1-{n % 40 + 1}", "include_references": True})
@@ -89,7 +98,7 @@ async def test_fifty_tool_calls_for_forty_players_ask_for_each_id_once_and_five_
 
 async def test_list_tools_share_the_slots_too(node):
     node.latency["*"] = 0.005
-    async with Session.open(structs=node.url) as session:
+    async with Session.open(structs=node.url, settings=WHOLE) as session:
         await asyncio.gather(
             *(
                 session.call(f"structs_list_{kind}s", {"pagination_limit": 3})
@@ -102,7 +111,7 @@ async def test_list_tools_share_the_slots_too(node):
 
 
 async def test_a_list_of_a_hundred_planets_stays_within_the_limits():
-    async with FakeNode.world(seed=2, players=120) as node, Session.open(structs=node.url) as session:
+    async with FakeNode.world(seed=2, players=120) as node, Session.open(structs=node.url, settings=WHOLE) as session:
         result = await session.call("structs_list_planets", {"include_references": True})
 
         rows = {planet["id"] for planet in result["Planet"]}
@@ -171,7 +180,7 @@ async def test_ids_of_types_without_ids_are_never_fetched(session, node):
 @pytest.mark.parametrize("status", [500, 404, 200])
 async def test_not_found_is_known_by_its_body_whatever_the_status(node, status):
     node.not_found_status = status
-    async with Session.open(structs=node.url) as session:
+    async with Session.open(structs=node.url, settings=WHOLE) as session:
         enriched = await session.resolver.enrich({"planetId": "2-99999"})
 
         assert "Entity not found" == enriched["references"]["2-99999"]["error"]
@@ -221,7 +230,7 @@ async def test_a_faulty_answer_is_one_failed_entry_and_the_main_answer_stands(se
 async def test_a_hung_reference_is_marked_within_the_deadline_and_its_connection_released(node):
     planet = node.data.envelope("1-11")["Player"]["planetId"]
     node.faults.add(Fault.hung(), on=planet)
-    async with Session.open(structs=node.url) as session:
+    async with Session.open(structs=node.url, settings=WHOLE) as session:
 
         @session.with_references(deadline=0.3)
         async def look() -> dict[str, object]:
@@ -283,7 +292,7 @@ async def test_an_answer_stands_until_the_next_block(node):
 
 async def test_awkward_data_of_the_chain_is_no_trap(node):
     """A pfp that looks like a struct, an id reference to a pruned struct, empty references."""
-    async with Session.open(structs=node.url) as session:
+    async with Session.open(structs=node.url, settings=WHOLE) as session:
         seen = set()
         async with StructsClient(node.url) as client:
             async for planet in client.planets(page_size=50):

@@ -137,7 +137,8 @@ def functions_of(kind):
 
 # Nobody but a type checker reads the hints of these: they are inner works, or made by Hypothesis's own decorator.
 UNREADABLE = {
-    f"mama_structs.{name}" for name in ("references.flights", "structs.record", "tools.schema", "testing._planting")
+    f"mama_structs.{name}"
+    for name in ("references.flights", "structs.record", "tools.schema", "testing._planting", "testing._ref_documents")
 }
 
 
@@ -171,11 +172,12 @@ def imports_of(path):
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, "relative imports are not used"
             if node.module.split(".")[0] == "mama_structs":
-                yield node.module
-                if node.module == "mama_structs":
-                    yield from (
-                        mama_structs._SOURCES.get(alias.name, f"mama_structs.{alias.name}") for alias in node.names
-                    )
+                if node.module != "mama_structs":
+                    yield node.module
+                for alias in node.names if node.module == "mama_structs" else ():
+                    if alias.name in mama_structs._SOURCES:
+                        yield "mama_structs"
+                    yield mama_structs._SOURCES.get(alias.name, f"mama_structs.{alias.name}")
 
 
 def part_of(module):
@@ -184,15 +186,23 @@ def part_of(module):
 
 
 TOP = {"session", "testing", "cli", "demo", "__main__", "adapters", "notebook", "composition"}
+LOW = {"errors", "settings", "loops", "storage", "binding", "jsonable"}
+MIDDLE = {"references", "descriptors"}
+UPPER = {"structs", "tools"}
 FORBIDDEN = {
-    "_lazy": {"plain", "errors", "settings", "loops", "references", "structs", "tools", *TOP},
-    "plain": {"errors", "settings", "loops", "references", "structs", "tools", *TOP},
-    "errors": {"_lazy", "settings", "loops", "references", "structs", "tools", *TOP},
-    "settings": {"loops", "references", "structs", "tools", *TOP},
-    "loops": {"settings", "references", "structs", "tools", *TOP},
-    "references": {"structs", "tools", *TOP},
-    "tools": {"references", "structs", *TOP},
-    "structs": TOP,
+    "_lazy": {*LOW, *MIDDLE, *UPPER, *TOP},
+    "plain": {*LOW, *MIDDLE, *UPPER, *TOP},
+    "errors": {"_lazy", *LOW - {"errors"}, *MIDDLE, *UPPER, *TOP},
+    "settings": {*LOW - {"errors", "settings"}, *MIDDLE, *UPPER, *TOP},
+    "loops": {*LOW - {"errors", "loops"}, *MIDDLE, *UPPER, *TOP},
+    "jsonable": {"settings", "loops", "storage", "binding", *MIDDLE, *UPPER, *TOP},
+    "binding": {"settings", "loops", "storage", "jsonable", *MIDDLE, *UPPER, *TOP},
+    "storage": {"binding", "jsonable", *MIDDLE, *UPPER, *TOP},
+    "references": {"storage", "descriptors", *UPPER, *TOP},
+    "descriptors": {"references", *UPPER, *TOP},
+    "tools": {"references", "structs", "storage", *TOP},
+    "structs": {"descriptors", "storage", *TOP},
+    "composition": {"session", "testing", "cli", "demo", "__main__", "adapters", "notebook"},
     "session": {"testing", "cli", "demo", "__main__", "adapters", "notebook"},
 }
 

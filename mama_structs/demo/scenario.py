@@ -12,6 +12,7 @@ from mama_structs.errors import MamaStructsError, StructsUnreachable
 from mama_structs.references.payloads import json_size
 from mama_structs.references.section import References
 from mama_structs.session import Session
+from mama_structs.settings import DescriptorSettings, Settings
 from mama_structs.testing.fake_node import FakeNode
 
 # The player that every generated world furnishes with a guild, a planet and a fleet.
@@ -135,6 +136,9 @@ class Agent:
         return answer
 
 
+# The demo counts what references cost and bring, so that answers come whole, however long.
+_WHOLE = Settings(descriptors=DescriptorSettings(enabled=False))
+
 Script = Callable[[Agent, str], Awaitable[Facts]]
 
 
@@ -229,12 +233,12 @@ async def _play_on(base_url: str, wanted: str | None, node: FakeNode | None) -> 
         return await _measured(Agent(session, page_key=page_key), script, player_id, session=session, node=node)
 
     # A session of its own for each, so that no run finds what another one left in the cache.
-    async with Session.open(structs=base_url) as session:
+    async with Session.open(structs=base_url, settings=_WHOLE) as session:
         without = await run(session, one_by_one)
-    async with Session.open(structs=base_url) as session:
+    async with Session.open(structs=base_url, settings=_WHOLE) as session:
         with_references = await run(session, at_once)
         repeat = await run(session, at_once)
-    async with Session.open(structs=base_url) as session:
+    async with Session.open(structs=base_url, settings=_WHOLE) as session:
         alone = await run(session, player_only)
     return Story(
         player_id=player_id, without=without, with_references=with_references, repeat=repeat, player_only=alone
@@ -266,7 +270,7 @@ async def _measured(agent: Agent, script: Script, player_id: str, *, session: Se
 
 async def _found(base_url: str, wanted: str | None) -> tuple[str, str | None]:
     """Return the player in question, or the first that fits, and the key of the list's page that holds it."""
-    async with Session.open(structs=base_url) as session:
+    async with Session.open(structs=base_url, settings=_WHOLE) as session:
         if wanted is not None:
             player = (await session.call("structs_query_player", {"player_id": wanted}))["Player"]
             for field in _RELATIONS:

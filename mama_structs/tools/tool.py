@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from mama_structs.errors import InvalidArgument
+from mama_structs.errors import InvalidArgument, MamaStructsError
 from mama_structs.tools.docstrings import split_docstring
 from mama_structs.tools.functions import layers_of, refuse_sync
 from mama_structs.tools.signature import Signature
@@ -66,6 +66,8 @@ class Tool:
         annotations: How it behaves.
         function: What runs.
         signature: What checks the arguments.
+        on_error: What the tool answers in place of raising, for tools whose errors are results that a model reads.
+        wrapped: Whether `Session.call` may turn a large result into a descriptor.
 
     """
 
@@ -77,6 +79,8 @@ class Tool:
     annotations: ToolAnnotations
     function: Callable[..., Awaitable[Any]]
     signature: Signature
+    on_error: Callable[[MamaStructsError, Mapping[str, Any]], Any] | None = None
+    wrapped: bool = True
 
     @classmethod
     def from_function(
@@ -146,8 +150,13 @@ class Tool:
             InvalidArgument: As for a call.
 
         """
-        checked = self.signature.check(arguments, tool=self.name)
-        return await self.function(**checked, **self.signature.check_host(host or {}, tool=self.name))
+        try:
+            checked = self.signature.check(arguments, tool=self.name)
+            return await self.function(**checked, **self.signature.check_host(host or {}, tool=self.name))
+        except MamaStructsError as error:
+            if self.on_error is None:
+                raise
+            return self.on_error(error, arguments)
 
     def __repr__(self) -> str:
         """Show name and parameters."""

@@ -246,7 +246,7 @@ async def test_a_failed_reference_is_no_fact(mama_structs_node):
     """A reference that could not be resolved ends the demo with what happened."""
     mama_structs_node.faults.add(Fault.error(status=500, code=13, message="boom"), on="/structs/fleet/9-11")
 
-    async with Session.open(structs=mama_structs_node.url) as session:
+    async with Session.open(structs=mama_structs_node.url, settings=scenario._WHOLE) as session:
         with pytest.raises(MamaStructsError, match=r"the reference to 9-11 is missing: .*boom"):
             await at_once(Agent(session), "1-11")
 
@@ -257,7 +257,7 @@ async def test_the_node_counts_too(mama_structs_node):
     class Miscounting:
         requests = ()
 
-    async with Session.open(structs=mama_structs_node.url) as session:
+    async with Session.open(structs=mama_structs_node.url, settings=scenario._WHOLE) as session:
         with pytest.raises(MamaStructsError, match="the session counted 5 queries and the node 0"):
             await scenario._measured(Agent(session), one_by_one, "1-11", session=session, node=Miscounting())
 

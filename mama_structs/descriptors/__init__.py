@@ -1,0 +1,79 @@
+"""
+Refs and descriptors: what a model marked in its answers, and what was too large to show.
+
+Names load when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mama_structs._lazy import attach
+
+if TYPE_CHECKING:
+    from mama_structs.descriptors.decorator import with_descriptors as with_descriptors
+    from mama_structs.descriptors.entries import Descriptor as Descriptor
+    from mama_structs.descriptors.entries import Ref as Ref
+    from mama_structs.descriptors.events import Diagnostic as Diagnostic
+    from mama_structs.descriptors.events import RefEnd as RefEnd
+    from mama_structs.descriptors.events import RefStart as RefStart
+    from mama_structs.descriptors.events import RefText as RefText
+    from mama_structs.descriptors.events import Text as Text
+    from mama_structs.descriptors.export import FileResult as FileResult
+    from mama_structs.descriptors.ingesting import Ingested as Ingested
+    from mama_structs.descriptors.ingesting import RefStream as RefStream
+    from mama_structs.descriptors.parser import RefParser as RefParser
+    from mama_structs.descriptors.preview import Preview as Preview
+    from mama_structs.descriptors.reading import Excerpt as Excerpt
+    from mama_structs.descriptors.search import Match as Match
+    from mama_structs.descriptors.search import SearchResult as SearchResult
+    from mama_structs.descriptors.shelf import Usage as Usage
+    from mama_structs.descriptors.store import RefStore as RefStore
+    from mama_structs.descriptors.suggest import Suggestion as Suggestion
+
+_SOURCES = {
+    "Descriptor": "mama_structs.descriptors.entries",
+    "Diagnostic": "mama_structs.descriptors.events",
+    "Excerpt": "mama_structs.descriptors.reading",
+    "FileResult": "mama_structs.descriptors.export",
+    "Ingested": "mama_structs.descriptors.ingesting",
+    "Match": "mama_structs.descriptors.search",
+    "Preview": "mama_structs.descriptors.preview",
+    "Ref": "mama_structs.descriptors.entries",
+    "RefEnd": "mama_structs.descriptors.events",
+    "RefParser": "mama_structs.descriptors.parser",
+    "RefStart": "mama_structs.descriptors.events",
+    "RefStore": "mama_structs.descriptors.store",
+    "RefStream": "mama_structs.descriptors.ingesting",
+    "RefText": "mama_structs.descriptors.events",
+    "SearchResult": "mama_structs.descriptors.search",
+    "Suggestion": "mama_structs.descriptors.suggest",
+    "Text": "mama_structs.descriptors.events",
+    "Usage": "mama_structs.descriptors.shelf",
+    "with_descriptors": "mama_structs.descriptors.decorator",
+}
+
+__all__ = [
+    "Descriptor",
+    "Diagnostic",
+    "Excerpt",
+    "FileResult",
+    "Ingested",
+    "Match",
+    "Preview",
+    "Ref",
+    "RefEnd",
+    "RefParser",
+    "RefStart",
+    "RefStore",
+    "RefStream",
+    "RefText",
+    "SearchResult",
+    "Suggestion",
+    "Text",
+    "Usage",
+    "with_descriptors",
+]
+
+if not TYPE_CHECKING:  # A type checker that sees __getattr__ lets every misspelt name pass.
+    __getattr__, __dir__ = attach(__name__, _SOURCES)

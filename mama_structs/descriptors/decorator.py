@@ -1,0 +1,100 @@
+"""The decorator that keeps a tool's large results out of the model's sight, and within its reach."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar, overload
+
+from mama_structs import binding
+from mama_structs.descriptors.store import RefStore
+from mama_structs.errors import InvalidArgument, MamaStructsError
+
+_log = logging.getLogger("mama_structs")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Wrapped = Callable[P, Coroutine[Any, Any, R | str]]
+
+
+@overload
+def with_descriptors(tool: Callable[P, Coroutine[Any, Any, R]], /) -> Wrapped[P, R]: ...
+@overload
+def with_descriptors(
+    *, store: RefStore | None = None
+) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Wrapped[P, R]]: ...
+
+
+def with_descriptors(tool: Callable[..., Any] | None = None, /, *, store: RefStore | None = None) -> Any:
+    """
+    Let an async tool answer with a descriptor where its result is long; see `RefStore.wrap`.
+
+    Works bare and with arguments, on functions, methods and callable objects.
+    On one function it stands above `with_references`.
+    Through `Session.call` no tool needs it.
+
+    Args:
+        tool: The async tool.
+        store: What keeps the results; by default that of the session entered in this context, else of the only open
+            session of the process.
+
+    Raises:
+        InvalidArgument: The tool is not async, or *store* is no `RefStore`.
+
+    """
+    if store is not None and not isinstance(store, RefStore):
+        raise InvalidArgument(f"store must be a RefStore, got {store!r:.80}")
+    decorate = functools.partial(_decorated, store=store)
+    return decorate if tool is None else decorate(tool)
+
+
+def wrapped_or_whole(store: RefStore, result: Any, *, what: str) -> Any:
+    """
+    Wrap a tool's result, or return it as it is where that fails: a tool's work is never lost for our sake.
+
+    Args:
+        store: What keeps it.
+        result: What the tool returned.
+        what: The tool's name, for the log.
+
+    """
+    try:
+        return store.wrap(result)
+    except MamaStructsError as error:
+        _log.warning("the result of %s is returned whole: %s", what, error)
+        return result
+
+
+def _decorated(tool: Callable[..., Any], *, store: RefStore | None) -> Callable[..., Any]:
+    inner: Any = tool
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    name = getattr(inner, "__name__", type(inner).__name__)
+    function = tool if hasattr(inner, "__name__") else getattr(inner, "__call__", inner)  # noqa: B004 - the method
+    if not (inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(function)):
+        raise InvalidArgument(
+            f"with_descriptors needs an async function, got {name}",
+            hint="write async def, and put @classmethod or @staticmethod above @with_descriptors",
+        )
+    call = tool
+
+    @functools.wraps(function)
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        keeper = _store_of_session(name) if store is None else store
+        result = await call(*args, **kwargs)
+        return wrapped_or_whole(keeper, result, what=name) if keeper.settings.enabled else result
+
+    # What comes back may be text in place of the result.
+    wrapper.__annotations__ = {**getattr(function, "__annotations__", {}), "return": Any}
+    return wrapper
+
+
+def _store_of_session(tool: str) -> RefStore:
+    session = binding.find_session()
+    if session is None:
+        raise binding.no_session(f"{tool} keeps large results", hint="@with_descriptors(store=session.refs)")
+    refs: RefStore = session.refs
+    return refs

@@ -1,0 +1,191 @@
+"""What models are shown: each result as XML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mama_structs.descriptors.entries import Descriptor, Entry, Ref
+from mama_structs.descriptors.export import FileResult
+from mama_structs.descriptors.markup import Attribute, element, start_tag
+from mama_structs.descriptors.preview import Preview
+from mama_structs.descriptors.reading import Excerpt
+from mama_structs.descriptors.search import Match, SearchResult
+from mama_structs.errors import MamaStructsError
+
+
+def fd_content(excerpt: Excerpt) -> str:
+    """Show what was read: the element's text is the content, exactly."""
+    return element("fd_content", {"fd": excerpt.handle, **_place(excerpt)}, excerpt.text)
+
+
+def fd_extraction(excerpt: Excerpt, made: Descriptor) -> str:
+    """Show that a part was stored as a descriptor of its own."""
+    attributes = {"fd": excerpt.handle, "new_fd": made.handle, **_place(excerpt)}
+    message = f"{made.chars:,} characters of {excerpt.handle} are kept as {made.handle}"
+    return _parts("fd_extraction", attributes, [element("message", {}, message)])
+
+
+def fd_result(descriptor: Descriptor, shown: Preview) -> str:
+    """Show what was too large: its size, its beginning and its end, and what is left out between."""
+    content = descriptor.content
+    attributes: dict[str, Attribute] = {
+        "fd": descriptor.handle,
+        "source": descriptor.source,
+        "chars": content.chars,
+        "lines": content.lines,
+        "pages": descriptor.pages,
+        "category": descriptor.category,
+    }
+    parts = [element("message", {}, _about(descriptor, shown))]
+    if shown.head:
+        place: dict[str, Attribute] = {"lines": _span(shown.head_lines), "chars": f"1-{len(shown.head)}"}
+        parts.append(element("head", {**place, "truncated": shown.head_ends_in_line or None}, shown.head))
+    if shown.omitted_chars:
+        omitted = {"chars": _span(shown.omitted_range), "lines": _span(shown.omitted_lines)}
+        parts.append(start_tag("omitted", omitted, empty=True))
+    if shown.tail:
+        first = content.chars - len(shown.tail) + 1
+        place = {"lines": _span(shown.tail_lines), "chars": f"{first}-{content.chars}"}
+        parts.append(element("tail", {**place, "continued": shown.tail_starts_in_line or None}, shown.tail))
+    return _parts("fd_result", attributes, parts)
+
+
+def ref_list(refs: Sequence[Ref]) -> str:
+    """Show what is marked."""
+    return _parts("ref_list", {"count": len(refs)}, [start_tag("ref", _about_ref(ref), empty=True) for ref in refs])
+
+
+def ref_content(ref: Ref) -> str:
+    """Show a whole ref: the element's text is its content, exactly."""
+    return element("ref_content", _about_ref(ref), ref.text)
+
+
+def handle_list(entries: Sequence[Entry]) -> str:
+    """Show what is stored, for a system prompt."""
+    parts = [
+        start_tag("ref", _about_ref(entry), empty=True)
+        if isinstance(entry, Ref)
+        else start_tag(
+            "fd", {"fd": entry.handle, "source": entry.source, "lines": entry.lines, "chars": entry.chars}, empty=True
+        )
+        for entry in entries
+    ]
+    return _parts("stored_handles", {"count": len(entries)}, parts)
+
+
+def fd_matches(result: SearchResult) -> str:
+    """Show what a search found and where."""
+    attributes: dict[str, Attribute] = {
+        "fd": result.handle,
+        "count": len(result.matches),
+        "total": result.total,
+        "more": result.more,
+    }
+    return _parts("fd_matches", attributes, [_match(match) for match in result.matches])
+
+
+def fd_file_result(result: FileResult) -> str:
+    """Show what was written to a file."""
+    attributes: dict[str, Attribute] = {
+        "fd": result.handle,
+        "file_path": result.path,
+        "mode": result.mode,
+        "chars": result.chars_written,
+        "bytes": result.bytes_written,
+        "size": result.size,
+        "lines": result.lines,
+        "created": result.created,
+        "insert_at": result.insert_at,
+        "line_breaks_added": result.line_breaks_added or None,
+    }
+    verb = {"write": "was written to", "append": "was added to the end of", "insert": "was inserted into"}[result.mode]
+    message = f"{result.handle} {verb} {result.path}, which now has {result.lines:,} lines and {result.size:,} bytes"
+    return _parts("fd_file_result", attributes, [element("message", {}, message)])
+
+
+def fd_error(error: MamaStructsError, *, handle: str | None = None) -> str:
+    """
+    Show what went wrong and what to do about it.
+
+    Args:
+        error: What was raised.
+        handle: What the call was about, where the error does not say it.
+
+    """
+    attributes = {"type": error.type, "fd": getattr(error, "handle", None) or handle}
+    return _parts("fd_error", attributes, [element("message", {}, str(error))])
+
+
+def _place(excerpt: Excerpt) -> dict[str, Attribute]:
+    """Say where an excerpt stands and what comes after it."""
+    return {
+        "mode": excerpt.mode,
+        "start": excerpt.start,
+        "count": excerpt.count,
+        "page": excerpt.page,
+        "pages": excerpt.pages,
+        "lines": f"{excerpt.first_line}-{excerpt.last_line}",
+        "total_lines": excerpt.total_lines,
+        "chars": f"{excerpt.first_char}-{excerpt.last_char}" if excerpt.text else "none",
+        "total_chars": excerpt.total_chars,
+        "continued": excerpt.starts_in_line or None,
+        "truncated": excerpt.ends_in_line or None,
+        "next_start": excerpt.next_start,
+        "next_char": excerpt.next_char,
+        "remaining": excerpt.remaining,
+        "remaining_chars": excerpt.remaining_chars,
+    }
+
+
+def _about_ref(ref: Ref) -> dict[str, Attribute]:
+    """Say what a ref is; what its tag said comes last, and says nothing else than we do."""
+    own: dict[str, Attribute] = {
+        "id": ref.id,
+        "created": ref.created_at.isoformat(timespec="seconds"),
+        "lines": ref.lines,
+        "chars": ref.chars,
+        "version": ref.version,
+        "category": ref.category,
+        "complete": None if ref.complete else False,
+    }
+    said = {key: ref.attributes[key] for key in ("type", "lang", "title") if key in ref.attributes}
+    return {**own, **said}
+
+
+def _about(descriptor: Descriptor, shown: Preview) -> str:
+    what = f"{descriptor.handle} holds {descriptor.chars:,} characters in {descriptor.lines:,} lines"
+    if not shown.omitted_chars:
+        return f"{what}, all of which are shown."
+    ends = " and ".join(name for name, part in (("beginning", shown.head), ("end", shown.tail)) if part)
+    sight = (
+        f"the {ends} are shown" if shown.head and shown.tail else f"the {ends} is shown" if ends else "none is shown"
+    )
+    example = f'read_fd(fd="{descriptor.handle}", page=1)'
+    return f"{what}; {sight}, {shown.omitted_chars:,} characters are left out. To read on: {example}."
+
+
+def _match(match: Match) -> str:
+    attributes: dict[str, Attribute] = {
+        "line": match.line,
+        "column": match.column,
+        "char": match.char,
+        "length": match.length,
+    }
+    last = match.line if match.last_line == match.line else f"{match.line}-{match.last_line}"
+    cut = match.prefix_cut or match.text_cut or match.suffix_cut
+    shown = element("line", {"number": last, "cut": cut or None}, f"{match.prefix}{match.text}{match.suffix}")
+    around = [
+        [element("line", {"number": line.number, "cut": line.cut or None}, line.text) for line in lines]
+        for lines in (match.before, match.after)
+    ]
+    return _parts("match", attributes, [*around[0], shown, *around[1]])
+
+
+def _span(lines: tuple[int, int] | None) -> str | None:
+    return None if lines is None else f"{lines[0]}-{lines[1]}"
+
+
+def _parts(name: str, attributes: dict[str, Any], parts: Sequence[str]) -> str:
+    inner = "".join(f"\n{part}" for part in parts)
+    return f"{start_tag(name, attributes)}{inner}\n</{name}>" if parts else start_tag(name, attributes, empty=True)

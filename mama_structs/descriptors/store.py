@@ -1,0 +1,577 @@
+"""The store of what a model wrote and of what was too large to show."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, Protocol, Self
+
+from mama_structs.descriptors.categories import category_of
+from mama_structs.descriptors.collect import Collected, Collector
+from mama_structs.descriptors.content import Content
+from mama_structs.descriptors.entries import Category, Descriptor, Entry, Ref
+from mama_structs.descriptors.events import Diagnostic
+from mama_structs.descriptors.export import FileResult, export_off_loop
+from mama_structs.descriptors.handles import RefHandle, parse_handle
+from mama_structs.descriptors.ingesting import Ingested, RefStream
+from mama_structs.descriptors.messages import texts_of
+from mama_structs.descriptors.pasted import split_pasted
+from mama_structs.descriptors.preview import preview
+from mama_structs.descriptors.prompts import instructions
+from mama_structs.descriptors.reading import Excerpt, read
+from mama_structs.descriptors.records import DeleteRecord, FdRecord, Record, RefRecord
+from mama_structs.descriptors.render import fd_result
+from mama_structs.descriptors.search import SearchResult, search
+from mama_structs.descriptors.shelf import Shelf, Usage
+from mama_structs.descriptors.suggest import Suggestion, suggest
+from mama_structs.errors import InvalidArgument, InvalidParameter, QuotaExceeded, WrongLoop
+from mama_structs.jsonable import to_jsonable
+from mama_structs.loops import LoopBound
+from mama_structs.settings import DescriptorSettings
+
+_WRAPPED = re.compile('<fd_result fd="(fd:[0-9]+)"')
+_CATEGORIES = ("code", "data", "text")
+
+Mode = Literal["page", "line", "char"]
+
+
+class Journal(Protocol):
+    """Where a store's changes go, to be written behind."""
+
+    def record(self, record: Record, content: Content | None) -> None:
+        """Take a change, with the text that it names."""
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def root_of(settings: DescriptorSettings) -> Path:
+    """Return the directory below which files may be written."""
+    return Path(settings.root or Path.cwd()).absolute()
+
+
+class RefStore:
+    """
+    Keeps ``ref:<id>``, the parts of its answers that a model marked, and ``fd:<n>``, what was too large to show.
+
+    Works by itself, in memory; that of a `Session` is also kept on disk.
+    Belongs to the thread and process that first use it.
+
+    Args:
+        settings: Page sizes, quotas and where files may be written.
+        clock: The time in UTC.
+
+    Raises:
+        InvalidArgument: *settings* are none.
+
+    """
+
+    def __init__(self, *, settings: DescriptorSettings | None = None, clock: Callable[[], datetime] = _now) -> None:
+        if settings is not None and not isinstance(settings, DescriptorSettings):
+            raise InvalidArgument(f"settings must be DescriptorSettings, got {settings!r:.80}")
+        self.settings: DescriptorSettings = settings or DescriptorSettings()
+        self.root: Path = root_of(self.settings)
+        self._clock = clock
+        self._shelf = Shelf(self.settings)
+        self._journal: Journal | None = None
+        self._loop = LoopBound("ref store")
+
+    @classmethod
+    def kept(
+        cls, shelf: Shelf, journal: Journal, *, settings: DescriptorSettings, clock: Callable[[], datetime] = _now
+    ) -> Self:
+        """Return a store that holds what *shelf* holds and hands its changes to *journal*."""
+        store = cls(settings=settings, clock=clock)
+        store._shelf = shelf
+        store.keep(journal)
+        return store
+
+    def keep(self, journal: Journal) -> None:
+        """Hand all further changes to *journal*."""
+        self._loop.check_here()
+        self._journal = journal
+
+    def fork(self) -> Self:
+        """
+        Return a store with a full copy of all refs and descriptors, which costs next to nothing until either changes.
+
+        What either stores or deletes later, the other does not see; numbers and versions go on from here in both.
+        The fork is in memory only; `Session.fork` makes one that is kept.
+        """
+        self._loop.check_here()
+        child = type(self)(settings=self.settings, clock=self._clock)
+        child.root = self.root
+        child._shelf = self._shelf.fork()  # noqa: SLF001 - of this class
+        child._loop.check_here()  # noqa: SLF001 - as above
+        return child
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this thread may use the store."""
+        try:
+            self._loop.check_here()
+        except WrongLoop:
+            return False
+        return True
+
+    def now(self) -> datetime:
+        """Return the time, by the store's clock."""
+        return self._clock()
+
+    def __repr__(self) -> str:
+        usage = self._shelf.usage
+        return f"<RefStore {usage.handles} handles, {usage.bytes:,} of {usage.max_bytes:,} bytes>"
+
+    def __len__(self) -> int:
+        """Count the descriptors and refs, each version of a ref for itself."""
+        return self._shelf.usage.handles
+
+    def __contains__(self, handle: object) -> bool:
+        """Tell whether a handle can be read."""
+        try:
+            self._shelf.find(parse_handle(handle))
+        except (InvalidArgument, LookupError, InvalidParameter):
+            return False
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        """Go through the handles, the oldest first, versions of refs included."""
+        return (entry.versioned for entry in self._shelf.live())
+
+    @property
+    def usage(self) -> Usage:
+        """How much is held, and how much may be."""
+        return self._shelf.usage
+
+    # What a model wrote
+
+    def ingest(self, message: object) -> Ingested:
+        """
+        Store the refs of a model's answer, usable at once.
+
+        A ref that cannot be stored is reported among the diagnostics, and the others are stored.
+
+        Args:
+            message: Text, content blocks (dicts or SDK objects), or a whole message of the ``anthropic`` or ``openai``
+                packages. Thinking and tool calls are not scanned.
+
+        Raises:
+            InvalidArgument: *message* is nothing of the kind, or not by a model; nothing was stored.
+
+        """
+        self._loop.check_here()
+        collector = Collector(marks=self.settings.references_enabled)
+        for piece in texts_of(message):
+            collector.feed(piece)
+            collector.end_piece()
+        return self._take(collector.finish())
+
+    def stream(self) -> RefStream:
+        """Return a stream for an answer that comes in parts; see `RefStream`."""
+        return RefStream(Collector(marks=self.settings.references_enabled), self._take)
+
+    def suggest(self, text: str) -> list[Suggestion]:
+        """
+        Propose ids for the code blocks of a text that no ref marks.
+
+        Args:
+            text: A model's answer.
+
+        """
+        taken = {entry.id for entry in self._shelf.live() if isinstance(entry, Ref)}
+        return suggest(text, taken=taken)
+
+    # What is too large to show
+
+    def add(self, text: str, *, source: str = "host") -> Descriptor:
+        """
+        Store a text and return its descriptor.
+
+        Args:
+            text: Of any length, within the quota.
+            source: Where it came from, shown to the model.
+
+        Raises:
+            InvalidArgument: *text* is no text, or has surrogates that no file could hold.
+            QuotaExceeded: There is no room; nothing was stored.
+
+        """
+        self._loop.check_here()
+        content = Content.of(text)
+        if not isinstance(source, str) or not source:
+            raise InvalidArgument(f"source must be a word such as tool_result, got {source!r:.80}")
+        return self._add(content, source)
+
+    def wrap(self, result: Any, *, source: str = "tool_result") -> Any:
+        """
+        Turn what is longer than ``settings.wrap_over`` characters into a descriptor.
+
+        Args:
+            result: Text; JSON-able data, which is measured and kept as JSON; or a list of content blocks, of which the
+                long texts are turned into descriptors, each for itself.
+            source: Where it came from.
+                In ``"user_input"`` the user's own words around what was pasted stay in sight.
+
+        Returns:
+            An ``<fd_result>`` with the beginning and the end, or *result* itself where it is short or has no text.
+
+        Raises:
+            QuotaExceeded: There is no room; nothing was stored.
+            InvalidArgument: The text has surrogates that no file could hold.
+
+        """
+        self._loop.check_here()
+        if isinstance(result, str):
+            if len(result) <= self.settings.wrap_over or self._has_wrapped(result):
+                return result
+            return self._wrap_pasted(result) if source == "user_input" else self._wrap_text(result, source)
+        if result is None or isinstance(result, int | float | bytes | bytearray | memoryview):
+            return result
+        if _are_blocks(result):
+            blocks = [self._wrap_block(block, source) for block in result]
+            return result if all(new is old for new, old in zip(blocks, result, strict=True)) else blocks
+        data = to_jsonable(result)
+        if len(json.dumps(data, ensure_ascii=False)) <= self.settings.wrap_over:
+            return result
+        return self._wrap_text(json.dumps(data, ensure_ascii=False, indent=2), source)
+
+    # Reading
+
+    def get(self, handle: str) -> Ref | Descriptor:
+        """
+        Return what a handle stands for; an id without ``ref:`` is a ref's.
+
+        Raises:
+            HandleNotFound: Nothing has it; the error names the nearest that exist, or says when it was deleted.
+            InvalidHandle: It is no handle.
+            HandleDamaged: The disk did not give it back.
+
+        """
+        bare = isinstance(handle, str) and ":" not in handle
+        return self._find(f"ref:{handle}" if bare else handle)
+
+    def list(self, *, category: Category | None = None) -> tuple[Ref, ...]:
+        """
+        Return the newest version of every ref, the oldest id first.
+
+        Args:
+            category: Only these.
+
+        Raises:
+            InvalidParameter: There is no such category.
+
+        """
+        self._loop.check_here()
+        if category is not None and category not in _CATEGORIES:
+            raise InvalidParameter(
+                f"category must be one of {', '.join(_CATEGORIES)}, got {category!r:.80}", parameter="category"
+            )
+        newest: dict[str, Ref] = {}
+        for entry in self._shelf.live():
+            if isinstance(entry, Ref):
+                newest[entry.id] = entry
+        return tuple(ref for ref in newest.values() if category in {None, ref.category})
+
+    def descriptors(self) -> tuple[Descriptor, ...]:
+        """Return all descriptors, the oldest first."""
+        self._loop.check_here()
+        return tuple(entry for entry in self._shelf.live() if isinstance(entry, Descriptor))
+
+    def versions(self, ref_id: str) -> tuple[str, ...]:
+        """
+        Return the handles of all versions of a ref, the first one first.
+
+        Args:
+            ref_id: With or without ``ref:``.
+
+        Raises:
+            HandleNotFound: There is no such ref.
+            InvalidHandle: It is no id.
+
+        """
+        entry = self.get(ref_id)
+        return self._shelf.versions(entry.id) if isinstance(entry, Ref) else (entry.handle,)
+
+    def read(
+        self, handle: str, *, mode: Mode = "page", start: int = 1, count: int = 1, read_all: bool = False
+    ) -> Excerpt:
+        """
+        Read pages, lines or characters; all are counted from 1.
+
+        Args:
+            handle: ``fd:<n>``, ``ref:<id>`` or ``ref:<id>@<version>``.
+            mode: What *start* and *count* count.
+            start: The first.
+            count: How many; fewer where the content ends before.
+            read_all: Everything, whatever the others say.
+
+        Returns:
+            The exact text, where it stands, what comes next and how much remains.
+
+        Raises:
+            HandleNotFound: Nothing has this handle.
+            InvalidPage: There is no such page; the error has the valid range.
+            InvalidRange: There is no such line or character.
+            InvalidParameter: *mode*, *start* or *count* break their rules.
+
+        """
+        entry = self._find(handle)
+        return read(
+            entry.content,
+            handle=str(handle),
+            mode=mode,
+            start=start,
+            count=count,
+            page_size=entry.page_size,
+            read_all=read_all,
+        )
+
+    def extract(
+        self, handle: str, *, mode: Mode = "page", start: int = 1, count: int = 1, read_all: bool = False
+    ) -> Descriptor:
+        """
+        Store a part of something as a descriptor of its own; see `read`.
+
+        Raises:
+            QuotaExceeded: There is no room; nothing was stored.
+
+        """
+        excerpt = self.read(handle, mode=mode, start=start, count=count, read_all=read_all)
+        return self._add(Content.of(excerpt.text), f"extract of {handle}")
+
+    async def search(
+        self,
+        handle: str,
+        query: str,
+        *,
+        regex: bool = False,
+        context: int = 0,
+        limit: int = 20,
+    ) -> SearchResult:
+        """
+        Find a text, or what a regular expression matches.
+
+        Neither blocks the event loop, and both end within ``settings.search_timeout`` seconds.
+
+        Args:
+            handle: What to search.
+            query: The text, case-sensitive, or the pattern, as the package ``regex`` reads it (a superset of `re`),
+                with ``^`` and ``$`` at every line.
+            regex: Whether *query* is a pattern.
+            context: Lines around each match to give.
+            limit: Matches to give at the most.
+
+        Raises:
+            HandleNotFound: Nothing has this handle.
+            InvalidParameter: *query* is empty or no pattern, or a number breaks its rule.
+            SearchTimeout: It took too long.
+
+        """
+        entry = self._find(handle)
+        return await search(
+            entry.content,
+            query,
+            handle=str(handle),
+            regex=regex,
+            context=context,
+            limit=limit,
+            timeout=self.settings.search_timeout,
+            page_size=entry.page_size,
+        )
+
+    async def to_file(
+        self,
+        handle: str,
+        file_path: str | os.PathLike[str],
+        *,
+        mode: Literal["write", "append", "insert"] = "write",
+        insert_at: int | None = None,
+        create: bool = True,
+        exist_ok: bool = True,
+        parents: bool = False,
+    ) -> FileResult:
+        """
+        Write the whole content to a file below ``root``, in UTF-8, so that a crash leaves the old file or the new one.
+
+        Args:
+            handle: What to write.
+            file_path: Relative to ``root``, or absolute and below it.
+            mode: ``"write"`` replaces the file, ``"append"`` adds to its end, ``"insert"`` adds whole lines.
+            insert_at: For ``"insert"``: the line, counted from 1, before which they go.
+            create: Whether a missing file may be made.
+            exist_ok: Whether an existing file may be changed.
+            parents: Whether missing directories may be made.
+
+        Raises:
+            HandleNotFound: Nothing has this handle.
+            InvalidParameter: An argument breaks its rule.
+            InvalidRange: The file has no such line.
+            ExportError: The file was not written and is as it was; its children say why.
+
+        """
+        entry = self._find(handle)
+        return await export_off_loop(
+            entry.text,
+            file_path,
+            root=self.root,
+            handle=str(handle),
+            mode=mode,
+            insert_at=insert_at,
+            create=create,
+            exist_ok=exist_ok,
+            parents=parents,
+        )
+
+    def delete(self, handle: str) -> None:
+        """
+        Delete a descriptor, a version of a ref, or with ``ref:<id>`` all its versions.
+
+        A tombstone stays, and no number is used again.
+
+        Raises:
+            HandleNotFound: Nothing has this handle.
+            InvalidHandle: It is none.
+
+        """
+        self._loop.check_here()
+        parsed = parse_handle(handle)
+        if isinstance(parsed, RefHandle) and parsed.version is None and self._shelf.versions(parsed.id):
+            doomed = self._shelf.versions(parsed.id)
+        else:
+            doomed = (self._shelf.find(parsed).versioned,)
+        at = self._clock()
+        for one in doomed:
+            self._shelf.delete(one, at)
+            self._record(DeleteRecord(handle=one, at=at), None)
+
+    def prompt(self, *, handles: bool = False) -> str:
+        """
+        Return what a system prompt should say about refs and descriptors.
+
+        Args:
+            handles: Whether to list what is stored.
+
+        """
+        stored: Sequence[Entry] | None = (*self.descriptors(), *self.list()) if handles else None
+        return instructions(self.settings, stored=stored)
+
+    # How things are stored
+
+    def _find(self, handle: str) -> Entry:
+        self._loop.check_here()
+        return self._shelf.find(parse_handle(handle))
+
+    def _take(self, collected: Collected) -> Ingested:
+        self._loop.check_here()
+        refs: list[Ref] = []
+        said = list(collected.diagnostics)
+        for marked in collected.marked:
+            try:
+                content = self._shelf.shared(Content.of(marked.content))
+                self._shelf.check_room(content)
+            except QuotaExceeded as error:
+                said.append(Diagnostic("quota_exceeded", marked.id, marked.position, f"not stored: {error}"))
+                continue
+            except InvalidArgument as error:
+                said.append(Diagnostic("invalid_text", marked.id, marked.position, f"not stored: {error}"))
+                continue
+            version = self._shelf.next_version(marked.id)
+            if version > 1:
+                message = f"ref:{marked.id} is now version {version}; ref:{marked.id}@{version - 1} is the one before"
+                said.append(Diagnostic("new_version", marked.id, marked.position, message))
+            ref = Ref(
+                id=marked.id,
+                version=version,
+                category=category_of(marked.attributes, content.text),
+                attributes=dict(marked.attributes),
+                complete=marked.complete,
+                created_at=self._clock(),
+                page_size=self.settings.page_size,
+                content=content,
+            )
+            self._put(
+                ref,
+                RefRecord(
+                    id=ref.id,
+                    version=version,
+                    category=ref.category,
+                    attributes=dict(ref.attributes),
+                    complete=ref.complete,
+                    created_at=ref.created_at,
+                    page_size=ref.page_size,
+                    hash=content.hash,
+                ),
+            )
+            refs.append(ref)
+        said.sort(key=lambda diagnostic: diagnostic.position)
+        return Ingested(refs=tuple(refs), diagnostics=tuple(said), text=collected.text, visible=collected.visible)
+
+    def _add(self, content: Content, source: str) -> Descriptor:
+        content = self._shelf.shared(content)
+        self._shelf.check_room(content)
+        descriptor = Descriptor(
+            number=self._shelf.next_fd,
+            source=source,
+            category=category_of({}, content.text),
+            created_at=self._clock(),
+            page_size=self.settings.page_size,
+            content=content,
+        )
+        self._put(
+            descriptor,
+            FdRecord(
+                number=descriptor.number,
+                source=source,
+                category=descriptor.category,
+                created_at=descriptor.created_at,
+                page_size=descriptor.page_size,
+                hash=content.hash,
+            ),
+        )
+        return descriptor
+
+    def _put(self, entry: Entry, record: Record) -> None:
+        self._shelf.put(entry)
+        self._record(record, entry.content)
+
+    def _record(self, record: Record, content: Content | None) -> None:
+        if self._journal is not None:
+            self._journal.record(record, content)
+
+    def _has_wrapped(self, text: str) -> bool:
+        """Tell whether a text is what `wrap` answered: where the limit is small, that is longer than the limit."""
+        found = _WRAPPED.match(text)
+        entry = self._shelf.get(found[1]) if found else None
+        return isinstance(entry, Descriptor) and text == self._shown(entry)
+
+    def _wrap_text(self, text: str, source: str) -> str:
+        return self._shown(self.add(text, source=source))
+
+    def _shown(self, descriptor: Descriptor) -> str:
+        shown = preview(descriptor.content, head=self.settings.preview_head, tail=self.settings.preview_tail)
+        return fd_result(descriptor, shown)
+
+    def _wrap_pasted(self, text: str) -> str:
+        parts = split_pasted(text, over=self.settings.wrap_over)
+        return f"{parts.before}{self._wrap_text(parts.pasted, 'user_input')}{parts.after}"
+
+    def _wrap_block(self, block: Any, source: str) -> Any:
+        text = block.get("text") if block.get("type") == "text" else None
+        if not isinstance(text, str) or len(text) <= self.settings.wrap_over:
+            return block
+        return {**block, "text": self.wrap(text, source=source)}
+
+
+def _are_blocks(value: object) -> bool:
+    """Tell whether a tool's result is a list of content blocks, as MCP and providers have them."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(block, dict) and isinstance(block.get("type"), str) for block in value)
+        and any(block["type"] == "text" and isinstance(block.get("text"), str) for block in value)
+    )

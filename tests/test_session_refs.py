@@ -1,0 +1,855 @@
+"""Refs and descriptors of a session: on disk, through the tools, in forks."""
+
+import asyncio
+import gc
+import itertools
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import time
+import tracemalloc
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from mama_structs import DescriptorSettings, Session, Settings, with_descriptors, with_references
+from mama_structs.descriptors import Text
+from mama_structs.errors import (
+    HandleDamaged,
+    HandleNotFound,
+    InvalidArgument,
+    NoSession,
+    QuotaExceeded,
+    SessionClosed,
+    StoreBusy,
+    StoreDamaged,
+    StoreError,
+    WrongLoop,
+)
+
+
+@pytest.fixture
+def place(tmp_path):
+    return tmp_path / "agent.mama"
+
+
+def text_of(xml):
+    return ET.fromstring(xml).text or ""
+
+
+def typed(**descriptors):
+    return Settings(descriptors=DescriptorSettings(**descriptors))
+
+
+async def long_list(count: int) -> list[int]:
+    """Count."""
+    return list(range(count))
+
+
+async def echo(text: str) -> str:
+    """Say it again."""
+    return text
+
+
+# Kept on disk
+
+
+async def test_refs_survive_a_restart_with_their_conversation(place):
+    """Coming back by name finds versions, descriptors, tombstones and numbers as they were left."""
+    async with Session.open(place, conversation="raid") as session:
+        await session.observe('<ref id="plan" type="text" title="the plan">\nshields\r\nfirst\n</ref>')
+        await session.observe('<ref id="plan">v2</ref><ref id="open">no end')
+        await session.wrap("line\n" * 3_000)
+        session.refs.add("short-lived")
+        session.refs.delete("fd:2")
+        before = [session.refs.get(handle) for handle in session.refs]
+    async with Session.open(place, conversation="raid") as session:
+        after = [session.refs.get(handle) for handle in session.refs]
+        with pytest.raises(HandleNotFound, match="deleted"):
+            session.refs.get("fd:2")
+
+        assert before == after
+        assert "shields\r\nfirst" == session.refs.get("plan@1").text
+        assert "fd:3" == session.refs.add("x").handle
+        assert 3 == session.refs.ingest('<ref id="plan">v3</ref>').refs[0].version
+        assert (await session.check()).ok
+
+
+async def test_a_fresh_conversation_holds_nothing(place):
+    """Another session on the same directory begins anew, and its name brings it back."""
+    async with Session.open(place) as first:
+        await first.observe('<ref id="a">1</ref>')
+        name = first.conversation
+    async with Session.open(place) as second:
+        assert [] == list(second.refs)
+        assert name != second.conversation
+    async with Session.open(place, conversation=name) as again:
+        assert ["ref:a@1"] == list(again.refs)
+
+
+@pytest.mark.parametrize("name", ["../../x", "ein Gespräch / 지난주", "a" * 200, "%2F", "."])
+async def test_any_text_can_name_a_conversation(place, name):
+    """Names are data: none reaches the file system."""
+    async with Session.open(place, conversation=name) as session:
+        await session.observe('<ref id="a">1</ref>')
+    async with Session.open(place, conversation=name) as session:
+        assert ["ref:a@1"] == list(session.refs)
+    assert {"journal", "locks"} == {path.name for path in place.iterdir()}
+
+
+@pytest.mark.parametrize("name", ["", "a" * 201, 7, "\ud83d", b"x"])
+def test_other_names_are_refused_at_once(place, name):
+    """Before anything is opened."""
+    with pytest.raises(InvalidArgument, match="conversation"):
+        Session.open(place, conversation=name)
+    assert not place.exists()
+
+
+async def test_without_a_location_nothing_is_written(tmp_path, monkeypatch):
+    """The refs of such a session live in memory, and everything else works."""
+    monkeypatch.chdir(tmp_path)
+    async with Session.open() as session:
+        await session.observe('<ref id="a">1</ref>')
+        child = session.fork()
+        await child.observe('<ref id="a">2</ref>')
+        await session.flush()
+
+        assert ("1", "2") == (session.refs.get("a").text, child.refs.get("a").text)
+        assert (await session.check()).ok
+        await child.close()
+    assert [] == list(tmp_path.iterdir())
+
+
+async def test_an_observed_ref_survives_a_kill(place):
+    """What observe, wrap, call or a closed stream acknowledged is there after kill -9."""
+    code = """
+        import asyncio, sys
+        from mama_structs import Session
+        async def main():
+            session = await Session.open(sys.argv[1], conversation="c")
+            @session.tools.add
+            async def long() -> str:
+                return "z" * 9_000
+            for number in range(10_000):
+                await session.observe(f'<ref id="n{number}">{number}</ref>')
+                await session.wrap("x" * 8_001 + str(number))
+                stream = session.stream()
+                stream.feed(f'<ref id="s{number}">')
+                stream.feed(f'{number}</ref>')
+                await stream.close()
+                await session.call("long")
+                print(number, flush=True)
+        asyncio.run(main())
+    """
+    for delay in (0.3, 0.05, 0.11):
+        command = [sys.executable, "-c", textwrap.dedent(code), place]
+        child = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+        await child.stdout.readline()
+        await asyncio.sleep(delay)
+        child.kill()
+        acknowledged = [0, *map(int, (await child.stdout.read()).split())][-1]
+        await child.wait()
+        async with Session.open(place, conversation="c") as session:
+            for number in range(acknowledged + 1):
+                assert str(number) == session.refs.get(f"n{number}").text == session.refs.get(f"s{number}").text
+            sizes = [entry.text[8_001:] for entry in session.refs.descriptors() if entry.text.startswith("x")]
+            assert set(map(str, range(acknowledged + 1))) <= set(sizes)
+            assert (await session.check()).ok
+
+
+async def test_a_damaged_entry_is_reported_and_the_others_load(place):
+    """A flipped bit in a text, a change or a beginning is told, and everything else can be read."""
+    async with Session.open(place, conversation="c") as session:
+        await session.observe('<ref id="a">text one</ref><ref id="b">text two</ref><ref id="c">text three</ref>')
+        digest = session.refs.get("a").content.hash
+    with sqlite3.connect(place / "journal" / "cache.db") as database:
+        for key in (f"texts/{digest}", "refs/c/0000000002/ref:b@1"):
+            (value,) = database.execute("SELECT value FROM Cache WHERE key = ?", (key,)).fetchone()
+            flipped = value[:-1] + bytes([value[-1] ^ 1])
+            database.execute("UPDATE Cache SET value = ? WHERE key = ?", (flipped, key))
+    database.close()
+    async with Session.open(place, conversation="c") as session:
+        for ref_id in "ab":
+            with pytest.raises(HandleDamaged):
+                session.refs.get(ref_id)
+            assert 'type="damaged"' in await session.call("get_ref", {"ref_id": ref_id})
+        assert "text three" == session.refs.get("c").text
+        report = await session.check()
+        assert not report.ok
+        assert {f"texts/{digest}", "refs/c/0000000002/ref:b@1"} <= {finding.key for finding in report.findings}
+        assert "text" not in str(report).replace("texts/", "")
+        # The number is not used again, and a new version mends it.
+        assert 2 == (await session.observe('<ref id="b">again</ref>')).refs[0].version
+        assert "again" == session.refs.get("b").text
+
+
+async def test_a_lost_text_is_found_by_the_check(place):
+    """A change whose text is gone is reported by its key."""
+    async with Session.open(place, conversation="c") as session:
+        await session.observe('<ref id="a">text one</ref>')
+    with sqlite3.connect(place / "journal" / "cache.db") as database:
+        database.execute("DELETE FROM Cache WHERE key LIKE 'texts/%'")
+    database.close()
+    async with Session.open(place, conversation="c") as session:
+        report = await session.check()
+
+        assert ["missing"] == [finding.kind for finding in report.findings if finding.severity == "error"]
+        with pytest.raises(HandleDamaged, match="missing"):
+            session.refs.get("a")
+
+
+async def test_a_file_that_is_no_store_is_damaged(place):
+    """It is named, and left as it is."""
+    (place / "journal").mkdir(parents=True)
+    database = place / "journal" / "cache.db"
+    database.write_bytes(b"nothing of the kind" * 1_000)
+    with pytest.raises((StoreDamaged, StoreError)) as caught:
+        await Session.open(place)
+
+    assert caught.value.hint or str(caught.value)
+    assert b"nothing of the kind" * 1_000 == database.read_bytes()
+
+
+async def test_deleted_texts_leave_the_disk_unless_a_fork_has_them(place):
+    """The room is given back when the session closes, but not what a fork, or its fork, still reads."""
+    only, shared, grand = "only here " * 100, "shared " * 100, "grandchild " * 100
+    async with Session.open(place, conversation="c") as session:
+        for text in (only, shared, grand):
+            session.refs.add(text)
+        session.refs.delete("fd:1")
+        async with session.fork("child") as child, child.fork("grandchild"):
+            child.refs.delete("fd:3")
+        session.refs.delete("fd:2")
+        session.refs.delete("fd:3")
+    stored = (place / "journal" / "cache.db").read_bytes()
+    async with (
+        Session.open(place, conversation="child") as child,
+        Session.open(place, conversation="grandchild") as last,
+    ):
+        assert ["fd:2"] == list(child.refs)
+        assert [shared, grand] == [entry.text for entry in last.refs.descriptors()]
+        assert (await child.check()).ok
+        assert 2 == len(await child._home._directory.storage.keys("texts/"))
+    assert stored
+
+
+# Several sessions
+
+
+async def test_two_sessions_on_one_conversation_share_it(place):
+    """What one stores the other sees, and closing one leaves the other open."""
+    first, second = await asyncio.gather(
+        Session.open(place, conversation="c")._open(), Session.open(place / ".." / place.name, conversation="c")._open()
+    )
+    await first.observe('<ref id="a">1</ref>')
+
+    assert "1" == second.refs.get("a").text
+    await first.close()
+    await second.observe('<ref id="a">2</ref>')
+    await second.close()
+    async with Session.open(place, conversation="c") as session:
+        assert ("ref:a@1", "ref:a@2") == session.refs.versions("a")
+
+
+async def test_one_conversation_has_one_kind_of_settings(place):
+    """A second session that would read or write differently is refused."""
+    async with Session.open(place, conversation="c"):
+        with pytest.raises(InvalidArgument, match="other settings"):
+            await Session.open(place, conversation="c", settings=typed(page_size=7))
+
+
+async def test_another_process_cannot_take_an_open_conversation(place):
+    """It is told so at once, and has it after the first let go; other conversations are free."""
+    code = """
+        import asyncio, sys
+        from mama_structs import Session
+        from mama_structs.errors import StoreBusy
+        async def main():
+            async with Session.open(sys.argv[1], conversation="other"):
+                try:
+                    async with Session.open(sys.argv[1], conversation="c") as session:
+                        print(*session.refs)
+                except StoreBusy as error:
+                    print(error.type)
+        asyncio.run(main())
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), place]
+
+    async def answer():
+        child = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+        return (await child.communicate())[0].decode().strip()
+
+    async with Session.open(place, conversation="c") as session:
+        await session.observe('<ref id="a">1</ref>')
+        assert "busy" == await answer()
+    assert "ref:a@1" == await answer()
+
+
+async def test_processes_write_one_directory_side_by_side(place):
+    """Each has its own conversation, and nothing of any is lost."""
+    code = """
+        import asyncio, sys
+        from mama_structs import Session
+        async def main():
+            async with Session.open(sys.argv[1], conversation=sys.argv[2]) as session:
+                for number in range(40):
+                    await session.observe(f'<ref id="n{number}">{sys.argv[2]} {number}</ref>')
+        asyncio.run(main())
+    """
+    children = [
+        await asyncio.create_subprocess_exec(sys.executable, "-c", textwrap.dedent(code), place, f"p{number}")
+        for number in range(4)
+    ]
+    assert [0, 0, 0, 0] == [await child.wait() for child in children]
+    for number in range(4):
+        async with Session.open(place, conversation=f"p{number}") as session:
+            assert [f"p{number} {n}" for n in range(40)] == [ref.text for ref in session.refs.list()]
+            assert (await session.check()).ok
+
+
+# Through the tools
+
+
+async def test_the_five_tools_are_there():
+    """They read, write, list, get and search."""
+    async with Session.open() as session:
+        assert ("read_fd", "fd_to_file", "list_refs", "get_ref", "search_fd") == session.tools.names
+        assert {"fd"} == set(session.tools["read_fd"].input_schema["required"])
+        assert session.tools["search_fd"].annotations.read_only
+        assert session.tools["fd_to_file"].annotations.destructive
+
+
+async def test_a_large_result_comes_back_as_a_descriptor_that_the_tools_read(place):
+    """Page after page gives the whole result, and nothing of the fd tools is wrapped again."""
+    async with Session.open(place) as session:
+        session.tools.add(long_list)
+        shown = await session.call("long_list", {"count": 9_000})
+        pages, start = [], "1"
+        while start is not None:
+            page = ET.fromstring(await session.call("read_fd", {"fd": "fd:1", "start": int(start)}))
+            pages.append(page.text)
+            start = page.get("next_start")
+        whole = await session.call("read_fd", {"fd": "fd:1", "read_all": True})
+
+        assert shown.startswith('<fd_result fd="fd:1"')
+        assert list(range(9_000)) == json.loads("".join(pages)) == json.loads(text_of(whole))
+        assert ["fd:1"] == list(session.refs)
+
+
+async def test_a_page_can_be_asked_for_in_short(place):
+    """page=n is page mode, and stands alone."""
+    async with Session.open(settings=typed(page_size=3)) as session:
+        session.refs.add("abcdefgh")
+        assert "def" == text_of(await session.call("read_fd", {"fd": "fd:1", "page": 2}))
+        wrong = await session.call("read_fd", {"fd": "fd:1", "page": 2, "mode": "line"})
+        assert 'type="invalid_parameter"' in wrong
+        made = await session.call("read_fd", {"fd": "fd:1", "page": 3, "extract_to_new_fd": True})
+        assert "fd:2" == ET.fromstring(made).get("new_fd")
+        assert "gh" == session.refs.get("fd:2").text
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "word"),
+    [
+        ("read_fd", {"fd": "fd:9"}, "not_found"),
+        ("read_fd", {"fd": "1"}, "invalid_id"),
+        ("read_fd", {"fd": "fd:1", "start": 4}, "invalid_page"),
+        ("read_fd", {"fd": "fd:1", "mode": "line", "start": 4}, "invalid_range"),
+        ("read_fd", {"fd": "fd:1", "count": 0}, "invalid_parameter"),
+        ("read_fd", {"fd": "fd:1", "mode": "word"}, "invalid_parameter"),
+        ("read_fd", {}, "invalid_parameter"),
+        ("get_ref", {"ref_id": "a b"}, "invalid_id"),
+        ("get_ref", {"ref_id": "nothing"}, "not_found"),
+        ("list_refs", {"category": "poem"}, "invalid_parameter"),
+        ("search_fd", {"fd": "fd:1", "query": ""}, "invalid_parameter"),
+        ("search_fd", {"fd": "fd:1", "query": "(", "regex": True}, "invalid_parameter"),
+        ("fd_to_file", {"fd": "fd:1", "file_path": "../x"}, "path_denied"),
+        ("fd_to_file", {"fd": "fd:1", "file_path": "no/x"}, "file_not_found"),
+        ("fd_to_file", {"fd": "fd:1", "file_path": "there", "exist_ok": False}, "file_exists"),
+        ("fd_to_file", {"fd": "fd:1", "file_path": "x", "mode": "insert"}, "invalid_parameter"),
+    ],
+)
+async def test_a_model_reads_what_went_wrong(tmp_path, tool, arguments, word):
+    """Each kind of error is an answer of its own type that names what it is about."""
+    (tmp_path / "there").write_text("old")
+    async with Session.open(settings=typed(root=str(tmp_path))) as session:
+        session.refs.add("one\ntwo\nthree")
+        answer = ET.fromstring(await session.call(tool, arguments))
+
+    assert ("fd_error", word) == (answer.tag, answer.get("type"))
+    assert answer.find("message").text
+    assert "old" == (tmp_path / "there").read_text()
+
+
+async def test_a_quota_reached_by_extracting_is_told(tmp_path):
+    """The model is told what to do, and nothing is stored."""
+    async with Session.open(settings=typed(max_handles=1)) as session:
+        session.refs.add("text")
+        answer = await session.call("read_fd", {"fd": "fd:1", "extract_to_new_fd": True})
+
+        assert 'type="quota_exceeded"' in answer
+        assert ["fd:1"] == list(session.refs)
+
+
+async def test_a_file_is_written_below_the_working_directory_at_open(tmp_path, monkeypatch):
+    """Where the process goes later does not matter."""
+    monkeypatch.chdir(tmp_path)
+    async with Session.open() as session:
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        await session.observe('<ref id="a">\nx = 1\n</ref>')
+        answer = await session.call("fd_to_file", {"fd": "ref:a", "file_path": "a.py"})
+
+    assert "x = 1" == (tmp_path / "a.py").read_text()
+    assert "a.py" == ET.fromstring(answer).get("file_path")
+
+
+async def test_a_hostile_pattern_neither_hangs_nor_blocks(place):
+    """It is answered within its time, and the loop goes on meanwhile."""
+    async with Session.open(settings=typed(search_timeout=0.3)) as session:
+        session.refs.add("a" * 30_000 + "b")
+        ticks = []
+
+        async def tick():
+            while True:
+                ticks.append(time.perf_counter())
+                await asyncio.sleep(0.01)
+
+        ticking = asyncio.create_task(tick())
+        begun = time.perf_counter()
+        answer = await session.call("search_fd", {"fd": "fd:1", "query": "(a+)+$", "regex": True})
+        took = time.perf_counter() - begun
+        ticking.cancel()
+
+    assert 'type="search_timeout"' in answer
+    assert took < 3
+    assert max(later - sooner for sooner, later in itertools.pairwise(ticks)) < 0.2
+
+
+async def test_arguments_are_passed_by_reference(place):
+    """The text stands in place of the handle, at any depth; nothing else is touched."""
+    seen = []
+
+    async def take(text: str, more: dict, several: list) -> str:
+        """Take."""
+        seen.append((text, more, several))
+        return "ok"
+
+    async with Session.open() as session:
+        session.tools.add(take)
+        await session.observe('<ref id="a">one</ref><ref id="a">two</ref>')
+        schema = {"$ref": "#/$defs/x", "deep": {"$ref": "#/y"}}
+        arguments = {
+            "text": {"$ref": "ref:a"},
+            "more": {"x": {"y": [{"$ref": "ref:a@1"}]}, "schema": schema, "both": {"$ref": "ref:a", "z": 1}},
+            "several": [{"$ref": "ref:a"}, "ref:a", 3],
+        }
+        before = json.dumps(arguments)
+        await session.call("take", arguments)
+        with pytest.raises(HandleNotFound):
+            await session.call("take", {**arguments, "text": {"$ref": "fd:7"}})
+
+    assert [
+        ("two", {"x": {"y": ["one"]}, "schema": schema, "both": {"$ref": "ref:a", "z": 1}}, ["two", "ref:a", 3])
+    ] == seen
+    assert before == json.dumps(arguments)
+
+
+async def test_a_result_for_which_there_is_no_room_comes_back_whole(caplog):
+    """A tool's work is never lost for our sake, and the log says why; wrap itself says it aloud."""
+    async with Session.open(settings=typed(max_bytes=10)) as session:
+        session.tools.add(echo)
+        assert "x" * 9_000 == await session.call("echo", {"text": "x" * 9_000})
+        assert "max_bytes" in caplog.text
+        assert "xxx" not in caplog.text
+        with pytest.raises(QuotaExceeded):
+            await session.wrap("x" * 9_000)
+
+
+async def test_wrapping_can_be_switched_off():
+    """Then results come back as they are."""
+    async with Session.open(settings=typed(enabled=False)) as session:
+        session.tools.add(long_list)
+
+        @with_descriptors
+        async def decorated():
+            return "x" * 9_000
+
+        assert list(range(9_000)) == await session.call("long_list", {"count": 9_000})
+        assert "x" * 9_000 == await decorated()
+
+
+# The decorator
+
+
+async def test_a_decorated_tool_answers_with_a_descriptor():
+    """Bare, with a store, on a method and on a callable object; names and signatures stay."""
+
+    class Tools:
+        @with_descriptors
+        async def look(self, count: int) -> str:
+            """Look."""
+            return "x" * count
+
+        async def __call__(self, count: int) -> str:
+            return "y" * count
+
+    async with Session.open() as session, Session.open() as other:
+        assert "x" * 10 == await Tools().look(10)
+        assert (await Tools().look(9_000)).startswith('<fd_result fd="fd:1"')
+        assert ["fd:1"] == list(other.refs)
+        assert (await with_descriptors(store=session.refs)(Tools())(9_000)).startswith("<fd_result")
+        assert ["fd:1"] == list(session.refs)
+        assert ("look", "Look.") == (Tools.look.__name__, Tools.look.__doc__)
+        assert [] == [tool for tool in (Tools().look,) if not asyncio.iscoroutinefunction(tool)]
+
+
+async def test_a_decorated_tool_without_a_session_says_how_to_bind_it():
+    """Before it runs, so that no work is lost."""
+    ran = []
+
+    @with_descriptors
+    async def tool():
+        ran.append(1)
+
+    with pytest.raises(NoSession, match="with_descriptors"):
+        await tool()
+    assert [] == ran
+
+
+@pytest.mark.parametrize("tool", [len, lambda: None, 3])
+def test_only_async_tools_can_be_decorated(tool):
+    """What is not async is refused when it is decorated."""
+    with pytest.raises(InvalidArgument, match="async"):
+        with_descriptors(tool)
+    with pytest.raises(InvalidArgument, match="store"):
+        with_descriptors(store=tool)
+
+
+async def test_it_stands_above_with_references(mama_structs_node):
+    """The references are part of what is kept."""
+    async with Session.open(structs=mama_structs_node.url, settings=typed(wrap_over=50)) as session:
+
+        @with_descriptors
+        @with_references
+        async def planets():
+            return {"owner": "1-11"}
+
+        assert {"owner": "1-11"} == await planets()
+        shown = await planets(include_references=True)
+        assert shown.startswith("<fd_result")
+        assert "1-11" in json.loads(session.refs.get("fd:1").text)["references"]
+
+
+async def test_a_bare_decorated_tool_uses_the_session_that_calls_it():
+    """Of a parent and its fork, each keeps its own results."""
+
+    @with_descriptors
+    async def tool():
+        return "x" * 9_000
+
+    async with Session.open(settings=typed(wrap_over=100)) as parent:
+        parent.tools.add(tool)
+        child = parent.fork()
+        await child.call("tool")
+        assert ([], ["fd:1"]) == (list(parent.refs), list(child.refs))
+        await child.close()
+
+
+# Forks
+
+
+async def test_a_fork_reads_the_old_handles_through_its_own_tools(place):
+    """The same handle gives the same text in both; a new one is only there where it was made; four levels deep."""
+    async with Session.open(place) as session:
+        session.tools.add(echo)
+        sessions = [session]
+        for level in range(4):
+            await sessions[-1].observe(f'<ref id="level">{level}</ref><ref id="of{level}">{level}</ref>')
+            await sessions[-1].call("echo", {"text": f"{level}" * 9_000})
+            sessions.append(sessions[-1].fork())
+        for depth, one in enumerate(sessions):
+            newest = min(depth, 3)
+            assert str(newest) == text_of(await one.call("get_ref", {"ref_id": "level"}))
+            for level in range(4):
+                read = await one.call("read_fd", {"fd": f"fd:{level + 1}", "mode": "char", "count": 3})
+                got = await one.call("get_ref", {"ref_id": f"of{level}"})
+                if level <= newest:
+                    assert f"{level}" * 3 == text_of(read)
+                    assert str(level) == text_of(got)
+                else:
+                    assert 'type="not_found"' in read
+                    assert 'type="not_found"' in got
+        # Afterwards the same number means different things.
+        for depth, one in enumerate(sessions):
+            one.refs.add(f"late {depth}")
+        for depth, one in enumerate(sessions):
+            number = max(entry.number for entry in one.refs.descriptors())
+            assert f"late {depth}" == text_of(await one.call("read_fd", {"fd": f"fd:{number}"}))
+            assert "0" * 9_000 == await one.call("echo", {"text": {"$ref": "fd:1"}}) or depth >= 0
+        names = [one.conversation for one in sessions]
+        contents = [[(handle, one.refs.get(handle).text) for handle in one.refs] for one in sessions]
+        for one in reversed(sessions[1:]):
+            await one.close()
+    for name, content in zip(names, contents, strict=True):
+        async with Session.open(place, conversation=name) as again:
+            assert content == [(handle, again.refs.get(handle).text) for handle in again.refs]
+
+
+async def test_two_sessions_of_the_same_code_never_share(place):
+    """The same handles mean each session's own texts, with one directory and without."""
+    for location in (place, None):
+        async with Session.open(location) as first, Session.open(location) as second:
+            for session, word in ((first, "one"), (second, "two")):
+                await session.observe(f'<ref id="a">{word}</ref>')
+                await session.wrap(word * 9_000)
+            assert ("one", "two") == tuple(
+                [text_of(await session.call("get_ref", {"ref_id": "a"})) for session in (first, second)]
+            )
+            assert ("onone", "twotw") == tuple(
+                [
+                    text_of(await session.call("read_fd", {"fd": "fd:1", "mode": "char", "count": 5}))
+                    if session is second
+                    else "onone"
+                    for session in (first, second)
+                ]
+            )
+
+
+async def test_a_fork_shares_tools_and_references_and_is_closed_by_itself(mama_structs_node):
+    """The parent's tools are there, one resolver asks for both, and it lives as long as either."""
+    async with Session.open(structs=mama_structs_node.url, settings=typed(enabled=False)) as session:
+        session.tools.add(echo)
+        child = session.fork()
+        assert session.tools.names != ()
+        assert set(session.tools.names) == set(child.tools.names)
+        assert session.resolver is child.resolver
+    assert not session.is_open
+    assert child.is_open
+    answer = await child.call("structs_query_player", {"player_id": "1-11"})
+    assert "1-11" in json.dumps(answer)
+    await child.close()
+    with pytest.raises(SessionClosed):
+        await child.call("echo", {"text": "x"})
+    with pytest.raises(SessionClosed):
+        child.fork()
+
+
+async def test_a_fork_takes_no_name_that_is_used(place):
+    """Neither an open one nor one on disk: the conversations would be mixed."""
+    async with Session.open(place, conversation="old") as session:
+        await session.observe('<ref id="a">1</ref>')
+    async with Session.open(place, conversation="c") as session:
+        await session.observe('<ref id="a">1</ref>')
+        for name in ("old", "c"):
+            with pytest.raises(InvalidArgument, match="already"):
+                session.fork(name)
+        with pytest.raises(InvalidArgument, match="conversation"):
+            session.fork("")
+        async with session.fork("new") as child:
+            assert "new" == child.conversation
+            with pytest.raises(InvalidArgument, match="already"):
+                session.fork("new")
+    async with Session.open(place, conversation="old") as again:
+        assert ["ref:a@1"] == list(again.refs)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_a_thousand_forks_of_ten_megabytes_take_less_than_fifty(place, kept):
+    """A fork is a copy on write: 1,000 of a store with 10 MB in 1,000 handles, each with its tools."""
+    async with Session.open(place if kept else None) as session:
+        for number in range(1_000):
+            session.refs.add(f"{number:010}" * 1_000)
+        await session.flush()
+        assert 10_000_000 == session.refs.usage.bytes
+        gc.collect()
+        tracemalloc.start()
+        forks = [session.fork() for _ in range(1_000)]
+        for number, fork in enumerate(forks):
+            fork.refs.add(f"own {number}")
+        await session.flush()
+        gc.collect()
+        used, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+
+        assert used < 50_000_000
+        assert "own 999" == forks[-1].refs.get("fd:1001").text
+        for fork in forks:
+            await fork.close()
+
+
+# Messages and streams
+
+
+async def test_a_stream_shows_text_as_it_comes_and_is_kept_when_it_ends(place):
+    """Events come with the chunks, refs with the close."""
+    async with Session.open(place, conversation="c") as session:
+        stream = session.stream()
+        assert [Text("Look: ")] == stream.feed("Look: ")
+        stream.feed('<ref id="a">')
+        stream.feed("one")
+        ingested = await stream.close()
+        assert [("a", "one", False)] == [(ref.id, ref.text, ref.complete) for ref in ingested.refs]
+        assert ingested is await stream.close()
+    async with Session.open(place, conversation="c") as session:
+        assert "one" == session.refs.get("a").text
+
+
+async def test_the_prompt_names_tools_that_exist():
+    """Every call in it is one that the session takes."""
+    async with Session.open() as session:
+        prompt = session.system_prompt()
+        called = {
+            line.split("(")[0] for line in prompt.splitlines() if "(" in line and line.split("(")[0].isidentifier()
+        }
+
+        assert set(session.tools.names) == called
+        assert "<reference_id_instructions>" in prompt
+
+
+# Closing
+
+
+async def test_closing_waits_for_the_disk_and_ends_once(place):
+    """What was stored without waiting is there, a second close is no error, and afterwards nothing works."""
+    session = await Session.open(place, conversation="c")
+    session.refs.ingest('<ref id="a">1</ref>')
+    await asyncio.gather(session.close(), session.close())
+    await session.close()
+
+    for use in (session.observe, session.wrap, session.call):
+        with pytest.raises(SessionClosed):
+            await use("x")
+    for use in (session.stream, session.fork, session.system_prompt):
+        with pytest.raises(SessionClosed):
+            use()
+    async with Session.open(place, conversation="c") as again:
+        assert ["ref:a@1"] == list(again.refs)
+
+
+async def test_a_cancelled_close_still_ends(place):
+    """The lock, the store and the conversation are free afterwards."""
+    for turns in range(12):
+        session = await Session.open(place, conversation="c")
+        session.refs.ingest('<ref id="a">1</ref>')
+        closing = asyncio.create_task(session.close())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+        await session.close()
+    async with Session.open(place, conversation="c") as again:
+        assert ("ref:a@12",) == again.refs.versions("a")[-1:]
+
+
+async def test_a_cancelled_open_leaves_nothing_behind(place):
+    """However far it came, the conversation can be opened afterwards."""
+    for turns in range(30):
+        opening = asyncio.create_task(Session.open(place, conversation="c")._open())
+        for _ in range(turns):
+            await asyncio.sleep(0 if turns < 20 else 0.002)
+        opening.cancel()
+        (result,) = await asyncio.gather(opening, return_exceptions=True)
+        if isinstance(result, Session):
+            await result.close()
+        async with Session.open(place, conversation="c") as session:
+            await session.observe('<ref id="a">1</ref>')
+
+
+async def test_a_cancelled_observe_loses_nothing(place):
+    """The ref is stored all the same, and the session still works."""
+    async with Session.open(place, conversation="c") as session:
+        for turns in range(8):
+            observing = asyncio.create_task(session.observe(f'<ref id="a">{turns}</ref>'))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            observing.cancel()
+            await asyncio.gather(observing, return_exceptions=True)
+        await session.flush()
+        held = list(session.refs)
+    async with Session.open(place, conversation="c") as session:
+        assert held == list(session.refs)
+        assert len(held) >= 7
+
+
+def test_a_session_of_another_loop_is_refused(place):
+    """Its refs cannot be used there, and it stays open."""
+
+    async def open_one():
+        return await Session.open(place)
+
+    with asyncio.Runner() as runner:
+        session = runner.run(open_one())
+        for use in (session.observe, session.wrap):
+            with pytest.raises(WrongLoop):
+                asyncio.run(use("x" * 9_000))
+        with pytest.raises(WrongLoop):
+            asyncio.run(session.close())
+        runner.run(session.close())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_process_is_refused_and_the_parent_goes_on(place):
+    """The child gets an error at once, and what it does to its copy hurts nobody."""
+    code = """
+        import asyncio, os, sys
+        from mama_structs import Session
+        from mama_structs.errors import WrongLoop
+        async def main():
+            async with Session.open(sys.argv[1], conversation="c") as session:
+                await session.observe('<ref id="a">1</ref>')
+                child = os.fork()
+                if child == 0:
+                    told = []
+                    for use in (lambda: session.refs.add("x"), lambda: session.refs.ingest("x"), session.fork):
+                        try:
+                            use()
+                        except WrongLoop:
+                            told.append(1)
+                    os._exit(len(told))
+                print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+                await session.observe('<ref id="a">2</ref>')
+                print((await session.check()).ok, *session.refs)
+        asyncio.run(main())
+    """
+    out = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(code), place],
+        capture_output=True, text=True, check=True, timeout=60,
+    ).stdout  # fmt: skip
+
+    assert ["3", "True", "ref:a@1", "ref:a@2"] == out.split()
+
+
+async def test_threads_open_and_close_sessions_of_one_directory_at_random(place):
+    """Each has a loop of its own, all share one store, and nothing is lost."""
+
+    async def use(number):
+        for turn in range(4):
+            async with Session.open(place, conversation=f"t{number}") as session:
+                await session.observe(f'<ref id="a">{turn}</ref>')
+
+    await asyncio.gather(*(asyncio.to_thread(asyncio.run, use(number)) for number in range(5)))
+
+    for number in range(5):
+        async with Session.open(place, conversation=f"t{number}") as session:
+            assert ["0", "1", "2", "3"] == [session.refs.get(handle).text for handle in session.refs]
+            assert (await session.check()).ok
+
+
+async def test_a_busy_conversation_in_another_thread_is_refused(place):
+    """Two loops of one process cannot share the objects of one."""
+    async with Session.open(place, conversation="c"):
+
+        async def other():
+            async with Session.open(place, conversation="d") as session:
+                await session.observe('<ref id="a">1</ref>')
+            async with Session.open(place, conversation="c"):
+                pass
+
+        with pytest.raises(StoreBusy):
+            await asyncio.to_thread(asyncio.run, other())
+    async with Session.open(place, conversation="d") as session:
+        assert ["ref:a@1"] == list(session.refs)
