@@ -1,5 +1,6 @@
 """What the pages say holds: every block runs, every link leads somewhere, every public name is in the reference."""
 
+import ast
 import enum
 import functools
 import importlib
@@ -14,13 +15,15 @@ import attrs
 import pytest
 
 import mama_structs
-from mama_structs import errors, structs, testing
+from mama_structs import Session, descriptors, errors, structs, testing
+from mama_structs.descriptors import events
 
 DEMO = "python3 -m venv .venv && .venv/bin/pip install . && .venv/bin/mama-structs demo"
 TESTS = "python3 -m venv .venv-test && .venv-test/bin/pip install nox && .venv-test/bin/nox"
 
 PUBLIC_MODULES = (
     "mama_structs",
+    "mama_structs.descriptors",
     "mama_structs.structs",
     "mama_structs.testing",
     "mama_structs.testing.strategies",
@@ -44,7 +47,8 @@ def test_there_are_blocks_to_run(docs):
 
     assert counts["README.md"] >= 1
     assert counts["tutorial-references.md"] >= 8
-    assert sum(counts.values()) >= 50
+    assert counts["tutorial-refs.md"] >= 12
+    assert sum(counts.values()) >= 100
 
 
 def test_tests_shown_to_the_reader_pass(docs, page, tmp_path):
@@ -125,6 +129,10 @@ def _reference_names(path):
     return frozenset(name for span in spans for name in re.findall(r"[A-Za-z_]\w*", span))
 
 
+def _home_of(name):
+    return next(module for module in (mama_structs, descriptors, testing) if name in module.__all__)
+
+
 @pytest.mark.parametrize("module", PUBLIC_MODULES)
 def test_public_names_are_in_the_reference(docs, module):
     """Every public name loads and is in the reference."""
@@ -146,14 +154,19 @@ def test_errors_are_in_the_reference(docs):
 
 @pytest.mark.parametrize(
     "documented",
-    ["ReferenceOptions", "ReferenceSettings", "IdScheme", "Source", "StructsClient", "ResolverStats"],
+    [
+        *("ReferenceOptions", "ReferenceSettings", "IdScheme", "Source", "StructsClient", "ResolverStats"),
+        *("DescriptorSettings", "Settings", "RefStore", "with_descriptors"),
+        *("Ingested", "Diagnostic", "Excerpt", "Preview", "SearchResult", "Match", "FileResult", "Usage", "Suggestion"),
+        *("Ref", "Descriptor"),
+    ],
 )
 def test_every_parameter_is_in_the_reference(docs, documented):
     """The section of a class names each of its parameters."""
     text = (docs.root / "docs" / "reference.md").read_text(encoding="utf-8")
     section = re.search(rf"^### {documented}$(.*?)^##", text, re.MULTILINE | re.DOTALL)
     assert section, f"the reference has no section {documented}"
-    parameters = inspect.signature(getattr(mama_structs, documented)).parameters
+    parameters = inspect.signature(getattr(_home_of(documented), documented)).parameters
 
     assert [] == [
         name for name in parameters if not name.startswith("_") and not re.search(rf"`[^`]*\b{name}\b", section[1])
@@ -166,6 +179,7 @@ def test_every_parameter_is_in_the_reference(docs, documented):
         *("Session", "Resolver", "References", "Found", "ReferenceOptions", "IdScheme", "Source"),
         *("Tool", "ToolSet", "StructsClient", "StructsSource", "EntityId"),
         *("FakeNode", "FakeSource", "FakeClock", "Fault", "Faults", "World"),
+        *("RefStore", "RefParser", "RefStream", "Ref", "Descriptor"),
     ],
 )
 def test_every_member_is_in_the_reference(docs, documented):
@@ -174,7 +188,7 @@ def test_every_member_is_in_the_reference(docs, documented):
     section = re.search(rf"^### {documented}$(.*?)^##", text, re.MULTILINE | re.DOTALL)
     assert section, f"the reference has no section {documented}"
     named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", section[1]))))
-    home = mama_structs if documented in mama_structs.__all__ else testing
+    home = _home_of(documented)
     members = {
         name
         for parent in getattr(home, documented).__mro__
@@ -185,6 +199,52 @@ def test_every_member_is_in_the_reference(docs, documented):
 
     assert members
     assert set() == members - named
+
+
+def _section(docs, heading):
+    text = (docs.root / "docs" / "reference.md").read_text(encoding="utf-8")
+    section = re.search(rf"^### {heading}$(.*?)^##", text, re.MULTILINE | re.DOTALL)
+    assert section, f"the reference has no section {heading}"
+    return section[1]
+
+
+def test_events_are_in_the_reference_with_their_signatures(docs):
+    """Each event's row says how it is made."""
+    rows = dict(re.findall(r"^\| `(\w+)\((.*?)\)`", _section(docs, "Events"), re.MULTILINE))
+    known = {
+        name: ", ".join(str(one.replace(annotation=one.empty)) for one in inspect.signature(kind).parameters.values())
+        for name, kind in vars(events).items()
+        if attrs.has(kind)
+    }
+
+    assert "id, attributes, position=0" == known["RefStart"]
+    assert known == {name: parameters.replace("*, ", "") for name, parameters in rows.items()}
+
+
+@pytest.mark.parametrize("documented", ["ReferenceSettings", "DescriptorSettings"])
+def test_defaults_of_settings_are_as_the_reference_says(docs, documented):
+    """Each setting has a row, with its default."""
+    rows = re.findall(r"^\| `(\w+)` \| `?(.*?)`? \|", _section(docs, documented), re.MULTILINE)
+    said = {name: ast.literal_eval(default) for name, default in rows}
+
+    assert {field.name: field.default for field in attrs.fields(getattr(mama_structs, documented))} == said
+
+
+async def test_tools_for_refs_are_in_the_reference_with_their_arguments(docs):
+    """The row of each of the five tools names its arguments, in order, with their defaults."""
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", _section(docs, "Tools for models"), re.MULTILINE)
+    known = {}
+    async with Session.open() as session:
+        for name, tool in session.tools.items():
+            properties = tool.input_schema["properties"]
+            known[name] = [
+                parameter
+                if "default" not in properties[parameter]
+                else f"{parameter}={properties[parameter]['default']!r}"
+                for parameter in tool.signature.parameters
+            ]
+
+    assert known == {name: re.findall(r"`(.*?)`", arguments.replace('"', "'")) for name, arguments in rows}
 
 
 def test_models_are_in_the_reference_with_their_attributes(docs):
@@ -213,13 +273,14 @@ def test_models_are_in_the_reference_with_their_attributes(docs):
 
 
 def test_the_tree_of_errors_is_as_the_reference_says(docs):
-    """Each error's row names a base class that it has, and attributes that it documents."""
+    """Each error's row names a base class that it has, its type's word, and attributes that it documents."""
     text = (docs.root / "docs" / "reference.md").read_text(encoding="utf-8").partition("## Errors")[2]
-    rows = re.findall(r"^\| `(\w+)` \| (?:`(\w+)`)? ?\| .* \| (.*?) ?\|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \| (?:`(\w+)`)? ?\| `(\w+)` \| .* \| (.*?) ?\|$", text, re.MULTILINE)
 
-    assert set(ERRORS) == {name for name, _, _ in rows}
-    for name, base, data in rows:
+    assert set(ERRORS) == {name for name, *_ in rows}
+    for name, base, word, data in rows:
         error = getattr(errors, name)
+        assert word == error.type, name
         assert not base or base in {parent.__name__ for parent in error.__mro__[1:]}, name
         parameters = inspect.signature(error).parameters.keys() - {"message", "text", "hint"}
         assert (
