@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from mama_structs._lazy import attach
 
 if TYPE_CHECKING:
+    from mama_structs.composition import CheckReport as CheckReport
+    from mama_structs.composition import SessionStream as SessionStream
     from mama_structs.descriptors.decorator import with_descriptors as with_descriptors
     from mama_structs.descriptors.entries import Descriptor as Descriptor
     from mama_structs.descriptors.entries import Ref as Ref
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from mama_structs.settings import DescriptorSettings as DescriptorSettings
     from mama_structs.settings import ReferenceSettings as ReferenceSettings
     from mama_structs.settings import Settings as Settings
+    from mama_structs.storage.inspection import Finding as Finding
     from mama_structs.structs.client import StructsClient as StructsClient
     from mama_structs.structs.ids import EntityId as EntityId
     from mama_structs.structs.ids import EntityType as EntityType
@@ -35,10 +38,12 @@ if TYPE_CHECKING:
     from mama_structs.tools.toolset import ToolSet as ToolSet
 
 _SOURCES = {
+    "CheckReport": "mama_structs.composition",
     "Descriptor": "mama_structs.descriptors.entries",
     "DescriptorSettings": "mama_structs.settings",
     "EntityId": "mama_structs.structs.ids",
     "EntityType": "mama_structs.structs.ids",
+    "Finding": "mama_structs.storage.inspection",
     "Found": "mama_structs.references.detection",
     "IdScheme": "mama_structs.references.schemes",
     "Ingested": "mama_structs.descriptors.ingesting",
@@ -52,6 +57,7 @@ _SOURCES = {
     "Resolver": "mama_structs.references.resolver",
     "ResolverStats": "mama_structs.references.stats",
     "Session": "mama_structs.session",
+    "SessionStream": "mama_structs.composition",
     "Settings": "mama_structs.settings",
     "Source": "mama_structs.references.schemes",
     "StructsClient": "mama_structs.structs.client",
@@ -64,10 +70,12 @@ _SOURCES = {
 }
 
 __all__ = [
+    "CheckReport",
     "Descriptor",
     "DescriptorSettings",
     "EntityId",
     "EntityType",
+    "Finding",
     "Found",
     "IdScheme",
     "Ingested",
@@ -81,6 +89,7 @@ __all__ = [
     "Resolver",
     "ResolverStats",
     "Session",
+    "SessionStream",
     "Settings",
     "Source",
     "StructsClient",

@@ -7,7 +7,7 @@ import os
 import threading
 import uuid
 import weakref
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -37,7 +37,7 @@ _HANDLES: Final = ("fd:", "ref:")
 _MAX_DEPTH: Final = 100
 
 
-def with_contents(arguments: Mapping[str, Any], refs: RefStore) -> dict[str, Any]:
+def with_contents(arguments: Mapping[str, Any], refs: RefStore, *, handles: Collection[str] = ()) -> Mapping[str, Any]:
     """
     Return a tool's arguments with the text in place of every ``{"$ref": "ref:x"}``.
 
@@ -46,6 +46,7 @@ def with_contents(arguments: Mapping[str, Any], refs: RefStore) -> dict[str, Any
     Args:
         arguments: As the model gave them; they are not changed.
         refs: Where the texts are.
+        handles: Names of arguments that are handles themselves, and get the handle in place of the text.
 
     Raises:
         HandleNotFound: Nothing has one of the handles.
@@ -54,15 +55,23 @@ def with_contents(arguments: Mapping[str, Any], refs: RefStore) -> dict[str, Any
     """
     if not isinstance(arguments, Mapping):
         return arguments
-    return {name: _with_content(value, refs, _MAX_DEPTH) for name, value in arguments.items()}
+    return {
+        name: (_handle_in(value) or value) if name in handles else _with_content(value, refs, _MAX_DEPTH)
+        for name, value in arguments.items()
+    }
+
+
+def _handle_in(value: Any) -> str | None:
+    """Return the handle of ``{"$ref": "ref:x"}``, None for everything else."""
+    handle = value.get(_REF) if isinstance(value, Mapping) and len(value) == 1 else None
+    return handle if isinstance(handle, str) and handle.startswith(_HANDLES) else None
 
 
 def _with_content(value: Any, refs: RefStore, depth: int) -> Any:
     if depth == 0:
         return value
     if isinstance(value, Mapping):
-        handle = value.get(_REF) if len(value) == 1 else None
-        if isinstance(handle, str) and handle.startswith(_HANDLES):
+        if handle := _handle_in(value):
             return refs.get(handle).text
         return {key: _with_content(item, refs, depth - 1) for key, item in value.items()}
     if isinstance(value, list):
@@ -92,7 +101,8 @@ class SessionStream:
         Take the next part and return what is known by now; see `RefStream.feed`.
 
         Raises:
-            InvalidArgument: It is no chunk of an answer, or the stream was closed.
+            InvalidArgument: It is no chunk of an answer.
+            SessionClosed: The stream was closed.
 
         """
         return self._stream.feed(chunk)
@@ -229,6 +239,8 @@ class Home:
         self.loop = loop
         self.users = 0
         self._directory = directory
+        # Conversations without a directory; those with one are known there.
+        self._names: set[str] = set()
 
     @classmethod
     async def open(cls, path: Path | None, *, resolver: Resolver, loop: LoopBound) -> Home:
@@ -269,6 +281,7 @@ class Home:
         name = _fresh() if conversation is None else conversation
         directory = self._directory
         if directory is None or directory.storage is None or directory.locks is None:
+            self._names.add(name)
             return Place(name, RefStore(settings=settings))
         async with directory.gate():
             place = directory.places.get(name)
@@ -304,10 +317,13 @@ class Home:
         """
         name = _fresh() if conversation is None else check_conversation(conversation)
         directory = self._directory
-        if directory is None or directory.storage is None or directory.locks is None or place.journal is None:
-            return Place(name, place.refs.fork())
         known = f"there is a conversation {name!r:.80} already"
         hint = "come back to it with Session.open(..., conversation=...), or choose another name"
+        if directory is None or directory.storage is None or directory.locks is None or place.journal is None:
+            if name in self._names:
+                raise InvalidArgument(known, hint="choose another name")
+            self._names.add(name)
+            return Place(name, place.refs.fork())
         if name in directory.places:
             raise InvalidArgument(known, hint=hint)
         _claim(directory.locks, name)

@@ -424,7 +424,7 @@ class NoSession(MamaStructsError, RuntimeError):
 
 
 class SessionClosed(MamaStructsError, RuntimeError):
-    """The session, resolver or client was closed before this call."""
+    """The session, resolver, client, stream or parser was closed before this call."""
 
     type: ClassVar[str] = "closed"
 

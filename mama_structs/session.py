@@ -23,7 +23,7 @@ from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import EntitySource, check_sources
 from mama_structs.settings import Settings
 from mama_structs.tools import Tool, ToolAnnotations, ToolSet
-from mama_structs.tools.refs import ref_tools
+from mama_structs.tools.refs import HANDLES, ref_tools
 
 
 @runtime_checkable
@@ -108,7 +108,9 @@ class Session:
 
     def __repr__(self) -> str:
         where = f" at {os.fspath(self.location)!r}" if self.location else ""
-        return f"<Session{where}, {len(self.tools)} tools, {len(self.refs)} refs{', closed' if self._closed else ''}>"
+        return (
+            f"<Session{where}, {len(self.tools)} tools, {len(self.refs)} handles{', closed' if self._closed else ''}>"
+        )
 
     @property
     def location(self) -> Path | None:
@@ -160,7 +162,8 @@ class Session:
         """
         self._check()
         tool = self.tools[tool_name]
-        given = with_contents(arguments or {}, self.refs)
+        handles = () if tool.wrapped else HANDLES
+        given = with_contents(arguments or {}, self.refs, handles=handles)
         with binding.using(self):
             result = await self.tools.call(tool_name, given)
         if not tool.wrapped or not self.settings.descriptors.enabled:
@@ -191,7 +194,7 @@ class Session:
 
     def stream(self) -> SessionStream:
         """Return a stream for an answer that comes in parts: ``feed(chunk)``, then ``await close()``."""
-        self._check()
+        self._check_here()
         return SessionStream(self.refs.stream(), self.flush)
 
     async def wrap(self, result: Any, *, source: str = "tool_result") -> Any:
@@ -222,7 +225,7 @@ class Session:
             handles: Whether to list the refs and descriptors that there are.
 
         """
-        self._check()
+        self._check_here()
         return self.refs.prompt(handles=handles)
 
     def fork(self, conversation: str | None = None) -> Session:
@@ -240,7 +243,7 @@ class Session:
             StoreBusy: Another process has it open.
 
         """
-        self._check()
+        self._check_here()
         place = self._home.fork(self._place, conversation)
         own = {tool.name for tool in ref_tools(place.refs)}
         tools = [tool for name, tool in self.tools.items() if name not in own]
@@ -300,6 +303,12 @@ class Session:
     def __del__(self) -> None:
         if not getattr(self, "_closed", True) and not self._home.loop.is_elsewhere:
             warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
+
+    def _check_here(self) -> None:
+        """Check what needs no running loop, only the thread of the session's own."""
+        if self._closed:
+            raise SessionClosed("the session is closed", hint="open another one")
+        self._home.loop.check_thread()
 
     def _check(self) -> None:
         if self._closed:

@@ -107,7 +107,7 @@ class TestOpening:
             del session
             gc.collect()
 
-        assert ["<Session, 5 tools, 0 refs> was never closed"] == [str(warning.message) for warning in caught]
+        assert ["<Session, 5 tools, 0 handles> was never closed"] == [str(warning.message) for warning in caught]
 
 
 class TestTools:

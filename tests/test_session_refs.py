@@ -458,6 +458,26 @@ async def test_arguments_are_passed_by_reference(place):
     assert before == json.dumps(arguments)
 
 
+async def test_a_handle_in_place_of_a_handle_is_that_handle():
+    """The tools that read handles take the reference for what it names, and not for its text."""
+    async with Session.open() as session:
+        await session.observe('<ref id="a">one</ref>')
+        assert "one" == text_of(await session.call("read_fd", {"fd": {"$ref": "ref:a"}}))
+        assert "one" == text_of(await session.call("get_ref", {"ref_id": {"$ref": "ref:a"}}))
+        found = await session.call("search_fd", {"fd": "ref:a", "query": {"$ref": "ref:a"}})
+        assert 'count="1"' in found
+
+
+async def test_a_descriptor_is_no_ref():
+    """get_ref says which tool reads it."""
+    async with Session.open() as session:
+        session.refs.add("x")
+        answer = await session.call("get_ref", {"ref_id": "fd:1"})
+
+    assert 'type="invalid_id"' in answer
+    assert "read_fd" in answer
+
+
 async def test_a_result_for_which_there_is_no_room_comes_back_whole(caplog):
     """A tool's work is never lost for our sake, and the log says why; wrap itself says it aloud."""
     async with Session.open(settings=typed(max_bytes=10)) as session:
@@ -696,6 +716,21 @@ async def test_a_stream_shows_text_as_it_comes_and_is_kept_when_it_ends(place):
         assert ingested is await stream.close()
     async with Session.open(place, conversation="c") as session:
         assert "one" == session.refs.get("a").text
+
+
+def test_what_needs_no_disk_needs_no_running_loop(place):
+    """A prompt, a stream or a fork can be made between two runs of the session's loop."""
+
+    async def opened():
+        return await Session.open(place, conversation="c")
+
+    with asyncio.Runner() as runner:
+        session = runner.run(opened())
+        assert "read_fd" in session.system_prompt()
+        assert session.stream().feed("x")
+        child = session.fork()
+        runner.run(child.close())
+        runner.run(session.close())
 
 
 async def test_the_prompt_names_tools_that_exist():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from mama_structs._lazy import attach
 
 if TYPE_CHECKING:
+    from mama_structs.descriptors.content import Content as Content
     from mama_structs.descriptors.decorator import with_descriptors as with_descriptors
     from mama_structs.descriptors.entries import Descriptor as Descriptor
     from mama_structs.descriptors.entries import Ref as Ref
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from mama_structs.descriptors.ingesting import Ingested as Ingested
     from mama_structs.descriptors.ingesting import RefStream as RefStream
     from mama_structs.descriptors.parser import RefParser as RefParser
-    from mama_structs.descriptors.preview import Preview as Preview
     from mama_structs.descriptors.reading import Excerpt as Excerpt
+    from mama_structs.descriptors.search import ContextLine as ContextLine
     from mama_structs.descriptors.search import Match as Match
     from mama_structs.descriptors.search import SearchResult as SearchResult
     from mama_structs.descriptors.shelf import Usage as Usage
@@ -32,13 +33,14 @@ if TYPE_CHECKING:
     from mama_structs.descriptors.suggest import Suggestion as Suggestion
 
 _SOURCES = {
+    "Content": "mama_structs.descriptors.content",
+    "ContextLine": "mama_structs.descriptors.search",
     "Descriptor": "mama_structs.descriptors.entries",
     "Diagnostic": "mama_structs.descriptors.events",
     "Excerpt": "mama_structs.descriptors.reading",
     "FileResult": "mama_structs.descriptors.export",
     "Ingested": "mama_structs.descriptors.ingesting",
     "Match": "mama_structs.descriptors.search",
-    "Preview": "mama_structs.descriptors.preview",
     "Ref": "mama_structs.descriptors.entries",
     "RefEnd": "mama_structs.descriptors.events",
     "RefParser": "mama_structs.descriptors.parser",
@@ -54,13 +56,14 @@ _SOURCES = {
 }
 
 __all__ = [
+    "Content",
+    "ContextLine",
     "Descriptor",
     "Diagnostic",
     "Excerpt",
     "FileResult",
     "Ingested",
     "Match",
-    "Preview",
     "Ref",
     "RefEnd",
     "RefParser",

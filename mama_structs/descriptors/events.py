@@ -22,8 +22,7 @@ DiagnosticKind = Literal[
     "quota_exceeded",
 ]
 
-# Kinds that only say what was done, where all others say that something was not done as it was meant.
-NOTES: Final = frozenset({"nested", "new_version"})
+_NOTES: Final = frozenset({"nested", "new_version"})
 
 
 @attrs.frozen
@@ -101,6 +100,11 @@ class Diagnostic:
     id: str | None
     position: int
     message: str
+
+    @property
+    def is_note(self) -> bool:
+        """Whether it only says what was done: a nested ref, a new version."""
+        return self.kind in _NOTES
 
 
 Event = Text | RefStart | RefText | RefEnd | Diagnostic

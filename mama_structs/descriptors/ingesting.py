@@ -10,7 +10,7 @@ from mama_structs.descriptors.collect import Collected, Collector
 from mama_structs.descriptors.entries import Ref
 from mama_structs.descriptors.events import Diagnostic, Event
 from mama_structs.descriptors.messages import DeltaReader
-from mama_structs.errors import InvalidArgument
+from mama_structs.errors import SessionClosed
 
 
 @attrs.frozen(kw_only=True)
@@ -62,11 +62,12 @@ class RefStream:
             chunk: Text, or a stream event of the ``anthropic`` or ``openai`` packages (objects or dicts).
 
         Raises:
-            InvalidArgument: It is nothing of the kind, or the stream was closed.
+            InvalidArgument: It is nothing of the kind.
+            SessionClosed: The stream was closed.
 
         """
         if self._result is not None:
-            raise InvalidArgument("the stream was closed", hint="take another one for the next answer: stream()")
+            raise SessionClosed("the stream was closed", hint="take another one for the next answer: stream()")
         delta = self._deltas.read(chunk)
         if delta is None:
             return []

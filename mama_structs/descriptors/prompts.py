@@ -18,7 +18,7 @@ def parse(text): ...
 </ref>
 
 - The id is {ID_RULE}. Choose one that says what the part is, and put it in quotes.
-- The part can be used as ref:parser as soon as the tag is closed, in the same turn too. The tags are not part of it.
+- The part can be used as ref:parser by every call that follows, in the same turn too. The tags are not part of it.
 - An id that you use again makes a new version: ref:parser is the newest, ref:parser@1 the first.
 - Put the tags outside of code fences; inside a fence or inline code they are plain text. A fence inside a ref is kept.
 - Inside a ref, write &lt;ref or &lt;/ref where you mean the text and no tag. Refs may stand inside refs.

@@ -22,7 +22,7 @@ def fd_content(excerpt: Excerpt) -> str:
 def fd_extraction(excerpt: Excerpt, made: Descriptor) -> str:
     """Show that a part was stored as a descriptor of its own."""
     attributes = {"fd": excerpt.handle, "new_fd": made.handle, **_place(excerpt)}
-    message = f"{made.chars:,} characters of {excerpt.handle} are kept as {made.handle}"
+    message = f"{made.handle} now holds {_count(made.chars, 'character')} of {excerpt.handle}"
     return _parts("fd_extraction", attributes, [element("message", {}, message)])
 
 
@@ -95,12 +95,13 @@ def fd_file_result(result: FileResult) -> str:
         "bytes": result.bytes_written,
         "size": result.size,
         "lines": result.lines,
-        "created": result.created,
+        "new_file": result.created,
         "insert_at": result.insert_at,
         "line_breaks_added": result.line_breaks_added or None,
     }
     verb = {"write": "was written to", "append": "was added to the end of", "insert": "was inserted into"}[result.mode]
-    message = f"{result.handle} {verb} {result.path}, which now has {result.lines:,} lines and {result.size:,} bytes"
+    now = f"{_count(result.lines, 'line')} and {_count(result.size, 'byte')}"
+    message = f"{result.handle} {verb} {result.path}, which now has {now}"
     return _parts("fd_file_result", attributes, [element("message", {}, message)])
 
 
@@ -154,15 +155,20 @@ def _about_ref(ref: Ref) -> dict[str, Attribute]:
 
 
 def _about(descriptor: Descriptor, shown: Preview) -> str:
-    what = f"{descriptor.handle} holds {descriptor.chars:,} characters in {descriptor.lines:,} lines"
-    if not shown.omitted_chars:
+    what = f"{descriptor.handle} holds {_count(descriptor.chars, 'character')} in {_count(descriptor.lines, 'line')}"
+    if shown.omitted_range is None:
         return f"{what}, all of which are shown."
-    ends = " and ".join(name for name, part in (("beginning", shown.head), ("end", shown.tail)) if part)
-    sight = (
-        f"the {ends} are shown" if shown.head and shown.tail else f"the {ends} is shown" if ends else "none is shown"
-    )
-    example = f'read_fd(fd="{descriptor.handle}", page=1)'
-    return f"{what}; {sight}, {shown.omitted_chars:,} characters are left out. To read on: {example}."
+    ends = [name for name, part in (("beginning", shown.head), ("end", shown.tail)) if part]
+    sight = {0: "none is shown", 1: f"the {''.join(ends)} is shown", 2: "beginning and end are shown"}[len(ends)]
+    start, handle = shown.omitted_range[0], descriptor.handle
+    onward = f'read_fd(fd="{handle}", mode="char", start={start}, count={descriptor.page_size})'
+    pages = f'read_fd(fd="{handle}", page=1), {_count(descriptor.pages, "page")} in all'
+    left_out = _count(shown.omitted_chars, "character")
+    return f"{what}; {sight}; left out: {left_out}. To read on: {onward}. By pages: {pages}."
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _match(match: Match) -> str:

@@ -28,7 +28,7 @@ from mama_structs.descriptors.render import fd_result
 from mama_structs.descriptors.search import SearchResult, search
 from mama_structs.descriptors.shelf import Shelf, Usage
 from mama_structs.descriptors.suggest import Suggestion, suggest
-from mama_structs.errors import InvalidArgument, InvalidParameter, QuotaExceeded, WrongLoop
+from mama_structs.errors import DescriptorError, InvalidArgument, InvalidParameter, QuotaExceeded, WrongLoop
 from mama_structs.jsonable import to_jsonable
 from mama_structs.loops import LoopBound
 from mama_structs.settings import DescriptorSettings
@@ -132,10 +132,10 @@ class RefStore:
         return self._shelf.usage.handles
 
     def __contains__(self, handle: object) -> bool:
-        """Tell whether a handle can be read."""
+        """Tell whether `get` gives something for a handle."""
         try:
-            self._shelf.find(parse_handle(handle))
-        except (InvalidArgument, LookupError, InvalidParameter):
+            self.get(handle)  # type: ignore[arg-type]  # what is no handle is not here
+        except DescriptorError:
             return False
         return True
 
@@ -213,7 +213,7 @@ class RefStore:
 
         Args:
             result: Text; JSON-able data, which is measured and kept as JSON; or a list of content blocks, of which the
-                long texts are turned into descriptors, each for itself.
+                long texts are turned into descriptors, each for itself, and many short ones together.
             source: Where it came from.
                 In ``"user_input"`` the user's own words around what was pasted stay in sight.
 
@@ -233,8 +233,7 @@ class RefStore:
         if result is None or isinstance(result, int | float | bytes | bytearray | memoryview):
             return result
         if _are_blocks(result):
-            blocks = [self._wrap_block(block, source) for block in result]
-            return result if all(new is old for new, old in zip(blocks, result, strict=True)) else blocks
+            return self._wrap_blocks(result, source)
         data = to_jsonable(result)
         if len(json.dumps(data, ensure_ascii=False)) <= self.settings.wrap_over:
             return result
@@ -323,7 +322,7 @@ class RefStore:
         entry = self._find(handle)
         return read(
             entry.content,
-            handle=str(handle),
+            handle=entry.versioned,
             mode=mode,
             start=start,
             count=count,
@@ -342,7 +341,7 @@ class RefStore:
 
         """
         excerpt = self.read(handle, mode=mode, start=start, count=count, read_all=read_all)
-        return self._add(Content.of(excerpt.text), f"extract of {handle}")
+        return self._add(Content.of(excerpt.text), f"extract of {excerpt.handle}")
 
     async def search(
         self,
@@ -376,7 +375,7 @@ class RefStore:
         return await search(
             entry.content,
             query,
-            handle=str(handle),
+            handle=entry.versioned,
             regex=regex,
             context=context,
             limit=limit,
@@ -419,7 +418,7 @@ class RefStore:
             entry.text,
             file_path,
             root=self.root,
-            handle=str(handle),
+            handle=entry.versioned,
             mode=mode,
             insert_at=insert_at,
             create=create,
@@ -446,8 +445,8 @@ class RefStore:
             doomed = (self._shelf.find(parsed).versioned,)
         at = self._clock()
         for one in doomed:
-            self._shelf.delete(one, at)
             self._record(DeleteRecord(handle=one, at=at), None)
+            self._shelf.delete(one, at)
 
     def prompt(self, *, handles: bool = False) -> str:
         """
@@ -536,8 +535,9 @@ class RefStore:
         return descriptor
 
     def _put(self, entry: Entry, record: Record) -> None:
-        self._shelf.put(entry)
+        # A journal that takes no more leaves everything as it was.
         self._record(record, entry.content)
+        self._shelf.put(entry)
 
     def _record(self, record: Record, content: Content | None) -> None:
         if self._journal is not None:
@@ -560,11 +560,35 @@ class RefStore:
         parts = split_pasted(text, over=self.settings.wrap_over)
         return f"{parts.before}{self._wrap_text(parts.pasted, 'user_input')}{parts.after}"
 
-    def _wrap_block(self, block: Any, source: str) -> Any:
-        text = block.get("text") if block.get("type") == "text" else None
-        if not isinstance(text, str) or len(text) <= self.settings.wrap_over:
-            return block
-        return {**block, "text": self.wrap(text, source=source)}
+    def _wrap_blocks(self, blocks: Sequence[dict[str, Any]], source: str) -> Sequence[dict[str, Any]]:
+        """Wrap the long texts; where many short ones are long together, those that stand side by side are one."""
+        limit = self.settings.wrap_over
+        lengths = [len(text) for block in blocks if (text := _text_of(block)) is not None]
+        if sum(lengths) <= limit:
+            return blocks
+        if max(lengths) <= limit:
+            blocks = _joined(blocks)
+        return [
+            block if text is None or len(text) <= limit else {**block, "text": self.wrap(text, source=source)}
+            for block, text in ((block, _text_of(block)) for block in blocks)
+        ]
+
+
+def _text_of(block: dict[str, Any]) -> str | None:
+    text = block.get("text")
+    return text if block["type"] == "text" and isinstance(text, str) else None
+
+
+def _joined(blocks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Make one block of each run of texts, a line for each; what else the blocks said is that of the first."""
+    joined: list[dict[str, Any]] = []
+    for block in blocks:
+        text, before = _text_of(block), _text_of(joined[-1]) if joined else None
+        if text is None or before is None:
+            joined.append(block)
+        else:
+            joined[-1] = {**joined[-1], "text": f"{before}\n{text}"}
+    return joined
 
 
 def _are_blocks(value: object) -> bool:
@@ -573,5 +597,5 @@ def _are_blocks(value: object) -> bool:
         isinstance(value, list)
         and bool(value)
         and all(isinstance(block, dict) and isinstance(block.get("type"), str) for block in value)
-        and any(block["type"] == "text" and isinstance(block.get("text"), str) for block in value)
+        and any(_text_of(block) is not None for block in value)
     )

@@ -113,9 +113,7 @@ _UNFINISHED: Final = Refused("malformed", None, "the text ended inside this tag,
 _TOO_LONG: Final = Refused(
     "too_long", None, f"this tag was left as text: a tag has at most {MAX_TAG} characters, its quotes must be closed"
 )
-_MISSING_ID: Final = Refused(
-    "missing_id", None, 'this tag has no id and was left as text, and so is its closing tag: write <ref id="name">'
-)
+_MISSING_ID: Final = Refused("missing_id", None, 'this tag has no id and was left as text: write <ref id="name">')
 
 
 def read_tag(text: str, start: int, end: int, *, final: bool) -> OpeningTag | ClosingTag | Refused | None:
@@ -156,6 +154,6 @@ def _opening(text: str, match: re.Match[str]) -> OpeningTag | Refused:
         return _MISSING_ID
     if not is_ref_id(ref_id):
         shown = ref_id if len(ref_id) <= 80 else f"{ref_id[:80]}…"  # noqa: PLR2004 - enough to know it again
-        message = f"{shown!r} is no id, so this tag was left as text, and so is its closing tag: an id is {ID_RULE}"
+        message = f"{shown!r} is no id, so this tag was left as text: an id is {ID_RULE}"
         return Refused("invalid_id", ref_id, message)
     return OpeningTag(ref_id, attributes, bool(match["slash"]), match.end())

@@ -116,7 +116,7 @@ async def get_ref(ref_id: str, *, store: RefStore) -> str:
         ref_id: The id, with @<version> for an earlier version
 
     """
-    entry = store.get(ref_id if ref_id.startswith("ref:") else f"ref:{ref_id}")
+    entry = store.get(ref_id)
     if not isinstance(entry, Ref):
         raise InvalidHandle(f"{ref_id} is no ref", handle=ref_id, hint="use read_fd")
     return ref_content(entry)
@@ -140,6 +140,9 @@ async def search_fd(
     """
     return fd_matches(await store.search(fd, query, regex=regex, context=context, limit=limit))
 
+
+# The arguments of these tools that are handles.
+HANDLES: Final = frozenset({"fd", "ref_id"})
 
 _READS: Final = ToolAnnotations(read_only=True, open_world=False)
 _WRITES: Final = ToolAnnotations(open_world=False)

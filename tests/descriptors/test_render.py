@@ -70,8 +70,18 @@ def test_a_preview_says_what_it_leaves_out(text, head, tail):
     assert len(text) == len(shown.get("head", "")) + len(shown.get("tail", "")) + last - first + 1
     assert held(text).startswith(shown.get("head", ""))
     assert held(text).endswith(shown.get("tail", ""))
-    assert (f"{last - first + 1:,} characters are left out" in shown["message"]) == (omitted is not None)
+    assert (f"left out: {last - first + 1:,} character" in shown["message"]) == (omitted is not None)
     assert ("all of which are shown" in shown["message"]) == (omitted is None)
+
+
+def test_a_preview_says_how_to_read_on():
+    """The call in it begins with the first character that is left out."""
+    store = RefStore(settings=DescriptorSettings(preview_head=4, preview_tail=2, wrap_over=5, page_size=3))
+    message = ET.fromstring(store.wrap("0123456789")).find("message").text
+
+    assert 'read_fd(fd="fd:1", mode="char", start=5, count=3)' in message
+    assert "4 pages in all" in message
+    assert "456" == store.read("fd:1", mode="char", start=5, count=3).text
 
 
 def test_a_list_has_an_element_for_each_ref():

@@ -19,6 +19,7 @@ from mama_structs.errors import (
     InvalidParameter,
     InvalidRange,
     QuotaExceeded,
+    SessionClosed,
     WrongLoop,
 )
 
@@ -135,7 +136,7 @@ def test_a_closed_stream_takes_no_more(store):
     stream = store.stream()
     stream.close()
 
-    with pytest.raises(InvalidArgument, match="closed"):
+    with pytest.raises(SessionClosed, match="closed"):
         stream.feed("x")
 
 
@@ -179,6 +180,26 @@ def test_of_content_blocks_only_the_long_texts_are_wrapped(store):
     assert shown[0]["text"].startswith("<fd_result")
     assert {} == shown[0]["annotations"]
     assert "x" * 9_000 == blocks[0]["text"]
+
+
+def test_many_short_blocks_are_wrapped_together(store):
+    """A hundred texts of 700 characters are one long one; what stands between them stays where it is."""
+    image = {"type": "image", "data": "y"}
+    texts = [{"type": "text", "text": f"{number:03}" + "x" * 697} for number in range(100)]
+    shown = store.wrap([*texts[:60], image, *texts[60:]])
+
+    assert ["text", "image", "text"] == [block["type"] for block in shown]
+    assert "\n".join(block["text"] for block in texts[:60]) == store.get("fd:1").text
+    assert "\n".join(block["text"] for block in texts[60:]) == store.get("fd:2").text
+    assert texts[:11] == store.wrap(texts[:11])
+    assert ["fd:1", "fd:2"] == list(store)
+
+
+def test_a_reading_names_the_version_that_was_read(store):
+    """Pages of two versions are not mixed: the answer's handle goes on with the same text."""
+    store.ingest('<ref id="a">one</ref><ref id="a">two</ref>')
+
+    assert ("ref:a@2", "ref:a@1") == (store.read("ref:a").handle, store.read("ref:a@1").handle)
 
 
 def test_the_users_own_words_stay_in_sight(store):

@@ -157,7 +157,7 @@ def test_errors_are_in_the_reference(docs):
     [
         *("ReferenceOptions", "ReferenceSettings", "IdScheme", "Source", "StructsClient", "ResolverStats"),
         *("DescriptorSettings", "Settings", "RefStore", "with_descriptors"),
-        *("Ingested", "Diagnostic", "Excerpt", "Preview", "SearchResult", "Match", "FileResult", "Usage", "Suggestion"),
+        *("Ingested", "Diagnostic", "Excerpt", "SearchResult", "Match", "FileResult", "Usage", "Suggestion"),
         *("Ref", "Descriptor"),
     ],
 )
