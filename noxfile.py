@@ -75,6 +75,14 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def nightly(session: nox.Session) -> None:
+    """The property tests with 10,000 examples each."""
+    session.install(".[test]")
+    paths = session.posargs or ["tests", "--ignore=tests/docs"]
+    session.run("pytest", *paths, env={"HYPOTHESIS_PROFILE": "nightly"})
+
+
+@nox.session(default=False)
 def bench(session: nox.Session) -> None:
     """All benchmarks; each prints a table and writes JSON to benchmarks/results."""
     session.install(".[test]")

@@ -37,15 +37,17 @@ _HANDLES: Final = ("fd:", "ref:")
 _MAX_DEPTH: Final = 100
 
 
-def with_contents(arguments: Mapping[str, Any], refs: RefStore, *, handles: Collection[str] = ()) -> Mapping[str, Any]:
+def with_contents(
+    arguments: Mapping[str, Any], text_of: Callable[[str], str], *, handles: Collection[str] = ()
+) -> Mapping[str, Any]:
     """
     Return a tool's arguments with the text in place of every ``{"$ref": "ref:x"}``.
 
-    Any other mapping with such a key, a JSON Schema's for one, stays as it is.
+    Any other mapping with such a key, a JSON Schema's for one, stays as it is; so does one 100 levels deep.
 
     Args:
         arguments: As the model gave them; they are not changed.
-        refs: Where the texts are.
+        text_of: Gives the text of a handle.
         handles: Names of arguments that are handles themselves, and get the handle in place of the text.
 
     Raises:
@@ -56,7 +58,7 @@ def with_contents(arguments: Mapping[str, Any], refs: RefStore, *, handles: Coll
     if not isinstance(arguments, Mapping):
         return arguments
     return {
-        name: (_handle_in(value) or value) if name in handles else _with_content(value, refs, _MAX_DEPTH)
+        name: (_handle_in(value) or value) if name in handles else _with_content(value, text_of, _MAX_DEPTH)
         for name, value in arguments.items()
     }
 
@@ -67,15 +69,15 @@ def _handle_in(value: Any) -> str | None:
     return handle if isinstance(handle, str) and handle.startswith(_HANDLES) else None
 
 
-def _with_content(value: Any, refs: RefStore, depth: int) -> Any:
+def _with_content(value: Any, text_of: Callable[[str], str], depth: int) -> Any:
     if depth == 0:
         return value
     if isinstance(value, Mapping):
         if handle := _handle_in(value):
-            return refs.get(handle).text
-        return {key: _with_content(item, refs, depth - 1) for key, item in value.items()}
+            return text_of(handle)
+        return {key: _with_content(item, text_of, depth - 1) for key, item in value.items()}
     if isinstance(value, list):
-        return [_with_content(item, refs, depth - 1) for item in value]
+        return [_with_content(item, text_of, depth - 1) for item in value]
     return value
 
 

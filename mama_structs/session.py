@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import warnings
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
@@ -16,7 +17,7 @@ from mama_structs.descriptors.decorator import wrapped_or_whole
 from mama_structs.descriptors.ingesting import Ingested
 from mama_structs.descriptors.journal import check_conversation
 from mama_structs.descriptors.store import RefStore
-from mama_structs.errors import InvalidArgument, SessionClosed
+from mama_structs.errors import DescriptorError, InvalidArgument, SessionClosed, StoreError
 from mama_structs.loops import LoopBound
 from mama_structs.references.decorator import ReferenceDecorator, bound_to
 from mama_structs.references.resolver import Resolver
@@ -24,6 +25,8 @@ from mama_structs.references.schemes import EntitySource, check_sources
 from mama_structs.settings import Settings
 from mama_structs.tools import Tool, ToolAnnotations, ToolSet
 from mama_structs.tools.refs import HANDLES, ref_tools
+
+_log = logging.getLogger("mama_structs")
 
 
 @runtime_checkable
@@ -48,7 +51,7 @@ class Session:
         self._home = home
         self._place = place
         self._closing: asyncio.Task[None] | None = None
-        for tool in (*tools, *ref_tools(place.refs)):
+        for tool in tools:
             self.tools.add(tool)
         home.users += 1
         self._closed = False
@@ -103,8 +106,9 @@ class Session:
             await home.leave(None)
             raise
         ready_made = (tool for source in sources if isinstance(source, OffersTools) for tool in source.tools(resolver))
-        tools = (Tool.from_function(tool, annotations=ToolAnnotations(read_only=True)) for tool in ready_made)
-        return cls(home=home, place=place, settings=settings, tools=tools)
+        annotations = ToolAnnotations(read_only=True)
+        tools = [Tool.from_function(tool, annotations=annotations) for tool in ready_made]
+        return cls(home=home, place=place, settings=settings, tools=[*tools, *ref_tools(place.refs)])
 
     def __repr__(self) -> str:
         where = f" at {os.fspath(self.location)!r}" if self.location else ""
@@ -148,7 +152,7 @@ class Session:
 
         An argument ``{"$ref": "ref:x"}`` becomes the text that the handle stands for, at any depth.
         A result with more than ``settings.descriptors.wrap_over`` characters is kept on disk and comes back as an
-        ``<fd_result>``; when there is no room for it, it comes back whole.
+        ``<fd_result>``, whatever the tool's output schema says; when there is no room for it, it comes back whole.
 
         Args:
             tool_name: The name of one of `tools`.
@@ -162,16 +166,39 @@ class Session:
         """
         self._check()
         tool = self.tools[tool_name]
-        handles = () if tool.wrapped else HANDLES
-        given = with_contents(arguments or {}, self.refs, handles=handles)
+        asked = {} if arguments is None else arguments
+        try:
+            given = self._given(tool, asked)
+        except (DescriptorError, InvalidArgument) as error:
+            if tool.on_error is None:
+                raise
+            return tool.on_error(error, asked)
         with binding.using(self):
             result = await self.tools.call(tool_name, given)
         if not tool.wrapped or not self.settings.descriptors.enabled:
             return result
         shown = wrapped_or_whole(self.refs, result, what=tool_name)
         if shown is not result:
-            await self.flush()
+            try:
+                await self.flush()
+            except StoreError as error:
+                # The tool has done its work. What it said can be read, and the next flush tries again.
+                _log.warning("the result of %s is not on disk yet: %s", tool_name, error)
         return shown
+
+    def _given(self, tool: Tool, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a tool's arguments with texts in place of references, checked without repeating a text in an error."""
+        handles = () if tool.wrapped else HANDLES
+        given = with_contents(asked, lambda handle: self.refs.get(handle).text, handles=handles)
+        if given == asked:
+            return asked
+        try:
+            tool.signature.check(given, tool=tool.name)
+        except InvalidArgument:
+            named = with_contents(asked, lambda handle: f"the text of {handle}", handles=handles)
+            tool.signature.check(named, tool=tool.name)
+            raise InvalidArgument(f"{tool.name}: a text in place of a $ref is not what the tool takes") from None
+        return given
 
     # Refs and descriptors
 
@@ -245,8 +272,8 @@ class Session:
         """
         self._check_here()
         place = self._home.fork(self._place, conversation)
-        own = {tool.name for tool in ref_tools(place.refs)}
-        tools = [tool for name, tool in self.tools.items() if name not in own]
+        own = {tool.name: tool for tool in ref_tools(place.refs)}
+        tools = [own.get(name, tool) for name, tool in self.tools.items()]
         return type(self)(home=self._home, place=place, settings=self.settings, tools=tools)
 
     async def check(self) -> CheckReport:

@@ -190,6 +190,7 @@ LOW = {"errors", "settings", "loops", "storage", "binding", "jsonable"}
 MIDDLE = {"references", "descriptors"}
 UPPER = {"structs", "tools"}
 FORBIDDEN = {
+    "callables": {*LOW, *MIDDLE, *UPPER, *TOP},
     "_lazy": {*LOW, *MIDDLE, *UPPER, *TOP},
     "plain": {*LOW, *MIDDLE, *UPPER, *TOP},
     "errors": {"_lazy", *LOW - {"errors"}, *MIDDLE, *UPPER, *TOP},

@@ -1,6 +1,7 @@
 """Refs and descriptors of a session: on disk, through the tools, in forks."""
 
 import asyncio
+import functools
 import gc
 import itertools
 import json
@@ -11,11 +12,13 @@ import sys
 import textwrap
 import time
 import tracemalloc
+from typing import Annotated
 from xml.etree import ElementTree as ET
 
+import msgspec
 import pytest
 
-from mama_structs import DescriptorSettings, Session, Settings, with_descriptors, with_references
+from mama_structs import DescriptorSettings, Session, Settings, Tool, with_descriptors, with_references
 from mama_structs.descriptors import Text
 from mama_structs.errors import (
     HandleDamaged,
@@ -27,6 +30,7 @@ from mama_structs.errors import (
     StoreBusy,
     StoreDamaged,
     StoreError,
+    StoreFull,
     WrongLoop,
 )
 
@@ -888,3 +892,125 @@ async def test_a_busy_conversation_in_another_thread_is_refused(place):
             await asyncio.to_thread(asyncio.run, other())
     async with Session.open(place, conversation="d") as session:
         assert ["ref:a@1"] == list(session.refs)
+
+
+# What a host may not lose
+
+
+async def test_a_full_disk_does_not_lose_a_tools_result(place, monkeypatch, caplog):
+    """The answer comes, it can be read, and the next flush says what is wrong."""
+    async with Session.open(place, conversation="c") as session:
+        session.tools.add(echo)
+
+        async def full():
+            raise StoreFull("no room")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(session._home, "flush", full)
+            shown = await session.call("echo", {"text": "x" * 9_000})
+            with pytest.raises(StoreFull):
+                await session.flush()
+        assert shown.startswith("<fd_result")
+        assert "x" * 9_000 == session.refs.get("fd:1").text
+        assert "not on disk yet" in caplog.text
+
+
+async def test_a_result_that_cannot_even_be_measured_comes_back(caplog):
+    """Whatever its own code raises."""
+
+    class Odd(dict):
+        def items(self):
+            raise RuntimeError("no")
+
+    odd = Odd(a=1)
+    async with Session.open() as session:
+
+        @with_descriptors(store=session.refs)
+        async def tool():
+            return odd
+
+        assert odd is await tool()
+    assert "tool" in caplog.text
+
+
+async def test_an_error_about_a_text_that_was_passed_by_reference_does_not_repeat_it(place):
+    """Neither when it is of the wrong type nor when it breaks a bound; fd tools answer, others raise."""
+
+    async def number(n: int) -> int:
+        """Take a number."""
+        return n
+
+    async def short(text: Annotated[str, msgspec.Meta(max_length=20)]) -> str:
+        """Take a word."""
+        return text
+
+    async with Session.open() as session:
+        session.tools.add(number)
+        session.tools.add(short)
+        await session.observe(f'<ref id="k">{"SECRET " * 9}</ref>')
+        with pytest.raises(InvalidArgument, match="the text of ref:k") as typed:
+            await session.call("number", {"n": {"$ref": "ref:k"}})
+        with pytest.raises(InvalidArgument, match="not what the tool takes") as bound:
+            await session.call("short", {"text": {"$ref": "ref:k"}})
+        with pytest.raises(HandleNotFound):
+            await session.call("number", {"n": {"$ref": "ref:nothing"}})
+        answer = await session.call("search_fd", {"fd": "ref:k", "query": {"$ref": "ref:nothing"}})
+        wrong = await session.call("read_fd", {"fd": "ref:k", "start": {"$ref": "ref:k"}})
+
+    assert 'type="not_found"' in answer
+    assert 'type="invalid_parameter"' in wrong
+    for said in (typed.value, bound.value, answer, wrong):
+        assert "SECRET" not in str(said)
+
+
+async def test_arguments_must_be_an_object():
+    """An empty list is none, and no call without arguments."""
+    async with Session.open() as session:
+        assert "fd_error" in await session.call("list_refs", [])
+        assert "ref_list" in await session.call("list_refs")
+
+
+async def test_a_fork_has_its_tools_in_the_order_of_its_parent():
+    """Providers remember a prompt by its beginning."""
+    async with Session.open() as session:
+        session.tools.add(echo)
+        async with session.fork() as child:
+            assert session.tools.names == child.tools.names
+            assert session.tools["echo"] is child.tools["echo"]
+            assert session.tools["read_fd"] is not child.tools["read_fd"]
+
+
+class Lookup:
+    """Look something up."""
+
+    async def __call__(self, word: str) -> dict[str, int]:
+        return {word: 1}
+
+
+async def test_a_decorated_tool_keeps_its_name_and_promises_no_schema():
+    """Callable objects, partials and functions; what comes back may be text, so no output schema is given."""
+
+    async def look(first: int, second: int) -> dict[str, int]:
+        """Look."""
+        return {}
+
+    for tool, name, description in (
+        (look, "look", "Look."),
+        (functools.partial(look, second=1), "look", "Look."),
+        (Lookup(), "lookup", "Look something up."),
+    ):
+        made = Tool.from_function(with_descriptors(tool))
+
+        assert (name, description, None) == (made.name, made.description, made.output_schema)
+        assert Tool.from_function(tool).input_schema == made.input_schema
+        assert Tool.from_function(with_references(tool)).name == name
+
+
+def test_references_cannot_be_added_to_a_descriptor():
+    """The other order would leave them out of a large answer."""
+
+    async def look() -> dict[str, int]:
+        return {}
+
+    with pytest.raises(InvalidArgument, match="with_descriptors above"):
+        with_references(with_descriptors(look))

@@ -12,18 +12,23 @@ from mama_structs.descriptors.parser import RefParser
 _BREAKS = ("\r\n", "\n")
 
 
-def trimmed(text: str) -> str:
+def trimmed(text: str, *, closed: bool = True) -> str:
     r"""
     Drop one line break after an opening tag and one before the closing tag, and nothing else.
 
     A line break is ``\n`` or ``\r\n``.
-    After a dropped opening break only its own kind is dropped at the end: what was wrapped in ``\n`` comes back
-    exactly, even when it ends in ``\r``.
+    After a tag that ended its line in ``\n`` a ``\r`` at the end is content: what was put on lines of its own comes
+    back exactly.
+
+    Args:
+        text: What stands between the tags.
+        closed: Whether there is a closing tag.
+
     """
-    opening = next((kind for kind in _BREAKS if text.startswith(kind)), None)
-    text = text[len(opening or "") :]
-    kinds = _BREAKS if opening is None else (opening,)
-    closing = next((kind for kind in kinds if text.endswith(kind)), "")
+    opening = next((kind for kind in _BREAKS if text.startswith(kind)), "")
+    text = text[len(opening) :]
+    kinds = ("\n",) if opening == "\n" else _BREAKS
+    closing = next((kind for kind in kinds if closed and text.endswith(kind)), "")
     return text[: len(text) - len(closing)]
 
 
@@ -35,17 +40,19 @@ class MarkedText:
     Args:
         id: As the model chose it.
         attributes: The others, by lower-case name.
-        content: Without the tags of refs inside, and without one line break at each end.
         complete: Whether it was closed.
         position: The first character of its opening tag, counted from 1.
+        begin: Where its content begins in the visible text, as Python counts.
+        end: Where it ends, line breaks at both ends included.
 
     """
 
     id: str
     attributes: Mapping[str, str]
-    content: str = attrs.field(repr=False)
     complete: bool
     position: int
+    begin: int
+    end: int
 
 
 @attrs.frozen
@@ -65,6 +72,11 @@ class Collected:
     diagnostics: tuple[Diagnostic, ...]
     text: str = attrs.field(repr=False)
     visible: str = attrs.field(repr=False)
+
+    def content(self, marked: MarkedText) -> str:
+        """Return a ref's content: without the tags of refs inside, and without one line break at each end."""
+        # On demand: the contents of nested refs may together be 64 times the text.
+        return trimmed(self.visible[marked.begin : marked.end], closed=marked.complete)
 
 
 @attrs.define
@@ -120,9 +132,10 @@ class Collector:
             MarkedText(
                 id=one.start.id,
                 attributes=one.start.attributes,
-                content=trimmed(visible[one.begin : one.end]),
                 complete=one.complete,
                 position=one.start.position,
+                begin=one.begin,
+                end=one.end,
             )
             for one in self._all
         )

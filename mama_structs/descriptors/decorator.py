@@ -9,8 +9,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar, overload
 
 from mama_structs import binding
+from mama_structs.callables import called_by, disguise, is_async_callable, name_of
 from mama_structs.descriptors.store import RefStore
-from mama_structs.errors import InvalidArgument, MamaStructsError
+from mama_structs.errors import InvalidArgument, QuotaExceeded
 
 _log = logging.getLogger("mama_structs")
 
@@ -63,32 +64,32 @@ def wrapped_or_whole(store: RefStore, result: Any, *, what: str) -> Any:
     """
     try:
         return store.wrap(result)
-    except MamaStructsError as error:
+    except (QuotaExceeded, InvalidArgument) as error:
         _log.warning("the result of %s is returned whole: %s", what, error)
-        return result
+    except Exception:  # noqa: BLE001 - see below
+        # Objects of any kind come back from tools, and measuring one may run its own code.
+        _log.exception("the result of %s could not be wrapped and is returned whole", what)
+    return result
 
 
 def _decorated(tool: Callable[..., Any], *, store: RefStore | None) -> Callable[..., Any]:
-    inner: Any = tool
-    while isinstance(inner, functools.partial):
-        inner = inner.func
-    name = getattr(inner, "__name__", type(inner).__name__)
-    function = tool if hasattr(inner, "__name__") else getattr(inner, "__call__", inner)  # noqa: B004 - the method
-    if not (inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(function)):
+    name = name_of(tool)
+    if not is_async_callable(tool):
         raise InvalidArgument(
             f"with_descriptors needs an async function, got {name}",
             hint="write async def, and put @classmethod or @staticmethod above @with_descriptors",
         )
-    call = tool
+    function = called_by(tool)
 
-    @functools.wraps(function)
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         keeper = _store_of_session(name) if store is None else store
-        result = await call(*args, **kwargs)
+        result = await function(*args, **kwargs)
         return wrapped_or_whole(keeper, result, what=name) if keeper.settings.enabled else result
 
-    # What comes back may be text in place of the result.
-    wrapper.__annotations__ = {**getattr(function, "__annotations__", {}), "return": Any}
+    # What comes back may be text in place of the result: no schema can be made of the tool's own return type.
+    disguise(wrapper, tool, inspect.signature(function).replace(return_annotation=Any))
+    wrapper.__annotations__["return"] = Any
+    wrapper.answers_with_descriptors = True  # type: ignore[attr-defined]  # `with_references` looks for it
     return wrapper
 
 

@@ -116,7 +116,7 @@ def read(
     total = {"page": len(pages), "line": content.lines, "char": max(1, content.chars)}[mode]
     if not 1 <= start <= total:
         error = InvalidPage if mode == "page" else InvalidRange
-        message = f"start must be a {_UNITS[mode]} of {handle}, got {_printed(start)}"
+        message = f"{handle} has no {_UNITS[mode]} {_printed(start)}"
         raise error(message, valid=(1, total), handle=handle)
     if count < 1:
         raise InvalidParameter(f"count must be 1 or more, got {_printed(count)}", parameter="count", handle=handle)

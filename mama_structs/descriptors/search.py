@@ -35,6 +35,8 @@ _WINDOW: Final = 2**17
 _MAX_COMPILED: Final = 20_000
 _REPEAT: Final = re.compile(r"(.?)\s*\{\s*(\d+)", re.DOTALL)
 _VERBOSE: Final = re.compile(r"\(\?[\w-]*x")
+# What ``regex`` has and `re` has not: a pattern that calls itself can fill the memory before any time is over.
+_RECURSION: Final = re.compile(r"(?<!\\)(?:\\\\)*\(\?(?:R|[+-]?\d+|&|P>)")
 # Seconds after its time is over for which a thread is waited for.
 _GRACE: Final = 0.1
 # Seconds that the clocks below us can count with; more is the same as for ever.
@@ -220,6 +222,8 @@ def _check_query(handle: str, query: object, *, regex: bool) -> None:
         problem = "query must not be empty"
     elif len(query) > MAX_QUERY:
         problem = f"query must have at most {MAX_QUERY} characters, got {len(query)}"
+    elif regex and _RECURSION.search(query):
+        problem = "query calls itself or a group of its own, which is not supported"
     elif regex and _compiled_size(query) > _MAX_COMPILED:
         problem = f"query repeats too much: its repeats, written out, must stay below {_MAX_COMPILED} items"
     else:

@@ -90,20 +90,27 @@ class Shelf:
         held = self._held.get(content.hash)
         return held.content if held is not None and held.entries else content
 
-    def check_room(self, content: Content) -> None:
+    def _holds(self, digest: str) -> bool:
+        held = self._held.get(digest)
+        return held is not None and held.entries > 0
+
+    def check_room(self, *contents: Content) -> None:
         """
         Refuse what would pass a quota.
 
+        Args:
+            *contents: What would be put, each as an entry.
+
         Raises:
-            QuotaExceeded: It would.
+            QuotaExceeded: There is no room for all of them.
 
         """
-        if self._handles >= self._settings.max_handles:
-            raise _exceeded("max_handles", "handles", self._handles, self._settings.max_handles)
-        held = self._held.get(content.hash)
-        more = 0 if held is not None and held.entries else content.size
+        if self._handles + len(contents) > self._settings.max_handles:
+            raise _exceeded("max_handles", "handle", self._handles, self._settings.max_handles, wanted=len(contents))
+        new = {content.hash: content.size for content in contents if not self._holds(content.hash)}
+        more = sum(new.values())
         if self._bytes + more > self._settings.max_bytes:
-            raise _exceeded("max_bytes", "bytes", self._bytes, self._settings.max_bytes, wanted=more)
+            raise _exceeded("max_bytes", "byte", self._bytes, self._settings.max_bytes, wanted=more)
 
     def put(self, entry: Entry) -> None:
         """Hold an entry; quotas are checked before."""
@@ -213,11 +220,12 @@ class Shelf:
         return tuple(close or same_kind[:_NEAREST] or names[:_NEAREST])
 
 
-def _exceeded(quota: str, unit: str, used: int, limit: int, *, wanted: int = 1) -> QuotaExceeded:
+def _exceeded(quota: str, unit: str, used: int, limit: int, *, wanted: int) -> QuotaExceeded:
+    more = f"{wanted:,} more {unit}{'' if wanted == 1 else 's'}"
     return QuotaExceeded(
-        f"storing {wanted:,} {unit} more would pass the limit of {limit:,} ({used:,} in use)",
+        f"storing {more} would pass the limit of {limit:,} ({used:,} in use)",
         quota=quota,
         used=used,
         limit=limit,
-        hint=f"delete what is no longer needed, or raise settings.descriptors.{quota}",
+        hint=f"the host can delete what is no longer needed, or raise settings.descriptors.{quota}",
     )

@@ -28,7 +28,14 @@ from mama_structs.descriptors.render import fd_result
 from mama_structs.descriptors.search import SearchResult, search
 from mama_structs.descriptors.shelf import Shelf, Usage
 from mama_structs.descriptors.suggest import Suggestion, suggest
-from mama_structs.errors import DescriptorError, InvalidArgument, InvalidParameter, QuotaExceeded, WrongLoop
+from mama_structs.errors import (
+    DescriptorError,
+    InvalidArgument,
+    InvalidParameter,
+    MamaStructsError,
+    QuotaExceeded,
+    WrongLoop,
+)
 from mama_structs.jsonable import to_jsonable
 from mama_structs.loops import LoopBound
 from mama_structs.settings import DescriptorSettings
@@ -205,6 +212,7 @@ class RefStore:
         content = Content.of(text)
         if not isinstance(source, str) or not source:
             raise InvalidArgument(f"source must be a word such as tool_result, got {source!r:.80}")
+        _check_storable(source)
         return self._add(content, source)
 
     def wrap(self, result: Any, *, source: str = "tool_result") -> Any:
@@ -232,12 +240,7 @@ class RefStore:
             return self._wrap_pasted(result) if source == "user_input" else self._wrap_text(result, source)
         if result is None or isinstance(result, int | float | bytes | bytearray | memoryview):
             return result
-        if _are_blocks(result):
-            return self._wrap_blocks(result, source)
-        data = to_jsonable(result)
-        if len(json.dumps(data, ensure_ascii=False)) <= self.settings.wrap_over:
-            return result
-        return self._wrap_text(json.dumps(data, ensure_ascii=False, indent=2), source)
+        return self._wrap_data(result, source)
 
     # Reading
 
@@ -471,7 +474,8 @@ class RefStore:
         said = list(collected.diagnostics)
         for marked in collected.marked:
             try:
-                content = self._shelf.shared(Content.of(marked.content))
+                _check_storable(*marked.attributes, *marked.attributes.values())
+                content = self._shelf.shared(Content.of(collected.content(marked)))
                 self._shelf.check_room(content)
             except QuotaExceeded as error:
                 said.append(Diagnostic("quota_exceeded", marked.id, marked.position, f"not stored: {error}"))
@@ -481,7 +485,10 @@ class RefStore:
                 continue
             version = self._shelf.next_version(marked.id)
             if version > 1:
-                message = f"ref:{marked.id} is now version {version}; ref:{marked.id}@{version - 1} is the one before"
+                before = self._shelf.versions(marked.id)[-1:]
+                message = f"ref:{marked.id} is now version {version}" + (
+                    f"; {before[0]} is the one before" if before else ""
+                )
                 said.append(Diagnostic("new_version", marked.id, marked.position, message))
             ref = Ref(
                 id=marked.id,
@@ -513,6 +520,7 @@ class RefStore:
     def _add(self, content: Content, source: str) -> Descriptor:
         content = self._shelf.shared(content)
         self._shelf.check_room(content)
+        content.pages(self.settings.page_size)  # Indexed now, so that any page can be read at once.
         descriptor = Descriptor(
             number=self._shelf.next_fd,
             source=source,
@@ -560,6 +568,21 @@ class RefStore:
         parts = split_pasted(text, over=self.settings.wrap_over)
         return f"{parts.before}{self._wrap_text(parts.pasted, 'user_input')}{parts.after}"
 
+    def _wrap_data(self, result: Any, source: str) -> Any:
+        blocks = result
+        if not _are_blocks(result):
+            try:
+                blocks = to_jsonable(result)
+            except MamaStructsError:
+                # What has no JSON form has no length, and cannot be shown as text either.
+                return result
+        if _are_blocks(blocks):
+            shown = self._wrap_blocks(blocks, source)
+            return result if shown is blocks else shown
+        if len(json.dumps(blocks, ensure_ascii=False)) <= self.settings.wrap_over:
+            return result
+        return self._wrap_text(json.dumps(blocks, ensure_ascii=False, indent=2), source)
+
     def _wrap_blocks(self, blocks: Sequence[dict[str, Any]], source: str) -> Sequence[dict[str, Any]]:
         """Wrap the long texts; where many short ones are long together, those that stand side by side are one."""
         limit = self.settings.wrap_over
@@ -568,10 +591,20 @@ class RefStore:
             return blocks
         if max(lengths) <= limit:
             blocks = _joined(blocks)
+        long = [text for block in blocks if (text := _text_of(block)) is not None and len(text) > limit]
+        # Room for all of them, or nothing is stored.
+        self._shelf.check_room(*map(Content.of, long))
         return [
             block if text is None or len(text) <= limit else {**block, "text": self.wrap(text, source=source)}
             for block, text in ((block, _text_of(block)) for block in blocks)
         ]
+
+
+def _check_storable(*texts: str) -> None:
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument("an attribute has a lone surrogate, which no file could hold") from error
 
 
 def _text_of(block: dict[str, Any]) -> str | None:

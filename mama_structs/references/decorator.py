@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
@@ -11,10 +10,10 @@ from typing import Any, Concatenate, Final, Literal, ParamSpec, Protocol, Self, 
 import attrs
 
 from mama_structs import binding
+from mama_structs.callables import called_by, disguise, is_async_callable, name_of
 from mama_structs.errors import InvalidArgument
 from mama_structs.references.options import ReferenceOptions, check_kind, check_primary
 from mama_structs.references.resolver import Resolver
-from mama_structs.references.schemes import is_async_callable
 
 _log = logging.getLogger("mama_structs")
 
@@ -229,20 +228,19 @@ class _Plan:
 
     def decorate(self, tool: Callable[..., Any]) -> Callable[..., Any]:
         """Return *tool* with the reference options."""
-        name = _name_of(tool)
+        name = name_of(tool)
         if not is_async_callable(tool):
             raise InvalidArgument(
                 f"with_references needs an async function, got {name}",
                 hint="write async def, and put @classmethod or @staticmethod above @with_references",
             )
-        function = tool if hasattr(tool, "__name__") or isinstance(tool, functools.partial) else _call_of(tool)
-        described = _innermost(tool)
+        _refuse_descriptors(tool, name)
+        function = called_by(tool)
         own = inspect.signature(function)
         if self.subject is not None and self.subject not in own.parameters:
             raise InvalidArgument(f"subject={self.subject!r}: {name} has no such parameter")
         asks = self.options.wanted
 
-        @functools.wraps(described)
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
             if not asks and kwargs.keys().isdisjoint(_ANNOTATIONS):
                 return await function(*args, **kwargs)
@@ -271,15 +269,8 @@ class _Plan:
                 _log.exception("references could not be added to the result of %s, which is returned as it is", name)
                 return result
 
-        wrapper.__name__ = name
-        wrapper.__doc__ = described.__doc__ or (None if described is function else inspect.getdoc(type(tool)))
-        wrapper.__signature__ = _extended(own, name, self.options)  # type: ignore[attr-defined]
-        kept = {
-            parameter: annotation
-            for parameter, annotation in getattr(described, "__annotations__", {}).items()
-            if parameter in own.parameters or parameter == "return"
-        }
-        wrapper.__annotations__ = {**kept, **_ANNOTATIONS}
+        disguise(wrapper, tool, _extended(own, name, self.options))
+        wrapper.__annotations__ |= _ANNOTATIONS
         return wrapper
 
     def _subject(self, own: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -294,31 +285,17 @@ class _Plan:
         return None if value is None else str(value)
 
 
+def _refuse_descriptors(tool: Callable[..., Any], name: str) -> None:
+    if getattr(tool, "answers_with_descriptors", False):
+        raise InvalidArgument(
+            f"{name} may answer with a descriptor, to which no references can be added",
+            hint="put @with_descriptors above @with_references",
+        )
+
+
 def _resolver_of_session() -> Resolver | None:
     session = binding.find_session()
     return None if session is None else session.resolver
-
-
-def _without_partials(tool: Callable[..., Any]) -> Callable[..., Any]:
-    while isinstance(tool, functools.partial):
-        tool = tool.func
-    return tool
-
-
-def _name_of(tool: Callable[..., Any]) -> str:
-    tool = _without_partials(tool)
-    return str(getattr(tool, "__name__", type(tool).__name__))
-
-
-def _innermost(tool: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that a tool's docstring and annotations stand on."""
-    tool = _without_partials(tool)
-    return tool if hasattr(tool, "__name__") else _call_of(tool)
-
-
-def _call_of(tool: Any) -> Callable[..., Any]:
-    """Return the bound ``__call__`` of a callable object, which has what `functools.wraps` wants to copy."""
-    return cast("Callable[..., Any]", tool.__call__)
 
 
 def _extended(signature: inspect.Signature, name: str, options: ReferenceOptions) -> inspect.Signature:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any, Final, Protocol, runtime_checkable
 
 import attrs
 
+from mama_structs.callables import is_async_callable
 from mama_structs.errors import InvalidArgument
 
 # Longer strings are no ids of anybody; it bounds what is matched and remembered.
@@ -215,10 +215,3 @@ def check_sources(sources: object) -> tuple[EntitySource, ...]:
             )
         checked.append(source)
     return tuple(checked)
-
-
-def is_async_callable(function: object) -> bool:
-    """Tell whether calling *function* gives something to await: functions, methods, partials, callable objects."""
-    return inspect.iscoroutinefunction(function) or (
-        callable(function) and inspect.iscoroutinefunction(type(function).__call__)
-    )

@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from mama_structs.callables import is_async_callable
 from mama_structs.errors import InvalidArgument
 from mama_structs.references.decorator import ReferencedTool
 from mama_structs.references.resolver import Resolver
-from mama_structs.references.schemes import Fetch, IdScheme, is_async_callable
+from mama_structs.references.schemes import Fetch, IdScheme
 from mama_structs.structs.client import StructsClient
 from mama_structs.structs.ids import EntityId
 from mama_structs.structs.scheme import STRUCTS_SCHEME

@@ -111,7 +111,9 @@ class Tool:
 
         """
         refuse_sync(function)
-        innermost = layers_of(function)[-1]
+        layers = layers_of(function)
+        # A callable object's decorator says the name of its class, and the method inside only that it is called.
+        innermost = layers[0] if layers[-1].name == "__call__" else layers[-1]
         text, about_parameters = split_docstring(innermost.docstring)
         name = _default_name(innermost.name) if name is None else name
         _refuse_bad_name(name)

@@ -34,12 +34,20 @@ def collected(*pieces):
         ("\n\n", ""),
         ("\rx\r", "\rx\r"),
         ("\nx\r\n", "x\r"),
-        ("\r\nx\n", "x\n"),
+        ("\r\nx\n", "x"),
+        ("x\r", "x\r"),
     ],
 )
 def test_one_line_break_at_each_end_is_dropped_and_nothing_else(text, expected):
-    """Two kinds of line breaks count; after one kind at the beginning only that kind is dropped at the end."""
+    """Two kinds of line breaks count; after a line feed at the beginning a carriage return at the end is content."""
     assert expected == trimmed(text)
+
+
+def test_what_was_never_closed_keeps_its_end():
+    """Everything up to the end is kept, a line break there too: no closing tag follows it."""
+    found = collected('<ref id="a">\none\n')
+
+    assert "one\n" == found.content(found.marked[0])
 
 
 @given(content=TEXTS, wrapping=st.sampled_from(["\n", "\r\n"]))
@@ -55,7 +63,7 @@ def test_arbitrary_content_in_a_ref_comes_back_exactly(content, wrapping):
     """Between tags on lines of their own every text without tags is stored as it is."""
     found = collected(f'before <ref id="x">{wrapping}{content}{wrapping}</ref> after')
 
-    assert [content] == [one.content for one in found.marked]
+    assert [content] == [found.content(one) for one in found.marked]
     assert f"before {wrapping}{content}{wrapping} after" == found.visible
 
 
@@ -63,7 +71,7 @@ def test_the_outer_ref_holds_the_text_of_the_inner_one_without_its_tags():
     """Each loses its own line breaks only."""
     found = collected('<ref id="a">\none\n<ref id="b">\ntwo\n</ref>\nthree\n</ref>')
 
-    assert [("a", "one\n\ntwo\n\nthree"), ("b", "two")] == [(one.id, one.content) for one in found.marked]
+    assert [("a", "one\n\ntwo\n\nthree"), ("b", "two")] == [(one.id, found.content(one)) for one in found.marked]
 
 
 def test_refs_come_in_the_order_of_their_opening_tags():
@@ -78,7 +86,9 @@ def test_a_ref_ends_with_its_piece():
     """What follows a tool call is no part of a ref that was open before it, and positions count through all pieces."""
     found = collected('x <ref id="a">one', 'two</ref> <ref id="b">y</ref>')
 
-    assert [("a", "one", False), ("b", "y", True)] == [(one.id, one.content, one.complete) for one in found.marked]
+    assert [("a", "one", False), ("b", "y", True)] == [
+        (one.id, found.content(one), one.complete) for one in found.marked
+    ]
     assert [("unclosed", 3), ("stray_close", 21)] == [(said.kind, said.position) for said in found.diagnostics]
     assert [3, 28] == [one.position for one in found.marked]
     assert "x onetwo</ref> y" == found.visible

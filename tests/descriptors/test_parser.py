@@ -6,7 +6,7 @@ import itertools
 import re
 
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from mama_structs.descriptors.collect import trimmed
@@ -250,9 +250,12 @@ PARTS = [
     "`" * 64, "x" * 60, " " * 500, "x" * 506, "x" * 999, "`" * 999, "~" * 999, "`" * 1001,
 ]  # fmt: skip
 texts = st.lists(st.sampled_from(PARTS) | st.text("<>/='\"`~ \n\rrefidx", max_size=6), max_size=30).map("".join)
+# What the parser promises above all is tried more often than other things.
+often = settings(max_examples=max(500, settings.default.max_examples))
 cut_texts = texts.flatmap(lambda text: st.tuples(st.just(text), chunkings(text)))
 
 
+@often
 @given(text=texts)
 @example(text="<ref i")
 @example(text="```\n   ```\t \r")
@@ -261,6 +264,7 @@ def test_events_are_those_of_a_slow_parser(text):
     assert SlowParser(text).parse() == joined(parse([text]))
 
 
+@often
 @given(cut=cut_texts)
 def test_cuts_change_nothing(cut):
     """However a text is cut into chunks, the events are the same once neighbouring texts are joined."""
@@ -335,6 +339,7 @@ def test_text_without_tags_comes_back_at_once(text, data):
     assert [] == parser.close()
 
 
+@often
 @given(cut=cut_texts)
 def test_nothing_is_lost_but_the_tags_of_refs(cut):
     """With each ref's own tags put back where it starts and ends, the visible text is the text."""
@@ -358,6 +363,7 @@ def test_nothing_is_lost_but_the_tags_of_refs(cut):
     assert len(text) == at
 
 
+@often
 @given(content=texts | st.text(), ref_id=ref_ids(), line_break=st.sampled_from(["\n", "\r\n"]), data=st.data())
 def test_any_content_comes_back_exactly(content, ref_id, line_break, data):
     """Whatever is wrapped on lines of its own and holds no ref tags, code included, is the ref's content."""

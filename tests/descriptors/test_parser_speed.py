@@ -12,8 +12,10 @@ import pytest
 from mama_structs.descriptors.events import Diagnostic
 from mama_structs.descriptors.parser import MAX_HELD, RefParser
 
-# Ten times as much may take so many times as long: 10 with a margin for a busy machine, where squares would take 100.
-LIMIT = 25
+# Ten times as much may take so many times as long; squares would take a hundred times as long.
+LIMIT = 12
+# How often a busy machine may try: what takes squares of time passes in no turn.
+TURNS = 8
 
 
 @pytest.fixture(autouse=True)
@@ -37,14 +39,19 @@ def read(text, size=None):
 
 
 def growth(make, count, size=None):
-    """Return how many times longer ten times as much takes, of the best of some turns."""
+    """Return how many times longer ten times as much takes: the best of some turns, of which few are needed."""
     short, long = make(count // 10), make(count)
-    best = [float("inf")] * 2
-    for at, text in (0, short), (1, long), (0, short), (0, short), (1, long), (0, short):
-        started = time.perf_counter()
-        read(text, size)
-        best[at] = min(best[at], time.perf_counter() - started)
-    return best[1] / best[0]
+    ratio = float("inf")
+    for _ in range(TURNS):
+        seconds = []
+        for text in (short, long):
+            started = time.perf_counter()
+            read(text, size)
+            seconds.append(time.perf_counter() - started)
+        ratio = min(ratio, seconds[1] / seconds[0])
+        if ratio <= LIMIT:
+            break
+    return ratio
 
 
 ANSWER = "Words and `code` and a < b, and more of the words.\n" * 9 + '<ref id="a">\nx\n</ref>\n```\ny\n```\n'
@@ -84,7 +91,7 @@ def test_ten_times_as_much_takes_ten_times_as_long(name):
     """No text makes the parser look at the same characters again and again."""
     make, count = HOSTILE[name]
 
-    assert LIMIT > growth(make, count)
+    assert LIMIT >= growth(make, count)
 
 
 @pytest.mark.parametrize("size", [1, 7, 64])
@@ -95,7 +102,7 @@ def test_small_chunks_take_time_in_proportion_too(name, size):
     length = len(make(count))
     count = max(count * 20_000 * min(size, 7) // length, 10)
 
-    assert LIMIT > growth(make, count, size)
+    assert LIMIT >= growth(make, count, size)
 
 
 @pytest.mark.parametrize("name", HOSTILE)

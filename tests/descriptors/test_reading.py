@@ -134,7 +134,7 @@ def test_a_start_outside_is_refused(mode, valid, kind, beyond):
 
     assert (1, valid) == caught.value.valid
     assert "fd:1" == caught.value.handle
-    assert str(caught.value).startswith(f"start must be a {kind} of fd:1, got ")
+    assert str(caught.value).startswith(f"fd:1 has no {kind} ")
     assert f"1 to {valid}" in str(caught.value)
 
 

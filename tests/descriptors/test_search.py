@@ -402,3 +402,16 @@ async def test_a_restart_repeats_no_empty_match(monkeypatch):
     monkeypatch.setattr(regex, "compile", Nervous)
     for pattern, spans in expected.items():
         assert spans == places(await found(text, pattern, regex=True))
+
+
+@pytest.mark.parametrize("query", ["(?R)?a", "(a)(?1)", "(?P<n>a)(?&n)", "(?P<n>a)(?P>n)", r"\\\\(?R)", "(a)(?-1)"])
+async def test_a_pattern_that_calls_itself_is_refused(query):
+    """It could fill the memory before its time is over."""
+    with pytest.raises(InvalidParameter, match="calls itself"):
+        await search(Content.of("a" * 10), query, handle="fd:1", regex=True, timeout=1)
+
+
+@pytest.mark.parametrize("query", [r"\(\?R", r"\(?R", "[(]?R", "(?:a)", "(?i)a"])
+async def test_a_pattern_that_only_looks_so_is_searched(query):
+    """Escaped signs are text."""
+    assert (await search(Content.of("(?R a"), query, handle="fd:1", regex=True, timeout=1)).matches

@@ -4,6 +4,7 @@ import copy
 import itertools
 import json
 import threading
+import tracemalloc
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -488,3 +489,72 @@ def test_the_example_in_the_prompt_is_a_ref_that_works(store):
 
     assert ["parser"] == [ref.id for ref in ingested.refs]
     assert "def parse(text): ..." == ingested.refs[0].text
+
+
+def test_a_surrogate_in_an_attribute_is_reported(store):
+    """The ref is not stored, the others are, and a source with one is refused."""
+    ingested = store.ingest('<ref id="a">1</ref><ref id="b" title="\ud800">x</ref><ref id="c">2</ref>')
+
+    assert ["a", "c"] == [ref.id for ref in ingested.refs]
+    assert [("invalid_text", "b")] == [(said.kind, said.id) for said in ingested.diagnostics]
+    with pytest.raises(InvalidArgument, match="surrogate"):
+        store.add("x", source="\ud800")
+
+
+def test_blocks_are_stored_all_or_none():
+    """Where there is room for one of two, none is stored."""
+    store = small(max_bytes=12_000)
+    blocks = [{"type": "text", "text": letter * 9_000} for letter in "ab"]
+
+    with pytest.raises(QuotaExceeded, match="18,000 more bytes"):
+        store.wrap(blocks)
+    assert [] == list(store)
+    assert "fd:1" in store.wrap([blocks[0], dict(blocks[0])])[0]["text"]
+
+
+def test_objects_of_a_providers_library_are_blocks_too(store):
+    """What becomes a list of content blocks as JSON is wrapped as one."""
+
+    class Block:
+        def __init__(self, text):
+            self.text = text
+
+        def model_dump(self, mode):
+            return {"type": "text", "text": self.text}
+
+    short = [Block("x")]
+    shown = store.wrap([Block("x" * 9_000), Block("y")])
+
+    assert short is store.wrap(short)
+    assert ["text", "text"] == [block["type"] for block in shown]
+    assert "y" == shown[1]["text"]
+    assert "x" * 9_000 == store.get("fd:1").text
+
+
+def test_what_has_no_json_form_comes_back_itself(store, caplog):
+    """It cannot be measured, and is no matter for a warning."""
+    for result in (object(), iter([1]), {1, object()}, {"a": object()}):
+        assert result is store.wrap(result)
+    assert "" == caplog.text
+
+
+def test_the_version_before_is_one_that_can_be_read(store):
+    """What was deleted is not named."""
+    store.ingest('<ref id="a">1</ref><ref id="a">2</ref>')
+    store.delete("ref:a@2")
+    assert store.ingest('<ref id="a">3</ref>').diagnostics[0].message.endswith("ref:a@1 is the one before")
+    store.delete("ref:a")
+    assert "ref:a is now version 4" == store.ingest('<ref id="a">4</ref>').diagnostics[0].message
+
+
+def test_nested_refs_over_the_quota_take_no_memory():
+    """Each content is made when there is room for it, not all of them at once."""
+    store = small(max_bytes=2_000_000)
+    text = "".join(f'<ref id="n{level}">' for level in range(64)) + "x" * 1_000_000
+    tracemalloc.start()
+    ingested = store.ingest(text)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert 64 == len(ingested.refs)
+    assert peak < 20_000_000
