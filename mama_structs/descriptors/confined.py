@@ -15,6 +15,7 @@ import logging
 import os
 import stat
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 import attrs
@@ -116,6 +117,46 @@ class Asked:
 
 
 @attrs.frozen
+class Kept:
+    """
+    A directory that nothing may be written in.
+
+    Args:
+        path: Absolute, all symlinks followed.
+        identity: Its device and inode, by which it is known under any other name; None where there is none yet.
+
+    """
+
+    path: str
+    identity: tuple[int, int] | None
+
+    @classmethod
+    def of(cls, directory: str | os.PathLike[str]) -> Kept:
+        """Look the directory up."""
+        path = os.path.realpath(directory)
+        try:
+            return cls(path, _identity(Path(path).stat()))
+        except OSError:
+            return cls(path, None)
+
+    def is_at_or_above(self, path: str) -> bool:
+        """Tell whether a path without symlinks is the directory's or leads into it, by names."""
+        return path == self.path or path.startswith(f"{self.path.rstrip('/')}/")
+
+    def is_met_above(self, path: str) -> bool:
+        """Tell whether a path without symlinks is, or leads through, the directory under whatever name."""
+        for directory in (Path(path), *Path(path).parents):
+            with contextlib.suppress(OSError):
+                if _identity(directory.stat()) == self.identity:
+                    return True
+        return False
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+@attrs.frozen
 class Place:
     """
     Where a file is, or is to be: below a root, all symlinks followed.
@@ -125,6 +166,7 @@ class Place:
         root: The root, absolute and without symlinks.
         directories: The names between root and file.
         name: The file's own name.
+        kept: The directory that the file must not be in, if there is one.
 
     """
 
@@ -132,6 +174,7 @@ class Place:
     root: str
     directories: tuple[str, ...]
     name: str
+    kept: Kept | None = None
 
     @property
     def relative(self) -> str:
@@ -142,6 +185,16 @@ class Place:
     def absolute(self) -> str:
         """The path from the top."""
         return f"{self.root.rstrip('/')}/{self.relative}"
+
+    def refuse_kept(self, status: os.stat_result) -> None:
+        """Raise if this is the directory that nothing may be written in."""
+        if self.kept is not None and _identity(status) == self.kept.identity:
+            raise self.in_kept()
+
+    def in_kept(self) -> PathDenied:
+        """Make the error for a file in the directory that nothing may be written in."""
+        rule = "cannot be written: this directory holds the session's own data"
+        return self.asked.denied(rule, hint="choose another directory")
 
 
 def read_path(path: object, *, handle: str) -> Asked:
@@ -181,16 +234,17 @@ def read_path(path: object, *, handle: str) -> Asked:
     return asked
 
 
-def resolve_below(asked: Asked, root: str | os.PathLike[str]) -> Place:
+def resolve_below(asked: Asked, root: str | os.PathLike[str], *, kept: str | os.PathLike[str] | None = None) -> Place:
     """
     Follow all symlinks, and say which file below the root is meant.
 
     Args:
         asked: A path that `read_path` let through, relative to the root or absolute.
         root: The directory that nothing may lead out of; there may be symlinks above it.
+        kept: A directory that the file must not be in, wherever it is.
 
     Raises:
-        PathDenied: The file is not below the root.
+        PathDenied: The file is not below the root, or in *kept*.
         ExportMissing: There is no root.
 
     """
@@ -216,7 +270,11 @@ def resolve_below(asked: Asked, root: str | os.PathLike[str]) -> Place:
     if len(os.fsencode(resolved)) > _PATH_BYTES:
         raise asked.invalid(f"is longer than {_PATH_BYTES} bytes with the root before it", hint="use a shorter path")
     *directories, name = resolved[len(prefix) :].split("/")
-    return Place(asked, base, tuple(directories), name)
+    place = Place(asked, base, tuple(directories), name, None if kept is None else Kept.of(kept))
+    # What is below the root is looked at once more when it is opened; what is above is never opened.
+    if place.kept is not None and (place.kept.is_at_or_above(resolved) or place.kept.is_met_above(base)):
+        raise place.in_kept()
+    return place
 
 
 def open_directory(place: Place, *, before_making: Callable[[], None] | None) -> int:
@@ -233,7 +291,8 @@ def open_directory(place: Place, *, before_making: Callable[[], None] | None) ->
 
     Raises:
         ExportMissing: A directory is missing and not to be made.
-        PathDenied: A part of the path is no directory, or not the one it was when it was checked.
+        PathDenied: A part of the path is no directory, not the one it was when it was checked, or the one that
+            nothing may be written in.
 
     """
     if not _CONFINABLE:
@@ -242,10 +301,12 @@ def open_directory(place: Place, *, before_making: Callable[[], None] | None) ->
         raise ExportError(message, path=place.asked.path, handle=place.asked.handle, hint=hint)
     directory = _opened_root(place)
     try:
+        place.refuse_kept(os.fstat(directory))
         for depth in range(len(place.directories)):
             deeper = _enter(place, depth, directory, before_making)
             directory, left = deeper, directory
             close_quietly(left)
+            place.refuse_kept(os.fstat(directory))
     except BaseException:
         close_quietly(directory)
         raise

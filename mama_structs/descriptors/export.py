@@ -8,9 +8,7 @@ Exports to one directory take turns, those of other processes included, or one o
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import contextvars
 import errno
 import functools
 import itertools
@@ -38,6 +36,7 @@ from mama_structs.descriptors.confined import (
     sync_directory,
 )
 from mama_structs.errors import DescriptorError, ExportError, ExportExists, InvalidRange
+from mama_structs.loops import in_own_thread
 
 try:
     import fcntl
@@ -243,6 +242,7 @@ def export(
     create: bool = True,
     exist_ok: bool = True,
     parents: bool = False,
+    kept: Path | None = None,
 ) -> FileResult:
     r"""
     Write text to a file below a root: UTF-8, line breaks as they are, all or nothing.
@@ -263,13 +263,14 @@ def export(
         create: Whether the file may be new.
         exist_ok: Whether it may exist.
         parents: Whether missing directories are made; they stay if the export fails.
+        kept: A directory in which nothing is ever written, wherever the root is; it need not exist.
 
     Raises:
         InvalidParameter: A parameter, or the form of the path, breaks its rule.
         InvalidRange: The file has no line *insert_at*.
         ExportExists: The file exists, and *exist_ok* is False.
         ExportMissing: It does not exist and *create* is False, or its directory does not and *parents* is False.
-        PathDenied: The path leads out of the root, or to something that is no regular file.
+        PathDenied: The path leads out of the root, into *kept*, or to something that is no regular file.
         ExportDenied: The operating system does not allow it.
         DiskFull: There is no room.
         ExportError: Anything else that went wrong; as with all others, the file is as it was.
@@ -285,7 +286,7 @@ def export(
         parents=parents,
     )
     try:
-        return _carry_out(order, resolve_below(order.asked, root))
+        return _carry_out(order, resolve_below(order.asked, root, kept=kept))
     except DescriptorError:
         raise  # some of them are OSErrors themselves
     except OSError as error:
@@ -303,9 +304,10 @@ async def export_off_loop(
     create: bool = True,
     exist_ok: bool = True,
     parents: bool = False,
+    kept: Path | None = None,
 ) -> FileResult:
     """
-    Run `export` in a thread.
+    Run `export` in a thread of its own: it may wait for others, and must not keep a shared one meanwhile.
 
     Who is cancelled meanwhile waits until the thread has ended, and is cancelled then: nothing is under way
     behind a caller's back. The file may have been written by that time.
@@ -321,20 +323,9 @@ async def export_off_loop(
         create=create,
         exist_ok=exist_ok,
         parents=parents,
+        kept=kept,
     )
-    # A future, no task: the end of the loop cancels all tasks, and would not wait for the thread.
-    work = asyncio.get_running_loop().run_in_executor(None, contextvars.copy_context().run, call)
-    cancelled = None
-    while not work.done():
-        try:
-            await asyncio.wait([work])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is None:
-        return work.result()
-    if not work.cancelled():
-        work.exception()  # looked at, so that it is not reported as forgotten
-    raise cancelled
+    return await in_own_thread(call)
 
 
 def _read_order(

@@ -4,13 +4,18 @@ Finding text in a content, by plain words or by a pattern.
 A pattern may come from a model, and there are patterns that take for ever, in time or in memory.
 So it is refused when compiling it would take much of either, it is matched in a thread without the interpreter's lock,
 and it is stopped when its time is over.
+It may still take hundreds of megabytes: one pattern is matched at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import math
+import os
 import re
+import threading
 import time
 from collections.abc import Iterator
 from importlib import import_module
@@ -22,6 +27,7 @@ import attrs
 from mama_structs.descriptors.content import Content
 from mama_structs.descriptors.pages import Pages
 from mama_structs.errors import InvalidParameter, SearchTimeout
+from mama_structs.loops import in_own_thread
 
 MAX_QUERY: Final = 1_000
 MAX_LIMIT: Final = 1_000
@@ -122,7 +128,11 @@ class SearchResult:
 
 @attrs.frozen(kw_only=True)
 class _Search:
-    """One search, of which everything was checked but the pattern; *deadline* is monotonic time."""
+    """
+    One search, of which everything was checked but the pattern.
+
+    *deadline* is monotonic time; *is_over* is set when nobody waits for the answer any more.
+    """
 
     content: Content
     query: str
@@ -133,6 +143,35 @@ class _Search:
     case_sensitive: bool
     page_size: int
     deadline: float
+    is_over: threading.Event = attrs.field(factory=threading.Event)
+
+
+class _Turn:
+    """The right to match a pattern, which one thread of the process has at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def renew(self) -> None:
+        """Start anew in a forked child: the thread that had the turn is not in it."""
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def taken(self, work: _Search) -> Iterator[None]:
+        """Wait for the turn and have it; TimeoutError when it does not come in time."""
+        lock = self._lock
+        if not lock.acquire(timeout=max(0.0, work.deadline - time.monotonic())):
+            raise TimeoutError
+        try:
+            _check_time(work)
+            yield
+        finally:
+            lock.release()
+
+
+_turn: Final = _Turn()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_turn.renew)
 
 
 async def search(
@@ -150,8 +189,8 @@ async def search(
     """
     Find text in a content.
 
-    The work is done in a thread.
-    When the caller is cancelled, the thread goes on until it has found what it was to find or its time is over.
+    The work is done in a thread; of patterns one is matched at a time, and the others wait within their own time.
+    When the caller is cancelled, the thread goes on until it has come to a next match or its time is over.
 
     Args:
         content: What is searched.
@@ -187,6 +226,9 @@ async def search(
     try:
         # The thread stops by itself; this is for when it had no turn in time, or too little of the processor.
         async with asyncio.timeout(min(timeout, _LONGEST) + _GRACE):
+            if regex:
+                # It may wait for its turn, and must not keep a shared thread from others meanwhile.
+                return await in_own_thread(functools.partial(_run_alone, work), is_left=True)
             return await asyncio.to_thread(_run, work)
     except TimeoutError as cause:
         raise SearchTimeout(
@@ -195,6 +237,8 @@ async def search(
             handle=handle,
             hint="a plain query is quick; in a pattern, avoid repeats within repeats" if regex else None,
         ) from cause
+    finally:
+        work.is_over.set()
 
 
 def _check_numbers(handle: str, *, limit: object, context: object, timeout: object) -> None:
@@ -252,6 +296,12 @@ def _compiled_size(pattern: str) -> int:
 Span = tuple[int, int]
 
 
+def _run_alone(work: _Search) -> SearchResult:
+    """Search when no other pattern is matched, in a thread; TimeoutError when the time is over."""
+    with _turn.taken(work):
+        return _run(work)
+
+
 def _run(work: _Search) -> SearchResult:
     """Search, in a thread; TimeoutError when the time is over."""
     plain = work.case_sensitive and not work.regex
@@ -281,7 +331,7 @@ def _total(work: _Search, kept: int, following: Span, spans: Iterator[Span]) -> 
 
 
 def _check_time(work: _Search) -> None:
-    if time.monotonic() > work.deadline:
+    if work.is_over.is_set() or time.monotonic() > work.deadline:
         raise TimeoutError
 
 

@@ -3,8 +3,9 @@
 from mama_structs.storage.disk import Damaged
 from mama_structs.storage.inspection import Finding
 from mama_structs.storage.locks import DirectoryLocks
+from mama_structs.storage.opening import check_path
 from mama_structs.storage.rows import Change, New, Rows
 from mama_structs.storage.store import Storage
 from mama_structs.storage.temporary import sweep_temporary
 
-__all__ = ["Change", "Damaged", "DirectoryLocks", "Finding", "New", "Rows", "Storage", "sweep_temporary"]
+__all__ = ["Change", "Damaged", "DirectoryLocks", "Finding", "New", "Rows", "Storage", "check_path", "sweep_temporary"]

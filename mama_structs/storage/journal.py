@@ -121,8 +121,8 @@ class Journal:
     """
 
     def __init__(self, directory: Path, *, wait: float, temporary: TemporaryDirectory | None = None) -> None:
-        self.directory = directory
-        self.bound = LoopBound("store")
+        self.directory: Path = directory
+        self.bound: LoopBound = LoopBound("store")
         self._wait = wait
         self._temporary = temporary
         self._opened: _Opened | None = None

@@ -2,10 +2,11 @@
 Locks on names, held by processes and let go by the kernel when one dies.
 
 Each name is one byte's place in a lock file, far beyond its end: a thousand locks cost one descriptor.
-POSIX gives such a lock to a process, not to a descriptor.
-So it does not keep two holders in one process apart, and closing *any* descriptor of the file drops them all:
-the file is opened once a process, counted, and a set guards what is held here.
-Where there are no such locks (Windows), names are only guarded within the process.
+The file is opened once a process, counted, and a set guards what is held here.
+Linux gives the locks to that opening, so that only its own end drops them.
+POSIX gives them to the process, where closing *any* descriptor of the file drops them all, that of a program's own
+copying too: such locks are used only where there are no others.
+Where there are neither (Windows), names are only guarded within the process.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import struct
 import sys
 import threading
 from hashlib import blake2b
@@ -31,6 +33,10 @@ FILE_NAME: Final = "locks"
 _TAKEN: Final = frozenset({errno.EACCES, errno.EAGAIN})
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
+# Type, whence, start, length, process: how 64-bit systems lay the structure out.
+_LOCK: Final = struct.Struct("hhqqi4x")
+_HAS_OWN_LOCKS: Final = sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK") and struct.calcsize("P") == 8  # noqa: PLR2004 - bytes
+
 
 @attrs.define(eq=False)
 class _Opened:
@@ -40,8 +46,40 @@ class _Opened:
     fd: int
     users: int = 0
     held: set[int] = attrs.field(factory=set)
-    # Descriptors that turned out to be of a file already open: closing one would drop every lock on it.
+    # Whether locks belong to this opening and not to the process; never changes once one is held.
+    is_owner: bool = _HAS_OWN_LOCKS
+    # Descriptors that turned out to be of a file already open: closing one would drop every lock of the process on it.
     extra: list[int] = attrs.field(factory=list)
+
+    def lock(self, offset: int) -> bool:
+        """Take the place if nobody has it; OSError where the file system does not do locks."""
+        try:
+            self._set(offset, taken=True)
+        except OSError as error:
+            if error.errno in _TAKEN:
+                return False
+            if error.errno == errno.EINVAL and self.is_owner and not self.held:
+                # A kernel that does not know these locks.
+                self.is_owner = False
+                return self.lock(offset)
+            raise
+        self.held.add(offset)
+        return True
+
+    def unlock(self, offset: int) -> None:
+        self.held.discard(offset)
+        self._set(offset, taken=False)
+
+    def close(self) -> None:
+        for fd in (self.fd, *self.extra):
+            os.close(fd)
+
+    def _set(self, offset: int, *, taken: bool) -> None:
+        if sys.platform == "linux" and self.is_owner:
+            kind = fcntl.F_WRLCK if taken else fcntl.F_UNLCK
+            fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, _LOCK.pack(kind, os.SEEK_SET, offset, 1, 0))
+        elif sys.platform != "win32":
+            fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB if taken else fcntl.LOCK_UN, 1, offset)
 
 
 class _Process:
@@ -51,14 +89,36 @@ class _Process:
         self.guard = threading.RLock()
         self.files: dict[tuple[int, int], _Opened] = {}
 
+    def hold(self) -> None:
+        """Let no thread open or close a file, from before a fork to after it."""
+        self.guard.acquire()
+
+    def go_on(self) -> None:
+        """Let threads go on in the parent."""
+        self.guard.release()
+
     def forget(self) -> None:
-        """Start anew in a forked child: it owns none of the locks, and the guard may be held by a thread it lacks."""
+        """
+        Start anew in a forked child.
+
+        The locks are its parent's; a copy of a descriptor would keep them when the parent is dead.
+        """
+        for opened in self.files.values():
+            # A program that closed all it had open may have something else under the number.
+            with contextlib.suppress(OSError):
+                if _identity(os.fstat(opened.fd)) == opened.identity:
+                    opened.close()
         self.__init__()  # type: ignore[misc]  # anew, in place: the module's functions hold this object
 
 
 _process: Final = _Process()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_process.forget)
+    # With the guard held no file is half-way opened while the child is made: the child could not close it.
+    os.register_at_fork(
+        before=_process.hold,
+        after_in_parent=_process.go_on,
+        after_in_child=_process.forget,
+    )
 
 
 class LockFile:
@@ -121,16 +181,8 @@ class LockFile:
         """
         with _process.guard:
             opened = self._alive()
-            if offset in opened.held:
+            if offset in opened.held or not opened.lock(offset):
                 return False
-            if sys.platform != "win32":
-                try:
-                    fcntl.lockf(opened.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, offset)
-                except OSError as error:
-                    if error.errno in _TAKEN:
-                        return False
-                    raise
-            opened.held.add(offset)
             self._own.add(offset)
             return True
 
@@ -141,9 +193,7 @@ class LockFile:
             if offset not in self._own:
                 return
             self._own.discard(offset)
-            opened.held.discard(offset)
-            if sys.platform != "win32":
-                fcntl.lockf(opened.fd, fcntl.LOCK_UN, 1, offset)
+            opened.unlock(offset)
 
     def close(self) -> None:
         """Let go of everything that this holder has; the last holder closes the file."""
@@ -157,8 +207,7 @@ class LockFile:
             opened.users -= 1
             if opened.users == 0:
                 del _process.files[opened.identity]
-                for fd in (opened.fd, *opened.extra):
-                    os.close(fd)
+                opened.close()
 
     def _alive(self) -> _Opened:
         self._bound.check_thread()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import stat
 from pathlib import Path
 from typing import Any, Final
 
@@ -82,6 +83,7 @@ def open_cache(directory: Path) -> Any:
 
     """
     make_directory(directory)
+    _check_kinds(directory)
     marked = _read_mark(directory)
     _make_file(directory, marked=marked)
     with contextlib.closing(sqlite3.connect(directory / DATABASE, timeout=0, isolation_level=None)) as connection:
@@ -139,6 +141,20 @@ def _look_before(connection: sqlite3.Connection, directory: Path, *, marked: boo
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
+
+
+def _check_kinds(directory: Path) -> None:
+    """Refuse what is no regular file where one belongs: the opening of a FIFO may wait for its other end for ever."""
+    for name in sorted(FILES):
+        path = directory / name
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISREG(path.stat().st_mode):
+                raise StoreDamaged(
+                    f"{path} is no regular file",
+                    file=str(path),
+                    findings=(f"{name} is no regular file",),
+                    hint="find out what put it there, and delete it",
+                )
 
 
 def _is_unused(connection: sqlite3.Connection, tables: set[str]) -> bool:

@@ -220,13 +220,33 @@ class Storage:
             WrongLoop: This is a forked child.
 
         """
+        closing = self._begin_close()
+        try:
+            await _outcome(closing)
+        finally:
+            self._journal.join_closed()
+
+    def close_now(self) -> None:
+        """
+        Do what `close` does, blocking until it is done; for code that is not async.
+
+        Not for a transaction's work, which would wait for itself.
+
+        Raises:
+            StoreError: The rest could not be written; the store is closed all the same.
+            WrongLoop: This is a forked child.
+
+        """
+        try:
+            self._begin_close().result()
+        finally:
+            self._journal.join_closed()
+
+    def _begin_close(self) -> Future[None]:
         self._journal.bound.check_thread()
         if self._closing is None:
             self._closing = self._journal.close()
-        try:
-            await _outcome(self._closing)
-        finally:
-            self._journal.join_closed()
+        return self._closing
 
     def _check_open(self) -> None:
         self._journal.bound.check_thread()

@@ -32,7 +32,7 @@ class TemporaryDirectory:
 
     def __init__(self, parent: Path | None = None) -> None:
         base = Path(tempfile.gettempdir()) if parent is None else parent
-        self.path = base / f"{_PREFIX}{secrets.token_hex(8)}"
+        self.path: Path = base / f"{_PREFIX}{secrets.token_hex(8)}"
         self._lock: LockFile | None = None
 
     def make(self) -> None:

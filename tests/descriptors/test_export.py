@@ -505,6 +505,78 @@ def test_an_absolute_path_below_the_root_is_accepted(root, tmp_path):
     assert ["a", "b", "c", "d", "e"] == listed(root)
 
 
+@pytest.fixture
+def kept(root):
+    """A session's directory below the root, with a file in it, and ways that lead there."""
+    kept = root / "session"
+    (kept / "journal").mkdir(parents=True)
+    (kept / "journal" / "FORMAT").write_bytes(b"own")
+    (root / "link").symlink_to(kept)
+    (root / "deep").symlink_to(kept / "journal")
+    (root / "file").symlink_to(kept / "journal" / "FORMAT")
+    return kept
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "session/a",
+        "session",
+        "session/journal/FORMAT",
+        "session/journal/new/a",
+        "session/new/a",
+        "link/a",
+        "deep/FORMAT",
+        "file",
+        "./session//a",
+    ],
+)
+@pytest.mark.parametrize("spelling", ["real", "link", "above"])
+@pytest.mark.parametrize("mode", ["write", "append", "insert"])
+def test_a_sessions_own_directory_is_never_written_to(*, root, kept, tmp_path, path, spelling, mode):
+    """By whichever name and link it is reached, and however it was given: nothing in it changes."""
+    (tmp_path / "above").symlink_to(root)
+    given_as = {"real": kept, "link": root / "link", "above": tmp_path / "above" / "session"}[spelling]
+    before = snapshot(root)
+
+    for asked in (path, str(root / path)):
+        with pytest.raises(PathDenied, match="this directory holds the session's own data") as caught:
+            put(root, asked, kept=given_as, parents=True, mode=mode, insert_at=1 if mode == "insert" else None)
+
+    assert before == snapshot(root)
+    assert (HANDLE, str(root / path)) == (caught.value.handle, caught.value.path)
+
+
+@pytest.mark.parametrize("path", ["a", "session.md", "session2/a", "new/session/a", "Session2/a"])
+def test_what_is_beside_a_sessions_directory_can_be_written(root, kept, path):
+    """A name that only begins like it, or is the same elsewhere, is another one."""
+    assert put(root, path, kept=kept, parents=True).created
+    assert path == put(root, path, kept=kept).path
+
+
+@pytest.mark.parametrize("inside", ["session", "session/journal", "link", "deep"])
+def test_a_root_in_a_sessions_directory_takes_no_file(root, kept, inside):
+    """Not even one that would lie far below."""
+    before = snapshot(root)
+    for path in ("a", "new/a"):
+        with pytest.raises(PathDenied, match="the session's own data"):
+            put(root / inside, path, kept=kept, parents=True)
+
+    assert before == snapshot(root)
+
+
+def test_a_sessions_directory_need_not_exist_or_be_near(root, outside):
+    """One that is still to be made is kept free; one elsewhere changes nothing, and tells nothing of what is there."""
+    with pytest.raises(PathDenied, match="the session's own data"):
+        put(root, "later/a", kept=root / "later", parents=True)
+    assert [] == listed(root)
+    with pytest.raises(PathDenied, match="outside the root"):
+        put(root, str(outside / "secret.txt"), kept=outside)
+
+    assert put(root, "a", kept=outside).created
+    assert put(root, "b", kept=outside / "nowhere").created
+
+
 def test_a_directory_whose_name_begins_like_the_root_is_outside(root, tmp_path):
     """The root's name with something behind it is another directory."""
     (tmp_path / "root-2").mkdir()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import contextvars
 import errno
 import fcntl
 import functools
@@ -36,6 +37,7 @@ from mama_structs.errors import (
     InvalidParameter,
     PathDenied,
 )
+from mama_structs.loops import in_own_thread
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="there it is refused as a whole")
 
@@ -144,8 +146,8 @@ def test_a_directory_that_is_swapped_after_the_check_makes_the_export_fail(
     (root / "d" / "a").write_bytes(b"old\n")
     resolve = export_module.resolve_below
 
-    def swapped(asked, root_):
-        place = resolve(asked, root_)
+    def swapped(*arguments, **options):
+        place = resolve(*arguments, **options)
         swap(root, outside)
         return place
 
@@ -178,8 +180,8 @@ def test_a_file_that_is_swapped_after_a_check_is_not_followed_and_not_waited_for
     (root / "d" / "a").write_bytes(b"old\n")
     checked, swaps = getattr(export_module, seam), iter([swap])
 
-    def swapped(*arguments):
-        result = checked(*arguments)
+    def swapped(*arguments, **options):
+        result = checked(*arguments, **options)
         next(swaps, lambda *_: None)(root, outside)
         return result
 
@@ -675,6 +677,72 @@ def test_a_disk_that_is_really_full_loses_nothing(tmp_path):
     assert [] == listed(tmp_path)
 
 
+KEPT = """
+    import os, subprocess, sys
+    from pathlib import Path
+    from mama_structs.descriptors.export import export
+    from mama_structs.errors import PathDenied
+
+    home = Path(sys.argv[1])
+    root, kept = home / "root", home / "root" / "session"
+    (kept / "journal").mkdir(parents=True)
+    for name in ("other", "other/deep", "another"):
+        (root / name).mkdir()
+    subprocess.run(["mount", "--bind", kept, root / "other" / "deep"], check=True)
+    subprocess.run(["mount", "--bind", kept, root / "another"], check=True)
+    for path in ("other/deep/a", "other/deep/journal/a", "another/new/a", "another/journal/FORMAT"):
+        try:
+            export("x", path, root=root, handle="fd:1", parents=True, kept=kept)
+        except PathDenied as error:
+            assert "the session's own data" in str(error)
+        else:
+            raise SystemExit(path)
+    for inside in (root / "another", root / "another" / "journal"):
+        try:
+            export("x", "a", root=inside, handle="fd:1", kept=kept)
+        except PathDenied as error:
+            assert "the session's own data" in str(error)
+        else:
+            raise SystemExit(inside)
+    assert ["journal"] == os.listdir(kept) and [] == os.listdir(kept / "journal")
+    export("x", "other/a", root=root, handle="fd:1", kept=kept)
+    print("kept")
+"""
+
+
+@pytest.mark.skipif(not own_mounts(), reason="needs mounts of its own")
+def test_a_session_under_another_name_is_its_own_all_the_same(tmp_path):
+    """A directory that is mounted a second time is known by what it is, wherever the root is."""
+    assert "kept\n" == run(KEPT, tmp_path, before=own_mounts())
+
+
+@pytest.mark.parametrize(("path", "place"), [("d/a", "d"), ("d/e/a", "d/e"), ("a", ".")])
+def test_a_session_that_is_moved_onto_the_path_after_the_check_is_its_own_all_the_same(
+    root, tmp_path, monkeypatch, path, place
+):
+    """What is opened is looked at, not only what was there when the path was checked."""
+    (root / place).mkdir(parents=True, exist_ok=True)
+    kept = tmp_path / "session"
+    kept.mkdir()
+    resolve = export_module.resolve_below
+
+    def swapped(*arguments, **options):
+        resolved = resolve(*arguments, **options)
+        (root / place).resolve().rmdir()
+        kept.rename((root / place).resolve())
+        return resolved
+
+    monkeypatch.setattr(export_module, "resolve_below", swapped)
+    before = descriptors()
+
+    with pytest.raises(PathDenied, match="the session's own data"):
+        put(root, path, kept=kept)
+
+    assert [] == listed(root / place)
+    assert before == descriptors()
+
+
+@pytest.mark.skipif(not own_mounts(), reason="needs mounts of its own")
 def test_a_file_system_that_is_mounted_read_only_refuses(tmp_path):
     """Whoever asks, a superuser too."""
     script = """
@@ -982,6 +1050,8 @@ async def test_an_export_off_the_loop_leaves_the_loop_free_and_gives_the_result(
         await export_off_loop("new", "../a", root=root, handle=HANDLE)
     with pytest.raises(ExportExists):
         await export_off_loop("new", "a", root=root, handle=HANDLE, exist_ok=False)
+    with pytest.raises(PathDenied, match="the session's own data"):
+        await export_off_loop("new", "a", root=root, handle=HANDLE, kept=root)
 
 
 @pytest.mark.parametrize("times", [1, 3])
@@ -1049,6 +1119,118 @@ def test_the_end_of_the_loop_waits_for_the_thread(root, monkeypatch):
 
     assert task.cancelled()
     assert ["a"] == listed(root)
+
+
+async def test_exports_that_wait_keep_no_thread_from_others(root, monkeypatch):
+    """However many wait for their turn in a directory, work in the loop's own threads begins at once."""
+    count = 2 * (os.cpu_count() or 1) + 8
+    waiting = threading.Semaphore(0)
+    lock = export_module._lock
+
+    def noted(*arguments):
+        waiting.release()
+        return lock(*arguments)
+
+    monkeypatch.setattr(export_module, "_lock", noted)
+    descriptor = os.open(root, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        exports = [
+            asyncio.create_task(export_off_loop("x\n", "a", root=root, handle=HANDLE, mode="append"))
+            for _ in range(count)
+        ]
+        seen = 0
+        give_up = time.monotonic() + 5
+        while seen < count and time.monotonic() < give_up:
+            seen += waiting.acquire(blocking=False)
+            await asyncio.sleep(0.001)
+        started = time.monotonic()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.to_thread(time.time), 5)
+        took = time.monotonic() - started
+    finally:
+        os.close(descriptor)
+    await asyncio.gather(*exports)
+
+    assert b"x\n" * count == (root / "a").read_bytes()
+    assert count == seen
+    assert 1 > took
+
+
+LOCAL = contextvars.ContextVar("LOCAL", default="outside")
+
+
+async def test_work_in_its_own_thread_knows_the_callers_context():
+    """Its variables, such as a log's request, are the caller's, and its thread has ended when the answer is there."""
+    LOCAL.set("inside")
+    before = set(threading.enumerate())
+
+    def work():
+        assert threading.current_thread() not in before
+        assert not threading.current_thread().daemon
+        return LOCAL.get()
+
+    assert "inside" == await in_own_thread(work)
+    assert before == set(threading.enumerate())
+
+
+@pytest.mark.parametrize("kind", [StopIteration, asyncio.CancelledError, KeyError, KeyboardInterrupt])
+async def test_whatever_work_in_its_own_thread_raises_is_raised(kind):
+    """Also what a future would not take, and nobody waits for ever."""
+
+    def work():
+        raise kind("own")
+
+    async def call():
+        # A coroutine cannot raise StopIteration.
+        with pytest.raises(RuntimeError if kind is StopIteration else kind):
+            await in_own_thread(work)
+
+    await asyncio.wait_for(call(), 5)
+
+
+async def test_who_may_leave_its_work_leaves_at_once():
+    """With `is_left` a cancelled caller does not wait, and the thread goes on to its end in silence."""
+    reports = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
+    go, ended = threading.Event(), threading.Event()
+
+    def work():
+        go.wait(10)
+        ended.set()
+        raise KeyError
+
+    task = asyncio.create_task(in_own_thread(work, is_left=True))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not ended.is_set()
+
+    go.set()
+    assert await asyncio.to_thread(ended.wait, 10)
+    gc.collect()
+    await asyncio.sleep(0.01)
+    assert [] == reports
+
+
+def test_a_loop_that_is_closed_first_does_not_hear_of_the_work(caplog):
+    """The thread ends in silence."""
+    go = threading.Event()
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(in_own_thread(lambda: go.wait(10), is_left=True))
+    loop.run_until_complete(asyncio.sleep(0.01))
+    own = [thread for thread in threading.enumerate() if thread.name == "mama-structs"]
+    task.cancel()
+    loop.run_until_complete(asyncio.wait([task]))
+    loop.close()
+    go.set()
+    for thread in own:
+        thread.join(10)
+
+    assert 1 == len(own)
+    assert task.cancelled()
+    assert [] == caplog.records
 
 
 def test_ctrl_c_during_the_copy_leaves_the_old_file(root, monkeypatch):

@@ -2,17 +2,21 @@
 
 import asyncio
 import hashlib
+import os
 import re
+import subprocess
 import sys
 import threading
 import time
 import unicodedata
+from pathlib import Path
 
 import pytest
 import regex
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import mama_structs
 from mama_structs.descriptors.content import Content
 from mama_structs.descriptors.search import search
 from mama_structs.errors import InvalidParameter, SearchTimeout
@@ -372,6 +376,161 @@ async def test_a_pattern_that_needs_too_much_memory_is_the_querys_fault(monkeypa
         await found("text", "t", regex=True)
 
     assert "query" == caught.value.parameter
+
+
+class Slow:
+    """Patterns that find nothing, hold on until they are let go, and count how many are matched at once."""
+
+    def __init__(self, monkeypatch):
+        self.go, self.first, self.guard = threading.Event(), threading.Event(), threading.Lock()
+        self.now = self.most = self.begun = 0
+        compiled = regex.compile
+
+        def compile_(pattern, *arguments, **options):
+            return self if pattern == "slow" else compiled(pattern, *arguments, **options)
+
+        monkeypatch.setattr(regex, "compile", compile_)
+
+    def finditer(self, *_, **__):
+        with self.guard:
+            self.now += 1
+            self.begun += 1
+            self.most = max(self.most, self.now)
+        self.first.set()
+        assert self.go.wait(10)
+        time.sleep(0.01)
+        with self.guard:
+            self.now -= 1
+        return iter(())
+
+    async def has_begun(self):
+        assert await asyncio.to_thread(self.first.wait, 10)
+
+
+async def test_one_pattern_is_matched_at_a_time(monkeypatch):
+    """Each may take much memory: many at once take turns, and all are answered."""
+    slow = Slow(monkeypatch)
+    slow.go.set()
+    results = await asyncio.gather(*(found("text", "slow", regex=True, limit=1) for _ in range(8)))
+
+    assert [0] * 8 == [result.total for result in results]
+    assert (1, 8) == (slow.most, slow.begun)
+
+
+async def test_who_gets_no_turn_in_time_is_told(monkeypatch):
+    """A pattern waits as long as it may take and no longer; plain words do not wait, and the next pattern has its turn."""
+    slow = Slow(monkeypatch)
+    # The loop's own threads are there before threads are counted.
+    first = asyncio.create_task(found("text", "slow", regex=True))
+    await slow.has_begun()
+    threads = threading.active_count() - 1
+    started = time.perf_counter()
+    with pytest.raises(SearchTimeout) as caught:
+        await found("text", "t", regex=True, timeout=0.2)
+    elapsed = time.perf_counter() - started
+    # Its thread does not wait on for the turn: only the first one's is left.
+    while threading.active_count() > threads + 1 and time.perf_counter() < started + 2:
+        await asyncio.sleep(0.001)
+    left = threading.active_count() - threads
+    plain = [await found("text", "t", timeout=0.2), await found("text", "T", case_sensitive=False, timeout=0.2)]
+    slow.go.set()
+
+    assert (0.2, "fd:1") == (caught.value.seconds, caught.value.handle)
+    assert 0.15 < elapsed < 1
+    assert 1 == left
+    assert [2, 2] == [result.total for result in plain]
+    assert 0 == (await first).total
+    assert 2 == (await found("text", "t", regex=True)).total
+
+
+@pytest.mark.parametrize("pattern", ["a(", "(a|aa)+$"])
+async def test_a_pattern_that_fails_gives_its_turn_back(pattern):
+    """Whether it is no pattern, or stopped by its time: the next one does not wait for ever."""
+    for _ in range(2):
+        with pytest.raises((InvalidParameter, SearchTimeout)):
+            await found("a" * 60 + "b", pattern, regex=True, timeout=0.1)
+
+    assert 1 == (await found("a b", "b", regex=True)).total
+
+
+async def test_patterns_that_wait_keep_no_thread_from_others(monkeypatch):
+    """However many wait for their turn, plain words and other work in threads begin at once."""
+    slow = Slow(monkeypatch)
+    waiting = [asyncio.create_task(found("text", "slow", regex=True)) for _ in range(2 * (os.cpu_count() or 1) + 8)]
+    await slow.has_begun()
+    await asyncio.sleep(0.05)
+    started = time.perf_counter()
+    plain = await found("text", "t")
+    await asyncio.to_thread(time.time)
+    took = time.perf_counter() - started
+    slow.go.set()
+    await asyncio.gather(*waiting)
+
+    assert 2 == plain.total
+    assert 1 > took
+
+
+async def test_who_leaves_gives_its_place_up(monkeypatch):
+    """A search that is cancelled while it waits is not begun when its turn comes."""
+    slow = Slow(monkeypatch)
+    first = asyncio.create_task(found("text", "slow", regex=True))
+    await slow.has_begun()
+    left = [asyncio.create_task(found("text", "slow", regex=True)) for _ in range(3)]
+    await asyncio.sleep(0.05)
+    for task in left:
+        task.cancel()
+    await asyncio.wait(left)
+    slow.go.set()
+    await first
+
+    assert 1 == (await found("a", "a", regex=True)).total
+    assert 1 == slow.begun
+
+
+FORKED = """
+import asyncio, os, threading, time
+from mama_structs.descriptors import search as module
+from mama_structs.descriptors.content import Content
+
+def look(query, timeout):
+    content = Content.of("a" * 60 + "b")
+    return asyncio.run(module.search(content, query, handle="fd:1", timeout=timeout, regex=True))
+
+def hostile():
+    try:
+        look("(a|aa)+$", 2)
+    except module.SearchTimeout:
+        pass
+
+look("b", 1)
+thread = threading.Thread(target=hostile)
+thread.start()
+while module._turn._lock.acquire(blocking=False):
+    module._turn._lock.release()
+    time.sleep(0.001)
+time.sleep(0.05)
+child = os.fork()
+if child == 0:
+    os._exit(0 if look("b", 1).total == 1 else 1)
+print(os.waitpid(child, 0)[1])
+thread.join()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_child_does_not_wait_for_its_parents_pattern():
+    """The thread that had the turn is not in the child."""
+    root = str(Path(mama_structs.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKED],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": root},
+    )
+
+    assert ("0\n", 0) == (done.stdout, done.returncode), done.stderr
 
 
 async def test_reprs_say_where_and_not_what():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import inspect
 import os
 import random
 import signal
@@ -20,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+import mama_structs
 from mama_structs.errors import (
     MamaStructsError,
     StoreBusy,
@@ -31,7 +31,8 @@ from mama_structs.errors import (
 from mama_structs.storage import Damaged, New, Storage
 from mama_structs.storage import journal as _journal
 
-SRC = str(Path(inspect.getfile(Storage)).parents[1])
+# Children import the package that is under test here.
+SRC = str(Path(mama_structs.__file__).parents[1])
 ENVIRONMENT = {**os.environ, "PYTHONPATH": SRC, "PYTHONUNBUFFERED": "1"}
 
 
@@ -40,14 +41,14 @@ async def assert_sound(storage):
     assert [] == [finding for finding in await storage.check() if finding.kind != "sqlite"]
 
 
-def run(code, *arguments, **options):
+def run(code, *arguments, timeout=120, **options):
     """Run *code* in a process of its own and return what it printed."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, *map(str, arguments)],
         check=False,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=timeout,
         env=ENVIRONMENT,
         **options,
     )
@@ -231,6 +232,29 @@ def test_a_damaged_file_is_told_from_an_empty_store(tmp_path, damage):
     assert caught.value.findings
     assert (damage == "missing") == ("the file is missing" in caught.value.findings)
     assert caught.value.hint
+
+
+FIFO = """
+import sys
+from pathlib import Path
+from mama_structs.errors import StoreDamaged
+from mama_structs.storage import Storage
+try:
+    Storage.open(Path(sys.argv[1]))
+except StoreDamaged as error:
+    print(error.file)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs")
+@pytest.mark.parametrize("name", ["FORMAT", "cache.db", "cache.db-wal", "cache.db-shm", "cache.db-journal"])
+def test_a_fifo_in_a_files_place_is_damage_and_not_waited_for(tmp_path, name):
+    """Opening a store does not wait for ever for the other end of one."""
+    fill(tmp_path / "journal", 1)
+    (tmp_path / "journal" / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / "journal" / name)
+
+    assert f"{tmp_path / 'journal' / name}\n" == run(FIFO, tmp_path / "journal", timeout=20)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -638,8 +662,10 @@ def refused(call):
         return
     raise SystemExit(f"{call} was not refused")
 
-async def keys(storage):
-    return await storage.keys()
+def names_of_open_files():
+    files = "/proc/self/fd"
+    listed = os.listdir(files) if os.path.isdir(files) else []
+    return [os.readlink(f"{files}/{fd}") for fd in listed if os.path.lexists(f"{files}/{fd}")]
 
 directory = Path(sys.argv[1])
 storage, common = Storage.open(directory / "a"), Storage.open(directory / "b")
@@ -660,8 +686,8 @@ if child == 0:
     refused(lambda: locks.claim("x"))
     locks.close()
     # The parent's connections are not closed here: SQLite would take their locks and files away.
-    open_files = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{fd}")] if os.path.isdir("/proc/self/fd") else None
-    assert open_files is None or sum(name.endswith("a/cache.db") for name in open_files) == 1, open_files
+    open_files = names_of_open_files()
+    assert not os.path.isdir("/proc/self/fd") or sum(name.endswith("a/cache.db") for name in open_files) == 1, open_files
     own = Storage.open(directory / "b")
     own.enqueue([("own", b"1")])
     asyncio.run(own.close())
@@ -684,6 +710,41 @@ print("done")
 def test_a_forked_child_is_refused_and_harms_nothing(tmp_path):
     """A child gets a typed error from every call, can open a store of its own, and its exit leaves the parent's whole."""
     assert "done\n" == run(FORK, tmp_path)
+
+
+COLLECTED = """
+import asyncio, gc, os, sqlite3, sys
+from pathlib import Path
+
+class Told(sqlite3.Connection):
+    def __del__(self, getpid=os.getpid, write=os.write, parent=os.getpid()):
+        if getpid() != parent:
+            write(1, b"a connection was collected\\n")
+
+connect = sqlite3.connect
+sqlite3.connect = lambda *args, **kwargs: connect(*args, factory=Told, **kwargs)
+from mama_structs.storage import Storage
+
+storage = Storage.open(Path(sys.argv[1]))
+storage.enqueue([("k", b"1")])
+asyncio.run(storage.flush())
+child = os.fork()
+if child == 0:
+    if sys.argv[2] == "own too":
+        Storage.open(Path(sys.argv[1]).parent / "own").close_now()
+    del storage
+    gc.collect()
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+storage.close_now()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_child_never_collects_its_parents_connections(tmp_path):
+    """Not even at its own end: SQLite would close them, and might take the parent's files away; its own it does."""
+    assert "" == run(COLLECTED, tmp_path / "journal", "none")
+    assert run(COLLECTED, tmp_path / "journal", "own too").startswith("a connection was collected\n")
 
 
 DESCRIPTORS = """
@@ -742,6 +803,20 @@ async def test_a_database_that_is_taken_away_is_damage(tmp_path):
         await storage.flush()
     with pytest.raises(StoreError):
         await storage.close()
+
+
+async def test_no_work_is_begun_on_a_database_that_is_taken_away(tmp_path):
+    """A transaction looks before its first statement: its work may not read what nobody else can see."""
+    storage = Storage.open(tmp_path / "journal")
+    storage.enqueue([("a", b"1")])
+    await storage.flush()
+    (storage.directory / "cache.db").rename(tmp_path / "elsewhere.db")
+    begun = []
+
+    with pytest.raises(StoreDamaged, match="moved or deleted"):
+        await storage.transact(begun.append)
+    assert [] == begun
+    await storage.close()
 
 
 async def test_a_database_that_is_taken_away_during_a_transaction_is_damage(tmp_path):

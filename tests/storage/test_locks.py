@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
+import errno
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -15,12 +16,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import mama_structs
 from mama_structs.errors import StoreBusy, StoreError, WrongLoop
 from mama_structs.storage import DirectoryLocks, Storage, sweep_temporary
+from mama_structs.storage import locks as locks_module
 from mama_structs.storage.locks import LockFile, _offset
 from mama_structs.storage.temporary import TemporaryDirectory
 
-SRC = str(Path(inspect.getfile(Storage)).parents[1])
+# Children import the package that is under test here.
+SRC = str(Path(mama_structs.__file__).parents[1])
+fcntl = pytest.importorskip("fcntl", reason="there are no record locks")
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no record locks")
 
 CLAIM = """
@@ -76,6 +81,27 @@ def claimed_elsewhere(directory, *names):
     return [answer == "claimed" for answer in answers]
 
 
+@pytest.fixture(params=["of the opening", "of the process"])
+def kind(request, monkeypatch):
+    """Both kinds of locks, where there are both."""
+    if request.param == "of the process":
+        monkeypatch.setattr(locks_module, "fcntl", WithoutOwnLocks())
+    elif not locks_module._HAS_OWN_LOCKS:
+        pytest.skip("there are no such locks here")
+    return request.param
+
+
+class WithoutOwnLocks:
+    """A kernel that does not know the newer locks."""
+
+    def __getattr__(self, name):
+        return getattr(fcntl, name)
+
+    def fcntl(self, fd, command, argument=0):
+        assert command == fcntl.F_OFD_SETLK
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+
 @pytest.fixture
 def locks(tmp_path):
     locks = DirectoryLocks(tmp_path)
@@ -83,7 +109,7 @@ def locks(tmp_path):
     locks.close()
 
 
-def test_a_name_has_one_holder(tmp_path, locks):
+def test_a_name_has_one_holder(tmp_path, kind, locks):
     """A claimed name is busy for another holder here and for another process, until it is released."""
     other = DirectoryLocks(tmp_path)
     locks.claim("a")
@@ -102,7 +128,7 @@ def test_a_name_has_one_holder(tmp_path, locks):
     other.close()
 
 
-def test_a_holder_that_closes_keeps_no_other_from_its_locks(tmp_path, locks):
+def test_a_holder_that_closes_keeps_no_other_from_its_locks(tmp_path, kind, locks):
     """Closing one holder lets go of its own names only, though one descriptor serves all of the process."""
     other = DirectoryLocks(tmp_path)
     locks.claim("a")
@@ -113,7 +139,7 @@ def test_a_holder_that_closes_keeps_no_other_from_its_locks(tmp_path, locks):
     assert [False, True] == claimed_elsewhere(tmp_path, "a", "b")
 
 
-def test_a_name_claimed_elsewhere_is_busy_until_that_process_dies(tmp_path, locks):
+def test_a_name_claimed_elsewhere_is_busy_until_that_process_dies(tmp_path, kind, locks):
     """The kernel lets go when a process is killed: no lock outlives its holder."""
     process = start(CLAIM, tmp_path, "a")
     assert "claimed" == process.stdout.readline().strip()
@@ -211,7 +237,49 @@ def test_a_closed_holder_is_of_no_use(tmp_path):
         locks.claim("a")
 
 
-def test_a_swapped_file_does_not_drop_locks(tmp_path, monkeypatch):
+@pytest.mark.skipif(not locks_module._HAS_OWN_LOCKS, reason="closing any descriptor drops the locks of a process")
+def test_a_copy_of_the_directory_drops_no_lock(tmp_path):
+    """A program may copy, read or search its session's directory: its names stay its own."""
+    (tmp_path / "session").mkdir()
+    locks = DirectoryLocks(tmp_path / "session")
+    locks.claim("a")
+    shutil.copytree(tmp_path / "session", tmp_path / "copy")
+    (tmp_path / "session" / "locks").read_bytes()
+
+    assert [False, True] == claimed_elsewhere(tmp_path / "session", "a", "b")
+    locks.claim("b")
+    assert [False, False, True] == claimed_elsewhere(tmp_path / "session", "a", "b", "c")
+    locks.close()
+    assert [True] == claimed_elsewhere(tmp_path / "session", "a")
+
+
+@pytest.mark.skipif(not locks_module._HAS_OWN_LOCKS, reason="there is one kind of locks")
+def test_one_name_is_one_lock_of_either_kind(tmp_path, monkeypatch):
+    """Processes with and without the newer locks keep one another out, at every place that a name can have."""
+    for offset in (0, 1, 2**31, 2**32 + 5, 2**62 - 1):
+        with monkeypatch.context() as patch:
+            patch.setattr(locks_module, "_offset", lambda _, offset=offset: offset)
+            locks = DirectoryLocks(tmp_path)
+            locks.claim("")
+        code = f"""
+import fcntl
+file = open({str(tmp_path / "locks")!r}, "r+b")
+for place in {[max(0, offset - 1), offset, offset + 1]}:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+        print("free", place)
+    except OSError:
+        print("held", place)
+"""
+        process = start(code)
+        said = set(process.stdout.read().split("\n"))
+        end(process)
+        locks.close()
+
+        assert {f"held {offset}", f"free {offset + 1}", ""} | ({f"free {offset - 1}"} if offset else set()) == said
+
+
+def test_a_swapped_file_does_not_drop_locks(tmp_path, kind, monkeypatch):
     """A path that turns out to be a file already open is not closed, which would drop the locks on it."""
     locks = DirectoryLocks(tmp_path)
     locks.claim("a")
@@ -270,6 +338,65 @@ def test_a_forked_child_owns_no_locks(tmp_path, locks):
     end(process)
 
     assert issubclass(WrongLoop, RuntimeError)
+
+
+ORPHAN = """
+import os, sys
+from pathlib import Path
+from mama_structs.storage import DirectoryLocks
+locks = DirectoryLocks(Path(sys.argv[1]))
+locks.claim("a")
+if os.fork() == 0:
+    sys.stdin.readline()
+    print("alive", flush=True)
+    sys.stdin.readline()
+    os._exit(0)
+print("forked", flush=True)
+os.waitpid(-1, 0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_child_does_not_keep_what_its_dead_parent_held(tmp_path, locks):
+    """After kill -9 of the parent its names are free, however long the child lives."""
+    process = start(ORPHAN, tmp_path)
+    assert "forked" == process.stdout.readline().strip()
+    with pytest.raises(StoreBusy):
+        locks.claim("a")
+    process.kill()
+    process.wait()
+
+    locks.claim("a")
+    process.stdin.write("\n")
+    process.stdin.flush()
+    assert "alive" == process.stdout.readline().strip()
+    end(process)
+
+
+REUSED = """
+import os, sys
+from pathlib import Path
+from mama_structs.storage import DirectoryLocks
+locks = DirectoryLocks(Path(sys.argv[1]))
+number = locks._file.fd
+other = os.open(sys.argv[2], os.O_RDWR | os.O_CREAT)
+os.dup2(other, number)
+child = os.fork()
+if child == 0:
+    os.write(number, b"theirs")
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_child_closes_no_file_of_the_program(tmp_path):
+    """Where a program took the number of our descriptor for a file of its own, a child still has that file."""
+    process = start(REUSED, tmp_path, tmp_path / "own")
+    assert "0" == process.stdout.readline().strip()
+    end(process)
+
+    assert b"theirs" == (tmp_path / "own").read_bytes()
 
 
 def test_what_a_killed_process_left_is_swept(tmp_path, monkeypatch):

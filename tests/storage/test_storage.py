@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import inspect
 import os
 import sqlite3
 import stat
@@ -18,12 +17,14 @@ from pathlib import Path
 import diskcache
 import pytest
 
+import mama_structs
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreError
 from mama_structs.storage import Damaged, New, Storage
 from mama_structs.storage.disk import LARGEST_VALUE
 from mama_structs.storage.opening import SETTINGS
 
-SRC = str(Path(inspect.getfile(Storage)).parents[1])
+# Children import the package that is under test here.
+SRC = str(Path(mama_structs.__file__).parents[1])
 
 
 async def assert_sound(storage):
@@ -53,6 +54,17 @@ async def storage(tmp_path):
     yield storage
     await assert_sound(storage)
     await storage.close()
+
+
+def test_children_import_what_is_tested_here(tmp_path):
+    """A child in another directory has the same package, and nothing of it beside it."""
+    code = """
+import importlib.util, mama_structs.storage
+print(mama_structs.storage.__file__, importlib.util.find_spec("storage"), importlib.util.find_spec("structs"))
+"""
+    expected = Path(mama_structs.__file__).parent / "storage" / "__init__.py"
+
+    assert f"{expected} None None\n" == run(code, cwd=tmp_path).stdout
 
 
 async def test_rows_outlive_the_store(tmp_path):
@@ -290,6 +302,38 @@ async def test_close_writes_what_is_left_and_ends_the_thread(tmp_path):
     await again.close()
 
 
+def test_code_without_a_loop_can_close(tmp_path):
+    """When `close_now` returns, all is written and the thread has ended; closing again in either way does nothing."""
+    storage = Storage.open(tmp_path / "journal")
+    storage.enqueue([(f"k{number}", b"x" * 10_000) for number in range(100)])
+    storage.close_now()
+
+    assert [] == threads()
+    assert "closed" in repr(storage)
+    storage.close_now()
+    asyncio.run(storage.close())
+    storage.close_now()
+    with pytest.raises(SessionClosed):
+        storage.enqueue([("k", b"1")])
+    with closing(sqlite3.connect(tmp_path / "journal" / "cache.db")) as connection:
+        assert [(100,)] == connection.execute("SELECT count(*) FROM Cache").fetchall()
+    Storage.temporary().close_now()
+
+
+async def test_both_ways_to_close_wait_for_the_same_end(tmp_path):
+    """Where one has begun, the other returns when that one has ended."""
+    storage = Storage.open(tmp_path / "journal")
+    hold = threading.Event()
+    holding = asyncio.ensure_future(storage.transact(lambda rows: (hold.wait(10), rows.put("a", b"1"))))
+    closing_task = asyncio.ensure_future(storage.close())
+    await asyncio.sleep(0.01)
+    threading.Timer(0.05, hold.set).start()
+    storage.close_now()
+
+    assert [] == threads()
+    await asyncio.gather(holding, closing_task)
+
+
 async def test_a_cancelled_close_runs_to_its_end(tmp_path):
     """Whoever began to close may go away: the rest is written and the thread ends."""
     storage = Storage.open(tmp_path / "journal")
@@ -475,14 +519,17 @@ async def test_settings_that_would_lose_rows_are_put_right(tmp_path):
 
 async def test_nothing_is_evicted_and_every_commit_is_synced(storage):
     """The settings that keep rows, and keep them through a loss of power, are in force."""
-    expected = {"eviction_policy": "none", "cull_limit": 0, "sqlite_synchronous": 2, "sqlite_journal_mode": "wal"}
-    assert expected == {name: SETTINGS[name] for name in expected}
+    stored = {"eviction_policy": "none", "cull_limit": 0, "size_limit": 2**62, "disk_min_file_size": 2**62}
+    assert stored == {name: SETTINGS[name] for name in stored}
+    in_force = {"journal_mode": [("wal",)], "synchronous": [(2,)], "mmap_size": [(0,)], "temp_store": [(2,)]}
 
     def pragmas(_rows):
         connection = storage._journal._opened.connection
-        return [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "journal_mode")]
+        return {name: connection.execute(f"PRAGMA {name}").fetchall() for name in in_force}
 
-    assert [2, "wal"] == await storage.transact(pragmas)
+    found = await storage.transact(pragmas)
+    # A build without memory maps answers with no row.
+    assert in_force == {name: rows or [(0,)] for name, rows in found.items()}
 
 
 async def test_the_cache_of_another_program_is_refused_and_left_alone(tmp_path):
