@@ -96,4 +96,10 @@ def no_session(what: str, *, hint: str) -> NoSession:
 
 
 def _candidates() -> list[Bindable]:
-    return [session for session in _open if session.is_open]
+    while True:
+        try:
+            sessions = list(_open)
+        except RuntimeError:
+            # Another thread opened or closed a session meanwhile.
+            continue
+        return [session for session in sessions if session.is_open]

@@ -12,21 +12,26 @@ from types import TracebackType
 from typing import Any, Protocol, Self, runtime_checkable
 
 from mama_structs import binding
-from mama_structs.composition import CheckReport, Home, Place, SessionStream, with_contents
+from mama_structs.composition import CheckReport, Home, SessionStream, with_contents
 from mama_structs.descriptors.decorator import wrapped_or_whole
 from mama_structs.descriptors.ingesting import Ingested
 from mama_structs.descriptors.journal import check_conversation
 from mama_structs.descriptors.store import RefStore
+from mama_structs.directories import Directory, Keeper, Nowhere, Place
 from mama_structs.errors import DescriptorError, InvalidArgument, SessionClosed, StoreError
-from mama_structs.loops import LoopBound
+from mama_structs.loops import LoopBound, to_its_end
 from mama_structs.references.decorator import ReferenceDecorator, bound_to
 from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import EntitySource, check_sources
 from mama_structs.settings import Settings
+from mama_structs.storage import check_path
 from mama_structs.tools import Tool, ToolAnnotations, ToolSet
 from mama_structs.tools.refs import HANDLES, ref_tools
 
 _log = logging.getLogger("mama_structs")
+
+# Bytes that file systems allow a name.
+_MAX_PART = 255
 
 
 @runtime_checkable
@@ -99,16 +104,18 @@ class Session:
         loop = LoopBound("session")
         loop.check()
         resolver = Resolver(sources, settings=settings.references, home=loop)
-        home = await Home.open(path, resolver=resolver, loop=loop)
+        keeper: Keeper = Nowhere() if path is None else await Directory.opened(path)
+        home = Home(keeper, path=path, resolver=resolver, loop=loop)
+        place = None
         try:
-            place = await home.enter(conversation, settings.descriptors)
+            place = await keeper.enter(conversation, settings.descriptors)
+            ready_made = [tool for one in sources if isinstance(one, OffersTools) for tool in one.tools(resolver)]
+            annotations = ToolAnnotations(read_only=True)
+            tools = [Tool.from_function(tool, annotations=annotations) for tool in ready_made]
+            return cls(home=home, place=place, settings=settings, tools=[*tools, *ref_tools(place.refs)])
         except BaseException:
-            await home.leave(None)
+            await to_its_end(home.leave(place))
             raise
-        ready_made = (tool for source in sources if isinstance(source, OffersTools) for tool in source.tools(resolver))
-        annotations = ToolAnnotations(read_only=True)
-        tools = [Tool.from_function(tool, annotations=annotations) for tool in ready_made]
-        return cls(home=home, place=place, settings=settings, tools=[*tools, *ref_tools(place.refs)])
 
     def __repr__(self) -> str:
         where = f" at {os.fspath(self.location)!r}" if self.location else ""
@@ -271,7 +278,7 @@ class Session:
 
         """
         self._check_here()
-        place = self._home.fork(self._place, conversation)
+        place = self._home.keeper.fork(self._place, conversation, self._home.loop.loop)
         own = {tool.name: tool for tool in ref_tools(place.refs)}
         tools = [own.get(name, tool) for name, tool in self.tools.items()]
         return type(self)(home=self._home, place=place, settings=self.settings, tools=tools)
@@ -285,7 +292,7 @@ class Session:
 
         """
         self._check()
-        return await self._home.check()
+        return CheckReport(tuple(await self._home.keeper.check()))
 
     async def flush(self) -> None:
         """
@@ -296,7 +303,7 @@ class Session:
 
         """
         self._check()
-        await self._home.flush()
+        await self._home.keeper.flush()
 
     async def close(self) -> None:
         """
@@ -348,6 +355,7 @@ class Opening:
 
     def __init__(self, make: Callable[[], Awaitable[Session]]) -> None:
         self._make = make
+        self._opening = asyncio.Lock()
         self._session: Session | None = None
 
     def __await__(self) -> Generator[Any, None, Session]:
@@ -355,7 +363,9 @@ class Opening:
 
     async def _open(self) -> Session:
         if self._session is None:
-            self._session = await self._make()
+            async with self._opening:
+                if self._session is None:
+                    self._session = await self._make()
         return self._session
 
     async def __aenter__(self) -> Session:
@@ -378,11 +388,20 @@ def _structs_source(structs: object) -> EntitySource:
 def _path(location: str | os.PathLike[str] | None) -> Path | None:
     if location is None:
         return None
-    if not isinstance(location, str | os.PathLike) or not os.fspath(location):
+    text = os.fspath(location) if isinstance(location, str | os.PathLike) else None
+    if not isinstance(text, str) or not text or "\0" in text:
         raise InvalidArgument(f"location must be a directory or None, got {location!r:.80}")
-    if os.fspath(location).startswith(("postgresql://", "postgres://")):
+    if text.startswith(("postgresql://", "postgres://")):
         raise InvalidArgument("a PostgreSQL location is not supported yet", hint="give a directory")
-    path = Path(location)
-    if path.exists() and not path.is_dir():
-        raise InvalidArgument(f"location must be a directory, and {os.fspath(path)!r} is a file")
+    try:
+        path = Path(text)
+        too_long = any(len(part.encode()) > _MAX_PART for part in path.parts)
+        is_file = path.exists() and not path.is_dir()
+    except (OSError, UnicodeEncodeError) as error:
+        raise InvalidArgument(f"location cannot be a directory: {text!r:.80}") from error
+    if too_long:
+        raise InvalidArgument(f"location has a name of more than {_MAX_PART} bytes: {text!r:.80}")
+    if is_file:
+        raise InvalidArgument(f"location must be a directory, and {text!r:.80} is a file")
+    check_path(path.absolute() / "journal")
     return path

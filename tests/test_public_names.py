@@ -185,11 +185,24 @@ def part_of(module):
     return [*module.split("."), ""][1]
 
 
-TOP = {"session", "testing", "cli", "demo", "__main__", "adapters", "notebook", "composition"}
+TOP = {"session", "testing", "cli", "demo", "__main__", "adapters", "notebook", "composition", "directories"}
 LOW = {"errors", "settings", "loops", "storage", "binding", "jsonable"}
 MIDDLE = {"references", "descriptors"}
 UPPER = {"structs", "tools"}
 FORBIDDEN = {
+    "directories": {
+        "session",
+        "composition",
+        "testing",
+        "cli",
+        "demo",
+        "__main__",
+        "adapters",
+        "notebook",
+        "tools",
+        "structs",
+        "references",
+    },
     "callables": {*LOW, *MIDDLE, *UPPER, *TOP},
     "_lazy": {*LOW, *MIDDLE, *UPPER, *TOP},
     "plain": {*LOW, *MIDDLE, *UPPER, *TOP},

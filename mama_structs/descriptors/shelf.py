@@ -147,6 +147,10 @@ class Shelf:
         """Return what is under a full handle, ``fd:1`` or ``ref:x@1``, None where nothing ever was."""
         return self._slots.get(handle)
 
+    def holds(self, handle: Handle) -> bool:
+        """Tell whether `find` gives something."""
+        return isinstance(self._slot(handle), Ref | Descriptor)
+
     def find(self, handle: Handle) -> Entry:
         """
         Return what a handle stands for.

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
+from mama_structs.descriptors.blocks import are_blocks, joined, text_of
 from mama_structs.descriptors.categories import category_of
 from mama_structs.descriptors.collect import Collected, Collector
 from mama_structs.descriptors.content import Content
@@ -29,11 +30,12 @@ from mama_structs.descriptors.search import SearchResult, search
 from mama_structs.descriptors.shelf import Shelf, Usage
 from mama_structs.descriptors.suggest import Suggestion, suggest
 from mama_structs.errors import (
-    DescriptorError,
     InvalidArgument,
+    InvalidHandle,
     InvalidParameter,
     MamaStructsError,
     QuotaExceeded,
+    SessionClosed,
     WrongLoop,
 )
 from mama_structs.jsonable import to_jsonable
@@ -86,22 +88,36 @@ class RefStore:
         self._clock = clock
         self._shelf = Shelf(self.settings)
         self._journal: Journal | None = None
+        self._directory: Path | None = None
+        self._closed = False
         self._loop = LoopBound("ref store")
 
     @classmethod
     def kept(
-        cls, shelf: Shelf, journal: Journal, *, settings: DescriptorSettings, clock: Callable[[], datetime] = _now
+        cls, shelf: Shelf, journal: Journal, *, settings: DescriptorSettings, directory: Path | None = None
     ) -> Self:
-        """Return a store that holds what *shelf* holds and hands its changes to *journal*."""
-        store = cls(settings=settings, clock=clock)
+        """Return a store that holds what *shelf* holds; see `keep`."""
+        store = cls(settings=settings)
         store._shelf = shelf
-        store.keep(journal)
+        store.keep(journal, directory=directory)
         return store
 
-    def keep(self, journal: Journal) -> None:
-        """Hand all further changes to *journal*."""
+    def keep(self, journal: Journal, *, directory: Path | None = None) -> None:
+        """
+        Hand all further changes to a journal.
+
+        Args:
+            journal: Takes them.
+            directory: The session's own, which no export may touch.
+
+        """
         self._loop.check_here()
         self._journal = journal
+        self._directory = directory
+
+    def close(self) -> None:
+        """Take nothing more: what is stored can still be read."""
+        self._closed = True
 
     def fork(self) -> Self:
         """
@@ -141,10 +157,10 @@ class RefStore:
     def __contains__(self, handle: object) -> bool:
         """Tell whether `get` gives something for a handle."""
         try:
-            self.get(handle)  # type: ignore[arg-type]  # what is no handle is not here
-        except DescriptorError:
+            parsed = parse_handle(_with_kind(handle))
+        except InvalidHandle:
             return False
-        return True
+        return self._shelf.holds(parsed)
 
     def __iter__(self) -> Iterator[str]:
         """Go through the handles, the oldest first, versions of refs included."""
@@ -171,7 +187,7 @@ class RefStore:
             InvalidArgument: *message* is nothing of the kind, or not by a model; nothing was stored.
 
         """
-        self._loop.check_here()
+        self._check_open()
         collector = Collector(marks=self.settings.references_enabled)
         for piece in texts_of(message):
             collector.feed(piece)
@@ -208,7 +224,7 @@ class RefStore:
             QuotaExceeded: There is no room; nothing was stored.
 
         """
-        self._loop.check_here()
+        self._check_open()
         content = Content.of(text)
         if not isinstance(source, str) or not source:
             raise InvalidArgument(f"source must be a word such as tool_result, got {source!r:.80}")
@@ -233,7 +249,7 @@ class RefStore:
             InvalidArgument: The text has surrogates that no file could hold.
 
         """
-        self._loop.check_here()
+        self._check_open()
         if isinstance(result, str):
             if len(result) <= self.settings.wrap_over or self._has_wrapped(result):
                 return result
@@ -254,8 +270,7 @@ class RefStore:
             HandleDamaged: The disk did not give it back.
 
         """
-        bare = isinstance(handle, str) and ":" not in handle
-        return self._find(f"ref:{handle}" if bare else handle)
+        return self._find(_with_kind(handle))
 
     def list(self, *, category: Category | None = None) -> tuple[Ref, ...]:
         """
@@ -343,6 +358,7 @@ class RefStore:
             QuotaExceeded: There is no room; nothing was stored.
 
         """
+        self._check_open()
         excerpt = self.read(handle, mode=mode, start=start, count=count, read_all=read_all)
         return self._add(Content.of(excerpt.text), f"extract of {excerpt.handle}")
 
@@ -421,6 +437,7 @@ class RefStore:
             entry.text,
             file_path,
             root=self.root,
+            kept=self._directory,
             handle=entry.versioned,
             mode=mode,
             insert_at=insert_at,
@@ -440,7 +457,7 @@ class RefStore:
             InvalidHandle: It is none.
 
         """
-        self._loop.check_here()
+        self._check_open()
         parsed = parse_handle(handle)
         if isinstance(parsed, RefHandle) and parsed.version is None and self._shelf.versions(parsed.id):
             doomed = self._shelf.versions(parsed.id)
@@ -464,12 +481,17 @@ class RefStore:
 
     # How things are stored
 
+    def _check_open(self) -> None:
+        self._loop.check_here()
+        if self._closed:
+            raise SessionClosed("the session of these refs was closed", hint="open another one")
+
     def _find(self, handle: str) -> Entry:
         self._loop.check_here()
         return self._shelf.find(parse_handle(handle))
 
     def _take(self, collected: Collected) -> Ingested:
-        self._loop.check_here()
+        self._check_open()
         refs: list[Ref] = []
         said = list(collected.diagnostics)
         for marked in collected.marked:
@@ -570,13 +592,13 @@ class RefStore:
 
     def _wrap_data(self, result: Any, source: str) -> Any:
         blocks = result
-        if not _are_blocks(result):
+        if not are_blocks(result):
             try:
                 blocks = to_jsonable(result)
             except MamaStructsError:
                 # What has no JSON form has no length, and cannot be shown as text either.
                 return result
-        if _are_blocks(blocks):
+        if are_blocks(blocks):
             shown = self._wrap_blocks(blocks, source)
             return result if shown is blocks else shown
         if len(json.dumps(blocks, ensure_ascii=False)) <= self.settings.wrap_over:
@@ -586,18 +608,23 @@ class RefStore:
     def _wrap_blocks(self, blocks: Sequence[dict[str, Any]], source: str) -> Sequence[dict[str, Any]]:
         """Wrap the long texts; where many short ones are long together, those that stand side by side are one."""
         limit = self.settings.wrap_over
-        lengths = [len(text) for block in blocks if (text := _text_of(block)) is not None]
+        lengths = [len(text) for block in blocks if (text := text_of(block)) is not None]
         if sum(lengths) <= limit:
             return blocks
         if max(lengths) <= limit:
-            blocks = _joined(blocks)
-        long = [text for block in blocks if (text := _text_of(block)) is not None and len(text) > limit]
+            blocks = joined(blocks)
+        long = [text for block in blocks if (text := text_of(block)) is not None and len(text) > limit]
         # Room for all of them, or nothing is stored.
         self._shelf.check_room(*map(Content.of, long))
         return [
             block if text is None or len(text) <= limit else {**block, "text": self.wrap(text, source=source)}
-            for block, text in ((block, _text_of(block)) for block in blocks)
+            for block, text in ((block, text_of(block)) for block in blocks)
         ]
+
+
+def _with_kind(handle: Any) -> Any:
+    """Return the handle of a ref where only its id is given."""
+    return f"ref:{handle}" if isinstance(handle, str) and ":" not in handle else handle
 
 
 def _check_storable(*texts: str) -> None:
@@ -605,30 +632,3 @@ def _check_storable(*texts: str) -> None:
         "".join(texts).encode()
     except UnicodeEncodeError as error:
         raise InvalidArgument("an attribute has a lone surrogate, which no file could hold") from error
-
-
-def _text_of(block: dict[str, Any]) -> str | None:
-    text = block.get("text")
-    return text if block["type"] == "text" and isinstance(text, str) else None
-
-
-def _joined(blocks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Make one block of each run of texts, a line for each; what else the blocks said is that of the first."""
-    joined: list[dict[str, Any]] = []
-    for block in blocks:
-        text, before = _text_of(block), _text_of(joined[-1]) if joined else None
-        if text is None or before is None:
-            joined.append(block)
-        else:
-            joined[-1] = {**joined[-1], "text": f"{before}\n{text}"}
-    return joined
-
-
-def _are_blocks(value: object) -> bool:
-    """Tell whether a tool's result is a list of content blocks, as MCP and providers have them."""
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(isinstance(block, dict) and isinstance(block.get("type"), str) for block in value)
-        and any(_text_of(block) is not None for block in value)
-    )

@@ -2,10 +2,14 @@
 
 import asyncio
 import importlib
+import math
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+from mama_structs import RefStore
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 SLACK = 3
@@ -21,7 +25,7 @@ def benchmark(monkeypatch):
     yield importlib.import_module
     sys.settrace(tracing)
     for name in set(sys.modules) - before:
-        if name in {"_common", "_node", "detection", "latency", "upstream"}:
+        if name in {"_common", "_node", "detection", "latency", "pages", "parsing", "refs", "upstream"}:
             del sys.modules[name]
 
 
@@ -75,3 +79,45 @@ def test_the_import_is_quick(benchmark):
     latency = benchmark("latency")
 
     assert SLACK * 0.1 > min(latency.imports(3)["mama_structs"])
+
+
+def test_the_parser_keeps_up_with_any_model(benchmark):
+    """Prose is read at 50 MB/s, in chunks of 7 characters at 2 MB/s, a third of it here."""
+    figures = benchmark("parsing").prose(300_000, 5)
+
+    assert 50 / SLACK < figures["RefParser, whole"]["mb_per_second"]
+    assert 2 / SLACK < figures["RefParser, 7 characters"]["mb_per_second"]
+
+
+def test_a_large_text_can_be_paged_at_once(benchmark):
+    """Making one line of 10 MB a descriptor takes under 100 ms, and reading its last page under 1 ms, thrice that here."""
+    pages = benchmark("pages")
+    text = pages.texts(pages.CHARS)["one line"]
+
+    assert SLACK * 0.1 > pages.indexing(text, 3)["Content and index"]["min"]
+    assert SLACK * 0.001 > pages.reading(text, 3)["last page"]["min"]
+
+
+def test_the_first_page_that_is_read_waits_for_no_index(benchmark):
+    """Adding a text is all there is to wait for: its last page comes within 1 ms, thrice that here."""
+    text = benchmark("pages").texts(10_000_000)["one line"]
+    best = {"add": math.inf, "read": math.inf}
+    for number in range(3):
+        store = RefStore()
+        started = time.perf_counter()
+        pages = store.add(f"{text}{number}").pages
+        added = time.perf_counter()
+        store.read("fd:1", start=pages)
+        best["read"] = min(best["read"], time.perf_counter() - added)
+        best["add"] = min(best["add"], added - started)
+
+    assert SLACK * 0.1 > best["add"]
+    assert SLACK * 0.001 > best["read"]
+
+
+def test_forks_share_what_they_inherit(benchmark):
+    """A thousand forks of 10 MB take under 50 MB; so little that no slack is needed."""
+    rows = {row["case"]: row for row in benchmark("refs").forking(10_000, 1_000)}
+
+    assert 50 > rows["forks"]["megabytes"]
+    assert rows["forks"]["megabytes"] < rows["dict copies"]["megabytes"] / 10

@@ -1,0 +1,509 @@
+"""A session directory: what is on disk, who has it open, and what happens when something goes wrong."""
+
+import asyncio
+import os
+import shutil
+import sqlite3
+import sys
+import textwrap
+import threading
+
+import pytest
+
+from mama_structs import Session, binding
+from mama_structs.descriptors import journal
+from mama_structs.errors import (
+    HandleDamaged,
+    InvalidArgument,
+    SessionClosed,
+    StoreBusy,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+)
+from mama_structs.testing import FakeSource
+
+
+@pytest.fixture
+def place(tmp_path):
+    return tmp_path / "agent.mama"
+
+
+def change_rows(place, *statements):
+    """Change the database behind the store's back."""
+    database = sqlite3.connect(place / "journal" / "cache.db")
+    with database:
+        for statement, values in statements:
+            assert database.execute(statement, values).rowcount > 0, values
+    database.close()
+
+
+def flip(place, key):
+    """Change one bit of a row."""
+    database = sqlite3.connect(place / "journal" / "cache.db")
+    (value,) = database.execute("SELECT value FROM Cache WHERE key = ?", (key,)).fetchone()
+    database.close()
+    change_rows(place, ("UPDATE Cache SET value = ? WHERE key = ?", (value[:-1] + bytes([value[-1] ^ 1]), key)))
+
+
+async def texts_on_disk(place):
+    async with Session.open(place) as session:
+        return len(await session._home.keeper.storage.keys("texts/"))
+
+
+async def another_process(place, conversation="c"):
+    """Let another process open a conversation, and return its handles or the error's word."""
+    code = """
+        import asyncio, sys
+        from mama_structs import Session
+        from mama_structs.errors import StoreError
+        async def main():
+            try:
+                async with Session.open(sys.argv[1], conversation=sys.argv[2]) as session:
+                    print("open", *session.refs)
+            except StoreError as error:
+                print(error.type)
+        asyncio.run(main())
+    """
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", textwrap.dedent(code), place, conversation, stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await child.communicate()
+    return out.decode().split()
+
+
+# After the end of a session
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_what_is_left_of_a_closed_session_stores_nothing(place, kept):
+    """Its refs, streams and tools are refused before anything changes, and others' acknowledged refs stay."""
+    location = place if kept else None
+    async with Session.open(location):
+        first = await Session.open(location, conversation="c")
+        await first.observe('<ref id="a">1</ref>')
+        stream = first.stream()
+        stream.feed('<ref id="b">stale</ref>')
+        refs, tools = first.refs, first.tools
+        await first.close()
+        async with Session.open(location, conversation="c") as second:
+            await second.observe('<ref id="b">acknowledged</ref>')
+            for use in (
+                lambda: refs.ingest('<ref id="b">late</ref>'),
+                lambda: refs.add("late"),
+                lambda: refs.wrap("x" * 9_000),
+                lambda: refs.delete("ref:a"),
+                lambda: refs.extract("ref:a"),
+            ):
+                with pytest.raises(SessionClosed):
+                    use()
+            with pytest.raises(SessionClosed):
+                await stream.close()
+            with pytest.raises(SessionClosed):
+                await tools.call("read_fd", {"fd": "ref:a", "extract_to_new_fd": True})
+            assert "1" == refs.get("a").text
+            assert ["ref:a@1"] == list(refs)
+            assert "acknowledged" == second.refs.get("b").text
+    if kept:
+        async with Session.open(place, conversation="c") as again:
+            assert ["1", "acknowledged"] == [again.refs.get(handle).text for handle in again.refs]
+
+
+async def test_a_conversation_stays_locked_until_its_rows_are_written(place, monkeypatch):
+    """When the disk refuses at the close, no other process gets it before the next flush has written it."""
+    async with Session.open(place) as other:
+        storage = other._home.keeper.storage
+        session = await Session.open(place, conversation="c")
+        session.refs.ingest('<ref id="a">1</ref>')
+
+        async def full():
+            raise StoreFull("no room")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(storage, "flush", full)
+            with pytest.raises(StoreFull):
+                await session.close()
+        assert ["busy"] == await another_process(place)
+        await other.flush()
+        assert ["open", "ref:a@1"] == await another_process(place)
+
+
+async def test_a_conversation_that_could_not_be_closed_can_be_opened_again(place, monkeypatch):
+    """Here it is written first, and then taken up from the disk."""
+    async with Session.open(place) as other:
+        session = await Session.open(place, conversation="c")
+        session.refs.ingest('<ref id="a">1</ref>')
+
+        async def full():
+            raise StoreFull("no room")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(other._home.keeper.storage, "flush", full)
+            with pytest.raises(StoreFull):
+                await session.close()
+        async with Session.open(place, conversation="c") as again:
+            assert ["ref:a@1"] == list(again.refs)
+            with pytest.raises(SessionClosed):
+                session.refs.add("x")
+
+
+def test_a_loop_that_ended_without_a_close_locks_nobody_out(place):
+    """Another thread and another process can go on with the conversation, with everything that was stored."""
+    left = []
+
+    async def forget():
+        session = await Session.open(place, conversation="c")
+        session.refs.ingest('<ref id="a">1</ref>')
+        left.append(session)
+
+    async def go_on():
+        async with Session.open(place, conversation="c") as session:
+            await session.observe('<ref id="a">2</ref>')
+            return list(session.refs)
+
+    asyncio.run(forget())
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(asyncio.run(go_on())))
+    thread.start()
+    thread.join()
+    assert [["ref:a@1", "ref:a@2"]] == seen
+    assert ["open", "ref:a@1", "ref:a@2"] == asyncio.run(another_process(place))
+    assert ["ref:a@1", "ref:a@2"] == asyncio.run(go_on())[:2]
+    left[0]._closed = True
+
+
+def test_two_living_loops_do_not_share_a_conversation(place):
+    """Even in one thread: objects belong to one loop."""
+
+    async def opened():
+        return await Session.open(place, conversation="c")
+
+    with asyncio.Runner() as first, asyncio.Runner() as second:
+        session = first.run(opened())
+        with pytest.raises(StoreBusy, match="another event loop"):
+            second.run(opened())
+        first.run(session.close())
+        second.run(second.run(opened()).close())
+
+
+# When opening fails
+
+
+async def test_a_source_without_usable_tools_leaves_nothing_open(place):
+    """The conversation is free and the directory closed, whatever a source does."""
+
+    class Offers(FakeSource):
+        def tools(self, resolver):
+            return [print]
+
+    with pytest.raises(InvalidArgument):
+        await Session.open(place, conversation="c", sources=[Offers()])
+    assert ["open"] == await another_process(place)
+    async with Session.open(place, conversation="c") as session:
+        assert 1 == session._home.keeper.users
+
+
+async def test_a_conversation_that_cannot_be_read_is_free_afterwards(place, monkeypatch):
+    """A failing load lets go of the lock."""
+
+    async def broken(*args):
+        raise StoreError("broken")
+
+    async with Session.open(place):
+        with monkeypatch.context() as patched:
+            patched.setattr("mama_structs.directories.load", broken)
+            with pytest.raises(StoreError, match="broken"):
+                await Session.open(place, conversation="c")
+        assert ["open"] == await another_process(place)
+
+
+async def test_a_failing_fork_lets_go_of_the_name(place, monkeypatch):
+    """The next try is not told that it is busy, and a name that is used is not kept from its user."""
+    async with Session.open(place, conversation="old") as old:
+        await old.observe('<ref id="a">1</ref>')
+    async with Session.open(place) as session:
+
+        def broken(key):
+            raise StoreError("broken")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(session._home.keeper.storage, "has", broken)
+            with pytest.raises(StoreError, match="broken"):
+                session.fork("child")
+        async with session.fork("child"):
+            pass
+        with pytest.raises(InvalidArgument, match="already"):
+            session.fork("old")
+        assert ["open", "ref:a@1"] == await another_process(place, "old")
+
+
+async def test_an_open_that_is_cancelled_twice_closes_the_directory(place):
+    """However far it came, and however impatient its caller is."""
+    for turns in range(40):
+        opening = asyncio.create_task(Session.open(place, conversation="c")._open())
+        for _ in range(turns):
+            await asyncio.sleep(0 if turns < 25 else 0.001)
+        opening.cancel()
+        await asyncio.sleep(0)
+        opening.cancel()
+        (result,) = await asyncio.gather(opening, return_exceptions=True)
+        if isinstance(result, Session):
+            await result.close()
+    async with Session.open(place, conversation="c") as session:
+        assert 1 == session._home.keeper.users
+
+
+async def test_a_lock_file_that_is_none_is_an_error_that_leaves_nothing_open(place):
+    """The store that was opened before it is closed again."""
+    (place / "locks").mkdir(parents=True)
+    before = threading.active_count()
+    with pytest.raises(StoreError):
+        await Session.open(place)
+
+    assert before == threading.active_count()
+    (place / "locks").rmdir()
+    async with Session.open(place) as session:
+        assert 1 == session._home.keeper.users
+
+
+@pytest.mark.parametrize("location", ["", "a\0b", "x/" + "y" * 300, "\ud800", b"bytes", 7, "$HOME/x"])
+def test_what_cannot_be_a_directory_is_refused_at_the_door(location, tmp_path, monkeypatch):
+    """Before anything is made."""
+    monkeypatch.chdir(tmp_path)
+
+    class Odd:
+        def __fspath__(self):
+            return b"bytes"
+
+    for one in (location, Odd()):
+        with pytest.raises(InvalidArgument, match=r"location|directory"):
+            Session.open(one)
+    assert [] == list(tmp_path.iterdir())
+
+
+async def test_one_opening_is_one_session(place):
+    """However often it is awaited, and by whom."""
+    opening = Session.open(place)
+    first, second = await asyncio.gather(opening._open(), opening._open())
+
+    assert first is second
+    await first.close()
+
+
+async def test_a_directory_that_was_removed_and_made_again_is_another_one(place):
+    """The old session says what is wrong; a new one works."""
+    old = await Session.open(place, conversation="c")
+    await old.observe('<ref id="a">1</ref>')
+    shutil.rmtree(place)
+    async with Session.open(place, conversation="c") as new:
+        assert [] == list(new.refs)
+        await new.observe('<ref id="b">2</ref>')
+        assert (await new.check()).ok
+        with pytest.raises(StoreDamaged):
+            await old.observe('<ref id="a">2</ref>')
+    with pytest.raises(StoreError):
+        await old.close()
+    async with Session.open(place, conversation="c") as again:
+        assert ["ref:b@1"] == list(again.refs)
+
+
+def test_sessions_of_other_threads_come_and_go_while_one_is_looked_for():
+    """A bare decorator's search is not disturbed."""
+    stop = threading.Event()
+
+    class Some:
+        is_open = False
+
+    def churn():
+        while not stop.is_set():
+            some = [Some() for _ in range(50)]
+            for one in some:
+                binding.add(one)
+            for one in some:
+                binding.remove(one)
+
+    threads = [threading.Thread(target=churn) for _ in range(2)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(3_000):
+            binding.find_session()
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(interval)
+
+
+# What is on disk
+
+
+@pytest.mark.parametrize("name", ["대화" * 100, "😀" * 200, "x" * 200, "%" * 200])
+async def test_long_names_work_in_every_script(place, name):
+    """With the longest ids, forks and deletes."""
+    async with Session.open(place, conversation=name) as session:
+        await session.observe(f'<ref id="{"i" * 64}">1</ref>')
+        async with session.fork(name[:-1] + "y") as child:
+            await child.observe('<ref id="a">2</ref>')
+    async with Session.open(place, conversation=name[:-1] + "y") as child:
+        assert [f"ref:{'i' * 64}@1", "ref:a@1"] == list(child.refs)
+        assert (await child.check()).ok
+
+
+async def test_no_export_touches_the_sessions_own_directory(place, monkeypatch):
+    """A model cannot overwrite what the session keeps, by whatever path."""
+    monkeypatch.chdir(place.parent)
+    (place.parent / "link").symlink_to(place)
+    async with Session.open(place, conversation="c") as session:
+        await session.observe('<ref id="a">1</ref>')
+        before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+        for name in ("agent.mama/journal/cache.db", "agent.mama/locks", "agent.mama/new", "link/new", str(place / "x")):
+            for one in (session, child := session.fork()):
+                answer = await one.call("fd_to_file", {"fd": "ref:a", "file_path": name})
+                assert 'type="path_denied"' in answer, name
+            await child.close()
+        assert set(before) <= {path for path in place.rglob("*") if path.is_file()}
+        assert not (place / "new").exists()
+        assert "fd_file_result" in await session.call("fd_to_file", {"fd": "ref:a", "file_path": "agent.mama.txt"})
+        assert (await session.check()).ok
+
+
+async def test_a_fork_whose_beginning_is_damaged_is_not_opened_as_if_it_were_empty(place):
+    """What it inherited cannot be told, and its parent's texts are not deleted for it."""
+    async with Session.open(place, conversation="c") as session:
+        session.refs.add("inherited")
+        async with session.fork("child") as child:
+            child.refs.add("own")
+    flip(place, "conversations/child")
+    with pytest.raises(StoreDamaged, match="child"):
+        await Session.open(place, conversation="child")
+    async with Session.open(place, conversation="c") as session:
+        session.refs.delete("fd:1")
+        assert not (await session.check()).ok
+    assert 2 == await texts_on_disk(place)
+
+
+async def test_a_conversation_whose_first_row_is_lost_goes_on(place):
+    """It holds what it did, can be forked, and its name is taken."""
+    async with Session.open(place, conversation="c") as session:
+        await session.observe('<ref id="a">1</ref>')
+    change_rows(place, ("DELETE FROM Cache WHERE key = ?", ("conversations/c",)))
+    async with Session.open(place, conversation="c") as session:
+        assert ["ref:a@1"] == list(session.refs)
+        async with session.fork("child"):
+            pass
+    async with Session.open(place, conversation="child") as child:
+        assert ["ref:a@1"] == list(child.refs)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "refs/c/00000q0002/ref:b@1",
+        "refs/c/0000000002",
+        "refs/c/0000000002/ref:b@q",
+        "refs/c/0000000002/fd:x",
+        "refs/c/",
+    ],
+)
+async def test_a_row_with_an_odd_key_stops_nothing(place, key):
+    """It is reported, the others load, and a conversation that deletes can be closed."""
+    async with Session.open(place, conversation="c") as session:
+        await session.observe('<ref id="a">1</ref><ref id="b">2</ref><ref id="c">3</ref>')
+    change_rows(place, ("UPDATE Cache SET key = ? WHERE key = ?", (key, "refs/c/0000000002/ref:b@1")))
+    async with Session.open(place, conversation="c") as session:
+        assert ["ref:a@1", "ref:c@1"] == list(session.refs)
+        assert key in {finding.key for finding in (await session.check()).findings}
+        session.refs.delete("ref:a")
+    assert 3 == await texts_on_disk(place)
+
+
+async def test_a_damaged_change_keeps_all_texts(place):
+    """It may name any of them."""
+    async with Session.open(place, conversation="c") as session:
+        await session.observe('<ref id="a">1</ref><ref id="b">2</ref>')
+    flip(place, "refs/c/0000000002/ref:b@1")
+    async with Session.open(place, conversation="c") as session:
+        session.refs.delete("ref:a")
+    assert 2 == await texts_on_disk(place)
+
+
+async def test_a_lost_text_is_found_though_another_conversation_deleted_its_own(place):
+    """Handles of different conversations have nothing to do with each other."""
+    async with Session.open(place, conversation="x") as session:
+        session.refs.add("of x")
+        digest = session.refs.get("fd:1").content.hash
+    async with Session.open(place, conversation="y") as session:
+        session.refs.add("of y")
+        session.refs.delete("fd:1")
+    change_rows(place, ("DELETE FROM Cache WHERE key = ?", (f"texts/{digest}",)))
+    async with Session.open(place, conversation="x") as session:
+        report = await session.check()
+        assert ["refs/x/0000000001/fd:1"] == [one.key for one in report.findings if one.kind == "missing"]
+        with pytest.raises(HandleDamaged):
+            session.refs.get("fd:1")
+
+
+async def test_what_was_deleted_before_a_crash_leaves_the_disk_later(place):
+    """The next session that closes the directory deletes it, whatever it did itself."""
+    session = await Session.open(place, conversation="c")
+    session.refs.add("x")
+    session.refs.delete("fd:1")
+    await session.flush()
+    shutil.copytree(place, place.parent / "copy")
+    await session.close()
+    assert 0 == await texts_on_disk(place)
+    async with Session.open(place.parent / "copy") as other:
+        assert 1 == len(await other._home.keeper.storage.keys("texts/"))
+    assert 0 == await texts_on_disk(place.parent / "copy")
+
+
+async def test_what_is_added_while_texts_are_reclaimed_stays(place, monkeypatch):
+    """Another process may use a text again between the search for unreachable ones and their deletion."""
+    read = journal._Known.read
+
+    async def read_and_add(storage):
+        known = await read(storage)
+        if storage is first_storage and other.is_open and "ref:again@1" not in other.refs:
+            await other.observe('<ref id="again">shared text</ref>')
+        return known
+
+    other = await Session.open(place, conversation="other")
+    session = await Session.open(place, conversation="c")
+    first_storage = session._home.keeper.storage
+    session.refs.add("shared text")
+    session.refs.add("gone for good")
+    session.refs.delete("fd:1")
+    session.refs.delete("fd:2")
+    await session.flush()
+    monkeypatch.setattr(journal._Known, "read", read_and_add)
+    assert 1 == await journal.reclaim(first_storage)
+    await session.close()
+    assert "shared text" == other.refs.get("again").text
+    await other.close()
+    async with Session.open(place, conversation="other") as again:
+        assert "shared text" == again.refs.get("again").text
+
+
+async def test_a_long_line_of_forks_can_be_reclaimed(place):
+    """Each deleted what it had from the one before."""
+    sessions = [await Session.open(place)]
+    sessions[0].refs.add("x")
+    for _ in range(1_200):
+        sessions.append(sessions[-1].fork())
+    for session in sessions:
+        session.refs.delete("fd:1")
+    for session in sessions:
+        await session.close()
+    assert 0 == await texts_on_disk(place)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="locks of other systems are not copied")
+async def test_copying_the_directory_does_not_free_its_conversations(place):
+    """A backup by the same process reads the lock file, too."""
+    async with Session.open(place, conversation="c") as session:
+        await session.observe('<ref id="a">1</ref>')
+        shutil.copytree(place, place.parent / "copy")
+        assert ["busy"] == await another_process(place)
