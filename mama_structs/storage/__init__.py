@@ -1,6 +1,6 @@
 """The one place that opens diskcache, safely, and the locks beside it."""
 
-from mama_structs.storage.disk import Damaged
+from mama_structs.storage._disk import Damaged
 from mama_structs.storage.inspection import Finding
 from mama_structs.storage.locks import DirectoryLocks
 from mama_structs.storage.opening import check_path

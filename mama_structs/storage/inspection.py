@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import attrs
 
-from mama_structs.storage.disk import Damaged, foreign_value, is_own, unseal
+from mama_structs.storage._disk import Damaged, foreign_value, is_own, unseal
 from mama_structs.storage.failures import DATABASE
 from mama_structs.storage.opening import FILES, wrong_settings
 

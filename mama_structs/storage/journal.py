@@ -28,7 +28,7 @@ import diskcache  # type: ignore[import-untyped]  # it ships no types
 
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreBusy, StoreError, StoreFull
 from mama_structs.loops import LoopBound
-from mama_structs.storage.disk import Damaged, check_key
+from mama_structs.storage._disk import Damaged, check_key
 from mama_structs.storage.failures import damaged, identity_of, is_busy, store_error
 from mama_structs.storage.inspection import Finding, inspect_store, pending_finding
 from mama_structs.storage.opening import open_cache

@@ -12,7 +12,7 @@ from typing import Any, Final
 import diskcache  # type: ignore[import-untyped]  # it ships no types
 
 from mama_structs.errors import InvalidArgument, StoreDamaged, StoreError
-from mama_structs.storage.disk import BytesDisk
+from mama_structs.storage._disk import BytesDisk
 from mama_structs.storage.failures import DATABASE, damaged
 
 MARK_FILE: Final = "FORMAT"

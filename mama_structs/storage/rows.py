@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import attrs
 
 from mama_structs.errors import InvalidArgument, SessionClosed
-from mama_structs.storage.disk import Damaged, ForeignRow, check_key, check_value, seal, unseal
+from mama_structs.storage._disk import Damaged, ForeignRow, check_key, check_value, seal, unseal
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from mama_structs.errors import InvalidArgument, SessionClosed
-from mama_structs.storage.disk import Damaged
+from mama_structs.storage._disk import Damaged
 from mama_structs.storage.inspection import Finding
 from mama_structs.storage.journal import Journal
 from mama_structs.storage.opening import check_path

@@ -420,24 +420,24 @@ async def test_one_pattern_is_matched_at_a_time(monkeypatch):
 async def test_who_gets_no_turn_in_time_is_told(monkeypatch):
     """A pattern waits as long as it may take and no longer; plain words do not wait, and the next pattern has its turn."""
     slow = Slow(monkeypatch)
-    # The loop's own threads are there before threads are counted.
     first = asyncio.create_task(found("text", "slow", regex=True))
     await slow.has_begun()
-    threads = threading.active_count() - 1
+    before = set(threading.enumerate())
     started = time.perf_counter()
     with pytest.raises(SearchTimeout) as caught:
         await found("text", "t", regex=True, timeout=0.2)
     elapsed = time.perf_counter() - started
-    # Its thread does not wait on for the turn: only the first one's is left.
-    while threading.active_count() > threads + 1 and time.perf_counter() < started + 2:
-        await asyncio.sleep(0.001)
-    left = threading.active_count() - threads
+    # Its thread does not wait on for the turn.
+    left = set(threading.enumerate()) - before
+    for thread in left:
+        thread.join(2)
+    left = {thread for thread in left if thread.is_alive()}
     plain = [await found("text", "t", timeout=0.2), await found("text", "T", case_sensitive=False, timeout=0.2)]
     slow.go.set()
 
     assert (0.2, "fd:1") == (caught.value.seconds, caught.value.handle)
     assert 0.15 < elapsed < 1
-    assert 1 == left
+    assert set() == left
     assert [2, 2] == [result.total for result in plain]
     assert 0 == (await first).total
     assert 2 == (await found("text", "t", regex=True)).total

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument
 from mama_structs.storage import Storage
-from mama_structs.storage.disk import LONGEST_KEY, BytesDisk, Damaged, ForeignRow, check_key, seal, unseal
+from mama_structs.storage._disk import LONGEST_KEY, BytesDisk, Damaged, ForeignRow, check_key, seal, unseal
 from mama_structs.storage.rows import Call, New, checked_changes, combined, size_of
 
 KEYS = st.text(st.characters(min_codepoint=1, max_codepoint=127), min_size=1, max_size=40)

@@ -20,7 +20,7 @@ import pytest
 import mama_structs
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreError
 from mama_structs.storage import Damaged, New, Storage
-from mama_structs.storage.disk import LARGEST_VALUE
+from mama_structs.storage._disk import LARGEST_VALUE
 from mama_structs.storage.opening import SETTINGS
 
 # Children import the package that is under test here.
