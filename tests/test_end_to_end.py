@@ -22,7 +22,7 @@ from mama_structs.structs import tools
 from mama_structs.testing import FakeNode, Fault
 
 WHOLE = Settings(descriptors=DescriptorSettings(enabled=False))
-LIMITED = Settings(references=ReferenceSettings(query_timeout=0.5), descriptors=WHOLE.descriptors)
+LIMITED = Settings(references=ReferenceSettings(query_timeout=1.0), descriptors=WHOLE.descriptors)
 
 
 @pytest.fixture
@@ -197,8 +197,8 @@ FAULTS = {
     "a redirect": (Fault.redirect("http://127.0.0.1:9/elsewhere"), "30", "api_error"),
     "a dropped connection": (Fault.dropped(), "", "unreachable"),
     "a connection cut in the body": (Fault.cut(), "", "unreachable"),
-    "a hung answer": (Fault.hung(), "No answer within 0.5 s", "timeout"),
-    "an answer that is too late": (Fault.delayed(1.0), "No answer within 0.5 s", "timeout"),
+    "a hung answer": (Fault.hung(), "No answer within 1 s", "timeout"),
+    "an answer that is too late": (Fault.delayed(2.0), "No answer within 1 s", "timeout"),
     "a gzip bomb": (Fault.gzip_bomb(), "larger than", "too_large"),
     "an oversized body": (Fault.oversized(), "larger than", "too_large"),
     "truncated JSON": (Fault.truncated(), "$", "malformed"),
@@ -219,7 +219,7 @@ async def test_a_faulty_answer_is_one_failed_entry_and_the_main_answer_stands(se
 
     result = await player(session, include_references=True)
 
-    assert time.perf_counter() - begun < 2.5
+    assert time.perf_counter() - begun < 4
     assert "1-11" == result["Player"]["id"]
     failed = References.of(result).failed
     assert [planet] == list(failed)

@@ -93,6 +93,9 @@ def open_cache(directory: Path) -> Any:
         # In two steps, so that a connection is closed that a failing constructor leaves behind.
         cache.__init__(str(directory), timeout=0, disk=BytesDisk, **SETTINGS)
         connection = cache._con  # noqa: SLF001 - there is no public way to the pragmas
+        # The library sets what the file's table says, into which another process may just be writing for the first time.
+        for name in _PRAGMAS:
+            connection.execute(f"PRAGMA {name} = {SETTINGS[f'sqlite_{name}']}").fetchall()
         wrong = wrong_settings(connection)
         if wrong:
             raise StoreError(f"{directory} cannot be used safely: {'; '.join(wrong)}", hint="use a local file system")
