@@ -186,6 +186,14 @@ class Shelf:
         handles = (str(RefHandle(ref_id, number)) for number in range(1, self.next_version(ref_id)))
         return tuple(handle for handle in handles if isinstance(self._slots.get(handle), Ref | Damaged))
 
+    def newest(self, ref_id: str) -> str | None:
+        """Return the full handle of a ref's newest version that was not deleted, None where there is none."""
+        for number in range(self.next_version(ref_id) - 1, 0, -1):
+            handle = str(RefHandle(ref_id, number))
+            if isinstance(self._slots.get(handle), Ref | Damaged):
+                return handle
+        return None
+
     def live(self) -> Iterator[Entry]:
         """Go through all entries, the oldest first."""
         return (slot for _, slot in self._slots.items() if isinstance(slot, Ref | Descriptor))

@@ -507,10 +507,9 @@ class RefStore:
                 continue
             version = self._shelf.next_version(marked.id)
             if version > 1:
-                before = self._shelf.versions(marked.id)[-1:]
-                message = f"ref:{marked.id} is now version {version}" + (
-                    f"; {before[0]} is the one before" if before else ""
-                )
+                before = self._shelf.newest(marked.id)
+                message = f"ref:{marked.id} is now version {version}"
+                message += f"; {before} is the one before" if before else ""
                 said.append(Diagnostic("new_version", marked.id, marked.position, message))
             ref = Ref(
                 id=marked.id,

@@ -93,7 +93,7 @@ def open_cache(directory: Path) -> Any:
         # In two steps, so that a connection is closed that a failing constructor leaves behind.
         cache.__init__(str(directory), timeout=0, disk=BytesDisk, **SETTINGS)
         connection = cache._con  # noqa: SLF001 - there is no public way to the pragmas
-        # The library sets what the file's table says, into which another process may just be writing for the first time.
+        # The library sets what the file's table says, which another process may be writing for the first time.
         for name in _PRAGMAS:
             connection.execute(f"PRAGMA {name} = {SETTINGS[f'sqlite_{name}']}").fetchall()
         wrong = wrong_settings(connection)
