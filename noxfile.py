@@ -66,9 +66,10 @@ def tests(session: nox.Session) -> None:
     """All tests against the built package; branch coverage is judged on the interpreter that runs nox."""
     session.install(".[test]")
     if session.python != HERE or session.posargs:
-        # Pace is judged once: what the tests of it guard is the same code everywhere.
+        # Pace is judged once, and most examples are tried once: that code is the same everywhere.
         pace = ["tests/docs", "tests/benchmarks", "tests/descriptors/test_parser_speed.py"]
-        session.run("pytest", *(f"--ignore={path}" for path in pace), *session.posargs)
+        profile = {} if session.posargs else {"HYPOTHESIS_PROFILE": "brief"}
+        session.run("pytest", *(f"--ignore={path}" for path in pace), *session.posargs, env=profile)
         return
     session.run("coverage", "erase")
     session.run("coverage", "run", "-m", "pytest", "--ignore=tests/docs")

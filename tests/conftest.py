@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
+import pytest
 from hypothesis import settings
 
 # A job in the background is started with SIGINT ignored, and so are its children: no test of Ctrl-C could pass.
@@ -14,5 +16,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Time limits are for benchmarks, and a failure must be repeatable from the log of a CI run.
 settings.register_profile("here", deadline=None, print_blob=True)
 settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True, database=None)
+settings.register_profile("brief", parent=settings.get_profile("ci"), max_examples=25)
 settings.register_profile("nightly", deadline=None, print_blob=True, max_examples=10_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "here"))
+
+
+@pytest.fixture
+def untraced():
+    """Let a test measure what it calls, and not coverage."""
+    tracing = sys.gettrace()
+    sys.settrace(None)
+    yield
+    sys.settrace(tracing)

@@ -224,9 +224,9 @@ def test_only_the_beginning_counts(content, tail):
     ],
     ids=lambda content: repr(content[:8]),
 )
+@pytest.mark.usefixtures("untraced")
 def test_hostile_contents_take_no_time(content):
     """A megabyte of anything is told about as fast as prose: only a part is looked at, without backtracking."""
-    sys.settrace(None)
 
     def seconds(text):
         times = []

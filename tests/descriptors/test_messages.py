@@ -177,9 +177,9 @@ def test_dicts_objects_and_messages_give_the_same(blocks):
     assert expected == pieces_of_stream(dicts, delta_of)
 
 
+@pytest.mark.usefixtures("untraced")
 def test_many_small_blocks_take_linear_time():
     """Ten times the blocks take some ten times as long."""
-    sys.settrace(None)
 
     def seconds(count):
         blocks = [{"type": "text", "text": "x" * 50}] * count

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 
 import pytest
@@ -102,9 +101,9 @@ def test_nothing_is_lost(text, over):
 
 
 @pytest.mark.parametrize("piece", ["\n", " \n", "a\n\n", "`\n", "```\n", "```a\n", "~", " ", "`", "a ```\n\n"])
+@pytest.mark.usefixtures("untraced")
 def test_time_grows_with_the_text(piece):
     """Eight times the text takes some eight times as long."""
-    sys.settrace(None)
 
     def seconds(length):
         text = piece * (length // len(piece))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import time
 
 import pytest
@@ -233,9 +232,9 @@ def test_marking_what_is_suggested_leaves_nothing_to_suggest(text):
         "a/" * 25 + "\n```\na\nb\nc\n```\n",
     ],
 )
+@pytest.mark.usefixtures("untraced")
 def test_time_grows_with_the_text(piece):
     """Eight times the text takes some eight times as long."""
-    sys.settrace(None)
 
     def seconds(count):
         text = piece * count
