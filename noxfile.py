@@ -67,7 +67,12 @@ def tests(session: nox.Session) -> None:
     session.install(".[test]")
     if session.python != HERE or session.posargs:
         # Pace is judged once, and most examples are tried once: that code is the same everywhere.
-        pace = ["tests/docs", "tests/benchmarks", "tests/descriptors/test_parser_speed.py"]
+        pace = [
+            "tests/docs",
+            "tests/benchmarks",
+            "tests/descriptors/test_parser_speed.py",
+            "tests/references/test_hostile.py",
+        ]
         profile = {} if session.posargs else {"HYPOTHESIS_PROFILE": "brief"}
         session.run("pytest", *(f"--ignore={path}" for path in pace), *session.posargs, env=profile)
         return

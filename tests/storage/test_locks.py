@@ -361,15 +361,15 @@ def test_a_forked_child_does_not_keep_what_its_dead_parent_held(tmp_path, locks)
     """After kill -9 of the parent its names are free, however long the child lives."""
     process = start(ORPHAN, tmp_path)
     assert "forked" == process.stdout.readline().strip()
+    process.stdin.write("\n")
+    process.stdin.flush()
+    assert "alive" == process.stdout.readline().strip()
     with pytest.raises(StoreBusy):
         locks.claim("a")
     process.kill()
     process.wait()
 
     locks.claim("a")
-    process.stdin.write("\n")
-    process.stdin.flush()
-    assert "alive" == process.stdout.readline().strip()
     end(process)
 
 
