@@ -96,7 +96,6 @@ def searching(text: str, rounds: int) -> dict[str, dict[str, float]]:
                 "search, plain": find("needle"),
                 "search, plain, all counted": find(common),
                 "search, pattern": find(r"needle \d+", regex=True),
-                "search, any case": find("NEEDLE", case_sensitive=False),
             },
             rounds,
         ),

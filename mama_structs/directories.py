@@ -62,10 +62,6 @@ class Place:
 class Keeper(Protocol):
     """Keeps conversations for sessions."""
 
-    @property
-    def path(self) -> Path | None:
-        """The directory, None for none."""
-
     async def enter(self, conversation: str | None, settings: DescriptorSettings) -> Place:
         """Take up a conversation where it was left, or begin one."""
 
@@ -87,8 +83,6 @@ class Keeper(Protocol):
 
 class Nowhere:
     """Keeps conversations in memory, for as long as their sessions are open."""
-
-    path: Path | None = None
 
     def __init__(self) -> None:
         self._names: set[str] = set()
@@ -140,7 +134,7 @@ class Directory:
     """
 
     def __init__(self, path: Path, identity: tuple[int, int]) -> None:
-        self.path: Path | None = path
+        self.path: Path = path
         self.identity: tuple[int, int] = identity
         self.users: int = 0
         self._opening = threading.Lock()
@@ -183,7 +177,6 @@ class Directory:
         """Open store and locks, or wait until another thread has; blocks."""
         with self._opening:
             if self._storage is None:
-                assert self.path is not None  # noqa: S101 - the class's own
                 storage = Storage.open(self.path / "journal")
                 try:
                     self._locks = DirectoryLocks(self.path)

@@ -157,7 +157,7 @@ class Session:
         """
         Run a tool with arguments as a model gives them, and return data that JSON can hold.
 
-        An argument ``{"$ref": "ref:x"}`` becomes the text that the handle stands for, at any depth.
+        An argument ``{"$ref": "ref:x"}`` becomes the text that the handle stands for, up to 100 levels deep.
         A result with more than ``settings.descriptors.wrap_over`` characters is kept on disk and comes back as an
         ``<fd_result>``, whatever the tool's output schema says; when there is no room for it, it comes back whole.
 
@@ -313,7 +313,8 @@ class Session:
 
         Raises:
             WrongLoop: The session belongs to another event loop, and stays open there.
-            StoreError: The disk did not take what was not yet written; everything else was released.
+            StoreError: The disk did not take what was not yet written; its conversation stays locked until it does,
+                or until the process ends, and everything else was released.
 
         """
         self._home.loop.check()
@@ -345,8 +346,7 @@ class Session:
         self._home.loop.check_thread()
 
     def _check(self) -> None:
-        if self._closed:
-            raise SessionClosed("the session is closed", hint="open another one")
+        self._check_here()
         self._home.loop.check()
 
 

@@ -611,7 +611,7 @@ async def test_a_fork_reads_the_old_handles_through_its_own_tools(place):
         for depth, one in enumerate(sessions):
             number = max(entry.number for entry in one.refs.descriptors())
             assert f"late {depth}" == text_of(await one.call("read_fd", {"fd": f"fd:{number}"}))
-            assert "0" * 9_000 == await one.call("echo", {"text": {"$ref": "fd:1"}}) or depth >= 0
+            assert "0" == await one.call("echo", {"text": {"$ref": "ref:of0"}})
         names = [one.conversation for one in sessions]
         contents = [[(handle, one.refs.get(handle).text) for handle in one.refs] for one in sessions]
         for one in reversed(sessions[1:]):
@@ -631,14 +631,9 @@ async def test_two_sessions_of_the_same_code_never_share(place):
             assert ("one", "two") == tuple(
                 [text_of(await session.call("get_ref", {"ref_id": "a"})) for session in (first, second)]
             )
-            assert ("onone", "twotw") == tuple(
-                [
-                    text_of(await session.call("read_fd", {"fd": "fd:1", "mode": "char", "count": 5}))
-                    if session is second
-                    else "onone"
-                    for session in (first, second)
-                ]
-            )
+            for session, begins in ((first, "oneon"), (second, "twotw")):
+                read = await session.call("read_fd", {"fd": "fd:1", "mode": "char", "count": 5})
+                assert begins == text_of(read)
 
 
 async def test_a_fork_shares_tools_and_references_and_is_closed_by_itself(mama_structs_node):

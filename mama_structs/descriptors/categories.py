@@ -8,13 +8,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
-import attrs
+from mama_structs.descriptors.fences import Fence, language_of, opening_fence
 
 Category = Literal["code", "data", "text"]
 
 _LOOKED_AT: Final = 20_000
-# Blanks that may stand before a fence; with more it is an indented line.
-_INDENT: Final = 3
 _ATTRIBUTES: Final = ("category", "type", "lang", "language")
 
 
@@ -44,7 +42,6 @@ _TEXT_WORDS: Final = _words(
 )
 _HTML_TAGS: Final = _words("html head body div span p a ul ol li table section main header nav form script style")
 
-_FENCE: Final = re.compile(r" {0,3}(?P<marks>`{3,}|~{3,})(?P<info>[^\r\n]*)\r?\Z")
 _YAML_LINE: Final = re.compile(r"\s*(?:- )?(?:[\w./-]{1,80}|\"[^\"]{1,80}\"|'[^']{1,80}'):(?:\s|\Z)|\s*- \S|\s*#")
 _YAML_KEY: Final = re.compile(r"\s*(?:- )?[\w./\"'-]{1,80}:(?:\s|\Z)")
 _INI_LINE: Final = re.compile(r"\s*(?:\[{1,2}[^\]]{1,200}\]{1,2}\s*\Z|[\w.\"-]{1,80}\s{0,20}[=:]|[#;])")
@@ -113,49 +110,6 @@ def category_of_word(word: str) -> Category | None:
     if word in _DATA_WORDS:
         return "data"
     return "text" if word in _TEXT_WORDS else None
-
-
-@attrs.frozen
-class Fence:
-    """
-    The line that opens a fenced block.
-
-    Args:
-        mark: The character that it is made of.
-        length: How many of them.
-        info: What stands behind them, without blanks around it.
-
-    """
-
-    mark: str
-    length: int
-    info: str
-
-    def closed_by(self, line: str) -> bool:
-        """Tell whether *line* (without its line break) closes the block."""
-        stripped = line.lstrip(" ")
-        marks = stripped.rstrip(" \t\r")
-        indent = len(line) - len(stripped)
-        return indent <= _INDENT and len(marks) >= self.length and marks == self.mark * len(marks)
-
-
-def opening_fence(line: str) -> Fence | None:
-    """Read a line (without its line break) that opens a fenced block; None when it opens none."""
-    found = _FENCE.match(line)
-    if found is None:
-        return None
-    marks, info = found["marks"], found["info"].strip()
-    # With a backtick behind it, it is a code span.
-    return None if marks[0] == "`" and "`" in info else Fence(marks[0], len(marks), info)
-
-
-def language_of(info: str) -> str | None:
-    """Read the language from what stands behind a fence: its first word, in lower case."""
-    words = info.replace("{", " ").replace("}", " ").replace(",", " ").split(maxsplit=1)
-    if not words or "=" in words[0]:
-        return None
-    word = words[0].partition(":")[0].lstrip(".").lower()[:40]
-    return word or None
 
 
 def _look(sample: str, *, cut: bool, unfenced: bool) -> Category:

@@ -144,20 +144,20 @@ class Collector:
     def _take(self, events: Iterable[Event]) -> list[Event]:
         taken: list[Event] = []
         for event in events:
-            moved = event
             if isinstance(event, Text | RefText):
                 self._visible.append(event.text)
                 self._shown += len(event.text)
-            elif isinstance(event, RefStart):
-                moved = attrs.evolve(event, position=event.position + self._before)
+                taken.append(event)
+                continue
+            moved = attrs.evolve(event, position=event.position + self._before)
+            taken.append(moved)
+            if isinstance(moved, RefStart):
                 opened = _Open(moved, self._shown)
                 self._stack.append(opened)
                 self._all.append(opened)
-            elif isinstance(event, RefEnd):
+            elif isinstance(moved, RefEnd):
                 closed = self._stack.pop()
-                closed.end, closed.complete = self._shown, event.complete
+                closed.end, closed.complete = self._shown, moved.complete
             else:
-                moved = attrs.evolve(event, position=event.position + self._before)
                 self._diagnostics.append(moved)
-            taken.append(moved)
         return taken

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Literal
 
 import attrs
 
+from mama_structs.descriptors.categories import Category
 from mama_structs.descriptors.content import Content
 from mama_structs.descriptors.handles import FdHandle, RefHandle
-
-Category = Literal["code", "data", "text"]
 
 
 @attrs.frozen(kw_only=True, repr=False)

@@ -76,11 +76,13 @@ class RefEnd:
     Args:
         id: Of the ref.
         complete: False when the text ended before the ref was closed.
+        position: The first character behind it, counted from 1 in the text that was scanned; no part of equality.
 
     """
 
     id: str
     complete: bool
+    position: int = attrs.field(default=0, kw_only=True, eq=False)
 
 
 @attrs.frozen

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import itertools
 import os
 import re
@@ -36,7 +35,6 @@ from mama_structs.descriptors.confined import (
     sync_directory,
 )
 from mama_structs.errors import DescriptorError, ExportError, ExportExists, InvalidRange
-from mama_structs.loops import in_own_thread
 
 try:
     import fcntl
@@ -247,6 +245,7 @@ def export(
     r"""
     Write text to a file below a root: UTF-8, line breaks as they are, all or nothing.
 
+    It blocks, and may wait for other exports: from a loop it is run in a thread of its own.
     Symlinks that stay below the root are followed.
     A file that exists keeps its permissions, and is not replaced if it may not be written.
 
@@ -291,41 +290,6 @@ def export(
         raise  # some of them are OSErrors themselves
     except OSError as error:
         raise order.asked.failed(error) from error
-
-
-async def export_off_loop(
-    text: str,
-    path: str | os.PathLike[str],
-    *,
-    root: Path,
-    handle: str,
-    mode: ExportMode = "write",
-    insert_at: int | None = None,
-    create: bool = True,
-    exist_ok: bool = True,
-    parents: bool = False,
-    kept: Path | None = None,
-) -> FileResult:
-    """
-    Run `export` in a thread of its own: it may wait for others, and must not keep a shared one meanwhile.
-
-    Who is cancelled meanwhile waits until the thread has ended, and is cancelled then: nothing is under way
-    behind a caller's back. The file may have been written by that time.
-    """
-    call = functools.partial(
-        export,
-        text,
-        path,
-        root=root,
-        handle=handle,
-        mode=mode,
-        insert_at=insert_at,
-        create=create,
-        exist_ok=exist_ok,
-        parents=parents,
-        kept=kept,
-    )
-    return await in_own_thread(call)
 
 
 def _read_order(

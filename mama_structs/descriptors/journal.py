@@ -25,7 +25,6 @@ import attrs
 import msgspec
 
 from mama_structs.descriptors.content import Content
-from mama_structs.descriptors.entries import Descriptor, Ref
 from mama_structs.descriptors.records import (
     DECODER,
     ENCODER,
@@ -35,6 +34,7 @@ from mama_structs.descriptors.records import (
     Record,
     RefRecord,
     StartRecord,
+    entry_of,
 )
 from mama_structs.descriptors.shelf import Shelf
 from mama_structs.errors import InvalidArgument, StoreDamaged
@@ -380,7 +380,7 @@ def _replay(shelf: Shelf, changes: Iterable[_Change], texts: Mapping[str, bytes 
             if isinstance(content, str):
                 shelf.put_damaged(change.handle, content)
             else:
-                shelf.put(_entry(record, content))
+                shelf.put(entry_of(record, content))
 
 
 def _content(row: bytes | DamagedRow | None, digest: str) -> Content | str:
@@ -392,25 +392,3 @@ def _content(row: bytes | DamagedRow | None, digest: str) -> Content | str:
     except ValueError:
         return "its text is no UTF-8"
     return content if content.hash == digest else "its text is another"
-
-
-def _entry(record: RefRecord | FdRecord, content: Content) -> Ref | Descriptor:
-    if isinstance(record, FdRecord):
-        return Descriptor(
-            number=record.number,
-            source=record.source,
-            category=record.category,
-            created_at=record.created_at,
-            page_size=record.page_size,
-            content=content,
-        )
-    return Ref(
-        id=record.id,
-        version=record.version,
-        category=record.category,
-        attributes=record.attributes,
-        complete=record.complete,
-        created_at=record.created_at,
-        page_size=record.page_size,
-        content=content,
-    )

@@ -139,7 +139,10 @@ class RefParser:
         while self._open:
             ref_id, position = self._open.pop()
             message = f"ref {ref_id!r} was not closed with </ref>: it goes to the end of the text, and is incomplete"
-            events += Diagnostic("unclosed", ref_id, position, message), RefEnd(ref_id, complete=False)
+            events += (
+                Diagnostic("unclosed", ref_id, position, message),
+                RefEnd(ref_id, complete=False, position=self._position + 1),
+            )
         return events
 
     def _scan(self, chunk: str, *, final: bool) -> list[Event]:
@@ -238,7 +241,7 @@ class RefParser:
             self._report(Refused("nested", tag.id, message), at)
         self._events.append(RefStart(tag.id, tag.attributes, position=self._place(at)))
         if tag.empty:
-            self._events.append(RefEnd(tag.id, complete=True))
+            self._events.append(RefEnd(tag.id, complete=True, position=self._place(tag.end)))
         else:
             self._open.append((tag.id, self._place(at)))
         self._mark = tag.end
@@ -248,7 +251,7 @@ class RefParser:
             self._too_deep -= 1
         elif self._open:
             self._emit(at)
-            self._events.append(RefEnd(self._open.pop()[0], complete=True))
+            self._events.append(RefEnd(self._open.pop()[0], complete=True, position=self._place(tag.end)))
             self._mark = tag.end
         else:
             message = "no ref is open here, so this closing tag was left as text: write &lt;/ref> to show one"

@@ -6,7 +6,7 @@ from typing import Final
 
 import attrs
 
-from mama_structs.descriptors.suggest import fenced_blocks
+from mama_structs.descriptors.fences import fenced_blocks
 from mama_structs.errors import InvalidArgument
 
 # Characters of the user's own words that stay in sight at each end; fewer where that leaves too little to put away.

@@ -7,7 +7,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from mama_structs.descriptors.entries import Category
+from mama_structs.descriptors.categories import Category
+from mama_structs.descriptors.content import Content
+from mama_structs.descriptors.entries import Descriptor, Entry, Ref
 
 
 class RefRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="ref", forbid_unknown_fields=True):
@@ -59,3 +61,49 @@ Record = RefRecord | FdRecord | DeleteRecord
 ENCODER: Final = msgspec.json.Encoder()
 DECODER: Final = msgspec.json.Decoder(Record)
 START_DECODER: Final = msgspec.json.Decoder(StartRecord)
+
+
+def record_of(entry: Entry) -> RefRecord | FdRecord:
+    """Return how it is written that an entry was stored."""
+    if isinstance(entry, Descriptor):
+        return FdRecord(
+            number=entry.number,
+            source=entry.source,
+            category=entry.category,
+            created_at=entry.created_at,
+            page_size=entry.page_size,
+            hash=entry.content.hash,
+        )
+    return RefRecord(
+        id=entry.id,
+        version=entry.version,
+        category=entry.category,
+        attributes=dict(entry.attributes),
+        complete=entry.complete,
+        created_at=entry.created_at,
+        page_size=entry.page_size,
+        hash=entry.content.hash,
+    )
+
+
+def entry_of(record: RefRecord | FdRecord, content: Content) -> Entry:
+    """Return the entry whose record this is."""
+    if isinstance(record, FdRecord):
+        return Descriptor(
+            number=record.number,
+            source=record.source,
+            category=record.category,
+            created_at=record.created_at,
+            page_size=record.page_size,
+            content=content,
+        )
+    return Ref(
+        id=record.id,
+        version=record.version,
+        category=record.category,
+        attributes=record.attributes,
+        complete=record.complete,
+        created_at=record.created_at,
+        page_size=record.page_size,
+        content=content,
+    )

@@ -140,7 +140,6 @@ class _Search:
     regex: bool
     context: int
     limit: int
-    case_sensitive: bool
     page_size: int
     deadline: float
     is_over: threading.Event = attrs.field(factory=threading.Event)
@@ -183,7 +182,6 @@ async def search(
     regex: bool = False,
     context: int = 0,
     limit: int = 20,
-    case_sensitive: bool = True,
     page_size: int = 4_000,
 ) -> SearchResult:
     """
@@ -200,7 +198,6 @@ async def search(
         regex: Whether *query* is a regular expression.
         context: Lines to give before and after each match.
         limit: Matches to give at the most.
-        case_sensitive: Whether capitals and small letters differ.
         page_size: Which of the content's indexes is used.
 
     Raises:
@@ -210,7 +207,8 @@ async def search(
 
     """
     _check_numbers(handle, limit=limit, context=context, timeout=timeout)
-    _check_flags(handle, regex=regex, case_sensitive=case_sensitive)
+    if not isinstance(regex, bool):
+        raise InvalidParameter(f"regex must be true or false, got {regex!r:.80}", parameter="regex", handle=handle)
     _check_query(handle, query, regex=regex)
     work = _Search(
         content=content,
@@ -219,7 +217,6 @@ async def search(
         regex=regex,
         context=context,
         limit=limit,
-        case_sensitive=case_sensitive,
         page_size=page_size,
         deadline=time.monotonic() + min(timeout, _LONGEST),
     )
@@ -251,12 +248,6 @@ def _check_numbers(handle: str, *, limit: object, context: object, timeout: obje
         raise InvalidParameter(
             f"timeout must be more than 0 seconds, got {timeout!r:.80}", parameter="timeout", handle=handle
         )
-
-
-def _check_flags(handle: str, **flags: object) -> None:
-    for name, value in flags.items():
-        if not isinstance(value, bool):
-            raise InvalidParameter(f"{name} must be true or false, got {value!r:.80}", parameter=name, handle=handle)
 
 
 def _check_query(handle: str, query: object, *, regex: bool) -> None:
@@ -304,8 +295,7 @@ def _run_alone(work: _Search) -> SearchResult:
 
 def _run(work: _Search) -> SearchResult:
     """Search, in a thread; TimeoutError when the time is over."""
-    plain = work.case_sensitive and not work.regex
-    spans = _plain_spans(work) if plain else _pattern_spans(work)
+    spans = _pattern_spans(work) if work.regex else _plain_spans(work)
     kept = list(islice(spans, work.limit))
     following = next(spans, None) if len(kept) == work.limit else None
     pages = work.content.pages(work.page_size)
@@ -315,16 +305,14 @@ def _run(work: _Search) -> SearchResult:
         matches.append(_match(pages, start, end, work.context))
     total: int | None = len(kept)
     if following is not None:
-        total = None if work.regex else _total(work, len(kept), following, spans)
+        total = None if work.regex else _total(work, len(kept), following)
     return SearchResult(handle=work.handle, matches=tuple(matches), more=following is not None, total=total)
 
 
-def _total(work: _Search, kept: int, following: Span, spans: Iterator[Span]) -> int | None:
+def _total(work: _Search, kept: int, following: Span) -> int | None:
     """Count on beyond the limit; None when there is no time for it."""
     try:
-        if work.case_sensitive:
-            return kept + _count(work, following[0])
-        return kept + 1 + sum(1 for _ in spans)
+        return kept + _count(work, following[0])
     except TimeoutError:
         # What was asked for is there, and is worth more than the number of the others.
         return None
@@ -399,10 +387,8 @@ def _pattern_spans(work: _Search) -> Iterator[Span]:
 def _compiled(work: _Search) -> Any:
     # Imported by name: it has no type hints, and nobody who never searches should wait for it.
     regex = import_module("regex")
-    flags = regex.MULTILINE if work.case_sensitive else regex.MULTILINE | regex.IGNORECASE
-    source = work.query if work.regex else regex.escape(work.query)
     try:
-        return regex.compile(source, flags, cache_pattern=False)
+        return regex.compile(work.query, regex.MULTILINE, cache_pattern=False)
     except Exception as error:
         # Whatever the compiler stumbles over is in the pattern.
         raise InvalidParameter(

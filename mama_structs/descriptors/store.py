@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Protocol, Self, get_args
 
 from mama_structs.descriptors.blocks import are_blocks, joined, text_of
-from mama_structs.descriptors.categories import category_of
+from mama_structs.descriptors.categories import Category, category_of
 from mama_structs.descriptors.collect import Collected, Collector
 from mama_structs.descriptors.content import Content
-from mama_structs.descriptors.entries import Category, Descriptor, Entry, Ref
+from mama_structs.descriptors.entries import Descriptor, Entry, Ref
 from mama_structs.descriptors.events import Diagnostic
-from mama_structs.descriptors.export import FileResult, export_off_loop
+from mama_structs.descriptors.export import ExportMode, FileResult, export
 from mama_structs.descriptors.handles import RefHandle, parse_handle
 from mama_structs.descriptors.ingesting import Ingested, RefStream
 from mama_structs.descriptors.messages import texts_of
 from mama_structs.descriptors.pasted import split_pasted
 from mama_structs.descriptors.preview import preview
 from mama_structs.descriptors.prompts import instructions
-from mama_structs.descriptors.reading import Excerpt, read
-from mama_structs.descriptors.records import DeleteRecord, FdRecord, Record, RefRecord
+from mama_structs.descriptors.reading import Excerpt, Mode, read
+from mama_structs.descriptors.records import DeleteRecord, Record, record_of
 from mama_structs.descriptors.render import fd_result
 from mama_structs.descriptors.search import SearchResult, search
 from mama_structs.descriptors.shelf import Shelf, Usage
@@ -39,13 +40,11 @@ from mama_structs.errors import (
     WrongLoop,
 )
 from mama_structs.jsonable import to_jsonable
-from mama_structs.loops import LoopBound
+from mama_structs.loops import LoopBound, in_own_thread
 from mama_structs.settings import DescriptorSettings
 
 _WRAPPED = re.compile('<fd_result fd="(fd:[0-9]+)"')
-_CATEGORIES = ("code", "data", "text")
-
-Mode = Literal["page", "line", "char"]
+_CATEGORIES = get_args(Category)
 
 
 class Journal(Protocol):
@@ -407,7 +406,7 @@ class RefStore:
         handle: str,
         file_path: str | os.PathLike[str],
         *,
-        mode: Literal["write", "append", "insert"] = "write",
+        mode: ExportMode = "write",
         insert_at: int | None = None,
         create: bool = True,
         exist_ok: bool = True,
@@ -433,7 +432,8 @@ class RefStore:
 
         """
         entry = self._find(handle)
-        return await export_off_loop(
+        write = functools.partial(
+            export,
             entry.text,
             file_path,
             root=self.root,
@@ -445,6 +445,7 @@ class RefStore:
             exist_ok=exist_ok,
             parents=parents,
         )
+        return await in_own_thread(write)
 
     def delete(self, handle: str) -> None:
         """
@@ -521,19 +522,7 @@ class RefStore:
                 page_size=self.settings.page_size,
                 content=content,
             )
-            self._put(
-                ref,
-                RefRecord(
-                    id=ref.id,
-                    version=version,
-                    category=ref.category,
-                    attributes=dict(ref.attributes),
-                    complete=ref.complete,
-                    created_at=ref.created_at,
-                    page_size=ref.page_size,
-                    hash=content.hash,
-                ),
-            )
+            self._put(ref)
             refs.append(ref)
         said.sort(key=lambda diagnostic: diagnostic.position)
         return Ingested(refs=tuple(refs), diagnostics=tuple(said), text=collected.text, visible=collected.visible)
@@ -550,22 +539,12 @@ class RefStore:
             page_size=self.settings.page_size,
             content=content,
         )
-        self._put(
-            descriptor,
-            FdRecord(
-                number=descriptor.number,
-                source=source,
-                category=descriptor.category,
-                created_at=descriptor.created_at,
-                page_size=descriptor.page_size,
-                hash=content.hash,
-            ),
-        )
+        self._put(descriptor)
         return descriptor
 
-    def _put(self, entry: Entry, record: Record) -> None:
+    def _put(self, entry: Entry) -> None:
         # A journal that takes no more leaves everything as it was.
-        self._record(record, entry.content)
+        self._record(record_of(entry), entry.content)
         self._shelf.put(entry)
 
     def _record(self, record: Record, content: Content | None) -> None:
@@ -592,6 +571,8 @@ class RefStore:
     def _wrap_data(self, result: Any, source: str) -> Any:
         blocks = result
         if not are_blocks(result):
+            if self._is_short(result):
+                return result
             try:
                 blocks = to_jsonable(result)
             except MamaStructsError:
@@ -600,9 +581,15 @@ class RefStore:
         if are_blocks(blocks):
             shown = self._wrap_blocks(blocks, source)
             return result if shown is blocks else shown
-        if len(json.dumps(blocks, ensure_ascii=False)) <= self.settings.wrap_over:
+        if self._is_short(blocks):
             return result
         return self._wrap_text(json.dumps(blocks, ensure_ascii=False, indent=2), source)
+
+    def _is_short(self, data: Any) -> bool:
+        try:
+            return len(json.dumps(data, ensure_ascii=False)) <= self.settings.wrap_over
+        except (TypeError, ValueError, RecursionError):
+            return False
 
     def _wrap_blocks(self, blocks: Sequence[dict[str, Any]], source: str) -> Sequence[dict[str, Any]]:
         """Wrap the long texts; where many short ones are long together, those that stand side by side are one."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, Literal
 
 import attrs
 
-from mama_structs.descriptors.categories import Category, category_of, category_of_word, language_of, opening_fence
-from mama_structs.descriptors.events import RefEnd, RefStart, RefText, Text
+from mama_structs.descriptors.categories import Category, category_of, category_of_word
+from mama_structs.descriptors.events import RefEnd, RefStart
+from mama_structs.descriptors.fences import Block, Marked, fenced_blocks, language_of
 from mama_structs.descriptors.handles import is_ref_id
 from mama_structs.descriptors.parser import RefParser
 
@@ -27,7 +28,6 @@ _LINES_LOOKED_AT: Final = 200
 _LINE_LOOKED_AT: Final = 200
 _LINES_BEFORE: Final = 3
 
-_MAY_BE_FENCE: Final = re.compile(r"^ {0,3}(?:```|~~~)[^\n]*", re.MULTILINE)
 _FILE: Final = re.compile(
     r"(?:\.?[\w@-][\w.@-]{0,80}/|\.{1,2}/|/){0,12}(?P<name>\.?[A-Za-z0-9_][\w-]{0,60}(?:\.[\w-]{1,30}){0,4})"
 )
@@ -101,27 +101,6 @@ class Suggestion:
     content: str
 
 
-@attrs.frozen
-class Block:
-    """
-    A fenced block; all positions count from 0.
-
-    Args:
-        info: What stands behind the opening fence.
-        opening: Where the opening fence's line begins.
-        start: Where the content begins.
-        end: Behind the content's last character, its last line break not counted.
-        behind: Where the line behind the closing fence begins, or would.
-
-    """
-
-    info: str
-    opening: int
-    start: int
-    end: int
-    behind: int
-
-
 def suggest(text: str, *, taken: Collection[str] = ()) -> list[Suggestion]:
     """
     Propose ids for the fenced code blocks of a text that no ``<ref>`` marks.
@@ -144,7 +123,7 @@ def suggest(text: str, *, taken: Collection[str] = ()) -> list[Suggestion]:
     suggestions = []
     above = _Above(text, spans)
     line, counted = 1, 0
-    for block in _blocks_in(text, spans):
+    for block in fenced_blocks(text, marked=spans):
         above.move_to(block)
         line, counted = line + text.count("\n", counted, block.start), block.start
         content = text[block.start : block.end]
@@ -168,90 +147,20 @@ def suggest(text: str, *, taken: Collection[str] = ()) -> list[Suggestion]:
     return suggestions
 
 
-def fenced_blocks(text: str) -> Iterator[Block]:
-    """Find the fenced blocks of a text, whatever stands in them; one that is not closed runs to the end."""
-    return _blocks_in(text, ())
-
-
-def _blocks_in(text: str, spans: Sequence[tuple[int, int]]) -> Iterator[Block]:
-    fence, opened = None, (0, 0)
-    marked = _Marked(spans)
-    for line in _MAY_BE_FENCE.finditer(text):
-        if fence is not None and marked.touches(opened[0], line.end()):
-            fence = None
-        if fence is None:
-            if not marked.touches(*line.span()):
-                fence, opened = opening_fence(line[0]), line.span()
-        elif fence.closed_by(line[0]):
-            start = opened[1] + 1
-            end = max(start, _before_break(text, line.start()))
-            yield Block(fence.info, opened[0], start, end, line.end() + 1)
-            fence = None
-    start = opened[1] + 1
-    if fence is not None and start < len(text) and not marked.touches(opened[0], len(text)):
-        end = _before_break(text, len(text)) if text.endswith("\n") else len(text)
-        yield Block(fence.info, opened[0], start, max(start, end), len(text))
-
-
-class _Marked:
-    """Tells what refs touch; asked from the beginning to the end, so that all questions take one pass."""
-
-    def __init__(self, spans: Sequence[tuple[int, int]]) -> None:
-        self._spans = spans
-        self._current = 0
-
-    def touches(self, start: int, end: int) -> bool:
-        while self._current < len(self._spans) and self._spans[self._current][1] <= start:
-            self._current += 1
-        return self._current < len(self._spans) and self._spans[self._current][0] <= end
-
-
-def _before_break(text: str, position: int) -> int:
-    """Step back over the line break that ends at *position*."""
-    return position - 2 if text[position - 2 : position] == "\r\n" else position - 1
-
-
 def _marked_spans(text: str) -> tuple[list[tuple[int, int]], list[str]]:
-    """
-    Find from where to where refs reach, their tags included, and their ids.
-
-    The parser tells no positions, but all text comes through it: what lies between are the tags.
-    """
+    """Find from where to where refs reach, their tags included, and their ids."""
     parser = RefParser()
-    position = depth = begun = 0
-    alone = False
+    begun: list[int] = []
     spans, ids = [], []
     for event in [*parser.feed(text), *parser.close()]:
-        match event:
-            case Text(text=part) | RefText(text=part):
-                position += len(part)
-                alone = False
-            case RefStart(id=ref_id):
-                begun = begun if depth else position
-                depth += 1
-                ids.append(ref_id)
-                position = _behind_tag(text, position)
-                alone = text[position - 2 : position] == "/>"
-            case RefEnd(complete=complete):
-                depth -= 1
-                if complete and not alone:
-                    position = _behind_tag(text, position)
-                alone = False
-                if not depth:
-                    spans.append((begun, position if complete else len(text)))
+        if isinstance(event, RefStart):
+            begun.append(event.position - 1)
+            ids.append(event.id)
+        elif isinstance(event, RefEnd):
+            start = begun.pop()
+            if not begun:
+                spans.append((start, event.position - 1))
     return spans, ids
-
-
-def _behind_tag(text: str, position: int) -> int:
-    """Find the end of the tag that begins at *position*; a ``>`` in quotes does not end it."""
-    quote = ""
-    while (character := text[position]) != ">" or quote:
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in "\"'":
-            quote = character
-        position += 1
-    return position + 1
 
 
 class _Above:
@@ -259,7 +168,7 @@ class _Above:
 
     def __init__(self, text: str, spans: Sequence[tuple[int, int]]) -> None:
         self._text = text
-        self._marked = _Marked(spans)
+        self._marked = Marked(spans)
         self._next = 0
         self.heading = ""
         self.line = ""

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.descriptors.categories import category_of, category_of_word, language_of, opening_fence
+from mama_structs.descriptors.categories import category_of, category_of_word
+from mama_structs.descriptors.fences import language_of, opening_fence
 
 PYTHON = "import os\n\n\ndef parse(path):\n    # Reads it.\n    with open(path) as file:\n        return file.read()\n"
 JSON = '{"a": [1, 2, 3], "b": null}'

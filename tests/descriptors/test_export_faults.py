@@ -26,7 +26,7 @@ import pytest
 import mama_structs
 from mama_structs.descriptors import confined
 from mama_structs.descriptors import export as export_module
-from mama_structs.descriptors.export import export, export_off_loop
+from mama_structs.descriptors.export import export
 from mama_structs.errors import (
     DescriptorError,
     DiskFull,
@@ -42,6 +42,13 @@ from mama_structs.loops import in_own_thread
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="there it is refused as a whole")
 
 HANDLE = "fd:1"
+
+
+async def exported(*arguments, **options):
+    """Export as `RefStore.to_file` does."""
+    return await in_own_thread(functools.partial(export, *arguments, **options))
+
+
 IS_ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
 PACKAGE = str(Path(mama_structs.__file__).parents[1])
 
@@ -518,7 +525,8 @@ NURSERY = """
 def test_a_kill_at_any_call_leaves_the_old_file_or_the_new_one(tmp_path):
     """For every call to the system, before and after it; what is left over has a name that can be recognised."""
     script = textwrap.dedent(NURSERY) + textwrap.dedent("""
-        CALLS, SCENARIOS = eval(sys.argv[2]), eval(sys.argv[3])
+        import ast
+        CALLS, SCENARIOS = ast.literal_eval(sys.argv[2]), ast.literal_eval(sys.argv[3])
 
         def kill_at(number, late):
             seen = 0
@@ -1041,24 +1049,24 @@ class Held:
 async def test_an_export_off_the_loop_leaves_the_loop_free_and_gives_the_result(root, monkeypatch):
     """Its errors too."""
     held = Held(monkeypatch)
-    task = asyncio.create_task(export_off_loop("new", "a", root=root, handle=HANDLE))
+    task = asyncio.create_task(exported("new", "a", root=root, handle=HANDLE))
     await held.has_started()
     held.go.set()
 
     assert "a" == (await task).path
     with pytest.raises(PathDenied):
-        await export_off_loop("new", "../a", root=root, handle=HANDLE)
+        await exported("new", "../a", root=root, handle=HANDLE)
     with pytest.raises(ExportExists):
-        await export_off_loop("new", "a", root=root, handle=HANDLE, exist_ok=False)
+        await exported("new", "a", root=root, handle=HANDLE, exist_ok=False)
     with pytest.raises(PathDenied, match="the session's own data"):
-        await export_off_loop("new", "a", root=root, handle=HANDLE, kept=root)
+        await exported("new", "a", root=root, handle=HANDLE, kept=root)
 
 
 @pytest.mark.parametrize("times", [1, 3])
 async def test_a_cancelled_caller_waits_for_the_thread_and_is_cancelled_then(root, monkeypatch, times):
     """However often it is cancelled: when it ends, nothing is under way any more."""
     held = Held(monkeypatch)
-    task = asyncio.create_task(export_off_loop("new", "a", root=root, handle=HANDLE))
+    task = asyncio.create_task(exported("new", "a", root=root, handle=HANDLE))
     await held.has_started()
     for _ in range(times):
         task.cancel()
@@ -1080,7 +1088,7 @@ async def test_a_caller_that_is_cancelled_during_a_failing_export_is_cancelled(r
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
     held = Held(monkeypatch)
     monkeypatch.setattr(os, "rename", refusing(errno.EIO))
-    task = asyncio.create_task(export_off_loop("new", "a", root=root, handle=HANDLE))
+    task = asyncio.create_task(exported("new", "a", root=root, handle=HANDLE))
     await held.has_started()
     task.cancel()
     held.go.set()
@@ -1100,7 +1108,7 @@ async def test_a_time_limit_ends_when_the_thread_has(root, monkeypatch):
     threading.Timer(0.1, held.go.set).start()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
-            await export_off_loop("new", "a", root=root, handle=HANDLE)
+            await exported("new", "a", root=root, handle=HANDLE)
 
     assert b"new" == (root / "a").read_bytes()
 
@@ -1110,7 +1118,7 @@ def test_the_end_of_the_loop_waits_for_the_thread(root, monkeypatch):
     held = Held(monkeypatch)
 
     async def main():
-        task = asyncio.create_task(export_off_loop("new", "a", root=root, handle=HANDLE))
+        task = asyncio.create_task(exported("new", "a", root=root, handle=HANDLE))
         await held.has_started()
         threading.Timer(0.05, held.go.set).start()
         return task
@@ -1136,8 +1144,7 @@ async def test_exports_that_wait_keep_no_thread_from_others(root, monkeypatch):
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         exports = [
-            asyncio.create_task(export_off_loop("x\n", "a", root=root, handle=HANDLE, mode="append"))
-            for _ in range(count)
+            asyncio.create_task(exported("x\n", "a", root=root, handle=HANDLE, mode="append")) for _ in range(count)
         ]
         seen = 0
         give_up = time.monotonic() + 5
