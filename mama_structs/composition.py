@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -13,12 +14,19 @@ from mama_structs.descriptors.events import Event
 from mama_structs.descriptors.ingesting import Ingested, RefStream
 from mama_structs.directories import Keeper, Place
 from mama_structs.loops import LoopBound
+from mama_structs.memory.store import MemoryStore
 from mama_structs.references.resolver import Resolver
+from mama_structs.references.schemes import IdScheme
 from mama_structs.storage import Finding
 
 _REF: Final = "$ref"
 _HANDLES: Final = ("fd:", "ref:")
 _MAX_DEPTH: Final = 100
+_MAX_MENTIONS: Final = 1000
+_PUNCTUATION: Final = ".:!?"
+# What stands between blanks, quotes, brackets and commas.
+_WORD: Final = re.compile(r"[^\s,;()\[\]{}<>\"'`“”‘’「」]+")
+_PARTICLE: Final = re.compile(r"[가-힣]{1,8}[.:!?]*$")
 
 
 def with_contents(
@@ -63,6 +71,30 @@ def _with_content(value: Any, text_of: Callable[[str], str], depth: int) -> Any:
     if isinstance(value, list):
         return [_with_content(item, text_of, depth - 1) for item in value]
     return value
+
+
+def mentions_in(text: str, schemes: Collection[IdScheme]) -> tuple[str, ...]:
+    """
+    Return the ids of entities that a text names, each once, in the order of the text.
+
+    A word is an id where all of it is one, but for punctuation around it and a Korean particle behind it (``2-1에서``).
+
+    Args:
+        text: Prose.
+        schemes: How ids look.
+
+    """
+    if not schemes:
+        return ()
+    found: dict[str, None] = {}
+    for word in _WORD.findall(text):
+        for candidate in dict.fromkeys((word, word.rstrip(_PUNCTUATION), _PARTICLE.sub("", word))):
+            if any(scheme.match(candidate) not in {None, *scheme.unresolvable} for scheme in schemes):
+                found[candidate] = None
+                break
+        if len(found) == _MAX_MENTIONS:
+            break
+    return tuple(found)
 
 
 class SessionStream:
@@ -141,10 +173,22 @@ class Home:
 
     def __init__(self, keeper: Keeper, *, path: Path | None, resolver: Resolver, loop: LoopBound) -> None:
         self.keeper: Keeper = keeper
+        self._memories: MemoryStore | None = None
+        self._close_memories: Callable[[], Awaitable[None]] | None = None
         self.path: Path | None = path
         self.resolver: Resolver = resolver
         self.loop: LoopBound = loop
         self.users: int = 0
+
+    @property
+    def memories(self) -> MemoryStore:
+        """The memories of the session's namespace."""
+        assert self._memories is not None, "they are open"  # noqa: S101 - a session is made after they were
+        return self._memories
+
+    def keep_memories(self, memories: MemoryStore, close: Callable[[], Awaitable[None]]) -> None:
+        """Take over memories, which `leave` closes."""
+        self._memories, self._close_memories = memories, close
 
     async def leave(self, place: Place | None) -> None:
         """
@@ -163,5 +207,7 @@ class Home:
             if self.users <= 0:
                 steps.push_async_callback(self.keeper.close)
                 steps.push_async_callback(self.resolver.close)
+                if self._close_memories is not None:
+                    steps.push_async_callback(self._close_memories)
             if place is not None:
                 steps.push_async_callback(self.keeper.leave, place)

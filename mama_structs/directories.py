@@ -1,7 +1,8 @@
 """
-Where conversations are kept: in a session directory that all sessions of the process share, or nowhere.
+Where conversations and memories are kept: in a session directory that all sessions of the process share, or nowhere.
 
-A directory holds ``journal/``, the store, and ``locks``, by which a conversation is open in one process only.
+A directory holds ``journal/``, the store; ``locks``, by which a conversation is open in one process only;
+and ``views/``, what was derived from the memories in the store, which can be deleted at any time.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from mama_structs.descriptors.shelf import Shelf
 from mama_structs.descriptors.store import RefStore, root_of
 from mama_structs.errors import InvalidArgument, StoreBusy, StoreError, StoreReadOnly
 from mama_structs.loops import in_own_thread
+from mama_structs.memory.embedded.engines import Engines
 from mama_structs.settings import DescriptorSettings
 from mama_structs.storage import DirectoryLocks, Finding, Storage
 
@@ -71,6 +73,10 @@ class Keeper(Protocol):
     async def leave(self, place: Place) -> None:
         """End one session's use of a conversation."""
 
+    @property
+    def engines(self) -> Engines:
+        """The namespaces of memories."""
+
     async def flush(self) -> None:
         """Wait until everything stored so far is on disk."""
 
@@ -82,10 +88,21 @@ class Keeper(Protocol):
 
 
 class Nowhere:
-    """Keeps conversations in memory, for as long as their sessions are open."""
+    """
+    Keeps conversations in memory, for as long as their sessions are open, and memories in a temporary store.
+
+    That store's directory is made when something is saved first.
+    """
 
     def __init__(self) -> None:
         self._names: set[str] = set()
+        self._storage = Storage.temporary()
+        self._engines = Engines(self._storage, snapshots=None)
+
+    @property
+    def engines(self) -> Engines:
+        """The namespaces of memories."""
+        return self._engines
 
     async def enter(self, conversation: str | None, settings: DescriptorSettings) -> Place:
         """Begin a conversation."""
@@ -116,11 +133,18 @@ class Nowhere:
         """Do nothing: there is no disk."""
 
     async def check(self) -> list[Finding]:
-        """Find nothing: there is no disk."""
-        return []
+        """
+        Look for damage in the temporary store.
+
+        Raises:
+            StoreError: It cannot be read.
+
+        """
+        return await self._storage.check()
 
     async def close(self) -> None:
-        """Do nothing."""
+        """Remove the temporary store."""
+        await self._storage.close()
 
 
 class Directory:
@@ -140,6 +164,7 @@ class Directory:
         self._opening = threading.Lock()
         self._storage: Storage | None = None
         self._locks: DirectoryLocks | None = None
+        self._engines: Engines | None = None
         self._places: dict[str, Place] = {}
         self._gates: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
 
@@ -168,6 +193,12 @@ class Directory:
         return self._storage
 
     @property
+    def engines(self) -> Engines:
+        """The namespaces of memories."""
+        assert self._engines is not None, "the directory is open"  # noqa: S101 - as above
+        return self._engines
+
+    @property
     def locks(self) -> DirectoryLocks:
         """The locks on conversations."""
         assert self._locks is not None, "the directory is open"  # noqa: S101 - as above
@@ -183,6 +214,7 @@ class Directory:
                 except BaseException:
                     storage.close_now()
                     raise
+                self._engines = Engines(storage, snapshots=self.path / "views")
                 self._storage = storage
 
     async def enter(self, conversation: str | None, settings: DescriptorSettings) -> Place:

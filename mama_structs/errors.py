@@ -30,6 +30,11 @@ Every error that this package raises on purpose.
     │     ├─ PathDenied (PermissionError)    path_denied       outside the root, or no regular file
     │     ├─ ExportDenied (PermissionError)  permission_denied  the operating system refuses
     │     └─ DiskFull (OSError)              disk_full
+    ├─ MemoryStoreError                      memory_error      memories, links and their vectors
+    │  ├─ MemoryNotFound (LookupError)       not_found         .memory_id .nearest
+    │  ├─ LinkNotFound (LookupError)         not_found         .link_id
+    │  ├─ EmbedderMismatch                   embedder_mismatch .stored .given: name and fingerprint
+    │  └─ EmbeddingFailed                    embedding_failed  the embedder raised, or gave no usable vectors
     ├─ StoreError                            store_error       a session's directory
     │  ├─ StoreBusy (TimeoutError)           busy              .waited: seconds
     │  ├─ StoreFull (OSError)                store_full
@@ -368,6 +373,69 @@ class DiskFull(ExportError, OSError):
     """There is no room for the file."""
 
     type: ClassVar[str] = "disk_full"
+
+
+class MemoryStoreError(MamaStructsError):
+    """Something about memories, links or their vectors went wrong."""
+
+    type: ClassVar[str] = "memory_error"
+
+
+class MemoryNotFound(MemoryStoreError, LookupError):
+    """
+    There is no memory with this id.
+
+    Args:
+        memory_id: The id asked for.
+        nearest: Ids that exist and look most like it.
+
+    """
+
+    type: ClassVar[str] = "not_found"
+
+    def __init__(self, memory_id: object, *, nearest: tuple[str, ...] = (), hint: str | None = None) -> None:
+        if hint is None and nearest:
+            hint = f"did you mean {' or '.join(nearest)}?"
+        super().__init__(f"there is no memory with the id {memory_id!r:.200}", hint=hint)
+        self.memory_id = memory_id
+        self.nearest = nearest
+
+
+class LinkNotFound(MemoryStoreError, LookupError):
+    """There is no link with this id."""
+
+    type: ClassVar[str] = "not_found"
+
+    def __init__(self, link_id: object, *, hint: str | None = None) -> None:
+        super().__init__(f"there is no link with the id {link_id!r:.200}", hint=hint)
+        self.link_id = link_id
+
+
+class EmbedderMismatch(MemoryStoreError):
+    """
+    The memories' vectors were made by another embedder.
+
+    Args:
+        message: What differs.
+        stored: Name and fingerprint of the one that made them.
+        given: Name and fingerprint of the one at hand.
+
+    """
+
+    type: ClassVar[str] = "embedder_mismatch"
+
+    def __init__(
+        self, message: str, *, stored: tuple[str, str], given: tuple[str, str], hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.stored = stored
+        self.given = given
+
+
+class EmbeddingFailed(MemoryStoreError):
+    """The embedder raised, or what it gave are no vectors; nothing was saved."""
+
+    type: ClassVar[str] = "embedding_failed"
 
 
 class StoreError(MamaStructsError):

@@ -11,8 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, runtime_checkable
 
+import attrs
+
 from mama_structs import binding
-from mama_structs.composition import CheckReport, Home, SessionStream, with_contents
+from mama_structs.composition import CheckReport, Home, SessionStream, mentions_in, with_contents
 from mama_structs.descriptors.decorator import wrapped_or_whole
 from mama_structs.descriptors.ingesting import Ingested
 from mama_structs.descriptors.journal import check_conversation
@@ -20,11 +22,17 @@ from mama_structs.descriptors.store import RefStore
 from mama_structs.directories import Directory, Keeper, Nowhere, Place
 from mama_structs.errors import DescriptorError, InvalidArgument, SessionClosed, StoreError
 from mama_structs.loops import LoopBound, to_its_end
+from mama_structs.memory.drafts import check_namespace
+from mama_structs.memory.embedding.protocol import Embedder
+from mama_structs.memory.opening import check_embedder, open_memories
+from mama_structs.memory.results import Maintained
+from mama_structs.memory.store import MemoryStore
 from mama_structs.references.decorator import ReferenceDecorator, bound_to
 from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import EntitySource, check_sources
 from mama_structs.settings import Settings
 from mama_structs.storage import check_path
+from mama_structs.storage.backup import backup
 from mama_structs.tools import Tool, ToolAnnotations, ToolSet
 from mama_structs.tools.refs import HANDLES, ref_tools
 
@@ -69,6 +77,8 @@ class Session:
         *,
         structs: str | Any | None = None,
         sources: Iterable[EntitySource] = (),
+        embedder: Embedder | None = None,
+        namespace: str = "default",
         conversation: str | None = None,
         settings: Settings | None = None,
     ) -> Opening:
@@ -76,10 +86,13 @@ class Session:
         Open a session: ``async with Session.open(...) as session`` or ``session = await Session.open(...)``.
 
         Args:
-            location: The session's directory, made if missing (mode 0700), which keeps refs and descriptors;
+            location: The session's directory, made if missing (mode 0700), which keeps memories, refs and descriptors;
                 None for a session that leaves nothing behind.
             structs: A Structs node's URL, a `StructsClient`, or anything with ``async fetch(entity_id)``.
             sources: Further sources of entities.
+            embedder: Turns texts into vectors for the memories; None for the one that the store was written with,
+                or the default in a new store: `UniversalSentenceEmbedder` where it is installed, else `HashEmbedder`.
+            namespace: Whose memories; those of other namespaces are never seen.
             conversation: The name of a conversation to come back to, or to begin; None for a fresh one.
             settings: See `Settings`.
 
@@ -87,6 +100,7 @@ class Session:
             InvalidArgument: An argument breaks its rule; raised at once, before anything is opened.
             StoreError: The directory cannot be used; raised when the session opens.
                 Its children say why: `StoreBusy` where another process has the conversation open.
+            EmbedderMismatch: Another embedder made the vectors of the memories; raised when the session opens.
 
         """
         if settings is not None and not isinstance(settings, Settings):
@@ -95,11 +109,29 @@ class Session:
         all_sources = own if structs is None else check_sources([_structs_source(structs), *own])
         path = _path(location)
         name = None if conversation is None else check_conversation(conversation)
-        return Opening(lambda: cls._open(path, all_sources, name, settings or Settings()))
+        check_embedder(embedder)
+        own_namespace = check_namespace(namespace)
+        return Opening(
+            lambda: cls._open(
+                path,
+                sources=all_sources,
+                embedder=embedder,
+                namespace=own_namespace,
+                conversation=name,
+                settings=settings or Settings(),
+            )
+        )
 
     @classmethod
     async def _open(
-        cls, path: Path | None, sources: tuple[EntitySource, ...], conversation: str | None, settings: Settings
+        cls,
+        path: Path | None,
+        *,
+        sources: tuple[EntitySource, ...],
+        embedder: Embedder | None,
+        namespace: str,
+        conversation: str | None,
+        settings: Settings,
     ) -> Self:
         loop = LoopBound("session")
         loop.check()
@@ -108,6 +140,17 @@ class Session:
         home = Home(keeper, path=path, resolver=resolver, loop=loop)
         place = None
         try:
+            schemes = [source.scheme for source in sources]
+            memories, close = await open_memories(
+                keeper.engines,
+                namespace=namespace,
+                embedder=embedder,
+                settings=settings.memory,
+                loop=loop,
+                find_mentions=lambda text: mentions_in(text, schemes),
+            )
+            home.keep_memories(memories, close)
+            await memories.maintain()
             place = await keeper.enter(conversation, settings.descriptors)
             ready_made = [tool for one in sources if isinstance(one, OffersTools) for tool in one.tools(resolver)]
             annotations = ToolAnnotations(read_only=True)
@@ -137,6 +180,11 @@ class Session:
     def resolver(self) -> Resolver:
         """What resolves references; forks share it."""
         return self._home.resolver
+
+    @property
+    def memories(self) -> MemoryStore:
+        """Decisions, checkpoints, insights and contexts; forks share them."""
+        return self._home.memories
 
     @property
     def refs(self) -> RefStore:
@@ -292,7 +340,57 @@ class Session:
 
         """
         self._check()
-        return CheckReport(tuple(await self._home.keeper.check()))
+        findings = await self._home.keeper.check()
+        return CheckReport((*findings, *await self.memories.check()))
+
+    async def backup(
+        self, path: str | os.PathLike[str], *, progress: Callable[[int, int], object] | None = None
+    ) -> Path:
+        """
+        Copy everything that the session's directory holds, as of one moment, while others may go on writing.
+
+        Args:
+            path: A directory that does not exist yet, or is empty; a session can be opened at it.
+            progress: Called with how many pages of the database are copied, and of how many.
+
+        Returns:
+            The copy's path.
+
+        Raises:
+            InvalidArgument: The session has no directory, or there is something at *path*.
+            StoreError: The copy cannot be made; nothing is left of it.
+
+        """
+        self._check()
+        if self.location is None:
+            raise InvalidArgument("a session without a directory cannot be backed up", hint="open it with a location")
+        target = _path(path)
+        assert target is not None  # noqa: S101 - only None is no path
+        await self.flush()
+        await backup(self.location, target, progress=progress)
+        return target
+
+    async def maintain(self) -> Maintained:
+        """
+        Remove automatic links that have become weak or old, if a week has passed since the last time; cheap otherwise.
+
+        A session does this by itself when it opens.
+
+        Raises:
+            StoreError: The directory cannot be written to.
+
+        """
+        self._check()
+        return await self.memories.maintain()
+
+    def stats(self) -> dict[str, Any]:
+        """Return figures about memories (as of the last call), refs and references, for people."""
+        self._check_here()
+        return {
+            "memories": self.memories.figures(),
+            "refs": {"handles": len(self.refs)},
+            "references": attrs.asdict(self.resolver.stats),
+        }
 
     async def flush(self) -> None:
         """

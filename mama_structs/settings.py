@@ -131,6 +131,76 @@ class DescriptorSettings:
     root: str = attrs.field(default="", converter=_as_path, validator=_text)
 
 
+def _share(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        name = _name_of(instance, attribute)
+        raise InvalidSetting(f"{name} must be a number from 0 to 1, got {value!r:.40}", name=name)
+
+
+@attrs.frozen(kw_only=True)
+class LinkingPolicy:
+    """
+    Which links a save makes by itself; `default`, `strict` and `off` are the presets.
+
+    Args:
+        threshold: How probable it must be, 0 to 1, that two memories belong to one matter.
+        max_semantic: Association links that one save makes at the most.
+        max_temporal: Temporal links that one save makes at the most.
+        temporal_window: Seconds before a memory in which others are linked to it in time; 0 links none.
+        temporal_same_topic: Whether temporal links need the same topic.
+        topic_window: Seconds within which two decisions of one topic are associated, however like they are; 0 for never.
+        max_incoming: A memory with so many incoming automatic links takes no more.
+        minimum: The least confidence of an automatic link.
+
+    Raises:
+        InvalidSetting: A value breaks its rule.
+
+    """
+
+    threshold: float = attrs.field(default=0.75, validator=_share)
+    max_semantic: int = attrs.field(default=5, validator=_whole(0))
+    max_temporal: int = attrs.field(default=3, validator=_whole(0))
+    temporal_window: float = attrs.field(default=3600.0, validator=_seconds(zero=True))
+    temporal_same_topic: bool = attrs.field(default=False, validator=_boolean)
+    topic_window: float = attrs.field(default=0.0, validator=_seconds(zero=True))
+    max_incoming: int = attrs.field(default=32, validator=_whole(0))
+    minimum: float = attrs.field(default=0.3, validator=_share)
+
+    @classmethod
+    def default(cls) -> LinkingPolicy:
+        """Return the default: at most 8 links a save, semantic ones at a probability of 0.75 or more."""
+        return cls()
+
+    @classmethod
+    def strict(cls) -> LinkingPolicy:
+        """Return one with fewer and surer links: 0.85, in time only within 15 minutes and one topic."""
+        return cls(threshold=0.85, temporal_window=15 * 60.0, temporal_same_topic=True, topic_window=7 * 24 * 3600.0)
+
+    @classmethod
+    def off(cls) -> LinkingPolicy:
+        """Return one that makes no link by itself."""
+        return cls(max_semantic=0, max_temporal=0)
+
+    @classmethod
+    def preset(cls, name: str) -> LinkingPolicy:
+        """
+        Return a preset by its name: ``default``, ``strict`` or ``off``.
+
+        Raises:
+            InvalidSetting: There is no such preset.
+
+        """
+        presets = {"default": cls.default, "strict": cls.strict, "off": cls.off}
+        if name not in presets:
+            message = f"linking must be a LinkingPolicy or one of {', '.join(presets)}, got {name!r:.40}"
+            raise InvalidSetting(message, name="linking")
+        return presets[name]()
+
+
+def _as_policy(value: Any) -> Any:
+    return LinkingPolicy.preset(value) if isinstance(value, str) else value
+
+
 def _section(kind: type[Any]) -> Any:
     def validate(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
         if not isinstance(value, kind):
@@ -141,6 +211,40 @@ def _section(kind: type[Any]) -> Any:
 
 
 @attrs.frozen(kw_only=True)
+class MemorySettings:
+    """
+    How one `MemoryStore` works.
+
+    Args:
+        linking: Which links a save makes by itself: a `LinkingPolicy`, or the name of a preset.
+        exact_up_to: Up to so many memories vectors are compared one by one, which is exact; above, HNSW serves.
+        traversal_entries: Results of traversals that are kept for reuse.
+        traversal_ttl: Seconds that they may be reused.
+        prune_every: Seconds after which `Session.maintain` prunes again.
+        prune_below: Automatic links with a stored confidence below this are pruned, 0 to 1.
+        prune_temporal_after: Seconds after which automatic temporal links are pruned.
+        max_content: Characters that the text of one memory may have.
+        embedding_cache: Texts whose vectors are kept for reuse.
+        snapshot_every: Changes after which what is derived from the journal is written aside.
+
+    Raises:
+        InvalidSetting: A value breaks its rule.
+
+    """
+
+    linking: LinkingPolicy = attrs.field(factory=LinkingPolicy, converter=_as_policy, validator=_section(LinkingPolicy))
+    exact_up_to: int = attrs.field(default=20_000, validator=_whole(0))
+    traversal_entries: int = attrs.field(default=100, validator=_whole(0))
+    traversal_ttl: float = attrs.field(default=300.0, validator=_seconds(zero=True))
+    prune_every: float = attrs.field(default=7 * 86400.0, validator=_seconds(zero=True))
+    prune_below: float = attrs.field(default=0.2, validator=_share)
+    prune_temporal_after: float = attrs.field(default=30 * 86400.0, validator=_seconds(zero=True))
+    max_content: int = attrs.field(default=1_000_000, validator=_whole(1))
+    embedding_cache: int = attrs.field(default=2_048, validator=_whole(0))
+    snapshot_every: int = attrs.field(default=10_000, validator=_whole(1))
+
+
+@attrs.frozen(kw_only=True)
 class Settings:
     """
     All settings of a `Session`, one section a concern.
@@ -148,11 +252,13 @@ class Settings:
     Args:
         references: How references are resolved.
         descriptors: How refs and large results are kept.
+        memory: How memories are linked, searched and kept.
 
     """
 
     references: ReferenceSettings = attrs.field(factory=ReferenceSettings, validator=_section(ReferenceSettings))
     descriptors: DescriptorSettings = attrs.field(factory=DescriptorSettings, validator=_section(DescriptorSettings))
+    memory: MemorySettings = attrs.field(factory=MemorySettings, validator=_section(MemorySettings))
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
@@ -191,7 +297,9 @@ def _section_from_env(section: str, kind: type[Section], environ: Mapping[str, s
         if variable not in fields:
             raise InvalidSetting(f"{variable} names no setting", name=variable, hint=f"known: {', '.join(fields)}")
         field = fields[variable]
-        values[field.name] = _parse(variable, text.strip(), like=field.default)
+        # A setting that is an object has presets, which the environment names.
+        like = "" if isinstance(field.default, attrs.Factory) else field.default  # type: ignore[arg-type]
+        values[field.name] = _parse(variable, text.strip(), like=like)
     try:
         return kind(**values)
     except InvalidSetting as error:

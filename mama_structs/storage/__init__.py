@@ -4,8 +4,20 @@ from mama_structs.storage._disk import Damaged
 from mama_structs.storage.inspection import Finding
 from mama_structs.storage.locks import DirectoryLocks
 from mama_structs.storage.opening import check_path
-from mama_structs.storage.rows import Change, New, Rows
-from mama_structs.storage.store import Storage
+from mama_structs.storage.rows import Change, New, Rows, Snapshot
+from mama_structs.storage.store import Storage, outcome
 from mama_structs.storage.temporary import sweep_temporary
 
-__all__ = ["Change", "Damaged", "DirectoryLocks", "Finding", "New", "Rows", "Storage", "check_path", "sweep_temporary"]
+__all__ = [
+    "Change",
+    "Damaged",
+    "DirectoryLocks",
+    "Finding",
+    "New",
+    "Rows",
+    "Snapshot",
+    "Storage",
+    "check_path",
+    "outcome",
+    "sweep_temporary",
+]

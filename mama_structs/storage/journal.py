@@ -37,6 +37,7 @@ from mama_structs.storage.rows import (
     Change,
     New,
     Rows,
+    Snapshot,
     check_prefix,
     checked_changes,
     combined,
@@ -196,9 +197,15 @@ class Journal:
         check_prefix(prefix)
         return self._submit(lambda: self._keys(prefix))
 
-    def transact(self, work: Callable[[Rows], T]) -> Future[T]:
+    def transact(
+        self, work: Callable[[Rows], T], *, settled: Callable[[BaseException | None], None] | None = None
+    ) -> Future[T]:
         """Run *work* in one transaction, after what was taken before is on the disk."""
-        return self._submit(lambda: self._transact(work))
+        return self._submit(lambda: self._transact(work, settled))
+
+    def look(self, work: Callable[[Snapshot], T]) -> Future[T]:
+        """Run *work* on what is on the disk, all of one moment."""
+        return self._submit(lambda: self._look(work))
 
     def check(self) -> Future[list[Finding]]:
         """Look at every row and file."""
@@ -323,9 +330,17 @@ class Journal:
                 size += call.size
         return group
 
-    def _transact(self, work: Callable[[Rows], T]) -> T:
-        self._write_pending()
-        return self._in_transaction(work)
+    def _transact(self, work: Callable[[Rows], T], settled: Callable[[BaseException | None], None] | None) -> T:
+        try:
+            self._write_pending()
+            result = self._in_transaction(work)
+        except BaseException as error:
+            if settled is not None:
+                settled(error)
+            raise
+        if settled is not None:
+            settled(None)
+        return result
 
     def _in_transaction(self, work: Callable[[Rows], T]) -> T:
         opened = self._open()
@@ -380,6 +395,31 @@ class Journal:
             if key.startswith(prefix):
                 (keys.discard if change is None else keys.add)(key)
         return sorted(keys)
+
+    def _look(self, work: Callable[[Snapshot], T]) -> T:
+        def looked(cache: Any) -> T:
+            rows = Snapshot(cache)
+            try:
+                return work(rows)
+            finally:
+                rows.end()
+
+        own: list[BaseException] = []
+
+        def guarded(cache: Any) -> T | None:
+            # What the work itself raises is the caller's: only the database's own errors are tried again.
+            try:
+                return looked(cache)
+            except (diskcache.Timeout, sqlite3.Error):
+                raise
+            except BaseException as error:  # noqa: BLE001 - raised below
+                own.append(error)
+                return None
+
+        result = self._snapshot(guarded)
+        if own:
+            raise own[0]
+        return result  # type: ignore[return-value]  # None only where the work raised
 
     def _check(self) -> list[Finding]:
         findings = []

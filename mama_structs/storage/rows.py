@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TypeVar
 
 import attrs
 
 from mama_structs.errors import InvalidArgument, SessionClosed
-from mama_structs.storage._disk import Damaged, ForeignRow, check_key, check_value, seal, unseal
+from mama_structs.storage._disk import (
+    Damaged,
+    ForeignRow,
+    check_key,
+    check_value,
+    foreign_value,
+    is_own,
+    seal,
+    unseal,
+)
 
 T = TypeVar("T")
+
+# Older SQLite takes 999 variables in a statement.
+_MARKS: Final = 500
 
 
 @attrs.frozen
@@ -96,9 +108,9 @@ def _fold(changes: dict[str, Change], key: str, change: Change) -> None:
         changes[key] = change.value
 
 
-class Rows:
+class Snapshot:
     """
-    The rows of a store inside one transaction.
+    The rows of a store at one moment.
 
     Args:
         cache: The diskcache `Cache`; used in its own thread only.
@@ -114,6 +126,42 @@ class Rows:
         """Return what is stored under *key*, None for nothing."""
         check_key(key)
         return self._do(lambda: read_row(self._cache, key))
+
+    def get_many(self, keys: Sequence[str]) -> dict[str, bytes | Damaged]:
+        """Return what is stored under *keys*, without those that nothing is stored under."""
+        return self._do(lambda: read_rows(self._cache, keys))
+
+    def keys(self, prefix: str = "") -> list[str]:
+        """Return the keys that begin with *prefix*, sorted."""
+        return self._do(lambda: list_keys(self._cache, prefix))
+
+    def last(self, prefix: str) -> str | None:
+        """Return the last key that begins with *prefix*, None where none does."""
+        return self._do(lambda: last_key(self._cache, prefix))
+
+    def items(self, prefix: str, *, after: str = "", limit: int = -1) -> list[tuple[str, bytes | Damaged]]:
+        """Return up to *limit* rows (all by default) whose keys begin with *prefix* and come after *after*, sorted."""
+        return self._do(lambda: list_rows(self._cache, prefix, after, limit))
+
+    def end(self) -> None:
+        """Refuse any further use: outside its transaction and thread it would open a connection of its own."""
+        self._over = True
+
+    def _do(self, step: Callable[[], T]) -> T:
+        if self._over:
+            raise SessionClosed("these rows belong to a transaction that is over")
+        if self.failure is not None:
+            # SQLite may have rolled back by itself: what followed would be written outside any transaction.
+            raise self.failure
+        try:
+            return step()
+        except Exception as error:
+            self.failure = error
+            raise
+
+
+class Rows(Snapshot):
+    """The rows of a store inside one write transaction."""
 
     def put(self, key: str, value: bytes) -> None:
         """Store *value* under *key*."""
@@ -134,10 +182,6 @@ class Rows:
         check_key(key)
         return bool(self._do(lambda: self._cache.delete(key, retry=False)))
 
-    def keys(self, prefix: str = "") -> list[str]:
-        """Return the keys that begin with *prefix*, sorted."""
-        return self._do(lambda: list_keys(self._cache, prefix))
-
     def apply(self, changes: dict[str, Change]) -> None:
         """Make *changes*."""
         for key, change in changes.items():
@@ -147,22 +191,6 @@ class Rows:
                 self.put_new(key, change.value)
             else:
                 self.put(key, change)
-
-    def end(self) -> None:
-        """Refuse any further use: outside its transaction and thread it would open a connection of its own."""
-        self._over = True
-
-    def _do(self, step: Callable[[], T]) -> T:
-        if self._over:
-            raise SessionClosed("these rows belong to a transaction that is over")
-        if self.failure is not None:
-            # SQLite may have rolled back by itself: what followed would be written outside any transaction.
-            raise self.failure
-        try:
-            return step()
-        except Exception as error:
-            self.failure = error
-            raise
 
 
 def read_row(cache: Any, key: str) -> bytes | Damaged | None:
@@ -174,17 +202,62 @@ def read_row(cache: Any, key: str) -> bytes | Damaged | None:
     return None if stored is None else unseal(key, stored)
 
 
+def read_rows(cache: Any, keys: Sequence[str]) -> dict[str, bytes | Damaged]:
+    """Return what is stored under *keys*, in few look-ups of the index."""
+    found: dict[str, bytes | Damaged] = {}
+    for start in range(0, len(keys), _MARKS):
+        some = keys[start : start + _MARKS]
+        marks = ",".join("?" * len(some))
+        rows = cache._sql(  # noqa: SLF001 - the library reads one row at a time
+            f"SELECT key, value, mode, filename FROM Cache WHERE raw = 1 AND key IN ({marks})",  # noqa: S608 - marks only
+            some,
+        )
+        found.update((key, _opened(key, value, mode, filename)) for key, value, mode, filename in rows)
+    return found
+
+
+def list_rows(cache: Any, prefix: str, after: str, limit: int) -> list[tuple[str, bytes | Damaged]]:
+    """Return rows whose keys begin with *prefix* and come after *after*, sorted."""
+    start, end = _range(prefix)
+    rows = cache._sql(  # noqa: SLF001 - as above
+        "SELECT key, value, mode, filename FROM Cache WHERE raw = 1 AND key >= ? AND key < ? AND key > ?"
+        " ORDER BY key LIMIT ?",
+        (start, end, after, limit),
+    )
+    return [(key, _opened(key, value, mode, filename)) for key, value, mode, filename in rows if _is_key(key)]
+
+
+def last_key(cache: Any, prefix: str) -> str | None:
+    """Return the last key that begins with *prefix*."""
+    rows = cache._sql(  # noqa: SLF001 - as above
+        "SELECT key FROM Cache WHERE raw = 1 AND key >= ? AND key < ? ORDER BY key DESC LIMIT 1", _range(prefix)
+    ).fetchall()
+    return str(rows[0][0]) if rows else None
+
+
+def _opened(key: str, value: Any, mode: Any, filename: Any) -> bytes | Damaged:
+    return unseal(key, value) if is_own(mode, filename, value) else Damaged(foreign_value(mode, filename, value))
+
+
+def _range(prefix: str) -> tuple[str, str]:
+    check_key(prefix)
+    return prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)
+
+
+def _is_key(key: object) -> bool:
+    return type(key) is str and key.isascii()
+
+
 def list_keys(cache: Any, prefix: str) -> list[str]:
     """Return the keys that begin with *prefix*, sorted, in one look-up of the index."""
     check_prefix(prefix)
     # The library lists all keys only, and stops at a row that it cannot decode.
     sql = cache._sql  # noqa: SLF001 - as above
     if prefix:
-        end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
-        found = sql("SELECT key FROM Cache WHERE raw = 1 AND key >= ? AND key < ? ORDER BY key", (prefix, end))
+        found = sql("SELECT key FROM Cache WHERE raw = 1 AND key >= ? AND key < ? ORDER BY key", _range(prefix))
     else:
         found = sql("SELECT key FROM Cache WHERE raw = 1 ORDER BY key")
-    return [key for (key,) in found.fetchall() if type(key) is str and key.isascii()]
+    return [key for (key,) in found.fetchall() if _is_key(key)]
 
 
 def check_prefix(prefix: object) -> str:

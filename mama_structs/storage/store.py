@@ -22,7 +22,7 @@ from mama_structs.storage._disk import Damaged
 from mama_structs.storage.inspection import Finding
 from mama_structs.storage.journal import Journal
 from mama_structs.storage.opening import check_path
-from mama_structs.storage.rows import Change, Rows
+from mama_structs.storage.rows import Change, Rows, Snapshot
 from mama_structs.storage.temporary import TemporaryDirectory
 
 T = TypeVar("T")
@@ -127,7 +127,7 @@ class Storage:
 
         """
         self._check_open()
-        await _outcome(self._journal.flush())
+        await outcome(self._journal.flush())
 
     async def read(self, keys: Sequence[str]) -> dict[str, bytes | Damaged]:
         """
@@ -143,7 +143,7 @@ class Storage:
 
         """
         self._check_open()
-        return await _outcome(self._journal.read(keys))
+        return await outcome(self._journal.read(keys))
 
     def has(self, key: str) -> bool:
         """
@@ -173,7 +173,7 @@ class Storage:
 
         """
         self._check_open()
-        return await _outcome(self._journal.keys(prefix))
+        return await outcome(self._journal.keys(prefix))
 
     async def transact(self, work: Callable[[Rows], T]) -> T:
         """
@@ -194,7 +194,55 @@ class Storage:
 
         """
         self._check_open()
-        return await _outcome(self._journal.transact(work))
+        return await outcome(self._journal.transact(work))
+
+    def transaction(
+        self, work: Callable[[Rows], T], *, settled: Callable[[BaseException | None], None] | None = None
+    ) -> Future[T]:
+        """
+        Do as `transact`, without waiting.
+
+        Args:
+            work: As for `transact`.
+            settled: Called in the store's thread when the transaction is durable, or with the error why it is not.
+
+        Raises:
+            SessionClosed: The store was closed.
+            WrongLoop: This is a forked child.
+
+        """
+        self._check_open()
+        return self._journal.transact(work, settled=settled)
+
+    async def look(self, work: Callable[[Snapshot], T]) -> T:
+        """
+        Run *work* in the store's thread on what is on the disk, all of one moment, and return what it returns.
+
+        A cancelled caller does not stop it.
+
+        Args:
+            work: Called until no other process is in its way, so possibly more than once.
+
+        Raises:
+            StoreError: The database cannot be read.
+            SessionClosed: The store was closed.
+            WrongLoop: This is a forked child.
+
+        """
+        self._check_open()
+        return await outcome(self._journal.look(work))
+
+    def looking(self, work: Callable[[Snapshot], T]) -> Future[T]:
+        """
+        Do as `look`, without waiting.
+
+        Raises:
+            SessionClosed: The store was closed.
+            WrongLoop: This is a forked child.
+
+        """
+        self._check_open()
+        return self._journal.look(work)
 
     async def check(self) -> list[Finding]:
         """
@@ -207,7 +255,7 @@ class Storage:
 
         """
         self._check_open()
-        return await _outcome(self._journal.check())
+        return await outcome(self._journal.check())
 
     async def close(self) -> None:
         """
@@ -222,7 +270,7 @@ class Storage:
         """
         closing = self._begin_close()
         try:
-            await _outcome(closing)
+            await outcome(closing)
         finally:
             self._journal.join_closed()
 
@@ -254,7 +302,7 @@ class Storage:
             raise SessionClosed(f"the store in {self.directory} was closed")
 
 
-async def _outcome(job: Future[T]) -> T:
+async def outcome(job: Future[T]) -> T:
     """Wait for *job*, which goes on when the waiter is cancelled or its loop is closed."""
     loop = asyncio.get_running_loop()
     woken: asyncio.Future[None] = loop.create_future()

@@ -1,0 +1,171 @@
+"""What the cosines of our embedders mean: the calibrations in the code, fitted on labelled pairs and checked."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _common import RESULTS, report
+
+from mama_structs.memory.embedding import Calibration, Embedder, HashEmbedder, UniversalSentenceEmbedder
+from mama_structs.memory.embedding.calibrating import fit, sentence_cosines, tells_apart
+from mama_structs.memory.embedding.checking import checked
+from mama_structs.memory.embedding.pairs import TRIPLES
+from mama_structs.memory.embedding.universal import is_installed
+
+SAMPLE = Path(__file__).parents[2] / "shared" / "data" / "retrieval" / "memories.jsonl"
+QUANTILES = (5, 50, 95)
+THRESHOLDS = (0.5, 0.75, 0.9, 0.95)
+BINS = np.linspace(0, 1, 6)
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a tiny run that only shows that it works")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder for the JSON (%(default)s)")
+    parser.add_argument(
+        "--sample", type=Path, default=SAMPLE, help="memories, one JSON object a line: content, reasoning, thread"
+    )
+    return parser.parse_args()
+
+
+def embedded(embedder: Embedder, texts: Sequence[str]) -> Any:
+    return checked(embedder.embed(texts), count=len(texts), dimensions=embedder.dimensions).vectors
+
+
+def read(path: Path, limit: int | None) -> list[dict[str, Any]]:
+    if not path.is_file():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[:limit]]
+
+
+def of_sample(embedder: Embedder, memories: Sequence[Mapping[str, Any]], half: int | None) -> tuple[Any, Any]:
+    """Return the cosines within a thread and between threads, of all threads or of every other one."""
+    names = sorted({memory["thread"] for memory in memories})
+    wanted = set(names if half is None else names[half::2])
+    chosen = [memory for memory in memories if memory["thread"] in wanted]
+    vectors = embedded(embedder, [f"{memory['content']}\n{memory.get('reasoning') or ''}" for memory in chosen])
+    threads = np.array([memory["thread"] for memory in chosen])
+    first, second = np.triu_indices(len(chosen), 1)
+    cosines = (vectors @ vectors.T)[first, second]
+    same = threads[first] == threads[second]
+    return cosines[same], cosines[~same]
+
+
+def reliability(calibration: Calibration, same: Any, other: Any) -> list[float | None]:
+    """Return the share of pairs on the same matter for each fifth of similarity, both classes weighing the same."""
+    shares: list[float | None] = []
+    positive, negative = calibration(np.asarray(same)), calibration(np.asarray(other))
+    for low, high in itertools.pairwise(BINS):
+        yes = ((positive >= low) & (positive < high)).mean()
+        no = ((negative >= low) & (negative < high)).mean()
+        shares.append(float(yes / (yes + no)) if yes + no else None)
+    return shares
+
+
+def right_from(calibration: Calibration, same: Any, other: Any) -> float | None:
+    """Return the least similarity, in twentieths, from which on half of all pairs are on the same matter."""
+    for threshold in np.arange(0.5, 1, 0.05):
+        yes, no = (int((calibration(np.asarray(cosines)) >= threshold).sum()) for cosines in (same, other))
+        if yes >= max(no, 1):
+            return round(float(threshold), 2)
+    return None
+
+
+def described(calibration: Calibration, same: Any, other: Any) -> dict[str, Any]:
+    """Say how the cosines lie, and what the calibration makes of them."""
+    found: dict[str, Any] = {
+        "pairs": [len(same), len(other)],
+        "auc": tells_apart(same, other),
+        "same": [float(value) for value in np.percentile(same, QUANTILES)],
+        "other": [float(value) for value in np.percentile(other, QUANTILES)],
+        "reliability": reliability(calibration, same, other),
+    }
+    for threshold in THRESHOLDS:
+        yes, no = (calibration(np.asarray(cosines)) >= threshold for cosines in (same, other))
+        found[f"at {threshold}"] = {
+            "cosine": calibration.cosine(threshold),
+            "recall": float(yes.mean()),
+            "precision": float(yes.sum() / (yes.sum() + no.sum())) if yes.any() or no.any() else None,
+        }
+    return found
+
+
+def number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def main() -> None:
+    given = options()
+    embedders: list[Embedder] = [HashEmbedder()]
+    if is_installed():
+        embedders.append(UniversalSentenceEmbedder())
+    memories = read(given.sample, 60 if given.quick else None)
+    rows: list[list[str]] = []
+    figures: dict[str, Any] = {}
+    for embedder in embedders:
+        alike, near, far = sentence_cosines(embedded(embedder, [text for triple in TRIPLES for text in triple]))
+        sets = {"sentences": (alike, np.concatenate((near, far)))}
+        fits = {"sentences": fit([alike], [near, far])}
+        if memories:
+            same, other = sets["sample"] = of_sample(embedder, memories, None)
+            halves = [of_sample(embedder, memories, half) for half in (0, 1)]
+            sets["the other half"] = halves[1]
+            fits["sample"] = fit([same], [other])
+            fits["sentences and sample"] = fit([alike, same], [near, far, other])
+            fits["sentences and half"] = fit([alike, halves[0][0]], [near, far, halves[0][1]])
+        own = {"in the code": embedder.calibration, **fits}
+        figures[embedder.name] = {
+            "calibrations": {name: [one.midpoint, one.slope] for name, one in own.items()},
+            "sets": {},
+        }
+        if memories:
+            figures[embedder.name]["similar from"] = right_from(embedder.calibration, *sets["sample"])
+        for name, one in own.items():
+            rows.append([embedder.name, f"fit: {name}", f"{one.midpoint:.3f}", f"{one.slope:.1f}", *[""] * 9])
+        for name, (same, other) in sets.items():
+            used = fits["sentences and half"] if name == "the other half" else embedder.calibration
+            found = figures[embedder.name]["sets"][name] = described(used, same, other)
+            rows.append(
+                [
+                    embedder.name,
+                    name,
+                    *(f"{low:.2f} {middle:.2f} {high:.2f}" for low, middle, high in (found["same"], found["other"])),
+                    f"{found['auc']:.3f}",
+                    *(number(share) for share in found["reliability"]),
+                    *(number(found[f"at {threshold}"]["precision"]) for threshold in THRESHOLDS[1:]),
+                ]
+            )
+    report(
+        "calibration",
+        "Cosines of pairs on the same matter and on others (5th, 50th, 95th percentile), and how often the first is the\n"
+        "higher one (AUC). For a fit: its midpoint and slope in their place.\n"
+        "Share: of pairs on the same matter among those whose similarity lies in each fifth, both kinds weighing the same;\n"
+        "a good calibration has 0.1, 0.3, 0.5, 0.7, 0.9. Precision: among all pairs as they are, at a similarity of so much.\n"
+        "The calibration is that of the code; for the other half of the threads, the one fitted on the first half.",
+        (
+            "embedder",
+            "pairs",
+            "same",
+            "other",
+            "AUC",
+            "share 0-.2",
+            ".2-.4",
+            ".4-.6",
+            ".6-.8",
+            ".8-1",
+            *(f"precision {threshold}" for threshold in THRESHOLDS[1:]),
+        ),
+        rows,
+        figures=figures,
+        folder=given.results,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Memories, links, search and graph."""

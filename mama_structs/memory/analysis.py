@@ -1,0 +1,215 @@
+"""
+Turns text into the terms by which words are indexed and found: English, Korean, identifiers, and mixtures of them.
+
+A *term* is a stemmed word, an identifier as it was written (without case), or, behind `BIGRAM`, two neighbouring
+syllables. Text is taken as NFKC; every function is linear in its length.
+Which kinds of terms there are, and why, is DESIGN section 6 (search) with the measurements of domain/embedders.md;
+what each counts was tuned on the retrieval sample (benchmarks/retrieval.py).
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Final
+
+from snowballstemmer.english_stemmer import EnglishStemmer  # type: ignore[import-untyped]  # it ships no types
+
+from mama_structs.memory.stop_words import ENGLISH, KOREAN
+
+BIGRAM: Final = "\u0001"
+"""What a term of two syllables begins with, so that it never equals a word of two syllables."""
+
+_LONGEST: Final = 64
+
+
+class _Kind(enum.IntEnum):
+    """What sort of term it is, by which it is weighed."""
+
+    WORD = 0
+    PART = 1
+    ROOT = 2
+    BIGRAM = 3
+    STOP = 4
+
+
+# A bigram repeats what a word says already, and a stop word says nothing: neither may make a text look long.
+_WEIGHTS: Final[Mapping[_Kind, float]] = MappingProxyType(
+    {_Kind.WORD: 1.0, _Kind.PART: 1.0, _Kind.ROOT: 0.5, _Kind.BIGRAM: 0.4, _Kind.STOP: 0.1}
+)
+_QUERY_WEIGHTS: Final[Mapping[_Kind, float]] = MappingProxyType(
+    {_Kind.WORD: 1.0, _Kind.PART: 1.0, _Kind.ROOT: 0.5, _Kind.BIGRAM: 0.5}
+)
+
+_HANGUL: Final = "\u1100-\u11ff\u3131-\u318e\ua960-\ua97c\uac00-\ud7a3\ud7b0-\ud7fb"
+# Scripts that put no space between words: ideographs, kana, bopomofo, Thai, Lao, Tibetan, Myanmar, Khmer.
+_DENSE: Final = (
+    "\u0e00-\u0e7f\u0e80-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff"
+    "\u3105-\u312f\u31a0-\u31bf\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+)
+# Signs that belong to the letter before them, which `\w` leaves out.
+_MARKS: Final = (
+    "\u0300-\u036f\u0483-\u0487\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed\u0900-\u0dff\u200d"
+)
+_LETTER: Final = rf"[^\W{_HANGUL}{_DENSE}]"
+_RUN: Final = rf"(?:{_LETTER}[{_MARKS}]*)+"
+_NUMBER: Final = r"(?<![\w,])[0-9]{1,3}(?:,[0-9]{3})+(?!\w)"
+
+_TOKENS: Final = re.compile(
+    rf"(?P<number>{_NUMBER})|(?P<hangul>[{_HANGUL}]+)|(?P<dense>[{_DENSE}]+)|(?P<latin>{_RUN}(?:[-.'\u2019]{_RUN})*)"
+)
+_ASCII_TOKENS: Final = re.compile(rf"{_NUMBER}|\w+(?:[-.']\w+)*", re.ASCII)
+_PIECES: Final = re.compile(r"[-._']+")
+_HUMPS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_NUMERIC: Final = re.compile(r"v?\d+(?:[-.]\d+)+", re.ASCII)
+_SIGNS: Final = re.compile(r"[^\w\s]{65}")
+_PIECE: Final = 64
+
+# Particles, and the endings of 하다 and 되다 with which nouns become verbs; longer ones first.
+_PARTICLES: Final = (
+    "은|는|이|가|을|를|의|에|와|과|도|만|로|으로|에서|에게|에게서|한테|께|께서|부터|까지|보다|처럼|마다|조차|마저|밖에|이나|나|"
+    "이라도|라도|이라|라|이란|란|이며|며|이고|이다|다|입니다|였다|이었다|인|일|임|이면|면|에는|에도|에만|에서는|에서도|으로는|으로도|"
+    "으로서|으로써|로서|로써|로는|로도|와는|과는|에다|에다가|대로|만큼|뿐|들|들이|들을|들은|들의|끼리|씩|째|쯤|짜리|적|적인|적으로"
+)
+_VERBS: Final = (
+    "하다|한다|합니다|했다|했습니다|하였다|했음|했던|했나|했는지|했고|했지만|하는|하는지|하던|한|할|할지|함|하기|하기로|하기에|하고|하며|하면|"
+    "하면서|하지|하지만|해|해서|해도|해야|했을|하려면|하려고|하도록|하게|하자|하니|하나|하여|합니까|"
+    "되다|된다|됩니다|됐다|되었다|됐습니다|됐음|되었음|됐던|되는|되던|된|될|됨|되기|되고|되며|되면|되지|돼|돼서|돼도|돼야|되어|되어야|되도록|되게|되니|됐나|"
+    "시키다|시킨다|시켰다|시키는|시킬|시켜|시키고|시키면|시키기"
+)
+_ENDINGS: Final = (
+    "습니다|었다|았다|였다|었음|았음|는다|니다|지만|면서|려면|려고|도록|어야|아야|어서|아서|는지|었던|았던|었나|았나|는데|네요|어요|아요|세요|"
+    "었습니다|았습니다"
+)
+
+
+def _by_length(words: str) -> tuple[str, ...]:
+    return tuple(sorted(words.split("|"), key=len, reverse=True))
+
+
+_SUFFIXES: Final = _by_length(f"{_PARTICLES}|{_VERBS}|{_ENDINGS}")
+_PARTICLE_SET: Final = frozenset(_PARTICLES.split("|"))
+_SHORT_PARTICLES: Final = frozenset("은는이가을를의에와과도만로")
+
+
+def terms(text: str) -> list[str]:
+    """Return the terms of *text* in order, as often as they occur."""
+    return [term for term, _ in _analysed(text)]
+
+
+def weighted_terms(text: str) -> dict[str, float]:
+    """Return the terms of a text that is to be indexed, each with how much it counts there, more than 0."""
+    return _summed(_analysed(text), _WEIGHTS)
+
+
+def query_terms(text: str) -> dict[str, float]:
+    """
+    Return the terms by which *text* is searched, each with its weight, more than 0.
+
+    Stop words are left out, unless there is nothing else.
+    """
+    found = list(_analysed(text))
+    telling = [(term, kind) for term, kind in found if kind is not _Kind.STOP]
+    # A word that is said twice is not wanted twice as much.
+    return {term: _QUERY_WEIGHTS.get(kind, 1.0) for term, kind in reversed(telling or found)}
+
+
+def _summed(found: Iterator[tuple[str, _Kind]], weights: Mapping[_Kind, float]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for term, kind in found:
+        sums[term] = sums.get(term, 0.0) + weights[kind]
+    return sums
+
+
+def _analysed(text: str) -> Iterator[tuple[str, _Kind]]:
+    if text.isascii():
+        for token in _ASCII_TOKENS.findall(text):
+            yield from _latin(token[:_LONGEST])
+        return
+    end, number, latin = -1, "", False
+    for match in _TOKENS.finditer(_normalised(text)):
+        token = match[0]
+        attached = match.start() == end
+        end = match.end()
+        if match["hangul"] is not None:
+            if not (attached and latin and token in _PARTICLE_SET):
+                for piece in _cut(token):
+                    yield from _korean(piece)
+            if attached and number:
+                yield number + token[:1], _Kind.WORD
+            number, latin = "", False
+        elif match["dense"] is not None:
+            yield from _syllables(token, token if len(token) == 1 else "")
+            number, latin = "", False
+        else:
+            yield from _latin(token[:_LONGEST])
+            latin = True
+            number = token if token.isdecimal() and len(token) <= _LONGEST else ""
+
+
+def _normalised(text: str) -> str:
+    """Return *text* as NFKC, in pieces where it is so full of signs that ordering them would take quadratic time."""
+    if _SIGNS.search(text) is None:
+        return unicodedata.normalize("NFKC", text)
+    return "".join(unicodedata.normalize("NFKC", text[start : start + _PIECE]) for start in range(0, len(text), _PIECE))
+
+
+def _cut(token: str) -> Iterator[str]:
+    return (token[start : start + _LONGEST] for start in range(0, len(token), _LONGEST))
+
+
+@lru_cache(maxsize=16_384)
+def _latin(token: str) -> tuple[tuple[str, _Kind], ...]:
+    """Return the terms of a word or identifier in any script that puts spaces between words."""
+    if "," in token:
+        return ((token.replace(",", ""), _Kind.WORD),)
+    token = token.replace("\u2019", "'")
+    token = token[:-2] if token[-2:] in {"'s", "'S"} else token
+    whole = token.casefold().replace("'", "").strip("-._")
+    if not whole:
+        return ()
+    if _NUMERIC.fullmatch(whole):
+        versions = {whole: _Kind.WORD, whole.removeprefix("v"): _Kind.PART}
+        return tuple(versions.items())
+    pieces = [piece for part in _PIECES.split(token.replace("'", "")) if part for piece in _HUMPS.split(part)]
+    if len(pieces) == 1:
+        return (_word(whole, _Kind.WORD),)
+    return ((whole, _Kind.WORD), *(_word(piece.casefold(), _Kind.PART) for piece in pieces))
+
+
+def _word(word: str, kind: _Kind) -> tuple[str, _Kind]:
+    stem = EnglishStemmer().stemWord(word) if word.isascii() and word.isalpha() else word
+    return (stem, _Kind.STOP if word in ENGLISH else kind)
+
+
+@lru_cache(maxsize=16_384)
+def _korean(word: str) -> tuple[tuple[str, _Kind], ...]:
+    """Return the terms of a Hangul word: without particles, and its pairs of syllables."""
+    if word in KOREAN:
+        return ((word, _Kind.STOP),)
+    root = _stripped(word)
+    found = [(root, _Kind.STOP if root in KOREAN else _Kind.WORD)]
+    if len(root) == 2 and root[1] in _SHORT_PARTICLES:  # noqa: PLR2004 - 값이, but also 결과
+        found.append((root[0], _Kind.ROOT))
+    found.extend(_syllables(root, ""))
+    return tuple(found)
+
+
+def _stripped(word: str) -> str:
+    """Return *word* without the particles and endings at its end, of which two syllables at least stay."""
+    while True:
+        shorter = next((word[: -len(end)] for end in _SUFFIXES if len(word) >= len(end) + 2 and word.endswith(end)), "")
+        if not shorter:
+            return word
+        word = shorter
+
+
+def _syllables(run: str, whole: str) -> Iterator[tuple[str, _Kind]]:
+    if whole:
+        yield whole, _Kind.WORD
+    for start in range(len(run) - 1):
+        yield BIGRAM + run[start : start + 2], _Kind.BIGRAM

@@ -1,0 +1,105 @@
+"""How a memory and the links that begin at it are written as one JSON object, in the journal and in exports."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final
+
+import attrs
+import msgspec
+
+from mama_structs.memory.model import METADATA, Link, Memory, MemoryType
+
+FORMAT: Final = 1
+
+
+class _MemoryRecord(msgspec.Struct, forbid_unknown_fields=True):
+    id: str
+    type: MemoryType
+    content: str
+    metadata: msgspec.Raw
+    created_at: datetime
+    updated_at: datetime
+    namespace: str
+    topic: str | None = None
+    mentions: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
+
+
+class _EntryRecord(msgspec.Struct, forbid_unknown_fields=True):
+    format: int
+    version: int
+    memory: _MemoryRecord
+    links: tuple[Link, ...] = ()
+
+
+@attrs.frozen
+class Entry:
+    """
+    A memory as it is kept.
+
+    Args:
+        memory: The memory.
+        links: Those that begin at it, in the order in which they were made.
+        version: The number of the change that wrote this.
+
+    """
+
+    memory: Memory
+    links: tuple[Link, ...] = ()
+    version: int = 0
+
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(_EntryRecord).decode
+_decode_metadata: Final = {kind: msgspec.json.Decoder(form).decode for kind, form in METADATA.items()}
+
+
+def write_entry(entry: Entry) -> bytes:
+    """Return an entry's JSON."""
+    return _encode({"format": FORMAT, "version": entry.version, "memory": entry.memory, "links": entry.links})
+
+
+def read_entry(data: bytes) -> Entry:
+    """
+    Return the entry that some JSON says.
+
+    Raises:
+        ValueError: It is not in the form that `write_entry` gives.
+
+    """
+    record = _decode(data)
+    if record.format != FORMAT:
+        raise ValueError(f"the form {record.format} is not known")
+    return Entry(_memory(record.memory), record.links, record.version)
+
+
+def read_memory(data: bytes) -> Memory:
+    """
+    Return the memory of an entry.
+
+    Raises:
+        ValueError: The data is not in the form that `write_entry` gives.
+
+    """
+    return read_entry(data).memory
+
+
+def to_plain(value: Any) -> Any:
+    """Return a memory, link or metadata as what `json.loads` gives."""
+    return msgspec.json.decode(_encode(value))
+
+
+def _memory(record: _MemoryRecord) -> Memory:
+    return Memory(
+        id=record.id,
+        type=record.type,
+        content=record.content,
+        topic=record.topic,
+        metadata=_decode_metadata[record.type](record.metadata),
+        mentions=record.mentions,
+        evidence=record.evidence,
+        created_at=record.created_at,
+        updated_at=record.updated_at,
+        namespace=record.namespace,
+    )

@@ -1,0 +1,1 @@
+"""The embedded engine: a journal, which is the truth, and views, which are derived from it."""

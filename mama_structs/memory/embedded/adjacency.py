@@ -1,0 +1,280 @@
+"""
+The links between memories as arrays, found from either end.
+
+Links are sorted by source, by target and by key (compressed sparse rows); those added last are looked through one by
+one until they are merged in, which happens whenever they are a certain share of all (a log-structured merge).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Mapping
+from hashlib import blake2b
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mama_structs.memory.backend import Direction, LinkTable, Nodes
+from mama_structs.memory.embedded.columns import Columns, Vocabulary, packed, unpacked
+from mama_structs.memory.ids import milliseconds
+from mama_structs.memory.model import CREATORS, CreatedBy, Link, LinkType
+
+Rows = NDArray[np.int64]
+
+_LINK_TYPES: Final = {kind: position for position, kind in enumerate(LinkType)}
+_CREATORS: Final = {creator: position for position, creator in enumerate(CREATORS)}
+_STORED: Final = {
+    "source": np.int32,
+    "target": np.int32,
+    "type": np.int8,
+    "creator": np.int8,
+    "confidence": np.float32,
+    "created": np.int64,
+    "word": np.int32,
+    "key": np.uint64,
+}
+_COLUMNS: Final = {**_STORED, "alive": np.bool_}
+_LEAST_MERGED: Final = 1024
+# Merging takes as long as there are links, looking through what is not merged as long as there are of these.
+_UNMERGED_SHARE: Final = 64
+
+
+def link_key(link_id: str) -> int:
+    """Return 64 bits that stand for a link's id; two ids may have the same."""
+    return int.from_bytes(blake2b(link_id.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
+class Adjacency:
+    """Links between nodes, without their ids and texts, which only the journal has."""
+
+    def __init__(self) -> None:
+        self._rows = Columns(_COLUMNS)
+        self._words = Vocabulary()
+        self._merged = 0
+        self._dead = 0
+        self._out = _Ends()
+        self._in = _Ends()
+        self._keys = np.empty(0, np.int32)
+        # Marks the nodes of one question; all False between questions.
+        self._marks = np.zeros(0, np.bool_)
+
+    def __len__(self) -> int:
+        return len(self._rows) - self._dead
+
+    def add(self, source: int, target: int, link: Link) -> None:
+        """
+        Add a link; one of the same id has to be removed before.
+
+        Args:
+            source: The node of the memory that acts.
+            target: The node of the memory acted on.
+            link: The link.
+
+        """
+        self._rows.append(
+            source=source,
+            target=target,
+            type=_LINK_TYPES[link.link_type],
+            creator=_CREATORS[link.created_by],
+            confidence=link.confidence,
+            created=milliseconds(link.created_at),
+            word=self._words.number(link.metadata.original_relationship),
+            key=link_key(link.id),
+            alive=True,
+        )
+        self._reach(max(source, target) + 1)
+        if len(self._rows) - self._merged > max(_LEAST_MERGED, self._merged // _UNMERGED_SHARE):
+            self._merge()
+
+    def find(self, link_id: str) -> list[tuple[int, int]]:
+        """Return source and target of the links that may have an id: hardly ever more than one, of which one has it."""
+        rows = self._rows_of(link_id)
+        return list(zip(self._rows["source"][rows].tolist(), self._rows["target"][rows].tolist(), strict=True))
+
+    def remove(self, link_id: str, *, source: int | None = None, target: int | None = None) -> int:
+        """
+        Remove the link with an id, and return how many links were removed.
+
+        Args:
+            link_id: Its id.
+            source: Where it begins; where ids have the same key, only this one's link goes.
+            target: Where it ends, likewise.
+
+        """
+        rows = self._rows_of(link_id)
+        if source is not None:
+            rows = rows[self._rows["source"][rows] == source]
+        if target is not None:
+            rows = rows[self._rows["target"][rows] == target]
+        return self._bury(rows[:1])
+
+    def remove_node(self, node: int) -> int:
+        """Remove all links of a node, and return how many there were."""
+        return self._bury(self._find(np.array([node]), "both"))
+
+    def remove_outgoing(self, node: int) -> int:
+        """Remove the links that begin at a node, and return how many there were."""
+        return self._bury(self._find(np.array([node]), "out"))
+
+    def links(
+        self, nodes: Nodes, direction: Direction = "both", types: Collection[LinkType] | None = None
+    ) -> LinkTable:
+        """Return the links that begin (``out``), end (``in``) or do either at *nodes*, each once, in no order."""
+        rows = self._find(nodes, direction)
+        if types is not None and len(rows):
+            wanted = np.array([kind in types for kind in _LINK_TYPES])
+            rows = rows[wanted[self._rows["type"][rows]]]
+        return LinkTable(
+            self._rows["source"][rows].astype(np.int64),
+            self._rows["target"][rows].astype(np.int64),
+            self._rows["type"][rows],
+            self._rows["creator"][rows],
+            self._rows["confidence"][rows],
+            self._rows["created"][rows],
+        )
+
+    def count_in(self, node: int, *, creators: Collection[CreatedBy] = CREATORS) -> int:
+        """Return how many links by some *creators* end at a node."""
+        rows = self._find(np.array([node]), "in")
+        wanted = np.array([creator in creators for creator in CREATORS])
+        return int(np.count_nonzero(wanted[self._rows["creator"][rows]]))
+
+    def relationships(self) -> dict[str, int]:
+        """Return the words used for links, with how many links have each."""
+        counts = np.bincount(self._rows["word"][self._rows["alive"]], minlength=len(self._words)).tolist()
+        return {word: count for word, count in zip(self._words, counts, strict=True) if count}
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return all of it as plain numbers and arrays, for `from_state`."""
+        alive = self._rows["alive"]
+        arrays = {name: self._rows[name][alive] for name in _STORED}
+        arrays["words_text"], arrays["words_ends"] = packed(self._words)
+        return {"links": len(self)}, arrays
+
+    @classmethod
+    def from_state(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Adjacency:
+        """
+        Return the links whose `state` this is.
+
+        Raises:
+            ValueError: The parts do not fit together.
+            KeyError: A part is missing.
+
+        """
+        made = cls()
+        count = len(arrays["source"])
+        made._words = Vocabulary(unpacked(arrays["words_text"], arrays["words_ends"]))
+        fits = (
+            count == meta["links"]
+            and all(len(arrays[name]) == count for name in _STORED)
+            and all(not count or arrays[name].min() >= 0 for name in ("source", "target", "type", "creator", "word"))
+            and (not count or arrays["type"].max() < len(_LINK_TYPES))
+            and (not count or arrays["creator"].max() < len(CREATORS))
+            and (not count or arrays["word"].max() < len(made._words))
+        )
+        if not fits:
+            raise ValueError("the parts of the links' state do not fit together")
+        made._rows.extend({**{name: arrays[name] for name in _STORED}, "alive": np.ones(count, np.bool_)})
+        if count:
+            made._reach(int(max(arrays["source"].max(), arrays["target"].max())) + 1)
+        made._merge()
+        return made
+
+    def _rows_of(self, link_id: str) -> Rows:
+        key = link_key(link_id)
+        keys, order = self._rows["key"], self._keys
+        # NumPy's search would first copy the whole order.
+        first = bisect_left(range(self._merged), key, key=lambda place: int(keys[order[place]]))
+        end = bisect_right(range(self._merged), key, lo=first, key=lambda place: int(keys[order[place]]))
+        late = np.flatnonzero(keys[self._merged :] == np.uint64(key))
+        rows = np.concatenate([order[first:end], self._merged + late])
+        found: Rows = rows[self._rows["alive"][rows]]
+        return found
+
+    def _find(self, nodes: Nodes, direction: Direction) -> Rows:
+        """Return the rows of the living links of some nodes, each once."""
+        marks = self._marks
+        known = nodes[(nodes >= 0) & (nodes < len(marks))]
+        if len(known) > 1:
+            known = np.unique(known)
+        marks[known] = True
+        sources, targets = self._rows["source"], self._rows["target"]
+        parts = []
+        if direction != "in":
+            parts += [self._out.of(known), self._merged + np.flatnonzero(marks[sources[self._merged :]])]
+        if direction != "out":
+            rows = np.concatenate([self._in.of(known), self._merged + np.flatnonzero(marks[targets[self._merged :]])])
+            parts.append(rows[~marks[sources[rows]]] if direction == "both" else rows)
+        marks[known] = False
+        found = np.concatenate(parts)
+        living: Rows = found[self._rows["alive"][found]]
+        return living
+
+    def _bury(self, rows: Rows) -> int:
+        self._rows["alive"][rows] = False
+        self._dead += len(rows)
+        if self._dead > max(_LEAST_MERGED, len(self._rows) // 3):
+            self._compact()
+        return len(rows)
+
+    def _reach(self, nodes: int) -> None:
+        if nodes > len(self._marks):
+            self._marks = np.zeros(max(nodes, 2 * len(self._marks)), np.bool_)
+
+    def _merge(self) -> None:
+        first, self._merged = self._merged, len(self._rows)
+        self._out.merge(self._rows["source"], first)
+        self._in.merge(self._rows["target"], first)
+        keys = self._rows["key"]
+        late = first + np.argsort(keys[first:], kind="stable").astype(np.int32)
+        if first:
+            late = _inserted(self._keys, np.searchsorted(keys[:first], keys[late], "right", sorter=self._keys), late)
+        self._keys = late
+
+    def _compact(self) -> None:
+        """Leave the dead out."""
+        self._rows.keep(self._rows["alive"])
+        self._merged = self._dead = 0
+        self._out, self._in = _Ends(), _Ends()
+        self._merge()
+
+
+class _Ends:
+    """The merged links sorted by one end."""
+
+    def __init__(self) -> None:
+        self._order = np.empty(0, np.int32)
+        self._starts = np.zeros(1, np.int32)
+
+    def merge(self, ends: NDArray[np.int32], first: int) -> None:
+        """Take up the rows from *first* on; *ends* has the node of every row."""
+        late = first + np.argsort(ends[first:], kind="stable").astype(np.int32)
+        counts = np.bincount(ends)
+        if first:
+            # A node's late rows come behind those that it has.
+            after = np.minimum(ends[late] + 1, len(self._starts) - 1)
+            late = _inserted(self._order, self._starts[after], late)
+        self._order = late
+        self._starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+
+    def of(self, nodes: Nodes) -> Rows:
+        """Return the rows of some nodes, each node given once."""
+        nodes = nodes[nodes < len(self._starts) - 1]
+        starts = self._starts[nodes].astype(np.int64)
+        counts = self._starts[nodes + 1] - starts
+        before = np.cumsum(counts) - counts
+        places = np.repeat(starts - before, counts) + np.arange(int(counts.sum()))
+        rows: Rows = self._order[places].astype(np.int64)
+        return rows
+
+
+def _inserted(order: NDArray[np.int32], places: NDArray[Any], rows: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return *order* with each of *rows* put in before a place, which do not fall."""
+    whole = np.empty(len(order) + len(rows), np.int32)
+    taken = places + np.arange(len(rows))
+    free = np.ones(len(whole), np.bool_)
+    free[taken] = False
+    whole[taken] = rows
+    whole[free] = order
+    return whole

@@ -1,0 +1,432 @@
+"""Which memories there are: ids and nodes, and what filters, time and topics ask about."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import unicodedata
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mama_structs.memory.backend import Facts, Filter, Nodes
+from mama_structs.memory.embedded.columns import Columns, Order, Vocabulary, packed, unpacked
+from mama_structs.memory.model import MemoryType
+
+Mask = NDArray[np.bool_]
+
+_TYPES: Final = tuple(MemoryType)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_COLUMNS: Final = {
+    "number": np.int64,
+    "version": np.int64,
+    "created": np.int64,
+    "type": np.int8,
+    "topic": np.int32,
+    "alive": np.bool_,
+}
+_MENTIONS: Final = {"node": np.int32, "mention": np.int32}
+_GONE: Final = -1
+_MASKS: Final = 8
+_BLOCK: Final = 256
+# What "did you mean" looks at: so many ids, of which so many are compared letter by letter.
+_CANDIDATES: Final = 1000
+_COMPARED: Final = 200
+_LONGEST: Final = 200
+_TELLING: Final = 3
+
+_ANY: Final = Filter()
+_NONE: Final = np.empty(0, np.int64)
+
+
+class Catalogue:
+    """
+    The memories of a namespace by node: dense numbers in the order of saving, which are never given twice.
+
+    What is removed leaves a hole that `restore` can fill with the same memory.
+    """
+
+    def __init__(self) -> None:
+        self._rows = Columns(_COLUMNS)
+        self._ids: list[str] = []
+        self._node_of: dict[str, int] = {}
+        self._topics = Vocabulary()
+        self._mentions = Vocabulary()
+        self._pairs = Columns(_MENTIONS)
+        self._dead_pairs = 0
+        self._by_time = Order()
+        self._by_number = Order()
+        self._masks: OrderedDict[Filter | None, Mask] = OrderedDict()
+
+    def __len__(self) -> int:
+        """How many nodes were given, holes among them."""
+        return len(self._rows)
+
+    def add(
+        self,
+        *,
+        memory_id: str,
+        number: int,
+        version: int,
+        created_ms: int,
+        type_index: int,
+        topic: str | None,
+        mentions: Sequence[str],
+    ) -> int:
+        """
+        Take up a memory, and return its node: the next one.
+
+        Args:
+            memory_id: Its id, which no memory here has.
+            number: Its number in the journal, by which it is found again.
+            version: The number of the change that wrote it.
+            created_ms: When it was made, in milliseconds since 1970.
+            type_index: The position of its type in `MemoryType`.
+            topic: Its topic.
+            mentions: The ids that it names.
+
+        Raises:
+            ValueError: There is a memory of this id.
+
+        """
+        self._check_free(memory_id)
+        node = self._rows.append(
+            number=number,
+            version=version,
+            created=created_ms,
+            type=type_index,
+            topic=self._topic_number(topic),
+            alive=True,
+        )
+        self._ids.append(memory_id)
+        self._node_of[memory_id] = node
+        self._by_time.append(node, created_ms)
+        self._by_number.append(node, number)
+        self._mention(node, mentions)
+        self._masks.clear()
+        return node
+
+    def change(self, node: int, *, version: int, topic: str | None, mentions: Sequence[str]) -> None:
+        """Take a new version of a memory, whose id, number, type and time stay."""
+        self._check_alive(node)
+        self._rows["version"][node] = version
+        self._rows["topic"][node] = self._topic_number(topic)
+        if set(mentions) != set(self._mentioned_by(node)):
+            self._forget_mentions(node)
+            self._mention(node, mentions)
+        self._masks.clear()
+
+    def remove(self, node: int) -> None:
+        """Leave a hole where a memory was."""
+        self._check_alive(node)
+        self._rows["alive"][node] = False
+        del self._node_of[self._ids[node]]
+        self._masks.clear()
+
+    def restore(
+        self,
+        node: int,
+        *,
+        memory_id: str,
+        number: int,
+        version: int,
+        created_ms: int,
+        type_index: int,
+        topic: str | None,
+        mentions: Sequence[str],
+    ) -> None:
+        """
+        Take a removal back: the same memory is at the same node again.
+
+        Raises:
+            ValueError: The node is no hole, held another memory, or its id was given to another one since.
+
+        """
+        self._check_free(memory_id)
+        there = 0 <= node < len(self) and not self._rows["alive"][node]
+        if not there or self._kept(node) != (memory_id, number, created_ms, type_index):
+            raise ValueError(f"node {node} is not where this memory was")
+        self._rows["alive"][node] = True
+        self._node_of[self._ids[node]] = node
+        self.change(node, version=version, topic=topic, mentions=mentions)
+
+    def find(self, memory_id: str) -> int | None:
+        """Return the node of a memory, None where there is no such memory."""
+        return self._node_of.get(memory_id)
+
+    def node_of(self, number: int) -> int | None:
+        """Return the node of the memory with a number in the journal, None where there is no such memory."""
+        numbers = self._rows["number"]
+        order = self._by_number.sorted(numbers)
+        first, end = (_place(numbers, order, bound) for bound in (number, number + 1))
+        # A number is given again where the transaction that gave it first was undone.
+        return next((int(node) for node in order[first:end][::-1] if self._rows["alive"][node]), None)
+
+    def number_of(self, node: int) -> int:
+        """Return a memory's number in the journal."""
+        return int(self._rows["number"][node])
+
+    def numbers(self, nodes: Sequence[int] | Nodes) -> list[int]:
+        """Return the numbers of memories in the journal, in the order of *nodes*."""
+        return _listed(self._rows["number"], nodes)
+
+    def version_of(self, node: int) -> int:
+        """Return the number of the change that wrote a memory last."""
+        return int(self._rows["version"][node])
+
+    def ids(self, nodes: Sequence[int] | Nodes) -> list[str]:
+        """Return the ids of memories, in the order of *nodes*."""
+        listed = nodes.tolist() if isinstance(nodes, np.ndarray) else nodes
+        return [self._ids[node] for node in listed]
+
+    def alive(self, nodes: Sequence[int] | Nodes) -> Mask:
+        """Return which of *nodes* are no holes."""
+        there: Mask = self._rows["alive"][np.asarray(nodes, np.int64)]
+        return there
+
+    def after(self, node: int, limit: int | None = None) -> Nodes:
+        """Return up to *limit* nodes behind a node, in the order of saving."""
+        first = max(node + 1, 0)
+        found: Nodes = first + np.flatnonzero(self._rows["alive"][first:])
+        return found[:limit]
+
+    def count(self, where: Filter | None = None) -> int:
+        """Return how many memories there are."""
+        if where is None or where == _ANY:
+            return len(self._node_of)
+        mask = self.mask(where)
+        return len(self) if mask is None else int(np.count_nonzero(mask))
+
+    def mask(self, where: Filter | None) -> Mask | None:
+        """Return which nodes pass, one item for each; None where all do. It is not to be written to."""
+        if where == _ANY:
+            where = None
+        if where is None and len(self._node_of) == len(self):
+            return None
+        mask = self._masks.get(where)
+        if mask is None:
+            mask = self._rows["alive"].copy() if where is None else self._passing(where)
+            mask.flags.writeable = False
+            if len(self._masks) == _MASKS:
+                self._masks.popitem(last=False)
+            self._masks[where] = mask
+        else:
+            self._masks.move_to_end(where)
+        return mask
+
+    def window(self, where: Filter | None = None, *, newest_first: bool = True, limit: int | None = None) -> Nodes:
+        """Return nodes in the order of creation, equal times in the order of saving."""
+        created = self._rows["created"]
+        order = self._by_time.sorted(created)
+        if where is not None:
+            first = 0 if where.since is None else _place(created, order, _rounded_up(where.since))
+            end = None if where.until is None else _place(created, order, _rounded_up(where.until))
+            order = order[first:end]
+        if newest_first:
+            order = order[::-1]
+        wanted = len(order) if limit is None else max(limit, 0)
+        found = [np.empty(0, np.int64)]
+        position, size = 0, max(_BLOCK, wanted)
+        while wanted and position < len(order):
+            block = order[position : position + size].astype(np.int64)
+            block = block[self._rows["alive"][block]]
+            if where is not None:
+                block = self._narrowed(block, where)
+            found.append(block[:wanted])
+            wanted -= len(found[-1])
+            # Where few pass, the rest is looked at in few steps.
+            position, size = position + size, 4 * size
+        return np.concatenate(found)
+
+    def facts(self, nodes: Nodes) -> Facts:
+        """Return what is known of *nodes* without their text."""
+        return Facts(self._rows["created"][nodes], self._rows["type"][nodes], self._rows["topic"][nodes])
+
+    def topics(self) -> dict[str, int]:
+        """Return the topics, as they were first written (NFC), with how many memories have each."""
+        topics = self._rows["topic"][self._rows["alive"]]
+        counts = np.bincount(topics[topics >= 0], minlength=len(self._topics))
+        return {topic: count for topic, count in zip(self._topics, counts.tolist(), strict=True) if count}
+
+    def nodes_of_topic(self, topic: str) -> Nodes:
+        """Return the nodes of a topic, in the order of saving."""
+        number = self._topics.find(_nfc(topic))
+        return np.flatnonzero((self._rows["topic"] == number) & self._rows["alive"]) if number >= 0 else _NONE
+
+    def mentioned(self, mention: str) -> Nodes:
+        """Return the nodes that name an id, in the order of saving."""
+        nodes = np.unique(self._naming(mention))
+        found: Nodes = nodes[self._rows["alive"][nodes]]
+        return found
+
+    def nearest_ids(self, text: str, limit: int) -> list[str]:
+        """
+        Return the ids of memories that look most like *text*, best first, for "did you mean".
+
+        Where there are many, only some that share a long part with it are compared.
+        """
+        if limit <= 0:
+            return []
+        text = _nfc(text[:_LONGEST])
+        candidates = self._like(text)
+        if len(candidates) > _COMPARED:
+            candidates.sort(key=lambda memory_id: _shared(memory_id, text), reverse=True)
+        return difflib.get_close_matches(text, candidates[:_COMPARED], limit)
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return all of it as plain numbers and arrays, for `from_state`."""
+        arrays = {name: self._rows[name].copy() for name in _COLUMNS}
+        arrays |= {f"pair_{name}": self._pairs[name][self._pairs["node"] != _GONE] for name in _MENTIONS}
+        for name, texts in (("ids", self._ids), ("topics", self._topics), ("mentions", self._mentions)):
+            arrays[f"{name}_text"], arrays[f"{name}_ends"] = packed(texts)
+        return {"nodes": len(self)}, arrays
+
+    @classmethod
+    def from_state(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Catalogue:
+        """
+        Return the catalogue whose `state` this is.
+
+        Raises:
+            ValueError: The parts do not fit together.
+            KeyError: A part is missing.
+
+        """
+        made = cls()
+        made._rows.extend({name: arrays[name] for name in _COLUMNS})
+        made._pairs.extend({name: arrays[f"pair_{name}"] for name in _MENTIONS})
+        made._ids = unpacked(arrays["ids_text"], arrays["ids_ends"])
+        made._topics = Vocabulary(unpacked(arrays["topics_text"], arrays["topics_ends"]))
+        made._mentions = Vocabulary(unpacked(arrays["mentions_text"], arrays["mentions_ends"]))
+        made._by_time.fill(made._rows["created"])
+        made._by_number.fill(made._rows["number"])
+        alive = made._rows["alive"]
+        named = zip(made._ids, range(len(made._ids)), strict=True)
+        made._node_of = dict(named if alive.all() else itertools.compress(named, alive.tolist()))
+        fits = (
+            len(made) == len(made._ids) == meta["nodes"]
+            and len(made._node_of) == np.count_nonzero(alive)
+            and _inside(made._rows["topic"], -1, len(made._topics))
+            and _inside(made._rows["type"], 0, len(_TYPES))
+            and _inside(made._pairs["node"], 0, len(made))
+            and _inside(made._pairs["mention"], 0, len(made._mentions))
+        )
+        if not fits:
+            raise ValueError("the parts of the catalogue's state do not fit together")
+        return made
+
+    def _check_free(self, memory_id: str) -> None:
+        if memory_id in self._node_of:
+            raise ValueError(f"there is a memory with the id {memory_id}")
+
+    def _check_alive(self, node: int) -> None:
+        if not 0 <= node < len(self) or not self._rows["alive"][node]:
+            raise ValueError(f"there is no memory at node {node}")
+
+    def _kept(self, node: int) -> tuple[str, int, int, int]:
+        number, created, kind = (int(self._rows[name][node]) for name in ("number", "created", "type"))
+        return self._ids[node], number, created, kind
+
+    def _topic_number(self, topic: str | None) -> int:
+        return -1 if topic is None else self._topics.number(_nfc(topic))
+
+    def _mention(self, node: int, mentions: Iterable[str]) -> None:
+        for mention in dict.fromkeys(mentions):
+            self._pairs.append(node=node, mention=self._mentions.number(mention))
+
+    def _mentioned_by(self, node: int) -> list[str]:
+        return [self._mentions[number] for number in self._pairs["mention"][self._pairs["node"] == node].tolist()]
+
+    def _forget_mentions(self, node: int) -> None:
+        own = self._pairs["node"] == node
+        self._pairs["node"][own] = _GONE
+        self._dead_pairs += int(np.count_nonzero(own))
+        if self._dead_pairs > max(_BLOCK, len(self._pairs) // 2):
+            self._pairs.keep(self._pairs["node"] != _GONE)
+            self._dead_pairs = 0
+
+    def _naming(self, mention: str) -> Nodes:
+        number = self._mentions.find(mention)
+        if number < 0:
+            return _NONE
+        nodes = self._pairs["node"][self._pairs["mention"] == number].astype(np.int64)
+        found: Nodes = nodes[nodes != _GONE]
+        return found
+
+    def _passing(self, where: Filter) -> Mask:
+        mask = np.zeros(len(self), np.bool_)
+        mask[self._narrowed(None, where)] = True
+        mask &= self._rows["alive"]
+        return mask
+
+    def _narrowed(self, nodes: Nodes | None, where: Filter) -> Nodes:
+        """Return those of *nodes* (None: of all, holes too) that pass, in their order."""
+        rows: Nodes | slice = slice(None) if nodes is None else nodes
+        whole = len(self) if nodes is None else len(nodes)
+        passing = np.ones(whole, np.bool_)
+        if where.types is not None:
+            wanted = np.array([kind in where.types for kind in _TYPES])
+            passing &= wanted[self._rows["type"][rows]]
+        if where.topic is not None:
+            number = self._topics.find(_nfc(where.topic))
+            passing &= (self._rows["topic"][rows] == number) if number >= 0 else False
+        if where.since is not None:
+            passing &= self._rows["created"][rows] >= _rounded_up(where.since)
+        if where.until is not None:
+            passing &= self._rows["created"][rows] < _rounded_up(where.until)
+        for mention in where.mentions or ():
+            naming = np.zeros(len(self), np.bool_)
+            naming[self._naming(mention)] = True
+            passing &= naming[rows]
+        return np.flatnonzero(passing) if nodes is None else nodes[passing]
+
+    def _like(self, text: str) -> list[str]:
+        """Return some `_CANDIDATES` ids that share a piece of *text*, the newest of many."""
+        # Time and random digits tell most: whoever mistypes one of the three parts has the two others right.
+        head, *tail = text.rsplit("_", 2)
+        found = {memory_id: None for piece in tail for memory_id in self._having(piece)}
+        for length in (len(head), len(head) * 3 // 4, len(head) // 2, len(head) // 4):
+            alike = self._having(head[:length])
+            if alike:
+                return [*found, *(memory_id for memory_id in alike if memory_id not in found)]
+        return list(found) or list(self._node_of)[-_CANDIDATES:]
+
+    def _having(self, piece: str) -> list[str]:
+        if len(piece) < _TELLING:
+            return []
+        return [memory_id for memory_id in self._node_of if piece in memory_id][-_CANDIDATES:]
+
+
+def _nfc(text: str) -> str:
+    return unicodedata.normalize("NFC", text)
+
+
+def _rounded_up(moment: datetime) -> int:
+    """Return the first whole millisecond since 1970 that is not before a time."""
+    return -((_EPOCH - moment) // _MILLISECOND)
+
+
+def _place(keys: NDArray[Any], order: NDArray[np.int32], bound: int) -> int:
+    """Return how many rows of a sorted order have a key below *bound*."""
+    # NumPy's search would first copy the whole order.
+    return bisect_left(range(len(order)), bound, key=lambda place: int(keys[order[place]]))
+
+
+def _listed(column: NDArray[Any], nodes: Sequence[int] | Nodes) -> list[Any]:
+    listed: list[Any] = column[np.asarray(nodes, np.int64)].tolist()
+    return listed
+
+
+def _inside(column: NDArray[Any], least: int, end: int) -> bool:
+    return not len(column) or bool(column.min() >= least and column.max() < end)
+
+
+def _shared(first: str, second: str) -> int:
+    """Return how many characters two texts share at their beginnings and ends."""
+    pairs = (zip(first, second, strict=False), zip(reversed(first), reversed(second), strict=False))
+    return sum(len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pair))) for pair in pairs)

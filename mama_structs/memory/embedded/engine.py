@@ -1,0 +1,657 @@
+"""
+The embedded engine of one namespace: plans over a journal and its views.
+
+Everything here but `read`, `write` and the closing runs in the store's one thread.
+Each plan first takes up what other processes have written since: every acknowledged save is seen at the next call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+import attrs
+
+from mama_structs.errors import EmbedderMismatch, SessionClosed, StoreDamaged, StoreError, StoreFull
+from mama_structs.memory.backend import Reader, Writer
+from mama_structs.memory.codec import Entry
+from mama_structs.memory.embedded.inspection import Inspected
+from mama_structs.memory.embedded.keys import (
+    FORMAT,
+    Change,
+    EmbedderRecord,
+    Head,
+    Keys,
+    encode,
+    number_in,
+    numbered,
+    read_change,
+    read_head,
+    vectors_to_bytes,
+    whole,
+)
+from mama_structs.memory.embedded.loading import Loaded, load_views, snapshot_parts
+from mama_structs.memory.embedded.reading import JournalReader, Place, Touched, read_vectors
+from mama_structs.memory.embedded.snapshots import SnapshotStore
+from mama_structs.memory.embedded.views import Vectors, Views
+from mama_structs.memory.embedded.writing import JournalWriter
+from mama_structs.memory.model import Memory
+from mama_structs.storage import Rows, Snapshot, Storage, outcome
+
+T = TypeVar("T")
+
+# Plans that share a transaction.
+_LARGEST_GROUP: Final = 256
+# Above so many new memories of other processes at once, their words are indexed in slices.
+_WORDS_AT_ONCE: Final = 500
+_SLICE: Final = 100
+_SLICE_SECONDS: Final = 0.01
+# Below this a snapshot is slower than reading the journal again.
+_WORTH_A_SNAPSHOT: Final = 200
+
+_log: Final = logging.getLogger("mama_structs")
+
+
+@attrs.define(eq=False)
+class _Write(Generic[T]):
+    """A plan that waits for its transaction."""
+
+    plan: Callable[[Writer], T]
+    done: Future[T] = attrs.field(factory=Future)
+    result: Any = None
+    error: BaseException | None = None
+    alone: bool = False
+
+
+class Engine:
+    """
+    A namespace of a session's directory; made by `Engine`, opened by `open`.
+
+    Args:
+        storage: The journal.
+        namespace: Its name.
+        embedder: Which embedder's vectors it keeps; decided at `open` where it is None.
+        exact_up_to: See `MemorySettings`.
+        snapshot_every: See `MemorySettings`.
+        snapshots: Where snapshots of the views are kept, None for nowhere.
+
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        namespace: str,
+        *,
+        embedder: EmbedderRecord,
+        exact_up_to: int,
+        snapshot_every: int,
+        snapshots: Path | None,
+    ) -> None:
+        self._storage = storage
+        self._namespace = namespace
+        self._keys = Keys(namespace)
+        self._directory = str(storage.directory)
+        self._exact_up_to = exact_up_to
+        self._snapshot_every = snapshot_every
+        self._snapshots_in = snapshots
+        self._snapshots: SnapshotStore | None = None
+        self._place = Place(self._keys, embedder, self._directory)
+        self._head: Head | None = None
+        self._new_head: Head | None = None
+        self._views: Views | None = None
+        self._change = 0
+        self._snapshot_at = 0
+        self._touched = Touched()
+        self._damaged: dict[str, str] = {}
+        self._guard = threading.Lock()
+        self._queue: deque[_Write[Any]] = deque()
+        self._is_drain_due = False
+        self._is_slice_due = False
+        self._group: list[_Write[Any]] = []
+        self._group_undo: list[JournalWriter] = []
+        self._group_before = 0
+        self._closed = False
+        self.users = 0
+
+    @property
+    def namespace(self) -> str:
+        """Its name."""
+        return self._namespace
+
+    @property
+    def embedder(self) -> EmbedderRecord:
+        """Which embedder's vectors it keeps."""
+        return self._place.embedder
+
+    @property
+    def options(self) -> tuple[int, int]:
+        """What all who share it must agree upon."""
+        return self._exact_up_to, self._snapshot_every
+
+    async def open(self) -> None:
+        """
+        Load the views.
+
+        Raises:
+            EmbedderMismatch: Another embedder made the vectors.
+            StoreDamaged: The namespace's first row is damaged.
+            StoreError: The journal cannot be read.
+
+        """
+        await self._storage.look(self._prepare)
+
+    async def read(self, plan: Callable[[Reader], T]) -> T:
+        """
+        Run *plan* on the present state.
+
+        Raises:
+            EmbedderMismatch: Another process has embedded everything anew.
+            StoreDamaged: A row that the plan needs is damaged.
+            StoreError: The journal cannot be read.
+            SessionClosed: The engine was closed.
+
+        """
+        self._check_open()
+        return await self._storage.look(lambda rows: plan(self._reader(rows)))
+
+    async def write(self, plan: Callable[[Writer], T]) -> T:
+        """
+        Run *plan* in a write transaction that it may share with others, and return when all of it is durable.
+
+        A cancelled caller does not stop it.
+
+        Raises:
+            EmbedderMismatch: Another process has embedded everything anew.
+            StoreError: It cannot be written; nothing of it was.
+            SessionClosed: The engine was closed.
+
+        """
+        self._check_open()
+        waiting = _Write(plan)
+        waiting.done.set_running_or_notify_cancel()
+        with self._guard:
+            self._queue.append(waiting)
+            if not self._is_drain_due:
+                self._storage.transaction(self._drain, settled=self._settle)
+                self._is_drain_due = True
+        return await outcome(waiting.done)
+
+    async def reload(self, progress: Callable[[int, int], object] | None = None) -> list[str]:
+        """
+        Forget all views and derive them anew from the journal.
+
+        Args:
+            progress: Called with how many memories are indexed, and of how many.
+
+        Returns:
+            A line for each row that is damaged, and left out.
+
+        Raises:
+            StoreError: The journal cannot be read.
+
+        """
+        self._check_open()
+
+        def work(rows: Snapshot) -> list[str]:
+            if self._snapshots is not None:
+                self._snapshots.clear()
+            self._drop_views()
+            self._load(rows, anew=True)
+            return [f"{key}: {reason}" for key, reason in self._damaged.items()]
+
+        found = await self._storage.look(work)
+        await self.settled(progress)
+        return found
+
+    async def settled(self, progress: Callable[[int, int], object] | None = None) -> None:
+        """Wait until the words of every memory are indexed."""
+        total = await self.read(lambda reader: reader.count())
+        while await self._storage.look(self._work_on):
+            if progress is not None and self._views is not None:
+                progress(total - min(len(self._views.unindexed), total), total)
+        if progress is not None:
+            progress(total, total)
+
+    def figures(self) -> dict[str, Any]:
+        """Return figures about the views, as they were at the last call."""
+        views = self._views
+        return {} if views is None else views.stats()
+
+    async def inspect(self, look: Callable[[Inspected], T]) -> T:
+        """Run *look* on the journal and the views at one moment."""
+        self._check_open()
+        return await self._storage.look(lambda rows: look(Inspected(rows, self._catch_up(rows), self._place)))
+
+    async def begin_maintenance(self, now_ms: int, every_ms: int) -> bool:
+        """Tell whether maintenance is due, and note then that it has begun."""
+        self._check_open()
+        head = self._head
+        if head is None or 0 <= now_ms - head.maintained_at < every_ms:
+            return False
+
+        def work(rows: Rows) -> bool:
+            head = self._read_head(rows)
+            if head is None or 0 <= now_ms - head.maintained_at < every_ms:
+                return False
+            # Nothing is old in a store that has just been made.
+            is_first = head.maintained_at == 0
+            head.maintained_at = now_ms
+            rows.put(self._keys.head, encode(head))
+            self._head = head
+            return not is_first
+
+        return await self._storage.transact(work)
+
+    async def without_vectors(self, embedder: EmbedderRecord) -> list[int]:
+        """Return the numbers of memories that have no vectors of an embedder."""
+        self._check_open()
+        return await self._storage.look(lambda rows: self._without_vectors(rows, embedder))
+
+    async def memories_numbered(self, numbers: Sequence[int]) -> dict[int, Memory]:
+        """Return memories by their numbers, as far as they are still there."""
+        self._check_open()
+        keys = {numbered(self._place.memories, number): number for number in numbers}
+
+        def work(rows: Snapshot) -> dict[int, Memory]:
+            found = rows.get_many(list(keys))
+            return {keys[key]: self._place.entry(key, found[key]).memory for key in keys if key in found}
+
+        return await self._storage.look(work)
+
+    async def put_vectors(self, embedder: EmbedderRecord, vectors: Mapping[int, Vectors]) -> None:
+        """Store vectors of an embedder that do not count yet, for memories that are still there."""
+        self._check_open()
+        prefix = self._keys.vectors(embedder)
+
+        def work(rows: Rows) -> None:
+            for number, found in vectors.items():
+                if rows.get(numbered(self._place.memories, number)) is not None:
+                    rows.put(numbered(prefix, number), vectors_to_bytes(found))
+
+        await self._storage.transact(work)
+
+    async def adopt(self, embedder: EmbedderRecord) -> list[int]:
+        """Let an embedder's vectors count, unless memories lack them: then return their numbers."""
+        self._check_open()
+
+        def work(rows: Rows) -> list[int]:
+            missing = self._without_vectors(rows, embedder)
+            head = self._read_head(rows)
+            if missing or head is None or head.embedder == embedder:
+                return missing
+            change = numbered(self._place.changes, self._last_change(rows) + 1)
+            rows.put(change, encode(Change(salt=secrets.token_hex(8))))
+            # Another identity: no snapshot with the old vectors is taken for one of ours.
+            head.identity, head.embedder = secrets.token_hex(16), embedder
+            rows.put(self._keys.head, encode(head))
+            return []
+
+        missing = await self._storage.transact(work)
+        if not missing:
+            await self._storage.look(lambda rows: self._change_embedder(rows, embedder))
+        return missing
+
+    async def snapshot(self) -> bool:
+        """Write what is derived aside, and tell whether it is there now."""
+        return await self._storage.look(self._write_snapshot)
+
+    async def close(self) -> None:
+        """Write what is derived aside, and stop what goes on behind; again is no error."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            await self._storage.look(self._finish)
+        except StoreError as error:
+            _log.warning("no snapshot of the memories was written: %s", error)
+        finally:
+            self._drop_views()
+
+    def close_now(self) -> None:
+        """Stop what goes on behind, without a snapshot."""
+        self._closed = True
+        self._drop_views()
+
+    # What follows runs in the store's thread.
+
+    def _without_vectors(self, rows: Snapshot, embedder: EmbedderRecord) -> list[int]:
+        memories = {number_in(key) for key in rows.keys(self._place.memories)}
+        return sorted(memories - {number_in(key) for key in rows.keys(self._keys.vectors(embedder))})
+
+    def _change_embedder(self, rows: Snapshot, embedder: EmbedderRecord) -> None:
+        self._place = Place(self._keys, embedder, self._directory)
+        self._head = None
+        self._snapshots = None
+        self._drop_views()
+        self._load(rows)
+
+    def _finish(self, rows: Snapshot) -> None:
+        if self._views is not None and self._change - self._snapshot_at >= _WORTH_A_SNAPSHOT:
+            self._write_snapshot(rows)
+
+    def _drop_views(self) -> None:
+        views, self._views = self._views, None
+        if views is not None:
+            views.vectors.close()
+
+    def _reader(self, rows: Snapshot) -> JournalReader:
+        views = self._catch_up(rows)
+        return JournalReader(rows, views, self._place, self._change, self._touched)
+
+    def _prepare(self, rows: Snapshot) -> None:
+        self._head = self._read_head(rows)
+        if self._head is not None:
+            self._check_embedder(self._head)
+            self._catch_up(rows)
+
+    def _read_head(self, rows: Snapshot) -> Head | None:
+        return read_head_of(rows, self._namespace, self._directory)
+
+    def _check_embedder(self, head: Head) -> None:
+        if head.embedder != self._place.embedder:
+            raise mismatch(self._namespace, head.embedder, self._place.embedder)
+
+    def _catch_up(self, rows: Snapshot) -> Views:
+        """Bring the views up to the journal's last change."""
+        if self._views is None:
+            return self._load(rows)
+        last = self._last_change(rows)
+        if last != self._change:
+            self._replay(rows, last)
+        return self._views
+
+    def _last_change(self, rows: Snapshot) -> int:
+        keys = (rows.last(self._place.memories), rows.last(self._place.changes))
+        return max((number_in(key) for key in keys if key is not None), default=0)
+
+    def _load(self, rows: Snapshot, *, anew: bool = False) -> Views:
+        if self._head is None:
+            self._head = self._read_head(rows)
+        if self._head is not None:
+            self._check_embedder(self._head)
+            if self._snapshots is None and self._snapshots_in is not None:
+                self._snapshots = SnapshotStore(self._snapshots_in, identity=self._head.identity)
+        last = self._last_change(rows)
+        loaded = Loaded.empty(self._place.embedder.dimensions, self._exact_up_to)
+        if last:
+            loaded = load_views(
+                rows,
+                self._place,
+                None if anew else self._snapshots,
+                last=last,
+                exact_up_to=self._exact_up_to,
+            )
+        self._views, self._change, self._damaged = loaded.views, loaded.change, dict(loaded.damaged)
+        self._snapshot_at = loaded.snapshot_at
+        # Nodes are numbered anew: what was known of changes does not count.
+        self._touched.reset(loaded.change + 1)
+        if self._damaged:
+            _log.warning("%d damaged rows of the memories are left out: see check()", len(self._damaged))
+        if last != self._change:
+            self._replay(rows, last)
+        self._schedule_slice()
+        return self._views
+
+    def _replay(self, rows: Snapshot, last: int) -> None:
+        """Take up what others have written since the views' own change."""
+        views = self._views
+        assert views is not None  # noqa: S101 - only loaded views fall behind
+        new = rows.items(self._place.memories, after=numbered(self._place.memories, self._change))
+        changes = rows.items(self._place.changes, after=numbered(self._place.changes, self._change))
+        changed: set[int] = set()
+        deleted: set[int] = set()
+        for _, value in changes:
+            try:
+                change = read_change(whole(value))
+            except ValueError as error:
+                # What it changed is not known: everything is looked at again.
+                _log.warning("a change cannot be read (%s): the views are derived anew", error)
+                self._drop_views()
+                self._load(rows, anew=True)
+                return
+            changed.update(change.changed)
+            deleted.update(change.deleted)
+        if changes and self._head_moved(rows):
+            return
+        at_once = len(new) <= _WORDS_AT_ONCE
+        touched: set[int] = set()
+        added: list[tuple[int, Entry]] = []
+        vectors = rows.get_many([numbered(self._place.vectors, number_in(key)) for key, _ in new])
+        for key, value in new:
+            number = number_in(key)
+            try:
+                entry = self._place.entry(key, value)
+                vector_key = numbered(self._place.vectors, number)
+                found = read_vectors(self._place, vector_key, vectors.get(vector_key))
+            except StoreDamaged as error:
+                self._damaged[key] = error.findings[0]
+                continue
+            node = views.add(number, entry, found, words=at_once)
+            added.append((node, entry))
+        for number in sorted(deleted):
+            gone = views.catalogue.node_of(number)
+            if gone is not None:
+                touched.add(gone)
+                touched.update(views.neighbours(gone))
+                views.remove(gone)
+        for node, entry in added:
+            touched.update([node, *views.link(node, entry.links)])
+        self._replay_changed(rows, views, changed - deleted, touched)
+        self._change = last
+        self._touched.note(last, touched)
+        self._schedule_slice()
+
+    def _replay_changed(self, rows: Snapshot, views: Views, numbers: set[int], touched: set[int]) -> None:
+        """Read the memories again that others have changed."""
+        for number in sorted(numbers):
+            node = views.catalogue.node_of(number)
+            key = numbered(self._place.memories, number)
+            if node is None:
+                continue
+            entry = self._place.entry(key, rows.get(key))
+            if views.catalogue.version_of(node) == entry.version:
+                continue
+            touched.update([node, *views.relink(node, entry.links)])
+            vector_key = numbered(self._place.vectors, number)
+            vectors = read_vectors(self._place, vector_key, rows.get(vector_key))
+            views.change(node, entry, None if views.has_vectors(node, vectors) else vectors)
+
+    def _head_moved(self, rows: Snapshot) -> bool:
+        """Look whether another process has embedded everything anew, and refuse to go on then."""
+        head = self._read_head(rows)
+        if head is not None and self._head is not None and head.embedder != self._head.embedder:
+            self._check_embedder(head)
+            self._head = head
+            self._drop_views()
+            self._load(rows, anew=True)
+            return True
+        self._head = head
+        return False
+
+    def _drain(self, rows: Rows) -> None:
+        with self._guard:
+            self._is_drain_due = False
+            alone = bool(self._queue) and self._queue[0].alone
+            count = 1 if alone else _LARGEST_GROUP
+            self._group = [self._queue.popleft() for _ in range(min(count, len(self._queue)))]
+        views = self._catch_up(rows)
+        self._ensure_head(rows)
+        self._group_before = self._change
+        for one in self._group:
+            writer = JournalWriter(rows, views, self._place, self._change, self._touched)
+            try:
+                one.result = one.plan(writer)
+                self._change = writer.finish()
+            except BaseException as error:
+                writer.undo()
+                if rows.failure is not None or not isinstance(error, Exception):
+                    raise
+                one.error = error
+            else:
+                self._group_undo.append(writer)
+
+    def _ensure_head(self, rows: Rows) -> None:
+        if self._head is not None:
+            return
+        head = self._read_head(rows)
+        if head is None:
+            head = Head(identity=secrets.token_hex(16), embedder=self._place.embedder)
+            rows.put(self._keys.head, encode(head))
+        self._check_embedder(head)
+        self._new_head = head
+
+    def _keep_head(self) -> None:
+        head, self._new_head = self._new_head, None
+        if head is not None:
+            self._head = head
+            if self._snapshots_in is not None:
+                self._snapshots = SnapshotStore(self._snapshots_in, identity=head.identity)
+
+    def _settle(self, failure: BaseException | None) -> None:
+        """Tell those who wait, and take back in the views what did not reach the disk."""
+        with self._guard:
+            group, self._group = self._group, []
+            undo, self._group_undo = self._group_undo, []
+            if failure is not None and not group:
+                # The transaction never began: nobody was taken from the queue.
+                self._is_drain_due = False
+                group, self._queue = list(self._queue), deque()
+            again = isinstance(failure, StoreFull) and len(group) > 1
+            if again:
+                for one in reversed(group):
+                    one.alone, one.error, one.result = True, None, None
+                    self._queue.appendleft(one)
+        if failure is None:
+            self._keep_head()
+        else:
+            self._new_head = None
+            for writer in reversed(undo):
+                writer.undo()
+            self._change = self._group_before if undo else self._change
+        self._go_on()
+        if again:
+            return
+        for one in group:
+            error = one.error or failure
+            if error is None:
+                one.done.set_result(one.result)
+            else:
+                one.done.set_exception(error)
+        if failure is None:
+            self._after_write()
+
+    def _go_on(self) -> None:
+        """Have the rest of the queue written."""
+        with self._guard:
+            if not self._queue or self._is_drain_due:
+                return
+            try:
+                self._storage.transaction(self._drain, settled=self._settle)
+                self._is_drain_due = True
+            except (SessionClosed, RuntimeError) as error:
+                rest, self._queue = list(self._queue), deque()
+                for one in rest:
+                    one.done.set_exception(error)
+
+    def _after_write(self) -> None:
+        if self._snapshots_in is not None and self._change - self._snapshot_at >= self._snapshot_every:
+            self._snapshot_at = self._change
+            self._behind(self._write_snapshot)
+
+    def _write_snapshot(self, rows: Snapshot) -> bool:
+        if self._snapshots_in is None:
+            return False
+        views = self._catch_up(rows)
+        if self._snapshots is None or views.unindexed:
+            return False
+        self._snapshot_at = self._change
+        generation = self._snapshots.write(self._change, snapshot_parts(rows, self._place, views, self._change))
+        if generation is not None:
+            views.vectors.rebase(generation.parts)
+        return generation is not None
+
+    def _schedule_slice(self) -> None:
+        if self._views is not None and self._views.unindexed and not self._is_slice_due and not self._closed:
+            self._is_slice_due = True
+            self._behind(self._work_on)
+
+    def _work_on(self, rows: Snapshot) -> bool:
+        """Index some words that were left for later, and tell whether some still are."""
+        self._is_slice_due = False
+        if self._closed:
+            return False
+        views = self._catch_up(rows)
+        started = time.monotonic()
+        while views.unindexed and time.monotonic() - started < _SLICE_SECONDS:
+            nodes = [node for node, _ in zip(views.unindexed, range(_SLICE), strict=False)]
+            numbers = views.catalogue.numbers(nodes)
+            keys = [numbered(self._place.memories, int(number)) for number in numbers]
+            found = rows.get_many(keys)
+            views.index(
+                [(node, self._place.entry(key, found.get(key)).memory) for node, key in zip(nodes, keys, strict=True)]
+            )
+        self._schedule_slice()
+        return bool(views.unindexed)
+
+    def _behind(self, work: Callable[[Snapshot], Any]) -> None:
+        """Have something done that nobody waits for."""
+
+        def told(done: Future[Any]) -> None:
+            error = done.exception()
+            if error is not None:
+                _log.warning("work on the memories' views failed: %s", error)
+
+        with contextlib.suppress(SessionClosed):
+            self._storage.looking(work).add_done_callback(told)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SessionClosed(f"the memories of {self._namespace!r:.80} were closed")
+
+
+def read_head_of(rows: Snapshot, namespace: str, directory: str) -> Head | None:
+    """
+    Return a namespace's first row, None where there is nothing yet.
+
+    Raises:
+        StoreDamaged: The row is not what was written.
+        StoreError: A later version wrote it.
+
+    """
+    key = Keys(namespace).head
+    stored = rows.get(key)
+    if stored is None:
+        return None
+    try:
+        head = read_head(whole(stored))
+    except ValueError as error:
+        raise StoreDamaged(
+            f"the memories of {namespace!r:.80} cannot be read",
+            file=directory,
+            findings=(f"{key}: {error}",),
+            hint="restore a backup",
+        ) from error
+    if head.format > FORMAT:
+        raise StoreError(f"the memories of {namespace!r:.80} were written by a later version", hint="upgrade mama-structs")
+    return head
+
+
+def mismatch(namespace: str, stored: EmbedderRecord, given: EmbedderRecord) -> EmbedderMismatch:
+    """Return the error for an embedder that is not the one that made a namespace's vectors."""
+    return EmbedderMismatch(
+        f"the memories of {namespace!r:.80} were embedded by {stored.name} ({stored.dimensions} dimensions, "
+        f"{stored.fingerprint}), and the embedder at hand is {given.name} ({given.dimensions} dimensions, "
+        f"{given.fingerprint})",
+        stored=(stored.name, stored.fingerprint),
+        given=(given.name, given.fingerprint),
+        hint="open it with the embedder that made them, or change over with `mama-structs reembed` or "
+        "MemoryStore.reembed",
+    )

@@ -1,0 +1,146 @@
+"""The rows of a namespace in the journal: what they are called and hold."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Any, Final
+from urllib.parse import quote
+
+import attrs
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from mama_structs.storage import Damaged
+
+FORMAT: Final = 1
+_DIGITS: Final = 16
+
+
+class EmbedderRecord(msgspec.Struct, frozen=True):
+    """Which embedder made a namespace's vectors."""
+
+    name: str
+    fingerprint: str
+    dimensions: int
+
+
+class Head(msgspec.Struct, kw_only=True):
+    """What holds for a whole namespace."""
+
+    format: int = FORMAT
+    identity: str
+    embedder: EmbedderRecord
+    maintained_at: int = 0
+
+
+class Change(msgspec.Struct, kw_only=True):
+    """
+    One change that is more than a new memory.
+
+    Args:
+        salt: Random: tells two histories apart that went different ways.
+        changed: The numbers of memories that were rewritten, or whose links were.
+        deleted: The numbers of memories that are gone.
+
+    """
+
+    salt: str
+    changed: list[int] = []
+    deleted: list[int] = []
+
+
+@attrs.frozen
+class Keys:
+    """
+    The keys of a namespace's rows.
+
+    Memories and changes share one sequence of numbers: a new memory's number is that of the change that made it.
+
+    Args:
+        namespace: The namespace.
+
+    """
+
+    namespace: str
+    _prefix: str = attrs.field(init=False, default=attrs.Factory(lambda self: prefix_of(self.namespace), True))
+
+    @property
+    def head(self) -> str:
+        """The row of the namespace itself."""
+        return f"{self._prefix}head"
+
+    @property
+    def memories(self) -> str:
+        """How the keys of memories begin."""
+        return f"{self._prefix}m/"
+
+    @property
+    def changes(self) -> str:
+        """How the keys of changes begin."""
+        return f"{self._prefix}c/"
+
+    @property
+    def all_vectors(self) -> str:
+        """How the keys of vectors begin, whoever made them."""
+        return f"{self._prefix}v/"
+
+    def vectors(self, embedder: EmbedderRecord) -> str:
+        """Return how the keys of vectors begin that an embedder made."""
+        text = f"{embedder.name}\0{embedder.fingerprint}\0{embedder.dimensions}"
+        return f"{self.all_vectors}{blake2b(text.encode(), digest_size=8).hexdigest()}/"
+
+
+def prefix_of(namespace: str) -> str:
+    """Return how all keys of a namespace begin."""
+    return f"memories/{quote(namespace, safe='')}/"
+
+
+def numbered(prefix: str, number: int) -> str:
+    """Return the key of a row with a number; keys sort as numbers do."""
+    return f"{prefix}{number:0{_DIGITS}x}"
+
+
+def number_in(key: str) -> int:
+    """Return the number in a key."""
+    return int(key[-_DIGITS:], 16)
+
+
+def vectors_to_bytes(vectors: NDArray[np.float32]) -> bytes:
+    """Return vectors of shape (pieces, dimensions) as their row holds them: little-endian, one after the other."""
+    return np.ascontiguousarray(vectors, dtype="<f4").tobytes()
+
+
+def vectors_from_bytes(data: bytes, dimensions: int) -> NDArray[np.float32]:
+    """
+    Return the vectors in a row, of shape (pieces, dimensions).
+
+    Raises:
+        ValueError: The row holds something else.
+
+    """
+    if not data or len(data) % (4 * dimensions):
+        raise ValueError(f"{len(data)} bytes are no vectors of {dimensions} dimensions")
+    return np.frombuffer(data, dtype="<f4").reshape(-1, dimensions)
+
+
+def whole(value: bytes | Damaged) -> bytes:
+    """
+    Return a row's value.
+
+    Raises:
+        ValueError: It is damaged.
+
+    """
+    if isinstance(value, Damaged):
+        raise ValueError(value.reason)  # noqa: TRY004 - it is the data that is wrong
+    return value
+
+
+def encode(value: Any) -> bytes:
+    """Return a head or change as its row holds it."""
+    return msgspec.json.encode(value)
+
+
+read_head: Final = msgspec.json.Decoder(Head).decode
+read_change: Final = msgspec.json.Decoder(Change).decode

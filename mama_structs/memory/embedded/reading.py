@@ -1,0 +1,281 @@
+"""Reading the journal's memories together with their views."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mama_structs.errors import StoreDamaged
+from mama_structs.memory import analysis
+from mama_structs.memory.backend import (
+    Direction,
+    Facts,
+    Filter,
+    LinkTable,
+    Matches,
+    Nodes,
+    Scanned,
+    Scores,
+)
+from mama_structs.memory.codec import Entry, read_entry
+from mama_structs.memory.embedded.keys import EmbedderRecord, Keys, numbered, vectors_from_bytes
+from mama_structs.memory.embedded.views import Views
+from mama_structs.memory.model import Link, LinkType, Memory
+from mama_structs.storage import Damaged, Snapshot
+
+_SINGLE = 8
+
+
+class Place:
+    """
+    Where a namespace's rows are.
+
+    Args:
+        keys: Their keys.
+        embedder: Which embedder's vectors count.
+        directory: The journal's, for messages.
+
+    """
+
+    def __init__(self, keys: Keys, embedder: EmbedderRecord, directory: str) -> None:
+        self.keys: Keys = keys
+        self.embedder: EmbedderRecord = embedder
+        self.directory: str = directory
+        self.memories: str = keys.memories
+        self.changes: str = keys.changes
+        self.vectors: str = keys.vectors(embedder)
+
+    def entry(self, key: str, value: bytes | Damaged | None) -> Entry:
+        """
+        Return the entry in a row.
+
+        Raises:
+            StoreDamaged: The row is gone, or not what was written.
+
+        """
+        if value is None:
+            raise self.damaged(key, "the row is missing")
+        if isinstance(value, Damaged):
+            raise self.damaged(key, value.reason)
+        try:
+            return read_entry(value)
+        except ValueError as error:
+            raise self.damaged(key, "it does not have the form of a memory") from error
+
+    def damaged(self, key: str, reason: str) -> StoreDamaged:
+        """Return the error for a row that is not what was written."""
+        return StoreDamaged(
+            f"a memory cannot be read: the row {key}: {reason}",
+            file=self.directory,
+            findings=(f"{key}: {reason}",),
+            hint="check() lists all damage; rebuild() goes on without the damaged rows, or restore a backup",
+        )
+
+
+class JournalReader:
+    """
+    A `Reader` of the embedded engine.
+
+    Args:
+        rows: The journal at one moment.
+        views: What is derived from it, brought up to that moment.
+        place: Where the rows are.
+        change: The number of the last change.
+        touched: The nodes of recent changes.
+
+    """
+
+    def __init__(self, rows: Snapshot, views: Views, place: Place, change: int, touched: Touched) -> None:
+        self._rows = rows
+        self._views = views
+        self._place = place
+        self._change = change
+        self._touched = touched
+
+    @property
+    def change(self) -> int:
+        """The number of the last change."""
+        return self._change
+
+    def find(self, memory_id: str) -> int | None:
+        """Return the node of a memory."""
+        return self._views.catalogue.find(memory_id)
+
+    def nearest_ids(self, text: str, limit: int) -> list[str]:
+        """Return ids that look most like *text*."""
+        return self._views.catalogue.nearest_ids(text, limit)
+
+    def get(self, nodes: Sequence[int] | Nodes) -> list[Memory]:
+        """Return memories, in the order of *nodes*."""
+        return [entry.memory for entry in self._entries(nodes)]
+
+    def ids(self, nodes: Sequence[int] | Nodes) -> list[str]:
+        """Return the ids of memories."""
+        return self._views.catalogue.ids(nodes)
+
+    def vectors(self, node: int) -> NDArray[np.float32]:
+        """Return a memory's vectors."""
+        return self._views.vectors.get(node)
+
+    def count(self, where: Filter | None = None) -> int:
+        """Return how many memories there are."""
+        return self._views.catalogue.count(where)
+
+    def facts(self, nodes: Nodes) -> Facts:
+        """Return what is known of *nodes* without their text."""
+        return self._views.catalogue.facts(nodes)
+
+    def nearest(self, vector: NDArray[np.float32], limit: int, where: Filter | None = None) -> Matches:
+        """Return the nodes nearest to *vector*."""
+        return self._views.vectors.nearest(vector, limit, self._views.catalogue.mask(where))
+
+    def similarities(self, vector: NDArray[np.float32], nodes: Nodes) -> Scores:
+        """Return the cosine of *vector* and each node's best piece."""
+        return self._views.vectors.similarities(vector, nodes)
+
+    def words(self, text: str, limit: int, where: Filter | None = None) -> Matches:
+        """Return the nodes that match *text*'s words best."""
+        return self._views.words.search(analysis.query_terms(text), limit, self._views.catalogue.mask(where))
+
+    def word_scores(self, text: str, nodes: Nodes) -> Scores:
+        """Return the BM25 score of *text* for each of *nodes*."""
+        return self._views.words.scores(analysis.query_terms(text), nodes)
+
+    def rarity(self, text: str) -> dict[str, float]:
+        """Return *text*'s terms with how rare each is."""
+        return self._views.words.rarity(analysis.query_terms(text))
+
+    def terms(self, node: int) -> Collection[str]:
+        """Return the terms of a memory's indexed text."""
+        return self._views.words.terms(node)
+
+    def links(
+        self, nodes: Nodes, direction: Direction = "both", types: Collection[LinkType] | None = None
+    ) -> LinkTable:
+        """Return the links that begin, end or do either at *nodes*."""
+        return self._views.links.links(nodes, direction, types)
+
+    def read_links(self, node: int, direction: Direction = "both") -> list[Link]:
+        """Return a memory's links with all that is known of them."""
+        (memory_id,) = self.ids([node])
+        found = list(self._entries([node])[0].links) if direction != "in" else []
+        if direction != "out":
+            sources = np.unique(self.links(np.array([node]), "in").sources)
+            found += [
+                link
+                for entry in self._entries(sources[sources != node])
+                for link in entry.links
+                if link.to_id == memory_id
+            ]
+        return sorted(found, key=lambda link: (link.created_at, link.id))
+
+    def find_link(self, link_id: str) -> Link | None:
+        """Return a link."""
+        for source, _target in self._views.links.find(link_id):
+            for link in self._entries([source])[0].links:
+                if link.id == link_id:
+                    return link
+        return None
+
+    def window(self, where: Filter | None = None, *, newest_first: bool = True, limit: int | None = None) -> Nodes:
+        """Return nodes in order of creation."""
+        return self._views.catalogue.window(where, newest_first=newest_first, limit=limit)
+
+    def relationships(self) -> dict[str, int]:
+        """Return the words used for links, with how many links have each."""
+        return self._views.links.relationships()
+
+    def touched_since(self, change: int) -> frozenset[int] | None:
+        """Return the nodes that changed after a change."""
+        return self._touched.since(change)
+
+    def scan(self, *, after: int = -1, limit: int | None = None) -> list[Scanned]:
+        """Return memories in order of saving."""
+        nodes = self._views.catalogue.after(after, limit)
+        entries = self._entries(nodes)
+        return [
+            Scanned(int(node), entry.memory, self.vectors(int(node)), entry.links)
+            for node, entry in zip(nodes, entries, strict=True)
+        ]
+
+    def stats(self) -> Mapping[str, Any]:
+        """Return what is worth knowing about the views."""
+        return self._views.stats()
+
+    def _entries(self, nodes: Sequence[int] | Nodes) -> list[Entry]:
+        keys = [numbered(self._place.memories, number) for number in self._views.catalogue.numbers(nodes)]
+        if len(keys) < _SINGLE:
+            return [self._place.entry(key, self._row(key)) for key in keys]
+        rows = self._many(keys)
+        return [self._place.entry(key, rows.get(key)) for key in keys]
+
+    def _row(self, key: str) -> bytes | Damaged | None:
+        return self._rows.get(key)
+
+    def _many(self, keys: Sequence[str]) -> dict[str, bytes | Damaged]:
+        return self._rows.get_many(keys)
+
+
+class Touched:
+    """
+    Which nodes the last changes touched.
+
+    Args:
+        size: Changes that are remembered.
+
+    """
+
+    def __init__(self, size: int = 4096) -> None:
+        self._size = size
+        self._changes: dict[int, frozenset[int]] = {}
+        self._floor = 0
+
+    def reset(self, change: int) -> None:
+        """Know nothing of what was before *change*."""
+        self._changes.clear()
+        self._floor = change
+
+    def note(self, change: int, nodes: Collection[int]) -> None:
+        """Note what a change touched."""
+        self._changes[change] = self._changes.get(change, frozenset()) | frozenset(nodes)
+        while len(self._changes) > self._size:
+            oldest = next(iter(self._changes))
+            del self._changes[oldest]
+            self._floor = max(self._floor, oldest)
+
+    def forget(self, after: int) -> None:
+        """Take changes back that did not come to be."""
+        for change in [one for one in self._changes if one > after]:
+            del self._changes[change]
+
+    def since(self, change: int) -> frozenset[int] | None:
+        """Return what changes after *change* touched, None where that is not known any more."""
+        if change < self._floor:
+            return None
+        touched: frozenset[int] = frozenset()
+        for number in reversed(self._changes):
+            if number <= change:
+                break
+            touched |= self._changes[number]
+        return touched
+
+
+def read_vectors(place: Place, key: str, value: bytes | Damaged | None) -> NDArray[np.float32]:
+    """
+    Return the vectors in a row.
+
+    Raises:
+        StoreDamaged: The row is gone, or not what was written.
+
+    """
+    if value is None:
+        raise place.damaged(key, "the vectors are missing")
+    if isinstance(value, Damaged):
+        raise place.damaged(key, value.reason)
+    try:
+        return vectors_from_bytes(value, place.embedder.dimensions)
+    except ValueError as error:
+        raise place.damaged(key, str(error)) from error

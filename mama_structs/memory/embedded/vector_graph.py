@@ -1,0 +1,542 @@
+"""
+A graph over distinct vectors, built behind the engine's back and used only after its recall was proved.
+
+The engine's thread searches and adds rows all the time; one other thread builds, catches up, loads and proves.
+What is in no graph yet is compared one by one, so that a search misses nothing that was saved.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from mama_structs.memory.embedded import hnsw
+from mama_structs.memory.embedded.hnsw import Graph, GraphBusy, GraphFailed, Plan
+from mama_structs.memory.embedded.snapshots import Loaded, Part, StoredFile
+from mama_structs.memory.embedded.vector_rows import Labels, Rows, Vectors
+
+RECALL: Final = 0.98
+"""The share of the ten nearest that a graph must find (issue 4); the number of candidates is chosen for 0.99."""
+EFS: Final = (64, 96, 128, 192, 256, 384, 512)
+"""How many candidates are tried, fewest first: more find more and take longer."""
+PLANS: Final = (Plan(), Plan(m=32, ef_construction=300))
+"""How graphs are built: the second where the first finds almost enough."""
+
+_CHOSEN: Final = 0.99
+_ALMOST: Final = 0.85
+_NEAREST: Final = 10
+_QUERIES: Final = 64
+_PROBES: Final = 48
+_PROBE_EVERY: Final = 2_048
+_SLICE: Final = 512
+_AT_ONCE: Final = 1_024
+_WAIT: Final = 0.010
+_HOLD: Final = 0.002
+_FAILURES: Final = 3
+_NICENESS: Final = 5
+_GROWTH: Final = 1.125
+_OPPOSITE: Final = 1e-3
+_ROUNDING: Final = 1e-6
+
+_log: Final = logging.getLogger(__name__)
+_running: Final[weakref.WeakSet[ServedGraph]] = weakref.WeakSet()
+
+
+@attrs.frozen(kw_only=True)
+class Proved:
+    """
+    A graph that finds what it should.
+
+    Args:
+        graph: The graph.
+        ef: How many candidates it must look at for it.
+        recall: The share of the ten nearest that it found.
+        count: How many vectors it had then.
+
+    """
+
+    graph: Graph
+    ef: int
+    recall: float
+    count: int
+
+
+@attrs.frozen(kw_only=True)
+class Description:
+    """
+    A graph in a file.
+
+    Args:
+        file: The file, not looked at yet.
+        marks: A file with a byte for each of its vectors: whether it was marked as deleted.
+        plan: How it was built.
+        ef: See `Proved`.
+        recall: See `Proved`.
+        count: See `Proved`.
+
+    """
+
+    file: StoredFile
+    marks: StoredFile
+    plan: Plan
+    ef: int
+    recall: float
+    count: int
+
+
+class ServedGraph:
+    """
+    Keeps a graph of rows, as far as that is worth it and possible.
+
+    All methods but those of `Rows` for reading are called from the engine's thread.
+
+    Args:
+        rows: What the graph is of; rows may be added, and die, at any time.
+        exact_up_to: No graph is made up to so many live rows; 0 has every search served by one.
+        stored: A graph in a file, to be used instead of building one.
+
+    """
+
+    def __init__(self, rows: Rows, *, exact_up_to: int, stored: Description | None = None) -> None:
+        self._rows = rows
+        self._exact_up_to = exact_up_to
+        self._stored = stored
+        self._proved: Proved | None = None
+        self._guard = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._refused = 0
+        self._failures = 0
+        self._probed = 0
+        self._is_probe_wanted = False
+        self._synced: tuple[Graph, int] | None = None
+        self._saved: tuple[Graph, Description] | None = None
+
+    @classmethod
+    def of_part(cls, rows: Rows, loaded: Loaded, *, exact_up_to: int) -> ServedGraph:
+        """
+        Keep a graph of rows, beginning with the one that a snapshot has.
+
+        Raises:
+            KeyError, TypeError, ValueError: The part is none that `part` gave.
+
+        """
+        return cls(rows, exact_up_to=exact_up_to, stored=_description(loaded))
+
+    def part(self) -> Part | None:
+        """Return what a snapshot keeps of the graph, None where there is none."""
+        stored, proved = self._stored, self._proved
+        if stored is None and proved is not None:
+            stored = self._still_good(proved.graph)
+        if stored is not None:
+            known, files = stored, {"graph": stored.file, "marks": stored.marks}
+            return Part(_meta(known.plan, known.ef, known.recall, known.count), files=files)
+        if proved is None:
+            return None
+        saving = _Saving(proved.graph, self._rows.count)
+        return Part(
+            _meta(proved.graph.plan, proved.ef, proved.recall, proved.count),
+            files={"graph": saving.save_graph, "marks": saving.save_marks},
+        )
+
+    def _still_good(self, graph: Graph) -> Description | None:
+        """Return the file that holds the graph, unless it lacks more than is soon caught up with after loading."""
+        if self._saved is None or self._saved[0] is not graph:
+            return None
+        stored = self._saved[1]
+        return stored if len(graph) <= stored.marks.stored.size * _GROWTH + _AT_ONCE else None
+
+    def saved(self, loaded: Loaded) -> None:
+        """Take note of the files that hold the graph in use."""
+        stored = _description(loaded)
+        if self._proved is not None and stored is not None:
+            self._saved = (self._proved.graph, stored)
+
+    @property
+    def proved(self) -> Proved | None:
+        """The graph that serves searches, None while they are exact."""
+        return self._proved
+
+    @property
+    def mode(self) -> Literal["exact", "building", "hnsw"]:
+        """What happens: searches are exact, exact for now, or served by the graph."""
+        if self._proved is not None:
+            return "hnsw"
+        return "building" if self._thread is not None else "exact"
+
+    def usable(self) -> Proved | None:
+        """Return the graph for a search, after what little can be done at once was done; never waits long."""
+        if self._thread is None:
+            self._do_little()
+        proved = self._proved
+        if proved is not None and self._synced != (proved.graph, self._rows.changes):
+            try:
+                proved.graph.mark(self._rows.alive[: self._rows.count], wait=_WAIT)
+            except GraphBusy:
+                return None
+            except GraphFailed as error:
+                self.fail(error)
+                return None
+            self._synced = (proved.graph, self._rows.changes)
+        self.wake()
+        return self._proved
+
+    def search(self, proved: Proved, vector: Vectors, limit: int) -> Labels | None:
+        """Return labels near *vector* (dimensions,), best first, or None where it must be searched exactly."""
+        try:
+            # More are looked at where more are wanted.
+            found: Labels = proved.graph.query(vector[None], limit, ef=max(proved.ef, 2 * limit), wait=_WAIT)[0]
+        except GraphBusy:
+            return None
+        except (GraphFailed, ValueError) as error:
+            self.fail(error)
+            return None
+        return found
+
+    def wake(self) -> None:
+        """Let the other thread do what there is to do."""
+        if self._rows.changes - self._probed >= _PROBE_EVERY:
+            self._is_probe_wanted, self._probed = True, self._rows.changes
+        if self._thread is not None or self._stop.is_set() or self._next_step() is None:
+            return
+        with self._guard:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="mama-structs vectors", daemon=True)
+                _running.add(self)
+                self._thread.start()
+
+    def rebuild(self) -> None:
+        """Make a new graph; searches are exact until then."""
+        with self._guard:
+            self._proved, self._stored, self._refused = None, None, 0
+        self.wake()
+
+    def fail(self, error: Exception) -> None:
+        """Use the graph no more, and make a new one, unless that did not help before."""
+        with self._guard:
+            self._proved = None
+            self._failures += 1
+        if self._failures == 1:
+            _log.warning("the vector graph failed (%s); searching exactly until it is built again", error)
+        elif self._failures == _FAILURES:
+            _log.warning("the vector graph failed %d times; searching exactly from now on", _FAILURES)
+
+    def settled(self, timeout: float | None = None) -> bool:
+        """Wait until the other thread has nothing to do, and tell whether it came so far in *timeout* seconds."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self.wake()
+            thread = self._thread
+            if thread is None:
+                return True
+            thread.join(None if end is None else max(0.0, end - time.monotonic()))
+            if thread.is_alive():
+                return False
+
+    @property
+    def is_working(self) -> bool:
+        """Whether the other thread does something."""
+        return self._thread is not None
+
+    def abandon(self) -> None:
+        """Let the other thread stop by itself, and use the graph no more."""
+        self._stop.set()
+        self._proved = None
+
+    def close(self) -> None:
+        """Stop the other thread, after its present slice; what it built so far is lost."""
+        self._stop.set()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        self._proved = None
+
+    # What the other thread does.
+
+    def _next_step(self) -> Callable[[], None] | None:
+        """Return what there is to do."""
+        if self._failures >= _FAILURES:
+            return None
+        proved = self._proved
+        if proved is None:
+            if self._stored is not None:
+                return self._load if hnsw.available() else None
+            is_wanted = self._rows.live > self._exact_up_to and self._rows.count >= self._refused
+            return self._build if is_wanted and hnsw.available() else None
+        if self._rows.count - len(proved.graph) > max(64, _AT_ONCE // 4):
+            return self._catch_up
+        if self._is_probe_wanted:
+            return self._probe
+        # Recall falls as a graph grows.
+        return self._prove_again if proved.count >= _AT_ONCE // 2 and self._rows.count >= 2 * proved.count else None
+
+    def _work(self) -> None:
+        _be_modest()
+        while True:
+            with self._guard:
+                step = None if self._stop.is_set() else self._next_step()
+                if step is None:
+                    self._thread = None
+                    return
+            try:
+                step()
+            except GraphFailed as error:
+                self.fail(error)
+            except Exception:  # noqa: BLE001 - memory that is short, first of all: searches go on without a graph
+                _log.exception("the vector graph cannot be built; searching exactly from now on")
+                self._failures = _FAILURES
+
+    def _do_little(self) -> None:
+        """Build or catch up in the engine's own thread where that takes a moment."""
+        try:
+            step = self._next_step()
+            if step == self._build and self._rows.count <= _AT_ONCE:
+                self._build()
+            proved = self._proved
+            if proved is not None and self._rows.count <= 4 * _AT_ONCE:
+                missing = self._rows.count - len(proved.graph)
+                if 0 < missing <= _AT_ONCE // 16:
+                    self._fill(proved.graph, threads=1)
+        except (GraphFailed, ValueError) as error:
+            self.fail(error)
+
+    def _load(self) -> None:
+        stored = self._stored
+        if stored is None:
+            return
+        try:
+            graph = self._loaded(stored)
+        except (GraphFailed, OSError, ValueError) as error:
+            _log.warning("the stored vector graph cannot be used (%s); it is built again", type(error).__name__)
+            self._stored = None
+            return
+        self._saved = (graph, stored)
+        self._publish(Proved(graph=graph, ef=stored.ef, recall=stored.recall, count=stored.count))
+        self._stored = None
+
+    def _loaded(self, stored: Description) -> Graph:
+        """Read a graph that is whole, of these rows, and finds its own vectors."""
+        if not stored.file.is_whole() or not stored.marks.is_whole():
+            raise GraphFailed("its files are not what was written")
+        marked = np.frombuffer(stored.marks.path.read_bytes(), np.uint8) != 0
+        if len(marked) > self._rows.count:
+            raise GraphFailed("it has more vectors than there are")
+        graph = Graph.load(stored.file.path, dimensions=self._rows.dimensions, plan=stored.plan, marked=marked)
+        if not self._knows_itself(graph):
+            raise GraphFailed("it does not find its own vectors")
+        return graph
+
+    def _build(self) -> None:
+        best = 0.0
+        for plan in PLANS:
+            graph = Graph(self._rows.dimensions, plan=plan, capacity=self._rows.count + 1)
+            # Those that come meanwhile too: there are few left to be compared one by one in the end.
+            if not self._fill(graph, threads=os.cpu_count() or 1):
+                return
+            proved = self._proof(graph)
+            if proved.recall >= RECALL:
+                self._publish(proved)
+                return
+            best = max(best, proved.recall)
+            if proved.recall < _ALMOST:
+                break
+        self._refused = 2 * self._rows.count
+        _log.warning(
+            "a graph of %d vectors finds only %.0f %% of the nearest; searching exactly", self._rows.count, 100 * best
+        )
+
+    def _publish(self, proved: Proved) -> None:
+        with self._guard:
+            if not self._stop.is_set():
+                self._proved = proved
+
+    def _catch_up(self) -> None:
+        """Add what is missing to the graph in use, a few at a time, so that searches go on."""
+        proved = self._proved
+        if proved is None:
+            return
+        graph, most = proved.graph, 4
+        while len(graph) < self._rows.count and not self._stop.is_set():
+            missing = self._rows.count - len(graph)
+            threads = (os.cpu_count() or 1) if missing > 4 * _AT_ONCE else 1
+            started = time.perf_counter()
+            for _, block in self._rows.slices(len(graph), min(self._rows.count, len(graph) + most)):
+                graph.add(block, threads=threads)
+            seconds = time.perf_counter() - started
+            most = max(1, min(_SLICE, most * 2 if seconds < _HOLD else most // 2 if seconds > 2 * _HOLD else most))
+            while graph.is_wanted:
+                time.sleep(0.0002)
+
+    def _fill(self, graph: Graph, *, threads: int) -> bool:
+        """Add all rows that are missing, in slices, and tell whether it was not stopped."""
+        while len(graph) < self._rows.count:
+            for _, block in self._rows.slices(len(graph), self._rows.count, most=_SLICE):
+                if self._stop.is_set():
+                    return False
+                graph.add(block, threads=threads)
+        return True
+
+    def _prove_again(self) -> None:
+        proved = self._proved
+        if proved is None:
+            return
+        again = self._proof(proved.graph)
+        if again.recall >= RECALL:
+            with self._guard:
+                if self._proved is proved:
+                    self._proved = again
+        else:
+            _log.info("the vector graph finds too little since it has grown; it is built again")
+            self.rebuild()
+
+    def _probe(self) -> None:
+        """Look whether the graph still finds its own vectors; deletions can tear it apart."""
+        self._is_probe_wanted = False
+        proved = self._proved
+        if proved is not None and not self._knows_itself(proved.graph):
+            _log.info("the vector graph does not find its own vectors any more; it is built again")
+            self.rebuild()
+
+    def _knows_itself(self, graph: Graph) -> bool:
+        """Query some of a graph's vectors for themselves; at most one may be missing."""
+        labels = self._sample(len(graph), _PROBES)
+        misses = 0
+        for label in labels.tolist():
+            found = graph.query(self._rows.take(np.array([label])), _NEAREST, ef=EFS[2])[0]
+            misses += label not in found.tolist()
+        # One that died meanwhile is no miss worth a rebuild.
+        return misses <= 1
+
+    def _proof(self, graph: Graph) -> Proved:
+        """
+        Find the smallest number of candidates with which a graph finds what an exact scan finds.
+
+        Queries are sums of two and of three rows, and the worse of the two counts: on embedded text these are as hard
+        as questions, while rows themselves, also with noise, are found at once and would prove nothing (measured:
+        0.93 to 0.97 for sums and questions alike where rows with noise are at 0.999).
+        """
+        count = len(graph)
+        graph.mark(self._rows.alive[:count])
+        live = self._rows.alive[:count].copy()
+        wanted = min(_NEAREST, graph.live)
+        groups = [self._sums(count, rows) for rows in (2, 3)] if wanted else []
+        rivals = [(queries, self._worst_of_the_best(queries, live, wanted)) for queries in groups if len(queries)]
+        best = Proved(graph=graph, ef=EFS[-1], recall=0.0 if rivals else 1.0, count=count)
+        for ef in EFS if rivals else ():
+            recall = min(self._recall(graph, queries, worst, wanted, ef) for queries, worst in rivals)
+            if recall > best.recall:
+                best = attrs.evolve(best, ef=ef, recall=recall)
+            if recall >= _CHOSEN or self._stop.is_set():
+                break
+        return best
+
+    def _sums(self, count: int, rows: int) -> Vectors:
+        """Return normalised sums of so many live rows each."""
+        samples = [self._sample(count, _QUERIES, seed=10 * rows + part) for part in range(rows)]
+        number = min(map(len, samples))
+        sums = np.sum([self._rows.take(sample[:number]) for sample in samples], axis=0, dtype=np.float32)
+        norms = np.linalg.norm(sums, axis=1, keepdims=True)
+        usable = norms[:, 0] > _OPPOSITE
+        result: Vectors = np.ascontiguousarray((sums[usable] / norms[usable]).astype(np.float32))
+        return result
+
+    def _recall(self, graph: Graph, queries: Vectors, worst: NDArray[np.float32], wanted: int, ef: int) -> float:
+        """Return the share of the nearest that the graph finds."""
+        right = 0
+        for query, score in zip(queries, worst.tolist(), strict=True):
+            if self._stop.is_set():
+                return 0.0
+            found = graph.query(query[None], wanted, ef=ef)[0]
+            right += int(np.count_nonzero(self._rows.scores(query, found) >= score - _ROUNDING))
+        return right / (len(queries) * wanted)
+
+    def _worst_of_the_best(self, queries: Vectors, live: NDArray[np.bool_], wanted: int) -> NDArray[np.float32]:
+        """Return for each query the score of the last of the *wanted* nearest live rows."""
+        best = np.full((len(queries), wanted), -np.inf, np.float32)
+        for at, block in self._rows.slices(0, len(live), most=8 * _SLICE):
+            scores = queries @ block.T
+            scores[:, ~live[at : at + len(block)]] = -np.inf
+            together = np.concatenate([best, scores], axis=1)
+            best = np.partition(together, together.shape[1] - wanted, axis=1)[:, -wanted:]
+        result: NDArray[np.float32] = best.min(axis=1)
+        return result
+
+    def _sample(self, count: int, number: int, *, seed: int = 0) -> Labels:
+        """Return labels of live rows, the same for the same rows."""
+        live = np.flatnonzero(self._rows.alive[:count])
+        chosen = np.random.default_rng(hnsw.SEED + seed).permutation(len(live))[:number]
+        return live[chosen]
+
+
+class _Saving:
+    """
+    Writes a graph and the marks that belong to it, one after the other.
+
+    Args:
+        graph: The graph, which may grow until then.
+        at_most: How many rows the snapshot has: a graph of more is left out of it.
+
+    """
+
+    def __init__(self, graph: Graph, at_most: int) -> None:
+        self._graph = graph
+        self._at_most = at_most
+        self._marks: NDArray[np.bool_] | None = None
+
+    def save_graph(self, path: Path) -> bool:
+        try:
+            self._marks = self._graph.save(path, at_most=self._at_most)
+        except GraphFailed as error:
+            raise OSError("hnswlib did not write the graph") from error
+        return self._marks is not None
+
+    def save_marks(self, path: Path) -> bool:
+        if self._marks is None:
+            return False
+        path.write_bytes(self._marks.astype(np.uint8).tobytes())
+        return True
+
+
+def _meta(plan: Plan, ef: int, recall: float, count: int) -> dict[str, Any]:
+    return {"m": plan.m, "ef_construction": plan.ef_construction, "ef": ef, "recall": recall, "count": count}
+
+
+def _description(loaded: Loaded) -> Description | None:
+    if not loaded.files:
+        return None
+    meta = loaded.meta
+    return Description(
+        file=loaded.files["graph"],
+        marks=loaded.files["marks"],
+        plan=Plan(m=int(meta["m"]), ef_construction=int(meta["ef_construction"])),
+        ef=int(meta["ef"]),
+        recall=float(meta["recall"]),
+        count=int(meta["count"]),
+    )
+
+
+def _be_modest() -> None:
+    """Let the engine's thread go first where both want a core; Linux gives threads a niceness of their own."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+
+
+@atexit.register
+def _stop_all(*_: Any) -> None:
+    """Stop threads before the interpreter goes away under them: inside the library they would end the process."""
+    for served in list(_running):
+        served.close()

@@ -1,0 +1,169 @@
+"""The four views of a namespace, kept in step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mama_structs.memory import analysis, texts
+from mama_structs.memory.backend import Filter
+from mama_structs.memory.codec import Entry
+from mama_structs.memory.embedded.adjacency import Adjacency
+from mama_structs.memory.embedded.catalogue import Catalogue
+from mama_structs.memory.embedded.vectors import VectorIndex
+from mama_structs.memory.embedded.words import WordIndex
+from mama_structs.memory.ids import milliseconds
+from mama_structs.memory.model import Link, Memory, MemoryType
+
+Vectors = NDArray[np.float32]
+Undo = Callable[[], object]
+
+TYPE_INDEX: Final = {kind: position for position, kind in enumerate(MemoryType)}
+
+
+class Views:
+    """
+    What is derived from the journal: each memory's place, words, vectors and links.
+
+    Args:
+        dimensions: Of the vectors.
+        exact_up_to: See `MemorySettings`.
+
+    """
+
+    def __init__(self, dimensions: int, *, exact_up_to: int) -> None:
+        self.catalogue: Catalogue = Catalogue()
+        self.words: WordIndex = WordIndex()
+        self.vectors: VectorIndex = VectorIndex(dimensions, exact_up_to=exact_up_to)
+        self.links: Adjacency = Adjacency()
+        # Nodes whose words are not indexed yet; they are taken up in slices.
+        self.unindexed: dict[int, None] = {}
+
+    def add(self, number: int, entry: Entry, vectors: Vectors | None, *, words: bool = True) -> int:
+        """
+        Add a memory without its links, and return its node.
+
+        Args:
+            number: Its number in the journal.
+            entry: What is stored.
+            vectors: Its vectors, None where they cannot be had.
+            words: Whether its words are indexed now; else `index` does that later.
+
+        """
+        memory = entry.memory
+        node = self.catalogue.add(
+            memory_id=memory.id,
+            number=number,
+            version=entry.version,
+            created_ms=milliseconds(memory.created_at),
+            type_index=TYPE_INDEX[memory.type],
+            topic=memory.topic,
+            mentions=memory.mentions,
+        )
+        if vectors is not None:
+            self.vectors.add(node, vectors)
+        if words:
+            self.words.add(node, indexed_terms(memory))
+        else:
+            self.unindexed[node] = None
+        return node
+
+    def change(self, node: int, entry: Entry, vectors: Vectors | None) -> None:
+        """
+        Take a new version of a memory, without its links.
+
+        Args:
+            node: Its node.
+            entry: What is stored now.
+            vectors: Its vectors, None where they are what they were.
+
+        """
+        memory = entry.memory
+        self.catalogue.change(node, version=entry.version, topic=memory.topic, mentions=memory.mentions)
+        if vectors is not None:
+            self.vectors.remove(node)
+            self.vectors.add(node, vectors)
+        if node not in self.unindexed:
+            self.words.remove(node)
+            self.words.add(node, indexed_terms(memory))
+
+    def remove(self, node: int) -> None:
+        """Forget a memory and all its links."""
+        self.links.remove_node(node)
+        self.vectors.remove(node)
+        if self.unindexed.pop(node, 0) == 0:
+            self.words.remove(node)
+        self.catalogue.remove(node)
+
+    def restore(self, node: int, number: int, entry: Entry, vectors: Vectors) -> None:
+        """Take a memory's removal back, and bring back the links that begin at it."""
+        memory = entry.memory
+        self.catalogue.restore(
+            node,
+            memory_id=memory.id,
+            number=number,
+            version=entry.version,
+            created_ms=milliseconds(memory.created_at),
+            type_index=TYPE_INDEX[memory.type],
+            topic=memory.topic,
+            mentions=memory.mentions,
+        )
+        self.vectors.add(node, vectors)
+        self.words.add(node, indexed_terms(memory))
+        self.link(node, entry.links)
+
+    def link(self, source: int, links: Iterable[Link]) -> list[int]:
+        """Add links that begin at a node, as far as their other ends exist, and return these."""
+        ends = []
+        for link in links:
+            target = self.catalogue.find(link.to_id)
+            if target is not None:
+                self.links.add(source, target, link)
+                ends.append(target)
+        return ends
+
+    def relink(self, source: int, links: Iterable[Link]) -> list[int]:
+        """Put links in the place of all that begin at a node, and return the nodes at whose ends something changed."""
+        before = [int(node) for node in self.links.links(np.array([source]), "out").targets]
+        self.links.remove_outgoing(source)
+        return before + self.link(source, links)
+
+    def neighbours(self, node: int) -> list[int]:
+        """Return the other ends of a node's links."""
+        table = self.links.links(np.array([node]), "both")
+        return [int(end) for end in (*table.sources, *table.targets) if end != node]
+
+    def has_vectors(self, node: int, vectors: Vectors) -> bool:
+        """Tell whether a node's vectors are these."""
+        return np.array_equal(self.vectors.get(node), vectors)
+
+    def unlink(self, links: Iterable[Link]) -> None:
+        """Remove links."""
+        for link in links:
+            self.links.remove(link.id)
+
+    def index(self, memories: Sequence[tuple[int, Memory]]) -> None:
+        """Index the words of memories that were left out before."""
+        for node, memory in memories:
+            if self.unindexed.pop(node, 0) is None:
+                self.words.add(node, indexed_terms(memory))
+
+    def stats(self) -> dict[str, Any]:
+        """Return what is worth knowing about the views."""
+        return {
+            "memories": self.catalogue.count(None),
+            "types": {
+                kind.value: self.catalogue.count(Filter(types=frozenset({kind}))) for kind in MemoryType
+            },
+            "links": len(self.links),
+            "vectors": self.vectors.stats(),
+            "words_to_index": len(self.unindexed),
+        }
+
+
+def indexed_terms(memory: Memory) -> dict[str, float]:
+    """Return the terms under which a memory is found, with how often each counts."""
+    return analysis.weighted_terms(texts.indexed_text(memory))

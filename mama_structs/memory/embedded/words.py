@@ -1,0 +1,446 @@
+"""
+The view by which memories are found by their words: an inverted index with BM25.
+
+BM25 is that of Robertson and Zaragoza, The Probabilistic Relevance Framework (2009), in the form that Lucene uses since
+version 8: inverse document frequency ``ln(1 + (N - n + 0.5) / (n + 0.5))``, which is never negative, and no factor
+``k1 + 1``, so that a term adds less than its weight times its rarity, however often it occurs.
+
+New memories gather in a dictionary, become a `Segment` when they are some hundreds, and segments are joined when they
+are of like size, so that each posting is moved some ``log2(memories)`` times (a log-structured merge).
+A memory that was removed stays in its segment, where `_home` tells that it is dead, until the segment is joined.
+All statistics are of living memories, so scores are those of an index which never held another.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from itertools import pairwise
+from typing import Any, Final
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from mama_structs.memory.backend import Matches, Nodes, Scores
+from mama_structs.memory.embedded.segments import NAMES, UNIT, Counts, Segment, Whole
+
+K1: Final = 1.2
+"""How soon a further occurrence of a term stops counting."""
+B: Final = 0.75
+"""How much a long text is discounted, 0 to 1."""
+
+_FORM: Final = 1
+_NOWHERE: Final = -1
+# The home of the memories that are in no segment yet.
+_FRESH: Final = 0
+_FRESH_MEMORIES: Final = 256
+_FRESH_POSTINGS: Final = 16_384
+# Words are given back when so many are unused, and these are more than those in use.
+_UNUSED_WORDS: Final = 4_096
+# A term with more postings than this is worth the search for a way around it.
+_FREQUENT: Final = 2_048
+# So many postings are added up in the time in which one node is looked up among those of one term.
+_FEW: Final = 8
+# Rounding must never leave a match out.
+_MARGIN: Final = 1e-5
+_MOST_PARTS: Final = 255
+# The highest scores are looked for in so many strips at once.
+_STRIPS: Final = 64
+
+
+@attrs.frozen
+class _Wanted:
+    """A term of a query: its number and the most that it can add to a score."""
+
+    number: int
+    worth: float
+
+
+class WordIndex:
+    """
+    Terms and the memories that they occur in.
+
+    Args:
+        k1: As `K1`.
+        b: As `B`.
+
+    """
+
+    def __init__(self, *, k1: float = K1, b: float = B) -> None:
+        self._k1 = k1
+        self._b = b
+        self._numbers: dict[str, int] = {}
+        self._words: list[str] = []
+        # By number of term: how many living memories have it.
+        self._frequency = np.zeros(1024, np.int32)
+        # By node: the serial number of its segment, its row there, and its length in parts of `UNIT`.
+        self._home = np.full(1024, _NOWHERE, np.int32)
+        self._row = np.zeros(1024, np.int32)
+        self._length = np.zeros(1024, np.float32)
+        # What of BM25's divisor depends on the memory alone, None after a change.
+        self._norms: Scores | None = None
+        self._live = 0
+        self._total = 0
+        self._fresh: dict[int, tuple[Whole, Counts]] = {}
+        self._fresh_postings: dict[int, dict[int, int]] = {}
+        self._fresh_size = 0
+        # By serial number, in order of making.
+        self._segments: dict[int, Segment] = {}
+        self._dead: dict[int, int] = {}
+        self._serial = _FRESH
+        self._unused = 0
+
+    def __len__(self) -> int:
+        return self._live
+
+    def add(self, node: int, terms: Mapping[str, float] | Sequence[str]) -> None:
+        """
+        Index a memory, in the place of what *node* had.
+
+        Args:
+            node: A whole number from 0.
+            terms: Each with how much it counts, more than 0; or each as often as it occurs.
+
+        """
+        weighed = terms if isinstance(terms, Mapping) else Counter(terms)
+        self.remove(node)
+        self._reach(node)
+        numbers = np.fromiter((self._number(term) for term in weighed), np.int32, len(weighed))
+        exact = np.fromiter(weighed.values(), np.float64, len(weighed))
+        # Whole numbers, whose sums are exact: what was added and removed leaves no trace in the statistics.
+        parts = np.maximum(np.rint(exact / UNIT), 1.0)
+        counts = np.minimum(parts, _MOST_PARTS).astype(np.uint8)
+        self._unused -= int(np.count_nonzero(self._frequency[numbers] == 0))
+        self._frequency[numbers] += 1
+        self._home[node] = _FRESH
+        self._length[node] = parts.sum()
+        self._total += int(self._length[node])
+        self._live += 1
+        self._norms = None
+        self._fresh[node] = (numbers, counts)
+        self._fresh_size += len(numbers)
+        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+            self._fresh_postings.setdefault(number, {})[node] = count
+        if len(self._fresh) >= _FRESH_MEMORIES or self._fresh_size >= _FRESH_POSTINGS:
+            self._settle()
+
+    def remove(self, node: int) -> None:
+        """Forget a memory; one that is not there is no error."""
+        numbers = self._numbers_of(node)
+        if numbers is None:
+            return
+        home = int(self._home[node])
+        if home == _FRESH:
+            del self._fresh[node]
+            self._fresh_size -= len(numbers)
+            for number in numbers.tolist():
+                postings = self._fresh_postings[number]
+                del postings[node]
+                if not postings:
+                    del self._fresh_postings[number]
+        self._home[node] = _NOWHERE
+        self._frequency[numbers] -= 1
+        self._unused += int(np.count_nonzero(self._frequency[numbers] == 0))
+        self._live -= 1
+        self._norms = None
+        self._total -= int(self._length[node])
+        if home != _FRESH:
+            self._dead[home] += 1
+            if 2 * self._dead[home] > len(self._segments[home].members):
+                self._replace([home])
+        if self._unused > _UNUSED_WORDS and 2 * self._unused > len(self._words):
+            self._forget_words()
+
+    def terms(self, node: int) -> list[str]:
+        """Return the terms of a memory, each once; none where it is not there."""
+        numbers = self._numbers_of(node)
+        return [] if numbers is None else [self._words[number] for number in numbers.tolist()]
+
+    def rarity(self, terms: Iterable[str]) -> dict[str, float]:
+        """Return the inverse document frequency of each term, the highest for one that occurs nowhere."""
+        return {term: self._rarity(self._numbers.get(term)) for term in terms}
+
+    def search(self, query: Mapping[str, float], limit: int, mask: NDArray[np.bool_] | None = None) -> Matches:
+        """
+        Return the memories that match best, leaving out those that share no term with the query.
+
+        Args:
+            query: Terms and their weights; one of 0 or less counts for nothing.
+            limit: So many at the most.
+            mask: By node, whether it may be found; nodes beyond its end may not. None allows all.
+
+        """
+        wanted = self._wanted(query)
+        if limit <= 0 or not wanted:
+            return Matches(np.empty(0, np.int64), np.empty(0, np.float32))
+        if mask is not None and self._is_few(int(np.count_nonzero(mask)), wanted):
+            nodes = np.flatnonzero(mask[: len(self._home)])
+            return _best(nodes, self._scores(wanted, nodes), limit)
+        return self._search(wanted, limit, mask)
+
+    def scores(self, query: Mapping[str, float], nodes: Nodes) -> Scores:
+        """Return the score of each of *nodes*, 0 for one that shares no term with the query or is not there."""
+        return self._scores(self._wanted(query), np.asarray(nodes, np.int64))
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return what a snapshot keeps of it: what goes into JSON, and arrays that later changes leave alone."""
+        self._freeze()
+        text = "".join(self._words).encode("utf-8", "surrogatepass")
+        meta = {
+            "form": _FORM,
+            "live": self._live,
+            "serial": self._serial,
+            "dead": [[serial, count] for serial, count in self._dead.items()],
+        }
+        arrays: dict[str, NDArray[Any]] = {
+            "words": np.frombuffer(text, np.uint8),
+            "word_lengths": np.fromiter(map(len, self._words), np.int32, len(self._words)),
+            "frequency": self._frequency[: len(self._words)].copy(),
+            "home": self._home.copy(),
+            "row": self._row.copy(),
+            "length": self._length.copy(),
+        }
+        for serial, segment in self._segments.items():
+            arrays |= {f"{serial}.{name}": array for name, array in segment.arrays().items()}
+        return meta, arrays
+
+    @classmethod
+    def from_state(
+        cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], *, k1: float = K1, b: float = B
+    ) -> WordIndex:
+        """
+        Return an index as it was when *state* was called.
+
+        Raises:
+            ValueError: It was written in another form.
+
+        """
+        if meta.get("form") != _FORM:
+            raise ValueError(f"the state of a word index must be of form {_FORM}, got {meta.get('form')!r:.20}")
+        index = cls(k1=k1, b=b)
+        text = arrays["words"].tobytes().decode("utf-8", "surrogatepass")
+        ends = np.cumsum(arrays["word_lengths"]).tolist()
+        index._words = [text[start:end] for start, end in pairwise([0, *ends])]
+        index._numbers = {word: number for number, word in enumerate(index._words)}
+        index._frequency = _grown(arrays["frequency"], 1024, 0)
+        index._unused = int(np.count_nonzero(arrays["frequency"] == 0))
+        # Copies, because a snapshot's arrays may be read-only.
+        index._home, index._row, index._length = (arrays[name].copy() for name in ("home", "row", "length"))
+        index._live = meta["live"]
+        index._total = int(index._length[index._home != _NOWHERE].sum(dtype=np.float64))
+        index._serial = meta["serial"]
+        for serial, dead in meta["dead"]:
+            index._dead[serial] = dead
+            index._segments[serial] = Segment(**{name: arrays[f"{serial}.{name}"] for name in NAMES})
+        return index
+
+    def _search(self, wanted: Sequence[_Wanted], limit: int, mask: NDArray[np.bool_] | None) -> Matches:
+        sums = np.zeros(len(self._home), np.float32)
+        allowed = None if mask is None else _fitted(mask, len(sums))
+        for place, term in enumerate(wanted):
+            rest = wanted[place:]
+            most = sum(term.worth for term in rest)
+            if most < sum(term.worth for term in wanted[:place]) and int(self._frequency[term.number]) > _FREQUENT:
+                # The terms that are left are frequent, and so worth little. When all of them together cannot lift a
+                # memory that has none of the terms before into the best, only those that have one need be looked at
+                # (Turtle and Flood, Query Evaluation: Strategies and Optimizations, 1995).
+                reached = sums if allowed is None else sums * allowed
+                found = _survivors(reached, limit, most)
+                if found is not None and self._is_few(len(found), rest):
+                    return _best(found, self._scores(rest, found, sums[found]), limit)
+            for nodes, gains in self._gains(term):
+                np.add.at(sums, nodes, gains)
+        sums = sums if allowed is None else sums * allowed
+        nodes = _leading(sums, limit)
+        return _best(nodes, sums[nodes], limit)
+
+    def _is_few(self, nodes: int, wanted: Sequence[_Wanted]) -> bool:
+        """Return whether to look up so many nodes takes less time than to add up all postings."""
+        return _FEW * nodes * len(wanted) <= sum(int(self._frequency[term.number]) for term in wanted)
+
+    def _gains(self, term: _Wanted) -> Iterator[tuple[Nodes, Scores]]:
+        """Give the living memories that have a term, with what it adds to their score."""
+        for serial, segment in self._segments.items():
+            place = segment.postings(term.number)
+            if place.start == place.stop:
+                continue
+            nodes, counts = segment.nodes[place].astype(np.intp), segment.counts[place]
+            if self._dead[serial]:
+                living = self._home.take(nodes) == serial
+                nodes, counts = nodes[living], counts[living]
+            yield nodes, self._gain(term, nodes, counts)
+        fresh = self._fresh_postings.get(term.number)
+        if fresh:
+            nodes = np.fromiter(fresh, np.intp, len(fresh))
+            yield nodes, self._gain(term, nodes, np.fromiter(fresh.values(), np.uint8, len(fresh)))
+
+    def _gain(self, term: _Wanted, nodes: Nodes, counts: Counts) -> Scores:
+        """Return ``worth * count / (count + k1 * (1 - b + b * length / average))``, counts and lengths in `UNIT`."""
+        if self._norms is None:
+            saturation = self._k1 / UNIT
+            self._norms = self._length * np.float32(saturation * self._b * self._live / max(self._total, 1))
+            self._norms += np.float32(saturation * (1.0 - self._b))
+        gains = self._norms.take(nodes)
+        found = counts.astype(np.float32)
+        gains += found
+        np.divide(found, gains, out=gains)
+        gains *= np.float32(term.worth)
+        return gains
+
+    def _scores(self, wanted: Sequence[_Wanted], nodes: Nodes, sums: Scores | None = None) -> Scores:
+        """Add what *wanted* gives to *sums*, for these nodes only, in the order in which a search adds."""
+        sums = np.zeros(len(nodes), np.float32) if sums is None else sums
+        inside = np.flatnonzero((nodes >= 0) & (nodes < len(self._home)))
+        homes = np.full(len(nodes), _NOWHERE, np.int32)
+        homes[inside] = self._home[nodes[inside]]
+        places = {serial: np.flatnonzero(homes == serial) for serial in (*self._segments, _FRESH)}
+        for term in wanted:
+            for serial, segment in self._segments.items():
+                asked = places[serial]
+                slot = segment.postings(term.number)
+                if not len(asked) or slot.start == slot.stop:
+                    continue
+                having = segment.nodes[slot]
+                spots = having.searchsorted(nodes[asked].astype(np.int32))
+                spots[spots == len(having)] = 0
+                hits = having[spots] == nodes[asked]
+                asked, spots = asked[hits], spots[hits]
+                sums[asked] += self._gain(term, nodes[asked], segment.counts[slot][spots])
+            fresh = self._fresh_postings.get(term.number)
+            if fresh:
+                asked = np.array([place for place in places[_FRESH].tolist() if int(nodes[place]) in fresh], np.int64)
+                counts = np.array([fresh[int(node)] for node in nodes[asked]], np.uint8)
+                sums[asked] += self._gain(term, nodes[asked], counts)
+        return sums
+
+    def _wanted(self, query: Mapping[str, float]) -> list[_Wanted]:
+        """Return what of a query is known, what is worth most first; the order is that in which scores are added."""
+        found = []
+        for term, weight in query.items():
+            number = self._numbers.get(term)
+            if number is not None and weight > 0 and self._frequency[number]:
+                found.append(_Wanted(number, weight * self._rarity(number)))
+        return sorted(found, key=lambda term: (-term.worth, term.number))
+
+    def _rarity(self, number: int | None) -> float:
+        having = 0 if number is None else int(self._frequency[number])
+        return float(np.log1p((self._live - having + 0.5) / (having + 0.5)))
+
+    def _number(self, term: str) -> int:
+        number = self._numbers.get(term)
+        if number is None:
+            number = self._numbers[term] = len(self._words)
+            self._words.append(term)
+            self._unused += 1
+            if number == len(self._frequency):
+                self._frequency = _grown(self._frequency, number + 1, 0)
+        return number
+
+    def _numbers_of(self, node: int) -> Whole | None:
+        home = int(self._home[node]) if 0 <= node < len(self._home) else _NOWHERE
+        if home == _NOWHERE:
+            return None
+        return self._fresh[node][0] if home == _FRESH else self._segments[home].terms_of(int(self._row[node]))
+
+    def _reach(self, node: int) -> None:
+        if node >= len(self._home):
+            self._home = _grown(self._home, node + 1, _NOWHERE)
+            self._row = _grown(self._row, node + 1, 0)
+            self._length = _grown(self._length, node + 1, 0)
+
+    def _settle(self) -> None:
+        """Make a segment of the fresh memories, and join the smallest ones that are of like size."""
+        self._freeze()
+        joined: list[int] = []
+        size = 0
+        for serial, segment in sorted(self._segments.items(), key=lambda item: len(item[1])):
+            if joined and len(segment) >= 2 * size:
+                break
+            joined.append(serial)
+            size += len(segment)
+        if len(joined) > 1:
+            self._replace(joined)
+
+    def _freeze(self) -> None:
+        if self._fresh:
+            self._keep(Segment.of(self._fresh))
+            self._fresh, self._fresh_postings, self._fresh_size = {}, {}, 0
+
+    def _replace(self, serials: Sequence[int]) -> None:
+        """Put one segment in the place of some, without what is dead."""
+        parts = [self._living(serial) for serial in serials]
+        for serial in serials:
+            del self._segments[serial], self._dead[serial]
+        if parts:
+            whole = reduce(Segment.joined, parts)
+            if len(whole.members):
+                self._keep(whole)
+
+    def _living(self, serial: int) -> Segment:
+        segment = self._segments[serial]
+        return segment.only(lambda nodes: self._home[nodes] == serial) if self._dead[serial] else segment
+
+    def _keep(self, segment: Segment) -> None:
+        self._serial += 1
+        self._segments[self._serial] = segment
+        self._dead[self._serial] = 0
+        self._home[segment.members] = self._serial
+        self._row[segment.members] = np.arange(len(segment.members), dtype=np.int32)
+
+    def _forget_words(self) -> None:
+        """Give back the words that no living memory has."""
+        self._freeze()
+        self._replace(list(self._segments))
+        used = self._frequency[: len(self._words)] > 0
+        numbers = (np.cumsum(used) - 1).astype(np.int32)
+        self._words = [self._words[number] for number in np.flatnonzero(used).tolist()]
+        self._numbers = {word: number for number, word in enumerate(self._words)}
+        self._frequency = _grown(self._frequency[: len(used)][used], 1024, 0)
+        self._segments = {serial: segment.renumbered(numbers) for serial, segment in self._segments.items()}
+        self._unused = 0
+
+
+def _best(nodes: Nodes, scores: Scores, limit: int) -> Matches:
+    """Return those with the highest scores above 0, equal ones newest first; *nodes* are in rising order."""
+    found = np.flatnonzero(scores)
+    if len(found) > limit:
+        least = np.partition(scores, len(scores) - limit)[len(scores) - limit]
+        above, equal = np.flatnonzero(scores > least), np.flatnonzero(scores == least)
+        found = np.concatenate([above, equal[len(above) - limit :]])
+    nodes, scores = nodes[found], scores[found]
+    order = np.lexsort((-nodes, -scores))
+    return Matches(nodes[order].astype(np.int64), scores[order])
+
+
+def _survivors(sums: Scores, limit: int, rest: float) -> Nodes | None:
+    """Return the nodes that can be among the best when *rest* is the most that can come, None where any can."""
+    leading = sums[_leading(sums, limit)]
+    if len(leading) < limit:
+        return None
+    least = float(np.partition(leading, len(leading) - limit)[len(leading) - limit])
+    rest += _MARGIN * least
+    return np.flatnonzero(sums >= least - rest) if rest < least else None
+
+
+def _leading(sums: Scores, limit: int) -> Nodes:
+    """Return a superset, in rising order, of the *limit* nodes with the highest sums above 0."""
+    # So many strips have a maximum of this or more: the limit-th best cannot be below, and most nodes are.
+    tops = sums.reshape(_STRIPS, -1).max(axis=0)
+    least = np.partition(tops, len(tops) - limit)[len(tops) - limit] if limit <= len(tops) else np.float32(0)
+    return np.flatnonzero(sums >= least if least > 0 else sums > 0)
+
+
+def _fitted(mask: NDArray[np.bool_], length: int) -> NDArray[np.bool_]:
+    fitted = np.zeros(length, np.bool_)
+    fitted[: min(len(mask), length)] = mask[:length]
+    return fitted
+
+
+def _grown(array: NDArray[Any], least: int, filling: int) -> NDArray[Any]:
+    """Return a copy of *array* with room for *least* items, twice as long as it was, in whole `_STRIPS`."""
+    room = max(least, 2 * len(array))
+    grown = np.full(room + -room % _STRIPS, filling, array.dtype)
+    grown[: len(array)] = array
+    return grown

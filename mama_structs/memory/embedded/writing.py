@@ -1,0 +1,214 @@
+"""Writing memories and links: rows of the journal, and the views that follow."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from mama_structs.memory.codec import Entry, write_entry
+from mama_structs.memory.embedded.keys import Change, encode, numbered, vectors_to_bytes
+from mama_structs.memory.embedded.reading import JournalReader, Place, Touched
+from mama_structs.memory.embedded.views import Views
+from mama_structs.memory.model import Link, Memory
+from mama_structs.storage import Damaged, Rows
+
+
+class JournalWriter(JournalReader):
+    """
+    A `Writer` of the embedded engine, for one plan.
+
+    What it writes is seen in the views at once, and reaches the journal at `finish`.
+
+    Args:
+        rows: The journal, inside a write transaction.
+        views: What is derived from it.
+        place: Where the rows are.
+        change: The number of the last change.
+        touched: The nodes of recent changes.
+
+    """
+
+    def __init__(self, rows: Rows, views: Views, place: Place, change: int, touched: Touched) -> None:
+        super().__init__(rows, views, place, change, touched)
+        self._writable = rows
+        self._before = change
+        self._pending: dict[str, bytes | None] = {}
+        self._undo: list[Callable[[], object]] = []
+        self._own: int | None = None
+        self._changed: set[int] = set()
+        self._deleted: list[int] = []
+
+    def put(self, memory: Memory, *, vectors: NDArray[np.float32] | None = None, links: Sequence[Link] = ()) -> int:
+        """
+        Store a memory, or a new version of one.
+
+        Raises:
+            KeyError: A link ends at no memory.
+            ValueError: The memory is new and has no vectors, or a link begins elsewhere.
+
+        """
+        for link in links:
+            self._check_link(link, memory.id)
+        node = self.find(memory.id)
+        if node is None:
+            if vectors is None:
+                raise ValueError("a new memory needs vectors")
+            node = self._put_new(memory, vectors, links)
+        else:
+            self._put_again(node, memory, vectors, links)
+        return node
+
+    def put_link(self, link: Link) -> None:
+        """
+        Store a link, replacing the one of that id.
+
+        Raises:
+            KeyError: One of its ends does not exist.
+
+        """
+        self._check_link(link, link.from_id)
+        source = self._node(link.from_id)
+        self._put_again(source, self._entries([source])[0].memory, None, [link])
+
+    def delete(self, memory_id: str) -> int:
+        """
+        Delete a memory and all its links, and return how many links that were.
+
+        Raises:
+            KeyError: There is no such memory.
+
+        """
+        node = self._node(memory_id)
+        (entry,) = self._entries([node])
+        incoming = [link for link in self.read_links(node, "in") if link.from_id != memory_id]
+        self._drop_links(incoming)
+        vectors = self.vectors(node)
+        targets = [self._node(link.to_id) for link in entry.links]
+        number = self._views.catalogue.number_of(node)
+        self._views.remove(node)
+        self._undo.append(lambda: self._bring_back(node, number, entry, vectors))
+        self._pending[numbered(self._place.memories, number)] = None
+        self._pending[numbered(self._place.vectors, number)] = None
+        change = self._change_of_plan()
+        self._changed.discard(number)
+        self._deleted.append(number)
+        self._touched.note(change, [node, *targets])
+        return len(entry.links) + len(incoming)
+
+    def delete_links(self, link_ids: Collection[str]) -> int:
+        """Delete links, and return how many of them there were."""
+        found = [link for link in map(self.find_link, dict.fromkeys(link_ids)) if link is not None]
+        self._drop_links(found)
+        return len(found)
+
+    def finish(self) -> int:
+        """Write the rows, and return the number of the last change."""
+        if self._own is not None:
+            change = Change(salt=secrets.token_hex(8), changed=sorted(self._changed), deleted=self._deleted)
+            self._pending[numbered(self._place.changes, self._own)] = encode(change)
+        for key, value in self._pending.items():
+            if value is None:
+                self._writable.delete(key)
+            else:
+                self._writable.put(key, value)
+        return self._change
+
+    def undo(self) -> None:
+        """Take back in the views what this plan did."""
+        for step in reversed(self._undo):
+            step()
+        self._undo.clear()
+        self._touched.forget(self._before)
+
+    def _put_new(self, memory: Memory, vectors: NDArray[np.float32], links: Sequence[Link]) -> int:
+        number = self._next_change()
+        entry = Entry(memory, tuple(links), number)
+        self._pending[numbered(self._place.memories, number)] = write_entry(entry)
+        self._pending[numbered(self._place.vectors, number)] = vectors_to_bytes(vectors)
+        node = self._views.add(number, entry, vectors)
+        self._undo.append(lambda: self._views.remove(node))
+        ends = self._views.link(node, links)
+        self._touched.note(number, [node, *ends])
+        return node
+
+    def _put_again(self, node: int, memory: Memory, vectors: NDArray[np.float32] | None, links: Sequence[Link]) -> None:
+        (before,) = self._entries([node])
+        replaced = {link.id for link in links}
+        kept = tuple(link for link in before.links if link.id not in replaced)
+        after = Entry(memory, (*kept, *links), self._change_of_plan())
+        self._rewrite(node, before, after, vectors)
+
+    def _rewrite(self, node: int, before: Entry, after: Entry, vectors: NDArray[np.float32] | None) -> None:
+        number = self._views.catalogue.number_of(node)
+        self._pending[numbered(self._place.memories, number)] = write_entry(after)
+        old_vectors = None
+        if vectors is not None:
+            old_vectors = self.vectors(node)
+            self._pending[numbered(self._place.vectors, number)] = vectors_to_bytes(vectors)
+        self._changed.add(number)
+        ends = self._move(node, before, after, vectors)
+        self._undo.append(lambda: self._move(node, after, before, old_vectors))
+        self._touched.note(after.version, [node, *ends])
+
+    def _move(self, node: int, before: Entry, after: Entry, vectors: NDArray[np.float32] | None) -> list[int]:
+        """Take the views from one version of a memory to another, and return the nodes whose links changed."""
+        if before.memory != after.memory or vectors is not None:
+            self._views.change(node, after, vectors)
+        else:
+            self._views.catalogue.change(
+                node, version=after.version, topic=after.memory.topic, mentions=after.memory.mentions
+            )
+        gone = [link for link in before.links if link not in after.links]
+        new = [link for link in after.links if link not in before.links]
+        self._views.unlink(gone)
+        ends = self._views.link(node, new)
+        lost = [self.find(link.to_id) for link in gone]
+        return ends + [end for end in lost if end is not None]
+
+    def _drop_links(self, links: Sequence[Link]) -> None:
+        by_source: dict[str, set[str]] = {}
+        for link in links:
+            by_source.setdefault(link.from_id, set()).add(link.id)
+        for memory_id, link_ids in by_source.items():
+            node = self._node(memory_id)
+            (before,) = self._entries([node])
+            kept = tuple(link for link in before.links if link.id not in link_ids)
+            self._rewrite(node, before, attrs.evolve(before, links=kept, version=self._change_of_plan()), None)
+
+    def _bring_back(self, node: int, number: int, entry: Entry, vectors: NDArray[np.float32]) -> None:
+        self._views.restore(node, number, entry, vectors)
+
+    def _next_change(self) -> int:
+        self._change += 1
+        return self._change
+
+    def _change_of_plan(self) -> int:
+        if self._own is None:
+            self._own = self._next_change()
+        return self._own
+
+    def _check_link(self, link: Link, source: str) -> None:
+        if link.from_id != source:
+            raise ValueError(f"the link {link.id} begins at another memory")
+        if link.to_id != source:
+            self._node(link.to_id)
+        else:
+            raise ValueError(f"the link {link.id} leads to the memory where it begins")
+
+    def _node(self, memory_id: str) -> int:
+        node = self.find(memory_id)
+        if node is None:
+            raise KeyError(memory_id)
+        return node
+
+    def _row(self, key: str) -> bytes | Damaged | None:
+        return self._pending[key] if key in self._pending else super()._row(key)
+
+    def _many(self, keys: Sequence[str]) -> dict[str, bytes | Damaged]:
+        stored: dict[str, Any] = super()._many([key for key in keys if key not in self._pending])
+        return stored | {key: value for key in keys if (value := self._pending.get(key)) is not None}

@@ -1,0 +1,102 @@
+"""Makes an embedder of any callable."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import attrs
+from numpy.typing import ArrayLike
+
+from mama_structs.callables import is_async_callable
+from mama_structs.errors import InvalidArgument
+from mama_structs.memory.embedding.calibrating import Calibrating
+from mama_structs.memory.embedding.limits import text, whole
+from mama_structs.memory.embedding.pieces import LEAST_TOKENS
+from mama_structs.memory.embedding.protocol import Calibration, Kind
+
+
+@attrs.define(kw_only=True)
+class CallableEmbedder(Calibrating):
+    """An embedder made of a callable; see `as_embedder`."""
+
+    function: Callable[..., Any] = attrs.field(repr=False)
+    name: str
+    dimensions: int
+    max_tokens: int = 256
+    batch_size: int = 64
+    fingerprint: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        if not callable(self.function):
+            raise InvalidArgument(f"fn must be callable, got a {type(self.function).__name__}")
+        text("name", self.name)
+        whole("dimensions", self.dimensions, 1)
+        whole("max_tokens", self.max_tokens, LEAST_TOKENS)
+        whole("batch_size", self.batch_size, 1)
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the callable is to be called in the event loop."""
+        return is_async_callable(self.function)
+
+    def embed(self, texts: Sequence[str], *, kind: Kind = "document") -> ArrayLike | Awaitable[ArrayLike]:
+        """Call the callable with a list of the texts, and with their kind if it takes that."""
+        keywords = {"kind": kind} if _takes_kind(self.function) else {}
+        given: ArrayLike | Awaitable[ArrayLike] = self.function(list(texts), **keywords)
+        return given
+
+
+def as_embedder(
+    fn: Callable[..., Any],
+    *,
+    name: str,
+    dimensions: int,
+    max_tokens: int = 256,
+    batch_size: int = 64,
+    calibration: Calibration | None = None,
+    fingerprint: str = "",
+) -> CallableEmbedder:
+    """
+    Make an embedder of a callable.
+
+    Args:
+        fn: Takes a list of texts and returns as many vectors: an array, lists of numbers, or something to await.
+            If it has a parameter *kind*, it is told ``"document"`` or ``"query"``.
+            What is not async runs in a thread of its own, one call at a time.
+        name: What it is called in messages and in the store.
+        dimensions: How many numbers a vector has.
+        max_tokens: How long a text may be, 8 or more; a longer one is embedded in pieces.
+        batch_size: How many texts one call gets at the most.
+        calibration: What its cosines mean; None: found out on built-in sentences before its first use.
+        fingerprint: A text to change whenever its vectors do; name and dimensions stand for it where it is empty.
+
+    Raises:
+        InvalidArgument: An argument breaks its rule.
+
+    """
+    return CallableEmbedder(
+        function=fn,
+        name=name,
+        dimensions=dimensions,
+        max_tokens=max_tokens,
+        batch_size=batch_size,
+        calibration=calibration,
+        fingerprint=fingerprint,
+    )
+
+
+def _takes_kind(function: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # built in, without a signature
+        return False
+    return any(
+        parameter.kind is parameter.VAR_KEYWORD or (parameter.name == "kind" and parameter.kind in _BY_NAME)
+        for parameter in parameters
+    )
+
+
+_BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -1,0 +1,196 @@
+"""Cuts texts that are too long for an embedder into pieces that are not."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from mama_structs.memory.embedding.limits import whole
+
+MAX_PIECES: Final = 64
+"""A text has so many pieces at the most; of a longer one every n-th piece is embedded."""
+
+LEAST_TOKENS: Final = 8
+"""The least limit that a text can be cut for: room for any character and one more."""
+
+_OVERLAP: Final = (
+    0.1  # Of a piece, repeated at the head of the next one: a thought on the border is whole in one of both.
+)
+_REACH: Final = 0.5  # A piece is cut in its last half, at the best border there.
+
+_LAST_OF_TWO_BYTES: Final = 0x7FF
+_LAST_OF_PLANE_0: Final = "\uffff"
+_LONG_WORD: Final = 8  # A run of letters beyond this is hardly a word: keys, hashes and paths have more tokens.
+
+# How good a border is.
+_WITHIN, _AT_WORD, _SENTENCE, _LINE, _PARAGRAPH = range(5)
+
+_SPACES: Final = np.array([9, 10, 11, 12, 13, 32, 0x85, 0xA0, 0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000])
+# Full stop, exclamation and question mark, semicolon, colon; Chinese and Japanese, Arabic and Indic ones, the ellipsis.
+_ENDS: Final = np.array([*b".!?;:", 0x3002, 0xFF01, 0xFF1F, 0x061F, 0x0964, 0x2026])
+# Closing quotes and brackets.
+_MARKS: Final = np.array([*b"\"')]}", 0xBB, 0x201D, 0x2019, 0x300D, 0x300F, 0xFF09])
+
+
+def clean(text: str) -> str:
+    """Return a text that UTF-8 can hold: halves of surrogate pairs become U+FFFD, whole pairs what they stand for."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+@attrs.frozen
+class Pieces:
+    """
+    A text in pieces.
+
+    Args:
+        spans: Where each begins and ends, in characters, in order.
+        omitted: How many pieces there would be beside these.
+
+    """
+
+    spans: tuple[tuple[int, int], ...]
+    omitted: int = 0
+
+
+def tokens(text: str) -> float:
+    """Return a conservative estimate of how many tokens a model sees in a text."""
+    return float(_weights(_points(text)).sum()) if text else 0.0
+
+
+def cut(text: str, max_tokens: int) -> Pieces:
+    """
+    Cut a text into pieces that a model can take.
+
+    A piece ends behind a paragraph, else a line, a sentence, a word, and else a character;
+    each begins a little before the end of the one before it.
+    Together they cover the text, unless there are more than `MAX_PIECES`: then they are spread evenly over it.
+
+    Args:
+        text: A text that `clean` gave.
+        max_tokens: What the estimate of each piece stays within.
+
+    Returns:
+        One piece, the whole text, where that is short enough.
+
+    Raises:
+        InvalidArgument: *max_tokens* is below `LEAST_TOKENS`.
+
+    """
+    whole("max_tokens", max_tokens, LEAST_TOKENS)
+    if len(text) * _most(text) <= max_tokens:
+        return Pieces(((0, len(text)),))
+    points = _points(text)
+    summed = np.concatenate(([0.0], np.cumsum(_weights(points))))
+    if summed[-1] <= max_tokens:
+        return Pieces(((0, len(text)),))
+    ranks = _borders(points)
+    spans: list[tuple[int, int]] = []
+    start = 0
+    while True:
+        # The sum's rounding must not let a piece pass: a thousandth of a token less.
+        furthest = int(np.searchsorted(summed, summed[start] + max_tokens - 1e-3, side="right")) - 1
+        if furthest >= len(text):
+            spans.append((start, len(text)))
+            break
+        end = _best(ranks, start + max(1, int((furthest - start) * _REACH)), furthest)
+        spans.append((start, end))
+        start = _back(ranks, summed, start, end, max_tokens * _OVERLAP)
+    if len(spans) <= MAX_PIECES:
+        return Pieces(tuple(spans))
+    chosen = np.linspace(0, len(spans) - 1, MAX_PIECES).round().astype(int)
+    return Pieces(tuple(spans[i] for i in chosen), len(spans) - MAX_PIECES)
+
+
+def _most(text: str) -> float:
+    """Return what one of the characters counts for at the most: enough to see that a text is short."""
+    if text.isascii():
+        return 1.0
+    return 1.5 if max(text) <= _LAST_OF_PLANE_0 else 4.0
+
+
+def _points(text: str) -> NDArray[np.uint32]:
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+
+
+def _weights(points: NDArray[np.uint32]) -> NDArray[np.float64]:
+    """
+    Return the tokens that each character counts for.
+
+    The vocabularies of models differ; a text in English comes to some 1.4 times the tokens that they really see,
+    and no character counts for less than a quarter of what the worst of them make of it.
+    """
+    weights = np.full(len(points), 1.5)  # Hangul, Han, Kana: three bytes of UTF-8
+    weights[points <= _LAST_OF_TWO_BYTES] = 1.0
+    weights[points > ord(_LAST_OF_PLANE_0)] = 4.0
+    lower = points | (ord("a") ^ ord("A"))
+    letter = (lower >= ord("a")) & (lower <= ord("z"))
+    digit = (points >= ord("0")) & (points <= ord("9"))
+    space = np.isin(points, _SPACES)
+    weights[digit] = 0.5
+    weights[letter] = 0.25
+    weights[space] = 0.25
+    first = letter.copy()
+    first[1:] &= ~letter[:-1]
+    weights[first] = 0.75
+    # How many letters stand before each one in its run: its place, less that of the last which is no letter.
+    place = np.arange(len(points))
+    before = np.maximum.accumulate(np.where(letter, -1, place))
+    weights[letter & (place - before > _LONG_WORD)] = 0.5
+    return weights
+
+
+def _borders(points: NDArray[np.uint32]) -> NDArray[np.int8]:
+    """Return how good it is to cut before each character, and at the end."""
+    n = len(points)
+    space = np.isin(points, _SPACES)
+    line = points == ord("\n")
+    ranks = np.full(n + 1, _WITHIN, dtype=np.int8)
+    ranks[0] = ranks[n] = _PARAGRAPH
+    inside = ranks[1:n]
+    # What stands before the cut; the spaces go with the piece before it.
+    behind, here = space[:-1], space[1:]
+    cut_here = behind & ~here
+    inside[cut_here] = _AT_WORD
+    # The last character before each that is no space, and whether lines end between them.
+    place = np.arange(n)
+    solid = np.maximum.accumulate(np.where(space, -1, place))[:-1]
+    lines = np.concatenate(([0], np.cumsum(line)))
+    ended = np.zeros(n - 1, dtype=np.int64)
+    known = solid >= 0
+    ended[known] = lines[1:n][known] - lines[solid[known] + 1]
+    end_mark = np.isin(points, _ENDS)
+    # A closing quote or bracket belongs to the sentence that it closes.
+    closing = np.isin(points, _MARKS)
+    ends = end_mark.copy()
+    ends[1:] |= closing[1:] & end_mark[:-1]
+    sentence = np.zeros(n - 1, dtype=bool)
+    sentence[known] = ends[solid[known]]
+    inside[cut_here & sentence] = _SENTENCE
+    # Chinese and Japanese put no space there.
+    inside[~here & (points[:-1] > _LAST_OF_TWO_BYTES) & end_mark[:-1]] = _SENTENCE
+    inside[cut_here & (ended > 0)] = _LINE
+    inside[cut_here & (ended > 1)] = _PARAGRAPH
+    return ranks
+
+
+def _best(ranks: NDArray[np.int8], low: int, high: int) -> int:
+    """Return the last of the best borders from *low* to *high*."""
+    window = ranks[low : high + 1]
+    best = int(window.max())
+    return low + int(np.flatnonzero(window == best)[-1])
+
+
+def _back(ranks: NDArray[np.int8], summed: NDArray[np.float64], start: int, end: int, overlap: float) -> int:
+    """Return where the piece behind *end* begins: at the first word that the overlap has room for."""
+    low = int(np.searchsorted(summed, summed[end] - overlap, side="left"))
+    # Always ahead of the last piece's middle, so that every step goes on by half a piece or so.
+    low = max(low, (start + end + 1) // 2)
+    words = np.flatnonzero(ranks[low:end])
+    return low + int(words[0]) if len(words) else end

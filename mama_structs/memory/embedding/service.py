@@ -1,0 +1,405 @@
+"""Embeds for many callers at once: in batches, off the event loop, each text once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from mama_structs.errors import EmbeddingFailed, InvalidArgument, SessionClosed
+from mama_structs.loops import LoopBound, in_own_thread, to_its_end
+from mama_structs.memory.embedding.calibrating import calibrated
+from mama_structs.memory.embedding.calling import embedded
+from mama_structs.memory.embedding.limits import whole
+from mama_structs.memory.embedding.pieces import LEAST_TOKENS, clean, cut
+from mama_structs.memory.embedding.protocol import Calibration, Embedder, Kind, Vectors
+
+T = TypeVar("T")
+
+_logger: Final = logging.getLogger("mama_structs")
+
+_BATCH: Final = 64  # Where the embedder does not say it itself.
+_GATHERING: Final = 3  # Turns of the loop in which others may join a batch before it goes.
+_TRIES: Final = (
+    3  # Callers of a failed batch that fail again by themselves, one after the other, before all are given up.
+)
+_OPPOSITE: Final = 1e-6  # The mean of pieces that point in opposite directions is no longer than this.
+_ASKED: Final = 256  # Pieces asked for before others have their turn in the loop.
+_LONG: Final = 20_000  # Characters that take so long to cut that it is done in a thread.
+_CLOSING: Final = 5.0  # Seconds for which closing waits for a thread that is at work.
+
+
+@attrs.define(eq=False)
+class _Text:
+    """A piece of text that waits for its vector."""
+
+    key: bytes
+    kind: Kind
+    text: str
+    caller: int
+    done: asyncio.Future[None]
+    waiting: int = 0
+    vector: NDArray[np.float32] | None = None
+    failure: EmbeddingFailed | None = None
+
+
+@attrs.frozen(kw_only=True)
+class EmbeddingStats:
+    """
+    What an `EmbeddingService` has done.
+
+    Args:
+        calls: How often the embedder was called.
+        texts: How many texts it embedded; each piece of a long one counts.
+        reused: How many came from the cache, or from another caller who asked for the same at the same time.
+        seconds: How long the embedder worked.
+
+    """
+
+    calls: int
+    texts: int
+    reused: int
+    seconds: float
+
+
+class EmbeddingService:
+    """
+    Embeds texts for any number of callers.
+
+    Callers at the same time share batches: 64 saves at once are one or two calls of the embedder.
+    A query goes before documents that wait.
+    Equal texts are embedded once, also by callers at the same time, and kept in a cache.
+    One call of the embedder runs at a time: in the loop if it is async, else in the service's own thread.
+    It belongs to one event loop.
+
+    Args:
+        embedder: Any `Embedder`; it is calibrated before its first use where it can be.
+        cache_entries: Pieces of text whose vectors are kept for reuse, the least recently used going first.
+        batch_size: Texts for one call of the embedder at the most; None: as many as it says that it takes well.
+
+    Raises:
+        InvalidArgument: An argument breaks its rule.
+
+    """
+
+    def __init__(self, embedder: Embedder, *, cache_entries: int = 2048, batch_size: int | None = None) -> None:
+        if not isinstance(embedder, Embedder):
+            message = (
+                f"embedder must have name, dimensions, max_tokens, calibration and embed(), got a {type(embedder)}"
+            )
+            raise InvalidArgument(message, hint="as_embedder(fn, name=..., dimensions=...) makes one of a function")
+        if batch_size is None:
+            batch_size = getattr(embedder, "batch_size", _BATCH)
+        whole("cache_entries", cache_entries, 0)
+        whole("batch_size", batch_size, 1)
+        whole("the embedder's dimensions", embedder.dimensions, 1)
+        whole("the embedder's max_tokens", embedder.max_tokens, LEAST_TOKENS)
+        self._embedder = embedder
+        self._cache_entries = cache_entries
+        self._batch_size = batch_size
+        self._bound = LoopBound("embedding service")
+        self._cache: OrderedDict[bytes, NDArray[np.float32]] = OrderedDict()
+        self._texts: dict[bytes, _Text] = {}
+        self._queues: dict[Kind, deque[_Text]] = {"query": deque(), "document": deque()}
+        self._task: asyncio.Task[None] | None = None
+        self._executor: ThreadPoolExecutor | None = None
+        self._running: asyncio.Future[Any] | None = None
+        self._callers = 0
+        self._calls = self._embedded = self._reused = 0
+        self._seconds = 0.0
+        self._calibrating = asyncio.Lock()
+        self._is_closed = False
+
+    @property
+    def embedder(self) -> Embedder:
+        """The embedder that it calls."""
+        return self._embedder
+
+    @property
+    def stats(self) -> EmbeddingStats:
+        """What it has done so far."""
+        return EmbeddingStats(calls=self._calls, texts=self._embedded, reused=self._reused, seconds=self._seconds)
+
+    async def calibration(self) -> Calibration:
+        """
+        Return what the embedder's cosines mean, finding it out where that is not known.
+
+        Raises:
+            EmbeddingFailed: The embedder failed at the built-in sentences.
+            SessionClosed: The service was closed.
+            WrongLoop: This is another event loop than that of the first call.
+
+        """
+        self._check()
+        async with self._calibrating:
+            self._check()
+            return await calibrated(self._embedder, in_thread=self._in_thread)
+
+    async def documents(self, texts: Sequence[str]) -> list[Vectors]:
+        """
+        Return the vectors of texts that are to be found.
+
+        Args:
+            texts: Any texts; a long one is cut into pieces, at most `pieces.MAX_PIECES`, which are spread over it.
+
+        Returns:
+            For each text float32 of shape (pieces, dimensions), normalised.
+
+        Raises:
+            EmbeddingFailed: The embedder raised, or what it gave are no vectors.
+            SessionClosed: The service was closed.
+            WrongLoop: This is another event loop than that of the first call.
+
+        """
+        return await self._vectors(texts, "document")
+
+    async def query(self, text: str) -> NDArray[np.float32]:
+        """
+        Return the vector of a text to find others by.
+
+        Args:
+            text: Any text; of a long one it is the mean of its pieces.
+
+        Returns:
+            Float32 of shape (dimensions,), normalised.
+
+        Raises:
+            EmbeddingFailed: The embedder raised, or what it gave are no vectors.
+            SessionClosed: The service was closed.
+            WrongLoop: This is another event loop than that of the first call.
+
+        """
+        (pieces,) = await self._vectors([text], "query")
+        if len(pieces) == 1:
+            first: NDArray[np.float32] = pieces[0]
+            return first
+        mean = pieces.mean(axis=0, dtype=np.float64)
+        length = float(np.linalg.norm(mean))
+        # Pieces that point in opposite directions have no middle.
+        middle: NDArray[np.float32] = (mean / length if length > _OPPOSITE else pieces[0]).astype(np.float32)
+        return middle
+
+    async def close(self) -> None:
+        """
+        Give up what is under way, and end the thread; closing again does nothing.
+
+        Callers that wait get `SessionClosed`.
+        A synchronous embedder at work cannot be stopped: it is waited for, some seconds at the most.
+        """
+        if self._is_closed:
+            return
+        if not self._bound.is_over:
+            self._bound.check()
+        self._is_closed = True
+        if not self._bound.is_over:
+            await to_its_end(self._close())
+        elif self._executor is not None and not self._bound.is_elsewhere:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _close(self) -> None:
+        task, running, executor = self._task, self._running, self._executor
+        if task is not None and not task.done():
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await asyncio.wait([task])
+        self._give_up()
+        if executor is not None:
+            executor.shutdown(wait=False, cancel_futures=True)
+            if running is not None and not running.done():
+                await asyncio.wait([running], timeout=_CLOSING)
+
+    async def _vectors(self, texts: Sequence[str], kind: Kind) -> list[Vectors]:
+        self._check()
+        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+            raise InvalidArgument("texts must be a sequence of str")
+        if not getattr(self._embedder, "is_calibrated", True):
+            await self.calibration()
+        if sum(map(len, texts)) > _LONG:
+            pieces, counts = await in_own_thread(lambda: self._pieces(texts))
+            self._check()
+        else:
+            pieces, counts = self._pieces(texts)
+        self._callers += 1
+        asked: list[_Text | NDArray[np.float32]] = []
+        try:
+            for start in range(0, len(pieces), _ASKED):
+                if start:
+                    await asyncio.sleep(0)
+                asked.extend(self._ask(piece, kind, self._callers) for piece in pieces[start : start + _ASKED])
+                self._start()
+            while pending := {one.done for one in asked if isinstance(one, _Text) and not one.done.done()}:
+                # It leaves the futures alone when this caller is cancelled: they belong to others, too.
+                await asyncio.wait(pending)
+        finally:
+            for one in asked:
+                if isinstance(one, _Text):
+                    one.waiting -= 1
+        vectors = np.stack([self._taken(one) for one in asked]) if asked else np.empty((0, self._embedder.dimensions))
+        return np.split(vectors, np.cumsum(counts)[:-1]) if counts else []
+
+    def _pieces(self, texts: Sequence[str]) -> tuple[list[str], list[int]]:
+        pieces: list[str] = []
+        counts: list[int] = []
+        for given in texts:
+            text = clean(given)
+            found = cut(text, self._embedder.max_tokens)
+            if found.omitted:
+                _logger.warning(
+                    "a text of %d characters is embedded in %d pieces spread over it, and %d are left out",
+                    len(text),
+                    len(found.spans),
+                    found.omitted,
+                )
+            pieces.extend(text[start:end] for start, end in found.spans)
+            counts.append(len(found.spans))
+        return pieces, counts
+
+    def _ask(self, text: str, kind: Kind, caller: int) -> _Text | NDArray[np.float32]:
+        """Return the vector of a piece, or its place among those that wait."""
+        key = hashlib.blake2b(text.encode("utf-8"), digest_size=16, person=kind.encode()).digest()
+        known = self._cache.get(key)
+        if known is not None:
+            self._cache.move_to_end(key)
+            self._reused += 1
+            return known
+        one = self._texts.get(key)
+        if one is None:
+            one = self._texts[key] = _Text(key, kind, text, caller, asyncio.get_running_loop().create_future())
+            self._queues[kind].append(one)
+        else:
+            self._reused += 1
+        one.waiting += 1
+        return one
+
+    def _taken(self, one: _Text | NDArray[np.float32]) -> NDArray[np.float32]:
+        if not isinstance(one, _Text):
+            return one
+        if one.vector is not None:
+            return one.vector
+        if one.failure is None:
+            raise SessionClosed("the embedding service was closed")
+        # Each caller gets an error of its own: a shared one would collect the tracebacks of all.
+        raise EmbeddingFailed(*one.failure.args, hint=one.failure.hint) from one.failure.__cause__
+
+    def _start(self) -> None:
+        if self._texts and (self._task is None or self._task.done()):
+            self._task = asyncio.get_running_loop().create_task(self._work(), name="mama-structs-embedding")
+            # What stopped it is told to those who wait; asyncio is not to complain that nobody asked the task.
+            self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    async def _work(self) -> None:
+        """Embed what waits, batch by batch, until nothing does."""
+        try:
+            for _ in range(_GATHERING):
+                await asyncio.sleep(0)
+            while batch := self._next():
+                await self._embed(batch)
+        finally:
+            # Also when Ctrl-C or the loop's end stopped it: nobody may wait for ever.
+            self._give_up()
+
+    def _next(self) -> list[_Text]:
+        """Return the next batch, queries first, without what nobody waits for any more."""
+        batch: list[_Text] = []
+        for queue in self._queues.values():
+            while queue and len(batch) < self._batch_size:
+                one = queue.popleft()
+                if one.waiting:
+                    batch.append(one)
+                else:
+                    self._end(one)
+            if batch:
+                break
+        return batch
+
+    async def _embed(self, batch: list[_Text]) -> None:
+        try:
+            await self._call(batch)
+        except EmbeddingFailed as error:
+            groups: dict[int, list[_Text]] = {}
+            for one in batch:
+                groups.setdefault(one.caller, []).append(one)
+            if len(groups) == 1:
+                self._fail(batch, error)
+                return
+            await self._embed_apart(list(groups.values()))
+
+    async def _embed_apart(self, groups: list[list[_Text]]) -> None:
+        """Embed for each caller by itself, so that nobody fails for another's text, until it is clear that all do."""
+        failed = 0
+        for group in groups:
+            if failed < _TRIES:
+                try:
+                    await self._call(group)
+                except EmbeddingFailed as error:
+                    last = error
+                    failed += 1
+                else:
+                    failed = 0
+                    continue
+            self._fail(group, last)
+
+    async def _call(self, batch: list[_Text]) -> None:
+        started = time.perf_counter()
+        self._calls += 1
+        try:
+            done = await embedded(self._embedder, [one.text for one in batch], batch[0].kind, in_thread=self._in_thread)
+        finally:
+            self._seconds += time.perf_counter() - started
+        self._embedded += len(batch)
+        done.vectors.setflags(write=False)
+        for row, one in enumerate(batch):
+            if row in done.faults:
+                self._fail([one], EmbeddingFailed(f"the embedder's vector of a text {done.faults[row]}"))
+                continue
+            one.vector = done.vectors[row]
+            self._keep(one)
+            self._end(one)
+
+    def _keep(self, one: _Text) -> None:
+        if self._cache_entries and one.vector is not None:
+            # A copy: a row would keep all of its batch in memory.
+            self._cache[one.key] = one.vector.copy()
+            while len(self._cache) > self._cache_entries:
+                self._cache.popitem(last=False)
+
+    def _fail(self, batch: Sequence[_Text], error: EmbeddingFailed) -> None:
+        for one in batch:
+            one.failure = error
+            self._end(one)
+
+    def _end(self, one: _Text) -> None:
+        self._texts.pop(one.key, None)
+        if not one.done.done():
+            one.done.set_result(None)
+
+    def _give_up(self) -> None:
+        for queue in self._queues.values():
+            queue.clear()
+        for one in list(self._texts.values()):
+            if not self._is_closed:
+                one.failure = EmbeddingFailed("embedding was interrupted", hint="try again")
+            self._end(one)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="mama-structs-embedding")
+        self._running = asyncio.get_running_loop().run_in_executor(self._executor, work)
+        # A thread cannot be stopped: its end is waited for at closing.
+        result: T = await asyncio.shield(self._running)
+        return result
+
+    def _check(self) -> None:
+        self._bound.check()
+        if self._is_closed:
+            raise SessionClosed("the embedding service was closed")

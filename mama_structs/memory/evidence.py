@@ -1,0 +1,313 @@
+"""
+What speaks for two memories being of one matter: found over a `Reader` for a new memory and its candidates.
+
+Candidates are what is near in meaning, in words, in time, by topic, by mention and along explicit links.
+`linking` makes probabilities, and then links, of it (DESIGN section 6, "Automatic links on save").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from mama_structs.memory.backend import Filter, Nodes, Reader
+from mama_structs.memory.ids import milliseconds
+from mama_structs.memory.model import CREATORS, LinkType, Memory
+from mama_structs.memory.texts import indexed_text
+
+Values = NDArray[np.float64]
+Calibrate = Callable[[NDArray[np.float32]], Any]
+"""Turns cosines into similarities from 0 to 1, an array into one of its shape."""
+
+SYSTEM: Final = CREATORS.index("system")
+
+# How many candidates each question may bring; all of them together are looked at closely.
+_NEAR: Final = 32
+_WORDS: Final = 24
+_RECENT: Final = 32
+_TOPIC: Final = 16
+_CHAIN: Final = 32
+_MENTIONS: Final = 8
+# Of a long memory its beginning decides.
+_PIECES: Final = 4
+_CHARACTERS: Final = 2_000
+_HOUR: Final = timedelta(hours=1)
+_QUARTER_MS: Final = 15 * 60_000
+# A similarity of 0 or 1 is rounding: no embedder is as sure as that.
+_SURE: Final = 8.0
+# Cosines that differ by less are equal: the order of a sum makes as much.
+_EQUAL: Final = 1e-6
+_EXPLICIT_TYPES: Final = (LinkType.EVOLUTION, LinkType.IMPLEMENTATION)
+
+
+@attrs.frozen(kw_only=True)
+class Evidence:
+    """
+    What is known of a new memory and each candidate, an item for each.
+
+    Args:
+        likeness: The logarithm of the odds of their calibrated similarity.
+        standing: How far they are each other's nearest: 0 where all others are nearer, more the fewer are.
+        words: The share of the new memory's words, by rarity, and mentions that the candidate has too, 0 to 1.
+        topic: 1 for one topic, else 0.
+        elsewhere: 1 where both have a topic, and not the same, else 0.
+        naming: The share of one's topic words, by rarity, that the other has too, 0 to 1.
+        nearness: 1 for what was saved last in the quarter of an hour before, falling to 0.
+        chain: 1 where explicit links lead from the new memory to the candidate by way of others, else 0.
+
+    """
+
+    likeness: Values
+    standing: Values
+    words: Values
+    topic: Values
+    elsewhere: Values
+    naming: Values
+    nearness: Values
+    chain: Values
+
+    def table(self) -> Values:
+        """Return an array of shape (candidates, features), in the order of `FEATURES`."""
+        return np.stack([getattr(self, name) for name in FEATURES], axis=1)
+
+
+FEATURES: Final = tuple(field.name for field in attrs.fields(Evidence))
+
+
+@attrs.frozen(kw_only=True)
+class Candidates:
+    """
+    Memories that a new one may belong to, with what is known of them.
+
+    Args:
+        nodes: Each once, in order of saving.
+        created: Milliseconds since 1970.
+        types: The position of the type in `MemoryType`'s order.
+        cosines: The best of any two pieces.
+        evidence: What speaks for one matter.
+
+    """
+
+    nodes: Nodes
+    created: NDArray[np.int64]
+    types: NDArray[np.int8]
+    cosines: NDArray[np.float32]
+    evidence: Evidence
+
+
+def gather(
+    reader: Reader,
+    memory: Memory,
+    vectors: NDArray[np.float32],
+    *,
+    calibration: Calibrate,
+    explicit: Collection[str] = (),
+    decisions_within: float = 0.0,
+) -> Candidates:
+    """
+    Return the older memories that a new one may belong to, and what speaks for each.
+
+    Args:
+        reader: The state before the memory is saved; where it is there already, it is passed over.
+        memory: The new memory.
+        vectors: Its vectors, of shape (pieces, dimensions), normalised.
+        calibration: What the embedder's cosines mean.
+        explicit: Ids of memories that are linked with it explicitly: no candidates, but they lead to some.
+        decisions_within: Seconds before it in which decisions of its topic are candidates in any case.
+
+    """
+    pieces = vectors[:_PIECES]
+    text = indexed_text(memory)[:_CHARACTERS]
+    created = milliseconds(memory.created_at)
+    until = moved(memory.created_at, timedelta(milliseconds=1))
+    direct = nodes_of(reader, explicit)
+    passed_over = np.union1d(direct, nodes_of(reader, [memory.id]))
+    chain = _chain(reader, direct)
+    # Most memories are saved as the newest, and an unfiltered question costs less.
+    where = Filter(until=until) if len(reader.window(Filter(since=until), limit=1)) else None
+
+    near = _joined(reader.nearest(piece, _NEAR, where).nodes for piece in pieces)
+    near = near[~np.isin(near, nodes_of(reader, [memory.id]))]
+    recent = reader.window(Filter(since=moved(memory.created_at, -_HOUR), until=until), limit=_RECENT)
+    recent = recent[~np.isin(recent, nodes_of(reader, [memory.id]))]
+    topic = _of_topic(reader, memory, until, decisions_within)
+    shared = _mentioned(reader, memory, until)
+    words = reader.words(text, _WORDS, where).nodes
+    nodes = _joined([near, words, recent, topic, chain, *(having for having, _ in shared)])
+    nodes = nodes[~np.isin(nodes, passed_over)]
+    facts = reader.facts(nodes)
+    past = facts.created <= created
+    nodes, times, types, topics = nodes[past], facts.created[past], facts.types[past], facts.topics[past]
+
+    own_topic = int(reader.facts(topic[:1]).topics[0]) if len(topic) else -1
+    cosines = best_cosines(reader, pieces, nodes)
+    return Candidates(
+        nodes=nodes,
+        created=times,
+        types=types,
+        cosines=cosines,
+        evidence=Evidence(
+            likeness=_odds(calibration, cosines),
+            standing=_standing(reader, pieces, near, nodes, cosines),
+            words=_shared_words(reader, text, nodes, shared),
+            topic=((topics == own_topic) & (topics >= 0)).astype(np.float64),
+            elsewhere=((topics != own_topic) & (topics >= 0) & (memory.topic is not None)).astype(np.float64),
+            naming=_naming(reader, memory, text, nodes, topics),
+            nearness=_nearness(times, reader.facts(recent).created, created),
+            chain=np.isin(nodes, chain).astype(np.float64),
+        ),
+    )
+
+
+def moved(at: datetime, by: timedelta) -> datetime:
+    """Return a time moved by a span, and unmoved where that would leave the calendar."""
+    try:
+        return at + by
+    except OverflowError:
+        return at
+
+
+def nodes_of(reader: Reader, ids: Collection[str]) -> Nodes:
+    """Return the nodes of those memories that exist, in order of saving."""
+    found = (reader.find(memory_id) for memory_id in set(ids))
+    return np.array(sorted(node for node in found if node is not None), np.int64)
+
+
+def best_cosines(reader: Reader, pieces: NDArray[np.float32], nodes: Nodes) -> NDArray[np.float32]:
+    """Return the cosine of the nearest two pieces, for each of *nodes*; 0 without pieces."""
+    best = np.zeros(len(nodes), np.float32)
+    for at, piece in enumerate(pieces):
+        scores = reader.similarities(piece, nodes)
+        best = np.maximum(best, scores) if at else scores
+    return best
+
+
+def _joined(parts: Any) -> Nodes:
+    """Return the nodes of several arrays, each once, in order of saving."""
+    return np.unique(np.concatenate([np.zeros(0, np.int64), *parts]))
+
+
+def _chain(reader: Reader, direct: Nodes) -> Nodes:
+    """Return what explicit links lead to from *direct*, these included, nearest first and not more than some."""
+    seen = front = direct
+    while len(front) and len(seen) < _CHAIN:
+        table = reader.links(front, "both", _EXPLICIT_TYPES)
+        kept = table.creators != SYSTEM
+        front = np.setdiff1d(_joined([table.sources[kept], table.targets[kept]]), seen)[: _CHAIN - len(seen)]
+        seen = np.concatenate([seen, front])
+    return seen
+
+
+def _of_topic(reader: Reader, memory: Memory, until: datetime, decisions_within: float) -> Nodes:
+    """Return the newest memories of the memory's topic, and its newest decisions where these are asked for."""
+    if memory.topic is None:
+        return np.zeros(0, np.int64)
+    newest = reader.window(Filter(topic=memory.topic, until=until), limit=_TOPIC)
+    if not decisions_within:
+        return newest
+    where = Filter(
+        topic=memory.topic,
+        types=frozenset({memory.type}),
+        since=moved(memory.created_at, -timedelta(seconds=decisions_within)),
+        until=until,
+    )
+    return _joined([newest, reader.window(where, limit=_TOPIC)])
+
+
+def _mentioned(reader: Reader, memory: Memory, until: datetime) -> list[tuple[Nodes, float]]:
+    """Return, for each id that the memory mentions, the newest memories that do too, and how rare that is."""
+    total = reader.count() if memory.mentions else 0
+    found = []
+    for mention in memory.mentions[:_MENTIONS]:
+        where = Filter(mentions=frozenset({mention}), until=until)
+        having = reader.count(where)
+        # As for words: the inverse document frequency of BM25 (Robertson and Zaragoza, 2009).
+        rarity = math.log(1 + (max(total - having, 0) + 0.5) / (having + 0.5))
+        found.append((reader.window(where, limit=_TOPIC), rarity))
+    return found
+
+
+def _odds(calibration: Calibrate, cosines: NDArray[np.float32]) -> Values:
+    least = 1 / (1 + math.exp(_SURE))
+    similarity = np.clip(np.asarray(calibration(cosines), np.float64), least, 1 - least)
+    return np.log(similarity / (1 - similarity))
+
+
+def _standing(
+    reader: Reader, pieces: NDArray[np.float32], near: Nodes, nodes: Nodes, cosines: NDArray[np.float32]
+) -> Values:
+    """
+    Return how far the two are each other's nearest, from the rank that each has among those near to the other.
+
+    What is near to the new memory stands for what is near to the candidate too, which spares a search for each.
+    Ranks mean the same whatever the cosines of an embedder look like, and little where there are few to be ranked.
+    """
+    if not len(near):
+        return np.zeros(len(nodes))
+    ranked = np.sort(best_cosines(reader, pieces, near))
+    before = len(near) - np.searchsorted(ranked, cosines + _EQUAL, side="right")
+    nearer = _first_pieces(reader, nodes, pieces) @ _first_pieces(reader, near, pieces).T > cosines[:, None] + _EQUAL
+    nearer &= nodes[:, None] != near[None, :]
+    ranks = np.log1p(before) + np.log1p(nearer.sum(axis=1))
+    return math.log1p(len(near)) - ranks / 2
+
+
+def _first_pieces(reader: Reader, nodes: Nodes, like: NDArray[np.float32]) -> NDArray[np.float32]:
+    table = np.zeros((len(nodes), like.shape[1]), np.float32)
+    for at, node in enumerate(nodes.tolist()):
+        own = reader.vectors(node)
+        if len(own):
+            table[at] = own[0]
+    return table
+
+
+def _shared_words(reader: Reader, text: str, nodes: Nodes, shared: Sequence[tuple[Nodes, float]]) -> Values:
+    whole = sum(reader.rarity(text).values()) + sum(rarity for _, rarity in shared)
+    if whole <= 0:
+        return np.zeros(len(nodes))
+    scores = reader.word_scores(text, nodes).astype(np.float64)
+    for having, rarity in shared:
+        scores += rarity * np.isin(nodes, having)
+    return np.minimum(scores / whole, 1.0)
+
+
+def _naming(reader: Reader, memory: Memory, text: str, nodes: Nodes, topics: NDArray[np.int32]) -> Values:
+    """Return how much of the one's topic the other's text says, the greater of both ways."""
+    said = np.zeros(len(nodes))
+    if memory.topic is not None:
+        rarity = sum(reader.rarity(_words_of(memory.topic)).values())
+        if rarity > 0:
+            said = np.minimum(reader.word_scores(_words_of(memory.topic), nodes) / rarity, 1.0)
+    own = reader.rarity(text).keys()
+    numbers, first = np.unique(topics, return_index=True)
+    named = numbers >= 0
+    for number, other in zip(numbers[named], reader.get(nodes[first[named]]), strict=True):
+        terms = reader.rarity(_words_of(other.topic or ""))
+        whole = sum(terms.values())
+        if whole > 0:
+            share = sum(rarity for term, rarity in terms.items() if term in own) / whole
+            said[topics == number] = np.maximum(said[topics == number], share)
+    return said
+
+
+def _words_of(topic: str) -> str:
+    return topic.replace("_", " ").replace("-", " ")
+
+
+def _nearness(times: NDArray[np.int64], recent: NDArray[np.int64], created: int) -> Values:
+    """
+    Return how near in time each candidate is, 0 to 1.
+
+    The first quarter of an hour counts in full, then it falls by e every quarter.
+    What was saved in between takes its part: among memories that are saved in bulk, to be near says nothing.
+    """
+    age = (created - times).astype(np.float64)
+    between = len(recent) - np.searchsorted(np.sort(recent), times, side="right")
+    near: Values = np.exp(-np.maximum(age / _QUARTER_MS - 1, 0)) / (1 + between)
+    return near

@@ -1,0 +1,245 @@
+"""What a memory and a link are."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final, Literal
+
+import attrs
+
+CreatedBy = Literal["user", "system", "llm"]
+"""Who made a memory or link: the host's user, this package, or a model."""
+
+CREATORS: Final[tuple[CreatedBy, ...]] = ("user", "system", "llm")
+
+
+class MemoryType(enum.StrEnum):
+    """The kinds of memories."""
+
+    DECISION = "decision"
+    CHECKPOINT = "checkpoint"
+    INSIGHT = "insight"
+    CONTEXT = "context"
+
+
+class LinkType(enum.StrEnum):
+    """The kinds of links; the word that was used for one is kept in its metadata."""
+
+    EVOLUTION = "evolution"
+    IMPLEMENTATION = "implementation"
+    ASSOCIATION = "association"
+    TEMPORAL = "temporal"
+
+
+class Outcome(enum.StrEnum):
+    """What became of a decision."""
+
+    SUCCESS = "SUCCESS"
+    FAILED = "FAILED"
+    PARTIAL = "PARTIAL"
+
+
+@attrs.frozen(kw_only=True)
+class OutcomeChange:
+    """
+    One outcome that a decision was given.
+
+    Args:
+        outcome: What became of it.
+        reason: Why, None where nobody said.
+        at: When it was set (UTC).
+
+    """
+
+    outcome: Outcome
+    reason: str | None = None
+    at: datetime
+
+
+@attrs.frozen(kw_only=True)
+class DecisionMetadata:
+    """
+    What belongs to a decision beside its content.
+
+    Args:
+        reasoning: Why it was taken.
+        confidence: How sure its author was, 0 to 1.
+        outcome: What became of it, None while that is open.
+        outcome_reason: Why it came so.
+        outcome_at: When the outcome was set (UTC).
+        history: All outcomes that it was given, oldest first, the present one last.
+        created_by: Who saved it.
+        extra: What a later version or another program stored, kept as it is.
+        schema_version: The version of this form.
+
+    """
+
+    reasoning: str = ""
+    confidence: float = 0.7
+    outcome: Outcome | None = None
+    outcome_reason: str | None = None
+    outcome_at: datetime | None = None
+    history: tuple[OutcomeChange, ...] = ()
+    created_by: CreatedBy = "user"
+    extra: Mapping[str, Any] = attrs.field(factory=dict)
+    schema_version: int = 1
+
+
+@attrs.frozen(kw_only=True)
+class CheckpointMetadata:
+    """
+    What belongs to a checkpoint beside its summary.
+
+    Args:
+        open_files: Paths that were being worked on.
+        next_steps: What was to be done next.
+        created_by: Who saved it.
+        extra: What a later version or another program stored, kept as it is.
+        schema_version: The version of this form.
+
+    """
+
+    open_files: tuple[str, ...] = ()
+    next_steps: tuple[str, ...] = ()
+    created_by: CreatedBy = "user"
+    extra: Mapping[str, Any] = attrs.field(factory=dict)
+    schema_version: int = 1
+
+
+@attrs.frozen(kw_only=True)
+class InsightMetadata:
+    """
+    What belongs to an insight beside its content.
+
+    Args:
+        category: What kind of insight it is, in the host's words.
+        tags: Words to group insights by.
+        source: Where it came from.
+        created_by: Who saved it.
+        extra: What a later version or another program stored, kept as it is.
+        schema_version: The version of this form.
+
+    """
+
+    category: str | None = None
+    tags: tuple[str, ...] = ()
+    source: str | None = None
+    created_by: CreatedBy = "user"
+    extra: Mapping[str, Any] = attrs.field(factory=dict)
+    schema_version: int = 1
+
+
+@attrs.frozen(kw_only=True)
+class ContextMetadata:
+    """
+    What belongs to a context beside its content.
+
+    Args:
+        source: Where it came from.
+        created_by: Who saved it.
+        extra: What a later version or another program stored, kept as it is.
+        schema_version: The version of this form.
+
+    """
+
+    source: str | None = None
+    created_by: CreatedBy = "user"
+    extra: Mapping[str, Any] = attrs.field(factory=dict)
+    schema_version: int = 1
+
+
+Metadata = DecisionMetadata | CheckpointMetadata | InsightMetadata | ContextMetadata
+
+METADATA: Final[Mapping[MemoryType, type[Metadata]]] = {
+    MemoryType.DECISION: DecisionMetadata,
+    MemoryType.CHECKPOINT: CheckpointMetadata,
+    MemoryType.INSIGHT: InsightMetadata,
+    MemoryType.CONTEXT: ContextMetadata,
+}
+
+
+@attrs.frozen(kw_only=True)
+class Memory:
+    """
+    A decision, checkpoint, insight or context.
+
+    Args:
+        id: ``<type>_<slug>_<milliseconds>_<8 hexadecimal digits>``.
+        type: Its kind.
+        content: The decision, summary, insight or context itself.
+        topic: What it is about, in its author's word; None where that was not given.
+        metadata: What belongs to its kind.
+        mentions: Ids of entities that its text names.
+        evidence: What it rests on: handles, ids or addresses.
+        created_at: When it was made (UTC).
+        updated_at: When it was last changed (UTC).
+        namespace: Where it lives.
+
+    """
+
+    id: str
+    type: MemoryType
+    content: str
+    topic: str | None = None
+    metadata: Metadata
+    mentions: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
+    created_at: datetime
+    updated_at: datetime
+    namespace: str = "default"
+
+
+@attrs.frozen(kw_only=True)
+class LinkMetadata:
+    """
+    What is known of a link beside its ends, type and confidence.
+
+    Args:
+        original_relationship: The word that was used for it, as it was given.
+        similarity: The cosine of the two memories where it was made for their likeness.
+        reason: Why it was made.
+        tags: Words to group links by.
+        extra: What a later version or another program stored, kept as it is.
+
+    """
+
+    original_relationship: str
+    similarity: float | None = None
+    reason: str | None = None
+    tags: tuple[str, ...] = ()
+    extra: Mapping[str, Any] = attrs.field(factory=dict)
+
+
+@attrs.frozen(kw_only=True)
+class Link:
+    """
+    A link from the memory that acts to the one that it acts on, so normally from newer to older.
+
+    Args:
+        id: Its own id.
+        from_id: The memory that acts: the one that supersedes, implements or refers.
+        to_id: The memory acted on.
+        link_type: Its kind.
+        confidence: 0 to 1, as stored; see `strength`.
+        created_by: Who made it; ``"system"`` for automatic links.
+        metadata: The word used for it, and what else is known.
+        created_at: When it was made (UTC); it ages from then.
+
+    """
+
+    id: str
+    from_id: str
+    to_id: str
+    link_type: LinkType
+    confidence: float
+    created_by: CreatedBy
+    metadata: LinkMetadata
+    created_at: datetime
+
+    def strength(self, now: datetime) -> float:
+        """Return the confidence after decay, see `mama_structs.memory.decay`."""
+        from mama_structs.memory.decay import strength  # noqa: PLC0415 - decay knows links
+
+        return strength(self, now)

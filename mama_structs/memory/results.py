@@ -1,0 +1,204 @@
+"""What searches, traversals and chains give back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import attrs
+
+from mama_structs.memory.model import Link, Memory, Outcome
+
+_SHOWN = 60
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class Hit:
+    """
+    A memory that a search found.
+
+    Args:
+        memory: The memory; searched with ``as_of``, as it was then.
+        score: What orders this list; scores of two searches do not compare.
+        relevance: How well it answers, 0 to 1, absolutely; below some 0.3 nothing was found.
+        parts: What it owes its score to, by name: ``meaning``, ``words``, ``graph`` and so on.
+        path: Ids of the memories by which it was reached along links, the first one found by itself; else empty.
+        superseded_by: The id of the memory that stands in its place today, None where it still holds.
+
+    """
+
+    memory: Memory
+    score: float
+    relevance: float
+    parts: Mapping[str, float]
+    path: tuple[str, ...] = ()
+    superseded_by: str | None = None
+
+    def __repr__(self) -> str:
+        marks = "" if self.superseded_by is None else ", superseded"
+        return f"<Hit {self.memory.id} relevance {self.relevance:.2f}{marks}: {shortened(self.memory.content)!r}>"
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class Chain:
+    """
+    How a decision evolved.
+
+    Args:
+        memories: All of its versions, newest first.
+        links: The evolution links between them.
+        forks: Those of the memories that several supersede, or that supersede several.
+        around: For a topic: what is linked to the chain, nearest first.
+
+    """
+
+    memories: tuple[Memory, ...]
+    links: tuple[Link, ...] = ()
+    forks: tuple[Memory, ...] = ()
+    around: tuple[Reached, ...] = ()
+
+    @property
+    def newest(self) -> Memory | None:
+        """The newest memory, None for an empty chain."""
+        return self.memories[0] if self.memories else None
+
+    def __len__(self) -> int:
+        return len(self.memories)
+
+    def __iter__(self) -> Iterator[Memory]:
+        return iter(self.memories)
+
+    def __str__(self) -> str:
+        return "\n".join(_line(memory) for memory in self.memories) or "nothing"
+
+    def __repr__(self) -> str:
+        forks = f", {len(self.forks)} forks" if self.forks else ""
+        return f"<Chain of {len(self.memories)} memories, {len(self.links)} links{forks}>"
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class Reached:
+    """
+    A memory that a traversal reached.
+
+    Args:
+        memory: The memory.
+        depth: How many links away it is, 1 for direct neighbours.
+        path: Ids from the start to this memory, both included.
+        strength: The product of the strengths of the links on the path, after decay.
+
+    """
+
+    memory: Memory
+    depth: int
+    path: tuple[str, ...]
+    strength: float
+
+    def __repr__(self) -> str:
+        return f"<Reached {self.memory.id} depth {self.depth} strength {self.strength:.2f}>"
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class Similar:
+    """
+    A memory that is like another, or like a text.
+
+    Args:
+        memory: The memory.
+        similarity: 0 to 1: how probable it is that both are about one matter, by their meaning alone.
+
+    """
+
+    memory: Memory
+    similarity: float
+
+    def __repr__(self) -> str:
+        return f"<Similar {self.memory.id} {self.similarity:.2f}: {shortened(self.memory.content)!r}>"
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class Surroundings:
+    """
+    A memory with what is around it.
+
+    Args:
+        memory: The memory.
+        chain: How it evolved.
+        around: What is linked to it, at most two links away, nearest and strongest first.
+        links: The links that begin or end at it.
+
+    """
+
+    memory: Memory
+    chain: Chain
+    around: tuple[Reached, ...]
+    links: tuple[Link, ...]
+
+    def __repr__(self) -> str:
+        return f"<Surroundings of {self.memory.id}: {len(self.chain)} versions, {len(self.around)} around>"
+
+
+@attrs.frozen(kw_only=True)
+class RelationshipWord:
+    """
+    A word that links were given.
+
+    Args:
+        word: As it was given first.
+        count: How many links have it.
+        near_synonyms: Other words in use that mean nearly the same, with their similarity 0 to 1, nearest first.
+
+    """
+
+    word: str
+    count: int
+    near_synonyms: tuple[tuple[str, float], ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class Maintained:
+    """
+    What `MemoryStore.maintain` did.
+
+    Args:
+        pruned: Links that were pruned.
+        due: Whether enough time had passed since the last time.
+
+    """
+
+    pruned: int = 0
+    due: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Imported:
+    """
+    What `MemoryStore.import_jsonl` did.
+
+    Args:
+        added: Memories that were added.
+        known: Memories that were there already, the same.
+        embedded: How many of the added ones were embedded anew, since another embedder made their vectors.
+        dropped_links: Links that lead to a memory that is neither in the file nor in the store.
+
+    """
+
+    added: int = 0
+    known: int = 0
+    embedded: int = 0
+    dropped_links: int = 0
+
+
+OutcomeWord = Outcome | Literal["SUCCESS", "FAILED", "PARTIAL"]
+
+
+def shortened(text: str) -> str:
+    """Return the beginning of a text in one line."""
+    line = " ".join(text[: 4 * _SHOWN].split())
+    return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"
+
+
+def _line(memory: Memory) -> str:
+    outcome: Any = getattr(memory.metadata, "outcome", None)
+    mark = "" if outcome is None else f" [{outcome.value}]"
+    return f"{memory.created_at:%Y-%m-%d} {memory.id}{mark} {shortened(memory.content)}"

@@ -1,0 +1,1066 @@
+"""Memories for agents: saved, linked, found, and followed through time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import attrs
+import numpy as np
+
+from mama_structs.errors import InvalidArgument, LinkNotFound, SessionClosed
+from mama_structs.loops import LoopBound
+from mama_structs.memory import care, graph, saving, searching, transfer
+from mama_structs.memory.backend import Direction, Filter, LinkTable, Reader, Writer
+from mama_structs.memory.drafts import (
+    Door,
+    Draft,
+    check_choice,
+    check_confidence,
+    check_creator,
+    check_id,
+    check_limit,
+    check_share,
+    check_text,
+    check_texts,
+    check_time,
+    check_topic,
+    check_types,
+    link_draft,
+)
+from mama_structs.memory.embedded.engine import Engine
+from mama_structs.memory.embedding.protocol import Embedder
+from mama_structs.memory.embedding.service import EmbeddingService
+from mama_structs.memory.ids import from_milliseconds, milliseconds
+from mama_structs.memory.model import CreatedBy, Link, LinkType, Memory, MemoryType, Outcome, OutcomeChange
+from mama_structs.memory.relationships import EXAMPLES, link_type_of, near_synonyms
+from mama_structs.memory.results import (
+    Chain,
+    Hit,
+    Imported,
+    Maintained,
+    OutcomeWord,
+    Reached,
+    RelationshipWord,
+    Similar,
+    Surroundings,
+)
+from mama_structs.memory.saving import Linking, Prepared
+from mama_structs.memory.texts import embedded_text
+from mama_structs.memory.traversal_cache import TraversalCache
+from mama_structs.settings import MemorySettings
+from mama_structs.storage import Finding
+
+T = TypeVar("T")
+Progress = Callable[[int, int], object]
+"""Told how much of a long piece of work is done, and of how much."""
+
+_CHUNK: Final = 256
+_MAX_QUERY: Final = 10_000
+_NEAR_SYNONYM: Final = 0.75
+_DIRECTIONS: Final = ("out", "in", "both")
+
+
+class MemoryStore:
+    """
+    The memories of one namespace; a session's are `Session.memories`.
+
+    Saving returns when what was saved is on disk, and every process that has the directory open sees it from then on.
+    """
+
+    def __init__(
+        self,
+        backend: Engine,
+        embedding: EmbeddingService,
+        *,
+        settings: MemorySettings,
+        loop: LoopBound,
+        find_mentions: Callable[[str], Sequence[str]] = lambda _text: (),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._backend = backend
+        self._embedding = embedding
+        self._settings = settings
+        self._loop = loop
+        self._find_mentions = find_mentions
+        self._clock = clock
+        self._door = Door(namespace=backend.namespace, max_content=settings.max_content)
+        self._cache = self._new_cache()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<MemoryStore {self.namespace!r}, {self.embedder.name}{', closed' if self._closed else ''}>"
+
+    @property
+    def namespace(self) -> str:
+        """Where the memories live; those of other namespaces are never seen."""
+        return self._backend.namespace
+
+    @property
+    def embedder(self) -> Embedder:
+        """What turns texts into vectors."""
+        return self._embedding.embedder
+
+    # Saving
+
+    async def save_decision(
+        self,
+        topic: str,
+        decision: str,
+        reasoning: str,
+        *,
+        confidence: float = 0.7,
+        supersedes: str | None = None,
+        implements: Sequence[str] = (),
+        links: Sequence[Mapping[str, Any]] = (),
+        evidence: Sequence[str] = (),
+        created_at: datetime | None = None,
+        created_by: CreatedBy = "user",
+    ) -> Memory:
+        """
+        Save a decision.
+
+        Args:
+            topic: What it is about, in a word or two; decisions of one topic are found together.
+            decision: What was decided.
+            reasoning: Why.
+            confidence: How sure its author is, 0 to 1.
+            supersedes: The id of the decision whose place it takes.
+            implements: Ids of memories that it carries out.
+            links: Further links: mappings with ``to_id``, ``relationship`` (any word), and if wanted ``confidence``
+                (0.8), ``reason`` and ``tags``.
+            evidence: What it rests on: handles, ids or addresses.
+            created_at: When it was taken (with a time zone); None for now.
+            created_by: ``"user"``, ``"llm"`` or ``"system"``.
+
+        Raises:
+            InvalidArgument: An argument breaks its rule; nothing was saved.
+            MemoryNotFound: It links to a memory that does not exist; nothing was saved.
+            EmbeddingFailed: The embedder failed; nothing was saved.
+            StoreError: It cannot be written; nothing was saved.
+
+        """
+        return await self._save(
+            self._door.decision(
+                now=self._now(),
+                topic=topic,
+                decision=decision,
+                reasoning=reasoning,
+                confidence=confidence,
+                supersedes=supersedes,
+                implements=implements,
+                links=links,
+                evidence=evidence,
+                created_at=created_at,
+                created_by=created_by,
+            )
+        )
+
+    async def save_checkpoint(
+        self,
+        summary: str,
+        *,
+        open_files: Sequence[str] = (),
+        next_steps: Sequence[str] = (),
+        implements: Sequence[str] = (),
+        created_at: datetime | None = None,
+        created_by: CreatedBy = "user",
+    ) -> Memory:
+        """
+        Save where the work stands.
+
+        Args:
+            summary: What was done and what holds.
+            open_files: Paths that are being worked on.
+            next_steps: What is to be done next.
+            implements: Ids of the decisions that it carries out.
+            created_at: When that was (with a time zone); None for now.
+            created_by: ``"user"``, ``"llm"`` or ``"system"``.
+
+        Raises:
+            InvalidArgument, MemoryNotFound, EmbeddingFailed, StoreError: As for `save_decision`.
+
+        """
+        return await self._save(
+            self._door.checkpoint(
+                now=self._now(),
+                summary=summary,
+                open_files=open_files,
+                next_steps=next_steps,
+                implements=implements,
+                created_at=created_at,
+                created_by=created_by,
+            )
+        )
+
+    async def save_insight(
+        self,
+        content: str,
+        *,
+        category: str | None = None,
+        tags: Sequence[str] = (),
+        source: str | None = None,
+        links: Sequence[Mapping[str, Any]] = (),
+        created_at: datetime | None = None,
+        created_by: CreatedBy = "user",
+    ) -> Memory:
+        """
+        Save something learnt.
+
+        Args:
+            content: What was learnt.
+            category: What kind of insight it is, in the host's words.
+            tags: Words to group insights by.
+            source: Where it comes from.
+            links: As for `save_decision`.
+            created_at: When that was (with a time zone); None for now.
+            created_by: ``"user"``, ``"llm"`` or ``"system"``.
+
+        Raises:
+            InvalidArgument, MemoryNotFound, EmbeddingFailed, StoreError: As for `save_decision`.
+
+        """
+        return await self._save(
+            self._door.insight(
+                now=self._now(),
+                content=content,
+                category=category,
+                tags=tags,
+                source=source,
+                links=links,
+                created_at=created_at,
+                created_by=created_by,
+            )
+        )
+
+    async def save_context(
+        self,
+        content: str,
+        *,
+        topic: str | None = None,
+        source: str | None = None,
+        created_at: datetime | None = None,
+        created_by: CreatedBy = "user",
+    ) -> Memory:
+        """
+        Save something worth knowing that is neither decision nor insight.
+
+        Args:
+            content: What is worth knowing.
+            topic: What it is about.
+            source: Where it comes from.
+            created_at: When that was (with a time zone); None for now.
+            created_by: ``"user"``, ``"llm"`` or ``"system"``.
+
+        Raises:
+            InvalidArgument, EmbeddingFailed, StoreError: As for `save_decision`.
+
+        """
+        return await self._save(
+            self._door.context(
+                now=self._now(),
+                content=content,
+                topic=topic,
+                source=source,
+                created_at=created_at,
+                created_by=created_by,
+            )
+        )
+
+    async def save_many(
+        self, records: Iterable[Mapping[str, Any]], *, progress: Progress | None = None
+    ) -> list[Memory]:
+        """
+        Save several memories, in order, many in one transaction.
+
+        Args:
+            records: Mappings with ``type`` (``"decision"`` and so on) and the arguments of that type's method.
+            progress: Called with how many are saved, and of how many.
+
+        Returns:
+            The memories, in the order of the records.
+
+        Raises:
+            InvalidArgument: A record breaks a rule; nothing was saved.
+            MemoryNotFound: A record links to a memory that does not exist.
+                The transactions before that one are kept; a note says how many memories they saved.
+            EmbeddingFailed, StoreError: As for `save_decision`; likewise.
+
+        """
+        self._check()
+        drafts = []
+        for position, record in enumerate(records):
+            try:
+                drafts.append(self._door.record(record, now=self._now()))
+            except InvalidArgument as error:
+                raise InvalidArgument(f"records[{position}]: {error}") from error
+        saved: list[Memory] = []
+        try:
+            for start in range(0, len(drafts), _CHUNK):
+                prepared = await self._prepare(drafts[start : start + _CHUNK])
+                saved += await self._backend.write(
+                    lambda writer, some=prepared: [saving.save(writer, one, self._linking) for one in some]  # type: ignore[misc]  # bound
+                )
+                if progress is not None:
+                    progress(len(saved), len(drafts))
+        except BaseException as error:
+            error.add_note(f"{len(saved)} of {len(drafts)} memories were saved")
+            raise
+        return saved
+
+    # Reading
+
+    async def get(self, id: str) -> Memory:  # noqa: A002 - the word that everybody expects
+        """
+        Return a memory.
+
+        Raises:
+            MemoryNotFound: There is none with this id.
+            StoreDamaged: What is on disk is not what was saved.
+
+        """
+        memory_id = check_id("id", id)
+        return await self._read(lambda reader: reader.get([saving.found(reader, memory_id)])[0])
+
+    async def delete(self, id: str) -> int:  # noqa: A002 - as above
+        """
+        Delete a memory with all its links, and return how many links that were.
+
+        Raises:
+            MemoryNotFound: There is none with this id.
+
+        """
+        memory_id = check_id("id", id)
+
+        def plan(writer: Writer) -> int:
+            saving.found(writer, memory_id)
+            return writer.delete(memory_id)
+
+        return await self._write(plan)
+
+    async def count(self, *, types: Iterable[MemoryType | str] | str | None = None) -> int:
+        """
+        Return how many memories there are.
+
+        Args:
+            types: Only of these types.
+
+        """
+        where = Filter(types=check_types(types))
+        return await self._read(lambda reader: reader.count(where))
+
+    async def recent(
+        self,
+        *,
+        limit: int = 10,
+        types: Iterable[MemoryType | str] | str | None = None,
+        since: datetime | None = None,
+    ) -> list[Memory]:
+        """
+        Return the newest memories, newest first.
+
+        Args:
+            limit: Memories at the most.
+            types: Only of these types.
+            since: Only from this time on (with a time zone).
+
+        """
+        where = Filter(types=check_types(types), since=None if since is None else check_time("since", since))
+        most = check_limit(limit)
+        return await self._read(lambda reader: reader.get(reader.window(where, limit=most)))
+
+    async def latest_checkpoint(self) -> Memory | None:
+        """Return the newest checkpoint, None where there is none."""
+        found = await self.recent(limit=1, types=[MemoryType.CHECKPOINT])
+        return found[0] if found else None
+
+    async def similar(self, id_or_text: str, *, threshold: float | None = None, limit: int = 10) -> list[Similar]:
+        """
+        Return the memories that mean most nearly the same, nearest first.
+
+        Args:
+            id_or_text: A memory's id, or any text.
+            threshold: The least similarity, 0 to 1; None for what the embedder calls similar.
+            limit: Memories at the most.
+
+        """
+        self._check()
+        text = check_text("id_or_text", id_or_text, most=self._settings.max_content)
+        least = None if threshold is None else check_share("threshold", threshold)
+        most = check_limit(limit)
+        calibration = await self._embedding.calibration()
+        node = await self._backend.read(lambda reader: reader.find(text))
+        vector = None if node is not None else await self._embedding.query(text)
+
+        def plan(reader: Reader) -> list[Similar]:
+            own = None if vector is not None else saving.found(reader, text)
+            pieces = [vector] if vector is not None else list(reader.vectors(own or 0))
+            best: dict[int, float] = {}
+            for piece in pieces:
+                matches = reader.nearest(piece, most + 1)
+                for near, score in zip(matches.nodes.tolist(), matches.scores.tolist(), strict=True):
+                    best[near] = max(score, best.get(near, -1.0))
+            if own is not None:
+                best.pop(own, None)
+            ranked = sorted(best.items(), key=lambda one: (-one[1], -one[0]))
+            likely = [(near, float(calibration(score))) for near, score in ranked]
+            kept = [
+                (near, similarity)
+                for near, similarity in likely
+                if similarity >= (calibration.threshold if least is None else least)
+            ][:most]
+            memories = reader.get([near for near, _ in kept])
+            return [
+                Similar(memory=memory, similarity=similarity)
+                for memory, (_, similarity) in zip(memories, kept, strict=True)
+            ]
+
+        return await self._read(plan)
+
+    async def about(self, mention: str, *, limit: int = 10) -> list[Memory]:
+        """
+        Return the newest memories whose text names an id, newest first.
+
+        Args:
+            mention: The id of an entity, such as ``2-1``.
+            limit: Memories at the most.
+
+        """
+        where = Filter(mentions=frozenset({check_id("mention", mention)}))
+        most = check_limit(limit)
+        return await self._read(lambda reader: reader.get(reader.window(where, limit=most)))
+
+    async def search(
+        self,
+        query: str,
+        *,
+        types: Iterable[MemoryType | str] | str | None = None,
+        topic: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        mentions: Iterable[str] | None = None,
+        history: bool = False,
+        as_of: datetime | None = None,
+        limit: int = 10,
+    ) -> list[Hit]:
+        """
+        Find memories by meaning, words, links and time, best first.
+
+        Words of time in the question ("last week", "지난주") favour that time.
+        As many memories as *limit* come back if so many pass the filters; `Hit.relevance` says how well each answers.
+
+        Args:
+            query: The question, in any words.
+            types: Only of these types.
+            topic: Only of this topic.
+            since: Only from this time on (with a time zone).
+            until: Only before this time.
+            mentions: Only those that name all of these ids.
+            history: Whether superseded memories rank as others do; else they come behind what superseded them.
+            as_of: Search as if it were this time: later memories, outcomes and supersessions are not there.
+            limit: Hits at the most.
+
+        Raises:
+            InvalidArgument: An argument breaks its rule.
+            EmbeddingFailed: The embedder failed.
+
+        """
+        self._check()
+        text = check_text("query", query, most=_MAX_QUERY)
+        moment = None if as_of is None else check_time("as_of", as_of)
+        where = Filter(
+            types=check_types(types),
+            topic=None if topic is None else check_topic(topic),
+            since=None if since is None else check_time("since", since),
+            until=None if until is None else check_time("until", until),
+            mentions=None if mentions is None else frozenset(check_texts("mentions", mentions)),
+        )
+        request = searching.SearchRequest(
+            text=text,
+            vector=await self._embedding.query(text),
+            where=where,
+            history=bool(history),
+            as_of=moment,
+            now=self._now(),
+            limit=check_limit(limit),
+            calibration=self.embedder.calibration,
+        )
+
+        def plan(reader: Reader) -> list[Hit]:
+            ranked = searching.search(reader, request)
+            memories = reader.get([one.node for one in ranked])
+            return [_hit(reader, one, memory, moment) for one, memory in zip(ranked, memories, strict=True)]
+
+        return await self._read(plan)
+
+    # The graph
+
+    async def by_topic(self, topic: str) -> Chain:
+        """
+        Return all memories of a topic with how they evolved, newest first; an unknown topic gives an empty chain.
+
+        Args:
+            topic: Exactly as it was saved.
+
+        """
+        named = check_topic(topic)
+        now_ms = milliseconds(self._now())
+
+        def plan(reader: Reader) -> Chain:
+            found = graph.by_topic(reader, named, now_ms=now_ms)
+            return _chain(reader, found.chain, around=_reached(reader, found.around))
+
+        return await self._read(plan)
+
+    async def evolution(self, id: str) -> Chain:  # noqa: A002 - as above
+        """
+        Return the whole chain of decisions that a memory is part of, newest first, with its forks.
+
+        Raises:
+            MemoryNotFound: There is none with this id.
+
+        """
+        memory_id = check_id("id", id)
+        return await self._read(lambda reader: _chain(reader, graph.evolution(reader, saving.found(reader, memory_id))))
+
+    async def set_outcome(
+        self,
+        id: str,  # noqa: A002 - as above
+        outcome: OutcomeWord,
+        *,
+        reason: str | None = None,
+        at: datetime | None = None,
+        created_by: CreatedBy = "user",
+    ) -> Memory:
+        """
+        Say what became of a decision, and return it.
+
+        The reason is also saved as a context that is linked to the decision, so that a search finds it by meaning.
+
+        Args:
+            id: The decision's.
+            outcome: ``"SUCCESS"``, ``"FAILED"`` or ``"PARTIAL"``.
+            reason: Why; a failure needs one.
+            at: When that was (with a time zone); None for now.
+            created_by: ``"user"``, ``"llm"`` or ``"system"``.
+
+        Raises:
+            MemoryNotFound: There is none with this id.
+            InvalidArgument: It is no decision, or another argument breaks its rule; nothing was changed.
+
+        """
+        self._check()
+        memory_id = check_id("id", id)
+        result = check_choice("outcome", outcome, Outcome)
+        creator = check_creator(created_by)
+        why = None if reason is None else check_text("reason", reason, most=self._settings.max_content)
+        if result is Outcome.FAILED and why is None:
+            raise InvalidArgument(
+                "a FAILED outcome needs a reason", hint="say why it failed: that is what is searched for later"
+            )
+        moment = self._now() if at is None else check_time("at", at)
+        before = await self._backend.read(lambda reader: saving.decision(reader, memory_id))
+        prepared = None
+        if why is not None:
+            draft = self._door.context(
+                now=moment, content=why, topic=before.topic, source=saving.OUTCOME_OF, created_by=creator
+            )
+            (prepared,) = await self._prepare([draft])
+        change = OutcomeChange(outcome=result, reason=why, at=moment)
+        return await self._write(
+            lambda writer: saving.set_outcome(writer, memory_id, change, prepared, self._linking, created_by=creator)
+        )
+
+    async def supersede(
+        self,
+        id: str,  # noqa: A002 - as above
+        decision: str,
+        reasoning: str,
+        *,
+        topic: str | None = None,
+        confidence: float = 0.7,
+        implements: Sequence[str] = (),
+        links: Sequence[Mapping[str, Any]] = (),
+        evidence: Sequence[str] = (),
+        created_at: datetime | None = None,
+        created_by: CreatedBy = "user",
+    ) -> Memory:
+        """
+        Save a decision that takes the place of another one, and return it.
+
+        Args:
+            id: The decision whose place it takes.
+            decision: What was decided.
+            reasoning: Why.
+            topic: None for the topic of the other one.
+            confidence: As for `save_decision`, like the rest.
+            implements: As for `save_decision`.
+            links: As for `save_decision`.
+            evidence: As for `save_decision`.
+            created_at: As for `save_decision`.
+            created_by: As for `save_decision`.
+
+        Raises:
+            MemoryNotFound: There is none with this id.
+            InvalidArgument: It is no decision, or another argument breaks its rule; nothing was saved.
+
+        """
+        self._check()
+        memory_id = check_id("id", id)
+        before = await self._backend.read(lambda reader: saving.decision(reader, memory_id))
+        return await self.save_decision(
+            topic if topic is not None else before.topic or "untitled",
+            decision,
+            reasoning,
+            confidence=confidence,
+            supersedes=memory_id,
+            implements=implements,
+            links=links,
+            evidence=evidence,
+            created_at=created_at,
+            created_by=created_by,
+        )
+
+    async def link(
+        self,
+        from_id: str,
+        to_id: str,
+        relationship: str,
+        *,
+        confidence: float = 0.8,
+        reason: str | None = None,
+        tags: Sequence[str] = (),
+        created_at: datetime | None = None,
+        created_by: CreatedBy = "user",
+    ) -> Link:
+        """
+        Link two memories, and return the link.
+
+        The same word between the same two gives the link that is there, with the higher confidence of the two;
+        an automatic link between them is taken over.
+
+        Args:
+            from_id: The memory that acts, normally the newer one.
+            to_id: The memory acted on.
+            relationship: Any word; it decides the link's type, see `LinkType`.
+            confidence: 0 to 1.
+            reason: Why they are linked.
+            tags: Words to group links by.
+            created_at: When that was (with a time zone); None for now.
+            created_by: ``"user"``, ``"llm"`` or ``"system"``.
+
+        Raises:
+            MemoryNotFound: One of them does not exist.
+            InvalidArgument: They are one and the same, or another argument breaks its rule.
+
+        """
+        self._check()
+        source = check_id("from_id", from_id)
+        asked = link_draft(
+            to_id=to_id,
+            relationship=relationship,
+            confidence=check_confidence(confidence),
+            reason=reason,
+            tags=tags,
+        )
+        creator = check_creator(created_by)
+        moment = self._now() if created_at is None else check_time("created_at", created_at)
+        kinds = await self._link_types([asked.relationship])
+        return await self._write(
+            lambda writer: saving.add_link(
+                writer, source, asked, kinds[asked.relationship], created_by=creator, now=moment
+            )
+        )
+
+    async def unlink(self, link_id: str) -> None:
+        """
+        Remove a link.
+
+        Raises:
+            LinkNotFound: There is none with this id.
+
+        """
+        checked = check_id("link_id", link_id)
+
+        def plan(writer: Writer) -> None:
+            if not writer.delete_links([checked]):
+                raise LinkNotFound(checked)
+
+        await self._write(plan)
+
+    async def links_of(self, id: str) -> list[Link]:  # noqa: A002 - as above
+        """
+        Return the links that begin or end at a memory, oldest first.
+
+        Raises:
+            MemoryNotFound: There is none with this id.
+
+        """
+        memory_id = check_id("id", id)
+        return await self._read(lambda reader: reader.read_links(saving.found(reader, memory_id)))
+
+    async def relationships(self) -> list[RelationshipWord]:
+        """Return the words that links were given, the most frequent first, with those that mean nearly the same."""
+        counts = await self._read(lambda reader: reader.relationships())
+        words = sorted(counts, key=lambda word: (-counts[word], word))
+        if not words:
+            return []
+        vectors = np.stack([pieces[0] for pieces in await self._embedding.documents(words)])
+        near: dict[str, list[tuple[str, float]]] = {word: [] for word in words}
+        for one, other, similarity in near_synonyms(words, vectors, threshold=_NEAR_SYNONYM):
+            near[one].append((other, similarity))
+            near[other].append((one, similarity))
+        return [
+            RelationshipWord(
+                word=word,
+                count=counts[word],
+                near_synonyms=tuple(sorted(near[word], key=lambda pair: (-pair[1], pair[0]))),
+            )
+            for word in words
+        ]
+
+    async def traverse(
+        self,
+        start_id: str,
+        *,
+        link_types: Iterable[LinkType | str] | None = None,
+        max_depth: int = 5,
+        direction: Direction = "both",
+        min_strength: float = 0.0,
+        limit: int = 1000,
+    ) -> list[Reached]:
+        """
+        Return what is reached from a memory along links, nearest first, strongest first within a level.
+
+        Args:
+            start_id: Where to begin; it is not part of the answer.
+            link_types: The types of links to follow, None for all.
+            max_depth: Links on a path at the most; more than 5 counts as 5.
+            direction: ``"out"`` along links (to older memories), ``"in"`` against them, or ``"both"``.
+            min_strength: A path whose strength is below this is not followed.
+            limit: Memories at the most.
+
+        Raises:
+            MemoryNotFound: There is none with this id.
+
+        """
+        start = check_id("start_id", start_id)
+        types = None if link_types is None else _link_types_of(link_types)
+        depth = check_limit(max_depth, name="max_depth")
+        if direction not in _DIRECTIONS:
+            raise InvalidArgument(f"direction must be one of {', '.join(_DIRECTIONS)}, got {direction!r:.40}")
+        least = check_share("min_strength", min_strength)
+        most = check_limit(limit)
+        now_ms = milliseconds(self._now())
+        key = (start, types, depth, direction, least, most)
+
+        def plan(reader: Reader) -> list[Reached]:
+            node = saving.found(reader, start)
+            cached = self._cache.get(key, reader.change, reader.touched_since)
+            if cached is not None:
+                return list(cached)
+            steps = graph.traverse(
+                reader,
+                node,
+                now_ms=now_ms,
+                types=types,
+                max_depth=depth,
+                direction=direction,
+                min_strength=least,
+                limit=most,
+            )
+            reached = list(_reached(reader, steps))
+            self._cache.put(key, reader.change, graph.read_by([node], steps), reached)
+            return list(reached)
+
+        return await self._read(plan)
+
+    async def connected(self, id: str, *, direction: Direction = "both") -> list[Reached]:  # noqa: A002 - as above
+        """
+        Return the memories that are linked to one directly, strongest first.
+
+        Args:
+            id: The memory's.
+            direction: As for `traverse`.
+
+        Raises:
+            MemoryNotFound: There is none with this id.
+
+        """
+        return await self.traverse(id, max_depth=1, direction=direction, limit=2**31)
+
+    async def load_context(self, id: str) -> Surroundings:  # noqa: A002 - as above
+        """
+        Return a memory with how it evolved and what is around it.
+
+        Raises:
+            MemoryNotFound: There is none with this id.
+
+        """
+        memory_id = check_id("id", id)
+        now_ms = milliseconds(self._now())
+
+        def plan(reader: Reader) -> Surroundings:
+            node = saving.found(reader, memory_id)
+            return Surroundings(
+                memory=reader.get([node])[0],
+                chain=_chain(reader, graph.evolution(reader, node)),
+                around=_reached(reader, graph.around(reader, node, now_ms=now_ms)),
+                links=tuple(reader.read_links(node)),
+            )
+
+        return await self._read(plan)
+
+    # Care
+
+    async def prune(self, *, now: datetime | None = None) -> int:
+        """
+        Remove automatic links that are weak, and automatic temporal ones that are old; explicit links stay.
+
+        Args:
+            now: What ages are counted from (with a time zone); None for the present.
+
+        Returns:
+            How many links were removed.
+
+        """
+        self._check()
+        moment = self._now() if now is None else check_time("now", now)
+        return await care.prune(self._backend, moment, self._settings)
+
+    async def maintain(self) -> Maintained:
+        """Prune if a week has passed since the last time; cheap otherwise."""
+        self._check()
+        now = self._now()
+        if not await self._backend.begin_maintenance(milliseconds(now), int(self._settings.prune_every * 1000)):
+            return Maintained()
+        return Maintained(pruned=await care.prune(self._backend, now, self._settings), due=True)
+
+    async def check(self, *, progress: Progress | None = None) -> list[Finding]:
+        """
+        Compare every view with the journal, and look at every link's ends; nothing is changed.
+
+        Args:
+            progress: Called with how many memories were looked at, and of how many.
+
+        """
+        self._check()
+        return await care.check(self._backend, progress)
+
+    async def rebuild(self, *, progress: Progress | None = None) -> list[str]:
+        """
+        Forget what is derived from the journal, derive it anew, and write it aside.
+
+        Args:
+            progress: Called with how many memories are indexed, and of how many.
+
+        Returns:
+            A line for each damaged row, which is left out from now on.
+
+        """
+        self._check()
+        found = await self._backend.reload(progress)
+        await self._backend.snapshot()
+        return found
+
+    async def reembed(self, embedder: Embedder, *, progress: Progress | None = None) -> int:
+        """
+        Give every memory vectors of another embedder, which is used from then on; going on where it was interrupted.
+
+        Until the last memory has its new vectors the old ones serve.
+        Other processes that have the store open are refused from then on, until they open it with that embedder.
+
+        Args:
+            embedder: The other embedder.
+            progress: Called with how many memories are done, and of how many.
+
+        Returns:
+            How many memories were embedded now.
+
+        Raises:
+            EmbeddingFailed: The embedder failed; what holds is as it was.
+
+        """
+        self._check()
+        service = EmbeddingService(embedder, cache_entries=self._settings.embedding_cache)
+        try:
+            count = await care.reembed(self._backend, service, progress)
+        except BaseException:
+            await service.close()
+            raise
+        before, self._embedding = self._embedding, service
+        self._cache = self._new_cache()
+        await before.close()
+        return count
+
+    async def export_jsonl(self, path: str | Path, *, progress: Progress | None = None) -> int:
+        """
+        Write all memories with their links and vectors to a file, one JSON object a line, and return how many.
+
+        The file appears under its name when it is whole; what is saved meanwhile may or may not be in it.
+
+        Args:
+            path: The file; one that exists is replaced.
+            progress: Called with how many memories are written, and of how many.
+
+        Raises:
+            StoreError: The file cannot be written.
+
+        """
+        self._check()
+        return await transfer.export_jsonl(self._backend, Path(path), progress)
+
+    async def import_jsonl(self, path: str | Path, *, progress: Progress | None = None) -> Imported:
+        """
+        Add the memories of a file that `export_jsonl` wrote, with their ids, times and links.
+
+        What is there already, the same, is left as it is: an interrupted import is simply repeated.
+
+        Args:
+            path: The file.
+            progress: Called with how many lines were taken, and of how many.
+
+        Raises:
+            InvalidArgument: A line is not in the form of an export, or a memory of that id is there with other
+                content; the message names the line. Nothing was imported.
+            StoreError: The store cannot be written; what was imported before stays.
+
+        """
+        self._check()
+        return await transfer.import_jsonl(self._backend, self._embedding, Path(path), progress)
+
+    async def stats(self) -> dict[str, Any]:
+        """Return figures about the store as it is now: memories by type, links, vectors, the traversal cache."""
+        await self._read(lambda reader: reader.change)
+        return self.figures()
+
+    def figures(self) -> dict[str, Any]:
+        """Return what `stats` does, as of the last call and without looking at the disk."""
+        return {
+            "namespace": self.namespace,
+            "embedder": self.embedder.name,
+            "dimensions": self.embedder.dimensions,
+            **self._backend.figures(),
+            "embedding": attrs.asdict(self._embedding.stats),
+            "traversal_cache": attrs.asdict(self._cache.statistics),
+        }
+
+    async def close(self) -> None:
+        """Take nothing more, and end the embedder's work; the session calls this."""
+        if not self._closed:
+            self._closed = True
+            await self._embedding.close()
+
+    def _new_cache(self) -> TraversalCache[list[Reached]]:
+        return TraversalCache(entries=self._settings.traversal_entries, ttl=self._settings.traversal_ttl)
+
+    @property
+    def _linking(self) -> Linking:
+        return Linking(policy=self._settings.linking, calibration=self.embedder.calibration)
+
+    async def _save(self, draft: Draft) -> Memory:
+        self._check()
+        (prepared,) = await self._prepare([draft])
+        return await self._write(lambda writer: saving.save(writer, prepared, self._linking))
+
+    async def _prepare(self, drafts: Sequence[Draft]) -> list[Prepared]:
+        words = {link.relationship for draft in drafts for link in draft.links}
+        kinds = await self._link_types(sorted(words))
+        memories = [
+            attrs.evolve(draft.memory, mentions=tuple(self._find_mentions(embedded_text(draft.memory))))
+            for draft in drafts
+        ]
+        vectors = await self._embedding.documents([embedded_text(memory) for memory in memories])
+        return [
+            Prepared(draft=draft, memory=memory, vectors=pieces, link_types=kinds)
+            for draft, memory, pieces in zip(drafts, memories, vectors, strict=True)
+        ]
+
+    async def _link_types(self, words: Sequence[str]) -> dict[str, LinkType]:
+        kinds = {word: link_type_of(word) for word in words}
+        unknown = [word for word, mapped in kinds.items() if mapped.fallback]
+        if unknown:
+            found = await self._embedding.documents([*unknown, *EXAMPLES])
+            vectors = [pieces[0] for pieces in found]
+            examples = np.stack(vectors[len(unknown) :])
+            for word, vector in zip(unknown, vectors, strict=False):
+                kinds[word] = link_type_of(word, vector=vector, example_vectors=examples)
+        return {word: mapped.link_type for word, mapped in kinds.items()}
+
+    async def _read(self, plan: Callable[[Reader], T]) -> T:
+        self._check()
+        return await self._backend.read(plan)
+
+    async def _write(self, plan: Callable[[Writer], T]) -> T:
+        self._check()
+        return await self._backend.write(plan)
+
+    def _check(self) -> None:
+        if self._closed:
+            raise SessionClosed("the memories were closed with their session", hint="open another session")
+        self._loop.check()
+
+    def _now(self) -> datetime:
+        return from_milliseconds(int(self._clock() * 1000))
+
+
+def _hit(reader: Reader, ranked: searching.Ranked, memory: Memory, moment: datetime | None) -> Hit:
+    return Hit(
+        memory=memory if moment is None else saving.as_of(memory, moment),
+        score=ranked.score,
+        relevance=ranked.relevance,
+        parts=ranked.parts,
+        path=tuple(reader.ids(ranked.path)),
+        superseded_by=None if ranked.superseded_by is None else reader.ids([ranked.superseded_by])[0],
+    )
+
+
+def _reached(reader: Reader, steps: Sequence[graph.Step]) -> tuple[Reached, ...]:
+    memories = reader.get([step.node for step in steps])
+    on_paths = list({node for step in steps for node in step.path})
+    ids = dict(zip(on_paths, reader.ids(on_paths), strict=True))
+    return tuple(
+        Reached(
+            memory=memory,
+            depth=step.depth,
+            path=tuple([ids[node] for node in step.path]),
+            strength=step.strength,
+        )
+        for memory, step in zip(memories, steps, strict=True)
+    )
+
+
+def _chain(reader: Reader, found: graph.ChainNodes, *, around: tuple[Reached, ...] = ()) -> Chain:
+    memories = reader.get(found.nodes)
+    by_node = dict(zip(found.nodes.tolist(), memories, strict=True))
+    return Chain(
+        memories=tuple(memories),
+        links=tuple(_evolution_links(reader, found.links)),
+        forks=tuple(by_node[node] for node in found.forks.tolist()),
+        around=around,
+    )
+
+
+def _evolution_links(reader: Reader, table: LinkTable) -> list[Link]:
+    found = [
+        link
+        for source in np.unique(table.sources).tolist()
+        for link in reader.read_links(source, "out")
+        if link.link_type is LinkType.EVOLUTION
+    ]
+    return sorted(found, key=lambda link: (link.created_at, link.id), reverse=True)
+
+
+def _link_types_of(value: object) -> frozenset[LinkType]:
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, Iterable):
+        raise InvalidArgument(f"link_types must be a list of link types, got {type(value).__name__}")
+    try:
+        return frozenset(LinkType(one) for one in value)
+    except ValueError as error:
+        known = ", ".join(one.value for one in LinkType)
+        raise InvalidArgument(f"link_types must be of {known}: {error}") from None

@@ -1,0 +1,193 @@
+"""A copy of a session's directory as it was at one moment, made while others go on reading and writing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from mama_structs.errors import StoreBusy, StoreDamaged, StoreError
+from mama_structs.loops import in_own_thread
+from mama_structs.storage.durable import JOURNAL, DraftDirectory
+from mama_structs.storage.failures import DATABASE, damaged, is_busy, store_error
+from mama_structs.storage.opening import APPLICATION, MARK_FILE
+
+_MARK_BYTES: Final = 4096
+_PAGES: Final = 1024
+_WAIT: Final = 10.0
+_TOLD_EVERY: Final = 0.05
+
+
+class _Stopped(Exception):
+    """Nobody waits for the copy any more."""
+
+
+async def backup(directory: Path, target: Path, *, progress: Callable[[int, int], object] | None = None) -> None:
+    """
+    Copy a session's directory, as it is at one moment, to where it can be opened as a session.
+
+    What is saved meanwhile, here or by other processes, is not waited for and not hindered; it is not in the copy.
+    The copy is looked through before it appears under its name, and durable when this returns.
+    What is derived from the journal is not copied: the copy's first opening derives it anew.
+
+    Args:
+        directory: The session's.
+        target: The copy's: nothing or an empty directory; what is missing above it is made.
+        progress: Called in the event loop with how many pages of the database are copied, and of how many.
+
+    Raises:
+        StoreFull: There is no room for the copy; nothing is left of it.
+        StoreDamaged: The copy, and so what was copied, is damaged; nothing is left of it.
+        StoreBusy: Another process kept the database from being read.
+        StoreError: There is nothing to copy, or the copy cannot be made there.
+
+    """
+    loop = asyncio.get_running_loop()
+    stopped = threading.Event()
+    told = 0.0
+
+    def tell(done: int, total: int) -> None:
+        nonlocal told
+        if stopped.is_set():
+            raise _Stopped
+        now = time.monotonic()
+        if progress is not None and (done == total or now - told >= _TOLD_EVERY):
+            told = now
+            with contextlib.suppress(RuntimeError):  # the loop was closed
+                loop.call_soon_threadsafe(progress, done, total)
+
+    copying = asyncio.ensure_future(in_own_thread(lambda: copy(Path(directory), Path(target), tell)))
+    try:
+        await asyncio.shield(copying)
+    except asyncio.CancelledError:
+        stopped.set()
+        await asyncio.wait([copying])
+        if not copying.cancelled():
+            copying.exception()
+        raise
+
+
+def copy(directory: Path, target: Path, tell: Callable[[int, int], object]) -> None:
+    """
+    Do what `backup` does, blocking.
+
+    Args:
+        directory: The session's.
+        target: The copy's.
+        tell: Called now and then with the pages that are copied, and all; what it raises ends the work.
+
+    """
+    source = directory / JOURNAL
+    mark = _read_mark(source, directory)
+    draft = DraftDirectory.make(target)
+    try:
+        journal = draft.path / JOURNAL
+        try:
+            journal.mkdir(mode=0o700)
+            rows = _copy_database(source, journal, tell)
+            _check(journal, source, rows)
+            _write(journal / MARK_FILE, mark)
+        except OSError as error:
+            raise store_error(error, target) from error
+        draft.publish()
+    finally:
+        draft.discard()
+
+
+def _read_mark(source: Path, directory: Path) -> bytes:
+    """Return the mark of a complete store."""
+    try:
+        if not stat.S_ISREG((source / DATABASE).stat().st_mode):
+            raise StoreError(f"{source / DATABASE} is no regular file")
+        with (source / MARK_FILE).open("rb") as file:
+            return file.read(_MARK_BYTES)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise StoreError(f"{directory} is no session's directory", hint="name the directory of a session") from error
+    except OSError as error:
+        raise store_error(error, source) from error
+
+
+def _copy_database(source: Path, journal: Path, tell: Callable[[int, int], object]) -> int:
+    """Copy the database, and return how many rows it has."""
+    path = journal / DATABASE
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    with _connected(source / DATABASE) as origin:
+        try:
+            # Within a transaction all pages are of its moment: without one, each write of others begins the copy anew.
+            origin.execute("BEGIN")
+            if origin.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
+                raise StoreError(f"{source} belongs to another program")
+            rows: int = origin.execute("SELECT COUNT(*) FROM Cache").fetchone()[0]
+        except sqlite3.Error as error:
+            raise _busy(source) if is_busy(error) else store_error(error, source) from error
+        with _connected(path) as copied:
+            try:
+                copied.execute("PRAGMA synchronous = OFF")  # it is flushed as a whole, before it gets its name
+                origin.backup(copied, pages=_PAGES, progress=lambda _status, left, total: tell(total - left, total))
+            except (sqlite3.Error, OSError) as error:
+                raise _copy_error(error, source, journal) from error
+    return rows
+
+
+def _check(journal: Path, source: Path, rows: int) -> None:
+    """Look through a copy: what is damaged in it is damaged where it comes from."""
+    with _connected(journal / DATABASE) as copied:
+        try:
+            found = [line for (line,) in copied.execute("PRAGMA quick_check(10)") if line != "ok"]
+            count = copied.execute("SELECT COUNT(*) FROM Cache").fetchone()[0]
+            # The copy's header still says that there is a log beside it; a session's opening makes a new one.
+            if not found:
+                copied.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        except sqlite3.DatabaseError as error:
+            raise _copy_error(error, source, journal) from error
+    if not found and count != rows:
+        found = [f"{count} of {rows} rows could be copied"]
+    if found:
+        raise damaged(source, *found)
+
+
+@contextlib.contextmanager
+def _connected(path: Path) -> Iterator[sqlite3.Connection]:
+    # Never made by this: a missing file is an error. A log beside it can only be read where its index can be written,
+    # so "ro" would refuse it in some cases; the pragma keeps this from writing rows.
+    uri = f"file:{quote(str(path.absolute()))}?mode=rw"
+    try:
+        connection = sqlite3.connect(uri, uri=True, timeout=_WAIT, isolation_level=None)
+    except sqlite3.Error as error:
+        raise store_error(error, path.parent) from error
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def _copy_error(error: Exception, source: Path, journal: Path) -> StoreError:
+    if is_busy(error):
+        return _busy(source)
+    if isinstance(error, sqlite3.DatabaseError):
+        made = store_error(error, journal)
+        # The copy's file is new: what is malformed came from the original.
+        return damaged(source, str(error)) if isinstance(made, StoreDamaged) else made
+    return store_error(error, journal)
+
+
+def _busy(source: Path) -> StoreBusy:
+    return StoreBusy(
+        f"another process kept {source} from being read for {_WAIT:.0f} s", waited=_WAIT, hint="try again later"
+    )
+
+
+def _write(path: Path, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)

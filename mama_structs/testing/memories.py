@@ -1,0 +1,404 @@
+"""Memories and links in plain dicts, searched by brute force: the model that real engines are compared with."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeVar
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from mama_structs.memory.analysis import query_terms, weighted_terms
+from mama_structs.memory.backend import (
+    Direction,
+    Facts,
+    Filter,
+    LinkTable,
+    Matches,
+    Nodes,
+    Reader,
+    Scanned,
+    Scores,
+    Writer,
+)
+from mama_structs.memory.graph import nfc
+from mama_structs.memory.ids import milliseconds
+from mama_structs.memory.model import (
+    CREATORS,
+    METADATA,
+    CreatedBy,
+    Link,
+    LinkMetadata,
+    LinkType,
+    Memory,
+    MemoryType,
+)
+from mama_structs.memory.texts import indexed_text
+
+T = TypeVar("T")
+
+_TYPES: Final = tuple(MemoryType)
+_LINK_TYPES: Final = tuple(LinkType)
+_START: Final = datetime(2026, 1, 1, tzinfo=UTC)
+# Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond" (2009), the usual values.
+_K1: Final = 1.2
+_B: Final = 0.75
+
+
+def plain_memory(
+    memory_id: str,
+    content: str = "",
+    *,
+    type: MemoryType = MemoryType.DECISION,  # noqa: A002 - as the field is called
+    topic: str | None = None,
+    mentions: Sequence[str] = (),
+    at: datetime | float = 0.0,
+    **metadata: Any,
+) -> Memory:
+    """
+    Return a memory for a test.
+
+    Args:
+        memory_id: Its id.
+        content: Its content.
+        type: Its type.
+        topic: Its topic.
+        mentions: Ids that its text names.
+        at: When it was made: a time, or seconds after the start of 2026.
+        metadata: Fields of that type's metadata.
+
+    """
+    created = at if isinstance(at, datetime) else _START + timedelta(seconds=at)
+    return Memory(
+        id=memory_id,
+        type=type,
+        content=content,
+        topic=topic,
+        metadata=METADATA[type](**metadata),
+        mentions=tuple(mentions),
+        created_at=created,
+        updated_at=created,
+    )
+
+
+def plain_link(
+    from_id: str,
+    to_id: str,
+    relationship: str = "relates_to",
+    *,
+    link_id: str | None = None,
+    type: LinkType = LinkType.ASSOCIATION,  # noqa: A002 - as the field is called
+    confidence: float = 0.8,
+    created_by: CreatedBy = "system",
+    at: datetime | float = 0.0,
+    similarity: float | None = None,
+) -> Link:
+    """
+    Return a link for a test.
+
+    Args:
+        from_id: The memory that acts.
+        to_id: The memory acted on.
+        relationship: The word for it.
+        link_id: Its id; by default made of its ends and its word.
+        type: Its type.
+        confidence: As stored.
+        created_by: Who made it.
+        at: When it was made: a time, or seconds after the start of 2026.
+        similarity: The cosine that it was made for.
+
+    """
+    return Link(
+        id=f"{from_id}>{to_id}:{relationship}" if link_id is None else link_id,
+        from_id=from_id,
+        to_id=to_id,
+        link_type=type,
+        confidence=confidence,
+        created_by=created_by,
+        metadata=LinkMetadata(original_relationship=relationship, similarity=similarity),
+        created_at=at if isinstance(at, datetime) else _START + timedelta(seconds=at),
+    )
+
+
+@attrs.define
+class PlainReader:
+    """
+    A `Reader` and `Writer` over dicts: every question looks at everything.
+
+    It has no transactions; `PlainBackend.write` undoes what a failed plan did.
+    Unlike an engine it takes a new memory without vectors, which then has none.
+
+    Args:
+        text_of: Gives the text of a memory that words are matched with.
+
+    """
+
+    text_of: Callable[[Memory], str] = attrs.field(default=indexed_text, kw_only=True)
+    _change: int = attrs.field(default=0, init=False)
+    _next: int = attrs.field(default=0, init=False)
+    _memories: dict[int, Memory] = attrs.field(factory=dict, init=False)
+    _vectors: dict[int, NDArray[np.float32]] = attrs.field(factory=dict, init=False)
+    _terms: dict[int, Mapping[str, float]] = attrs.field(factory=dict, init=False)
+    _links: dict[str, Link] = attrs.field(factory=dict, init=False)
+    _touched: list[tuple[int, frozenset[int]]] = attrs.field(factory=list, init=False)
+
+    @property
+    def change(self) -> int:
+        """The number of the last change."""
+        return self._change
+
+    def find(self, memory_id: str) -> int | None:
+        """Return the node of a memory, None where there is no such memory."""
+        return next((node for node, memory in self._memories.items() if memory.id == memory_id), None)
+
+    def get(self, nodes: Sequence[int] | Nodes) -> list[Memory]:
+        """Return memories, in the order of *nodes*."""
+        return [self._memories[int(node)] for node in nodes]
+
+    def ids(self, nodes: Sequence[int] | Nodes) -> list[str]:
+        """Return the ids of memories, in the order of *nodes*."""
+        return [memory.id for memory in self.get(nodes)]
+
+    def vectors(self, node: int) -> NDArray[np.float32]:
+        """Return a memory's vectors, of shape (pieces, dimensions)."""
+        return self._vectors[node]
+
+    def count(self, where: Filter | None = None) -> int:
+        """Return how many memories there are."""
+        return len(self._where(where))
+
+    def facts(self, nodes: Nodes) -> Facts:
+        """Return what is known of *nodes* without their text."""
+        memories = self.get(nodes)
+        names = sorted({nfc(memory.topic) for memory in self._memories.values() if memory.topic is not None})
+        number = {topic: position for position, topic in enumerate(names)}
+        return Facts(
+            np.array([milliseconds(memory.created_at) for memory in memories], np.int64),
+            np.array([_TYPES.index(memory.type) for memory in memories], np.int8),
+            np.array([-1 if memory.topic is None else number[nfc(memory.topic)] for memory in memories], np.int32),
+        )
+
+    def nearest(self, vector: NDArray[np.float32], limit: int, where: Filter | None = None) -> Matches:
+        """Return the nodes with the highest cosine to *vector*."""
+        nodes = np.array([node for node in self._where(where) if len(self._vectors[node])], np.int64)
+        return _best(nodes, self.similarities(vector, nodes), limit)
+
+    def similarities(self, vector: NDArray[np.float32], nodes: Nodes) -> Scores:
+        """Return the cosine of *vector* and each node's best piece, 0 where a node has none."""
+        return np.array(
+            [(self._vectors[int(node)] @ vector).max() if len(self._vectors[int(node)]) else 0.0 for node in nodes],
+            np.float32,
+        )
+
+    def words(self, text: str, limit: int, where: Filter | None = None) -> Matches:
+        """Return the nodes that match *text*'s words best."""
+        nodes = np.array(self._where(where), np.int64)
+        scores = self.word_scores(text, nodes)
+        return _best(nodes[scores > 0], scores[scores > 0], limit)
+
+    def word_scores(self, text: str, nodes: Nodes) -> Scores:
+        """Return the BM25 score of *text* for each of *nodes*."""
+        wanted = query_terms(text)
+        rarity = self.rarity(text)
+        mean = sum(sum(counts.values()) for counts in self._terms.values()) / max(len(self._terms), 1) or 1.0
+        scores = []
+        for counts in (self._terms[int(node)] for node in nodes):
+            norm = _K1 * (1 - _B + _B * sum(counts.values()) / mean)
+            found = [(term, weight, counts[term]) for term, weight in wanted.items() if term in counts]
+            scores.append(
+                sum(weight * rarity[term] * often * (_K1 + 1) / (often + norm) for term, weight, often in found)
+            )
+        return np.array(scores, np.float32)
+
+    def rarity(self, text: str) -> dict[str, float]:
+        """Return *text*'s terms with how rare each is."""
+        total = len(self._terms)
+        having = {term: sum(term in counts for counts in self._terms.values()) for term in query_terms(text)}
+        return {term: math.log(1 + (total - number + 0.5) / (number + 0.5)) for term, number in having.items()}
+
+    def terms(self, node: int) -> Collection[str]:
+        """Return the terms of a memory's indexed text."""
+        return frozenset(self._terms[node])
+
+    def links(
+        self, nodes: Nodes, direction: Direction = "both", types: Collection[LinkType] | None = None
+    ) -> LinkTable:
+        """Return the links that begin, end or do either at *nodes*, each once."""
+        wanted = {memory.id for memory in self.get(nodes)}
+        chosen = [
+            link
+            for link in self._links.values()
+            if (types is None or link.link_type in types) and _begins_or_ends(link, wanted, direction)
+        ]
+        return self._table(chosen)
+
+    def read_links(self, node: int, direction: Direction = "both") -> list[Link]:
+        """Return a memory's links, in order of time and id."""
+        wanted = {self._memories[node].id}
+        chosen = [link for link in self._links.values() if _begins_or_ends(link, wanted, direction)]
+        return sorted(chosen, key=lambda link: (link.created_at, link.id))
+
+    def find_link(self, link_id: str) -> Link | None:
+        """Return a link, None where there is no such link."""
+        return self._links.get(link_id)
+
+    def window(self, where: Filter | None = None, *, newest_first: bool = True, limit: int | None = None) -> Nodes:
+        """Return nodes in order of creation, equal times in order of saving."""
+        nodes = sorted(self._where(where), key=lambda node: (self._memories[node].created_at, node))
+        if newest_first:
+            nodes.reverse()
+        return np.array(nodes[:limit], np.int64)
+
+    def relationships(self) -> dict[str, int]:
+        """Return the words used for links, with how many links have each."""
+        return dict(Counter(link.metadata.original_relationship for link in self._links.values()))
+
+    def touched_since(self, change: int) -> frozenset[int] | None:
+        """Return the nodes that changed, or whose links did, after a change."""
+        return frozenset(node for number, nodes in self._touched if number > change for node in nodes)
+
+    def scan(self, *, after: int = -1, limit: int | None = None) -> list[Scanned]:
+        """Return up to *limit* memories in order of saving, those behind the node *after*."""
+        nodes = [node for node in sorted(self._memories) if node > after]
+        return [
+            Scanned(
+                node=node,
+                memory=self._memories[node],
+                vectors=self._vectors[node],
+                links=tuple(self.read_links(node, "out")),
+            )
+            for node in nodes[:limit]
+        ]
+
+    def nearest_ids(self, text: str, limit: int) -> list[str]:
+        """Return the ids of memories that look most like *text*, best first."""
+        return difflib.get_close_matches(text, self.ids(sorted(self._memories)), max(limit, 1))[: max(limit, 0)]
+
+    def stats(self) -> Mapping[str, Any]:
+        """Return how many memories and links there are."""
+        return {"memories": len(self._memories), "links": len(self._links)}
+
+    def put(self, memory: Memory, *, vectors: NDArray[np.float32] | None = None, links: Sequence[Link] = ()) -> int:
+        """Store a memory, or a new version of one, with links that begin at it, and return its node."""
+        node = self.find(memory.id)
+        if node is None:
+            node = self._next
+            self._next += 1
+            self._vectors[node] = np.zeros((0, 0), np.float32)
+        self._memories[node] = memory
+        self._terms[node] = weighted_terms(self.text_of(memory))
+        if vectors is not None:
+            self._vectors[node] = np.asarray(vectors, np.float32)
+        self._touch(node)
+        for link in links:
+            if link.from_id != memory.id:
+                raise ValueError(f"the link {link.id} begins at another memory")
+            self.put_link(link)
+        return node
+
+    def put_link(self, link: Link) -> None:
+        """Store a link, replacing the one of that id; both its ends must exist."""
+        ends = [self.find(link.from_id), self.find(link.to_id)]
+        if None in ends:
+            raise KeyError(link.to_id if ends[1] is None else link.from_id)
+        if link.from_id == link.to_id:
+            raise ValueError(f"the link {link.id} leads to the memory where it begins")
+        replaced = self._links.get(link.id)
+        if replaced is not None:
+            ends += [self.find(replaced.from_id), self.find(replaced.to_id)]
+        self._links[link.id] = link
+        self._touch(*(node for node in ends if node is not None))
+
+    def delete(self, memory_id: str) -> int:
+        """Delete a memory and all its links, and return how many links that were."""
+        node = self.find(memory_id)
+        if node is None:
+            raise KeyError(memory_id)
+        deleted = self.delete_links([link.id for link in self.read_links(node)])
+        del self._memories[node], self._vectors[node], self._terms[node]
+        self._touch(node)
+        return deleted
+
+    def delete_links(self, link_ids: Collection[str]) -> int:
+        """Delete links, and return how many of them there were."""
+        known = [self._links.pop(link_id) for link_id in set(link_ids) if link_id in self._links]
+        for link in known:
+            ends = (self.find(link.from_id), self.find(link.to_id))
+            self._touch(*(node for node in ends if node is not None))
+        return len(known)
+
+    def copy(self) -> PlainReader:
+        """Return a copy that later writes do not change."""
+        made = PlainReader(text_of=self.text_of)
+        made._change, made._next = self._change, self._next
+        made._memories, made._vectors, made._terms = dict(self._memories), dict(self._vectors), dict(self._terms)
+        made._links, made._touched = dict(self._links), list(self._touched)
+        return made
+
+    def _touch(self, *nodes: int) -> None:
+        self._change += 1
+        self._touched.append((self._change, frozenset(nodes)))
+
+    def _where(self, where: Filter | None) -> list[int]:
+        return sorted(node for node, memory in self._memories.items() if where is None or _passes(memory, where))
+
+    def _table(self, links: Sequence[Link]) -> LinkTable:
+        node_of = {memory.id: node for node, memory in self._memories.items()}
+        return LinkTable(
+            np.array([node_of[link.from_id] for link in links], np.int64),
+            np.array([node_of[link.to_id] for link in links], np.int64),
+            np.array([_LINK_TYPES.index(link.link_type) for link in links], np.int8),
+            np.array([CREATORS.index(link.created_by) for link in links], np.int8),
+            np.array([link.confidence for link in links], np.float32),
+            np.array([milliseconds(link.created_at) for link in links], np.int64),
+        )
+
+
+@attrs.define
+class PlainBackend:
+    """
+    A `Backend` over a `PlainReader`.
+
+    Args:
+        namespace: Its name.
+        memories: What it keeps; tests may look and write there without awaiting.
+
+    """
+
+    namespace: str = "default"
+    memories: PlainReader = attrs.field(factory=PlainReader, kw_only=True)
+
+    async def read(self, plan: Callable[[Reader], T]) -> T:
+        """Run *plan* on the present state."""
+        return plan(self.memories)
+
+    async def write(self, plan: Callable[[Writer], T]) -> T:
+        """Run *plan*; what it wrote is undone where it raises."""
+        attempt = self.memories.copy()
+        answer = plan(attempt)
+        self.memories = attempt
+        return answer
+
+
+def _best(nodes: Nodes, scores: Scores, limit: int) -> Matches:
+    order = np.lexsort((-nodes, -scores))[: max(limit, 0)]
+    return Matches(nodes[order], scores[order])
+
+
+def _passes(memory: Memory, where: Filter) -> bool:
+    return (
+        (where.types is None or memory.type in where.types)
+        and (where.topic is None or (memory.topic is not None and nfc(memory.topic) == nfc(where.topic)))
+        and (where.since is None or memory.created_at >= where.since)
+        and (where.until is None or memory.created_at < where.until)
+        and (where.mentions is None or where.mentions <= set(memory.mentions))
+    )
+
+
+def _begins_or_ends(link: Link, ids: Collection[str], direction: Direction) -> bool:
+    return (direction != "in" and link.from_id in ids) or (direction != "out" and link.to_id in ids)

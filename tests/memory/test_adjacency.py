@@ -1,0 +1,210 @@
+"""Links as arrays, against a plain list of links."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import attrs
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs.memory.embedded import adjacency
+from mama_structs.memory.embedded.adjacency import Adjacency
+from mama_structs.memory.ids import milliseconds
+from mama_structs.memory.model import CREATORS, LinkType
+from mama_structs.testing.memories import plain_link
+
+TYPES = tuple(LinkType)
+NODES = 7
+
+nodes = st.integers(0, NODES)
+added = st.tuples(
+    st.just("add"),
+    nodes,
+    nodes,
+    st.builds(
+        plain_link,
+        st.just("a"),
+        st.just("b"),
+        st.sampled_from(["refers", "인증", "x" * 300, ""]),
+        type=st.sampled_from(TYPES),
+        created_by=st.sampled_from(CREATORS),
+        confidence=st.floats(0, 1, width=32),
+        at=st.integers(0, 10**6),
+    ),
+)
+one_step = (
+    added
+    | added
+    | added
+    | st.tuples(st.just("remove"), st.integers(0, 60))
+    | st.tuples(st.just("remove_node"), nodes)
+    | st.tuples(st.just("reload"))
+)
+# Lists without a least size are short as a rule.
+steps = st.lists(one_step, max_size=8) | st.lists(one_step, min_size=15, max_size=60)
+
+
+@pytest.fixture(scope="module", params=[(0, 1), (2, 2), (1024, 64)], ids=["at once", "at times", "never"])
+def merging(request):
+    """Let links be merged after each change, after some, or never in a small test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(adjacency, "_LEAST_MERGED", request.param[0])
+        patch.setattr(adjacency, "_UNMERGED_SHARE", request.param[1])
+        yield
+
+
+def rows_of(table):
+    return sorted(zip(*(column.tolist() for column in attrs.astuple(table, recurse=False)), strict=True))
+
+
+def row_of(source, target, link):
+    kind, creator = TYPES.index(link.link_type), CREATORS.index(link.created_by)
+    return (source, target, kind, creator, link.confidence, milliseconds(link.created_at))
+
+
+def played(steps):
+    """Return links and the plain model of them after some steps."""
+    links, model, made = Adjacency(), {}, 0
+    for kind, *values in steps:
+        if kind == "add":
+            source, target, link = values
+            link = attrs.evolve(link, id=f"link {made}")
+            links.add(source, target, link)
+            model[link.id] = (source, target, link)
+            made += 1
+        elif kind == "remove":
+            link_id = f"link {values[0]}"
+            assert (link_id in model) == links.remove(link_id)
+            model.pop(link_id, None)
+        elif kind == "remove_node":
+            gone = [link_id for link_id, (source, target, _) in model.items() if values[0] in (source, target)]
+            assert len(gone) == links.remove_node(values[0])
+            for link_id in gone:
+                del model[link_id]
+        else:
+            links = Adjacency.from_state(*links.state())
+    return links, model
+
+
+@given(
+    steps=steps,
+    asked=st.lists(st.integers(-1, NODES + 3), max_size=6),
+    direction=st.sampled_from(["out", "in", "both"]),
+    types=st.none() | st.sets(st.sampled_from(TYPES)),
+)
+def test_links_are_found_from_either_end(merging, steps, asked, direction, types):
+    """After any changes and reloads, each link that begins or ends where it is asked for is given once."""
+    links, model = played(steps)
+    expected = [
+        row_of(source, target, link)
+        for source, target, link in model.values()
+        if ((direction != "in" and source in asked) or (direction != "out" and target in asked))
+        and (types is None or link.link_type in types)
+    ]
+
+    assert sorted(expected) == rows_of(links.links(np.array(asked, np.int64), direction, types))
+    assert len(model) == len(links)
+
+
+@given(steps=steps, creators=st.sets(st.sampled_from(CREATORS)))
+def test_counts_and_words_are_those_of_living_links(merging, steps, creators):
+    """Incoming links by creator, the words in use, and where each id leads are those of the links that are left."""
+    links, model = played(steps)
+
+    for node in range(NODES + 2):
+        wanted = [link for _, target, link in model.values() if target == node and link.created_by in creators]
+        assert len(wanted) == links.count_in(node, creators=creators)
+    assert Counter(link.metadata.original_relationship for *_, link in model.values()) == links.relationships()
+    for number in range(60):
+        expected = [model[f"link {number}"][:2]] if f"link {number}" in model else []
+        assert expected == links.find(f"link {number}")
+
+
+@given(steps=steps)
+def test_equal_links_have_equal_states(merging, steps):
+    """A state holds the living links in the order in which they came, and nothing of what was."""
+    links, model = played(steps)
+    meta, arrays = links.state()
+    again_meta, again = Adjacency.from_state(meta, arrays).state()
+
+    assert [source for source, *_ in model.values()] == arrays["source"].tolist()
+    assert meta == again_meta
+    assert all(np.array_equal(arrays[name], again[name]) for name in arrays)
+
+
+def test_ids_with_the_same_key_are_all_given(monkeypatch):
+    """Where two ids hash alike both links are candidates, and the ends say which of them is removed."""
+    monkeypatch.setattr(adjacency, "link_key", lambda _link_id: 2**64 - 1)
+    links = Adjacency()
+    for source, target in ((1, 2), (3, 4), (5, 6)):
+        links.add(source, target, plain_link("a", "b", link_id=str(source)))
+
+    assert [(1, 2), (3, 4), (5, 6)] == links.find("3")
+    assert 1 == links.remove("3", source=3, target=4)
+    assert [(1, 2), (5, 6)] == links.find("3")
+    assert 0 == links.remove("3", source=1, target=6)
+
+
+def test_the_first_and_the_last_node_have_links(merging):
+    """No bound of the arrays hides the links of the lowest and the highest node."""
+    links = Adjacency()
+    links.add(0, 1000, plain_link("a", "b", link_id="1"))
+    links.add(1000, 0, plain_link("a", "b", link_id="2"))
+
+    for node in (0, 1000):
+        assert 2 == len(links.links(np.array([node]), "both"))
+        assert 1 == len(links.links(np.array([node]), "out"))
+
+
+def test_no_link_is_no_error():
+    """Questions to an empty store have empty answers."""
+    links = Adjacency()
+
+    assert 0 == len(links.links(np.array([], np.int64)))
+    assert 0 == len(links.links(np.array([0, 5])))
+    assert ([], {}, 0, 0) == (links.find("x"), links.relationships(), links.count_in(0), links.remove_node(3))
+    assert 0 == len(Adjacency.from_state(*links.state()))
+
+
+def test_many_links_are_merged_and_the_dead_left_out():
+    """Thousands of links, of which most are removed, are found exactly, and take no more room than those left."""
+    links, generator = Adjacency(), np.random.default_rng(5)
+    ends = generator.integers(0, 500, (6000, 2)).tolist()
+    for number, (source, target) in enumerate(ends):
+        links.add(source, target, plain_link("a", "b", link_id=str(number)))
+    for number in range(5000):
+        links.remove(str(number))
+    left = ends[5000:]
+    asked = list(range(0, 500, 3))
+
+    assert 1000 == len(links)
+    assert len(links._rows) < 3000
+    expected = sorted([pair[0], pair[1]] for pair in left if set(pair) & set(asked))
+    assert expected == sorted([row[0], row[1]] for row in rows_of(links.links(np.array(asked))))
+    assert [tuple(ends[5500])] == links.find("5500")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda arrays: arrays | {"source": arrays["source"][:1]},
+        lambda arrays: arrays | {"target": arrays["target"] - 9},
+        lambda arrays: arrays | {"word": arrays["word"] + 1},
+        lambda arrays: arrays | {"type": arrays["type"] + 4},
+        lambda arrays: arrays | {"creator": arrays["creator"] + 3},
+        lambda arrays: arrays | {"words_ends": arrays["words_ends"] + 1},
+        lambda arrays: arrays | {"words_text": arrays["words_text"][:-1]},
+    ],
+)
+def test_a_state_whose_parts_do_not_fit_is_refused(damage):
+    """What could make a later question fail or lie is found when it is loaded."""
+    links = Adjacency()
+    links.add(1, 2, plain_link("a", "b", link_id="1"))
+    links.add(2, 3, plain_link("a", "b", link_id="2"))
+    meta, arrays = links.state()
+
+    with pytest.raises(ValueError, match=r"fit|end"):
+        Adjacency.from_state(meta, damage(arrays))

@@ -1,0 +1,323 @@
+"""Which memories there are, against a plain dict of them."""
+
+from __future__ import annotations
+
+import itertools
+import unicodedata
+from datetime import timedelta
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs.memory.backend import Filter
+from mama_structs.memory.embedded.catalogue import Catalogue
+from mama_structs.memory.ids import from_milliseconds
+from mama_structs.memory.model import MemoryType
+
+TYPES = tuple(MemoryType)
+BASE = 1_790_000_000_000
+TOPICS = ["auth", "인증", unicodedata.normalize("NFD", "인증"), "café", "cafe\u0301", ""]
+
+facts = {
+    "topic": st.none() | st.sampled_from(TOPICS),
+    "mentions": st.lists(st.sampled_from(["1-11", "2-1", "0-1"]), max_size=3),
+}
+adds = st.tuples(
+    st.just("add"),
+    st.fixed_dictionaries(
+        {"created_ms": st.integers(BASE, BASE + 5), "type_index": st.integers(0, len(TYPES) - 1), **facts}
+    ),
+)
+one_step = (
+    adds
+    | adds
+    | adds
+    | st.tuples(st.just("change"), st.integers(0, 20), st.fixed_dictionaries(facts))
+    | st.tuples(st.just("remove"), st.integers(0, 20))
+    | st.tuples(st.just("restore"), st.integers(0, 20))
+    | st.tuples(st.just("ask"), st.integers(BASE, BASE + 5))
+    | st.tuples(st.just("reload"))
+)
+# Lists without a least size are short as a rule.
+steps = st.lists(one_step, max_size=8) | st.lists(one_step, min_size=15, max_size=30)
+moments = st.none() | st.integers(2 * BASE - 1, 2 * BASE + 13).map(
+    lambda half: from_milliseconds(half // 2) + (half % 2) * timedelta(microseconds=500)
+)
+filters = st.builds(
+    Filter,
+    types=st.none() | st.frozensets(st.sampled_from(TYPES)),
+    topic=st.none() | st.sampled_from([*TOPICS, "unknown"]),
+    since=moments,
+    until=moments,
+    mentions=st.none() | st.frozensets(st.sampled_from(["1-11", "2-1", "9-9"]), max_size=2),
+)
+
+
+def played(steps):
+    """Return a catalogue and the plain model of it after some steps: what is there by node, and what was removed."""
+    catalogue, model, removed, versions = Catalogue(), {}, {}, itertools.count(100)
+    for kind, *values in steps:
+        if kind == "add":
+            node = len(model) + len(removed)
+            row = {
+                "memory_id": f"decision_인증_{node}",
+                "number": (node * 7) % 64,
+                "version": next(versions),
+                **values[0],
+            }
+            assert node == catalogue.add(**row)
+            model[node] = row
+        elif kind == "change" and values[0] in model:
+            row = model[values[0]]
+            row |= {"version": next(versions), **values[1]}
+            catalogue.change(values[0], version=row["version"], topic=row["topic"], mentions=row["mentions"])
+        elif kind == "remove" and values[0] in model:
+            catalogue.remove(values[0])
+            removed[values[0]] = model.pop(values[0])
+        elif kind == "restore" and values[0] in removed:
+            model[values[0]] = removed.pop(values[0])
+            catalogue.restore(values[0], **model[values[0]])
+        elif kind == "ask":
+            # Answers that are kept must not outlive the next change.
+            catalogue.mask(Filter(since=from_milliseconds(values[0])))
+            catalogue.mask(None)
+            catalogue.window()
+        elif kind == "reload":
+            catalogue = Catalogue.from_state(*catalogue.state())
+    return catalogue, dict(sorted(model.items())), len(model) + len(removed)
+
+
+def nfc(topic):
+    return None if topic is None else unicodedata.normalize("NFC", topic)
+
+
+def passes(row, where):
+    moment = from_milliseconds(row["created_ms"])
+    return (
+        (where.types is None or TYPES[row["type_index"]] in where.types)
+        and (where.topic is None or nfc(row["topic"]) == nfc(where.topic))
+        and (where.since is None or moment >= where.since)
+        and (where.until is None or moment < where.until)
+        and (where.mentions is None or where.mentions <= set(row["mentions"]))
+    )
+
+
+@given(steps=steps, where=st.none() | filters, newest_first=st.booleans(), limit=st.none() | st.integers(0, 4))
+def test_filters_are_exact(steps, where, newest_first, limit):
+    """After any changes a filter lets through what its definition says: as a mask, a count, and in order of time."""
+    catalogue, model, total = played(steps)
+    expected = [node for node, row in model.items() if where is None or passes(row, where)]
+    mask = catalogue.mask(where)
+    ordered = sorted(expected, key=lambda node: (model[node]["created_ms"], node), reverse=newest_first)
+    window = catalogue.window(where, newest_first=newest_first, limit=limit)
+
+    assert (range(total) if mask is None else np.flatnonzero(mask).tolist()) == (
+        range(total) if mask is None else expected
+    )
+    assert mask is not None or expected == list(range(total))
+    assert len(expected) == catalogue.count(where)
+    assert ordered[:limit] == window.tolist()
+    assert np.int64 == window.dtype
+
+
+@given(steps=steps)
+def test_what_is_known_of_memories(steps):
+    """Ids, numbers, versions, facts, topics and mentions are those of the last version of each memory that is left."""
+    catalogue, model, total = played(steps)
+    nodes = np.array(list(model), np.int64)
+    known = catalogue.facts(nodes)
+    topics = [nfc(row["topic"]) for row in model.values()]
+    named = dict(zip(known.topics.tolist(), topics, strict=True))
+
+    assert total == len(catalogue)
+    assert [row["memory_id"] for row in model.values()] == catalogue.ids(nodes) == catalogue.ids(list(model))
+    assert [row["number"] for row in model.values()] == catalogue.numbers(nodes) == catalogue.numbers(list(model))
+    assert [row["number"] for row in model.values()] == [catalogue.number_of(node) for node in model]
+    assert [row["version"] for row in model.values()] == [catalogue.version_of(node) for node in model]
+    assert [row["created_ms"] for row in model.values()] == known.created.tolist()
+    assert [row["type_index"] for row in model.values()] == known.types.tolist()
+    assert topics == [named[number] for number in known.topics.tolist()]
+    assert len(set(topics)) == len(named)
+    assert all((number == -1) == (topic is None) for number, topic in named.items())
+    assert [node in model for node in range(total)] == catalogue.alive(range(total)).tolist()
+    assert list(model) == catalogue.after(-1).tolist()
+    for node in range(total):
+        row = model.get(node)
+        assert (node if row else None) == catalogue.find(f"decision_인증_{node}")
+        assert (node if row else None) == catalogue.node_of((node * 7) % 64)
+        assert [other for other in model if other > node][:2] == catalogue.after(node, 2).tolist()
+
+
+@given(steps=steps)
+def test_topics_and_mentions_find_their_memories(steps):
+    """Each topic, however it is composed, and each mention leads to its memories, in the order of saving."""
+    catalogue, model, _ = played(steps)
+    topics = [nfc(row["topic"]) for row in model.values() if row["topic"] is not None]
+
+    assert {topic: topics.count(topic) for topic in topics} == catalogue.topics()
+    for topic in [*TOPICS, "unknown"]:
+        expected = [node for node, row in model.items() if row["topic"] is not None and nfc(row["topic"]) == nfc(topic)]
+        assert expected == catalogue.nodes_of_topic(topic).tolist()
+    for mention in ("1-11", "2-1", "0-1", "9-9"):
+        expected = [node for node, row in model.items() if mention in row["mentions"]]
+        assert expected == catalogue.mentioned(mention).tolist()
+
+
+@given(steps=steps)
+def test_a_state_comes_back_as_it_was(steps):
+    """Holes included, what is loaded has the same state again and goes on in the same way."""
+    catalogue, _, total = played(steps)
+    meta, arrays = catalogue.state()
+    loaded = Catalogue.from_state(meta, arrays)
+    again_meta, again = loaded.state()
+
+    assert meta == again_meta
+    assert all(np.array_equal(arrays[name], again[name]) for name in arrays)
+    assert total == loaded.add(**memory("new"))
+
+
+def memory(name, **changed):
+    return {
+        "memory_id": name,
+        "number": 1,
+        "version": 1,
+        "created_ms": BASE,
+        "type_index": 0,
+        "topic": None,
+        "mentions": (),
+        **changed,
+    }
+
+
+def catalogue_of(*names, **changed):
+    made = Catalogue()
+    for number, name in enumerate(names):
+        made.add(**memory(name, number=number, **changed))
+    return made
+
+
+def test_an_id_is_taken_once():
+    """A second memory of an id is refused, as a new one and as one that comes back."""
+    catalogue = catalogue_of("a")
+    with pytest.raises(ValueError, match="there is a memory with the id a"):
+        catalogue.add(**memory("a"))
+    catalogue.remove(0)
+    catalogue.add(**memory("a"))
+
+    with pytest.raises(ValueError, match="there is a memory with the id a"):
+        catalogue.restore(0, **memory("a", number=0))
+    assert 1 == catalogue.find("a")
+
+
+@pytest.mark.parametrize(("node", "name"), [(0, "b"), (0, "a"), (7, "a"), (-1, "a")])
+def test_only_what_was_removed_comes_back(node, name):
+    """A node that holds a memory, held another one, or was never given takes none back."""
+    catalogue = catalogue_of("a")
+    if name == "b":
+        catalogue.remove(0)
+
+    with pytest.raises(ValueError, match="memory"):
+        catalogue.restore(node, **memory(name, number=0))
+
+
+@pytest.mark.parametrize("node", [0, 1, -1])
+def test_holes_cannot_be_changed(node):
+    """What is not there cannot be removed or changed."""
+    catalogue = catalogue_of("a")
+    catalogue.remove(0)
+
+    with pytest.raises(ValueError, match="no memory at node"):
+        catalogue.remove(node)
+    with pytest.raises(ValueError, match="no memory at node"):
+        catalogue.change(node, version=2, topic=None, mentions=())
+
+
+def test_a_number_given_again_means_the_memory_that_is_there():
+    """Where a transaction was undone its number comes again, and leads to the later memory."""
+    catalogue = catalogue_of("a", "b", "c")
+    for node in (2, 1):
+        catalogue.remove(node)
+    catalogue.add(**memory("d", number=1))
+
+    assert [0, 3, None] == [catalogue.node_of(number) for number in range(3)]
+
+
+def test_masks_cannot_be_written_to():
+    """A mask is shared by all who ask, and so nobody changes it."""
+    mask = catalogue_of("a").mask(Filter(topic="x"))
+
+    with pytest.raises(ValueError, match="read-only"):
+        mask[0] = True
+
+
+def test_mentions_that_change_often_take_no_room():
+    """A memory that is changed a thousand times keeps its last mentions only."""
+    catalogue = catalogue_of("a")
+    for number in range(1000):
+        catalogue.change(0, version=number, topic=None, mentions=[f"1-{number}", "2-1"])
+
+    assert [0] == catalogue.mentioned("1-999").tolist() == catalogue.mentioned("2-1").tolist()
+    assert [] == catalogue.mentioned("1-5").tolist()
+    assert len(catalogue._pairs) < 600
+
+
+REAL = [
+    "decision_auth_strategy_1790000000000_0a1b2c3d",
+    "decision_auth_storage_1790000000001_1a1b2c3d",
+    "checkpoint_release_plan_1790000000002_2a1b2c3d",
+    "decision_인증_방식_1790000000003_3a1b2c3d",
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "best"),
+    [
+        ("decision_auth_strategy_1790000000000_0a1b2c3e", 0),
+        ("decision_auth_stratgy_1790000000000_0a1b2c3d", 0),
+        ("decision_auth_storage", 1),
+        ("auth_storage_1790000000001_1a1b2c3d", 1),
+        ("decison_release_plan_1790000000002_2a1b2c3d", 2),
+        (unicodedata.normalize("NFD", "decision_인증_방식_1790000000003_3a1b2c3"), 3),
+    ],
+)
+def test_a_mistyped_id_finds_the_one_that_was_meant(text, best):
+    """One wrong letter, a lost end or type, another composition: the id that was meant comes first, among thousands."""
+    names = [f"insight_note_{number}_{1_780_000_000_000 + number}_{number:08x}" for number in range(3000)]
+    catalogue = catalogue_of(*REAL, *names)
+
+    assert REAL[best] == catalogue.nearest_ids(text, 3)[0]
+
+
+@pytest.mark.parametrize("text", ["", "_", "__", "x" * 1_000_000, "_" * 1_000_000, "a_b_c", "\ud800", "\0"])
+def test_hostile_text_has_few_or_no_likely_ids(text):
+    """Whatever is asked for, the answer is short and no error."""
+    catalogue = catalogue_of(*REAL)
+
+    assert len(catalogue.nearest_ids(text, 2)) <= 2
+    assert [] == catalogue.nearest_ids(REAL[0], 0)
+    assert [] == Catalogue().nearest_ids(text, 2)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda arrays: arrays | {"created": arrays["created"][:1]},
+        lambda arrays: arrays | {"topic": arrays["topic"] + 1},
+        lambda arrays: arrays | {"type": arrays["type"] + 4},
+        lambda arrays: arrays | {"pair_node": arrays["pair_node"] + 2},
+        lambda arrays: arrays | {"pair_mention": arrays["pair_mention"] - 1},
+        lambda arrays: arrays | {"ids_ends": arrays["ids_ends"][:1]},
+        lambda arrays: arrays | {"ids_text": arrays["ids_text"][:-1]},
+        lambda arrays: arrays | {"ids_text": np.frombuffer(b"aa", np.uint8)},
+        lambda arrays: arrays | {"ids_text": np.frombuffer(b"a\xff", np.uint8)},
+        lambda arrays: arrays | {"ids_ends": arrays["ids_ends"][::-1].copy()},
+    ],
+)
+def test_a_state_whose_parts_do_not_fit_is_refused(damage):
+    """What could make a later question fail or lie is found when it is loaded."""
+    meta, arrays = catalogue_of("a", "b", topic="x", mentions=["1-1"]).state()
+
+    with pytest.raises(ValueError, match=r"fit|end|decode|unpack|broadcast"):
+        Catalogue.from_state(meta, damage(arrays))

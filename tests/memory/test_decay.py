@@ -1,0 +1,136 @@
+"""How links lose strength, and which may be pruned."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs.memory.decay import RATES, is_prunable, prunable, strength, strengths
+from mama_structs.memory.ids import from_milliseconds, milliseconds
+from mama_structs.memory.model import CREATORS, LinkType
+from mama_structs.settings import MemorySettings
+from mama_structs.testing.memories import PlainReader, plain_link, plain_memory
+
+NOW = from_milliseconds(1_790_000_000_000)
+DAY = timedelta(days=1)
+
+links = st.builds(
+    plain_link,
+    st.just("b"),
+    st.just("a"),
+    link_id=st.integers(0, 10**9).map(str),
+    type=st.sampled_from(LinkType),
+    confidence=st.floats(0, 1),
+    created_by=st.sampled_from(CREATORS),
+    at=st.integers(-(10**11), 10**9).map(lambda ms: NOW + timedelta(milliseconds=ms)),
+)
+
+
+def table_of(several):
+    reader = PlainReader()
+    for name in ("a", "b"):
+        reader.put(plain_memory(name))
+    for link in several:
+        reader.put_link(link)
+    return reader.links(np.array([0]), "both")
+
+
+@pytest.mark.parametrize(
+    ("link_type", "rate"),
+    [
+        (LinkType.EVOLUTION, 0.0),
+        (LinkType.IMPLEMENTATION, 0.02),
+        (LinkType.ASSOCIATION, 0.05),
+        (LinkType.TEMPORAL, 0.1),
+    ],
+)
+def test_links_of_the_system_fade_by_their_type(link_type, rate):
+    """After ten days a system link has lost ten times its type's rate, as an exponent."""
+    link = plain_link("b", "a", type=link_type, confidence=0.8, created_by="system", at=NOW - 10 * DAY)
+
+    assert 0.8 * math.exp(-10 * rate) == pytest.approx(strength(link, NOW))
+    assert 0.8 * math.exp(-10 * rate) == pytest.approx(link.strength(NOW))
+
+
+def test_known_figures():
+    """A back-filled association of 0.4 is at 0.2 after 13.9 days, a temporal link of 0.5 after 9.2."""
+    association = plain_link("b", "a", confidence=0.4, at=NOW - 13.863 * DAY)
+    temporal = plain_link("b", "a", type=LinkType.TEMPORAL, confidence=0.5, at=NOW - 9.163 * DAY)
+
+    assert 0.2 == pytest.approx(strength(association, NOW), abs=1e-5)
+    assert 0.2 == pytest.approx(strength(temporal, NOW), abs=1e-5)
+
+
+@pytest.mark.parametrize("creator", ["user", "llm"])
+@pytest.mark.parametrize("link_type", LinkType)
+def test_explicit_links_do_not_fade(creator, link_type):
+    """What a user or a model linked is as strong after ten years."""
+    link = plain_link("b", "a", type=link_type, confidence=0.8, created_by=creator, at=NOW - 3650 * DAY)
+
+    assert 0.8 == strength(link, NOW)
+
+
+def test_every_type_has_a_rate():
+    """No type of link is forgotten in the table of rates."""
+    assert set(LinkType) == set(RATES)
+
+
+@given(link=links)
+def test_a_link_from_the_future_has_its_full_strength(link):
+    """A clock that was put back neither strengthens nor weakens a link."""
+    assert link.confidence == strength(link, link.created_at - timedelta(hours=1))
+
+
+@given(several=st.lists(links, max_size=8, unique_by=lambda link: link.id))
+def test_tables_fade_as_links_do(several):
+    """The vectorised form says the same as the form for one link."""
+    faded = strengths(table_of(several), milliseconds(NOW))
+
+    assert np.float32 == faded.dtype
+    assert [strength(link, NOW) for link in several] == pytest.approx(faded.tolist(), abs=1e-6)
+
+
+@given(several=st.lists(links, max_size=8, unique_by=lambda link: link.id), below=st.sampled_from([0.0, 0.2, 0.7, 1.0]))
+def test_tables_are_pruned_as_links_are(several, below):
+    """The vectorised form picks the links that the form for one link picks, and no explicit one."""
+    settings = MemorySettings(prune_below=below)
+    picked = prunable(table_of(several), milliseconds(NOW), settings).tolist()
+
+    assert [is_prunable(link, NOW, settings) for link in several] == picked
+    assert not any(link.created_by != "system" for link, gone in zip(several, picked, strict=True) if gone)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "gone"),
+    [
+        ({"confidence": 0.19}, True),
+        ({"confidence": 0.2}, False),
+        ({"confidence": 0.19, "created_by": "user"}, False),
+        ({"confidence": 0.19, "created_by": "llm"}, False),
+        ({"type": LinkType.TEMPORAL, "at": NOW - 30 * DAY}, False),
+        ({"type": LinkType.TEMPORAL, "at": NOW - 30 * DAY - timedelta(milliseconds=1)}, True),
+        ({"type": LinkType.TEMPORAL, "at": NOW - 31 * DAY, "created_by": "llm"}, False),
+        ({"type": LinkType.ASSOCIATION, "at": NOW - 3650 * DAY}, False),
+        ({"type": LinkType.TEMPORAL, "at": NOW + 31 * DAY}, False),
+    ],
+)
+def test_what_is_pruned(keywords, gone):
+    """Stored confidence below 0.2 and temporal links older than 30 days go, unless somebody made them."""
+    link = plain_link("b", "a", **{"at": NOW, **keywords})
+    table = table_of([link])
+
+    assert gone == is_prunable(link, NOW, MemorySettings())
+    assert [gone] == prunable(table, milliseconds(NOW), MemorySettings()).tolist()
+
+
+@pytest.mark.parametrize("confidence", [0.1, 0.3, 0.7, 0.9])
+def test_a_link_at_the_bound_stays(confidence):
+    """Single precision does not push a link below the bound that it stands at."""
+    table = table_of([plain_link("b", "a", confidence=confidence, at=NOW)])
+
+    assert [False] == prunable(table, milliseconds(NOW), MemorySettings(prune_below=confidence)).tolist()

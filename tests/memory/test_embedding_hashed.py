@@ -1,0 +1,126 @@
+"""The embedder without a model."""
+
+import itertools
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs.errors import InvalidArgument
+from mama_structs.memory.embedding import HashEmbedder
+
+ANY = st.text(st.characters(), max_size=200)  # halves of surrogate pairs, too
+HASH = HashEmbedder()
+
+
+def cosine(one, two):
+    first, second = HASH.embed([one, two])
+    return float(first @ second)
+
+
+@given(texts=st.lists(ANY, max_size=8))
+def test_every_text_has_a_unit_vector(texts):
+    """Also an empty one, emoji, whitespace, and halves of surrogate pairs."""
+    vectors = HASH.embed(texts)
+
+    assert ((len(texts), 384), np.dtype(np.float32)) == (vectors.shape, vectors.dtype)
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx(np.ones(len(texts)), abs=1e-6)
+
+
+@given(texts=st.lists(ANY, min_size=1, max_size=8), data=st.data())
+def test_a_vector_does_not_depend_on_the_others(texts, data):
+    """In any order, alone or together, asked as document or query: the same bits."""
+    order = data.draw(st.permutations(range(len(texts))))
+    vectors = HASH.embed(texts)
+
+    assert np.array_equal(vectors[list(order)], HASH.embed([texts[i] for i in order], kind="query"))
+    assert np.array_equal(vectors[:1], HASH.embed(texts[:1]))
+
+
+@given(text=ANY, times=st.integers(1, 3))
+def test_large_batches_are_hashed_in_parts(text, times):
+    """Where a batch is divided makes no difference."""
+    filler = "word and more " * 4_000
+    texts = [text, filler, text, filler, text][: times + 2]
+
+    assert np.array_equal(HASH.embed(texts)[2], HASH.embed([text])[0])
+
+
+# Of each vector the three largest numbers, with their places.
+EXPECTED = {
+    "": [(1, 1.0), (0, 0.0), (2, 0.0)],
+    "Shield first, then raid.": [(27, -0.169031), (28, 0.169031), (30, -0.169031)],
+    "결정을 바꾸다": [(18, -0.25), (22, -0.25), (38, -0.25)],
+    "🙂": [(201, 0.707107), (336, 0.707107), (0, 0.0)],
+}
+
+
+def test_vectors_are_the_same_on_every_machine():
+    """These numbers must never change: stores are full of them."""
+    found = {}
+    for text in ("", "Shield first, then raid.", "결정을 바꾸다", "🙂"):
+        vector = HASH.embed([text])[0]
+        largest = np.argsort(-np.abs(vector), kind="stable")[:3]
+        found[text] = [(int(i), round(float(vector[i]), 6)) for i in largest]
+
+    assert EXPECTED == found
+
+
+def test_another_process_gives_the_same_vectors():
+    """Python's own hash, which differs from process to process, plays no part."""
+    code = (
+        "import sys; from mama_structs.memory.embedding import HashEmbedder;"
+        "sys.stdout.write(HashEmbedder().embed(['the guild raids', '길드 습격']).tobytes().hex())"
+    )
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert HASH.embed(["the guild raids", "길드 습격"]).tobytes().hex() == other
+
+
+def test_case_form_and_common_words_make_no_difference():
+    """Texts are folded (NFKC, case), and words that every text has do not count."""
+    assert 1 == pytest.approx(cosine("The SHIELD of the planet", "shield planet"))
+    assert 1 == pytest.approx(cosine("ｓｈｉｅｌｄ", "shield"))
+    assert 1 == pytest.approx(cosine("결정", "\u1100\u1167\u11af\u110c\u1165\u11bc"))
+
+
+def test_near_duplicates_are_closer_than_texts_with_a_word_in_common():
+    """Closeness follows the words, also under Korean particles and endings."""
+    assert 0.6 < cosine("retry the payment three times", "retried the payments three times")
+    assert 0.3 < cosine("길드 결정을 바꾼다", "길드 결정은 바꿨다")
+    assert cosine("retry the payment", "paint the payment office") < 0.6
+    assert cosine("energy of the base", "printer on fire") < 0.2
+
+
+def test_words_of_every_script_count():
+    """Vowel signs do not cut the words of Indic scripts, and scripts without spaces have their runs."""
+    for one, near, far in (
+        ("निर्णय बदल गया", "निर्णय बदला", "सुरक्षा कवच"),
+        ("会议记录已移动", "会议记录移动了", "价格上涨"),
+        ("😀😀 🚀", "🚀 😀😀", "🧊"),
+    ):
+        assert cosine(one, near) > cosine(one, far) + 0.2
+
+
+def test_repeating_a_word_counts_less_and_less():
+    """A text that says one word a hundred times is still about its other words."""
+    assert 0.3 < cosine("shield " * 100 + "raid", "raid")
+
+
+def test_dimensions_can_be_chosen():
+    """From 16 to 65,536."""
+    assert (1, 16) == HashEmbedder(dimensions=16).embed(["x"]).shape
+    for wrong in (15, 65_537, 20.0, True):
+        with pytest.raises(InvalidArgument, match="dimensions must be a whole number, from 16 to 65536"):
+            HashEmbedder(dimensions=wrong)
+
+
+def test_fingerprints_tell_dimensions_apart():
+    """Vectors of another length are others."""
+    fingerprints = {HashEmbedder(dimensions=n).fingerprint for n in (16, 32, 384)}
+
+    assert 3 == len(fingerprints)
+    assert all(one != two for one, two in itertools.combinations(fingerprints, 2))

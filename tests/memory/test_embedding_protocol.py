@@ -1,0 +1,309 @@
+"""What embedders have in common: calibration, fingerprints, the default, and the checks of what they give."""
+
+import logging
+import math
+
+import attrs
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs.errors import EmbeddingFailed, InvalidArgument
+from mama_structs.memory import embedding
+from mama_structs.memory.embedding import (
+    Calibration,
+    Embedder,
+    HashEmbedder,
+    UniversalSentenceEmbedder,
+    as_embedder,
+    calibrated,
+    default,
+    default_embedder,
+    fingerprint_of,
+)
+from mama_structs.memory.embedding.calibrating import PROVISIONAL, fit, tells_apart
+from mama_structs.memory.embedding.checking import checked
+from mama_structs.memory.embedding.pairs import TRIPLES
+
+COSINES = st.floats(-1, 1)
+CALIBRATIONS = st.builds(Calibration, st.floats(-1, 1), st.floats(0.1, 100))
+
+
+def test_every_public_name_loads():
+    """Each name of the package is there and of the package."""
+    for name in embedding.__all__:
+        assert getattr(embedding, name).__module__.startswith("mama_structs.memory.embedding.")
+    assert sorted(embedding.__all__) == dir(embedding)
+
+
+@given(calibration=CALIBRATIONS, one=COSINES, two=COSINES)
+def test_a_higher_cosine_is_never_less_similar(calibration, one, two):
+    """Similarity lies between 0 and 1 and rises with the cosine."""
+    low, high = sorted((one, two))
+
+    assert 0 <= calibration(low) <= calibration(high) <= 1
+
+
+@given(calibration=CALIBRATIONS, similarity=st.floats(0.01, 0.99))
+def test_the_cosine_of_a_similarity_has_that_similarity(calibration, similarity):
+    """The inverse is one, and the middle is at the midpoint."""
+    assert similarity == pytest.approx(calibration(calibration.cosine(similarity)))
+    assert 0.5 == calibration(calibration.midpoint)
+
+
+@given(calibration=CALIBRATIONS, cosines=st.lists(COSINES))
+def test_an_array_is_calibrated_as_its_numbers_are(calibration, cosines):
+    """Arrays keep their shape and type, and each number is what it is alone."""
+    given_ = np.array(cosines, dtype=np.float32)
+    found = calibration(given_)
+
+    assert (given_.shape, np.dtype(np.float32)) == (found.shape, found.dtype)
+    assert [calibration(float(one)) for one in given_] == pytest.approx(found.tolist(), abs=1e-5)
+
+
+def test_the_ends_of_the_scale_have_no_cosine():
+    """Every cosine is above that of similarity 0, and none reaches that of 1."""
+    assert (-math.inf, math.inf) == (Calibration().cosine(0), Calibration().cosine(1))
+    for wrong in (-0.1, 1.1, math.nan, True, "1"):
+        with pytest.raises(InvalidArgument, match="similarity must"):
+            Calibration().cosine(wrong)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"midpoint": math.nan}, "midpoint must be a finite number, got nan"),
+        ({"slope": 0}, "slope must be more than 0, got 0"),
+        ({"slope": "steep"}, "slope must be a finite number, got 'steep'"),
+        ({"threshold": 1}, "threshold must lie between 0 and 1, got 1"),
+    ],
+)
+def test_a_calibration_that_is_none_is_refused(arguments, message):
+    """The error names argument, value and rule."""
+    with pytest.raises(InvalidArgument, match=message):
+        Calibration(**arguments)
+
+
+@given(
+    midpoint=st.floats(-0.3, 0.8), slope=st.floats(3, 40), seed=st.integers(0, 2**32 - 1), count=st.integers(1000, 3000)
+)
+def test_a_fit_finds_the_curve_that_made_the_labels(midpoint, slope, seed, count):
+    """Labels drawn by a known curve over evenly spread cosines give that curve back."""
+    random = np.random.default_rng(seed)
+    cosines = random.uniform(midpoint - 4 / slope, midpoint + 4 / slope, count)
+    is_same = random.random(count) < Calibration(midpoint, slope)(cosines)
+    found = fit([cosines[is_same]], [cosines[~is_same]])
+
+    assert midpoint == pytest.approx(found.midpoint, abs=1 / slope)
+    assert slope == pytest.approx(found.slope, rel=0.4)
+
+
+@given(
+    same=st.lists(COSINES, min_size=1, max_size=20),
+    other=st.lists(COSINES, min_size=1, max_size=20),
+)
+def test_a_fit_is_a_calibration_whatever_the_cosines(same, other):
+    """Also where the classes are apart, the same, or the wrong way round."""
+    found = fit([np.array(same)], [np.array(other)])
+
+    assert 0 < found.slope <= 200
+    assert math.isfinite(found.midpoint)
+    if min(same) > max(other) + 0.01:
+        assert max(other) < found.midpoint < min(same)
+
+
+def test_a_fit_needs_both_classes():
+    """Nothing can be fitted to one class, nor to what is not finite."""
+    for same, other in (([], [np.ones(1)]), ([np.ones(1)], [np.ones(0)]), ([np.array([np.nan])], [np.ones(1)])):
+        with pytest.raises(InvalidArgument, match="must be groups of finite cosines"):
+            fit(same, other)
+
+
+def test_telling_apart_counts_the_pairs_in_order():
+    """Ties count half."""
+    assert 1 == tells_apart([0.5, 0.6], [0.1])
+    assert 0.5 == tells_apart([0.5], [0.5])
+    assert 0.25 == tells_apart([0.2, 0.2], [0.1, 0.3, 0.3, 0.3])
+
+
+def test_our_embedders_are_embedders():
+    """The protocol can be checked at run time, and costs no model."""
+    for embedder in (HashEmbedder(), UniversalSentenceEmbedder(), as_embedder(len, name="x", dimensions=3)):
+        assert isinstance(embedder, Embedder)
+        assert fingerprint_of(embedder)
+    assert not isinstance(object(), Embedder)
+
+
+def test_a_fingerprint_follows_what_makes_the_vectors():
+    """An embedder's own counts; else class, name and dimensions tell one from another."""
+    plain = as_embedder(len, name="x", dimensions=3)
+
+    assert fingerprint_of(plain) == fingerprint_of(as_embedder(max, name="x", dimensions=3))
+    assert "mine" == fingerprint_of(as_embedder(len, name="x", dimensions=3, fingerprint="mine"))
+    assert 4 == len(
+        {
+            fingerprint_of(plain),
+            fingerprint_of(as_embedder(len, name="y", dimensions=3)),
+            fingerprint_of(as_embedder(len, name="x", dimensions=4)),
+            fingerprint_of(HashEmbedder(dimensions=16)),
+        }
+    )
+
+
+def test_the_default_needs_no_extra_and_says_so_once(monkeypatch, caplog):
+    """Without the encoder it is the hash embedder, announced once in a process."""
+    monkeypatch.setattr(default, "is_installed", lambda: False)
+    monkeypatch.setattr(default, "_was_said", False)
+    with caplog.at_level(logging.WARNING, logger="mama_structs"):
+        found = [default_embedder(), default_embedder()]
+
+    assert [HashEmbedder(), HashEmbedder()] == found
+    assert ["mama_structs"] == [record.name for record in caplog.records]
+    assert "mama-structs[semantic]" in caplog.text
+
+
+def test_the_default_is_the_sentence_encoder_where_it_is_installed(monkeypatch, caplog):
+    """Nothing is said then."""
+    monkeypatch.setattr(default, "is_installed", lambda: True)
+
+    assert UniversalSentenceEmbedder() == default_embedder()
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"fn": 3}, "fn must be callable, got a int"),
+        ({"name": ""}, "name must be text that is not empty, got ''"),
+        ({"dimensions": 0}, "dimensions must be a whole number, 1 or more, got 0"),
+        ({"dimensions": True}, "dimensions must be a whole number"),
+        ({"max_tokens": 7}, "max_tokens must be a whole number, 8 or more, got 7"),
+        ({"batch_size": 0}, "batch_size must be"),
+    ],
+)
+def test_a_callable_is_wrapped_only_with_what_makes_sense(arguments, message):
+    """The error names argument, value and rule."""
+    with pytest.raises(InvalidArgument, match=message):
+        as_embedder(**({"fn": len, "name": "x", "dimensions": 3} | arguments))
+
+
+async def test_a_callable_is_told_the_kind_only_if_it_takes_it():
+    """Functions of texts alone are called with texts alone."""
+    seen = []
+
+    def plain(texts):
+        seen.append(texts)
+        return texts
+
+    def keen(texts, *, kind):
+        seen.append((texts, kind))
+        return texts
+
+    as_embedder(plain, name="x", dimensions=1).embed(("a",), kind="query")
+    as_embedder(keen, name="x", dimensions=1).embed(("a",), kind="query")
+
+    assert [["a"], (["a"], "query")] == seen
+
+
+async def test_an_unknown_embedder_is_calibrated_on_the_sentences():
+    """Its calibration is a guess before, and fits its own scale afterwards, wherever that lies."""
+    inner = HashEmbedder(dimensions=4096)
+
+    def shifted(texts):
+        vectors = inner.embed(texts)
+        return np.hstack((vectors, np.full((len(texts), 1), 3.0)))  # all cosines above 0.9
+
+    async def later(texts):
+        return inner.embed(texts)
+
+    high, plain = as_embedder(shifted, name="x", dimensions=4097), as_embedder(later, name="x", dimensions=4096)
+    before = high.calibration
+
+    assert before is PROVISIONAL
+    assert not high.is_calibrated
+    assert 0.9 < (await calibrated(high)).midpoint < 1
+    assert -0.1 < (await calibrated(plain)).midpoint < 0.3
+    assert high.is_calibrated
+    assert (await calibrated(high)) is high.calibration
+
+
+async def test_a_given_calibration_is_kept():
+    """Nothing is embedded to find out what is known."""
+    known = Calibration(0.8, 30)
+    embedder = as_embedder(len, name="x", dimensions=3, calibration=known)
+
+    assert known == await calibrated(embedder)
+    assert HashEmbedder().calibration == await calibrated(HashEmbedder())
+
+
+async def test_an_embedder_that_knows_nothing_is_told_of(caplog):
+    """Random vectors are calibrated nearly flat, with a warning."""
+    random = np.random.default_rng(1)
+    embedder = as_embedder(lambda texts: random.normal(size=(len(texts), 512)), name="dice", dimensions=512)
+    with caplog.at_level(logging.WARNING, logger="mama_structs"):
+        await calibrated(embedder)
+
+    assert "dice tells sentences on one matter" in caplog.text
+
+
+async def test_calibrating_tells_what_failed():
+    """Zero vectors for a sentence are no ground for a calibration."""
+    with pytest.raises(EmbeddingFailed, match="vector of a built-in sentence is zero"):
+        await calibrated(as_embedder(lambda texts: np.zeros((len(texts), 3)), name="x", dimensions=3))
+
+
+def test_the_sentences_are_all_different():
+    """A repeated one would count twice."""
+    sentences = [text for triple in TRIPLES for text in triple]
+
+    assert len(sentences) == len(set(sentences)) == 3 * len(TRIPLES)
+
+
+@given(
+    rows=st.lists(
+        st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=3, max_size=3), min_size=1, max_size=8
+    )
+)
+def test_each_row_is_normalised_or_named(rows):
+    """Whatever the numbers, a row has length 1 and the given direction, or is said to be faulty."""
+    found = checked(rows, count=len(rows), dimensions=3)
+
+    for row, one in enumerate(rows):
+        if not all(map(math.isfinite, one)):
+            assert "holds a number that is not finite" == found.faults[row]
+        elif not any(one):
+            assert "is zero" == found.faults[row]
+        else:
+            assert row not in found.faults
+            assert 1 == pytest.approx(float(np.linalg.norm(found.vectors[row])), abs=1e-5)
+            largest = max(range(3), key=lambda i: abs(one[i]))
+            assert (one[largest] > 0) == (found.vectors[row][largest] > 0)
+    assert np.float32 == found.vectors.dtype
+    assert len(rows) >= len(found.faults)
+
+
+@pytest.mark.parametrize(
+    ("given_", "message"),
+    [
+        (None, "a NoneType of object, expected numbers"),
+        ("text", "a str of str"),
+        ([[1, 2, 3], [1, 2]], "a list that is no array of numbers"),
+        (np.zeros((2, 4)), r"shape \(2, 4\) for 2 texts"),
+        (np.zeros(3), r"shape \(3,\)"),
+        (np.zeros((2, 3), dtype=complex), "of complex128"),
+        (np.zeros((2, 3), dtype=bool), "of bool"),
+    ],
+)
+def test_what_is_no_array_of_the_right_shape_is_refused(given_, message):
+    """The message says what came, the hint what was expected."""
+    with pytest.raises(EmbeddingFailed, match=message) as caught:
+        checked(given_, count=2, dimensions=3)
+
+    assert "(2, 3)" in caught.value.hint
+
+
+def test_embedders_do_not_change():
+    """An embedder that changed under a store would make its vectors worthless."""
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        HashEmbedder().dimensions = 3

@@ -1,0 +1,478 @@
+"""Embedding for many callers: batches, the cache, failures, cancellation, closing."""
+
+import asyncio
+import logging
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs.errors import EmbeddingFailed, InvalidArgument, SessionClosed, WrongLoop
+from mama_structs.memory.embedding import Calibration, EmbeddingService, HashEmbedder, as_embedder
+
+HASH = HashEmbedder(dimensions=32)
+
+
+class Recorder:
+    """An embedder that remembers its calls, and fails where it is told to."""
+
+    name = "recorder"
+    dimensions = 32
+    max_tokens = 64
+    batch_size = 64
+    calibration = Calibration()
+
+    def __init__(self, *, poison=None, error=ValueError):
+        self.calls = []
+        self.threads = set()
+        self.poison = poison
+        self.error = error
+
+    def embed(self, texts, *, kind="document"):
+        self.calls.append((kind, list(texts)))
+        self.threads.add(threading.current_thread().name)
+        if self.poison is not None and any(self.poison in text for text in texts):
+            raise self.error("no vector for " + " ".join(texts))
+        return HASH.embed(texts)
+
+
+class Gate:
+    """An async embedder that answers when it is let."""
+
+    name = "gate"
+    dimensions = 32
+    max_tokens = 64
+    calibration = Calibration()
+
+    def __init__(self):
+        self.calls = []
+        self.open = asyncio.Event()
+
+    async def embed(self, texts, *, kind="document"):
+        self.calls.append((kind, list(texts)))
+        await self.open.wait()
+        return HASH.embed(texts)
+
+
+async def until(condition):
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+async def recorder():
+    return Recorder()
+
+
+@pytest.fixture
+async def service(recorder):
+    service = EmbeddingService(recorder)
+    yield service
+    await service.close()
+
+
+async def test_sixty_four_callers_share_a_call(service, recorder):
+    """What is asked for at the same time is one call of the embedder, outside the event loop."""
+    found = await asyncio.gather(*(service.documents([f"text {n}"]) for n in range(64)))
+
+    assert 1 == len(recorder.calls)
+    assert threading.current_thread().name not in recorder.threads
+    for n, (vectors,) in enumerate(found):
+        assert np.array_equal(HASH.embed([f"text {n}"]), vectors)
+
+
+@given(
+    groups=st.lists(st.lists(st.text(st.characters(), max_size=120), max_size=4), max_size=6),
+    batch_size=st.integers(1, 8),
+    cache=st.sampled_from([0, 2, 100]),
+)
+def test_together_is_the_same_as_one_by_one(groups, batch_size, cache):
+    """Batches, sharing and the cache change nothing about the vectors."""
+
+    async def together():
+        service = EmbeddingService(Recorder(), cache_entries=cache, batch_size=batch_size)
+        found = await asyncio.gather(*(service.documents(texts) for texts in groups))
+        again = await asyncio.gather(*(service.documents(texts) for texts in groups))
+        await service.close()
+        return found, again
+
+    async def apart():
+        found = []
+        for texts in groups:
+            service = EmbeddingService(Recorder(), cache_entries=0, batch_size=1)
+            found.append([(await service.documents([text]))[0] for text in texts])
+            await service.close()
+        return found
+
+    found, again = asyncio.run(together())
+    alone = asyncio.run(apart())
+    for one, two, three in zip(found, again, alone, strict=True):
+        assert len(one) == len(two) == len(three)
+        for first, second, third in zip(one, two, three, strict=True):
+            assert np.array_equal(first, second)
+            assert np.array_equal(first, third)
+
+
+async def test_equal_texts_are_embedded_once(service, recorder):
+    """Within a call, by callers at the same time, and later from the cache."""
+    await asyncio.gather(service.documents(["same", "same"]), service.documents(["same"]))
+    await service.documents(["same"])
+
+    assert [("document", ["same"])] == recorder.calls
+    assert (1, 1, 3) == (service.stats.calls, service.stats.texts, service.stats.reused)
+
+
+async def test_a_text_may_have_another_vector_as_a_query(service, recorder):
+    """The cache keeps both kinds apart."""
+    await service.documents(["same"])
+    await service.query("same")
+    await service.query("same")
+
+    assert ["document", "query"] == [kind for kind, _ in recorder.calls]
+
+
+async def test_the_cache_forgets_what_was_not_used_for_longest():
+    """It holds as many pieces as it may."""
+    recorder = Recorder()
+    service = EmbeddingService(recorder, cache_entries=2)
+    for text in ("a", "b", "a", "c", "a", "b"):
+        await service.documents([text])
+    await service.close()
+
+    assert ["a", "b", "c", "b"] == [texts[0] for _, texts in recorder.calls]
+
+
+async def test_batches_are_no_larger_than_asked_for(recorder):
+    """A hundred texts in tens are ten calls, each text in one of them."""
+    service = EmbeddingService(recorder, batch_size=10)
+    await service.documents([f"text {n}" for n in range(100)])
+    await service.close()
+
+    assert [10] * 10 == [len(texts) for _, texts in recorder.calls]
+    assert 100 == len({text for _, texts in recorder.calls for text in texts})
+
+
+async def test_a_query_does_not_wait_for_all_documents():
+    """It goes with the next call, before the documents that wait."""
+    gate = Gate()
+    service = EmbeddingService(gate, batch_size=2)
+    saving = asyncio.create_task(service.documents([f"text {n}" for n in range(6)]))
+    await until(lambda: gate.calls)
+    asking = asyncio.create_task(service.query("where?"))
+    await asyncio.sleep(0)
+    gate.open.set()
+    await asyncio.gather(saving, asking)
+    await service.close()
+
+    assert ["document", "query", "document", "document"] == [kind for kind, _ in gate.calls]
+
+
+async def test_a_long_text_has_a_vector_for_each_piece(service, recorder):
+    """The pieces come back together, whatever stands beside them; a query of them is their mean."""
+    long = "The shield of the planet stands. " * 40
+    short, pieces, empty = await service.documents(["short", long, ""])
+    query = await service.query(long)
+
+    assert (1, 32) == short.shape == empty.shape
+    assert 1 < len(pieces) == len(recorder.calls[-1][1])
+    assert np.float32 == query.dtype
+    assert (32,) == query.shape
+    assert 1 == pytest.approx(float(np.linalg.norm(query)), abs=1e-5)
+    assert 0.5 < float(pieces.mean(axis=0) @ query)
+
+
+async def test_what_is_left_out_of_a_huge_text_is_said(service, caplog):
+    """The log tells counts, and nothing of the text."""
+    with caplog.at_level(logging.WARNING, logger="mama_structs"):
+        (pieces,) = await service.documents(["One secret of many. " * 3_000])
+
+    assert 64 == len(pieces)
+    assert "64 pieces spread over it" in caplog.text
+    assert "secret" not in caplog.text
+
+
+async def test_a_failing_embedder_is_told_without_the_text(recorder):
+    """The error names the embedder and what it raised; the cause is kept for the host."""
+    recorder.poison = "secret"
+    service = EmbeddingService(recorder)
+    with pytest.raises(EmbeddingFailed) as caught:
+        await service.documents(["my secret"])
+    await service.close()
+
+    assert "the embedder 'recorder' raised ValueError for 1 texts" == str(caught.value)
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert "secret" not in str(caught.value)
+
+
+async def test_nobody_fails_for_the_text_of_another():
+    """When a shared call fails, each caller's texts are tried by themselves."""
+    recorder = Recorder(poison="poison")
+    service = EmbeddingService(recorder)
+    found = await asyncio.gather(
+        *(service.documents([text]) for text in ("one", "poison", "two")), return_exceptions=True
+    )
+    await service.close()
+
+    assert [False, True, False] == [isinstance(one, EmbeddingFailed) for one in found]
+
+
+async def test_an_embedder_that_is_down_is_not_called_for_every_caller():
+    """After some callers alone have failed, too, the others are told at once."""
+    recorder = Recorder(poison="", error=OSError)
+    service = EmbeddingService(recorder)
+    found = await asyncio.gather(*(service.documents([f"text {n}"]) for n in range(50)), return_exceptions=True)
+    await service.close()
+
+    assert all(isinstance(one, EmbeddingFailed) for one in found)
+    assert 50 == len({id(one) for one in found})
+    assert len(recorder.calls) <= 4
+
+
+async def test_a_vector_that_is_none_fails_only_its_text():
+    """NaN for one text is no fault of the others in its batch."""
+
+    def some(texts):
+        vectors = HASH.embed(texts)
+        vectors[[text == "odd" for text in texts]] = np.nan
+        return vectors
+
+    service = EmbeddingService(as_embedder(some, name="x", dimensions=32, calibration=Calibration()))
+    good, bad = await asyncio.gather(service.documents(["good"]), service.documents(["odd"]), return_exceptions=True)
+    await service.close()
+
+    assert (1, 32) == good[0].shape
+    assert "the embedder's vector of a text holds a number that is not finite" == str(bad)
+
+
+@pytest.mark.parametrize("wrong", [[[1.0, 2.0]], "text", None, [["a"] * 32]])
+async def test_what_is_no_vector_is_refused(wrong):
+    """Nothing of a wrong shape or type goes further."""
+    service = EmbeddingService(as_embedder(lambda texts: wrong, name="x", dimensions=32, calibration=Calibration()))
+    with pytest.raises(EmbeddingFailed, match="the embedder gave"):
+        await service.documents(["one"])
+    await service.close()
+
+
+async def test_vectors_of_any_length_come_back_normalised():
+    """Lists of plain numbers will do."""
+    service = EmbeddingService(
+        as_embedder(lambda texts: [[3, 4] for _ in texts], name="x", dimensions=2, calibration=Calibration())
+    )
+    (vectors,) = await service.documents(["one"])
+    await service.close()
+
+    assert [[pytest.approx(0.6), pytest.approx(0.8)]] == vectors.tolist()
+
+
+async def test_an_async_embedder_runs_in_the_loop():
+    """It is awaited where the host's client lives; so is a plain function that returns a coroutine."""
+    threads = []
+
+    async def fn(texts):
+        threads.append(threading.current_thread())
+        return HASH.embed(texts)
+
+    for embedder in (
+        as_embedder(fn, name="x", dimensions=32, calibration=Calibration()),
+        as_embedder(lambda texts: fn(texts), name="x", dimensions=32, calibration=Calibration()),
+    ):
+        service = EmbeddingService(embedder)
+        await service.documents(["one"])
+        await service.close()
+
+    assert [threading.current_thread()] * 2 == threads
+
+
+async def test_a_cancelled_caller_leaves_the_batch_to_the_others():
+    """The one that stays gets its vectors, also of a text that both asked for."""
+    gate = Gate()
+    service = EmbeddingService(gate)
+    leaving = asyncio.create_task(service.documents(["shared", "mine"]))
+    staying = asyncio.create_task(service.documents(["shared"]))
+    await until(lambda: gate.calls)
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    gate.open.set()
+    found = await staying
+    await service.close()
+
+    assert np.array_equal(HASH.embed(["shared"]), found[0])
+
+
+async def test_what_nobody_waits_for_any_more_is_not_embedded():
+    """A caller that is cancelled before its turn costs nothing."""
+    gate = Gate()
+    service = EmbeddingService(gate)
+    first = asyncio.create_task(service.documents(["first"]))
+    await until(lambda: gate.calls)
+    leaving = asyncio.create_task(service.documents(["second"]))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    gate.open.set()
+    await asyncio.gather(first, leaving, return_exceptions=True)
+    await service.documents(["third"])
+    await service.close()
+
+    assert [["first"], ["third"]] == [texts for _, texts in gate.calls]
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_cancelled_call_leaves_nothing_behind(turns):
+    """Wherever it is cancelled, the service works on, and no text or task is left."""
+    gate = Gate()
+    gate.open.set()
+    service = EmbeddingService(gate)
+    task = asyncio.create_task(service.documents(["a", "b"]))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    found = await service.documents(["a"])
+    await service.close()
+
+    assert np.array_equal(HASH.embed(["a"]), found[0])
+    assert ({}, 0) == (service._texts, sum(map(len, service._queues.values())))
+    assert {asyncio.current_task()} == asyncio.all_tasks()
+
+
+async def test_closing_tells_those_who_wait():
+    """They get a typed error, the thread ends, and closing again does nothing."""
+    gate = Gate()
+    service = EmbeddingService(gate)
+    waiting = asyncio.create_task(service.documents(["one"]))
+    await until(lambda: gate.calls)
+    await service.close()
+    await service.close()
+
+    with pytest.raises(SessionClosed):
+        await waiting
+    with pytest.raises(SessionClosed):
+        await service.query("more")
+    assert {asyncio.current_task()} == asyncio.all_tasks()
+
+
+async def test_closing_waits_for_the_thread(service):
+    """A synchronous embedder at work is not left running behind a closed session."""
+    started, ended = threading.Event(), threading.Event()
+
+    def slow(texts):
+        started.set()
+        ended.wait(5)
+        return HASH.embed(texts)
+
+    slow_service = EmbeddingService(as_embedder(slow, name="x", dimensions=32, calibration=Calibration()))
+    waiting = asyncio.create_task(slow_service.documents(["one"]))
+    await until(started.is_set)
+    closing = asyncio.create_task(slow_service.close())
+    await asyncio.sleep(0.02)
+
+    assert not closing.done()
+    ended.set()
+    await closing
+    with pytest.raises(SessionClosed):
+        await waiting
+
+
+def test_ctrl_c_in_a_cell_leaves_a_service_that_works():
+    """What waited is told, and the next call in the same loop is served."""
+    calls = []
+
+    async def fn(texts):
+        calls.append(texts)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return HASH.embed(texts)
+
+    loop = asyncio.new_event_loop()
+    service = EmbeddingService(as_embedder(fn, name="x", dimensions=32, calibration=Calibration()))
+    waiting = loop.create_task(service.documents(["one"]))
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(waiting)
+    with pytest.raises(EmbeddingFailed, match="embedding was interrupted"):
+        loop.run_until_complete(waiting)
+    found = loop.run_until_complete(service.documents(["one"]))
+    loop.run_until_complete(service.close())
+    loop.close()
+
+    assert (1, 32) == found[0].shape
+
+
+async def test_it_belongs_to_one_loop(service):
+    """Another loop is told so, instead of waiting for ever."""
+    await service.documents(["one"])
+
+    with pytest.raises(WrongLoop):
+        await asyncio.to_thread(lambda: asyncio.run(service.documents(["one"])))
+
+
+def test_closing_after_the_loop_is_over_is_no_error():
+    """What a host forgot can still be closed."""
+    service = EmbeddingService(Recorder())
+    asyncio.run(service.documents(["one"]))
+    asyncio.run(service.close())
+
+    assert service._is_closed
+
+
+async def test_an_unknown_embedder_is_calibrated_before_its_first_use():
+    """Many first callers calibrate it once."""
+    calls = []
+
+    def fn(texts):
+        calls.append(len(texts))
+        return HASH.embed(texts)
+
+    embedder = as_embedder(fn, name="x", dimensions=32)
+    service = EmbeddingService(embedder)
+    await asyncio.gather(*(service.documents([f"text {n}"]) for n in range(10)))
+
+    assert embedder.is_calibrated
+    assert embedder.calibration is await service.calibration()
+    assert 10 == sum(calls[1:])
+    assert calls[0] > 50
+    await service.close()
+
+
+async def test_many_and_long_texts_do_not_hold_up_the_loop(service):
+    """While ten thousand texts and a huge one are prepared, others have their turns."""
+    turns = 0
+
+    async def watch():
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    watching = asyncio.create_task(watch())
+    await service.documents(["planet and shield " * 5_000])
+    after_one = turns
+    await service.documents([f"text {n}" for n in range(2_000)])
+    watching.cancel()
+
+    assert after_one > 5
+    assert turns - after_one > 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"embedder": len}, "embedder must have name, dimensions"),
+        ({"cache_entries": -1}, "cache_entries must be a whole number, 0 or more, got -1"),
+        ({"batch_size": 0}, "batch_size must be"),
+    ],
+)
+def test_wrong_arguments_raise_at_once(arguments, message):
+    """The error names argument, value and rule."""
+    with pytest.raises(InvalidArgument, match=message):
+        EmbeddingService(**({"embedder": Recorder()} | arguments))
+
+
+async def test_texts_are_a_sequence_of_str(service):
+    """A single text in their place would be embedded letter by letter."""
+    for wrong in ("text", [b"bytes"], [None]):
+        with pytest.raises(InvalidArgument, match="texts must be a sequence of str"):
+            await service.documents(wrong)
+    assert [] == await service.documents([])

@@ -1,0 +1,324 @@
+"""Traversals, evolution chains, and what stands in the place of what, against plain definitions of them."""
+
+from __future__ import annotations
+
+import unicodedata
+from datetime import UTC, datetime
+
+import attrs
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs.memory import graph
+from mama_structs.memory.decay import strength
+from mama_structs.memory.ids import from_milliseconds, milliseconds
+from mama_structs.memory.model import LinkType
+from mama_structs.testing.memories import PlainReader, plain_link, plain_memory
+
+START = milliseconds(datetime(2026, 1, 1, tzinfo=UTC))
+NOW_MS = START + 100 * 86_400_000
+TYPES = tuple(LinkType)
+
+
+@st.composite
+def readers(draw, *, types=TYPES, most=8):
+    """Graphs with circles, forks, parallel links, holes and memories whose times are in no order."""
+    count = draw(st.integers(1, most))
+    reader = PlainReader()
+    for node in range(count):
+        reader.put(plain_memory(f"m{node}", topic=draw(st.sampled_from([None, "x", "y"])), at=draw(st.integers(0, 5))))
+    nodes = st.integers(0, count - 1)
+    # Lists without a least size are short as a rule.
+    ends = st.lists(
+        st.tuples(nodes, nodes).filter(lambda pair: pair[0] != pair[1]), min_size=draw(st.integers(0, 12)), max_size=20
+    )
+    for number, (source, target) in enumerate(draw(ends) if count > 1 else []):
+        reader.put_link(
+            plain_link(
+                f"m{source}",
+                f"m{target}",
+                link_id=str(number),
+                type=draw(st.sampled_from(types)),
+                confidence=draw(st.sampled_from([0.1, 0.5, 0.7, 1.0])),
+                created_by=draw(st.sampled_from(["system", "user"])),
+                at=draw(st.integers(0, 5)),
+            )
+        )
+    for node in draw(st.sets(nodes, max_size=count - 1)) if draw(st.booleans()) else ():
+        reader.delete(f"m{node}")
+    return reader
+
+
+def chain_of(*pairs, at=None, count=None):
+    """Return a reader whose memories supersede each other as *pairs* say: the first the second."""
+    reader = PlainReader()
+    for node in range(count or 1 + max(map(max, pairs))):
+        reader.put(plain_memory(f"m{node}", topic="x", at=node if at is None else at[node]))
+    for number, (source, target) in enumerate(pairs):
+        reader.put_link(plain_link(f"m{source}", f"m{target}", link_id=str(number), type=LinkType.EVOLUTION))
+    return reader
+
+
+def alive(reader):
+    return sorted(reader.window().tolist())
+
+
+def edges_of(reader, direction, types, as_of_ms=None):
+    """Return (from, to, strength) for every way along a link that exists."""
+    made = {node: milliseconds(reader.get([node])[0].created_at) for node in alive(reader)}
+    ways = []
+    for link in {link.id: link for node in alive(reader) for link in reader.read_links(node)}.values():
+        source, target = reader.find(link.from_id), reader.find(link.to_id)
+        exists = as_of_ms is None or max(made[source], made[target], milliseconds(link.created_at)) <= as_of_ms
+        if exists and (types is None or link.link_type in types):
+            power = strength(link, from_milliseconds(NOW_MS))
+            ways += [(source, target, power)] if direction != "in" else []
+            ways += [(target, source, power)] if direction != "out" else []
+    return ways
+
+
+def plainly_traversed(reader, start, *, types, max_depth, direction, min_strength, limit, as_of_ms):
+    """Return (node, depth, strength) in order, by looking at every way in every round."""
+    ways = edges_of(reader, direction, types, as_of_ms)
+    level, seen, found = {start: 1.0}, {start}, []
+    for depth in range(1, min(max_depth, 5) + 1):
+        reached = {}
+        for here, there, power in ways:
+            if here in level and there not in seen:
+                total = round(level[here] * power, 6)
+                if total >= min_strength:
+                    reached[there] = max(reached.get(there, 0.0), total)
+        ranked = sorted(reached.items(), key=lambda item: (-item[1], -item[0]))[: limit - len(found)]
+        found += [(node, depth, total) for node, total in ranked]
+        level = dict(ranked)
+        seen |= set(level)
+        if not level:
+            break
+    return found
+
+
+traversals = st.fixed_dictionaries(
+    {
+        "types": st.none() | st.sets(st.sampled_from(TYPES)),
+        "max_depth": st.integers(0, 7),
+        "direction": st.sampled_from(["out", "in", "both"]),
+        "min_strength": st.sampled_from([0.0, 0.05, 0.5, 0.7]),
+        "limit": st.integers(0, 8),
+        "as_of_ms": st.none() | st.integers(0, 5).map(lambda second: START + 1000 * second),
+    }
+)
+
+
+@given(reader=readers(), options=traversals, data=st.data())
+def test_a_traversal_finds_what_its_definition_says(reader, options, data):
+    """Breadth first, strongest first in a level, each memory once, in any graph and for any question."""
+    start = data.draw(st.sampled_from(alive(reader)))
+    steps = graph.traverse(reader, start, now_ms=NOW_MS, **options)
+    expected = plainly_traversed(reader, start, **options)
+
+    # Strengths are taken in single precision: a rounding apart, and never another order.
+    assert [found[:2] for found in expected] == [(step.node, step.depth) for step in steps]
+    assert [found[2] for found in expected] == pytest.approx([step.strength for step in steps], abs=5e-6)
+
+
+@given(reader=readers(), options=traversals, data=st.data())
+def test_paths_follow_links(reader, options, data):
+    """Each path begins at the start, ends at its memory, is as long as the depth, and has a link at every step."""
+    start = data.draw(st.sampled_from(alive(reader)))
+    ways = {(here, there) for here, there, _ in edges_of(reader, options["direction"], options["types"])}
+
+    for step in graph.traverse(reader, start, now_ms=NOW_MS, **options):
+        assert (start, step.node, step.depth + 1) == (step.path[0], step.path[-1], len(step.path))
+        assert ways.issuperset(zip(step.path, step.path[1:], strict=False))
+
+
+def test_depth_is_capped():
+    """However deep is asked for, a traversal ends five links away."""
+    reader = chain_of(*((node + 1, node) for node in range(9)))
+    depths = [step.depth for step in graph.traverse(reader, 0, now_ms=NOW_MS, max_depth=99)]
+
+    assert [1, 2, 3, 4, 5] == depths
+
+
+def test_a_link_as_strong_as_asked_for_is_followed():
+    """A confidence of 0.7 passes where 0.7 is the least, and is shown as 0.7."""
+    reader = PlainReader()
+    for node in range(3):
+        reader.put(plain_memory(f"m{node}"))
+    reader.put_link(plain_link("m1", "m0", confidence=0.7, created_by="user"))
+    reader.put_link(plain_link("m2", "m0", confidence=0.69, created_by="user"))
+
+    (step,) = graph.traverse(reader, 0, now_ms=NOW_MS, min_strength=0.7)
+
+    assert (1, 0.7) == (step.node, step.strength)
+
+
+def test_a_hub_gives_its_strongest_neighbours():
+    """Where more is linked than wanted, the weakest are left out."""
+    reader = PlainReader()
+    for node in range(30):
+        reader.put(plain_memory(f"m{node}"))
+    for node in range(1, 30):
+        reader.put_link(plain_link(f"m{node}", "m0", confidence=node / 30, created_by="user"))
+
+    assert [29, 28, 27] == [step.node for step in graph.traverse(reader, 0, now_ms=NOW_MS, limit=3)]
+    assert list(range(29, 0, -1)) == [step.node for step in graph.connected(reader, 0, now_ms=NOW_MS)]
+    assert [] == graph.connected(reader, 0, now_ms=NOW_MS, direction="out")
+
+
+def test_what_is_around_a_memory_is_two_links_away():
+    """The neighbourhood for a context ends at depth 2."""
+    reader = chain_of(*((node + 1, node) for node in range(6)))
+
+    assert {1, 2, 4, 5} == {step.node for step in graph.around(reader, 3, now_ms=NOW_MS)}
+
+
+def members(reader, begun, as_of_ms=None):
+    """Return what evolution connects with some nodes."""
+    found = set(begun)
+    ways = edges_of(reader, "both", {LinkType.EVOLUTION}, as_of_ms)
+    while more := {there for here, there, _ in ways if here in found} - found:
+        found |= more
+    return found
+
+
+@given(reader=readers(), data=st.data(), as_of=st.none() | st.integers(0, 5))
+def test_an_evolution_is_whole(reader, data, as_of):
+    """All that evolution connects is in the chain once, newest first, with each link once."""
+    as_of_ms = None if as_of is None else START + 1000 * as_of
+    node = data.draw(st.sampled_from(alive(reader)))
+    chain = graph.evolution(reader, node, as_of_ms=as_of_ms)
+    expected = members(reader, {node}, as_of_ms)
+    ways = [way for way in edges_of(reader, "out", {LinkType.EVOLUTION}, as_of_ms) if way[0] in expected]
+    pairs = {(source, target) for source, target, _ in ways}
+    forks = {one for one in expected for side in (0, 1) if sum(pair[side] == one for pair in pairs) > 1}
+    order = [one for one in reader.window().tolist() if one in expected]
+
+    assert order == chain.nodes.tolist()
+    assert sorted(way[:2] for way in ways) == sorted(
+        zip(chain.links.sources.tolist(), chain.links.targets.tolist(), strict=True)
+    )
+    assert [one for one in order if one in forks] == chain.forks.tolist()
+
+
+@pytest.mark.parametrize("topics", [1, 1000])
+def test_a_long_chain_is_whole(topics):
+    """A chain of hundreds has no cap, whether or not its memories have one topic."""
+    reader = PlainReader()
+    for node in range(200):
+        reader.put(plain_memory(f"m{node}", topic=f"t{node % topics}", at=node))
+    for node in range(199):
+        reader.put_link(plain_link(f"m{node + 1}", f"m{node}", type=LinkType.EVOLUTION))
+
+    assert list(range(199, -1, -1)) == graph.evolution(reader, 70).nodes.tolist()
+    assert {3: 199, 150: 199} == graph.superseded(reader, [3, 150, 199])
+
+
+def test_forks_are_told():
+    """A decision with two successors is a fork, and so is one that replaces two; a double link is none."""
+    reader = chain_of((1, 0), (2, 0), (3, 1), (3, 2), (4, 3), (4, 3))
+    chain = graph.evolution(reader, 4)
+
+    assert [4, 3, 2, 1, 0] == chain.nodes.tolist()
+    assert [3, 0] == chain.forks.tolist()
+    assert 6 == len(chain.links)
+
+
+def test_a_lonely_memory_is_its_own_evolution():
+    """What neither supersedes nor is superseded has a chain of one, without links and forks."""
+    reader = chain_of((1, 0), count=3)
+    chain = graph.evolution(reader, 2)
+
+    assert ([2], 0, []) == (chain.nodes.tolist(), len(chain.links), chain.forks.tolist())
+
+
+def test_a_topic_has_its_chains_and_what_is_around_them():
+    """Chains leave the topic where evolution does; other links are followed three deep."""
+    reader = chain_of((1, 0), count=8)
+    reader.put(attrs.evolve(reader.get([1])[0], topic="renamed"))
+    for node in range(2, 8):
+        reader.put(attrs.evolve(reader.get([node])[0], topic=None))
+        reader.put_link(plain_link(f"m{node}", f"m{node - 1}", confidence=0.9, created_by="user"))
+
+    found = graph.by_topic(reader, "x", now_ms=NOW_MS)
+
+    assert [1, 0] == found.chain.nodes.tolist()
+    assert [(2, 1), (3, 2), (4, 3)] == [(step.node, step.depth) for step in found.around]
+
+
+def test_an_unknown_topic_is_empty():
+    """A topic that nobody used has an empty chain and nothing around it."""
+    found = graph.by_topic(chain_of((1, 0)), "nobody's", now_ms=NOW_MS)
+
+    assert ([], 0, [], []) == (
+        found.chain.nodes.tolist(),
+        len(found.chain.links),
+        found.chain.forks.tolist(),
+        found.around,
+    )
+
+
+def test_a_topic_is_found_however_it_is_composed():
+    """The same Korean topic, decomposed, is the same topic."""
+    reader = PlainReader()
+    reader.put(plain_memory("m0", topic="인증 방식"))
+
+    assert [0] == graph.by_topic(reader, unicodedata.normalize("NFD", "인증 방식"), now_ms=NOW_MS).chain.nodes.tolist()
+
+
+@given(
+    reader=readers(types=(LinkType.EVOLUTION, LinkType.EVOLUTION, LinkType.ASSOCIATION)),
+    as_of=st.none() | st.integers(0, 5),
+)
+def test_what_stands_is_the_newest_end(reader, as_of):
+    """What stands for a memory is reached from it, leads nowhere but into its own circle, and is the newest such."""
+    as_of_ms = None if as_of is None else START + 1000 * as_of
+    ways = edges_of(reader, "in", {LinkType.EVOLUTION}, as_of_ms)
+    ahead = {node: {node} for node in alive(reader)}
+    for _ in ahead:
+        for older, newer, _ in ways:
+            ahead[older] |= ahead[newer]
+    age = {node: position for position, node in enumerate(reader.window().tolist())}
+    successors = {node: {newer for older, newer, _ in ways if older == node} for node in ahead}
+    found = graph.superseded(reader, alive(reader), as_of_ms=as_of_ms)
+
+    for node, reached in ahead.items():
+        ends = {one for one in reached if not successors[one]}
+        # Without an end there are circles only: the last ones are those whose members all lead to each other.
+        last = {one for one in reached if all(one in ahead[other] for other in ahead[one])}
+        stands = found.get(node, node)
+
+        assert stands in last
+        assert min(ends or [stands], key=age.get) == stands
+        assert min((one for one in last if ahead[one] == ahead[stands]), key=age.get) == stands
+
+
+@pytest.mark.parametrize("asked", [[], [0]])
+def test_nothing_stands_for_what_nobody_superseded(asked):
+    """A memory without evolution is not in the answer."""
+    assert {} == graph.superseded(chain_of((2, 1)), asked)
+
+
+def test_a_search_of_the_past_does_not_know_later_decisions():
+    """As of a moment before the successor was made, the old decision still stands."""
+    reader = chain_of((1, 0), (2, 1), at=[0, 100, 200])
+
+    assert {0: 2, 1: 2} == graph.superseded(reader, [0, 1, 2])
+    assert {0: 1} == graph.superseded(reader, [0, 1], as_of_ms=START + 150_000)
+    assert {} == graph.superseded(reader, [0, 1], as_of_ms=START + 50_000)
+
+
+def test_a_circle_stands_by_its_newest_memory():
+    """Two decisions that supersede each other end with the newer one, and so does what they supersede."""
+    reader = chain_of((1, 0), (2, 1), (1, 2))
+
+    assert {0: 2, 1: 2} == graph.superseded(reader, np.array([0, 1, 2]))
+
+
+def test_a_circle_that_is_left_stands_by_what_left_it():
+    """A decision that supersedes one of a circle stands for all of it, even where it says to be older."""
+    reader = chain_of((1, 0), (0, 1), (2, 0), at=[10, 20, 5])
+
+    assert {0: 2, 1: 2} == graph.superseded(reader, [0, 1, 2])

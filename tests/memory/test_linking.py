@@ -1,0 +1,353 @@
+"""Automatic links: their limits whatever the memories, and that they join what belongs together."""
+
+from datetime import UTC, datetime, timedelta
+from itertools import count
+
+import attrs
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs.memory.embedding.hashed import HashEmbedder
+from mama_structs.memory.evidence import FEATURES, Evidence, gather
+from mama_structs.memory.linking import BIAS, WEIGHTS, automatic_links, probabilities
+from mama_structs.memory.model import LinkType, MemoryType
+from mama_structs.memory.texts import embedded_text
+from mama_structs.settings import LinkingPolicy
+from mama_structs.testing.memories import PlainReader, plain_link, plain_memory
+
+EMBEDDER = HashEmbedder(dimensions=64)
+MINUTE = 60.0
+WORDS = ("shield", "raid", "ore", "Kestrel", "cookie", "token", "대체", "결정을", "fuel", "4-19")
+
+
+def vectors_of(memory):
+    """Return the one vector of a memory."""
+    found = np.asarray(EMBEDDER.embed([embedded_text(memory)]), np.float32)
+    return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-9)
+
+
+def links_of(reader, memory, *, policy=None, explicit=(), vectors=None):
+    """Return what a memory links by itself."""
+    numbers = count()
+    return automatic_links(
+        reader,
+        memory,
+        vectors_of(memory) if vectors is None else vectors,
+        policy=policy or LinkingPolicy.default(),
+        calibration=EMBEDDER.calibration,
+        explicit=explicit,
+        new_link_id=lambda: f"{memory.id}/{next(numbers)}",
+    )
+
+
+def saved(*memories, policy=None):
+    """Return a reader that has saved memories in order, with their automatic links."""
+    reader = PlainReader()
+    for memory in memories:
+        links = links_of(reader, memory, policy=policy)
+        reader.put(memory, vectors=vectors_of(memory), links=links)
+    return reader
+
+
+def semantic(links):
+    return [link for link in links if link.link_type is LinkType.ASSOCIATION]
+
+
+def temporal(links):
+    return [link for link in links if link.link_type is LinkType.TEMPORAL]
+
+
+@st.composite
+def stores(draw):
+    """Memories in any order of time, of few words, topics and mentions, so that all kinds of links come up."""
+    number = draw(st.integers(0, 12))
+    memories = [
+        plain_memory(
+            f"m{at}",
+            " ".join(draw(st.lists(st.sampled_from(WORDS), max_size=6))),
+            type=draw(st.sampled_from(MemoryType)),
+            topic=draw(st.sampled_from((None, "raid_kestrel", "auth_token", "방어"))),
+            mentions=draw(st.sampled_from(((), ("4-19",), ("4-19", "1-52")))),
+            at=draw(st.sampled_from((0, 30, 900, 3600, 3601, 86400))) + draw(st.integers(0, 2)),
+        )
+        for at in range(number + 1)
+    ]
+    linked = [plain_link(f"m{at}", f"m{at - 1}", "supersedes", type=LinkType.EVOLUTION) for at in range(1, number, 3)]
+    return memories, [attrs.evolve(link, created_by="user") for link in linked]
+
+
+policies = st.builds(
+    LinkingPolicy,
+    threshold=st.sampled_from((0.0, 0.3, 0.75)),
+    max_semantic=st.integers(0, 6),
+    max_temporal=st.integers(0, 4),
+    temporal_window=st.sampled_from((0.0, 900.0, 3600.0, 1e9)),
+    temporal_same_topic=st.booleans(),
+    topic_window=st.sampled_from((0.0, 3600.0, 1e12)),
+    max_incoming=st.integers(0, 3),
+    minimum=st.sampled_from((0.0, 0.3, 0.45, 0.9)),
+)
+
+
+@given(store=stores(), policy=policies, covered=st.sets(st.integers(0, 12)))
+def test_limits_hold_whatever_is_saved(store, policy, covered):
+    """No save makes too many links, weak ones, ones to itself, to the future, twice, or to what is covered."""
+    memories, explicit = store
+    covered_ids = {f"m{number}" for number in covered}
+    reader, made = PlainReader(), []
+    for memory in memories:
+        links = links_of(reader, memory, policy=policy, explicit=covered_ids)
+        again = links_of(reader, memory, policy=policy, explicit=covered_ids)
+        reader.put(memory, vectors=vectors_of(memory), links=links)
+        for link in explicit:
+            if link.from_id == memory.id:
+                reader.put_link(link)
+        made += links
+
+        assert again == links
+        assert policy.max_semantic >= len(semantic(links))
+        assert policy.max_temporal >= len(temporal(links))
+        assert len(links) == len(semantic(links)) + len(temporal(links))
+        assert MemoryType.CHECKPOINT is not memory.type or [] == semantic(links)
+        targets = [link.to_id for link in links]
+        assert len(set(targets)) == len(targets)
+        for link in links:
+            older = reader.get([reader.find(link.to_id)])[0]
+            assert memory.id == link.from_id != link.to_id
+            assert link.to_id not in covered_ids
+            assert memory.created_at >= older.created_at
+            assert policy.minimum <= link.confidence <= 1
+            assert "system" == link.created_by
+            assert memory.created_at == link.created_at
+            assert (link.link_type is LinkType.ASSOCIATION) == (link.metadata.similarity is not None)
+    incoming = [link.to_id for link in made]
+    assert all(policy.max_incoming >= incoming.count(target) for target in incoming)
+
+
+@given(store=stores())
+def test_off_makes_no_link(store):
+    """The preset ``off`` asks nothing and links nothing."""
+    reader = saved(*store[0], policy=LinkingPolicy.off())
+
+    assert [] == links_of(reader, plain_memory("new", "raid Kestrel"), policy=LinkingPolicy.off())
+    assert {} == reader.relationships()
+
+
+def test_the_first_memory_links_nothing():
+    """In an empty store there is nothing to be linked to."""
+    assert [] == links_of(PlainReader(), plain_memory("first", "raid Kestrel"))
+
+
+def test_of_two_memories_only_those_of_one_matter_are_associated():
+    """The second memory of a store is associated with the first where it is about the same, not for being second."""
+    reader = saved(plain_memory("old", "The raid on Kestrel failed: fuel ran out at substation 4-19."))
+    same = plain_memory("same", "Kestrel raid: refuel at substation 4-19 before the fleet departs.", at=86400)
+    other = plain_memory("other", "Access tokens live fifteen minutes and rotate on use.", at=86400)
+
+    assert ["old"] == [link.to_id for link in semantic(links_of(reader, same))]
+    assert [] == links_of(reader, other)
+
+
+def test_memories_of_other_matters_saved_within_a_minute_are_no_association():
+    """To be near in time alone makes no association, in a small store either."""
+    reader = saved(plain_memory("old", "Celery with RabbitMQ for background work."))
+    links = links_of(reader, plain_memory("new", "Raid Kestrel with fourteen ships at dawn.", at=MINUTE))
+
+    assert [] == semantic(links)
+    assert ["old"] == [link.to_id for link in temporal(links)]
+
+
+def test_a_bulk_of_unrelated_memories_makes_few_associations():
+    """Memories that are saved at one moment are not of one matter for that."""
+    random = np.random.default_rng(7)
+    memories = [
+        plain_memory(f"m{at}", " ".join(f"w{word}" for word in random.integers(2_000, size=12))) for at in range(120)
+    ]
+    reader = saved(*memories)
+    links = [link for node in range(120) for link in reader.read_links(node, "out")]
+
+    assert 12 > len(semantic(links))
+
+
+def test_a_mention_that_is_shared_speaks_for_one_matter():
+    """A rare id in both memories raises the probability, as a rare word would."""
+    others = [plain_memory(f"m{at}", f"note number {at}", at=at * 86400) for at in range(20)]
+    old = plain_memory("old", "A battery stands on the night side.", mentions=("2-114",), at=30 * 86400)
+    reader = saved(*others, old)
+    new = plain_memory("new", "The picket is gone since June.", at=40 * 86400)
+    with_it = attrs.evolve(new, mentions=("2-114",))
+
+    assert 0.3 < words_shared(reader, with_it, "old") - words_shared(reader, new, "old")
+
+
+def words_shared(reader, memory, target):
+    """Return the evidence of words for one candidate, 0 where it is none."""
+    found = gather(reader, memory, vectors_of(memory), calibration=EMBEDDER.calibration)
+    ids = reader.ids(found.nodes)
+    return float(found.evidence.words[ids.index(target)]) if target in ids else 0.0
+
+
+def test_what_explicit_links_cover_gets_no_automatic_link_and_leads_to_the_rest_of_its_chain():
+    """A decision that supersedes another is associated with that one's predecessor, after what is new."""
+    first = plain_memory("first", "Cookie sessions in Postgres.", at=0)
+    second = plain_memory("second", "Stateless tokens of a day.", at=10 * 86400)
+    twin = plain_memory("twin", "Short tokens with a refresh token that is rotated on use.", at=15 * 86400)
+    reader = saved(first, second, twin)
+    reader.put_link(plain_link("second", "first", "supersedes", type=LinkType.EVOLUTION, created_by="user"))
+    new = plain_memory("third", "Short tokens, refresh token rotated on use.", at=20 * 86400)
+
+    links = links_of(reader, new, explicit=["second"])
+
+    assert ["twin", "first"] == [link.to_id for link in links]
+
+
+def test_temporal_confidence_falls_from_a_half_to_three_tenths():
+    """It is 0.3 and up to 0.2 more, by the share of the hour that is left."""
+    reader = saved(
+        plain_memory("hour", "a", at=0),
+        plain_memory("half", "b", at=30 * MINUTE),
+        plain_memory("now", "c", at=60 * MINUTE),
+    )
+    links = temporal(links_of(reader, plain_memory("new", "d", at=60 * MINUTE)))
+
+    assert ["now", "half", "hour"] == [link.to_id for link in links]
+    assert pytest.approx([0.5, 0.4, 0.3]) == [link.confidence for link in links]
+
+
+def test_strict_links_in_time_only_within_a_quarter_of_an_hour_and_one_topic():
+    """The strict preset passes over other topics, older memories and memories without a topic."""
+    strict = LinkingPolicy.strict()
+    context = MemoryType.CONTEXT
+    reader = saved(
+        plain_memory("older", "a", topic="raid", type=context, at=0),
+        plain_memory("same", "b", topic="raid", type=context, at=20 * MINUTE),
+        plain_memory("other", "c", topic="auth", type=context, at=21 * MINUTE),
+        policy=LinkingPolicy.off(),
+    )
+
+    def linked(topic):
+        checkpoint = plain_memory("new", "d", topic=topic, type=MemoryType.CHECKPOINT, at=22 * MINUTE)
+        return [link.to_id for link in links_of(reader, checkpoint, policy=strict)]
+
+    assert ["same"] == linked("raid")
+    assert [] == linked(None)
+
+
+def test_strict_associates_decisions_of_one_topic_within_a_week_however_unlike():
+    """The confidence is 0.4 to 0.7 by age, and only decisions count."""
+    policy = attrs.evolve(LinkingPolicy.strict(), threshold=1.0)
+    reader = saved(
+        plain_memory("old", "a b c", topic="raid", at=0),
+        plain_memory("near", "d e f", topic="raid", at=5 * 86400),
+        plain_memory("note", "g h i", topic="raid", type=MemoryType.INSIGHT, at=6 * 86400),
+        policy=LinkingPolicy.off(),
+    )
+    links = links_of(reader, plain_memory("new", "x y z", topic="raid", at=8.5 * 86400), policy=policy)
+
+    assert [("near", "same_topic")] == [(link.to_id, link.metadata.original_relationship) for link in links]
+    assert pytest.approx([0.4 + 0.3 * 0.5]) == [link.confidence for link in links]
+
+
+def test_two_thousand_identical_memories_break_nothing():
+    """Each links the newest that still take links, and none gets more than its share."""
+    reader = PlainReader()
+    memory = plain_memory("m0", "The same words again and again.")
+    vectors = vectors_of(memory)
+    for at in range(2_000):
+        reader.put(attrs.evolve(memory, id=f"m{at}"), vectors=vectors)
+    for link in range(LinkingPolicy.default().max_incoming):
+        reader.put_link(plain_link(f"m{link}", "m1999", "related_to", link_id=f"l{link}"))
+    links = links_of(reader, attrs.evolve(memory, id="new"), vectors=vectors)
+
+    assert 5 == len(semantic(links))
+    assert 3 == len(temporal(links))
+    assert "m1999" not in {link.to_id for link in links}
+
+
+def test_links_of_users_do_not_fill_a_memory_up():
+    """Only automatic links count against *max_incoming*."""
+    reader = saved(
+        *(plain_memory(f"m{at}", "Raid Kestrel at dawn.", at=at) for at in range(3)), policy=LinkingPolicy.off()
+    )
+    reader.put_link(plain_link("m1", "m0", "depends_on", created_by="user"))
+    policy = LinkingPolicy(max_incoming=1)
+    new = plain_memory("new", "Raid Kestrel at dawn.", at=5)
+
+    assert {"m0", "m1", "m2"} == {link.to_id for link in links_of(reader, new, policy=policy)}
+
+
+@pytest.mark.parametrize("at", [datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)])
+def test_the_ends_of_the_calendar_are_times_too(at):
+    """A memory from the first or last moment that there is can be saved."""
+    reader = saved(plain_memory("old", "raid Kestrel"))
+    links = links_of(reader, plain_memory("new", "raid Kestrel", at=at))
+
+    assert {"old"} >= {link.to_id for link in links}
+
+
+def test_a_memory_that_is_saved_already_is_no_candidate():
+    """Linking a stored memory again does not link it to itself."""
+    old, new = plain_memory("old", "raid Kestrel"), plain_memory("new", "raid Kestrel", at=60)
+    reader = saved(old, new)
+
+    assert ["old"] == [link.to_id for link in links_of(reader, new)]
+
+
+def test_a_memory_of_several_pieces_or_none_is_linked():
+    """Any number of vectors will do; the best piece counts."""
+    old = plain_memory("old", "raid Kestrel at dawn with fourteen ships")
+    reader = saved(old)
+    new = plain_memory("new", "raid Kestrel at dawn with ten ships", at=86400 * 3)
+    noise = np.zeros((6, 64), np.float32)
+    noise[:, 0] = 1
+    many = np.concatenate([noise[:2], vectors_of(old), noise])
+
+    (link,) = links_of(reader, new, vectors=many)
+    none = links_of(reader, new, vectors=np.zeros((0, 64), np.float32))
+
+    assert pytest.approx(1.0, abs=1e-5) == link.metadata.similarity
+    assert {"old"} >= {link.to_id for link in none}
+
+
+numbers = st.floats(-8, 8)
+
+
+@given(values=st.lists(numbers, min_size=len(FEATURES), max_size=len(FEATURES)), more=st.floats(0, 8))
+def test_probabilities_rise_with_what_speaks_for_one_matter(values, more):
+    """Each feature moves the probability the way its name says; only another topic speaks against."""
+    table = np.tile(np.array(values), (len(FEATURES) + 1, 1))
+    table[1:] += more * np.eye(len(FEATURES))
+    evidence = Evidence(**{name: table[:, at] for at, name in enumerate(FEATURES)})
+    before, *after = probabilities(evidence)
+
+    for name, probable in zip(FEATURES, after, strict=True):
+        assert 0 <= probable <= 1
+        assert (probable <= before) if name == "elsewhere" else (probable >= before)
+
+
+def test_the_weights_fit_the_features():
+    """There is a weight for each feature, and knowing nothing means that two memories are strangers."""
+    nothing = Evidence(**dict.fromkeys(FEATURES, np.zeros(1)))
+
+    assert len(FEATURES) == len(WEIGHTS)
+    assert 0.1 > probabilities(nothing)[0]
+    assert 0 > BIAS
+
+
+def test_times_of_a_candidate_fade_within_the_hour():
+    """What was saved last counts in full for a quarter of an hour, what was saved before it half."""
+    start = datetime(2026, 5, 1, tzinfo=UTC)
+    reader = saved(
+        plain_memory("one", "a", at=start),
+        plain_memory("two", "b", at=start + timedelta(minutes=5)),
+        policy=LinkingPolicy.off(),
+    )
+
+    def near(minutes):
+        new = plain_memory("new", "c", at=start + timedelta(minutes=minutes))
+        return gather(reader, new, vectors_of(new), calibration=EMBEDDER.calibration).evidence.nearness
+
+    assert pytest.approx([0.5, 1.0]) == near(10)
+    assert pytest.approx([0.5 * np.exp(-2), np.exp(-1 - 2 / 3)]) == near(45)

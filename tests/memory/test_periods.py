@@ -1,0 +1,309 @@
+"""What periods questions name, in English and Korean, and what is none."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs.memory.periods import period_in
+
+# A Wednesday.
+NOW = datetime(2026, 8, 12, 15, 30, tzinfo=UTC)
+
+PHRASES = [
+    # Days.
+    ("What did we note yesterday?", "2026-08-11", "2026-08-12"),
+    ("yesterday's decisions", "2026-08-11", "2026-08-12"),
+    ("What was said the day before yesterday?", "2026-08-10", "2026-08-11"),
+    ("what did we decide today", "2026-08-12", "2026-08-13"),
+    ("today", "2026-08-12", "2026-08-13"),
+    ("What was learned this morning?", "2026-08-12", "2026-08-13"),
+    ("what broke last night", "2026-08-11T12:00", "2026-08-12T06:00"),
+    ("two days ago we changed the cache", "2026-08-10", "2026-08-11"),
+    ("the outage 3 days ago", "2026-08-09", "2026-08-10"),
+    ("a day ago", "2026-08-11", "2026-08-12"),
+    ("what happened a couple of days ago", "2026-08-10", "2026-08-11"),
+    ("a few days ago we spoke of tokens", "2026-08-05", "2026-08-11"),
+    ("an hour ago", "2026-08-12T14:00", "2026-08-12T15:00"),
+    # Weeks.
+    ("What was finished last week?", "2026-08-03", "2026-08-10"),
+    ("what have we done this week", "2026-08-10", "2026-08-17"),
+    ("What did we try two weeks ago?", "2026-07-27", "2026-08-03"),
+    ("a week ago", "2026-08-03", "2026-08-10"),
+    ("the week before last", "2026-07-27", "2026-08-03"),
+    ("raids of last weekend", "2026-08-08", "2026-08-10"),
+    ("what did we do over the weekend", "2026-08-08", "2026-08-10"),
+    ("the week of 27 July", "2026-07-27", "2026-08-03"),
+    ("in the week of July 29th", "2026-07-27", "2026-08-03"),
+    ("notes of 2026-W31", "2026-07-27", "2026-08-03"),
+    ("What did we do on Monday?", "2026-08-10", "2026-08-11"),
+    ("what was agreed last Friday", "2026-08-07", "2026-08-08"),
+    ("last Wednesday", "2026-08-05", "2026-08-06"),
+    ("Tuesday last week", "2026-08-04", "2026-08-05"),
+    ("everything since Monday", "2026-08-10", None),
+    # Up to now.
+    ("in the last 3 days", "2026-08-09", "2026-08-12T15:30"),
+    ("over the past two weeks", "2026-07-29", "2026-08-12T15:30"),
+    ("in the past month", "2026-07-12", "2026-08-12T15:30"),
+    ("the last 2 hours", "2026-08-12T13:30", "2026-08-12T15:30"),
+    ("What has changed recently?", "2026-07-29", "2026-08-12T15:30"),
+    # Months.
+    ("Which plans were drawn up in January?", "2026-01-01", "2026-02-01"),
+    ("what was decided in march about tokens", "2026-03-01", "2026-04-01"),
+    ("What changed in May?", "2026-05-01", "2026-06-01"),
+    ("in may", "2026-05-01", "2026-06-01"),
+    ("decisions of November", "2025-11-01", "2025-12-01"),
+    ("in August so far", "2026-08-01", "2026-09-01"),
+    ("last March", "2026-03-01", "2026-04-01"),
+    ("last August", "2025-08-01", "2025-09-01"),
+    ("June 2025", "2025-06-01", "2025-07-01"),
+    ("in June last year", "2025-06-01", "2025-07-01"),
+    ("in Dec. we chose", "2025-12-01", "2026-01-01"),
+    ("How did last month go?", "2026-07-01", "2026-08-01"),
+    ("this month", "2026-08-01", "2026-09-01"),
+    ("two months ago", "2026-06-01", "2026-07-01"),
+    ("the month before last", "2026-06-01", "2026-07-01"),
+    ("in 2026-03", "2026-03-01", "2026-04-01"),
+    # Parts of months.
+    ("in early March", "2026-03-01", "2026-03-11"),
+    ("In the middle of April, what did we do?", "2026-04-11", "2026-04-21"),
+    ("mid-June", "2026-06-11", "2026-06-21"),
+    ("late February", "2026-02-21", "2026-03-01"),
+    ("at the end of July", "2026-07-21", "2026-08-01"),
+    ("at the beginning of the month of May", "2026-05-01", "2026-05-11"),
+    ("at the end of last month", "2026-07-21", "2026-08-01"),
+    ("in the first week of May", "2026-05-01", "2026-05-08"),
+    ("the second week of June", "2026-06-08", "2026-06-15"),
+    ("the last week of June", "2026-06-24", "2026-07-01"),
+    ("Which notes from the first ten days of April speak of it?", "2026-04-01", "2026-04-11"),
+    ("in the first half of May", "2026-05-01", "2026-05-16"),
+    # Dates.
+    ("Everything written down on 12 March", "2026-03-12", "2026-03-13"),
+    ("March 12th", "2026-03-12", "2026-03-13"),
+    ("the 3rd of May, 2025", "2025-05-03", "2025-05-04"),
+    ("on May 3", "2026-05-03", "2026-05-04"),
+    ("Dec 24 2025", "2025-12-24", "2025-12-25"),
+    ("on 2026-03-04", "2026-03-04", "2026-03-05"),
+    ("on 2026/03/04?", "2026-03-04", "2026-03-05"),
+    ("29 February", "2024-02-29", "2024-03-01"),
+    ("from 5 to 12 March", "2026-03-05", "2026-03-13"),
+    ("March 5-12", "2026-03-05", "2026-03-13"),
+    ("on the 5th", "2026-08-05", "2026-08-06"),
+    # Longer ones.
+    ("what was the plan for Q2", "2026-04-01", "2026-07-01"),
+    ("in Q4", "2025-10-01", "2026-01-01"),
+    ("Q1 2025", "2025-01-01", "2025-04-01"),
+    ("last quarter", "2026-04-01", "2026-07-01"),
+    ("in the second quarter of 2025", "2025-04-01", "2025-07-01"),
+    ("the first half of 2026", "2026-01-01", "2026-07-01"),
+    ("in spring", "2026-03-01", "2026-06-01"),
+    ("spring 2025", "2025-03-01", "2025-06-01"),
+    ("last winter", "2025-12-01", "2026-03-01"),
+    ("last year", "2025-01-01", "2026-01-01"),
+    ("in 2025", "2025-01-01", "2026-01-01"),
+    ("early this year", "2026-01-01", "2026-05-02"),
+    # Open and joined ones.
+    ("What has been settled since May?", "2026-05-01", None),
+    ("since 2025", "2025-01-01", None),
+    ("before June", None, "2026-06-01"),
+    ("after March", "2026-04-01", None),
+    ("until the end of June", None, "2026-07-01"),
+    ("since yesterday", "2026-08-11", None),
+    ("before last week", None, "2026-08-03"),
+    ("between March and May", "2026-03-01", "2026-06-01"),
+    ("Which release matters came up between May and early July?", "2026-05-01", "2026-07-11"),
+    ("from March to May", "2026-03-01", "2026-06-01"),
+    ("May-July", "2026-05-01", "2026-08-01"),
+    ("between November and February", "2025-11-01", "2026-03-01"),
+    ("between 3 May and 10 June", "2026-05-03", "2026-06-11"),
+    ("from 2026-03-04 until 2026-03-10", "2026-03-04", "2026-03-11"),
+    ("between yesterday and last week", "2026-08-03", "2026-08-12"),
+    # Korean.
+    ("어제 적어 둔 것을 모두 보여 줘", "2026-08-11", "2026-08-12"),
+    ("오늘 정한 것", "2026-08-12", "2026-08-13"),
+    ("그저께 한 일", "2026-08-10", "2026-08-11"),
+    ("사흘 전에 바꾼 설정", "2026-08-09", "2026-08-10"),
+    ("3일 전", "2026-08-09", "2026-08-10"),
+    ("며칠 전에 배운 것", "2026-08-05", "2026-08-12"),
+    ("지난주에 백업 쪽에서 정한 것", "2026-08-03", "2026-08-10"),
+    ("지난 주 회의", "2026-08-03", "2026-08-10"),
+    ("이번 주 할 일", "2026-08-10", "2026-08-17"),
+    ("지지난주", "2026-07-27", "2026-08-03"),
+    ("2주 전", "2026-07-27", "2026-08-03"),
+    ("일주일 전에", "2026-08-03", "2026-08-10"),
+    ("지난 주말 레이드", "2026-08-08", "2026-08-10"),
+    ("지난주 금요일에 정한 것", "2026-08-07", "2026-08-08"),
+    ("월요일에 정한 것", "2026-08-10", "2026-08-11"),
+    ("지난달 지도 화면에 무슨 일이 있었나", "2026-07-01", "2026-08-01"),
+    ("이번 달", "2026-08-01", "2026-09-01"),
+    ("두 달 전", "2026-06-01", "2026-07-01"),
+    ("3개월 전에", "2026-05-01", "2026-06-01"),
+    ("3월에 정한 것", "2026-03-01", "2026-04-01"),
+    ("11월에 정한 것", "2025-11-01", "2025-12-01"),
+    ("2025년 3월", "2025-03-01", "2025-04-01"),
+    ("작년 3월의 결정", "2025-03-01", "2025-04-01"),
+    ("3월 12일에 쓴 것", "2026-03-12", "2026-03-13"),
+    ("2026년 3월 4일", "2026-03-04", "2026-03-05"),
+    ("7월 말에 정한 것", "2026-07-21", "2026-08-01"),
+    ("5월 초", "2026-05-01", "2026-05-11"),
+    ("4월 중순에", "2026-04-11", "2026-04-21"),
+    ("5월 첫째 주", "2026-05-01", "2026-05-08"),
+    ("지난달 말", "2026-07-21", "2026-08-01"),
+    ("5월부터 바뀐 것", "2026-05-01", None),
+    ("6월 이전의 결정", None, "2026-06-01"),
+    ("3월부터 5월까지", "2026-03-01", "2026-06-01"),
+    ("3~5월", "2026-03-01", "2026-06-01"),
+    ("봄(3~5월)에 어떻게 시도했나", "2026-03-01", "2026-06-01"),
+    ("지난 봄에", "2026-03-01", "2026-06-01"),
+    ("작년에 버린 것", "2025-01-01", "2026-01-01"),
+    ("올해 정한 것", "2026-01-01", "2027-01-01"),
+    ("2분기에", "2026-04-01", "2026-07-01"),
+    ("상반기 정리", "2026-01-01", "2026-07-01"),
+    ("최근 3일 동안", "2026-08-09", "2026-08-12T15:30"),
+    ("최근에 바뀐 것", "2026-07-29", "2026-08-12T15:30"),
+]
+
+NONE = [
+    "",
+    "May I delete the cache?",
+    "this may break the build",
+    "we may need another index",
+    "soldiers march to the planet",
+    "the march of progress",
+    "the second attempt",
+    "a second later it failed",
+    "a week-long timeout",
+    "14 days validity",
+    "the cookie is valid 14 days",
+    "every 5 s",
+    "every Monday at nine",
+    "the last version",
+    "the last 10 entries",
+    "past experience with queues",
+    "this time it worked",
+    "next step of the plan",
+    "retry after two weeks",
+    "keep backups for 30 days",
+    "within three hours of the outage",
+    "in two minutes",
+    "a daily backup",
+    "weekly report",
+    "the monthly fee",
+    "a quarter of the requests",
+    "half of the players",
+    "spring boot service",
+    "in Spring Boot 3",
+    "a spring in the refinery",
+    "fall back to the cache",
+    "version 2026.03.1",
+    "1-2026-03-04",
+    "error 2026",
+    "port 2025 is taken",
+    "player 1-11 of guild 0-1",
+    "How is the matrix stored today?",
+    "the day after a raid",
+    "first week bonus",
+    "an august assembly",
+    "mark the row as done",
+    "Sunday is a name here",
+    "since the migration",
+    "before deploying",
+    "the last day-night cycle",
+    "per day limit",
+    "3개월 동안 보관",
+    "14일 유효한 쿠키",
+    "15분마다 폴링",
+    "지난 주요 변경",
+    "매일 백업",
+    "매주 월요일마다 회의",
+    "주말 농장",
+    "일주일짜리 토큰",
+    "하루 한 번",
+    "오늘날의 규칙",
+    "두 번째 시도",
+    "이전 결정",
+    "전주시 서버",
+    "봄이라는 이름의 함대",
+]
+
+
+def _time(text):
+    return None if text is None else datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize(("query", "since", "until"), PHRASES, ids=[phrase[0] for phrase in PHRASES])
+def test_a_period_is_found(query, since, until):
+    """Words of time give the window that they mean, counted from now."""
+    period = period_in(query, NOW)
+
+    assert period is not None
+    assert (_time(since), _time(until)) == (period.since, period.until)
+    assert period.words.lower() in query.lower()
+    assert 0 < period.strength <= 1
+
+
+@pytest.mark.parametrize("query", NONE)
+def test_what_is_no_period_is_not_taken_for_one(query):
+    """Durations, verbs and numbers that look like words of time restrict nothing."""
+    assert period_in(query, NOW) is None
+
+
+def test_a_vague_word_is_weaker_than_a_date():
+    """That something is recent is a wish, a named month a condition."""
+    recent, month = period_in("recently", NOW), period_in("in June", NOW)
+
+    assert recent.strength < 0.5 < month.strength
+
+
+def test_the_surest_of_several_periods_counts():
+    """Beside a date, "recently" is ignored."""
+    period = period_in("what was recently said about the outage of 3 May", NOW)
+
+    assert _time("2026-05-03") == period.since
+
+
+def test_now_is_converted_to_utc():
+    """Half past midnight in Seoul is still the day before in UTC, so yesterday is one earlier."""
+    seoul = timezone(timedelta(hours=9))
+    period = period_in("yesterday", datetime(2026, 8, 12, 0, 30, tzinfo=seoul))
+
+    assert _time("2026-08-10") == period.since
+
+
+def test_a_time_without_zone_is_utc():
+    """A naive time counts as UTC."""
+    naive = NOW.replace(tzinfo=None)
+
+    assert period_in("last week", NOW) == period_in("last week", naive)
+
+
+@pytest.mark.parametrize("query", ["30 February", "31 June 2026", "2026-02-31", "9999 years ago", "13월에", "2월 31일"])
+def test_a_day_that_does_not_exist_is_none(query):
+    """The thirtieth of February, and what lies before all calendars, is nobody's condition."""
+    assert period_in(query, NOW) is None
+
+
+def test_a_long_hostile_question_is_read_in_linear_time(untraced):
+    """Repetitions of what rules begin with do not make them try again and again."""
+    for piece in ("2026-03-04-", "may ", "the last ", "5 to ", "week of the ", "지난 ", "3월", "~", " ", "a couple of "):
+        period_in(piece * 100_000, NOW)
+
+
+WORDS = st.sampled_from(
+    "last next this week month year May may march 12 2026 of the in since until between and to early end 3월 말 부터 지난 주 전 어제 - ~ , 3 days ago Q2 spring on Monday".split()
+)
+
+
+@given(query=st.one_of(st.text(), st.lists(WORDS, max_size=12).map(" ".join)), now=st.datetimes(timezones=st.just(UTC)))
+def test_any_text_at_any_time_gives_a_window_or_none(query, now):
+    """Nothing raises, and a window never ends before it begins."""
+    period = period_in(query, now)
+
+    if period is not None:
+        assert period.since is not None or period.until is not None
+        assert period.since is None or period.until is None or period.since < period.until
+        assert period.words
+        assert 0 < period.strength <= 1

@@ -1,0 +1,135 @@
+"""Relationship words: which are accepted, and what type of link they stand for."""
+
+import unicodedata
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs.errors import InvalidArgument
+from mama_structs.memory.model import LinkType
+from mama_structs.memory.relationships import EXAMPLES, check_relationship, link_type_of, near_synonyms, normalised
+
+E, I, A, T = LinkType.EVOLUTION, LinkType.IMPLEMENTATION, LinkType.ASSOCIATION, LinkType.TEMPORAL  # noqa: E741
+KNOWN = {
+    "supersedes": E, "replaces": E, "refines": E, "improves": E, "upgrades": E, "대체": E,
+    "implements": I, "executes": I, "realizes": I, "outcome_of": I, "resulted_in": I, "구현": I,
+    "relates_to": A, "inspired_by": A, "motivated_by": A, "challenges": A, "depends_on": A, "contradicts": A, "관련": A,
+    "related_to": A, "same_topic": A, "superseded by": A,
+    "follows": T, "precedes": T, "during": T, "concurrent_with": T, "temporal": T, "close_in_time": T, "이후": T,
+}  # fmt: skip
+LETTERS = st.text(st.characters(categories=("Lu", "Ll", "Lo", "Nd")), min_size=1, max_size=16)
+
+
+@pytest.mark.parametrize(("word", "link_type"), KNOWN.items())
+def test_known_words_have_their_type_however_they_are_written(word, link_type):
+    """Case, gaps and the form of Hangul make no difference, and the table is sure."""
+    for written in (word, word.upper(), word.replace("_", "-"), f" {word} ", unicodedata.normalize("NFD", word)):
+        found = link_type_of(written)
+
+        assert (link_type, 1.0, False) == (found.link_type, found.confidence, found.fallback)
+
+
+def test_unknown_words_are_associations_and_say_so():
+    """Without vectors an unknown word falls back."""
+    found = link_type_of("bananas about")
+
+    assert (A, 0.0, True) == (found.link_type, found.confidence, found.fallback)
+
+
+@pytest.mark.parametrize("at", range(len(EXAMPLES)))
+def test_a_word_like_an_example_has_its_type(at):
+    """From 0.7 on the nearest example decides."""
+    examples = np.eye(len(EXAMPLES), dtype=np.float32)
+    like = 0.7071 * examples[at] + 0.5 * examples[at - 1]
+    unlike = 0.69 * examples[at]
+
+    found = link_type_of("unheard of", vector=like, example_vectors=examples)
+    strange = link_type_of("unheard of", vector=unlike, example_vectors=examples)
+
+    assert link_type_of(EXAMPLES[at]).link_type is found.link_type
+    assert pytest.approx(0.7071) == found.confidence
+    assert not found.fallback
+    assert (A, True) == (strange.link_type, strange.fallback)
+
+
+def test_a_passive_word_like_an_evolution_does_not_turn_it_round():
+    """What is like "supersedes" but ends in "by" would mark the newer memory as superseded."""
+    examples = np.eye(len(EXAMPLES), dtype=np.float32)
+    vector = examples[EXAMPLES.index("supersedes")]
+
+    assert A is link_type_of("supplanted_by", vector=vector, example_vectors=examples).link_type
+    assert E is link_type_of("supplants", vector=vector, example_vectors=examples).link_type
+
+
+def test_vectors_that_are_no_numbers_are_like_nothing():
+    """NaN falls back."""
+    examples = np.full((len(EXAMPLES), 2), np.nan, np.float32)
+
+    assert link_type_of("unheard of", vector=np.ones(2, np.float32), example_vectors=examples).fallback
+
+
+def test_examples_cover_every_type():
+    """Each type has examples, and each example is in the table."""
+    assert set(LinkType) == {link_type_of(example).link_type for example in EXAMPLES}
+
+
+@given(st.lists(LETTERS, min_size=1, max_size=4), st.sampled_from(" _-"))
+def test_words_of_letters_and_digits_are_kept_as_they_are(parts, gap):
+    """Any script will do; only the Unicode form and outer space change, and checking twice changes nothing."""
+    word = unicodedata.normalize("NFC", gap.join(parts))
+    if len(word) <= 64:
+        kept = check_relationship(f" {word}  ")
+
+        assert word.strip(" ") == kept
+        assert kept == check_relationship(kept)
+        assert normalised(word) == normalised(normalised(word))
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["", "   ", "_-_", "a" * 65, "a\nb", "a\tb", "a\x00b", "a/b", "a.b", "a\u200bb", "\u202eb", "\ud800", "x" * 10**6],
+)
+def test_other_texts_are_refused(word):
+    """Control characters, other signs, too long and empty texts are no relationship."""
+    with pytest.raises(InvalidArgument, match="relationship must be 1 to 64 letters") as caught:
+        check_relationship(word)
+
+    assert 200 > len(str(caught.value))
+
+
+@pytest.mark.parametrize("word", [None, 3, b"implements", ["implements"]])
+def test_what_is_no_text_is_refused(word):
+    """The message names the type."""
+    with pytest.raises(InvalidArgument, match=type(word).__name__):
+        check_relationship(word)
+
+
+@pytest.mark.parametrize("word", ["관련됨", "विस्तार", "Ü-ber_arbeitet", "v2 of"])
+def test_words_of_any_script_are_taken(word):
+    """Signs that belong to a letter are part of it."""
+    assert unicodedata.normalize("NFC", word) == check_relationship(word)
+
+
+def test_near_synonyms_are_pairs_above_the_threshold_most_alike_first():
+    """Each pair comes once, in the order of likeness."""
+    vectors = np.array([[1, 0], [0.8, 0.6], [0, 1], [0.995, 0.0999]], np.float32)
+
+    found = near_synonyms(["a", "b", "c", "d"], vectors)
+
+    assert [("a", "d"), ("b", "d"), ("a", "b")] == [pair[:2] for pair in found]
+    assert pytest.approx([0.995, 0.856, 0.8], abs=1e-3) == [pair[2] for pair in found]
+
+
+def test_words_that_differ_only_in_writing_are_synonyms():
+    """Their vectors do not matter, nor do those that are no numbers."""
+    vectors = np.full((3, 2), np.nan, np.float32)
+
+    assert [("Depends_On", "depends-on", 1.0)] == near_synonyms(["Depends_On", "other", "depends-on"], vectors)
+
+
+@pytest.mark.parametrize("words", [[], ["one"]])
+def test_few_words_have_no_synonyms(words):
+    """None and one word make no pair."""
+    assert [] == near_synonyms(words, np.ones((len(words), 2), np.float32))
