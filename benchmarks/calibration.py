@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import RESULTS, report
+from _common import RESULTS, report, take_turns
 
 from mama_structs.memory.embedding import Calibration, Embedder, HashEmbedder, UniversalSentenceEmbedder
 from mama_structs.memory.embedding.calibrating import fit, sentence_cosines, tells_apart
@@ -30,6 +30,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder for the JSON (%(default)s)")
     parser.add_argument(
         "--sample", type=Path, default=SAMPLE, help="memories, one JSON object a line: content, reasoning, thread"
+    )
+    parser.add_argument(
+        "--korean", type=Path, help="query, paraphrase, unrelated (korean/pairs.jsonl beside the sample)"
     )
     return parser.parse_args()
 
@@ -55,6 +58,26 @@ def of_sample(embedder: Embedder, memories: Sequence[Mapping[str, Any]], half: i
     cosines = (vectors @ vectors.T)[first, second]
     same = threads[first] == threads[second]
     return cosines[same], cosines[~same]
+
+
+def of_korean(embedder: Embedder, pairs: Sequence[Mapping[str, str]]) -> tuple[Any, Any]:
+    """Return the cosines of Korean sentences with their paraphrases, and with others that share their words."""
+    query, paraphrase, unrelated = (
+        embedded(embedder, [pair[key] for pair in pairs]) for key in ("query", "paraphrase", "unrelated")
+    )
+    return (query * paraphrase).sum(axis=1), (query * unrelated).sum(axis=1)
+
+
+def speed(embedder: Embedder, texts: Sequence[str], rounds: int) -> dict[str, float]:
+    """Return how long documents take in batches, and a query alone."""
+    batches = [texts[i : i + 64] for i in range(0, len(texts), 64)]
+    documents = take_turns({"": lambda: [embedder.embed(batch) for batch in batches]}, rounds)[""]
+    queries = take_turns({"": lambda: [embedder.embed([text], kind="query") for text in texts[:64]]}, rounds)[""]
+    return {
+        "documents_per_second": len(texts) / min(documents),
+        "query_seconds": min(queries) / len(texts[:64]),
+        "characters": sum(map(len, texts)) / len(texts),
+    }
 
 
 def reliability(calibration: Calibration, same: Any, other: Any) -> list[float | None]:
@@ -106,7 +129,9 @@ def main() -> None:
     if is_installed():
         embedders.append(UniversalSentenceEmbedder())
     memories = read(given.sample, 60 if given.quick else None)
+    korean = read(given.korean or given.sample.parent / "korean" / "pairs.jsonl", None)
     rows: list[list[str]] = []
+    paces: list[str] = []
     figures: dict[str, Any] = {}
     for embedder in embedders:
         alike, near, far = sentence_cosines(embedded(embedder, [text for triple in TRIPLES for text in triple]))
@@ -124,6 +149,18 @@ def main() -> None:
             "calibrations": {name: [one.midpoint, one.slope] for name, one in own.items()},
             "sets": {},
         }
+        texts = [f"{memory['content']}\n{memory.get('reasoning') or ''}" for memory in memories]
+        texts = texts or [text for triple in TRIPLES for text in triple]
+        pace = figures[embedder.name]["speed"] = speed(embedder, texts, 1 if given.quick else 5)
+        paces.append(
+            f"{embedder.name}: {pace['documents_per_second']:.0f} documents of {pace['characters']:.0f} characters a "
+            f"second, {pace['query_seconds'] * 1000:.2f} ms for a query"
+        )
+        for name, pairs in (("Korean, same words", korean[:40]), ("Korean, other words", korean[40:])):
+            if pairs:
+                alike_, unrelated = sets[name] = of_korean(embedder, pairs)
+                right = figures[embedder.name][name] = float((alike_ > unrelated).mean())
+                paces.append(f"{embedder.name}: {name}, the paraphrase is nearer in {right:.0%}")
         if memories:
             figures[embedder.name]["similar from"] = right_from(embedder.calibration, *sets["sample"])
         for name, one in own.items():
@@ -147,7 +184,9 @@ def main() -> None:
         "higher one (AUC). For a fit: its midpoint and slope in their place.\n"
         "Share: of pairs on the same matter among those whose similarity lies in each fifth, both kinds weighing the same;\n"
         "a good calibration has 0.1, 0.3, 0.5, 0.7, 0.9. Precision: among all pairs as they are, at a similarity of so much.\n"
-        "The calibration is that of the code; for the other half of the threads, the one fitted on the first half.",
+        "The calibration is that of the code; for the other half of the threads, the one fitted on the first half.\n"
+        "Korean: as the file has them, in its two halves; the share of its lines in which the paraphrase is nearer:\n"
+        + "\n".join(paces),
         (
             "embedder",
             "pairs",

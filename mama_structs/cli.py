@@ -58,7 +58,7 @@ def _run(arguments: Sequence[str] | None) -> int:
             # What --help and --version print is not written yet.
             _flush()
             raise
-        options.run(options)
+        code: int = options.run(options) or 0
         _flush()
     except MamaStructsError as error:
         message = str(error)
@@ -69,7 +69,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         # Nobody reads any more (`| head -1`).
         _drop_output()
         return _NO_READER
-    return 0
+    return code
 
 
 def _say(text: str) -> None:
@@ -114,6 +114,8 @@ def _parser() -> argparse.ArgumentParser:
     import argparse
     import importlib.metadata
 
+    from mama_structs.memory_cli import add_commands
+
     parser = argparse.ArgumentParser(prog="mama-structs", description="References, memory and refs for agents.")
     version = importlib.metadata.version("mama-structs")
     parser.add_argument("--version", action="version", version=f"mama-structs {version}")
@@ -149,6 +151,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_world(node, players=40, latency=0)
     node.set_defaults(run=_fake_node)
+    add_commands(commands, _say)
     return parser
 
 

@@ -35,6 +35,11 @@ EXAMPLES = {
     "StoreFull": lambda: errors.StoreFull("what", hint="do"),
     "StoreDamaged": lambda: errors.StoreDamaged("what", file="cache.db", findings=("a page",), hint="do"),
     "StoreReadOnly": lambda: errors.StoreReadOnly("what", hint="do"),
+    "MemoryStoreError": lambda: errors.MemoryStoreError("what", hint="do"),
+    "MemoryNotFound": lambda: errors.MemoryNotFound("decision_x", nearest=("decision_y",), hint="do"),
+    "LinkNotFound": lambda: errors.LinkNotFound("link_x", hint="do"),
+    "EmbedderMismatch": lambda: errors.EmbedderMismatch("what", stored=("a", "1"), given=("b", "2"), hint="do"),
+    "EmbeddingFailed": lambda: errors.EmbeddingFailed("what", hint="do"),
     "DescriptorError": lambda: errors.DescriptorError("what", handle="fd:1", hint="do"),
     "HandleNotFound": lambda: errors.HandleNotFound(
         "what", handle="fd:1", nearest=("fd:2",), deleted_at=datetime(2026, 1, 1, tzinfo=UTC), hint="do"
@@ -58,8 +63,8 @@ EXAMPLES = {
 }
 
 
-# An entity and a handle that do not exist are told to models by the same word.
-SAME_WORD = {"not_found": ["EntityNotFound", "HandleNotFound"]}
+# That something does not exist is told to models by one word, whatever it is.
+SAME_WORD = {"not_found": ["EntityNotFound", "HandleNotFound", "MemoryNotFound", "LinkNotFound"]}
 
 
 def drawn_tree():

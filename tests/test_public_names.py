@@ -185,9 +185,20 @@ def part_of(module):
     return [*module.split("."), ""][1]
 
 
-TOP = {"session", "testing", "cli", "demo", "__main__", "adapters", "notebook", "composition", "directories"}
+TOP = {
+    "session",
+    "testing",
+    "cli",
+    "memory_cli",
+    "demo",
+    "__main__",
+    "adapters",
+    "notebook",
+    "composition",
+    "directories",
+}
 LOW = {"errors", "settings", "loops", "storage", "binding", "jsonable"}
-MIDDLE = {"references", "descriptors"}
+MIDDLE = {"references", "descriptors", "memory"}
 UPPER = {"structs", "tools"}
 FORBIDDEN = {
     "directories": {
@@ -212,10 +223,11 @@ FORBIDDEN = {
     "jsonable": {"settings", "loops", "storage", "binding", *MIDDLE, *UPPER, *TOP},
     "binding": {"settings", "loops", "storage", "jsonable", *MIDDLE, *UPPER, *TOP},
     "storage": {"binding", "jsonable", *MIDDLE, *UPPER, *TOP},
-    "references": {"storage", "descriptors", *UPPER, *TOP},
-    "descriptors": {"references", *UPPER, *TOP},
+    "references": {"storage", "descriptors", "memory", *UPPER, *TOP},
+    "descriptors": {"references", "memory", *UPPER, *TOP},
+    "memory": {"references", "descriptors", "binding", *UPPER, *TOP},
     "tools": {"references", "structs", "storage", *TOP},
-    "structs": {"descriptors", "storage", *TOP},
+    "structs": {"descriptors", "memory", "storage", *TOP},
     "composition": {"session", "testing", "cli", "demo", "__main__", "adapters", "notebook"},
     "session": {"testing", "cli", "demo", "__main__", "adapters", "notebook"},
 }
@@ -228,7 +240,7 @@ def test_imports_run_one_way(file):
     imported = list(imports_of(file))
 
     assert [] == [module for module in imported if part_of(module) in FORBIDDEN.get(part, set())]
-    assert part in {"__init__", "cli", "demo", "__main__", "testing"} or "mama_structs" not in imported
+    assert part in {"__init__", "cli", "memory_cli", "demo", "__main__", "testing"} or "mama_structs" not in imported
 
 
 def test_the_rules_of_imports_know_every_part():

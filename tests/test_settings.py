@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument, InvalidSetting
-from mama_structs.settings import DescriptorSettings, ReferenceSettings, Settings
+from mama_structs.settings import DescriptorSettings, LinkingPolicy, MemorySettings, ReferenceSettings, Settings
 
 FIELDS = [field.name for field in attrs.fields(ReferenceSettings)]
 
@@ -104,22 +104,67 @@ DESCRIPTORS = st.builds(
     search_timeout=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
     root=st.text(st.sampled_from("ab/ü")),
 )
-SETTINGS = st.builds(Settings, references=REFERENCES, descriptors=DESCRIPTORS)
+POLICIES = st.builds(
+    LinkingPolicy,
+    threshold=st.floats(0, 1),
+    max_semantic=SIZES,
+    max_temporal=SIZES,
+    temporal_window=st.floats(min_value=0, allow_infinity=False),
+    temporal_same_topic=st.booleans(),
+    topic_window=st.floats(min_value=0, allow_infinity=False),
+    max_incoming=SIZES,
+    minimum=st.floats(0, 1),
+)
 
 
-@given(SETTINGS)
+def memory(policies):
+    """Settings of memories with some policy."""
+    return st.builds(
+        MemorySettings,
+        linking=policies,
+        exact_up_to=SIZES,
+        traversal_entries=SIZES,
+        traversal_ttl=st.floats(min_value=0, allow_infinity=False),
+        prune_every=st.floats(min_value=0, allow_infinity=False),
+        prune_below=st.floats(0, 1),
+        prune_temporal_after=st.floats(min_value=0, allow_infinity=False),
+        max_content=st.integers(min_value=1),
+        embedding_cache=SIZES,
+        snapshot_every=st.integers(min_value=1),
+    )
+
+
+PRESETS = {"default": LinkingPolicy.default(), "strict": LinkingPolicy.strict(), "off": LinkingPolicy.off()}
+SETTINGS = st.builds(
+    Settings, references=REFERENCES, descriptors=DESCRIPTORS, memory=memory(st.sampled_from(list(PRESETS.values())))
+)
+
+
+@given(st.builds(Settings, references=REFERENCES, descriptors=DESCRIPTORS, memory=memory(POLICIES)))
 def test_the_repr_can_be_pasted_back(settings):
     """The repr makes equal settings again."""
     assert settings == eval(repr(settings))
 
 
+def test_a_preset_of_linking_is_known_by_its_name():
+    """A name stands for a policy, in code as in the environment, and another name is refused with the known ones."""
+    assert LinkingPolicy.strict() == MemorySettings(linking="strict").linking
+    assert LinkingPolicy.off() == Settings.from_env({"MAMA_STRUCTS_MEMORY_LINKING": "off"}).memory.linking
+
+    with pytest.raises(InvalidSetting, match="one of default, strict, off"):
+        MemorySettings(linking="loose")
+
+
 @given(SETTINGS, st.sampled_from(["{}", " {}", "{}\n", "\t{} "]))
 def test_the_environment_can_say_every_setting(settings, form):
     """Each setting has a variable, whose text may have space around it; others' variables are left alone."""
+    names = {policy: name for name, policy in PRESETS.items()}
     environ = {
-        f"MAMA_STRUCTS_{section.upper()}_{name.upper()}": form.format(value)
-        for section in ("references", "descriptors")
-        for name, value in attrs.asdict(getattr(settings, section)).items()
+        f"MAMA_STRUCTS_{section.upper()}_{name.upper()}": form.format(
+            names[value] if isinstance(value, LinkingPolicy) else value
+        )
+        for section in ("references", "descriptors", "memory")
+        for name, value in attrs.asdict(getattr(settings, section), recurse=False).items()
     }
 
     assert settings == Settings.from_env({**environ, "PATH": "/bin", "REFERENCES_CACHE_TTL": "x"})

@@ -12,10 +12,10 @@ from __future__ import annotations
 import enum
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Literal
 
 from snowballstemmer.english_stemmer import EnglishStemmer  # type: ignore[import-untyped]  # it ships no types
 
@@ -25,6 +25,7 @@ BIGRAM: Final = "\u0001"
 """What a term of two syllables begins with, so that it never equals a word of two syllables."""
 
 _LONGEST: Final = 64
+_SHORT: Final = 20
 
 
 class _Kind(enum.IntEnum):
@@ -37,12 +38,14 @@ class _Kind(enum.IntEnum):
     STOP = 4
 
 
+Terms = tuple[tuple[str, _Kind], ...]
+
 # A bigram repeats what a word says already, and a stop word says nothing: neither may make a text look long.
 _WEIGHTS: Final[Mapping[_Kind, float]] = MappingProxyType(
-    {_Kind.WORD: 1.0, _Kind.PART: 1.0, _Kind.ROOT: 0.5, _Kind.BIGRAM: 0.4, _Kind.STOP: 0.1}
+    {_Kind.WORD: 1.0, _Kind.PART: 1.0, _Kind.ROOT: 0.5, _Kind.BIGRAM: 0.4, _Kind.STOP: 0.5}
 )
 _QUERY_WEIGHTS: Final[Mapping[_Kind, float]] = MappingProxyType(
-    {_Kind.WORD: 1.0, _Kind.PART: 1.0, _Kind.ROOT: 0.5, _Kind.BIGRAM: 0.5}
+    {_Kind.WORD: 1.0, _Kind.PART: 1.0, _Kind.ROOT: 0.5, _Kind.BIGRAM: 1.0}
 )
 
 _HANGUL: Final = "\u1100-\u11ff\u3131-\u318e\ua960-\ua97c\uac00-\ud7a3\ud7b0-\ud7fb"
@@ -128,7 +131,7 @@ def _summed(found: Iterator[tuple[str, _Kind]], weights: Mapping[_Kind, float]) 
 def _analysed(text: str) -> Iterator[tuple[str, _Kind]]:
     if text.isascii():
         for token in _ASCII_TOKENS.findall(text):
-            yield from _latin(token[:_LONGEST])
+            yield from _cached(_latin, token[:_LONGEST])
         return
     end, number, latin = -1, "", False
     for match in _TOKENS.finditer(_normalised(text)):
@@ -138,7 +141,7 @@ def _analysed(text: str) -> Iterator[tuple[str, _Kind]]:
         if match["hangul"] is not None:
             if not (attached and latin and token in _PARTICLE_SET):
                 for piece in _cut(token):
-                    yield from _korean(piece)
+                    yield from _cached(_korean, piece)
             if attached and number:
                 yield number + token[:1], _Kind.WORD
             number, latin = "", False
@@ -146,24 +149,40 @@ def _analysed(text: str) -> Iterator[tuple[str, _Kind]]:
             yield from _syllables(token, token if len(token) == 1 else "")
             number, latin = "", False
         else:
-            yield from _latin(token[:_LONGEST])
+            yield from _cached(_latin, token[:_LONGEST])
             latin = True
             number = token if token.isdecimal() and len(token) <= _LONGEST else ""
 
 
+def _cached(analyse: Callable[[str], Terms], token: str) -> Terms:
+    # Stemming is slow, and texts repeat their words; what is long is rarely met again and would fill the memory.
+    return _known(analyse, token) if len(token) <= _SHORT else analyse(token)
+
+
+@lru_cache(maxsize=8_192)
+def _known(analyse: Callable[[str], Terms], token: str) -> Terms:
+    return analyse(token)
+
+
 def _normalised(text: str) -> str:
-    """Return *text* as NFKC, in pieces where it is so full of signs that ordering them would take quadratic time."""
+    """Return *text* as NFKC, as NFC where the former is much longer: one character can become eighteen."""
+    normal = _normalised_as("NFKC", text)
+    return normal if len(normal) <= 2 * len(text) + _PIECE else _normalised_as("NFC", text)
+
+
+def _normalised_as(form: Literal["NFC", "NFKC"], text: str) -> str:
+    # Ordering a run of signs takes quadratic time: where there is one, the text is taken in pieces.
     if _SIGNS.search(text) is None:
-        return unicodedata.normalize("NFKC", text)
-    return "".join(unicodedata.normalize("NFKC", text[start : start + _PIECE]) for start in range(0, len(text), _PIECE))
+        return unicodedata.normalize(form, text)
+    pieces = (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
+    return "".join(unicodedata.normalize(form, piece) for piece in pieces)
 
 
 def _cut(token: str) -> Iterator[str]:
     return (token[start : start + _LONGEST] for start in range(0, len(token), _LONGEST))
 
 
-@lru_cache(maxsize=16_384)
-def _latin(token: str) -> tuple[tuple[str, _Kind], ...]:
+def _latin(token: str) -> Terms:
     """Return the terms of a word or identifier in any script that puts spaces between words."""
     if "," in token:
         return ((token.replace(",", ""), _Kind.WORD),)
@@ -186,8 +205,7 @@ def _word(word: str, kind: _Kind) -> tuple[str, _Kind]:
     return (stem, _Kind.STOP if word in ENGLISH else kind)
 
 
-@lru_cache(maxsize=16_384)
-def _korean(word: str) -> tuple[tuple[str, _Kind], ...]:
+def _korean(word: str) -> Terms:
     """Return the terms of a Hangul word: without particles, and its pairs of syllables."""
     if word in KOREAN:
         return ((word, _Kind.STOP),)

@@ -37,6 +37,7 @@ _MENTIONS: Final = 8
 # Of a long memory its beginning decides.
 _PIECES: Final = 4
 _CHARACTERS: Final = 2_000
+_RARE: Final = 16
 _HOUR: Final = timedelta(hours=1)
 _QUARTER_MS: Final = 15 * 60_000
 # A similarity of 0 or 1 is rounding: no embedder is as sure as that.
@@ -53,7 +54,7 @@ class Evidence:
 
     Args:
         likeness: The logarithm of the odds of their calibrated similarity.
-        standing: How far they are each other's nearest: 0 where all others are nearer, more the fewer are.
+        standing: How far they are each other's nearest: 0 where many others are nearer, more the fewer are.
         words: The share of the new memory's words, by rarity, and mentions that the candidate has too, 0 to 1.
         topic: 1 for one topic, else 0.
         elsewhere: 1 where both have a topic, and not the same, else 0.
@@ -138,7 +139,8 @@ def gather(
     recent = recent[~np.isin(recent, nodes_of(reader, [memory.id]))]
     topic = _of_topic(reader, memory, until, decisions_within)
     shared = _mentioned(reader, memory, until)
-    words = reader.words(text, _WORDS, where).nodes
+    rare = _rare_words(reader, text)
+    words = reader.words(rare, _WORDS, where).nodes
     nodes = _joined([near, words, recent, topic, chain, *(having for having, _ in shared)])
     nodes = nodes[~np.isin(nodes, passed_over)]
     facts = reader.facts(nodes)
@@ -155,11 +157,11 @@ def gather(
         evidence=Evidence(
             likeness=_odds(calibration, cosines),
             standing=_standing(reader, pieces, near, nodes, cosines),
-            words=_shared_words(reader, text, nodes, shared),
+            words=_shared_words(reader, text, rare, nodes, shared),
             topic=((topics == own_topic) & (topics >= 0)).astype(np.float64),
             elsewhere=((topics != own_topic) & (topics >= 0) & (memory.topic is not None)).astype(np.float64),
             naming=_naming(reader, memory, text, nodes, topics),
-            nearness=_nearness(times, reader.facts(recent).created, created),
+            nearness=_nearness(nodes, times, recent, created),
             chain=np.isin(nodes, chain).astype(np.float64),
         ),
     )
@@ -250,12 +252,17 @@ def _standing(
     """
     if not len(near):
         return np.zeros(len(nodes))
-    ranked = np.sort(best_cosines(reader, pieces, near))
-    before = len(near) - np.searchsorted(ranked, cosines + _EQUAL, side="right")
-    nearer = _first_pieces(reader, nodes, pieces) @ _first_pieces(reader, near, pieces).T > cosines[:, None] + _EQUAL
-    nearer &= nodes[:, None] != near[None, :]
-    ranks = np.log1p(before) + np.log1p(nearer.sum(axis=1))
-    return math.log1p(len(near)) - ranks / 2
+    standing = np.zeros(len(nodes))
+    cosine_of = best_cosines(reader, pieces, near)
+    close = np.flatnonzero(np.isin(nodes, near))
+    before = len(near) - np.searchsorted(np.sort(cosine_of), cosines[close] + _EQUAL, side="right")
+    table = _first_pieces(reader, near, pieces)
+    # A row is what is near to one of them: near is in order, so that its nodes can be looked up.
+    others = table[np.searchsorted(near, nodes[close])] @ table.T > cosines[close, None] + _EQUAL
+    others &= nodes[close, None] != near[None, :]
+    ranks: Values = np.log1p(before) + np.log1p(others.sum(axis=1))
+    standing[close] = math.log1p(len(near)) - ranks / 2
+    return standing
 
 
 def _first_pieces(reader: Reader, nodes: Nodes, like: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -267,13 +274,27 @@ def _first_pieces(reader: Reader, nodes: Nodes, like: NDArray[np.float32]) -> ND
     return table
 
 
-def _shared_words(reader: Reader, text: str, nodes: Nodes, shared: Sequence[tuple[Nodes, float]]) -> Values:
-    whole = sum(reader.rarity(text).values()) + sum(rarity for _, rarity in shared)
+def _rare_words(reader: Reader, text: str) -> str:
+    """Return the rarest words of a text that memories have: frequent ones tell little and take most of the time."""
+    total = reader.count()
+    nowhere = math.log(1 + (total + 0.5) / 0.5) - _EQUAL
+    rarity: dict[str, float] = {}
+    for word in dict.fromkeys(text.split()):
+        known = [value for value in reader.rarity(word).values() if value < nowhere]
+        if known:
+            rarity[word] = max(known)
+    return " ".join(sorted(rarity, key=lambda word: -rarity[word])[:_RARE])
+
+
+def _shared_words(reader: Reader, text: str, rare: str, nodes: Nodes, shared: Sequence[tuple[Nodes, float]]) -> Values:
+    # A word that nobody has counts as one that a single memory has: in a small store new words would outweigh all.
+    rarest = math.log(1 + max(reader.count() - 0.5, 0) / 1.5)
+    whole = sum(min(rarity, rarest) for rarity in [*reader.rarity(text).values(), *(rarity for _, rarity in shared)])
     if whole <= 0:
         return np.zeros(len(nodes))
-    scores = reader.word_scores(text, nodes).astype(np.float64)
+    scores = reader.word_scores(rare, nodes).astype(np.float64)
     for having, rarity in shared:
-        scores += rarity * np.isin(nodes, having)
+        scores += min(rarity, rarest) * np.isin(nodes, having)
     return np.minimum(scores / whole, 1.0)
 
 
@@ -300,7 +321,7 @@ def _words_of(topic: str) -> str:
     return topic.replace("_", " ").replace("-", " ")
 
 
-def _nearness(times: NDArray[np.int64], recent: NDArray[np.int64], created: int) -> Values:
+def _nearness(nodes: Nodes, times: NDArray[np.int64], recent: Nodes, created: int) -> Values:
     """
     Return how near in time each candidate is, 0 to 1.
 
@@ -308,6 +329,8 @@ def _nearness(times: NDArray[np.int64], recent: NDArray[np.int64], created: int)
     What was saved in between takes its part: among memories that are saved in bulk, to be near says nothing.
     """
     age = (created - times).astype(np.float64)
-    between = len(recent) - np.searchsorted(np.sort(recent), times, side="right")
+    between = np.full(len(nodes), len(recent))
+    _, own, place = np.intersect1d(nodes, recent, return_indices=True)
+    between[own] = place
     near: Values = np.exp(-np.maximum(age / _QUARTER_MS - 1, 0)) / (1 + between)
     return near

@@ -425,6 +425,5 @@ def _newest_first(reader: Reader, nodes: Nodes) -> Nodes:
 def _forks(links: LinkTable) -> Nodes:
     """Return the nodes with more than one other memory on one side."""
     pairs = np.unique(np.stack([links.sources, links.targets], axis=1), axis=0)
-    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
     forks = [nodes[count > 1] for nodes, count in (np.unique(side, return_counts=True) for side in pairs.T)]
     return np.concatenate(forks)

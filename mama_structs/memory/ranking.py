@@ -6,8 +6,8 @@ words say by the share of the question's rarity that they carry. So nothing depe
 that cannot tell the candidates apart say nothing; a question whose words occur nowhere is left to the vectors, and a
 rare identifier decides by itself. Fixed sums of normalised scores, and reciprocal ranks, fail on short or on long texts
 (domain/embedders.md section 2). On top comes what good candidates lend to those that they are tied to.
-The figures of `Weights` were chosen on one half of the retrieval sample's threads and checked on the other
-(benchmarks/retrieval.py); the optimum is flat, so they are round.
+The figures of `Weights` were chosen by hand on the retrieval sample, with both halves of its threads in sight
+(benchmarks/retrieval.py reports each half); around them recall changes by a point or so, so they are round.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Weights:
 
     """
 
-    words: float = 13.0
-    floor: float = -2.0
+    words: float = 12.0
+    floor: float = -1.0
     lenders: int = 8
     evolution: float = 0.5
     implementation: float = 0.6
@@ -74,9 +74,9 @@ class Weights:
 WEIGHTS: Final = Weights()
 
 # Platt's scaling on the sample's questions with and without an answer (both weigh the same), shifted so that 0.3 parts
-# them: log-odds of -0.36 are as likely the best of a question without an answer.
+# them: log-odds of 0 are as likely the best of a question without an answer as of one with.
 _RELEVANCE_SLOPE: Final = 0.7
-_RELEVANCE_MIDDLE: Final = -0.36
+_RELEVANCE_MIDDLE: Final = 0.0
 _RELEVANCE_SHIFT: Final = math.log(0.3 / 0.7)
 
 

@@ -40,6 +40,28 @@ class Hit:
 
 
 @attrs.frozen(kw_only=True, repr=False)
+class Reached:
+    """
+    A memory that a traversal reached.
+
+    Args:
+        memory: The memory.
+        depth: How many links away it is, 1 for direct neighbours.
+        path: Ids from the start to this memory, both included.
+        strength: The product of the strengths of the links on the path, after decay.
+
+    """
+
+    memory: Memory
+    depth: int
+    path: tuple[str, ...]
+    strength: float
+
+    def __repr__(self) -> str:
+        return f"<Reached {self.memory.id} depth {self.depth} strength {self.strength:.2f}>"
+
+
+@attrs.frozen(kw_only=True, repr=False)
 class Chain:
     """
     How a decision evolved.
@@ -74,28 +96,6 @@ class Chain:
     def __repr__(self) -> str:
         forks = f", {len(self.forks)} forks" if self.forks else ""
         return f"<Chain of {len(self.memories)} memories, {len(self.links)} links{forks}>"
-
-
-@attrs.frozen(kw_only=True, repr=False)
-class Reached:
-    """
-    A memory that a traversal reached.
-
-    Args:
-        memory: The memory.
-        depth: How many links away it is, 1 for direct neighbours.
-        path: Ids from the start to this memory, both included.
-        strength: The product of the strengths of the links on the path, after decay.
-
-    """
-
-    memory: Memory
-    depth: int
-    path: tuple[str, ...]
-    strength: float
-
-    def __repr__(self) -> str:
-        return f"<Reached {self.memory.id} depth {self.depth} strength {self.strength:.2f}>"
 
 
 @attrs.frozen(kw_only=True, repr=False)

@@ -26,8 +26,7 @@ _FOUND: Final = 160
 _FOLLOWED: Final = 48
 _COMPARED: Final = 128
 _BROUGHT: Final = 128
-# BM25 gives one term at most its rarity times k1 + 1, with the usual k1 of 1.2.
-_SATURATED: Final = 2.2
+_IN_PERIOD: Final = 0.35
 
 _TYPES: Final = tuple(MemoryType)
 _CONTEXT: Final = _TYPES.index(MemoryType.CONTEXT)
@@ -201,7 +200,7 @@ class _Question:
             period=period,
             words=words,
             weights=weights,
-            rarity=whole * _SATURATED,
+            rarity=whole,
             unknown=unknown / whole if whole > 0 else 0.0,
         )
 
@@ -395,7 +394,7 @@ def _ranked(
     strength = 0.0 if question.period is None else question.period.strength
     favoured = ranking.in_period(summed, inside, strength, weights)
     fresh = favoured * ranking.recency(ground.facts.created, now_ms, weights)
-    scores = favoured + fresh
+    timed = scores = favoured + fresh
     newest = _newest(reader, nodes[ranking.best(scores, 2 * request.limit)], request.as_of)
     if not request.history:
         scores = _led(candidates, scores, newest, inside, weights)
@@ -403,12 +402,14 @@ def _ranked(
     if not request.history:
         order = _newest_first(order, nodes, ground.facts, newest)
     relevances = ranking.relevance(np.maximum(own, gains), question.unknown, weights)
+    # "What did we note yesterday?" is answered by whatever was.
+    relevances = np.maximum(relevances, np.where(inside, _IN_PERIOD * strength, 0.0))
     parts = {
         "outcome": own - candidates.evidence,
         "graph": gains,
         "period": favoured - summed,
         "recency": fresh,
-        "superseded": scores - favoured - fresh,
+        "superseded": scores - timed,
     }
     # A memory that went before another took its place, and has the score of that place.
     places = np.sort(scores[order])[::-1]
@@ -466,5 +467,7 @@ def _newest_first(order: Positions, nodes: Nodes, facts: Facts, newest: Mapping[
     arranged = order.copy()
     for places in chains.values():
         members = order[places]
-        arranged[places] = members[np.lexsort((-nodes[members], -facts.created[members]))]
+        # Times may be odd in imported data: what holds goes first all the same.
+        replaced = [int(node) in newest for node in nodes[members]]
+        arranged[places] = members[np.lexsort((-nodes[members], -facts.created[members], replaced))]
     return arranged

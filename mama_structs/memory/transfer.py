@@ -1,1 +1,404 @@
-"""Placeholder until the transfer is written."""
+"""Memories written to a file with all that belongs to them, and read from one."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO, Final, Protocol, Self
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from mama_structs.errors import InvalidArgument
+from mama_structs.loops import in_own_thread
+from mama_structs.memory import export_lines
+from mama_structs.memory.backend import Backend, Reader, Writer
+from mama_structs.memory.embedded.keys import EmbedderRecord, vectors_to_bytes
+from mama_structs.memory.embedding.service import EmbeddingService
+from mama_structs.memory.export_lines import Header, Record
+from mama_structs.memory.model import Link, Memory
+from mama_structs.memory.results import Imported
+from mama_structs.memory.texts import embedded_text
+from mama_structs.storage.durable import DraftFile
+
+Progress = Callable[[int, int], object]
+
+_PAGE: Final = 500
+_CHUNK: Final = 256
+_CHUNK_BYTES: Final = 2**23
+
+
+class EmbeddedBackend(Backend, Protocol):
+    """A `Backend` that knows which embedder made its vectors."""
+
+    @property
+    def embedder(self) -> EmbedderRecord:
+        """The embedder."""
+
+
+async def export_jsonl(backend: EmbeddedBackend, path: Path, progress: Progress | None) -> int:
+    """
+    Write all memories to a file, in order of saving, and return how many.
+
+    The form is that of `mama_structs.memory.export_lines`.
+    What is saved meanwhile is in it if its turn had not come.
+
+    Args:
+        backend: What keeps the memories.
+        path: The file; one that is there is replaced when the new one is whole and durable.
+        progress: Called with how many memories are written, and of how many.
+
+    Raises:
+        StoreFull: There is no room for the file; nothing is left of it.
+        StoreError: The file cannot be written, or the store not be read; nothing is left of it.
+
+    """
+    draft = await in_own_thread(lambda: DraftFile.open(path))
+    try:
+        header = export_lines.write_header(backend.namespace, backend.embedder, datetime.now(UTC))
+        await in_own_thread(lambda: draft.write(header))
+        last, count = -1, 0
+        while (page := await backend.read(lambda reader: _page(reader, last))).lines:  # noqa: B023 - run at once
+            await in_own_thread(lambda: draft.write(b"".join(_written(page.lines))))
+            last, count = page.last, count + len(page.lines)
+            if progress is not None:
+                progress(count, max(page.total, count))
+        end = export_lines.write_end(count)
+        await in_own_thread(lambda: draft.write(end))
+        await in_own_thread(draft.publish)
+    finally:
+        draft.discard()
+    return count
+
+
+async def import_jsonl(
+    backend: EmbeddedBackend, embedding: EmbeddingService, path: Path, progress: Progress | None
+) -> Imported:
+    """
+    Add the memories of a file that `export_jsonl` wrote, into whatever namespace the backend keeps.
+
+    Every line is read and compared with the store before anything is written.
+    What is there already, the same, stays as it is, so that an interrupted import is simply repeated; links of such a
+    memory that are missing are added.
+
+    Args:
+        backend: What keeps the memories.
+        embedding: Embeds anew where another embedder made the file's vectors.
+        path: The file.
+        progress: Called with how many memories were taken, and of how many.
+
+    Raises:
+        InvalidArgument: There is no such file, a line breaks a rule, or a memory or link of that id is there with
+            other content; the message names the line. Nothing was imported.
+        EmbeddingFailed: The embedder failed; what was imported before stays.
+        StoreError: The store cannot be read or written; what was imported before stays.
+
+    """
+    file = await in_own_thread(lambda: _ExportFile.open(path))
+    try:
+        return await _Import(backend, embedding, file, progress).run()
+    finally:
+        file.close()
+
+
+@attrs.frozen
+class _Page:
+    """What one look at the store gives: memories with links and vectors, the last node, and how many there are."""
+
+    lines: Sequence[tuple[Memory, tuple[Link, ...], bytes]]
+    last: int
+    total: int
+
+
+def _page(reader: Reader, after: int) -> _Page:
+    found = reader.scan(after=after, limit=_PAGE)
+    # The vectors are copied here: later they may be the engine's to change.
+    lines = [(one.memory, one.links, vectors_to_bytes(one.vectors)) for one in found]
+    return _Page(lines, found[-1].node if found else after, reader.count())
+
+
+def _written(lines: Sequence[tuple[Memory, tuple[Link, ...], bytes]]) -> list[bytes]:
+    return [export_lines.write_memory(memory, links, vectors) for memory, links, vectors in lines]
+
+
+@attrs.frozen(eq=False)
+class _Numbered:
+    """A record, and where it stands: its line's number and the byte at which that begins."""
+
+    number: int
+    offset: int
+    record: Record
+
+
+@attrs.define(eq=False)
+class _ExportFile:
+    """An export that is read; its calls block."""
+
+    path: Path
+    file: BinaryIO
+    header: Header
+    start: int
+    memories: int
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """
+        Open an export, and read its first and its last line.
+
+        Raises:
+            InvalidArgument: It is none.
+
+        """
+        try:
+            # Without O_NONBLOCK the opening of a FIFO waits for its other end.
+            fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+        except (OSError, ValueError) as error:
+            said = getattr(error, "strerror", None) or error
+            raise InvalidArgument(f"path must be an export of memories, {str(path)!r:.200}: {said}") from error
+        file = os.fdopen(fd, "rb")
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise InvalidArgument(f"path must be a file, and {str(path)!r:.200} is none")
+            try:
+                line = _read_line(file)
+                header = export_lines.read_header(line)
+            except ValueError as error:
+                raise _refused(1, error) from error
+            memories = _memories_in(file)
+        except OSError as error:
+            file.close()
+            raise InvalidArgument(f"path cannot be read: {error.strerror}") from error
+        except BaseException:
+            file.close()
+            raise
+        return cls(path, file, header, len(line), memories)
+
+    def read(self, number: int, offset: int) -> tuple[list[_Numbered], int | None]:
+        """
+        Return the memories of some lines, and the byte at which the next line begins, None at the file's end.
+
+        Args:
+            number: The first line's number, the header being line 1.
+            offset: The byte at which it begins.
+
+        Raises:
+            InvalidArgument: A line breaks a rule.
+
+        """
+        found: list[_Numbered] = []
+        begin = offset
+        self.file.seek(offset)
+        while len(found) < _CHUNK and offset - begin < _CHUNK_BYTES:
+            try:
+                line = _read_line(self.file)
+                if not line:
+                    raise ValueError("it is missing: the file was cut off")
+                if export_lines.is_end(line):
+                    self._check_end(line, number)
+                    return found, None
+                record = export_lines.read_memory(line, self.header)
+            except ValueError as error:
+                raise _refused(number, error) from error
+            found.append(_Numbered(number, offset, record))
+            number, offset = number + 1, offset + len(line)
+        return found, offset
+
+    def read_at(self, places: Sequence[tuple[int, int]]) -> list[_Numbered]:
+        """Return the memories of lines whose numbers and bytes are known."""
+        found = []
+        for number, offset in places:
+            self.file.seek(offset)
+            try:
+                found.append(_Numbered(number, offset, export_lines.read_memory(_read_line(self.file), self.header)))
+            except ValueError as error:
+                raise _refused(number, error) from error
+        return found
+
+    def close(self) -> None:
+        self.file.close()
+
+    def _check_end(self, line: bytes, number: int) -> None:
+        said = export_lines.read_end(line)
+        if said != number - 2:
+            raise ValueError(f"it says that there are {said} memories, and there are {number - 2}")
+        if self.file.read(1):
+            raise ValueError("it is the last one, and more follows")
+
+
+def _read_line(file: BinaryIO) -> bytes:
+    line = file.readline(export_lines.LONGEST_LINE + 1)
+    if len(line) > export_lines.LONGEST_LINE:
+        raise ValueError(f"it is longer than {export_lines.LONGEST_LINE} bytes")
+    if line and not line.endswith(b"\n"):
+        raise ValueError("it has no line break at its end: the file was cut off")
+    return line
+
+
+def _memories_in(file: BinaryIO) -> int:
+    """Return how many memories the last line says that there are: a file that was cut off is noticed at once."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - 200))
+    last = file.read().rstrip(b"\r\n").rpartition(b"\n")[2]
+    try:
+        return export_lines.read_end(last)
+    except ValueError as error:
+        raise InvalidArgument(
+            "the file's last line is not the end of an export: it was cut off", hint="copy or export it again"
+        ) from error
+
+
+def _refused(number: int, error: ValueError) -> InvalidArgument:
+    return InvalidArgument(f"line {number}: {error}", hint="nothing was imported")
+
+
+@attrs.frozen(eq=False)
+class _Taken:
+    """What one transaction of an import did: its figures, and the lines whose links could not all be made yet."""
+
+    added: int = 0
+    known: int = 0
+    dropped: int = 0
+    later: Sequence[tuple[int, int]] = ()
+
+
+@attrs.define(eq=False)
+class _Import:
+    """One run of `import_jsonl`."""
+
+    backend: EmbeddedBackend
+    embedding: EmbeddingService
+    file: _ExportFile
+    progress: Progress | None
+    ids: set[str] = attrs.field(factory=set, init=False)
+
+    async def run(self) -> Imported:
+        await self._check()
+        as_they_are = self.file.header.embedder == self.backend.embedder
+        added = known = dropped = embedded = 0
+        later: list[tuple[int, int]] = []
+        async for chunk in self._chunks():
+            vectors = {} if as_they_are else await self._embedded(chunk)
+            taken = await self.backend.write(lambda writer: self._take(writer, chunk, vectors))  # noqa: B023 - awaited
+            added, known, dropped = added + taken.added, known + taken.known, dropped + taken.dropped
+            embedded += 0 if as_they_are else taken.added
+            later.extend(taken.later)
+            self._tell(added + known)
+        for start in range(0, len(later), _CHUNK):
+            places = later[start : start + _CHUNK]
+            chunk = await in_own_thread(lambda: self.file.read_at(places))  # noqa: B023 - awaited
+            dropped += await self.backend.write(lambda writer: self._link(writer, chunk))  # noqa: B023 - awaited
+        return Imported(added=added, known=known, embedded=embedded, dropped_links=dropped)
+
+    async def _check(self) -> None:
+        """Read every line, and compare it with the store."""
+        links: set[str] = set()
+        self._tell(0)
+        async for chunk in self._chunks():
+            for one in chunk:
+                own = {link.id for link in one.record.links}
+                if one.record.memory.id in self.ids:
+                    raise _refused(one.number, ValueError(f"it has the id of an earlier line, {_shown(one)}"))
+                if not links.isdisjoint(own):
+                    raise _refused(one.number, ValueError("it has a link with the id of an earlier line's"))
+                self.ids.add(one.record.memory.id)
+                links |= own
+            await self.backend.read(lambda reader: self._compare(reader, chunk, links_too=True))  # noqa: B023 - awaited
+
+    async def _chunks(self) -> AsyncIterator[list[_Numbered]]:
+        number = 2
+        offset: int | None = self.file.start
+        while offset is not None:
+            chunk, offset = await in_own_thread(lambda begin=offset: self.file.read(number, begin))  # type: ignore[misc]  # noqa: B023 - awaited
+            number += len(chunk)
+            if chunk:
+                yield chunk
+
+    def _compare(
+        self, reader: Reader, chunk: Sequence[_Numbered], *, links_too: bool = False
+    ) -> dict[str, tuple[Link, ...]]:
+        """
+        Return the links that are missing, by memory, for the memories that are there already.
+
+        Args:
+            reader: The store.
+            chunk: What is compared with it.
+            links_too: Whether to look everywhere for links that are missing: each look takes longer the more links
+                there are.
+
+        Raises:
+            InvalidArgument: A memory or link of that id is there, and not the same.
+
+        """
+        nodes = {one.record.memory.id: reader.find(one.record.memory.id) for one in chunk}
+        known = {memory_id: node for memory_id, node in nodes.items() if node is not None}
+        stored = dict(zip(known, reader.get(list(known.values())), strict=True))
+        missing = {}
+        for one in chunk:
+            memory, links = one.record.memory, one.record.links
+            if memory.id in known:
+                if stored[memory.id] != self._own(memory):
+                    raise InvalidArgument(
+                        f"line {one.number}: a memory with the id {_shown(one)} is there with other content",
+                        hint="import into another namespace, or delete that memory first",
+                    )
+                own = {link.id for link in reader.read_links(known[memory.id], "out")} if links else set()
+                links = missing[memory.id] = tuple(link for link in links if link.id not in own)
+            for link in links if links_too else ():
+                if reader.find_link(link.id) is not None:
+                    raise InvalidArgument(
+                        f"line {one.number}: a link with the id {link.id!r:.80} is there between other memories",
+                        hint="import into another namespace",
+                    )
+        return missing
+
+    async def _embedded(self, chunk: Sequence[_Numbered]) -> dict[str, NDArray[np.float32]]:
+        """Return vectors for those of the memories that are not there."""
+        known = await self.backend.read(lambda reader: self._compare(reader, chunk))
+        new = [one.record.memory for one in chunk if one.record.memory.id not in known]
+        vectors = await self.embedding.documents([embedded_text(memory) for memory in new]) if new else []
+        return {memory.id: pieces for memory, pieces in zip(new, vectors, strict=True)}
+
+    def _take(self, writer: Writer, chunk: Sequence[_Numbered], vectors: dict[str, NDArray[np.float32]]) -> _Taken:
+        """Write memories, and those of their links whose other end is there."""
+        known = self._compare(writer, chunk)
+        dropped, later = 0, []
+        for one in chunk:
+            memory = self._own(one.record.memory)
+            wanted = known.get(memory.id, one.record.links)
+            ready = [link for link in wanted if writer.find(link.to_id) is not None]
+            waiting = sum(link.to_id in self.ids for link in wanted) - sum(link.to_id in self.ids for link in ready)
+            dropped += len(wanted) - len(ready) - waiting
+            if waiting:
+                later.append((one.number, one.offset))
+            if memory.id not in known:
+                writer.put(memory, vectors=vectors.get(memory.id, one.record.vectors), links=ready)
+            elif ready:
+                writer.put(memory, links=ready)
+        return _Taken(added=len(chunk) - len(known), known=len(known), dropped=dropped, later=later)
+
+    def _link(self, writer: Writer, chunk: Sequence[_Numbered]) -> int:
+        """Add the links that had to wait, and return how many lead to a memory that was deleted meanwhile."""
+        dropped = 0
+        for memory_id, missing in self._compare(writer, chunk).items():
+            node = writer.find(memory_id)
+            wanted = [link for link in missing if link.to_id in self.ids]
+            ready = [link for link in wanted if writer.find(link.to_id) is not None]
+            dropped += len(wanted) - len(ready)
+            if ready and node is not None:
+                writer.put(writer.get([node])[0], links=ready)
+        return dropped
+
+    def _own(self, memory: Memory) -> Memory:
+        return attrs.evolve(memory, namespace=self.backend.namespace)
+
+    def _tell(self, done: int) -> None:
+        if self.progress is not None:
+            self.progress(done, self.file.memories)
+
+
+def _shown(one: _Numbered) -> str:
+    return f"{one.record.memory.id!r:.200}"

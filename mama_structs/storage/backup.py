@@ -7,18 +7,17 @@ import contextlib
 import os
 import sqlite3
 import stat
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import quote
 
 from mama_structs.errors import StoreBusy, StoreDamaged, StoreError
 from mama_structs.loops import in_own_thread
 from mama_structs.storage.durable import JOURNAL, DraftDirectory
 from mama_structs.storage.failures import DATABASE, damaged, is_busy, store_error
-from mama_structs.storage.opening import APPLICATION, MARK_FILE
+from mama_structs.storage.opening import MARK_FILE
 
 _MARK_BYTES: Final = 4096
 _PAGES: Final = 1024
@@ -44,6 +43,7 @@ async def backup(directory: Path, target: Path, *, progress: Callable[[int, int]
         progress: Called in the event loop with how many pages of the database are copied, and of how many.
 
     Raises:
+        InvalidArgument: There is something at *target*.
         StoreFull: There is no room for the copy; nothing is left of it.
         StoreDamaged: The copy, and so what was copied, is damaged; nothing is left of it.
         StoreBusy: Another process kept the database from being read.
@@ -51,12 +51,13 @@ async def backup(directory: Path, target: Path, *, progress: Callable[[int, int]
 
     """
     loop = asyncio.get_running_loop()
-    stopped = threading.Event()
+    task = asyncio.current_task()
+    cancelled_before = task.cancelling() if task else 0
     told = 0.0
 
     def tell(done: int, total: int) -> None:
         nonlocal told
-        if stopped.is_set():
+        if task is not None and task.cancelling() > cancelled_before:
             raise _Stopped
         now = time.monotonic()
         if progress is not None and (done == total or now - told >= _TOLD_EVERY):
@@ -64,15 +65,7 @@ async def backup(directory: Path, target: Path, *, progress: Callable[[int, int]
             with contextlib.suppress(RuntimeError):  # the loop was closed
                 loop.call_soon_threadsafe(progress, done, total)
 
-    copying = asyncio.ensure_future(in_own_thread(lambda: copy(Path(directory), Path(target), tell)))
-    try:
-        await asyncio.shield(copying)
-    except asyncio.CancelledError:
-        stopped.set()
-        await asyncio.wait([copying])
-        if not copying.cancelled():
-            copying.exception()
-        raise
+    await in_own_thread(lambda: copy(Path(directory), Path(target), tell))
 
 
 def copy(directory: Path, target: Path, tell: Callable[[int, int], object]) -> None:
@@ -119,16 +112,14 @@ def _copy_database(source: Path, journal: Path, tell: Callable[[int, int], objec
     """Copy the database, and return how many rows it has."""
     path = journal / DATABASE
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-    with _connected(source / DATABASE) as origin:
+    with _connected(source / DATABASE, "ro") as origin:
         try:
             # Within a transaction all pages are of its moment: without one, each write of others begins the copy anew.
             origin.execute("BEGIN")
-            if origin.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
-                raise StoreError(f"{source} belongs to another program")
             rows: int = origin.execute("SELECT COUNT(*) FROM Cache").fetchone()[0]
         except sqlite3.Error as error:
             raise _busy(source) if is_busy(error) else store_error(error, source) from error
-        with _connected(path) as copied:
+        with _connected(path, "rw") as copied:
             try:
                 copied.execute("PRAGMA synchronous = OFF")  # it is flushed as a whole, before it gets its name
                 origin.backup(copied, pages=_PAGES, progress=lambda _status, left, total: tell(total - left, total))
@@ -139,14 +130,11 @@ def _copy_database(source: Path, journal: Path, tell: Callable[[int, int], objec
 
 def _check(journal: Path, source: Path, rows: int) -> None:
     """Look through a copy: what is damaged in it is damaged where it comes from."""
-    with _connected(journal / DATABASE) as copied:
+    with _connected(journal / DATABASE, "rw") as copied:
         try:
             found = [line for (line,) in copied.execute("PRAGMA quick_check(10)") if line != "ok"]
             count = copied.execute("SELECT COUNT(*) FROM Cache").fetchone()[0]
-            # The copy's header still says that there is a log beside it; a session's opening makes a new one.
-            if not found:
-                copied.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        except sqlite3.DatabaseError as error:
+        except sqlite3.Error as error:
             raise _copy_error(error, source, journal) from error
     if not found and count != rows:
         found = [f"{count} of {rows} rows could be copied"]
@@ -155,10 +143,8 @@ def _check(journal: Path, source: Path, rows: int) -> None:
 
 
 @contextlib.contextmanager
-def _connected(path: Path) -> Iterator[sqlite3.Connection]:
-    # Never made by this: a missing file is an error. A log beside it can only be read where its index can be written,
-    # so "ro" would refuse it in some cases; the pragma keeps this from writing rows.
-    uri = f"file:{quote(str(path.absolute()))}?mode=rw"
+def _connected(path: Path, mode: Literal["ro", "rw"]) -> Iterator[sqlite3.Connection]:
+    uri = f"file:{quote(str(path.absolute()))}?mode={mode}"
     try:
         connection = sqlite3.connect(uri, uri=True, timeout=_WAIT, isolation_level=None)
     except sqlite3.Error as error:

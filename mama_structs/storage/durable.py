@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 from typing import Final, Self
 
-from mama_structs.errors import StoreError
+from mama_structs.errors import InvalidArgument, StoreError
 from mama_structs.storage.failures import DATABASE, from_os
 from mama_structs.storage.locks import FILE_NAME as LOCKS
 from mama_structs.storage.locks import LockFile
@@ -64,6 +64,8 @@ class DraftFile:
             lock = LockFile.open(path)
             with contextlib.suppress(OSError):
                 lock.try_lock(0)
+        except InvalidArgument:
+            raise
         except (OSError, ValueError) as error:
             raise unwritable(error, target) from error
         return cls(resolved, path, lock)
@@ -136,7 +138,8 @@ class DraftDirectory:
             target: Where it is to be: nothing, or an empty directory.
 
         Raises:
-            StoreError: It cannot be made there, or something is there.
+            InvalidArgument: Something is there.
+            StoreError: It cannot be made there.
 
         """
         try:
@@ -154,6 +157,8 @@ class DraftDirectory:
             except BaseException:
                 shutil.rmtree(path, ignore_errors=True)
                 raise
+        except InvalidArgument:
+            raise
         except (OSError, ValueError) as error:
             raise unwritable(error, target) from error
         return cls(resolved, path, lock)
@@ -197,7 +202,7 @@ def refuse_used(path: Path, target: Path) -> None:
         target: The same as it was asked for.
 
     Raises:
-        StoreError: Something is there that is no empty directory.
+        InvalidArgument: Something is there that is no empty directory.
 
     """
     try:
@@ -208,7 +213,7 @@ def refuse_used(path: Path, target: Path) -> None:
     except NotADirectoryError:
         is_used = True
     if is_used:
-        raise StoreError(f"{target} exists and is no empty directory", hint="name one that does not exist yet")
+        raise InvalidArgument(f"{target} exists and is no empty directory", hint="name one that does not exist yet")
 
 
 def refuse_kept(path: Path) -> None:

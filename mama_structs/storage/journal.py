@@ -36,6 +36,7 @@ from mama_structs.storage.rows import (
     Call,
     Change,
     New,
+    NoRows,
     Rows,
     Snapshot,
     check_prefix,
@@ -153,6 +154,11 @@ class Journal:
             self._executor.shutdown(wait=False)
             raise
         self._executor.submit(_sweep)
+
+    @property
+    def was_used(self) -> bool:
+        """Whether there is anything to close."""
+        return self._has_database()
 
     @property
     def pending(self) -> int:
@@ -397,6 +403,9 @@ class Journal:
         return sorted(keys)
 
     def _look(self, work: Callable[[Snapshot], T]) -> T:
+        if not self._has_database():
+            return work(NoRows())
+
         def looked(cache: Any) -> T:
             rows = Snapshot(cache)
             try:

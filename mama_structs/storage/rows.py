@@ -160,6 +160,35 @@ class Snapshot:
             raise
 
 
+class NoRows(Snapshot):
+    """The rows of a store that has no database yet."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def get(self, key: str) -> None:
+        """Return None."""
+        check_key(key)
+
+    def get_many(self, keys: Sequence[str]) -> dict[str, bytes | Damaged]:  # noqa: ARG002 - whatever they are
+        """Return nothing."""
+        return {}
+
+    def keys(self, prefix: str = "") -> list[str]:
+        """Return no key."""
+        check_prefix(prefix)
+        return []
+
+    def last(self, prefix: str) -> None:
+        """Return None."""
+        check_prefix(prefix)
+
+    def items(self, prefix: str, *, after: str = "", limit: int = -1) -> list[tuple[str, bytes | Damaged]]:  # noqa: ARG002 - whatever they are
+        """Return no row."""
+        check_prefix(prefix)
+        return []
+
+
 class Rows(Snapshot):
     """The rows of a store inside one write transaction."""
 

@@ -82,7 +82,7 @@ class Storage:
     def __del__(self) -> None:
         # No lock is taken and no job given to the thread: the collector runs this anywhere, even inside either.
         journal = getattr(self, "_journal", None)
-        if journal is None or self._closing is not None or journal.bound.is_elsewhere:
+        if journal is None or self._closing is not None or journal.bound.is_elsewhere or not journal.was_used:
             return
         self._closing = Future()
         warnings.warn(f"the store in {journal.directory} was not closed", ResourceWarning, stacklevel=2, source=self)

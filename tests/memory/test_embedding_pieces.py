@@ -1,5 +1,7 @@
 """Cutting texts that are too long."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +26,7 @@ def test_pieces_cover_the_text_and_stay_within_the_limit(text, limit):
     assert all(tokens(text[start:end]) <= limit + 1 for start, end in spans)
     assert 1 <= len(spans) <= MAX_PIECES
     assert (0, len(text)) == (spans[0][0], spans[-1][1])
-    for (start, end), (following, last) in zip(spans, spans[1:], strict=False):
+    for (start, end), (following, last) in itertools.pairwise(spans):
         assert start < following
         assert end < last
         if not found.omitted:
@@ -85,7 +87,7 @@ def test_neighbours_overlap_a_little():
     """A thought on the border is whole in one of both."""
     text = "planet " * 200
     spans = cut(text, 64).spans
-    overlaps = [end - start for (_, end), (start, _) in zip(spans, spans[1:], strict=False)]
+    overlaps = [end - start for (_, end), (start, _) in itertools.pairwise(spans)]
 
     assert 0 < min(overlaps)
     assert max(overlaps) < 64
@@ -96,7 +98,7 @@ def test_a_huge_text_is_sampled_evenly():
     text = "One sentence of many. " * 5_000
     found = cut(text, 32)
     starts = [start for start, _ in found.spans]
-    gaps = [two - one for one, two in zip(starts, starts[1:], strict=False)]
+    gaps = [two - one for one, two in itertools.pairwise(starts)]
 
     assert MAX_PIECES == len(found.spans)
     assert found.omitted > 100

@@ -108,9 +108,10 @@ def test_a_fit_is_a_calibration_whatever_the_cosines(same, other):
     found = fit([np.array(same)], [np.array(other)])
 
     assert 0 < found.slope <= 200
-    assert math.isfinite(found.midpoint)
-    if min(same) > max(other) + 0.01:
-        assert max(other) < found.midpoint < min(same)
+    assert min(same + other) - 1e-6 <= found.midpoint <= max(same + other) + 1e-6
+    if min(same) > max(other) + 0.1:
+        assert 0.5 <= found(np.array(same)).mean()
+        assert 0.5 >= found(np.array(other)).mean()
 
 
 def test_a_fit_needs_both_classes():

@@ -322,3 +322,10 @@ def test_a_circle_that_is_left_stands_by_what_left_it():
     reader = chain_of((1, 0), (0, 1), (2, 0), at=[10, 20, 5])
 
     assert {0: 2, 1: 2} == graph.superseded(reader, [0, 1, 2])
+
+
+def test_a_circle_that_leads_to_another_does_not_stand():
+    """Of two circles the last one stands, by its newest memory, however new the first says to be."""
+    reader = chain_of((1, 0), (0, 1), (2, 1), (3, 2), (2, 3), at=[10, 11, 1, 2])
+
+    assert {0: 3, 1: 3, 2: 3} == graph.superseded(reader, [0, 1, 2, 3])

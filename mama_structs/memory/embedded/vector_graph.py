@@ -210,7 +210,11 @@ class ServedGraph:
         """Let the other thread do what there is to do."""
         if self._rows.changes - self._probed >= _PROBE_EVERY:
             self._is_probe_wanted, self._probed = True, self._rows.changes
-        if self._thread is not None or self._stop.is_set() or self._next_step() is None:
+        if self._thread is not None or self._stop.is_set():
+            return
+        step = self._next_step()
+        # A small graph is built by the search that first wants it.
+        if step is None or (step == self._build and self._rows.count <= _AT_ONCE):
             return
         with self._guard:
             if self._thread is None:
@@ -447,7 +451,9 @@ class ServedGraph:
         """Return normalised sums of so many live rows each."""
         samples = [self._sample(count, _QUERIES, seed=10 * rows + part) for part in range(rows)]
         number = min(map(len, samples))
-        sums = np.sum([self._rows.take(sample[:number]) for sample in samples], axis=0, dtype=np.float32)
+        sums = np.zeros((number, self._rows.dimensions), np.float32)
+        for sample in samples:
+            sums += self._rows.take(sample[:number])
         norms = np.linalg.norm(sums, axis=1, keepdims=True)
         usable = norms[:, 0] > _OPPOSITE
         result: Vectors = np.ascontiguousarray((sums[usable] / norms[usable]).astype(np.float32))

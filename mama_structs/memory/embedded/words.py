@@ -317,12 +317,13 @@ class WordIndex:
 
     def _wanted(self, query: Mapping[str, float]) -> list[_Wanted]:
         """Return what of a query is known, what is worth most first; the order is that in which scores are added."""
-        found = []
+        known = []
         for term, weight in query.items():
             number = self._numbers.get(term)
             if number is not None and weight > 0 and self._frequency[number]:
-                found.append(_Wanted(number, weight * self._rarity(number)))
-        return sorted(found, key=lambda term: (-term.worth, term.number))
+                known.append((-weight * self._rarity(number), term, number))
+        # Equal ones by their words, so that rounding does not depend on what was indexed before.
+        return [_Wanted(number, -worth) for worth, _, number in sorted(known)]
 
     def _rarity(self, number: int | None) -> float:
         having = 0 if number is None else int(self._frequency[number])

@@ -38,7 +38,8 @@ def fit(
 
     Logistic regression by Newton's method with Platt's targets (a little inside 0 and 1, by the number of pairs),
     which keep the slope finite where the classes do not overlap.
-    Both classes weigh the same, and so do the groups of each.
+    Both classes weigh the same, and so do the groups of each; so both have the targets of the smaller one,
+    and the midpoint lies among the cosines.
 
     Args:
         same: Groups of cosines of pairs about the same matter.
@@ -50,11 +51,10 @@ def fit(
 
     """
     parts: list[tuple[NDArray[np.float64], float, float]] = []
-    for name, groups, is_same in (("same", same, True), ("other", other, False)):
-        count = sum(len(group) for group in groups)
+    count = min(sum(map(len, same)), sum(map(len, other)))
+    for name, groups, target in (("same", same, (count + 1) / (count + 2)), ("other", other, 1 / (count + 2))):
         if not groups or not all(len(group) and np.isfinite(group).all() for group in groups):
             raise InvalidArgument(f"{name} must be groups of finite cosines, none of them empty")
-        target = (count + 1) / (count + 2) if is_same else 1 / (count + 2)
         parts.extend((np.asarray(group, np.float64), target, 0.5 / len(groups) / len(group)) for group in groups)
     x = np.concatenate([group for group, _, _ in parts])
     y = np.concatenate([np.full(len(group), target) for group, target, _ in parts])
@@ -62,10 +62,10 @@ def fit(
     centre = float(w @ x)
     scale = max(float(np.sqrt(w @ (x - centre) ** 2)), 1e-6)
     slope, intercept = _regression((x - centre) / scale, y, w)
-    if slope <= 0:
+    if slope / scale <= _LEAST_SLOPE:
         return Calibration(centre, _LEAST_SLOPE, threshold=threshold)
-    bounded = float(np.clip(slope / scale, _LEAST_SLOPE, _MOST_SLOPE))
-    return Calibration(centre - intercept / slope * scale, bounded, threshold=threshold)
+    midpoint = float(np.clip(centre - intercept / slope * scale, x.min(), x.max()))
+    return Calibration(midpoint, min(slope / scale, _MOST_SLOPE), threshold=threshold)
 
 
 def sentence_cosines(

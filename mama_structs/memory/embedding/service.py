@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import itertools
 import logging
 import time
 from collections import OrderedDict, deque
@@ -218,34 +219,44 @@ class EmbeddingService:
             if running is not None and not running.done():
                 await asyncio.wait([running], timeout=_CLOSING)
 
-    async def _vectors(self, texts: Sequence[str], kind: Kind) -> list[Vectors]:
+    async def _prepared(self, texts: Sequence[str]) -> tuple[list[str], list[int]]:
+        """Return the pieces of all texts, and how many each has, when the embedder is ready for them."""
         self._check()
         if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
             raise InvalidArgument("texts must be a sequence of str")
         if not getattr(self._embedder, "is_calibrated", True):
             await self.calibration()
-        if sum(map(len, texts)) > _LONG:
-            pieces, counts = await in_own_thread(lambda: self._pieces(texts))
-            self._check()
-        else:
-            pieces, counts = self._pieces(texts)
+        if sum(map(len, texts)) <= _LONG:
+            return self._pieces(texts)
+        found = await in_own_thread(lambda: self._pieces(texts))
+        self._check()
+        return found
+
+    async def _vectors(self, texts: Sequence[str], kind: Kind) -> list[Vectors]:
+        pieces, counts = await self._prepared(texts)
         self._callers += 1
         asked: list[_Text | NDArray[np.float32]] = []
+        vectors = np.empty((len(pieces), self._embedder.dimensions), dtype=np.float32)
         try:
             for start in range(0, len(pieces), _ASKED):
                 if start:
                     await asyncio.sleep(0)
+                    self._check()
                 asked.extend(self._ask(piece, kind, self._callers) for piece in pieces[start : start + _ASKED])
                 self._start()
-            while pending := {one.done for one in asked if isinstance(one, _Text) and not one.done.done()}:
-                # It leaves the futures alone when this caller is cancelled: they belong to others, too.
-                await asyncio.wait(pending)
+            for row, one in enumerate(asked):
+                if isinstance(one, _Text) and not one.done.done():
+                    # It leaves the future alone when this caller is cancelled: others may wait for it, too.
+                    await asyncio.wait([one.done])
+                elif row % _ASKED == _ASKED - 1:
+                    await asyncio.sleep(0)
+                vectors[row] = self._taken(one)
         finally:
             for one in asked:
                 if isinstance(one, _Text):
                     one.waiting -= 1
-        vectors = np.stack([self._taken(one) for one in asked]) if asked else np.empty((0, self._embedder.dimensions))
-        return np.split(vectors, np.cumsum(counts)[:-1]) if counts else []
+        ends = itertools.accumulate(counts)
+        return [vectors[end - count : end] for end, count in zip(ends, counts, strict=True)]
 
     def _pieces(self, texts: Sequence[str]) -> tuple[list[str], list[int]]:
         pieces: list[str] = []

@@ -50,6 +50,7 @@ class UniversalSentenceEmbedder:
     Args:
         threads: Threads that the matrix products of one call may take.
             One is best: more cost up to thirty times the time on a busy machine.
+            It has an effect only where ``threadpoolctl`` is installed; else numpy's own setting counts.
         calibration: What its cosines mean.
 
     Raises:
@@ -75,7 +76,7 @@ class UniversalSentenceEmbedder:
 
     @property
     def max_tokens(self) -> int:
-        """The model takes any length, but makes one mean of it: on the sample, longer texts are found better by pieces."""
+        """The model takes any length, but makes one mean of it: longer texts are found better by their pieces."""
         return 128
 
     @property

@@ -1,0 +1,214 @@
+"""What becomes of text before it is indexed and searched by words."""
+
+from __future__ import annotations
+
+import json
+import time
+import unicodedata
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs.memory.analysis import BIGRAM, query_terms, terms, weighted_terms
+
+SHARED = Path(__file__).parents[2].parent / "shared" / "data" / "retrieval"
+
+
+def meet(first, second):
+    """Return the words, not only the syllables, that two texts share."""
+    return {term for term in set(terms(first)) & set(terms(second)) if not term.startswith(BIGRAM)}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("caching", "cached"),
+        ("Decisions", "decision"),
+        ("the planet's shield", "planets"),
+        ("player\u2019s", "players"),
+        ("lantern_sid", "the lantern"),
+        ("lantern_sid", "LANTERN_SID"),
+        ("X-Lantern-Key", "x-lantern-key header"),
+        ("X-Lantern-Key", "which key"),
+        ("maxRetries", "max retries"),
+        ("HTTPServer", "http server"),
+        ("config.max_retries", "retries"),
+        ("m.room", "M.ROOM events"),
+        ("v1.2.3", "1.2.3"),
+        ("planet 1-11", "1-11 fell"),
+        ("10,000 rows", "10000"),
+        ("p95 rose", "P95"),
+        ("utf-8", "UTF-8"),
+        ("Cafe\u0301", "café"),
+        ("\uff21\uff22\uff23", "abc"),
+        ("STRASSE", "straße"),
+        ("결정을", "결정은"),
+        ("결정에서는", "결정"),
+        ("값이", "값을"),
+        ("Notion에 적는다", "notion"),
+        ("API키를", "api"),
+        ("세션으로", "세션이"),
+        ("추가했다", "추가하기로"),
+        ("시작됩니다", "시작한다"),
+        (unicodedata.normalize("NFD", "결정을"), "결정"),
+        ("Postgres에서는 느리다", "postgres"),
+    ],
+)
+def test_texts_meet(first, second):
+    """Forms of one word share a term."""
+    assert meet(first, second)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("1-11", "1-12"), ("v1.2.3", "v1.2.4"), ("결과", "결혼"), ("cache", "cash"), ("을", "결정을")]
+)
+def test_different_words_do_not_meet(first, second):
+    """What only looks alike shares no word."""
+    assert not meet(first, second)
+
+
+@pytest.mark.parametrize("text", ["lantern_sid", "x-lantern-key", "m.room", "v1.2.3", "1-11", "2026-03-04", "p95"])
+def test_an_identifier_is_kept_whole(text):
+    """Beside its parts, an identifier is a term of its own."""
+    assert text in terms(f"It was {text.upper()} that failed.")
+
+
+def test_an_identifier_is_split_into_its_parts():
+    """The parts of an identifier are words."""
+    assert ["lantern_sid", "lantern", "sid"] == terms("lantern_sid")
+
+
+def test_hangul_gives_its_pairs_of_syllables():
+    """A compound is found by what it is made of."""
+    assert BIGRAM + "연결" in terms("자동연결을")
+    assert BIGRAM + "연결" in terms("연결")
+
+
+def test_a_pair_of_syllables_is_no_word():
+    """A word of two syllables and the same two inside a longer word are different terms."""
+    assert not meet("연결", "자동연결")
+
+
+@pytest.mark.parametrize("text", ["保存する場所", "データベース", "数据库连接", "ฐานข้อมูล"])
+def test_scripts_without_spaces_give_pairs(text):
+    """Text that has no spaces is found by any two neighbouring characters."""
+    found = terms(text)
+
+    assert BIGRAM + unicodedata.normalize("NFKC", text)[:2] in found
+    assert all(term.startswith(BIGRAM) for term in found)
+
+
+def test_a_mixed_text_gives_terms_of_both_languages():
+    """Hangul and Latin in one sentence are told apart."""
+    found = terms("Redis를 쓰지 않고 SQLite로 바꿨다")
+
+    assert {"redi", "sqlite"} <= {term.rstrip("s") for term in found} | set(found)
+
+
+def test_a_query_leaves_stop_words_out():
+    """Words that say nothing do not decide what is found."""
+    assert {"cach", "polici"} == set(query_terms("What is the cache policy?"))
+    assert "어떻게" not in query_terms("결정은 어떻게 했나")
+
+
+@pytest.mark.parametrize("text", ["what is it", "to be or not to be", "왜 그", "무엇을 어떻게"])
+def test_a_query_of_stop_words_only_still_finds(text):
+    """When there is nothing else, every word counts, and documents hold them."""
+    wanted = query_terms(text)
+
+    assert wanted
+    assert set(wanted) <= set(weighted_terms(text))
+
+
+def test_repeated_words_weigh_more_in_a_document_and_not_in_a_query():
+    """A text that says a word thrice is more about it; a question is not."""
+    assert 3 * weighted_terms("shield")["shield"] == pytest.approx(weighted_terms("shield shield shield")["shield"])
+    assert query_terms("shield") == query_terms("shield shield shield")
+
+
+def test_a_word_weighs_more_than_a_pair_and_a_stop_word():
+    """Pairs of syllables repeat what words say, and stop words say nothing."""
+    weights = weighted_terms("결정 the shield")
+
+    assert weights["shield"] == weights["결정"] > max(weights[BIGRAM + "결정"], weights["the"])
+
+
+@given(st.text())
+def test_any_text_has_terms_of_positive_weight(text):
+    """Nothing raises; all three functions speak of the same terms, and none is empty or overlong."""
+    found = terms(text)
+
+    assert set(found) == set(weighted_terms(text))
+    assert set(query_terms(text)) <= set(found)
+    assert bool(found) == bool(query_terms(text))
+    assert all(weight > 0 for weight in [*weighted_terms(text).values(), *query_terms(text).values()])
+    assert all(0 < len(term) <= 200 for term in found)
+
+
+@given(st.text(alphabet="aB1_-.' 가나다은를\u0301字", max_size=30))
+def test_case_and_composition_make_no_difference(text):
+    """A text in capitals or decomposed gives what its plain form gives, humps aside."""
+    low = text.lower()
+
+    assert terms(unicodedata.normalize("NFC", low)) == terms(unicodedata.normalize("NFD", low))
+    assert terms(low) == terms(unicodedata.normalize("NFKC", low))
+
+
+@given(st.lists(st.text(alphabet="abc가나12", min_size=1, max_size=5), max_size=6))
+def test_words_apart_are_independent(words):
+    """What lies between spaces gives the same terms wherever it stands."""
+    apart = [term for word in words for term in terms(word)]
+
+    assert apart == terms("  ".join(words))
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "a",
+        "가",
+        "字",
+        "a.",
+        "a-",
+        "_",
+        "1,111,",
+        "aB",
+        "\u0315\u0300",
+        "e\u0315\u0300",
+        "é가",
+        "\ufdfa",
+        "-",
+        "' ",
+        "1가",
+    ],
+)
+def test_hostile_text_takes_linear_time(piece, untraced):
+    """A megabyte without spaces, marks without letters and endless identifiers are read in a moment."""
+    length = 50_000
+    times = []
+    for factor in (1, 4):
+        text = piece * (length * factor // len(piece))
+        start = time.perf_counter()
+        weighted_terms(text)
+        times.append(time.perf_counter() - start)
+
+    assert times[1] < 12 * times[0] + 0.1
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the retrieval sample is not beside this checkout")
+def test_korean_sentences_with_other_endings_meet_more_than_those_with_other_meaning():
+    """In the first half of the Korean pairs the paraphrase shares more than the sentence about something else."""
+    lines = (SHARED / "korean" / "pairs.jsonl").read_text(encoding="utf-8").splitlines()[:40]
+    right = 0
+    for pair in map(json.loads, lines):
+        query, paraphrase, unrelated = (weighted_terms(pair[key]) for key in ("query", "paraphrase", "unrelated"))
+        right += _cosine(query, paraphrase) > _cosine(query, unrelated)
+
+    assert right >= 35
+
+
+def _cosine(first, second):
+    dot = sum(weight * second.get(term, 0.0) for term, weight in first.items())
+    return dot / (sum(w * w for w in first.values()) * sum(w * w for w in second.values())) ** 0.5

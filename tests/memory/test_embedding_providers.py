@@ -1,0 +1,324 @@
+"""The adapters to providers of embeddings, without their services."""
+
+import importlib
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from mama_structs.errors import EmbeddingFailed, InvalidArgument
+from mama_structs.memory.embedding import (
+    Calibration,
+    CohereEmbedder,
+    Embedder,
+    EmbeddingService,
+    OnnxEmbedder,
+    OpenAIEmbedder,
+    SentenceTransformerEmbedder,
+    VoyageEmbedder,
+    fingerprint_of,
+    onnx,
+)
+
+KNOWN = Calibration()
+
+
+def vector(text, dimensions):
+    return [float(len(text)), *([1.0] * (dimensions - 1))]
+
+
+class FakeOpenAI:
+    """Answers as the service does, with the classes of its package, out of order."""
+
+    def __init__(self):
+        self.requests = []
+        self.embeddings = self
+
+    async def create(self, **request):
+        self.requests.append(request)
+        types_ = importlib.import_module("openai.types")
+        usage = importlib.import_module("openai.types.create_embedding_response").Usage(prompt_tokens=1, total_tokens=1)
+        data = [
+            types_.Embedding(embedding=vector(text, request.get("dimensions", 1536)), index=i, object="embedding")
+            for i, text in enumerate(request["input"])
+        ]
+        return types_.CreateEmbeddingResponse(data=data[::-1], model=request["model"], object="list", usage=usage)
+
+
+class FakeCohere:
+    def __init__(self):
+        self.requests = []
+
+    async def embed(self, **request):
+        self.requests.append(request)
+        found = [vector(text, request.get("output_dimension", 1536)) for text in request["texts"]]
+        return types.SimpleNamespace(embeddings=types.SimpleNamespace(float_=found))
+
+
+class FakeVoyage:
+    def __init__(self):
+        self.requests = []
+
+    async def embed(self, texts, **request):
+        self.requests.append({"texts": texts, **request})
+        return types.SimpleNamespace(embeddings=[vector(text, request.get("output_dimension", 1024)) for text in texts])
+
+
+class FakeTransformer:
+    max_seq_length = 128
+
+    def __init__(self):
+        self.calls = []
+
+    def get_sentence_embedding_dimension(self):
+        return 4
+
+    def encode(self, sentences, **options):
+        self.calls.append(("encode", sentences, options))
+        return np.array([vector(text, 4) for text in sentences], dtype=np.float32)
+
+
+class FakeNewTransformer(FakeTransformer):
+    def encode_query(self, sentences, **options):
+        self.calls.append(("query", sentences, options))
+        return super().encode(sentences, **options)
+
+    def encode_document(self, sentences, **options):
+        self.calls.append(("document", sentences, options))
+        return super().encode(sentences, **options)
+
+
+async def test_openai_vectors_come_back_in_order():
+    """The answer's own numbers count, and an empty text, which the service refuses, is not sent."""
+    pytest.importorskip("openai")
+    client = FakeOpenAI()
+    embedder = OpenAIEmbedder(client=client, calibration=KNOWN)
+    found = await embedder.embed(["a", "bcd", ""], kind="query")
+
+    assert [1, 3, 1] == found[:, 0].tolist()
+    assert (3, 1536) == found.shape
+    assert [
+        {"model": "text-embedding-3-small", "input": ["a", "bcd", "-"], "encoding_format": "float"}
+    ] == client.requests
+
+
+async def test_openai_is_told_dimensions_that_are_not_the_models_own():
+    """Shortened vectors are asked for, and are others."""
+    pytest.importorskip("openai")
+    client = FakeOpenAI()
+    short = OpenAIEmbedder(client=client, dimensions=256, calibration=KNOWN)
+
+    assert (1, 256) == (await short.embed(["a"])).shape
+    assert 256 == client.requests[0]["dimensions"]
+    assert short.fingerprint != OpenAIEmbedder(client=client).fingerprint
+
+
+async def test_cohere_is_told_what_the_texts_are():
+    """Queries and documents have their own input types."""
+    client = FakeCohere()
+    embedder = CohereEmbedder(client=client, calibration=KNOWN)
+    await embedder.embed(["a"])
+    found = await embedder.embed(["ab"], kind="query")
+
+    assert (1, 1536) == found.shape
+    assert ["search_document", "search_query"] == [request["input_type"] for request in client.requests]
+    assert ["float"] == client.requests[0]["embedding_types"]
+    assert "output_dimension" not in client.requests[0]
+
+
+async def test_voyage_is_told_what_the_texts_are():
+    """Queries and documents have their own input types."""
+    client = FakeVoyage()
+    embedder = VoyageEmbedder(client=client, dimensions=256, calibration=KNOWN)
+    found = [await embedder.embed(["a"], kind=kind) for kind in ("document", "query")]
+
+    assert [(1, 256)] * 2 == [one.shape for one in found]
+    assert ["document", "query"] == [request["input_type"] for request in client.requests]
+    assert [256] * 2 == [request["output_dimension"] for request in client.requests]
+
+
+@pytest.mark.parametrize(("kind", "prefix"), [("document", "passage: "), ("query", "query: ")])
+async def test_sentence_transformers_get_prefixes_or_their_own_way(kind, prefix):
+    """Newer models know the kinds themselves; E5 wants a prefix."""
+    old, new = FakeTransformer(), FakeNewTransformer()
+    first = SentenceTransformerEmbedder(
+        model=old, name="e5", query_prefix="query: ", document_prefix="passage: ", calibration=KNOWN
+    )
+    second = SentenceTransformerEmbedder(model=new, name="new", calibration=KNOWN)
+
+    assert (1, 4) == first.embed(["a"], kind=kind).shape == second.embed(["a"], kind=kind).shape
+    assert ("encode", [prefix + "a"]) == old.calls[0][:2]
+    assert (kind, ["a"]) == new.calls[0][:2]
+    assert (4, 128) == (first.dimensions, first.max_tokens)
+
+
+async def test_requests_stay_within_what_services_take():
+    """So many texts, and so much text, at once."""
+    client = FakeVoyage()
+    embedder = VoyageEmbedder(client=client, batch_size=10, calibration=KNOWN)
+    await embedder.embed(["short"] * 25)
+    few = len(client.requests)
+    found = await embedder.embed(["결" * 5_000] * 10)
+
+    assert 3 == few
+    assert [10, 10, 5] == [len(request["texts"]) for request in client.requests[:3]]
+    assert all(len(request["texts"]) < 5 for request in client.requests[3:])
+    assert (10, 1024) == found.shape
+    assert (0, 1024) == (await embedder.embed([])).shape
+
+
+async def test_a_service_that_gives_too_few_vectors_is_told_of():
+    """Vectors without their texts would be taken for those of others."""
+
+    class Short(FakeVoyage):
+        async def embed(self, texts, **request):
+            return types.SimpleNamespace(embeddings=[])
+
+    with pytest.raises(EmbeddingFailed, match=r"voyage/voyage-3\.5 gave 0 vectors for 1 texts"):
+        await VoyageEmbedder(client=Short()).embed(["a"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "package", "extra"),
+    [
+        (OpenAIEmbedder, "openai", "openai"),
+        (CohereEmbedder, "cohere", "cohere"),
+        (VoyageEmbedder, "voyageai", "voyage"),
+    ],
+)
+async def test_a_missing_package_names_the_extra(monkeypatch, kind, package, extra):
+    """It is looked for at the first use, and the error says what to install."""
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(EmbeddingFailed) as caught:
+        await kind().embed(["a"])
+
+    assert f"pip install 'mama-structs[{extra}]'" == caught.value.hint
+
+
+def test_a_model_not_known_here_needs_its_dimensions():
+    """Guessing would store vectors that fit nothing."""
+    with pytest.raises(InvalidArgument, match="dimensions must be given for the model 'new'"):
+        OpenAIEmbedder(model="new")
+    with pytest.raises(InvalidArgument, match="dimensions must be given for the model 'new'"):
+        CohereEmbedder(model="new")
+    assert 8 == OpenAIEmbedder(model="new", dimensions=8).dimensions
+    assert 512 == VoyageEmbedder(model="voyage-3-lite").dimensions
+    with pytest.raises(InvalidArgument, match="model must have encode"):
+        SentenceTransformerEmbedder(model=3, name="x")
+
+
+def test_clients_are_not_shown():
+    """A client's repr may hold a key."""
+    assert "secret" not in repr(VoyageEmbedder(client="secret"))
+
+
+async def test_a_provider_is_calibrated_and_batched_by_the_service():
+    """The service needs to know nothing about it."""
+    client = FakeVoyage()
+    embedder = VoyageEmbedder(client=client)
+    service = EmbeddingService(embedder)
+    (found,) = await service.documents(["a"])
+    await service.close()
+
+    assert isinstance(embedder, Embedder)
+    assert "voyage/voyage-3.5 1024" == fingerprint_of(embedder)
+    assert embedder.is_calibrated
+    assert (1, 1024) == found.shape
+
+
+class FakeSession:
+    def __init__(self, path, sess_options, providers):
+        self.path = path
+
+    def get_inputs(self):
+        return [types.SimpleNamespace(name="input_ids"), types.SimpleNamespace(name="attention_mask")]
+
+    def run(self, outputs, feed):
+        assert {"input_ids", "attention_mask"} == feed.keys()
+        ids = feed["input_ids"].astype(np.float32)
+        return [np.stack([ids, np.ones_like(ids)], axis=2)]
+
+
+class FakeTokenizer:
+    @classmethod
+    def from_file(cls, path):
+        return cls()
+
+    def enable_truncation(self, max_length):
+        self.limit = max_length
+
+    def enable_padding(self):
+        pass
+
+    def encode_batch(self, texts):
+        self.texts = texts
+        longest = max(map(len, texts))
+        return [
+            types.SimpleNamespace(
+                ids=[ord(one) for one in text] + [0] * (longest - len(text)),
+                attention_mask=[1] * len(text) + [0] * (longest - len(text)),
+                type_ids=[0] * longest,
+            )
+            for text in texts
+        ]
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    options = types.SimpleNamespace
+    monkeypatch.setitem(
+        sys.modules, "onnxruntime", types.SimpleNamespace(InferenceSession=FakeSession, SessionOptions=options)
+    )
+    monkeypatch.setitem(sys.modules, "tokenizers", types.SimpleNamespace(Tokenizer=FakeTokenizer))
+    (tmp_path / "model.onnx").write_bytes(b"weights")
+    (tmp_path / "tokenizer.json").write_bytes(b"{}")
+    return {"model": tmp_path / "model.onnx", "tokenizer": tmp_path / "tokenizer.json"}
+
+
+def test_an_onnx_model_gets_what_it_takes(files):
+    """Its inputs by name, and texts with the prefix of their kind; vectors come back with length 1."""
+    embedder = OnnxEmbedder(**files, name="e5", dimensions=2, query_prefix="q", calibration=KNOWN)
+    found = embedder.embed(["ab", "a"])
+
+    assert np.linalg.norm(found, axis=1) == pytest.approx(np.ones(2), abs=1e-6)
+    assert [97.5, 97] == pytest.approx((found[:, 0] / found[:, 1]).tolist(), rel=1e-5)
+    embedder.embed(["a"], kind="query")
+    assert ["qa"] == embedder._loaded[1].texts
+    assert 256 == embedder._loaded[1].limit
+    assert (0, 2) == embedder.embed([]).shape
+
+
+def test_an_onnx_fingerprint_follows_the_files_and_the_options(files):
+    """Other weights, pooling or prefixes give other vectors."""
+    plain = OnnxEmbedder(**files, name="e5", dimensions=2).fingerprint
+    pooled = OnnxEmbedder(**files, name="e5", dimensions=2, pooling="cls").fingerprint
+    files["model"].write_bytes(b"other weights")
+
+    assert 3 == len({plain, pooled, OnnxEmbedder(**files, name="e5", dimensions=2).fingerprint})
+
+
+def test_an_onnx_model_that_is_not_there_is_told_of(files, monkeypatch):
+    """The file or the package is named."""
+    files["tokenizer"].unlink()
+    embedder = OnnxEmbedder(**files, name="e5", dimensions=2)
+    with pytest.raises(EmbeddingFailed, match=r"there is no file .*tokenizer\.json"):
+        embedder.embed(["a"])
+    with pytest.raises(EmbeddingFailed, match="cannot be read"):
+        _ = embedder.fingerprint
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(EmbeddingFailed, match="onnxruntime cannot be imported") as caught:
+        embedder.embed(["a"])
+    assert "pip install 'mama-structs[onnx]'" == caught.value.hint
+    with pytest.raises(InvalidArgument, match="pooling must be 'mean' or 'cls', got 'max'"):
+        OnnxEmbedder(**files, name="e5", dimensions=2, pooling="max")
+
+
+def test_padding_does_not_count_in_the_mean():
+    """Only real tokens are pooled; the first token is another way, and a pooled model is taken as it is."""
+    hidden = np.array([[[3.0, 0.0], [0.0, 4.0], [9.0, 9.0]]])
+    mask = np.array([[1, 1, 0]])
+
+    assert [[pytest.approx(0.6), pytest.approx(0.8)]] == onnx.pooled(hidden, mask, "mean").tolist()
+    assert [[1, 0]] == onnx.pooled(hidden, mask, "cls").tolist()
+    assert [[0, 1]] == onnx.pooled(np.array([[0.0, 2.0]]), mask, "mean").tolist()

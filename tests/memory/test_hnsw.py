@@ -1,0 +1,311 @@
+"""The guard around hnswlib: each hazard that was measured with it has a test here, or in test_vectors_graph.py."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mama_structs
+from mama_structs.memory.embedded import hnsw
+from mama_structs.memory.embedded.hnsw import Graph, GraphBusy, GraphFailed, Plan
+
+pytest.importorskip("hnswlib")
+# Children import the package that is under test here.
+SRC = str(Path(mama_structs.__file__).parents[1])
+
+
+def some(count, dimensions=8, *, seed=0):
+    vectors = np.random.default_rng(seed).standard_normal((count, dimensions)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def graph_of(vectors, **keywords):
+    graph = Graph(vectors.shape[1], **keywords)
+    graph.add(vectors)
+    return graph
+
+
+def exact(vectors, queries, limit):
+    return np.argsort(-(queries @ vectors.T), axis=1, kind="stable")[:, :limit]
+
+
+def test_a_graph_finds_the_nearest():
+    """With enough candidates the labels are those of an exact scan, best first."""
+    vectors, queries = some(300), some(20, seed=1)
+
+    assert exact(vectors, queries, 10).tolist() == graph_of(vectors).query(queries, 10, ef=200).tolist()
+
+
+def test_more_than_there_are_gives_what_there_are():
+    """The library raises when it finds fewer than it was asked for; the limit is clamped to what is live."""
+    vectors = some(5)
+    graph = graph_of(vectors)
+    graph.mark(np.array([True, False, True, False, True]))
+
+    assert 3 == graph.live
+    assert {0, 2, 4} == set(graph.query(vectors[:1], 100, ef=10)[0].tolist())
+    graph.mark(np.zeros(5, np.bool_))
+    assert (2, 0) == graph.query(vectors[:2], 3, ef=10).shape
+    assert (1, 0) == Graph(8).query(vectors[:1], 3, ef=10).shape
+
+
+def test_marks_come_and_go():
+    """What is marked is not found, is found again when its mark is taken off, and marking twice is no error."""
+    vectors = some(50)
+    graph = graph_of(vectors)
+    alive = np.ones(50, np.bool_)
+    alive[7] = False
+    for _ in range(2):
+        graph.mark(alive)
+        assert 7 not in graph.query(vectors[7:8], 49, ef=100)[0]
+    for _ in range(2):
+        graph.mark(np.ones(50, np.bool_))
+        assert 7 == graph.query(vectors[7:8], 1, ef=100)[0, 0]
+    assert 50 == graph.live
+
+
+def test_marks_of_vectors_that_are_not_there_yet_are_passed_over():
+    """More marks than vectors, as while a graph is built, are no error."""
+    graph = graph_of(some(3))
+    graph.mark(np.array([False, True, True, False]))
+
+    assert (3, 2) == (len(graph), graph.live)
+
+
+def test_capacity_grows_before_it_is_full():
+    """Any number of vectors can be added, one at a time or many, from room for one."""
+    vectors = some(700)
+    graph = Graph(8, capacity=1)
+    for at in (0, 1, 2, 3, 4, 5):
+        graph.add(vectors[at : at + 1])
+    graph.add(vectors[6:699])
+    graph.add(vectors[699:])
+
+    assert 700 == len(graph) == graph.live
+    assert exact(vectors, vectors[:5], 5).tolist() == graph.query(vectors[:5], 5, ef=300).tolist()
+
+
+@pytest.mark.parametrize(
+    "vectors",
+    [
+        np.full((1, 8), np.nan, np.float32),
+        np.full((1, 8), np.inf, np.float32),
+        np.zeros((1, 8), np.float32),
+        np.ones((1, 8), np.float64),
+        np.ones((1, 7), np.float32),
+        np.ones(8, np.float32),
+    ],
+)
+def test_what_the_library_takes_in_silence_is_refused(vectors):
+    """NaN, infinity, zero vectors, other types and widths are refused, for adding and for queries alike."""
+    graph = graph_of(some(3))
+    with pytest.raises(ValueError, match="vectors must be"):
+        graph.add(vectors)
+    with pytest.raises(ValueError, match="vectors must be"):
+        graph.query(vectors, 1, ef=10)
+
+    assert 3 == len(graph)
+
+
+def test_candidates_are_set_after_making_and_after_loading(tmp_path):
+    """The library forgets the number of candidates when it loads; here each query has what it asks for."""
+    vectors, queries = some(2_000, 32), some(50, 32, seed=1)
+    graph = graph_of(vectors)
+    path = tmp_path / "graph"
+    marked = graph.save(path, at_most=2_000)
+    loaded = Graph.load(path, dimensions=32, plan=Plan(), marked=marked)
+    right = exact(vectors, queries, 10)
+    few, many = (
+        np.mean([len(set(a) & set(b)) for a, b in zip(right, loaded.query(queries, 10, ef=ef), strict=True)])
+        for ef in (10, 400)
+    )
+
+    assert graph.query(queries, 10, ef=400).tolist() == loaded.query(queries, 10, ef=400).tolist()
+    assert few < 9
+    assert many > 9.8
+
+
+def test_marks_and_growth_survive_loading(tmp_path):
+    """A loaded graph knows what is marked, can take marks off, and has room for more."""
+    vectors = some(40)
+    graph = graph_of(vectors[:30])
+    alive = np.arange(30) != 4
+    graph.mark(alive)
+    path = tmp_path / "graph"
+    loaded = Graph.load(path, dimensions=8, plan=Plan(), marked=graph.save(path, at_most=30))
+
+    assert 29 == loaded.live
+    assert 4 not in loaded.query(vectors[4:5], 29, ef=50)[0]
+    loaded.mark(np.ones(30, np.bool_))
+    loaded.add(vectors[30:])
+    assert exact(vectors, vectors, 3).tolist() == loaded.query(vectors, 3, ef=50).tolist()
+
+
+def test_a_save_that_went_wrong_is_noticed(tmp_path):
+    """The library says nothing when the folder is missing; a graph that is not in its file is an OSError."""
+    with pytest.raises(OSError, match="No such file"):
+        graph_of(some(10)).save(tmp_path / "none" / "graph", at_most=10)
+
+
+def test_a_full_disk_is_noticed(tmp_path):
+    """The library says nothing when the file cannot grow; a short file is an OSError."""
+    code = f"""
+import resource, sys
+from pathlib import Path
+import numpy as np
+from mama_structs.memory.embedded.hnsw import Graph
+graph = Graph(64)
+graph.add(np.random.default_rng(0).standard_normal((500, 64)).astype(np.float32))
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+try:
+    graph.save(Path({str(tmp_path / "graph")!r}), at_most=500)
+except OSError as error:
+    print("noticed")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": SRC}, check=False, capture_output=True, text=True
+    )
+
+    assert "noticed\n" == done.stdout, done.stderr
+
+
+def test_a_graph_that_grew_meanwhile_is_not_saved(tmp_path):
+    """A snapshot of 10 rows holds no graph of 11."""
+    assert graph_of(some(11)).save(tmp_path / "graph", at_most=10) is None
+    assert not (tmp_path / "graph").exists()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"marked": np.zeros(29, np.bool_)},
+        {"marked": np.zeros(31, np.bool_)},
+        {"plan": Plan(m=8)},
+        {"plan": Plan(ef_construction=77)},
+    ],
+)
+def test_a_file_that_is_not_as_described_is_refused(tmp_path, said):
+    """Count, M and ef_construction must be those that the manifest has."""
+    path = tmp_path / "graph"
+    marked = graph_of(some(30)).save(path, at_most=30)
+    with pytest.raises(GraphFailed):
+        Graph.load(path, **{"dimensions": 8, "plan": Plan(), "marked": marked} | said)
+
+
+def test_a_file_that_is_no_graph_is_refused(tmp_path):
+    """What the library does notice comes as one kind of error."""
+    (tmp_path / "graph").write_bytes(b"")
+    with pytest.raises(GraphFailed, match="hnswlib failed"):
+        Graph.load(tmp_path / "graph", dimensions=8, plan=Plan(), marked=np.zeros(1, np.bool_))
+
+
+def test_equal_input_gives_an_equal_graph(tmp_path):
+    """With one thread and a fixed seed the file is the same, byte for byte."""
+    for name in "ab":
+        graph_of(some(400)).save(tmp_path / name, at_most=400)
+
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_adding_querying_marking_and_saving_at_once(tmp_path):
+    """Threads that add, query, mark and save at the same time do not meet inside the library."""
+    vectors = some(1_500, 16)
+    graph = graph_of(vectors[:100], capacity=100)
+    errors = []
+
+    def run(work):
+        try:
+            work()
+        except Exception as error:
+            errors.append(error)
+
+    def add():
+        for at in range(100, 1_500, 20):
+            graph.add(vectors[at : at + 20], threads=2)
+
+    def query():
+        for at in range(300):
+            found = graph.query(vectors[at % 100][None], 5, ef=50)
+            assert found.max() < 1_500
+            assert 5 == found.shape[1]
+
+    def mark():
+        for at in range(100):
+            alive = np.ones(100, np.bool_)
+            alive[at : at + 2] = False
+            graph.mark(alive)
+        graph.mark(np.ones(100, np.bool_))
+
+    def save():
+        for _ in range(5):
+            graph.save(tmp_path / "graph", at_most=10_000)
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in (add, query, query, mark, save)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [] == errors
+    assert 1_500 == graph.live
+    assert np.mean(graph.query(vectors, 1, ef=100)[:, 0] == np.arange(1_500)) > 0.99
+
+
+def test_a_query_waits_no_longer_than_it_may():
+    """While the graph is being added to a query gives up in time, and whoever adds can see that one waits."""
+    graph = graph_of(some(10))
+    seen = []
+    with graph._lock:
+        thread = threading.Thread(target=lambda: seen.append(graph.query(some(1), 1, ef=10)))
+        thread.start()
+        while not graph.is_wanted:
+            pass
+        with pytest.raises(GraphBusy):
+            graph.query(some(1), 1, ef=10, wait=0.001)
+        with pytest.raises(GraphBusy):
+            graph.mark(np.ones(10, np.bool_), wait=0)
+    thread.join()
+
+    assert 1 == len(seen)
+    assert not graph.is_wanted
+
+
+@pytest.mark.parametrize("error", [ImportError, OSError, RuntimeError])
+def test_a_machine_without_the_library_says_so_once(monkeypatch, caplog, error):
+    """Whatever the import raises, that is logged once, and a graph cannot be made."""
+
+    def fails(name):
+        raise error("not for this processor")
+
+    monkeypatch.setattr(hnsw.importlib, "import_module", fails)
+    hnsw._library.cache_clear()
+    try:
+        assert [False, False] == [hnsw.available(), hnsw.available()]
+        assert 1 == caplog.text.count("hnswlib cannot be imported")
+        with pytest.raises(GraphFailed):
+            Graph(8)
+    finally:
+        hnsw._library.cache_clear()
+
+
+def test_the_library_is_imported_in_one_module_only_when_it_is_used():
+    """Importing the package's vectors imports no native library."""
+    code = "import sys, mama_structs.memory.embedded.vectors; print('hnswlib' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": SRC}, check=True, capture_output=True, text=True
+    )
+    sources = Path(mama_structs.__file__).parent.rglob("*.py")
+    users = [
+        path.name
+        for path in sources
+        if 'import_module("hnswlib")' in path.read_text() or "import hnswlib" in path.read_text()
+    ]
+
+    assert "False\n" == done.stdout
+    assert ["hnsw.py"] == users

@@ -1,0 +1,594 @@
+"""Memories against plain dicts: whatever is done, by whom, in which namespace, and whatever breaks in between."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import shutil
+import sqlite3
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+
+import attrs
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from mama_structs.errors import InvalidArgument, LinkNotFound, MemoryNotFound, StoreError
+from mama_structs.memory import graph
+from mama_structs.memory.decay import is_prunable
+from mama_structs.memory.ids import from_milliseconds, milliseconds
+from mama_structs.memory.model import DecisionMetadata, LinkType, MemoryType, Outcome, OutcomeChange
+from mama_structs.memory.relationships import link_type_of, normalised
+from mama_structs.settings import MemorySettings
+from mama_structs.testing.memories import PlainReader
+from mama_structs.testing.memory_engine import OpenedDirectory
+
+NAMESPACES = st.sampled_from(["default", "default", "default", "other"])
+ACTORS = st.integers(0, 1)
+PICKS = st.integers(0, 1000)
+TOPICS = st.sampled_from(["auth", "raids", "마이그레이션"])
+TEXTS = st.sampled_from(
+    ["use JWT for the login", "keep sessions in Postgres", "shield planet 2-1 first", "로그인은 토큰으로", "x", "use JWT"]
+)
+# Words whose type an exact table knows: no embedding decides.
+WORDS = st.sampled_from(["refines", "contradicts", "Refines", "implements", "supersedes"])
+SHARES = st.sampled_from([0.0, 0.15, 0.5, 0.8, 1.0])
+TIMES = st.sampled_from([0.001, 60.0, 3500.0, 86400.0, 31 * 86400.0, -3600.0, -10 * 86400.0])
+CREATORS = st.sampled_from(["user", "llm"])
+MANY = 10_000
+
+
+class Refused(Exception):
+    """A plan's own error."""
+
+
+@attrs.define(eq=False)
+class Clock:
+    now: float = 1_800_000_000.0
+
+    def __call__(self):
+        return self.now
+
+
+@attrs.define(eq=False)
+class Model:
+    """What a namespace should hold."""
+
+    plain: PlainReader = attrs.field(factory=PlainReader)
+
+    def ids(self):
+        return [one.memory.id for one in self.plain.scan()]
+
+    def get(self, memory_id):
+        return self.plain.get([self.plain.find(memory_id)])[0]
+
+    def links_of(self, memory_id):
+        return self.plain.read_links(self.plain.find(memory_id))
+
+    def pick(self, number, types=None):
+        ids = [memory_id for memory_id in self.ids() if types is None or self.get(memory_id).type in types]
+        return ids[number % len(ids)] if ids else None
+
+    def link_ids(self):
+        return sorted({link.id for memory_id in self.ids() for link in self.links_of(memory_id)})
+
+    def prune(self, now, chosen):
+        gone = [link.id for memory_id in self.ids() for link in self.links_of(memory_id) if is_prunable(link, now, chosen)]
+        return self.plain.delete_links(gone)
+
+
+class MemoryMachine(RuleBasedStateMachine):
+    """Two who share nothing but a directory, and a model of each namespace there."""
+
+    def __init__(self):
+        super().__init__()
+        memory = Path("/dev/shm")
+        self.home = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
+        self.runner = asyncio.Runner()
+        self.clock = Clock()
+        self.generation = 0
+        self.steps = 0
+        self.actors = []
+        self.models = collections.defaultdict(Model)
+
+    @initialize(exact_up_to=st.sampled_from([20_000, 0]))
+    def begin(self, exact_up_to):
+        self.settings = MemorySettings(exact_up_to=exact_up_to, snapshot_every=7)
+        self.actors = [self.opened(), self.opened()]
+
+    @property
+    def place(self):
+        return self.home / str(self.generation)
+
+    @property
+    def now(self):
+        return from_milliseconds(int(self.clock() * 1000))
+
+    def run(self, work):
+        return self.runner.run(work)
+
+    def opened(self):
+        return OpenedDirectory.open(self.place, clock=self.clock, settings=self.settings, wait=5)
+
+    def store(self, actor, namespace):
+        return self.run(self.actors[actor].memories(namespace))
+
+    def do(self, actor, namespace, call):
+        return self.run(call(self.store(actor, namespace)))
+
+    def learn(self, actor, namespace, memory, explicit=()):
+        """Take a memory that was saved into the model, after a look from the other side at what it came to."""
+        model = self.models[namespace]
+        seen = self.store(1 - actor, namespace)
+        assert memory == self.run(seen.get(memory.id))
+        links = self.run(seen.links_of(memory.id))
+        own = [link for link in links if link.from_id == memory.id]
+        assert links == own
+        expected = {}
+        for to_id, word, confidence in explicit:
+            key = (to_id, normalised(word))
+            expected[key] = max(confidence, expected.get(key, 0.0))
+        made = [link for link in own if link.created_by != "system"]
+        assert expected == {
+            (link.to_id, normalised(link.metadata.original_relationship)): link.confidence for link in made
+        }
+        assert all(link.link_type is link_type_of(link.metadata.original_relationship).link_type for link in made)
+        automatic = [link for link in own if link.created_by == "system"]
+        assert len(automatic) <= 8
+        assert all(link.confidence >= 0.3 for link in automatic)
+        covered = {to_id for to_id, _, _ in explicit}
+        assert len({link.to_id for link in automatic} - covered) == len({link.to_id for link in automatic})
+        assert memory.namespace == namespace
+        model.plain.put(memory, links=links)
+
+    # Saving
+
+    @rule(
+        actor=ACTORS, namespace=NAMESPACES, topic=TOPICS, text=TEXTS, why=TEXTS, picks=st.lists(PICKS, max_size=3),
+        replaced=st.none() | PICKS, word=WORDS, confidence=SHARES, creator=CREATORS,
+    )  # fmt: skip
+    def save_decision(self, actor, namespace, topic, text, why, picks, replaced, word, confidence, creator):
+        model = self.models[namespace]
+        targets = [one for one in map(model.pick, picks) if one is not None]
+        supersedes = None if replaced is None else model.pick(replaced, {MemoryType.DECISION})
+        links = [{"to_id": one, "relationship": word, "confidence": confidence} for one in targets[1:]]
+        memory = self.do(
+            actor,
+            namespace,
+            lambda store: store.save_decision(
+                topic, text, why, confidence=confidence, supersedes=supersedes, implements=targets[:1], links=links,
+                evidence=["ref:x"], created_by=creator,
+            ),  # fmt: skip
+        )
+        assert (topic, text, self.now) == (memory.topic, memory.content, memory.created_at)
+        assert DecisionMetadata(reasoning=why, confidence=confidence, created_by=creator) == memory.metadata
+        explicit = [(supersedes, "supersedes", 1.0)] if supersedes else []
+        explicit += [(one, "implements", 1.0) for one in targets[:1]]
+        explicit += [(one, word, confidence) for one in targets[1:]]
+        self.learn(actor, namespace, memory, explicit)
+
+    @rule(actor=ACTORS, namespace=NAMESPACES, text=TEXTS, picks=st.lists(PICKS, max_size=2))
+    def save_checkpoint(self, actor, namespace, text, picks):
+        targets = [one for one in map(self.models[namespace].pick, picks) if one is not None]
+        memory = self.do(
+            actor, namespace, lambda store: store.save_checkpoint(text, open_files=["a.py"], implements=targets)
+        )
+        assert ("a.py",) == memory.metadata.open_files
+        self.learn(actor, namespace, memory, [(one, "implements", 1.0) for one in targets])
+
+    @rule(actor=ACTORS, namespace=NAMESPACES, text=TEXTS, ago=st.sampled_from([0.0, 10.0, 4000.0]))
+    def save_insight(self, actor, namespace, text, ago):
+        at = self.now - timedelta(seconds=ago)
+        memory = self.do(actor, namespace, lambda store: store.save_insight(text, tags=["t"], created_at=at))
+        assert at == memory.created_at
+        self.learn(actor, namespace, memory)
+
+    @rule(actor=ACTORS, namespace=NAMESPACES, texts=st.lists(TEXTS, min_size=1, max_size=4), topic=TOPICS)
+    def save_many(self, actor, namespace, texts, topic):
+        records = [{"type": "context", "content": text, "topic": topic} for text in texts]
+        saved = self.do(actor, namespace, lambda store: store.save_many(records))
+        assert texts == [memory.content for memory in saved]
+        for memory in saved:
+            # Those saved later may already lead to it.
+            store = self.store(1 - actor, namespace)
+            own = [link for link in self.run(store.links_of(memory.id)) if link.from_id == memory.id]
+            self.models[namespace].plain.put(memory, links=own)
+
+    @rule(actor=ACTORS, namespace=NAMESPACES, texts=st.lists(TEXTS, min_size=1, max_size=5), topic=TOPICS)
+    def save_at_once(self, actor, namespace, texts, topic):
+        """Calls that share a transaction: one that fails leaves the others whole."""
+
+        async def work(store):
+            good = [store.save_context(text, topic=topic) for text in texts]
+            bad = store.save_decision(topic, texts[0], "", implements=["decision_x_1_00000000"])
+            return await asyncio.gather(*good[:2], bad, *good[2:], return_exceptions=True)
+
+        results = self.do(actor, namespace, work)
+        bad = results.pop(min(2, len(texts)))
+        assert isinstance(bad, MemoryNotFound)
+        assert texts == [memory.content for memory in results]
+        # In order of saving, so that a link's end is known before the link.
+        for memory in reversed(self.do(1 - actor, namespace, lambda store: self.newest(store, len(texts), results))):
+            own = [link for link in self.do(actor, namespace, lambda store: store.links_of(memory.id)) if link.from_id == memory.id]  # noqa: B023 - run at once
+            self.models[namespace].plain.put(memory, links=own)
+
+    async def newest(self, store, count, results):
+        found = await store.recent(limit=MANY)
+        wanted = {memory.id for memory in results}
+        found = [memory for memory in found if memory.id in wanted]
+        assert sorted(wanted) == sorted(memory.id for memory in found)
+        assert count == len(found)
+        return found
+
+    @rule(actor=ACTORS, namespace=NAMESPACES, pick=PICKS, text=TEXTS)
+    def supersede(self, actor, namespace, pick, text):
+        model = self.models[namespace]
+        replaced = model.pick(pick, {MemoryType.DECISION})
+        if replaced is None:
+            return
+        memory = self.do(actor, namespace, lambda store: store.supersede(replaced, text, "better"))
+        assert model.get(replaced).topic == memory.topic
+        self.learn(actor, namespace, memory, [(replaced, "supersedes", 1.0)])
+
+    @rule(actor=ACTORS, namespace=NAMESPACES, pick=PICKS)
+    def what_cannot_be_saved_changes_nothing(self, actor, namespace, pick):
+        model = self.models[namespace]
+        for call, error in [
+            (lambda store: store.save_decision("t", "x", "", supersedes="nothing"), MemoryNotFound),
+            (lambda store: store.save_insight("x", links=[{"to_id": "nothing", "relationship": "y"}]), MemoryNotFound),
+            (lambda store: store.set_outcome("nothing", "SUCCESS"), MemoryNotFound),
+            (lambda store: store.delete("nothing"), MemoryNotFound),
+            (lambda store: store.unlink("nothing"), LinkNotFound),
+        ]:
+            with pytest.raises(error):
+                self.do(actor, namespace, call)
+        other = model.pick(pick, {MemoryType.CHECKPOINT, MemoryType.INSIGHT, MemoryType.CONTEXT})
+        if other is not None:
+            with pytest.raises(InvalidArgument):
+                self.do(actor, namespace, lambda store: store.supersede(other, "x", ""))
+            with pytest.raises(InvalidArgument):
+                self.do(actor, namespace, lambda store: store.link(other, other, "refines"))
+
+    # Changing
+
+    @rule(
+        actor=ACTORS, namespace=NAMESPACES, one=PICKS, other=PICKS, word=WORDS, confidence=SHARES, creator=CREATORS
+    )  # fmt: skip
+    def link(self, actor, namespace, one, other, word, confidence, creator):
+        model = self.models[namespace]
+        source, target = model.pick(one), model.pick(other)
+        if source is None or source == target:
+            return
+        present = [link for link in model.links_of(source) if (link.from_id, link.to_id) == (source, target)]
+        same = [
+            link
+            for link in present
+            if link.created_by != "system" and normalised(link.metadata.original_relationship) == normalised(word)
+        ]
+        link = self.do(
+            actor,
+            namespace,
+            lambda store: store.link(source, target, word, confidence=confidence, created_by=creator, reason="so"),
+        )
+        if same:
+            assert max(confidence, same[0].confidence) == link.confidence
+            assert (same[0].id, same[0].created_by, same[0].created_at) == (link.id, link.created_by, link.created_at)
+        else:
+            assert (confidence, creator, self.now, word) == (
+                link.confidence, link.created_by, link.created_at, link.metadata.original_relationship
+            )  # fmt: skip
+            model.plain.delete_links([old.id for old in present if old.created_by == "system"])
+        model.plain.put_link(link)
+
+    @rule(actor=ACTORS, namespace=NAMESPACES, pick=PICKS)
+    def unlink(self, actor, namespace, pick):
+        model = self.models[namespace]
+        links = model.link_ids()
+        if links:
+            chosen = links[pick % len(links)]
+            self.do(actor, namespace, lambda store: store.unlink(chosen))
+            assert 1 == model.plain.delete_links([chosen])
+
+    @rule(
+        actor=ACTORS, namespace=NAMESPACES, pick=PICKS, outcome=st.sampled_from(Outcome), reason=TEXTS,
+        later=st.sampled_from([0, 0, -50, 50]),
+    )  # fmt: skip
+    def set_outcome(self, actor, namespace, pick, outcome, reason, later):
+        model = self.models[namespace]
+        chosen = model.pick(pick, {MemoryType.DECISION})
+        if chosen is None:
+            return
+        at = self.now + timedelta(seconds=later)
+        before = model.get(chosen)
+        after = self.do(actor, namespace, lambda store: store.set_outcome(chosen, outcome.value, reason=reason, at=at))
+        history = [*before.metadata.history, OutcomeChange(outcome=outcome, reason=reason, at=at)]
+        history.sort(key=lambda change: change.at)
+        last = history[-1]
+        metadata = attrs.evolve(
+            before.metadata, outcome=last.outcome, outcome_reason=last.reason, outcome_at=last.at, history=tuple(history)
+        )
+        assert attrs.evolve(before, metadata=metadata, updated_at=max(before.updated_at, at)) == after
+        model.plain.put(after)
+        known = set(model.ids())
+        links = self.do(1 - actor, namespace, lambda store: store.links_of(chosen))
+        (new,) = {link.from_id for link in links} - known
+        memory = self.do(1 - actor, namespace, lambda store: store.get(new))
+        assert (reason, before.topic, "outcome_of", at) == (
+            memory.content, memory.topic, memory.metadata.source, memory.created_at
+        )  # fmt: skip
+        self.learn(actor, namespace, memory, [(chosen, "outcome_of", 1.0)])
+
+    @rule(actor=ACTORS, namespace=NAMESPACES, pick=PICKS)
+    def delete(self, actor, namespace, pick):
+        model = self.models[namespace]
+        chosen = model.pick(pick)
+        if chosen is not None:
+            assert len(model.links_of(chosen)) == self.do(actor, namespace, lambda store: store.delete(chosen))
+            model.plain.delete(chosen)
+            with pytest.raises(MemoryNotFound):
+                self.do(1 - actor, namespace, lambda store: store.get(chosen))
+
+    @rule(actor=ACTORS, namespace=NAMESPACES)
+    def prune(self, actor, namespace):
+        expected = self.models[namespace].prune(self.now, self.settings)
+        assert expected == self.do(actor, namespace, lambda store: store.prune())
+
+    @rule(actor=ACTORS, namespace=NAMESPACES)
+    def maintain(self, actor, namespace):
+        done = self.do(actor, namespace, lambda store: store.maintain())
+        expected = self.models[namespace].prune(self.now, self.settings) if done.due else 0
+        assert expected == done.pruned
+        assert not self.do(1 - actor, namespace, lambda store: store.maintain()).due
+
+    @rule(seconds=TIMES)
+    def time_passes(self, seconds):
+        self.clock.now += seconds
+        for actor in self.actors:
+            for memories, _ in actor._open.values():
+                # Strengths are kept for some minutes of a clock that no test moves.
+                memories._cache.clear()
+
+    # What goes wrong
+
+    @rule(actor=ACTORS, namespace=NAMESPACES, picks=st.lists(PICKS, min_size=3, max_size=3), text=TEXTS)
+    def a_plan_that_raises_is_undone(self, actor, namespace, picks, text):
+        model = self.models[namespace]
+        ids = [model.pick(pick) for pick in picks]
+        links = model.link_ids()
+
+        def plan(writer):
+            if ids[0] is not None:
+                memory = writer.get([writer.find(ids[0])])[0]
+                writer.put(attrs.evolve(memory, content=text, topic="new"), vectors=np.eye(1, 64, 3, dtype=np.float32))
+                writer.put(attrs.evolve(memory, id="fresh"), vectors=np.eye(1, 64, 5, dtype=np.float32))
+                writer.delete(ids[1])
+                if ids[2] != ids[1]:
+                    writer.delete(ids[2])
+                writer.delete("fresh")
+                writer.delete_links(links[:3])
+            raise Refused
+
+        with pytest.raises(Refused):
+            self.do(actor, namespace, lambda store: store._backend.write(plan))
+
+    @rule(actor=ACTORS, namespace=NAMESPACES, texts=st.lists(TEXTS, min_size=1, max_size=3), pick=PICKS)
+    def a_transaction_that_fails_is_undone(self, actor, namespace, texts, pick):
+        chosen = self.models[namespace].pick(pick)
+
+        async def work(store):
+            calls = [store.save_context(text) for text in texts]
+            if chosen is not None:
+                calls.append(store.delete(chosen))
+            return await asyncio.gather(*calls, return_exceptions=True)
+
+        self.fail_once(actor, sqlite3.SQLITE_IOERR)
+        results = self.do(actor, namespace, work)
+        assert all(isinstance(result, StoreError) for result in results)
+
+    @rule(actor=ACTORS, namespace=NAMESPACES, texts=st.lists(TEXTS, min_size=2, max_size=3))
+    def what_is_too_much_at_once_is_saved_one_by_one(self, actor, namespace, texts):
+        async def work(store):
+            return await asyncio.gather(*(store.save_context(text) for text in texts), return_exceptions=True)
+
+        store = self.store(actor, namespace)
+        self.run(store.count())
+        self.fail_once(actor, sqlite3.SQLITE_FULL, least=2)
+        results = self.do(actor, namespace, work)
+        self.actors[actor].storage._journal.__dict__.pop("_in_transaction", None)
+        assert texts == [memory.content for memory in results]
+        for memory in results:
+            own = [link for link in self.run(store.links_of(memory.id)) if link.from_id == memory.id]
+            self.models[namespace].plain.put(memory, links=own)
+
+    def fail_once(self, actor, code, least=1):
+        """Let the next transaction of an engine fail when its work is done."""
+        journal = self.actors[actor].storage._journal
+        whole = type(journal)._in_transaction
+
+        def failing(work):
+            engines = self.actors[actor].engines._open.values()
+
+            def undone(rows):
+                result = work(rows)
+                if sum(len(engine._group) for engine in engines) >= least:
+                    journal.__dict__.pop("_in_transaction", None)
+                    rows.failure = sqlite3.OperationalError("planned")
+                    rows.failure.sqlite_errorcode = code
+                    rows.failure.sqlite_errorname = "SQLITE_PLANNED"
+                    raise rows.failure
+                return result
+
+            return whole(journal, undone)
+
+        journal._in_transaction = failing
+
+    # Coming and going
+
+    @rule(actor=ACTORS)
+    def reopen(self, actor):
+        self.run(self.actors[actor].close())
+        self.actors[actor] = self.opened()
+
+    @rule()
+    def crash(self):
+        """The directory as a crash at this moment would leave it: nobody has closed anything."""
+        before, old = self.actors, self.place
+        self.generation += 1
+        shutil.copytree(old, self.place)
+        self.actors = [self.opened(), self.opened()]
+        for actor in before:
+            self.run(actor.close())
+        shutil.rmtree(old)
+
+    @rule(actor=ACTORS)
+    def views_are_deleted(self, actor):
+        shutil.rmtree(self.place / "views", ignore_errors=True)
+        self.reopen(actor)
+
+    @rule(actor=ACTORS, namespace=NAMESPACES)
+    def snapshot(self, actor, namespace):
+        self.do(actor, namespace, lambda store: store._backend.snapshot())
+
+    @rule(actor=ACTORS, namespace=NAMESPACES)
+    def rebuild(self, actor, namespace):
+        assert [] == self.do(actor, namespace, lambda store: store.rebuild())
+
+    @rule(actor=ACTORS, namespace=NAMESPACES, into=NAMESPACES)
+    def export_and_import(self, actor, namespace, into):
+        model, other = self.models[namespace], self.models[into]
+        file = self.home / "export.jsonl"
+        assert len(model.ids()) == self.do(actor, namespace, lambda store: store.export_jsonl(file))
+        scanned = model.plain.scan()
+        own = {one.memory.id: attrs.evolve(one.memory, namespace=into) for one in scanned}
+        links = {link.id: link for one in scanned for link in one.links}
+        known = {memory_id: other.get(memory_id) for memory_id in own if other.plain.find(memory_id) is not None}
+        met = {link_id: other.plain.find_link(link_id) for link_id in links}
+        differ = any(own[memory_id] != memory for memory_id, memory in known.items())
+        differ |= any(link is not None and link != links[link_id] for link_id, link in met.items())
+        if differ:
+            with pytest.raises(InvalidArgument):
+                self.do(1 - actor, into, lambda store: store.import_jsonl(file))
+            return
+        imported = self.do(1 - actor, into, lambda store: store.import_jsonl(file))
+        assert (len(own) - len(known), len(known), 0) == (imported.added, imported.known, imported.dropped_links)
+        for memory_id, memory in own.items():
+            if memory_id not in known:
+                other.plain.put(memory)
+        for link in links.values():
+            other.plain.put_link(link)
+
+    # Reading
+
+    @precondition(lambda self: self.actors)
+    @invariant()
+    def they_agree(self):
+        self.steps += 1
+        for namespace, model in self.models.items():
+            self.run(self.compare(self.store(self.steps % 2, namespace), model))
+
+    async def compare(self, store, model):
+        window = model.plain.get(model.plain.window())
+        assert len(window) == await store.count()
+        assert window == await store.recent(limit=MANY)
+        for memory in window:
+            assert model.links_of(memory.id) == await store.links_of(memory.id)
+
+    @rule(actor=ACTORS, namespace=NAMESPACES, pick=PICKS, direction=st.sampled_from(["out", "in", "both"]),
+          depth=st.integers(1, 6), kinds=st.none() | st.sets(st.sampled_from(LinkType), min_size=1),
+          least=st.sampled_from([0.0, 0.3]))  # fmt: skip
+    def traverse(self, actor, namespace, pick, direction, depth, kinds, least):
+        model = self.models[namespace]
+        chosen = model.pick(pick)
+        if chosen is None:
+            return
+        steps = graph.traverse(
+            model.plain, model.plain.find(chosen), now_ms=milliseconds(self.now), types=kinds, max_depth=depth,
+            direction=direction, min_strength=least,
+        )  # fmt: skip
+        for _ in range(2):
+            reached = self.do(
+                actor,
+                namespace,
+                lambda store: store.traverse(
+                    chosen, link_types=kinds, max_depth=depth, direction=direction, min_strength=least
+                ),
+            )
+            assert model.plain.ids([step.node for step in steps]) == [one.memory.id for one in reached]
+            assert model.plain.get([step.node for step in steps]) == [one.memory for one in reached]
+            assert [step.depth for step in steps] == [one.depth for one in reached]
+            assert np.allclose([step.strength for step in steps], [one.strength for one in reached], atol=1e-5)
+            assert all((chosen, one.memory.id) == (one.path[0], one.path[-1]) for one in reached)
+
+    @rule(actor=ACTORS, namespace=NAMESPACES, topic=TOPICS, pick=PICKS)
+    def chains(self, actor, namespace, topic, pick):
+        model = self.models[namespace]
+        plain = model.plain
+        found = graph.by_topic(plain, topic, now_ms=milliseconds(self.now))
+        chain = self.do(actor, namespace, lambda store: store.by_topic(topic))
+        assert plain.get(found.chain.nodes) == list(chain.memories)
+        assert plain.get(found.chain.forks) == list(chain.forks)
+        assert plain.get([step.node for step in found.around]) == [one.memory for one in chain.around]
+        chosen = model.pick(pick)
+        if chosen is not None:
+            nodes = graph.evolution(plain, plain.find(chosen))
+            chain = self.do(actor, namespace, lambda store: store.evolution(chosen))
+            assert plain.get(nodes.nodes) == list(chain.memories)
+            assert plain.get(nodes.forks) == list(chain.forks)
+            members = {memory.id for memory in chain.memories}
+            expected = {
+                link.id
+                for member in members
+                for link in model.links_of(member)
+                if link.link_type is LinkType.EVOLUTION
+            }
+            assert expected == {link.id for link in chain.links}
+
+    @rule(actor=ACTORS, namespace=NAMESPACES, text=TEXTS, kinds=st.none() | st.sets(st.sampled_from(MemoryType), min_size=1),
+          topic=st.none() | TOPICS)  # fmt: skip
+    def search(self, actor, namespace, text, kinds, topic):
+        expected = {
+            memory.id
+            for memory in self.models[namespace].plain.get(self.models[namespace].plain.window())
+            if (kinds is None or memory.type in kinds) and topic in {None, memory.topic}
+        }
+        hits = self.do(actor, namespace, lambda store: store.search(text, types=kinds, topic=topic, limit=5))
+        found = [hit.memory.id for hit in hits]
+        assert min(5, len(expected)) == len(found) == len(set(found))
+        assert expected >= set(found)
+
+    def teardown(self):
+        try:
+            for actor in self.actors:
+                for namespace in self.models:
+                    self.run(actor.memories(namespace))
+                assert [] == self.run(actor.findings())
+        finally:
+            for actor in self.actors:
+                self.run(actor.close())
+        try:
+            self.look_again()
+        finally:
+            self.runner.close()
+            shutil.rmtree(self.home)
+
+    def look_again(self):
+        last = self.opened()
+        try:
+            for namespace, model in self.models.items():
+                self.run(self.compare(self.run(last.memories(namespace)), model))
+            assert [] == self.run(last.findings())
+        finally:
+            self.run(last.close())
+
+
+TestMemories = MemoryMachine.TestCase
+# A step takes some milliseconds.
+TestMemories.settings = settings(
+    max_examples=max(10, settings.default.max_examples // 5),
+    stateful_step_count=30,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)

@@ -1,0 +1,362 @@
+"""Vectors of nodes: what is nearest is what comparing all of them gives."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import attrs
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs.errors import InvalidArgument
+from mama_structs.memory.embedded import hnsw, vector_rows
+from mama_structs.memory.embedded import vectors as module
+from mama_structs.memory.embedded.snapshots import SnapshotStore
+from mama_structs.memory.embedded.vectors import VectorIndex
+
+POOL = np.array([[x, y, z] for x in (-1, 0, 1, 2) for y in (-1, 0.0, 1) for z in (-0.0, 1)], np.float32)
+POOL = POOL[np.linalg.norm(POOL, axis=1) > 0]
+POOL /= np.linalg.norm(POOL, axis=1, keepdims=True)
+
+MODES = [
+    pytest.param(1_000, id="exact"),
+    pytest.param(0, id="hnsw", marks=pytest.mark.skipif(not hnsw.available(), reason="no hnswlib here")),
+]
+
+choices = st.lists(st.integers(0, len(POOL) - 1), min_size=0, max_size=3)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), choices),
+        st.tuples(st.just("remove"), st.integers(0, 30)),
+        st.tuples(st.just("change"), st.integers(0, 30), choices),
+        st.tuples(
+            st.just("search"), st.integers(0, len(POOL) - 1), st.integers(0, 40), st.none() | st.integers(0, 2**31)
+        ),
+        st.tuples(st.just("rebase")),
+        st.tuples(st.just("restore")),
+    ),
+    max_size=30,
+)
+
+
+def some(count, dimensions=16, *, seed=0):
+    vectors = np.random.default_rng(seed).standard_normal((count, dimensions)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def filled(vectors, *, exact_up_to=10**6):
+    index = VectorIndex(vectors.shape[1], exact_up_to=exact_up_to)
+    for node, vector in enumerate(vectors):
+        index.add(node, vector[None])
+    return index
+
+
+def check_nearest(index, model, query, limit, mask=None):
+    """Compare with what comparing every node of a dictionary gives."""
+    scores = {
+        node: float((vectors @ query).max())
+        for node, vectors in model.items()
+        if len(vectors) and (mask is None or (node < len(mask) and mask[node]))
+    }
+    matches = index.nearest(query, limit, mask)
+    nodes, values = matches.nodes.tolist(), matches.scores.tolist()
+
+    assert min(limit, len(scores)) == len(nodes) == len(set(nodes))
+    assert sorted(scores.values(), reverse=True)[: len(nodes)] == pytest.approx(values, abs=1e-5)
+    assert [scores[node] for node in nodes] == pytest.approx(values, abs=1e-5)
+    assert sorted(zip(values, nodes, strict=True), reverse=True) == list(zip(values, nodes, strict=True))
+    # Nodes of equal vectors have equal scores, and the newest of them come first.
+    tied = {node: model[node].tobytes() for node in scores}
+    for node in nodes:
+        newer = [other for other, same in tied.items() if same == tied[node] and other > node]
+        assert set(newer) <= set(nodes)
+
+
+@attrs.define
+class Run:
+    """An index with the dictionary that it must agree with."""
+
+    exact_up_to: int
+    store: SnapshotStore
+    index: VectorIndex = attrs.field(
+        default=attrs.Factory(lambda run: VectorIndex(3, exact_up_to=run.exact_up_to), True)
+    )
+    model: dict = attrs.field(factory=dict)
+    next: int = 0
+    changes: int = 0
+
+    def add(self, chosen):
+        self._put(self.next, chosen)
+        self.next += 1 + len(chosen) % 2
+
+    def remove(self, number):
+        if self.model:
+            node = sorted(self.model)[number % len(self.model)]
+            self.index.remove(node)
+            del self.model[node]
+
+    def change(self, number, chosen):
+        if self.model:
+            node = sorted(self.model)[number % len(self.model)]
+            self.index.remove(node)
+            self._put(node, chosen)
+
+    def search(self, query, limit, seed):
+        mask = None
+        if seed is not None:
+            generator = np.random.default_rng(seed)
+            mask = generator.random(generator.integers(0, self.next + 3)) < generator.choice([0.1, 0.5, 0.9])
+        check_nearest(self.index, self.model, POOL[query], limit, mask)
+
+    def rebase(self):
+        self.changes += 1
+        assert self.index.rebase(self.store.write(self.changes, self.index.parts()).parts)
+
+    def restore(self):
+        self.rebase()
+        self.index.close()
+        generation = self.store.load()
+        assert [] == generation.damaged
+        self.index = VectorIndex.restore(generation.parts, dimensions=3, exact_up_to=self.exact_up_to)
+        assert self.index.settled(10)
+
+    def _put(self, node, chosen):
+        self.model[node] = POOL[chosen]
+        self.index.add(node, POOL[chosen])
+
+
+@pytest.mark.parametrize("exact_up_to", MODES)
+@given(steps=steps)
+def test_the_index_agrees_with_comparing_everything(exact_up_to, steps):
+    """After any adds, removals, changes and snapshots each search gives what a dictionary gives, in both modes."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        # Small limits, so that a few vectors meet all of them.
+        for owner, name, value in (
+            (os, "fsync", lambda fd: None),
+            (vector_rows, "BLOCK", 8),
+            (module, "BLOCK", 8),
+            (vector_rows, "_SMALLEST_BLOCK", 2),
+            (vector_rows, "_SMALLEST_MERGE", 3),
+            (vector_rows, "_GATHER", 4),
+            (module, "_SMALLEST_DEAD", 4),
+            (module, "_FEW", 3),
+        ):
+            patch.setattr(owner, name, value)
+        run = Run(exact_up_to, SnapshotStore(Path(folder), identity="x"))
+        for name, *arguments in steps:
+            getattr(run, name)(*arguments)
+        for query in range(0, len(POOL), 5):
+            check_nearest(run.index, run.model, POOL[query], 5)
+        held = {node: vectors for node, vectors in run.model.items() if len(vectors)}
+
+        assert len(held) == len(run.index) == run.index.stats()["nodes"]
+        assert len({row.tobytes() for vectors in held.values() for row in vectors + 0}) == run.index.stats()["vectors"]
+        for node in range(run.next + 2):
+            assert run.model.get(node, POOL[:0]).tolist() == run.index.get(node).tolist()
+            assert (node in held) == (node in run.index)
+        nodes = np.arange(run.next + 2)
+        expected = [(held[node] @ POOL[0]).max() if node in held else 0 for node in nodes]
+        assert expected == pytest.approx(run.index.similarities(POOL[0], nodes).tolist(), abs=1e-5)
+        assert exact_up_to or not held or run.index.stats()["mode"] == "hnsw"
+        run.index.close()
+
+
+@pytest.mark.parametrize("exact_up_to", MODES)
+def test_two_thousand_identical_memories_hide_no_other(exact_up_to):
+    """Behind 2,000 equal vectors each of 300 others is found by its own, and a filter gives all that it lets pass."""
+    vectors = np.concatenate([np.repeat(some(1, seed=5), 2_000, axis=0), some(300)])
+    index = filled(vectors, exact_up_to=exact_up_to)
+    own = [int(index.nearest(vectors[node], 1).nodes[0]) for node in range(2_000, 2_300)]
+    among = index.nearest(vectors[0], 2_100)
+    mask = np.arange(2_300) % 100 == 0
+
+    assert list(range(2_000, 2_300)) == own
+    assert list(range(1_999, -1, -1)) == among.nodes[:2_000].tolist()
+    assert 2_100 == len(among)
+    assert list(range(1_900, -1, -100)) == index.nearest(vectors[0], 20, mask).nodes.tolist()
+    assert 23 == len(index.nearest(vectors[0], 50, mask))
+    assert 301 == index.stats()["vectors"]
+    index.close()
+
+
+def test_all_identical_memories_are_removed_in_any_order():
+    """Many nodes of one vector come and go quickly, and the vector dies with the last."""
+    index = filled(np.repeat(some(1), 3_000, axis=0))
+    for node in [*range(0, 3_000, 2), *range(2_999, 0, -2)]:
+        index.remove(node)
+
+    assert 0 == len(index)
+    assert 0 == len(index.nearest(some(1)[0], 5))
+
+
+def test_equal_scores_come_newest_first_wherever_the_limit_cuts():
+    """Of more equal nodes than are wanted the newest are given."""
+    vectors = np.eye(8, dtype=np.float32)
+    index = filled(np.concatenate([vectors] * 3))
+    query = np.zeros(8, np.float32)
+    query[:2] = np.sqrt(0.5)
+
+    assert [17, 16, 9] == index.nearest(query, 3).nodes.tolist()
+    assert [17, 16, 9, 8, 1, 0, 23] == index.nearest(query, 7).nodes.tolist()
+
+
+def test_a_node_counts_by_its_best_piece():
+    """A node of several pieces is found once, by the nearest of them."""
+    index = VectorIndex(4, exact_up_to=10)
+    axes = np.eye(4, dtype=np.float32)
+    index.add(3, axes[:3])
+    index.add(5, axes[1:2])
+    matches = index.nearest(axes[1], 5)
+
+    assert ([5, 3], [1, 1]) == (matches.nodes.tolist(), matches.scores.tolist())
+    assert axes[:3].tolist() == index.get(3).tolist()
+    assert [1, 0, 0] == index.similarities(axes[1], np.array([3, 4, 99])).tolist()
+
+
+@pytest.mark.parametrize("exact_up_to", MODES)
+def test_one_vector_and_none(exact_up_to):
+    """An empty index finds nothing, and an index of one finds it."""
+    index = VectorIndex(4, exact_up_to=exact_up_to)
+    query = np.eye(4, dtype=np.float32)[0]
+    assert [] == index.nearest(query, 5).nodes.tolist()
+    index.add(0, np.empty((0, 4), np.float32))
+    assert [] == index.nearest(query, 5).nodes.tolist()
+    index.add(7, query[None])
+
+    assert [7] == index.nearest(query, 5).nodes.tolist()
+    assert [] == index.nearest(query, 0).nodes.tolist()
+    assert [] == index.nearest(query, 5, np.zeros(3, np.bool_)).nodes.tolist()
+    assert [7] == index.nearest(np.zeros(4, np.float32), 5).nodes.tolist()
+    index.close()
+
+
+@pytest.mark.parametrize(
+    "vectors",
+    [
+        np.full((1, 4), np.nan, np.float32),
+        np.full((1, 4), np.inf, np.float32),
+        np.zeros((1, 4), np.float32),
+        np.ones((1, 4), np.float32),
+        np.ones((1, 3), np.float32),
+        np.ones(4, np.float32),
+    ],
+)
+def test_what_is_no_normalised_vector_is_refused(vectors):
+    """NaN, infinity, zero, another length or shape are refused, and nothing is added."""
+    index = VectorIndex(4, exact_up_to=10)
+    with pytest.raises(InvalidArgument):
+        index.add(0, vectors)
+
+    assert 0 == len(index) == index.stats()["vectors"]
+
+
+def test_a_node_has_vectors_once():
+    """A node that has vectors must lose them before it gets others."""
+    index = filled(some(2))
+    with pytest.raises(InvalidArgument, match="node must be a new one"):
+        index.add(1, some(1))
+    with pytest.raises(InvalidArgument, match="node must be a new one"):
+        index.add(-1, some(1))
+
+
+@pytest.mark.parametrize("query", [np.full(16, np.nan), np.full(16, np.inf), np.ones(15), np.ones((1, 16))])
+def test_a_query_that_is_no_vector_is_refused(query):
+    """A query must be finite and of the right shape."""
+    with pytest.raises(InvalidArgument):
+        filled(some(2)).nearest(query, 1)
+    with pytest.raises(InvalidArgument):
+        filled(some(2)).similarities(query, np.array([0]))
+
+
+def test_a_vector_that_comes_back_has_its_label_again():
+    """Changing a memory's other fields takes its vector out and puts it in again: no row is used up."""
+    vectors = some(100)
+    index = filled(vectors)
+    for _ in range(50):
+        index.remove(3)
+        index.add(3, vectors[3:4])
+
+    assert (100, 0) == (index.stats()["vectors"], index.stats()["dead"])
+    assert 3 == index.nearest(vectors[3], 1).nodes[0]
+
+
+def test_dead_rows_are_dropped_when_they_are_a_third():
+    """After many removals the rows that nobody has are gone, and what is left is found."""
+    vectors = some(600)
+    index = filled(vectors)
+    for node in range(0, 600, 2):
+        index.remove(node)
+
+    assert 300 == index.stats()["vectors"]
+    assert index.stats()["dead"] <= 200
+    assert [1, 3] == [int(index.nearest(vectors[node], 1).nodes[0]) for node in (1, 3)]
+    assert vectors[599].tolist() == index.get(599)[0].tolist()
+
+
+def test_after_a_snapshot_vectors_are_read_from_its_files(tmp_path, monkeypatch):
+    """Rows that a snapshot holds are maps of its files, also those that came to it meanwhile stay, and a segment stays."""
+    monkeypatch.setattr(module, "BLOCK", 100)
+    vectors = some(300)
+    index = filled(vectors[:200])
+    store = SnapshotStore(tmp_path, identity="x")
+    parts = index.parts()
+    for node in range(200, 300):
+        index.add(node, vectors[node : node + 1])
+    generation = store.write(1, parts)
+
+    assert 300 == index.unsaved
+    assert index.rebase(generation.parts)
+    assert 100 == index.unsaved
+    assert [int(index.nearest(vector, 1).nodes[0]) for vector in vectors] == list(range(300))
+    blocks = index._rows._layout[0]
+    assert [False, True] == [block.flags.owndata for block in blocks]
+    first = generation.parts["vectors"].segments[0].stored
+    again = store.write(2, index.parts())
+    assert first == again.parts["vectors"].segments[0].stored
+    assert 2 == len(again.parts["vectors"].segments)
+
+
+def test_files_of_an_earlier_numbering_are_not_taken_over(tmp_path):
+    """Dropping dead rows numbers them anew: a snapshot from before is no basis any more."""
+    index = filled(some(200))
+    parts = SnapshotStore(tmp_path, identity="x").write(1, index.parts()).parts
+    for node in range(100):
+        index.remove(node)
+
+    assert not index.rebase(parts)
+    assert not index.rebase({})
+    assert [150] == index.nearest(some(200)[150], 1).nodes.tolist()
+
+
+def test_a_snapshot_of_other_dimensions_is_not_taken_over(tmp_path):
+    """Vectors of another embedder are no vectors of this one."""
+    parts = SnapshotStore(tmp_path, identity="x").write(1, filled(some(20)).parts()).parts
+
+    assert VectorIndex.restore(parts, dimensions=8, exact_up_to=10) is None
+    assert VectorIndex.restore({}, dimensions=16, exact_up_to=10) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("alive", np.ones(3, np.bool_)),
+        ("prints", np.ones(3, np.uint64)),
+        ("piece_labels", np.full(20, 20, np.int32)),
+        ("piece_labels", np.full(20, -1, np.int32)),
+        ("piece_nodes", np.zeros(3, np.int32)),
+        ("piece_nodes", np.array([0, 1] * 10, np.int32)),
+        ("tail", np.zeros((20, 4), np.float32)),
+        ("tail", np.zeros((20, 16), np.float64)),
+    ],
+)
+def test_a_snapshot_that_does_not_fit_together_is_not_taken_over(tmp_path, name, array):
+    """A snapshot that is whole but makes no sense, as of a program with an error, gives no index."""
+    parts = filled(some(20)).parts()
+    part = attrs.evolve(parts["vectors"], arrays={**parts["vectors"].arrays, name: array})
+    loaded = SnapshotStore(tmp_path, identity="x").write(1, {"vectors": part}).parts
+
+    assert VectorIndex.restore(loaded, dimensions=16, exact_up_to=10) is None

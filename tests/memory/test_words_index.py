@@ -1,0 +1,298 @@
+"""The word index against BM25 computed from a plain dict of the living documents."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from mama_structs.memory.embedded import words
+from mama_structs.memory.embedded.words import K1, B, WordIndex
+
+TERMS = st.sampled_from([f"t{number}" for number in range(12)])
+WEIGHTS = st.sampled_from([0.1, 0.4, 0.5, 1.0, 2.0, 7.0])
+DOCUMENTS = st.dictionaries(TERMS, WEIGHTS, max_size=8)
+QUERIES = st.dictionaries(st.one_of(TERMS, st.just("unknown")), st.sampled_from([0.5, 1.0, 2.0]), max_size=8)
+NODES = st.integers(min_value=0, max_value=30)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Let everything that happens at some size happen in a small test."""
+    # A class of Hypothesis's is a unittest: this fixture serves it because it is automatic.
+    for name, value in {"_FRESH_MEMORIES": 3, "_FREQUENT": 2, "_UNUSED_WORDS": 2, "_FEW": 1}.items():
+        monkeypatch.setattr(words, name, value)
+
+
+def bm25(documents, query):
+    """Score documents by the formula of Robertson and Zaragoza, as Lucene writes it."""
+    count = len(documents)
+    lengths = {node: sum(terms.values()) for node, terms in documents.items()}
+    average = sum(lengths.values()) / count if count else 1.0
+    scores = {}
+    for node, terms in documents.items():
+        score = 0.0
+        for term, weight in query.items():
+            if term in terms:
+                having = sum(term in other for other in documents.values())
+                rarity = math.log(1 + (count - having + 0.5) / (having + 0.5))
+                divisor = terms[term] + K1 * (1 - B + B * lengths[node] / average)
+                score += weight * rarity * terms[term] / divisor
+        if score > 0:
+            scores[node] = score
+    return scores
+
+
+def found(matches):
+    return list(zip(matches.nodes.tolist(), matches.scores.tolist(), strict=True))
+
+
+def assert_best(expected, matches, limit):
+    """The matches are *limit* of the highest scores, best first, equal ones newest first."""
+    got = found(matches)
+
+    assert min(limit, len(expected)) == len(got)
+    assert pytest.approx(sorted(expected.values(), reverse=True)[:limit], rel=1e-4) == [score for _, score in got]
+    for node, score in got:
+        assert pytest.approx(expected[node], rel=1e-4) == score
+    for (node, score), (following, next_score) in pairwise(got):
+        assert score > next_score or (score == next_score and node > following)
+
+
+class Indexing(RuleBasedStateMachine):
+    """Adding, replacing, removing and reopening, beside a dict of what lives."""
+
+    @initialize()
+    def start(self):
+        self.index = WordIndex()
+        self.documents = {}
+
+    @rule(node=NODES, document=DOCUMENTS)
+    def add(self, node, document):
+        self.index.add(node, document)
+        self.documents[node] = document
+
+    @rule(documents=st.lists(DOCUMENTS, min_size=1, max_size=12), first=NODES)
+    def add_many(self, documents, first):
+        for node, document in enumerate(documents, first):
+            self.add(node, document)
+
+    @rule(node=NODES)
+    def remove(self, node):
+        self.index.remove(node)
+        self.documents.pop(node, None)
+
+    @rule()
+    def reopen(self):
+        meta, arrays = self.index.state()
+        self.index.add(0, {"later": 1.0})
+        self.index = WordIndex.from_state(json.loads(json.dumps(meta)), {k: _locked(v) for k, v in arrays.items()})
+
+    @rule(query=QUERIES, limit=st.integers(1, 40))
+    def search(self, query, limit):
+        assert_best(bm25(self.documents, query), self.index.search(query, limit), limit)
+
+    @rule(query=QUERIES, limit=st.integers(1, 40), mask=st.lists(st.booleans(), max_size=40))
+    def search_some(self, query, limit, mask):
+        allowed = {n: s for n, s in bm25(self.documents, query).items() if n < len(mask) and mask[n]}
+
+        assert_best(allowed, self.index.search(query, limit, np.array(mask, np.bool_)), limit)
+
+    @rule(query=QUERIES, nodes=st.lists(st.integers(0, 5000), max_size=10))
+    def scores(self, query, nodes):
+        expected = bm25(self.documents, query)
+
+        assert pytest.approx([expected.get(node, 0.0) for node in nodes], rel=1e-4) == list(
+            self.index.scores(query, np.array(nodes, np.int64))
+        )
+
+    @precondition(lambda self: self.documents)
+    @rule(query=QUERIES)
+    def search_and_scores_agree(self, query):
+        matches = self.index.search(query, 10)
+
+        assert matches.scores.tolist() == self.index.scores(query, matches.nodes).tolist()
+
+    @invariant()
+    def knows_its_memories(self):
+        assert len(self.documents) == len(self.index)
+
+    @rule(node=NODES)
+    def terms(self, node):
+        assert sorted(self.documents.get(node, ())) == sorted(self.index.terms(node))
+
+
+def _locked(array):
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+TestIndexing = Indexing.TestCase
+TestIndexing.settings = settings(stateful_step_count=12)
+
+
+@given(documents=st.lists(DOCUMENTS, max_size=20), doomed=st.sets(st.integers(0, 19)), query=QUERIES)
+def test_removed_memories_leave_no_trace(documents, doomed, query):
+    """After removals every score is bit for bit that of an index which never held what was removed."""
+    index, fresh = WordIndex(), WordIndex()
+    for node, document in enumerate(documents):
+        index.add(node, document)
+    for node in doomed:
+        index.remove(node)
+    for node, document in enumerate(documents):
+        if node not in doomed:
+            fresh.add(node, document)
+
+    assert found(fresh.search(query, 20)) == found(index.search(query, 20))
+    assert fresh.rarity(query) == index.rarity(query)
+
+
+def test_a_sequence_counts_its_terms():
+    """Terms given one by one weigh as often as they occur."""
+    index, weighed = WordIndex(), WordIndex()
+    index.add(0, ["raid", "raid", "shield"])
+    weighed.add(0, {"raid": 2.0, "shield": 1.0})
+
+    assert found(weighed.search({"raid": 1.0}, 1)) == found(index.search({"raid": 1.0}, 1))
+
+
+def test_an_empty_index_finds_nothing():
+    """Nothing is found where nothing is, and nothing raises."""
+    index = WordIndex()
+    index.remove(7)
+
+    assert 0 == len(index)
+    assert 0 == len(index.search({"raid": 1.0}, 10))
+    assert 0 == len(index.search({}, 10))
+    assert [0.0, 0.0] == index.scores({"raid": 1.0}, np.array([0, 10**6])).tolist()
+    assert [] == index.terms(3)
+    assert {"raid"} == set(index.rarity(["raid"]))
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_no_limit_finds_nothing(limit):
+    """A limit of none gives none."""
+    index = WordIndex()
+    index.add(0, {"raid": 1.0})
+
+    assert 0 == len(index.search({"raid": 1.0}, limit))
+
+
+def test_a_memory_without_terms_is_counted_and_never_found():
+    """Empty texts are memories too."""
+    index = WordIndex()
+    for node in range(10):
+        index.add(node, {})
+    index.add(10, {"raid": 1.0})
+
+    assert 11 == len(index)
+    assert [10] == index.search({"raid": 1.0}, 5).nodes.tolist()
+
+
+def test_equal_memories_are_found_newest_first():
+    """Of memories that match equally well, the one with the higher node comes first."""
+    index = WordIndex()
+    for node in range(100):
+        index.add(node, {"raid": 1.0})
+
+    assert [99, 98, 97] == index.search({"raid": 1.0}, 3).nodes.tolist()
+
+
+def test_a_rarer_term_is_worth_more():
+    """Rarity falls with each memory that has a term, and is highest for one that none has."""
+    index = WordIndex()
+    for node in range(10):
+        index.add(node, {"all": 1.0, **({"some": 1.0} if node < 3 else {})})
+    rarity = index.rarity(["all", "some", "none"])
+
+    assert 0 < rarity["all"] < rarity["some"] < rarity["none"]
+
+
+def test_weights_that_are_not_positive_count_for_nothing():
+    """A negative weight neither lifts nor lowers."""
+    index = WordIndex()
+    index.add(0, {"raid": 1.0, "shield": 1.0})
+
+    assert found(index.search({"raid": 1.0}, 1)) == found(index.search({"raid": 1.0, "shield": -1.0}, 1))
+
+
+def test_a_huge_memory_is_indexed_and_forgotten():
+    """A memory of 100,000 different terms is found by any of them, and gives its words back when it goes."""
+    index = WordIndex()
+    index.add(0, {"raid": 1.0})
+    index.add(1, {f"w{number}": 1.0 for number in range(100_000)})
+
+    assert [1] == index.search({"w99999": 1.0}, 5).nodes.tolist()
+
+    index.remove(1)
+
+    assert 0 == len(index.search({"w99999": 1.0}, 5))
+    assert ["raid"] == index._words
+
+
+def test_words_of_changed_memories_are_given_back():
+    """A memory that is changed again and again does not make the vocabulary grow without end."""
+    index = WordIndex()
+    for turn in range(1_000):
+        index.add(turn % 5, {f"w{turn}": 1.0, "raid": 1.0})
+
+    assert len(index._words) < 30
+    assert 5 == len(index.search({"raid": 1.0}, 10))
+
+
+def test_terms_of_any_characters_survive_a_snapshot():
+    """Marks, empty terms, surrogates and characters beyond the basic plane come back."""
+    document = {"\u0001결정": 1.0, "": 1.0, "\ud800": 1.0, "😀": 1.0, "a\nb": 2.0}
+    index = WordIndex()
+    index.add(3, document)
+    restored = WordIndex.from_state(*index.state())
+
+    assert set(document) == set(restored.terms(3))
+    assert [3] == restored.search({"😀": 1.0}, 1).nodes.tolist()
+
+
+def test_a_state_of_another_form_is_refused():
+    """What a later version wrote is not misread."""
+    meta, arrays = WordIndex().state()
+
+    with pytest.raises(ValueError, match="form"):
+        WordIndex.from_state({**meta, "form": 99}, arrays)
+
+
+def test_a_snapshot_is_not_changed_by_later_writes():
+    """A state can be written to disk while memories are added."""
+    index = WordIndex()
+    for node in range(10):
+        index.add(node, {"raid": 1.0})
+    meta, arrays = index.state()
+    before = {name: array.copy() for name, array in arrays.items()}
+    for node in range(5, 40):
+        index.add(node, {"shield": 1.0})
+    index.remove(0)
+
+    assert all(np.array_equal(before[name], array) for name, array in arrays.items())
+    assert 10 == len(WordIndex.from_state(meta, arrays))
+
+
+def test_a_search_of_many_memories_is_quick(untraced, monkeypatch):
+    """Ten thousand memories are searched for frequent words in a few milliseconds."""
+    monkeypatch.undo()
+    index = WordIndex()
+    for node in range(10_000):
+        index.add(node, {f"t{node % (2 + turn * turn)}-{turn}": 1.0 for turn in range(8)})
+    query = {f"t0-{turn}": 1.0 for turn in range(8)}
+    times = []
+    for _ in range(20):
+        start = time.perf_counter()
+        index.search(query, 10)
+        times.append(time.perf_counter() - start)
+
+    assert min(times) < 0.02
