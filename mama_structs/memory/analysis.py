@@ -219,11 +219,13 @@ def _korean(word: str) -> Terms:
 
 def _stripped(word: str) -> str:
     """Return *word* without the particles and endings at its end, of which two syllables at least stay."""
-    while True:
+    # What is longer is no word, and has too many ends.
+    while len(word) <= _SHORT:
         shorter = next((word[: -len(end)] for end in _SUFFIXES if len(word) >= len(end) + 2 and word.endswith(end)), "")
         if not shorter:
-            return word
+            break
         word = shorter
+    return word
 
 
 def _syllables(run: str, whole: str) -> Iterator[tuple[str, _Kind]]:

@@ -36,7 +36,7 @@ from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.ids import from_milliseconds, milliseconds
 from mama_structs.memory.model import CreatedBy, Link, LinkType, Memory, MemoryType, Outcome, OutcomeChange
-from mama_structs.memory.relationships import EXAMPLES, link_type_of, near_synonyms
+from mama_structs.memory.relationships import EXAMPLES, link_type_of, near_synonyms, normalised
 from mama_structs.memory.results import (
     Chain,
     Hit,
@@ -708,7 +708,7 @@ class MemoryStore:
         words = sorted(counts, key=lambda word: (-counts[word], word))
         if not words:
             return []
-        vectors = np.stack([pieces[0] for pieces in await self._embedding.documents(words)])
+        vectors = np.stack([pieces[0] for pieces in await self._embedding.documents([*map(normalised, words)])])
         near: dict[str, list[tuple[str, float]]] = {word: [] for word in words}
         for one, other, similarity in near_synonyms(words, vectors, threshold=_NEAR_SYNONYM):
             near[one].append((other, similarity))
@@ -983,7 +983,7 @@ class MemoryStore:
         kinds = {word: link_type_of(word) for word in words}
         unknown = [word for word, mapped in kinds.items() if mapped.fallback]
         if unknown:
-            found = await self._embedding.documents([*unknown, *EXAMPLES])
+            found = await self._embedding.documents([*map(normalised, unknown), *EXAMPLES])
             vectors = [pieces[0] for pieces in found]
             examples = np.stack(vectors[len(unknown) :])
             for word, vector in zip(unknown, vectors, strict=False):

@@ -349,3 +349,21 @@ def test_memories_that_come_late_stand_where_their_time_is():
 
     assert [2, 6, 3, 1, 4, 0, 5] == before
     assert [8, 2, 6, 7, 3, 1, 4, 0, 5, 9] == catalogue.window(newest_first=False).tolist()
+
+
+def test_a_kept_mask_ends_with_the_next_change():
+    """What was asked before is answered anew after each kind of change."""
+    catalogue = catalogue_of("a", topic="x")
+    where = Filter(topic="x")
+    seen = [catalogue.count(where)]
+    changes = [
+        lambda: catalogue.add(**memory("b", number=1, topic="x")),
+        lambda: catalogue.change(1, version=2, topic="y", mentions=()),
+        lambda: catalogue.remove(0),
+        lambda: catalogue.restore(0, **memory("a", number=0, topic="x")),
+    ]
+    for change in changes:
+        change()
+        seen.append(catalogue.count(where))
+
+    assert [1, 2, 1, 0, 1] == seen

@@ -7,6 +7,7 @@ import collections
 import shutil
 import sqlite3
 import tempfile
+import threading
 from datetime import timedelta
 from pathlib import Path
 
@@ -192,11 +193,7 @@ class MemoryMachine(RuleBasedStateMachine):
         records = [{"type": "context", "content": text, "topic": topic} for text in texts]
         saved = self.do(actor, namespace, lambda store: store.save_many(records))
         assert texts == [memory.content for memory in saved]
-        for memory in saved:
-            # Those saved later may already lead to it.
-            store = self.store(1 - actor, namespace)
-            own = [link for link in self.run(store.links_of(memory.id)) if link.from_id == memory.id]
-            self.models[namespace].plain.put(memory, links=own)
+        self.learn_all(actor, namespace, saved)
 
     @rule(actor=ACTORS, namespace=NAMESPACES, texts=st.lists(TEXTS, min_size=1, max_size=5), topic=TOPICS)
     def save_at_once(self, actor, namespace, texts, topic):
@@ -205,24 +202,26 @@ class MemoryMachine(RuleBasedStateMachine):
         async def work(store):
             good = [store.save_context(text, topic=topic) for text in texts]
             bad = store.save_decision(topic, texts[0], "", implements=["decision_x_1_00000000"])
-            return await asyncio.gather(*good[:2], bad, *good[2:], return_exceptions=True)
+            return await self.together(actor, store, [*good[:2], bad, *good[2:]])
 
         results = self.do(actor, namespace, work)
         bad = results.pop(min(2, len(texts)))
         assert isinstance(bad, MemoryNotFound)
         assert texts == [memory.content for memory in results]
-        # In order of saving, so that a link's end is known before the link.
-        for memory in reversed(self.do(1 - actor, namespace, lambda store: self.newest(store, len(texts), results))):
-            own = [link for link in self.do(actor, namespace, lambda store: store.links_of(memory.id)) if link.from_id == memory.id]  # noqa: B023 - run at once
-            self.models[namespace].plain.put(memory, links=own)
+        self.learn_all(actor, namespace, results)
 
-    async def newest(self, store, count, results):
-        found = await store.recent(limit=MANY)
-        wanted = {memory.id for memory in results}
+    def learn_all(self, actor, namespace, memories):
+        """Take memories of one time into the model, in the order in which they were saved."""
+        wanted = {memory.id for memory in memories}
+        found = self.do(1 - actor, namespace, lambda store: store.recent(limit=MANY))
         found = [memory for memory in found if memory.id in wanted]
         assert sorted(wanted) == sorted(memory.id for memory in found)
-        assert count == len(found)
-        return found
+        for memory in reversed(found):
+            links = self.do(1 - actor, namespace, lambda store: store.links_of(memory.id))  # noqa: B023 - run at once
+            # Those saved later may already lead to it.
+            own = [link for link in links if link.from_id == memory.id]
+            assert {"system"} >= {link.created_by for link in own}
+            self.models[namespace].plain.put(memory, links=own)
 
     @rule(actor=ACTORS, namespace=NAMESPACES, pick=PICKS, text=TEXTS)
     def supersede(self, actor, namespace, pick, text):
@@ -383,7 +382,7 @@ class MemoryMachine(RuleBasedStateMachine):
             calls = [store.save_context(text) for text in texts]
             if chosen is not None:
                 calls.append(store.delete(chosen))
-            return await asyncio.gather(*calls, return_exceptions=True)
+            return await self.together(actor, store, calls)
 
         self.fail_once(actor, sqlite3.SQLITE_IOERR)
         results = self.do(actor, namespace, work)
@@ -391,37 +390,36 @@ class MemoryMachine(RuleBasedStateMachine):
 
     @rule(actor=ACTORS, namespace=NAMESPACES, texts=st.lists(TEXTS, min_size=2, max_size=3))
     def what_is_too_much_at_once_is_saved_one_by_one(self, actor, namespace, texts):
-        async def work(store):
-            return await asyncio.gather(*(store.save_context(text) for text in texts), return_exceptions=True)
-
         store = self.store(actor, namespace)
-        self.run(store.count())
-        self.fail_once(actor, sqlite3.SQLITE_FULL, least=2)
-        results = self.do(actor, namespace, work)
-        self.actors[actor].storage._journal.__dict__.pop("_in_transaction", None)
+        self.fail_once(actor, sqlite3.SQLITE_FULL)
+        results = self.run(self.together(actor, store, [store.save_context(text) for text in texts]))
         assert texts == [memory.content for memory in results]
-        for memory in results:
-            own = [link for link in self.run(store.links_of(memory.id)) if link.from_id == memory.id]
-            self.models[namespace].plain.put(memory, links=own)
+        self.learn_all(actor, namespace, results)
 
-    def fail_once(self, actor, code, least=1):
+    async def together(self, actor, store, calls):
+        """Let calls wait for the store's thread until all of them do, so that they share a transaction."""
+        gate = threading.Event()
+        self.actors[actor].storage.looking(lambda _rows: gate.wait(20))
+        tasks = [asyncio.ensure_future(call) for call in calls]
+        while len(store._backend._queue) < len(calls):
+            await asyncio.sleep(0.0002)
+        gate.set()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    def fail_once(self, actor, code):
         """Let the next transaction of an engine fail when its work is done."""
         journal = self.actors[actor].storage._journal
         whole = type(journal)._in_transaction
 
         def failing(work):
-            engines = self.actors[actor].engines._open.values()
-
             def undone(rows):
-                result = work(rows)
-                if sum(len(engine._group) for engine in engines) >= least:
-                    journal.__dict__.pop("_in_transaction", None)
-                    rows.failure = sqlite3.OperationalError("planned")
-                    rows.failure.sqlite_errorcode = code
-                    rows.failure.sqlite_errorname = "SQLITE_PLANNED"
-                    raise rows.failure
-                return result
+                work(rows)
+                rows.failure = sqlite3.OperationalError("planned")
+                rows.failure.sqlite_errorcode = code
+                rows.failure.sqlite_errorname = "SQLITE_PLANNED"
+                raise rows.failure
 
+            del journal._in_transaction
             return whole(journal, undone)
 
         journal._in_transaction = failing

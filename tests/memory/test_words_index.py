@@ -23,12 +23,15 @@ QUERIES = st.dictionaries(st.one_of(TERMS, st.just("unknown")), st.sampled_from(
 NODES = st.integers(min_value=0, max_value=30)
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch):
+def make_small(monkeypatch):
     """Let everything that happens at some size happen in a small test."""
-    # A class of Hypothesis's is a unittest: this fixture serves it because it is automatic.
     for name, value in {"_FRESH_MEMORIES": 3, "_FREQUENT": 2, "_UNUSED_WORDS": 2, "_FEW": 1}.items():
         monkeypatch.setattr(words, name, value)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    make_small(monkeypatch)
 
 
 def bm25(documents, query):
@@ -73,6 +76,11 @@ class Indexing(RuleBasedStateMachine):
     def start(self):
         self.index = WordIndex()
         self.documents = {}
+        self.patched = pytest.MonkeyPatch()
+        make_small(self.patched)
+
+    def teardown(self):
+        self.patched.undo()
 
     @rule(node=NODES, document=DOCUMENTS)
     def add(self, node, document):
