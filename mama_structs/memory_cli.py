@@ -124,7 +124,9 @@ async def _stats(given: argparse.Namespace, say: Say) -> int:
     import json
 
     async with _opened(given) as session:
-        figures = await session.memories.stats()
+        # What a process counts while it runs says nothing here.
+        counted = ("embedding", "traversal_cache")
+        figures = {name: value for name, value in (await session.memories.stats()).items() if name not in counted}
     if given.json:
         say(json.dumps(figures))
     else:

@@ -21,6 +21,16 @@ settings.register_profile("nightly", deadline=None, print_blob=True, max_example
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "here"))
 
 
+PACE = ("benchmarks", "test_parser_speed.py", "test_hostile.py")
+
+
+def pytest_collection_modifyitems(items):
+    """Mark the tests that measure: they want the machine for themselves."""
+    for item in items:
+        if "untraced" in getattr(item, "fixturenames", ()) or not {*PACE}.isdisjoint(item.path.parts):
+            item.add_marker(pytest.mark.pace)
+
+
 @pytest.fixture
 def untraced():
     """Let a test measure what it calls, and not coverage."""

@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 Nodes = NDArray[np.int64]
 Scores = NDArray[np.float32]
+Query = str | Mapping[str, float]
+"""What words are looked for: a text, or the terms of one (`analysis.query_terms`), where it is asked for repeatedly."""
 Direction = Literal["out", "in", "both"]
 """Along links to older memories (``out``), against them (``in``), or either way."""
 
@@ -143,8 +145,17 @@ class Reader(Protocol):
     def ids(self, nodes: Sequence[int] | Nodes) -> list[str]:
         """Return the ids of memories, in the order of *nodes*, without reading their text."""
 
+    def topics(self, nodes: Sequence[int] | Nodes) -> list[str | None]:
+        """Return the topics of memories, in the order of *nodes*, without reading their text."""
+
     def vectors(self, node: int) -> NDArray[np.float32]:
         """Return a memory's vectors, of shape (pieces, dimensions), normalised."""
+
+    def pieces(self, nodes: Nodes) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Return all vectors of *nodes*, in their order, of shape (pieces, dimensions), and how many each has."""
+
+    def first_vectors(self, nodes: Nodes) -> NDArray[np.float32]:
+        """Return the vector of each memory's first piece, of shape (nodes, dimensions); 0 for one without any."""
 
     def count(self, where: Filter | None = None) -> int:
         """Return how many memories there are."""
@@ -158,14 +169,14 @@ class Reader(Protocol):
     def similarities(self, vector: NDArray[np.float32], nodes: Nodes) -> Scores:
         """Return the cosine of *vector* (normalised) and each node's best piece."""
 
-    def words(self, text: str, limit: int, where: Filter | None = None) -> Matches:
-        """Return the nodes that match *text*'s words best (BM25), leaving those out that share none."""
+    def words(self, query: Query, limit: int, where: Filter | None = None) -> Matches:
+        """Return the nodes that match the query's words best (BM25), leaving those out that share none."""
 
-    def word_scores(self, text: str, nodes: Nodes) -> Scores:
-        """Return the BM25 score of *text* for each of *nodes*, 0 where they share no word."""
+    def word_scores(self, query: Query, nodes: Nodes) -> Scores:
+        """Return the BM25 score of the query for each of *nodes*, 0 where they share no word."""
 
-    def rarity(self, text: str) -> dict[str, float]:
-        """Return *text*'s terms with how rare each is (inverse document frequency)."""
+    def rarity(self, query: Query) -> dict[str, float]:
+        """Return the query's terms with how rare each is (inverse document frequency)."""
 
     def terms(self, node: int) -> Collection[str]:
         """Return the terms of a memory's indexed text."""

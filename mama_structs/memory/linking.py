@@ -140,7 +140,9 @@ def _semantic(reader: Reader, memory: Memory, candidates: Candidates, policy: Li
         by_topic[(evidence.topic > 0) & (candidates.types == _DECISION) & (age <= 1)] = 1.0
         by_topic *= 0.4 + 0.3 * (1 - age)
     confidence = np.maximum(surest, by_topic)
-    confidence[(confidence < policy.minimum) | ~_free(reader, candidates.nodes, policy)] = 0.0
+    likely = np.flatnonzero((confidence > 0) & (confidence >= policy.minimum))
+    taking = likely[_free(reader, candidates.nodes[likely], policy)]
+    confidence[np.isin(np.arange(len(confidence)), taking, invert=True)] = 0.0
     order = np.lexsort((-candidates.nodes, -candidates.created, -confidence, evidence.chain > 0))
     wanted = order[confidence[order] > 0][: policy.max_semantic]
     return [

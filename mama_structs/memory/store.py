@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -31,7 +32,7 @@ from mama_structs.memory.drafts import (
     check_types,
     link_draft,
 )
-from mama_structs.memory.embedded.engine import Engine
+from mama_structs.memory.embedded.engine import Engine, mismatch
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.ids import from_milliseconds, milliseconds
@@ -59,6 +60,8 @@ Progress = Callable[[int, int], object]
 """Told how much of a long piece of work is done, and of how much."""
 
 _CHUNK: Final = 256
+# Records that are checked before others have their turn in the loop.
+_AT_ONCE: Final = 50
 _MAX_QUERY: Final = 10_000
 _NEAR_SYNONYM: Final = 0.75
 _DIRECTIONS: Final = ("out", "in", "both")
@@ -83,6 +86,7 @@ class MemoryStore:
     ) -> None:
         self._backend = backend
         self._embedding = embedding
+        self._record = care.record_of(embedding.embedder)
         self._settings = settings
         self._loop = loop
         self._find_mentions = find_mentions
@@ -293,6 +297,9 @@ class MemoryStore:
         self._check()
         drafts = []
         for position, record in enumerate(records):
+            if position % _AT_ONCE == 0:
+                # Others have their turn in the loop.
+                await asyncio.sleep(0)
             try:
                 drafts.append(self._door.record(record, now=self._now()))
             except InvalidArgument as error:
@@ -301,7 +308,7 @@ class MemoryStore:
         try:
             for start in range(0, len(drafts), _CHUNK):
                 prepared = await self._prepare(drafts[start : start + _CHUNK])
-                saved += await self._backend.write(
+                saved += await self._write(
                     lambda writer, some=prepared: [saving.save(writer, one, self._linking) for one in some]  # type: ignore[misc]  # bound
                 )
                 if progress is not None:
@@ -392,7 +399,7 @@ class MemoryStore:
         least = None if threshold is None else check_share("threshold", threshold)
         most = check_limit(limit)
         calibration = await self._embedding.calibration()
-        node = await self._backend.read(lambda reader: reader.find(text))
+        node = await self._read(lambda reader: reader.find(text))
         vector = None if node is not None else await self._embedding.query(text)
 
         def plan(reader: Reader) -> list[Similar]:
@@ -562,7 +569,7 @@ class MemoryStore:
                 "a FAILED outcome needs a reason", hint="say why it failed: that is what is searched for later"
             )
         moment = self._now() if at is None else check_time("at", at)
-        before = await self._backend.read(lambda reader: saving.decision(reader, memory_id))
+        before = await self._read(lambda reader: saving.decision(reader, memory_id))
         prepared = None
         if why is not None:
             draft = self._door.context(
@@ -610,7 +617,7 @@ class MemoryStore:
         """
         self._check()
         memory_id = check_id("id", id)
-        before = await self._backend.read(lambda reader: saving.decision(reader, memory_id))
+        before = await self._read(lambda reader: saving.decision(reader, memory_id))
         return await self.save_decision(
             topic if topic is not None else before.topic or "untitled",
             decision,
@@ -892,6 +899,7 @@ class MemoryStore:
             await service.close()
             raise
         before, self._embedding = self._embedding, service
+        self._record = care.record_of(embedder)
         self._cache = self._new_cache()
         await before.close()
         return count
@@ -969,10 +977,12 @@ class MemoryStore:
     async def _prepare(self, drafts: Sequence[Draft]) -> list[Prepared]:
         words = {link.relationship for draft in drafts for link in draft.links}
         kinds = await self._link_types(sorted(words))
-        memories = [
-            attrs.evolve(draft.memory, mentions=tuple(self._find_mentions(embedded_text(draft.memory))))
-            for draft in drafts
-        ]
+        memories = []
+        for position, draft in enumerate(drafts):
+            if position and position % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+            mentions = tuple(self._find_mentions(embedded_text(draft.memory)))
+            memories.append(attrs.evolve(draft.memory, mentions=mentions))
         vectors = await self._embedding.documents([embedded_text(memory) for memory in memories])
         return [
             Prepared(draft=draft, memory=memory, vectors=pieces, link_types=kinds)
@@ -992,11 +1002,26 @@ class MemoryStore:
 
     async def _read(self, plan: Callable[[Reader], T]) -> T:
         self._check()
-        return await self._backend.read(plan)
+
+        def checked(reader: Reader) -> T:
+            self._check_embedder()
+            return plan(reader)
+
+        return await self._backend.read(checked)
 
     async def _write(self, plan: Callable[[Writer], T]) -> T:
         self._check()
-        return await self._backend.write(plan)
+
+        def checked(writer: Writer) -> T:
+            self._check_embedder()
+            return plan(writer)
+
+        return await self._backend.write(checked)
+
+    def _check_embedder(self) -> None:
+        """See that no other session of this process has embedded everything anew."""
+        if self._backend.embedder != self._record:
+            raise mismatch(self.namespace, self._backend.embedder, self._record)
 
     def _check(self) -> None:
         if self._closed:

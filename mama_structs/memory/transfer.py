@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -13,7 +14,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.errors import InvalidArgument
+from mama_structs.errors import InvalidArgument, StoreError
 from mama_structs.loops import in_own_thread
 from mama_structs.memory import export_lines
 from mama_structs.memory.backend import Backend, Reader, Writer
@@ -54,15 +55,19 @@ async def export_jsonl(backend: EmbeddedBackend, path: Path, progress: Progress 
 
     Raises:
         StoreFull: There is no room for the file; nothing is left of it.
-        StoreError: The file cannot be written, or the store not be read; nothing is left of it.
+        StoreError: The file cannot be written, the store not be read, or the memories were embedded anew meanwhile;
+            nothing is left of it.
 
     """
-    draft = await in_own_thread(lambda: DraftFile.open(path))
-    try:
-        header = export_lines.write_header(backend.namespace, backend.embedder, datetime.now(UTC))
+    with contextlib.ExitStack() as stack:
+        draft = await in_own_thread(lambda: _draft(path, stack))
+        embedder = backend.embedder
+        header = export_lines.write_header(backend.namespace, embedder, datetime.now(UTC))
         await in_own_thread(lambda: draft.write(header))
         last, count = -1, 0
         while (page := await backend.read(lambda reader: _page(reader, last))).lines:  # noqa: B023 - run at once
+            if backend.embedder != embedder:
+                raise StoreError("the memories were embedded anew while they were exported", hint="export them again")
             await in_own_thread(lambda: draft.write(b"".join(_written(page.lines))))
             last, count = page.last, count + len(page.lines)
             if progress is not None:
@@ -70,9 +75,7 @@ async def export_jsonl(backend: EmbeddedBackend, path: Path, progress: Progress 
         end = export_lines.write_end(count)
         await in_own_thread(lambda: draft.write(end))
         await in_own_thread(draft.publish)
-    finally:
-        draft.discard()
-    return count
+        return count
 
 
 async def import_jsonl(
@@ -98,11 +101,16 @@ async def import_jsonl(
         StoreError: The store cannot be read or written; what was imported before stays.
 
     """
-    file = await in_own_thread(lambda: _ExportFile.open(path))
-    try:
+    with contextlib.ExitStack() as stack:
+        file = await in_own_thread(lambda: _ExportFile.open(path, stack))
         return await _Import(backend, embedding, file, progress).run()
-    finally:
-        file.close()
+
+
+def _draft(path: Path, stack: contextlib.ExitStack) -> DraftFile:
+    # Put on the stack here: a caller that was cancelled meanwhile never gets it.
+    draft = DraftFile.open(path)
+    stack.callback(draft.discard)
+    return draft
 
 
 @attrs.frozen
@@ -145,9 +153,13 @@ class _ExportFile:
     memories: int
 
     @classmethod
-    def open(cls, path: Path) -> Self:
+    def open(cls, path: Path, stack: contextlib.ExitStack) -> Self:
         """
         Open an export, and read its first and its last line.
+
+        Args:
+            path: The file.
+            stack: What closes it.
 
         Raises:
             InvalidArgument: It is none.
@@ -159,23 +171,20 @@ class _ExportFile:
         except (OSError, ValueError) as error:
             said = getattr(error, "strerror", None) or error
             raise InvalidArgument(f"path must be an export of memories, {str(path)!r:.200}: {said}") from error
-        file = os.fdopen(fd, "rb")
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise InvalidArgument(f"path must be a file, and {str(path)!r:.200} is none")
+        file = stack.enter_context(os.fdopen(fd, "rb"))
         try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise InvalidArgument(f"path must be a file, and {str(path)!r:.200} is none")
-            try:
-                line = _read_line(file)
-                header = export_lines.read_header(line)
-            except ValueError as error:
-                raise _refused(1, error) from error
-            memories = _memories_in(file)
-        except OSError as error:
-            file.close()
-            raise InvalidArgument(f"path cannot be read: {error.strerror}") from error
-        except BaseException:
-            file.close()
+            line = _read_line(file)
+            header = export_lines.read_header(line)
+            return cls(path, file, header, len(line), _memories_in(file))
+        except InvalidArgument:
             raise
-        return cls(path, file, header, len(line), memories)
+        except ValueError as error:
+            raise _refused(1, error) from error
+        except OSError as error:
+            raise _unreadable(error) from error
 
     def read(self, number: int, offset: int) -> tuple[list[_Numbered], int | None]:
         """
@@ -201,6 +210,8 @@ class _ExportFile:
                     self._check_end(line, number)
                     return found, None
                 record = export_lines.read_memory(line, self.header)
+            except InvalidArgument:
+                raise
             except ValueError as error:
                 raise _refused(number, error) from error
             found.append(_Numbered(number, offset, record))
@@ -214,12 +225,11 @@ class _ExportFile:
             self.file.seek(offset)
             try:
                 found.append(_Numbered(number, offset, export_lines.read_memory(_read_line(self.file), self.header)))
+            except InvalidArgument:
+                raise
             except ValueError as error:
                 raise _refused(number, error) from error
         return found
-
-    def close(self) -> None:
-        self.file.close()
 
     def _check_end(self, line: bytes, number: int) -> None:
         said = export_lines.read_end(line)
@@ -229,8 +239,15 @@ class _ExportFile:
             raise ValueError("it is the last one, and more follows")
 
 
+def _unreadable(error: OSError) -> InvalidArgument:
+    return InvalidArgument(f"path cannot be read: {error.strerror or type(error).__name__}")
+
+
 def _read_line(file: BinaryIO) -> bytes:
-    line = file.readline(export_lines.LONGEST_LINE + 1)
+    try:
+        line = file.readline(export_lines.LONGEST_LINE + 1)
+    except OSError as error:
+        raise _unreadable(error) from error
     if len(line) > export_lines.LONGEST_LINE:
         raise ValueError(f"it is longer than {export_lines.LONGEST_LINE} bytes")
     if line and not line.endswith(b"\n"):

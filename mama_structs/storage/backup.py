@@ -16,7 +16,7 @@ from urllib.parse import quote
 from mama_structs.errors import StoreBusy, StoreDamaged, StoreError
 from mama_structs.loops import in_own_thread
 from mama_structs.storage.durable import JOURNAL, DraftDirectory
-from mama_structs.storage.failures import DATABASE, damaged, is_busy, store_error
+from mama_structs.storage.failures import DATABASE, damaged, from_os, is_busy, store_error
 from mama_structs.storage.opening import MARK_FILE
 
 _MARK_BYTES: Final = 4096
@@ -88,8 +88,10 @@ def copy(directory: Path, target: Path, tell: Callable[[int, int], object]) -> N
             rows = _copy_database(source, journal, tell)
             _check(journal, source, rows)
             _write(journal / MARK_FILE, mark)
+        except StoreError:
+            raise
         except OSError as error:
-            raise store_error(error, target) from error
+            raise from_os(error, target) from error
         draft.publish()
     finally:
         draft.discard()
@@ -116,6 +118,8 @@ def _copy_database(source: Path, journal: Path, tell: Callable[[int, int], objec
         try:
             # Within a transaction all pages are of its moment: without one, each write of others begins the copy anew.
             origin.execute("BEGIN")
+            pages: int = origin.execute("PRAGMA page_count").fetchone()[0]
+            size = pages * int(origin.execute("PRAGMA page_size").fetchone()[0])
             rows: int = origin.execute("SELECT COUNT(*) FROM Cache").fetchone()[0]
         except sqlite3.Error as error:
             raise _busy(source) if is_busy(error) else store_error(error, source) from error
@@ -124,6 +128,8 @@ def _copy_database(source: Path, journal: Path, tell: Callable[[int, int], objec
                 copied.execute("PRAGMA synchronous = OFF")  # it is flushed as a whole, before it gets its name
                 origin.backup(copied, pages=_PAGES, progress=lambda _status, left, total: tell(total - left, total))
             except (sqlite3.Error, OSError) as error:
+                # SQLite has emptied the file: whether there is room is found out where the copy would have ended.
+                os.truncate(path, size)
                 raise _copy_error(error, source, journal) from error
     return rows
 

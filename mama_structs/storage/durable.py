@@ -247,7 +247,10 @@ def sweep(directory: Path) -> None:
 
 def _sweep(path: Path) -> None:
     with contextlib.suppress(OSError):
-        is_directory = stat.S_ISDIR(path.lstat().st_mode)
+        status = path.lstat()
+        if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
+            return
+        is_directory = stat.S_ISDIR(status.st_mode)
         lock = LockFile.open(path / _ALIVE if is_directory else path, create=False)
         try:
             if not lock.try_lock(0):

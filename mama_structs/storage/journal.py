@@ -351,6 +351,8 @@ class Journal:
     def _in_transaction(self, work: Callable[[Rows], T]) -> T:
         opened = self._open()
         opened.check_place()
+        # The rollback of the one before may have failed, too.
+        self._leave_transaction(opened.connection)
         rows = Rows(opened.cache)
         own: BaseException | None = None
         try:
@@ -444,6 +446,7 @@ class Journal:
         opened = self._open()
 
         def attempt() -> T:
+            self._leave_transaction(opened.connection)
             opened.connection.execute("BEGIN")
             try:
                 return look(opened.cache)

@@ -21,6 +21,7 @@ from mama_structs.memory.backend import (
     LinkTable,
     Matches,
     Nodes,
+    Query,
     Reader,
     Scanned,
     Scores,
@@ -164,9 +165,22 @@ class PlainReader:
         """Return the ids of memories, in the order of *nodes*."""
         return [memory.id for memory in self.get(nodes)]
 
+    def topics(self, nodes: Sequence[int] | Nodes) -> list[str | None]:
+        """Return the topics of memories, in the order of *nodes*."""
+        return [memory.topic for memory in self.get(nodes)]
+
     def vectors(self, node: int) -> NDArray[np.float32]:
         """Return a memory's vectors, of shape (pieces, dimensions)."""
         return self._vectors[node]
+
+    def first_vectors(self, nodes: Nodes) -> NDArray[np.float32]:
+        """Return the vector of each memory's first piece, of shape (nodes, dimensions); 0 for one without any."""
+        known = [self._vectors[int(node)] for node in nodes]
+        found = np.zeros((len(known), max((vectors.shape[1] for vectors in known), default=0)), np.float32)
+        for at, vectors in enumerate(known):
+            if len(vectors):
+                found[at] = vectors[0]
+        return found
 
     def count(self, where: Filter | None = None) -> int:
         """Return how many memories there are."""
@@ -195,16 +209,16 @@ class PlainReader:
             np.float32,
         )
 
-    def words(self, text: str, limit: int, where: Filter | None = None) -> Matches:
-        """Return the nodes that match *text*'s words best."""
+    def words(self, query: Query, limit: int, where: Filter | None = None) -> Matches:
+        """Return the nodes that match the query's words best."""
         nodes = np.array(self._where(where), np.int64)
-        scores = self.word_scores(text, nodes)
+        scores = self.word_scores(query, nodes)
         return _best(nodes[scores > 0], scores[scores > 0], limit)
 
-    def word_scores(self, text: str, nodes: Nodes) -> Scores:
-        """Return the BM25 score of *text* for each of *nodes*."""
-        wanted = query_terms(text)
-        rarity = self.rarity(text)
+    def word_scores(self, query: Query, nodes: Nodes) -> Scores:
+        """Return the BM25 score of the query for each of *nodes*."""
+        wanted = _terms_of(query)
+        rarity = self.rarity(query)
         mean = sum(sum(counts.values()) for counts in self._terms.values()) / max(len(self._terms), 1) or 1.0
         scores = []
         for counts in (self._terms[int(node)] for node in nodes):
@@ -215,10 +229,10 @@ class PlainReader:
             )
         return np.array(scores, np.float32)
 
-    def rarity(self, text: str) -> dict[str, float]:
-        """Return *text*'s terms with how rare each is."""
+    def rarity(self, query: Query) -> dict[str, float]:
+        """Return the query's terms with how rare each is."""
         total = len(self._terms)
-        having = {term: sum(term in counts for counts in self._terms.values()) for term in query_terms(text)}
+        having = {term: sum(term in counts for counts in self._terms.values()) for term in _terms_of(query)}
         return {term: math.log(1 + (total - number + 0.5) / (number + 0.5)) for term, number in having.items()}
 
     def terms(self, node: int) -> Collection[str]:
@@ -383,6 +397,10 @@ class PlainBackend:
         answer = plan(attempt)
         self.memories = attempt
         return answer
+
+
+def _terms_of(query: Query) -> Mapping[str, float]:
+    return query_terms(query) if isinstance(query, str) else query
 
 
 def _best(nodes: Nodes, scores: Scores, limit: int) -> Matches:

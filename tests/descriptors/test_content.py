@@ -121,7 +121,7 @@ def test_copies_are_equal():
 
 
 @pytest.mark.parametrize("unit", ["x", "y" * 49 + "\n", "😀"])
-def test_making_one_is_linear(unit):
+def test_making_one_is_linear(unit, untraced):
     """Ten times the text takes about ten times as long."""
 
     def seconds(size):

@@ -327,7 +327,7 @@ async def test_the_loop_goes_on_while_a_text_is_searched(query, options):
     assert 0.15 > worst
 
 
-async def test_counting_gives_up_before_the_search_does():
+async def test_counting_gives_up_before_the_search_does(untraced):
     """When the time is over after enough matches were found, the matches are given without their number."""
     result = await found("a" * 40_000_000, "aa", limit=3, timeout=0.05, page_size=4_000)
 

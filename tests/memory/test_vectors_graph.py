@@ -278,13 +278,14 @@ def test_recall_is_proved_again_when_the_store_has_doubled(index):
 def test_closing_stops_a_build_promptly(untraced):
     """Close comes back within a slice of the build, and the index still answers."""
     vectors = clustered(8_000)
+    before = set(threading.enumerate())
     index = filled(vectors)
     started = time.monotonic()
     index.close()
     index.close()
 
     assert time.monotonic() - started < 2
-    assert not [thread for thread in threading.enumerate() if thread.name == "mama-structs vectors"]
+    assert set() == set(threading.enumerate()) - before
     assert 7 == index.nearest(vectors[7], 1).nodes[0]
 
 

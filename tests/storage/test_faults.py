@@ -355,6 +355,7 @@ async def test_a_writer_that_lets_go_in_time_is_no_failure(tmp_path):
 
 async def test_a_close_that_cannot_write_says_what_is_lost(tmp_path):
     """Closing raises the failure with how many calls it is about, and closes all the same."""
+    before = set(threading.enumerate())
     storage = Storage.open(tmp_path / "journal", wait=0.05)
     with closing(sqlite3.connect(storage.directory / "cache.db", isolation_level=None)) as stuck:
         stuck.execute("BEGIN IMMEDIATE")
@@ -363,7 +364,7 @@ async def test_a_close_that_cannot_write_says_what_is_lost(tmp_path):
         with pytest.raises(StoreBusy) as caught:
             await storage.close()
     assert ["the rows of 2 calls were not written"] == caught.value.__notes__
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("mama-structs")]
+    assert set() == set(threading.enumerate()) - before
 
     again = Storage.open(tmp_path / "journal")
     await assert_sound(again)
@@ -844,14 +845,14 @@ def test_ctrl_c_while_opening_leaves_no_thread(tmp_path, monkeypatch):
             super().submit(job)
             return Interrupted()
 
+    before = set(threading.enumerate())
     monkeypatch.setattr(_journal, "ThreadPoolExecutor", Executor)
     with pytest.raises(KeyboardInterrupt):
         Storage.open(tmp_path / "journal")
     monkeypatch.undo()
-    for thread in threading.enumerate():
-        if thread.name.startswith("mama-structs"):
-            thread.join(10)
-            assert not thread.is_alive()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+        assert not thread.is_alive()
 
     fill(tmp_path / "journal", 1)
 

@@ -32,8 +32,19 @@ async def assert_sound(storage):
     assert [] == [finding for finding in await storage.check() if finding.kind != "sqlite"]
 
 
+_others = set()
+
+
+@pytest.fixture(autouse=True)
+def _threads_of_other_tests():
+    """Remember whose threads were there before: what another test forgot is not this one's."""
+    _others.clear()
+    _others.update(threading.enumerate())
+
+
 def threads():
-    return [thread for thread in threading.enumerate() if thread.name.startswith("mama-structs")]
+    own = set(threading.enumerate()) - _others
+    return [thread for thread in own if thread.name.startswith("mama-structs")]
 
 
 def run(code, *arguments, check=True, **options):

@@ -185,6 +185,10 @@ class Catalogue:
         listed = nodes.tolist() if isinstance(nodes, np.ndarray) else nodes
         return [self._ids[node] for node in listed]
 
+    def topics_of(self, nodes: Sequence[int] | Nodes) -> list[str | None]:
+        """Return the topics of memories, as they were first written (NFC), in the order of *nodes*."""
+        return [None if number < 0 else self._topics[number] for number in _listed(self._rows["topic"], nodes)]
+
     def alive(self, nodes: Sequence[int] | Nodes) -> Mask:
         """Return which of *nodes* are no holes."""
         there: Mask = self._rows["alive"][np.asarray(nodes, np.int64)]

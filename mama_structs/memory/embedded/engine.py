@@ -287,6 +287,7 @@ class Engine:
             head = self._read_head(rows)
             if missing or head is None or head.embedder == embedder:
                 return missing
+            self._drop_orphans(rows, embedder)
             change = numbered(self._place.changes, self._last_change(rows) + 1)
             rows.put(change, encode(Change(salt=secrets.token_hex(8))))
             # Another identity: no snapshot with the old vectors is taken for one of ours.
@@ -312,8 +313,6 @@ class Engine:
             await self._storage.look(self._finish)
         except StoreError as error:
             _log.warning("no snapshot of the memories was written: %s", error)
-        finally:
-            self._drop_views()
 
     def close_now(self) -> None:
         """Stop what goes on behind, without a snapshot."""
@@ -326,6 +325,13 @@ class Engine:
         memories = {number_in(key) for key in rows.keys(self._place.memories)}
         return sorted(memories - {number_in(key) for key in rows.keys(self._keys.vectors(embedder))})
 
+    def _drop_orphans(self, rows: Rows, embedder: EmbedderRecord) -> None:
+        """Delete vectors of memories that were deleted while others' vectors counted."""
+        memories = {number_in(key) for key in rows.keys(self._place.memories)}
+        for key in rows.keys(self._keys.vectors(embedder)):
+            if number_in(key) not in memories:
+                rows.delete(key)
+
     def _change_embedder(self, rows: Snapshot, embedder: EmbedderRecord) -> None:
         self._place = Place(self._keys, embedder, self._directory)
         self._head = None
@@ -334,8 +340,11 @@ class Engine:
         self._load(rows)
 
     def _finish(self, rows: Snapshot) -> None:
-        if self._views is not None and self._change - self._snapshot_at >= _WORTH_A_SNAPSHOT:
-            self._write_snapshot(rows)
+        try:
+            if self._views is not None and self._change - self._snapshot_at >= _WORTH_A_SNAPSHOT:
+                self._write_snapshot(rows)
+        finally:
+            self._drop_views()
 
     def _drop_views(self) -> None:
         views, self._views = self._views, None
@@ -402,6 +411,14 @@ class Engine:
 
     def _replay(self, rows: Snapshot, last: int) -> None:
         """Take up what others have written since the views' own change."""
+        try:
+            self._take_up(rows, last)
+        except BaseException:
+            # Half of it may be in the views: they are loaded again.
+            self._drop_views()
+            raise
+
+    def _take_up(self, rows: Snapshot, last: int) -> None:
         views = self._views
         assert views is not None  # noqa: S101 - only loaded views fall behind
         new = rows.items(self._place.memories, after=numbered(self._place.memories, self._change))
@@ -419,7 +436,8 @@ class Engine:
                 return
             changed.update(change.changed)
             deleted.update(change.deleted)
-        if changes and self._head_moved(rows):
+        # In a store that was empty until now it may have been another embedder that began.
+        if (changes or self._head is None) and self._head_moved(rows):
             return
         at_once = len(new) <= _WORDS_AT_ONCE
         touched: set[int] = set()
@@ -432,7 +450,7 @@ class Engine:
                 vector_key = numbered(self._place.vectors, number)
                 found = read_vectors(self._place, vector_key, vectors.get(vector_key))
             except StoreDamaged as error:
-                self._damaged[key] = error.findings[0]
+                self._leave_out(key, error)
                 continue
             node = views.add(number, entry, found, words=at_once)
             added.append((node, entry))
@@ -456,25 +474,39 @@ class Engine:
             key = numbered(self._place.memories, number)
             if node is None:
                 continue
-            entry = self._place.entry(key, rows.get(key))
+            vector_key = numbered(self._place.vectors, number)
+            try:
+                entry = self._place.entry(key, rows.get(key))
+                vectors = read_vectors(self._place, vector_key, rows.get(vector_key))
+            except StoreDamaged as error:
+                # Left out, as it would be if everything were loaded anew.
+                self._leave_out(key, error)
+                touched.update([node, *views.neighbours(node)])
+                views.remove(node)
+                continue
             if views.catalogue.version_of(node) == entry.version:
                 continue
             touched.update([node, *views.relink(node, entry.links)])
-            vector_key = numbered(self._place.vectors, number)
-            vectors = read_vectors(self._place, vector_key, rows.get(vector_key))
             views.change(node, entry, None if views.has_vectors(node, vectors) else vectors)
+
+    def _leave_out(self, key: str, error: StoreDamaged) -> None:
+        self._damaged[key] = error.findings[0]
+        _log.warning("a damaged row of the memories is left out: see check()")
 
     def _head_moved(self, rows: Snapshot) -> bool:
         """Look whether another process has embedded everything anew, and refuse to go on then."""
         head = self._read_head(rows)
-        if head is not None and self._head is not None and head.embedder != self._head.embedder:
-            self._check_embedder(head)
-            self._head = head
-            self._drop_views()
-            self._load(rows, anew=True)
-            return True
-        self._head = head
-        return False
+        if head is None:
+            return False
+        self._check_embedder(head)
+        before, self._head = self._head, head
+        if before is None or before.identity != head.identity:
+            self._snapshots = None if self._snapshots_in is None else SnapshotStore(self._snapshots_in, identity=head.identity)
+        if before is None or before.identity == head.identity:
+            return False
+        self._drop_views()
+        self._load(rows, anew=True)
+        return True
 
     def _drain(self, rows: Rows) -> None:
         with self._guard:
@@ -491,8 +523,8 @@ class Engine:
                 one.result = one.plan(writer)
                 self._change = writer.finish()
             except BaseException as error:
-                writer.undo()
-                if rows.failure is not None or not isinstance(error, Exception):
+                is_undone = self._take_back([writer])
+                if not is_undone or rows.failure is not None or not isinstance(error, Exception):
                     raise
                 one.error = error
             else:
@@ -533,8 +565,7 @@ class Engine:
             self._keep_head()
         else:
             self._new_head = None
-            for writer in reversed(undo):
-                writer.undo()
+            self._take_back(undo)
             self._change = self._group_before if undo else self._change
         self._go_on()
         if again:
@@ -547,6 +578,18 @@ class Engine:
                 one.done.set_exception(error)
         if failure is None:
             self._after_write()
+
+    def _take_back(self, writers: Sequence[JournalWriter]) -> bool:
+        """Undo in the views what writers did, the last one first, and tell whether that worked."""
+        try:
+            for writer in reversed(writers):
+                writer.undo()
+        except Exception:
+            # Better no views than wrong ones.
+            _log.exception("the views of the memories are derived anew")
+            self._drop_views()
+            return False
+        return True
 
     def _go_on(self) -> None:
         """Have the rest of the queue written."""

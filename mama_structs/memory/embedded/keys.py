@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from hashlib import blake2b
 from typing import Any, Final
 from urllib.parse import quote
@@ -11,10 +12,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from mama_structs.errors import StoreDamaged
 from mama_structs.storage import Damaged
 
 FORMAT: Final = 1
 _DIGITS: Final = 16
+# The first digits are zeros for as long as anyone writes.
+_NUMBER: Final = re.compile(r"0{4}[0-9a-f]{12}")
 
 
 class EmbedderRecord(msgspec.Struct, frozen=True):
@@ -102,8 +106,22 @@ def numbered(prefix: str, number: int) -> str:
 
 
 def number_in(key: str) -> int:
-    """Return the number in a key."""
-    return int(key[-_DIGITS:], 16)
+    """
+    Return the number in a key.
+
+    Raises:
+        StoreDamaged: It is none of ours.
+
+    """
+    digits = key.rpartition("/")[2]
+    if not _NUMBER.fullmatch(digits):
+        raise StoreDamaged(
+            f"the row {key!r:.120} is none of the memories' own",
+            file="cache.db",
+            findings=(f"{key!r:.120}: the key has no number",),
+            hint="check() lists all damage; restore a backup",
+        )
+    return int(digits, 16)
 
 
 def vectors_to_bytes(vectors: NDArray[np.float32]) -> bytes:

@@ -17,6 +17,7 @@ from mama_structs.memory.backend import (
     LinkTable,
     Matches,
     Nodes,
+    Query,
     Scanned,
     Scores,
 )
@@ -116,9 +117,21 @@ class JournalReader:
         """Return the ids of memories."""
         return self._views.catalogue.ids(nodes)
 
+    def topics(self, nodes: Sequence[int] | Nodes) -> list[str | None]:
+        """Return the topics of memories."""
+        return self._views.catalogue.topics_of(nodes)
+
     def vectors(self, node: int) -> NDArray[np.float32]:
         """Return a memory's vectors."""
         return self._views.vectors.get(node)
+
+    def pieces(self, nodes: Nodes) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Return all vectors of *nodes*, and how many each has."""
+        return self._views.vectors.pieces(nodes)
+
+    def first_vectors(self, nodes: Nodes) -> NDArray[np.float32]:
+        """Return the vector of each memory's first piece."""
+        return self._views.vectors.first(nodes)
 
     def count(self, where: Filter | None = None) -> int:
         """Return how many memories there are."""
@@ -136,17 +149,17 @@ class JournalReader:
         """Return the cosine of *vector* and each node's best piece."""
         return self._views.vectors.similarities(vector, nodes)
 
-    def words(self, text: str, limit: int, where: Filter | None = None) -> Matches:
-        """Return the nodes that match *text*'s words best."""
-        return self._views.words.search(analysis.query_terms(text), limit, self._views.catalogue.mask(where))
+    def words(self, query: Query, limit: int, where: Filter | None = None) -> Matches:
+        """Return the nodes that match the query's words best."""
+        return self._views.words.search(terms_of(query), limit, self._views.catalogue.mask(where))
 
-    def word_scores(self, text: str, nodes: Nodes) -> Scores:
-        """Return the BM25 score of *text* for each of *nodes*."""
-        return self._views.words.scores(analysis.query_terms(text), nodes)
+    def word_scores(self, query: Query, nodes: Nodes) -> Scores:
+        """Return the BM25 score of the query for each of *nodes*."""
+        return self._views.words.scores(terms_of(query), nodes)
 
-    def rarity(self, text: str) -> dict[str, float]:
-        """Return *text*'s terms with how rare each is."""
-        return self._views.words.rarity(analysis.query_terms(text))
+    def rarity(self, query: Query) -> dict[str, float]:
+        """Return the query's terms with how rare each is."""
+        return self._views.words.rarity(terms_of(query))
 
     def terms(self, node: int) -> Collection[str]:
         """Return the terms of a memory's indexed text."""
@@ -217,6 +230,11 @@ class JournalReader:
 
     def _many(self, keys: Sequence[str]) -> dict[str, bytes | Damaged]:
         return self._rows.get_many(keys)
+
+
+def terms_of(query: Query) -> Mapping[str, float]:
+    """Return what a query looks for, with the weight of each term."""
+    return analysis.query_terms(query) if isinstance(query, str) else query
 
 
 class Touched:

@@ -142,6 +142,12 @@ class NodeLabels:
         first = int(self._first[node])
         return self._piece_labels[first : first + int(self._pieces[node])].astype(np.int64)
 
+    def first(self, nodes: Nodes) -> tuple[Labels, NDArray[np.bool_]]:
+        """Return the label of the first piece of those of *nodes* that have any, and which these are."""
+        has = (nodes >= 0) & (nodes < len(self._pieces))
+        has[has] = self._pieces[nodes[has]] > 0
+        return self._piece_labels[self._first[nodes[has]]].astype(np.int64), has
+
     def pieces(self, nodes: Nodes) -> tuple[Labels, Labels]:
         """Return the labels of several nodes behind one another, and how many each node has."""
         counts = np.zeros(len(nodes), np.int64)

@@ -148,6 +148,20 @@ class VectorIndex:
         labels = self._nodes.labels(node)
         return self._rows.take(labels) if len(labels) else np.empty((0, self.dimensions), np.float32)
 
+    def pieces(self, nodes: Nodes) -> tuple[Vectors, NDArray[np.int64]]:
+        """Return the vectors of *nodes*, in their order, of shape (pieces, dimensions), and how many each has."""
+        labels, counts = self._nodes.pieces(np.asarray(nodes, np.int64))
+        return self._rows.take(labels), counts
+
+    def first(self, nodes: Nodes) -> Vectors:
+        """Return the first piece of each of *nodes*, of shape (nodes, dimensions); 0 for a node without vectors."""
+        labels, has = self._nodes.first(np.asarray(nodes, np.int64))
+        if has.all():
+            return self._rows.take(labels)
+        found = np.zeros((len(nodes), self.dimensions), np.float32)
+        found[has] = self._rows.take(labels)
+        return found
+
     def similarities(self, vector: NDArray[np.float32], nodes: Nodes) -> Scores:
         """Return the cosine of *vector* (dimensions,) and each node's best piece; 0 for a node without vectors."""
         query = self._query(vector)

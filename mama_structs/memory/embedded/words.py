@@ -13,8 +13,9 @@ All statistics are of living memories, so scores are those of an index which nev
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from itertools import pairwise
 from typing import Any, Final
@@ -182,7 +183,14 @@ class WordIndex:
 
     def scores(self, query: Mapping[str, float], nodes: Nodes) -> Scores:
         """Return the score of each of *nodes*, 0 for one that shares no term with the query or is not there."""
-        return self._scores(self._wanted(query), np.asarray(nodes, np.int64))
+        wanted, nodes = self._wanted(query), np.asarray(nodes, np.int64)
+        if self._is_few(len(nodes), wanted):
+            return self._scores(wanted, nodes)
+        sums = np.zeros(len(self._home) + 1, np.float32)
+        self._add_up(wanted, sums)
+        # What is no node has the last sum, which is 0.
+        found: Scores = sums[np.where((nodes >= 0) & (nodes < len(self._home)), nodes, len(self._home))]
+        return found
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return what a snapshot keeps of it: what goes into JSON, and arrays that later changes leave alone."""
@@ -239,6 +247,7 @@ class WordIndex:
     def _search(self, wanted: Sequence[_Wanted], limit: int, mask: NDArray[np.bool_] | None) -> Matches:
         sums = np.zeros(len(self._home), np.float32)
         allowed = None if mask is None else _fitted(mask, len(sums))
+        added = 0
         for place, term in enumerate(wanted):
             rest = wanted[place:]
             most = sum(term.worth for term in rest)
@@ -246,12 +255,13 @@ class WordIndex:
                 # The terms that are left are frequent, and so worth little. When all of them together cannot lift a
                 # memory that has none of the terms before into the best, only those that have one need be looked at
                 # (Turtle and Flood, Query Evaluation: Strategies and Optimizations, 1995).
+                self._add_up(wanted[added:place], sums)
+                added = place
                 reached = sums if allowed is None else sums * allowed
                 found = _survivors(reached, limit, most)
                 if found is not None and self._is_few(len(found), rest):
                     return _best(found, self._scores(rest, found, sums[found]), limit)
-            for nodes, gains in self._gains(term):
-                np.add.at(sums, nodes, gains)
+        self._add_up(wanted[added:], sums)
         sums = sums if allowed is None else sums * allowed
         nodes = _leading(sums, limit)
         return _best(nodes, sums[nodes], limit)
@@ -260,23 +270,38 @@ class WordIndex:
         """Return whether to look up so many nodes takes less time than to add up all postings."""
         return _FEW * nodes * len(wanted) <= sum(int(self._frequency[term.number]) for term in wanted)
 
-    def _gains(self, term: _Wanted) -> Iterator[tuple[Nodes, Scores]]:
-        """Give the living memories that have a term, with what it adds to their score."""
-        for serial, segment in self._segments.items():
-            place = segment.postings(term.number)
-            if place.start == place.stop:
-                continue
-            nodes, counts = segment.nodes[place].astype(np.intp), segment.counts[place]
-            if self._dead[serial]:
-                living = self._home.take(nodes) == serial
-                nodes, counts = nodes[living], counts[living]
-            yield nodes, self._gain(term, nodes, counts)
-        fresh = self._fresh_postings.get(term.number)
-        if fresh:
-            nodes = np.fromiter(fresh, np.intp, len(fresh))
-            yield nodes, self._gain(term, nodes, np.fromiter(fresh.values(), np.uint8, len(fresh)))
+    def _add_up(self, wanted: Sequence[_Wanted], sums: Scores) -> None:
+        """Add what terms give to the sums of all living memories that have them, one term after the other."""
+        nodes: list[Whole] = []
+        counts: list[Counts] = []
+        homes: list[int] = []
+        worths: list[float] = []
+        for term in wanted:
+            for serial, segment in self._segments.items():
+                place = segment.postings(term.number)
+                if place.start != place.stop:
+                    nodes.append(segment.nodes[place])
+                    counts.append(segment.counts[place])
+                    homes.append(serial)
+                    worths.append(term.worth)
+            fresh = self._fresh_postings.get(term.number)
+            if fresh:
+                nodes.append(np.fromiter(fresh, np.int32, len(fresh)))
+                counts.append(np.fromiter(fresh.values(), np.uint8, len(fresh)))
+                homes.append(_FRESH)
+                worths.append(term.worth)
+        if not nodes:
+            return
+        # All at once, since an array of some ten postings costs as much as one of some hundred.
+        sizes = [len(some) for some in nodes]
+        having, often = np.concatenate(nodes).astype(np.intp), np.concatenate(counts)
+        worth = np.repeat(np.array(worths, np.float32), sizes)
+        if any(self._dead[serial] for serial in self._segments):
+            living = self._home.take(having) == np.repeat(np.array(homes, np.int32), sizes)
+            having, often, worth = having[living], often[living], worth[living]
+        np.add.at(sums, having, self._gain(worth, having, often))
 
-    def _gain(self, term: _Wanted, nodes: Nodes, counts: Counts) -> Scores:
+    def _gain(self, worth: Scores | float, nodes: Nodes, counts: Counts) -> Scores:
         """Return ``worth * count / (count + k1 * (1 - b + b * length / average))``, counts and lengths in `UNIT`."""
         if self._norms is None:
             saturation = self._k1 / UNIT
@@ -286,7 +311,7 @@ class WordIndex:
         found = counts.astype(np.float32)
         gains += found
         np.divide(found, gains, out=gains)
-        gains *= np.float32(term.worth)
+        gains *= np.float32(worth)
         return gains
 
     def _scores(self, wanted: Sequence[_Wanted], nodes: Nodes, sums: Scores | None = None) -> Scores:
@@ -307,12 +332,12 @@ class WordIndex:
                 spots[spots == len(having)] = 0
                 hits = having[spots] == nodes[asked]
                 asked, spots = asked[hits], spots[hits]
-                sums[asked] += self._gain(term, nodes[asked], segment.counts[slot][spots])
+                sums[asked] += self._gain(term.worth, nodes[asked], segment.counts[slot][spots])
             fresh = self._fresh_postings.get(term.number)
             if fresh:
                 asked = np.array([place for place in places[_FRESH].tolist() if int(nodes[place]) in fresh], np.int64)
                 counts = np.array([fresh[int(node)] for node in nodes[asked]], np.uint8)
-                sums[asked] += self._gain(term, nodes[asked], counts)
+                sums[asked] += self._gain(term.worth, nodes[asked], counts)
         return sums
 
     def _wanted(self, query: Mapping[str, float]) -> list[_Wanted]:
@@ -327,7 +352,7 @@ class WordIndex:
 
     def _rarity(self, number: int | None) -> float:
         having = 0 if number is None else int(self._frequency[number])
-        return float(np.log1p((self._live - having + 0.5) / (having + 0.5)))
+        return math.log1p((self._live - having + 0.5) / (having + 0.5))
 
     def _number(self, term: str) -> int:
         number = self._numbers.get(term)

@@ -17,6 +17,9 @@ from mama_structs.memory.embedded.views import Views
 from mama_structs.memory.model import Link, Memory
 from mama_structs.storage import Damaged, Rows
 
+# How far a vector's length may be from 1, as in the vectors view.
+_LENGTH = 1e-3
+
 
 class JournalWriter(JournalReader):
     """
@@ -54,6 +57,8 @@ class JournalWriter(JournalReader):
         """
         for link in links:
             self._check_link(link, memory.id)
+        if vectors is not None:
+            _check_vectors(vectors, self._place.embedder.dimensions)
         node = self.find(memory.id)
         if node is None:
             if vectors is None:
@@ -88,7 +93,8 @@ class JournalWriter(JournalReader):
         incoming = [link for link in self.read_links(node, "in") if link.from_id != memory_id]
         self._drop_links(incoming)
         vectors = self.vectors(node)
-        targets = [self._node(link.to_id) for link in entry.links]
+        # The other end may have been left out as damaged.
+        targets = [end for end in (self.find(link.to_id) for link in entry.links) if end is not None]
         number = self._views.catalogue.number_of(node)
         self._views.remove(node)
         self._undo.append(lambda: self._bring_back(node, number, entry, vectors))
@@ -212,3 +218,11 @@ class JournalWriter(JournalReader):
     def _many(self, keys: Sequence[str]) -> dict[str, bytes | Damaged]:
         stored: dict[str, Any] = super()._many([key for key in keys if key not in self._pending])
         return stored | {key: value for key in keys if (value := self._pending.get(key)) is not None}
+
+
+def _check_vectors(vectors: NDArray[np.float32], dimensions: int) -> None:
+    """Refuse what the views would refuse half-way."""
+    if vectors.ndim != 2 or not len(vectors) or vectors.shape[1] != dimensions:  # noqa: PLR2004 - rows
+        raise ValueError(f"vectors must be of shape (pieces, {dimensions}), got {vectors.shape}")
+    if not (np.abs(np.linalg.norm(vectors.astype(np.float64), axis=1) - 1) <= _LENGTH).all():
+        raise ValueError("vectors must be finite and of length 1")

@@ -17,7 +17,7 @@ from mama_structs.errors import EmbeddingFailed, InvalidArgument
 from mama_structs.memory.embedding.calibrating import Calibrating
 from mama_structs.memory.embedding.limits import text, whole
 from mama_structs.memory.embedding.pieces import LEAST_TOKENS
-from mama_structs.memory.embedding.protocol import Kind, Vectors
+from mama_structs.memory.embedding.protocol import Calibration, Kind, Vectors  # noqa: F401 - hints of the inherited fields
 
 _HINT: Final = "pip install 'mama-structs[onnx]'"
 

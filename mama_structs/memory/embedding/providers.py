@@ -13,7 +13,7 @@ from mama_structs.errors import EmbeddingFailed, InvalidArgument
 from mama_structs.memory.embedding.calibrating import Calibrating
 from mama_structs.memory.embedding.limits import or_zero, text, whole
 from mama_structs.memory.embedding.pieces import LEAST_TOKENS, tokens
-from mama_structs.memory.embedding.protocol import Kind, Vectors
+from mama_structs.memory.embedding.protocol import Calibration, Kind, Vectors  # noqa: F401 - hints of the inherited fields
 
 _TOKENS: Final = 2048
 """

@@ -1,0 +1,257 @@
+"""Memories of processes that are killed: what was acknowledged is there, and nothing is there by half."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+import mama_structs
+from mama_structs import Session
+from mama_structs.testing.memory_engine import SMALL, OpenedDirectory
+
+SRC = str(Path(mama_structs.__file__).parents[1])
+ENVIRONMENT = {**os.environ, "PYTHONPATH": SRC, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+# The nightly profile has many more examples.
+ROUNDS = 200 if settings.default.max_examples > 1000 else 20
+
+# Says what it is about to do, and says so again when that was acknowledged: what lies between may or may not be there.
+WRITER = """
+import asyncio, json, random, sys
+from pathlib import Path
+from mama_structs import Session
+from mama_structs.errors import MemoryNotFound, LinkNotFound
+from mama_structs.settings import MemorySettings, Settings
+from mama_structs.testing.memory_engine import SMALL
+
+def say(*what):
+    sys.stdout.write(json.dumps(what) + "\\n")
+
+async def write(store, name, chance):
+    mine = []
+    for number in range(10**6):
+        kind = chance.choice(["decision", "many", "supersede", "outcome", "delete", "link", "decision"])
+        text = f"{name}-{number} login tokens"
+        if not mine or kind == "decision":
+            targets = chance.sample(mine, min(len(mine), 3))
+            memory = await store.save_decision("auth", text, "why", implements=targets)
+            say("saved", memory.id, text, targets)
+            mine.append(memory.id)
+        elif kind == "many":
+            records = [{"type": "context", "content": f"{text} {part}"} for part in range(3)]
+            saved = await store.save_many(records)
+            for memory in saved:
+                say("saved", memory.id, memory.content, [])
+        elif kind == "supersede":
+            target = chance.choice(mine)
+            memory = await store.supersede(target, text, "better")
+            say("saved", memory.id, text, [target])
+            mine.append(memory.id)
+        elif kind == "outcome":
+            target = chance.choice(mine)
+            await store.set_outcome(target, "FAILED", reason=f"{text} failed")
+            say("outcome", target, f"{text} failed")
+        elif kind == "link":
+            one, other = (chance.choice(mine) for _ in range(2))
+            if one != other:
+                link = await store.link(one, other, "refines")
+                say("linked", link.id, one, other)
+        elif len(mine) > 3:
+            target = mine.pop(chance.randrange(len(mine)))
+            say("deleting", target)
+            await store.delete(target)
+            say("deleted", target)
+
+async def main(directory, name, seed, tasks):
+    chance = random.Random(seed)
+    settings = Settings(memory=MemorySettings(snapshot_every=40))
+    async with Session.open(directory, embedder=SMALL, settings=settings) as session:
+        say("open")
+        await asyncio.gather(*(
+            write(session.memories, f"{name}.{task}", random.Random(chance.random())) for task in range(tasks)
+        ))
+
+asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
+"""
+
+
+class Oracle:
+    """What processes said before they died, kept where the store cannot touch it."""
+
+    def __init__(self):
+        self.saved = {}
+        self.deleted = set()
+        self.doubtful = set()
+        self.reasons = {}
+        self.linked = {}
+
+    def hear(self, text):
+        for line in text.splitlines():
+            if not line.endswith("]"):
+                continue
+            match json.loads(line):
+                case ["saved", memory_id, content, targets]:
+                    self.saved[memory_id] = (content, targets)
+                case ["outcome", memory_id, reason]:
+                    self.reasons.setdefault(memory_id, set()).add(reason)
+                case ["linked", link_id, one, other]:
+                    self.linked[link_id] = (one, other)
+                case ["deleting", memory_id]:
+                    self.doubtful.add(memory_id)
+                case ["deleted", memory_id]:
+                    self.deleted.add(memory_id)
+
+    async def ask(self, path):
+        """Compare a directory with what was said; gives how many memories there are."""
+        place = OpenedDirectory.open(path, embedder=SMALL)
+        try:
+            store = await place.memories()
+            assert [] == await place.findings()
+            there = {memory.id: memory for memory in await store.recent(limit=10**6)}
+            links = {memory_id: await store.links_of(memory_id) for memory_id in there}
+        finally:
+            await place.close()
+        gone = self.deleted | (self.doubtful - set(there))
+        assert not self.deleted & set(there)
+        assert set(self.saved) - gone <= set(there)
+        for memory_id, (content, targets) in self.saved.items():
+            if memory_id in there:
+                assert content == there[memory_id].content
+                made = {link.to_id for link in links[memory_id] if link.created_by == "user"}
+                assert set(targets) - gone <= made
+        for memory_id, reasons in self.reasons.items():
+            if memory_id in there:
+                told = [change.reason for change in there[memory_id].metadata.history]
+                assert reasons <= set(told)
+                # The outcome and the memory of its reason came together.
+                ends = [link.from_id for link in links[memory_id] if link.metadata.original_relationship == "outcome_of"]
+                assert sorted(told) == sorted(there[end].content for end in ends)
+        for link_id, (one, other) in self.linked.items():
+            if one in there and other in there:
+                assert link_id in {link.id for link in links[one]}
+        for memory in there.values():
+            # What was never acknowledged is whole, too: three of a call, or none.
+            if memory.type == "context" and memory.content.endswith("tokens 0"):
+                others = {memory.content[:-1] + part for part in "012"}
+                assert others <= {other.content for other in there.values()}
+        return len(there)
+
+
+def start(path, name, seed, tasks):
+    command = [sys.executable, "-W", "ignore", "-c", WRITER, str(path), name, str(seed), str(tasks)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+
+
+def end(process, oracle):
+    process.kill()
+    said, errors = process.communicate(timeout=60)
+    oracle.hear(said)
+
+    assert "" == errors
+    assert -signal.SIGKILL == process.returncode
+
+
+@pytest.fixture
+def place():
+    """A directory on a real disk: what is only in memory would be lost with it, and not with the process."""
+    directory = Path(f"/tmp/mama-structs-crash-{os.getpid()}-{random.randrange(10**9)}")
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
+@pytest.mark.parametrize(("processes", "tasks"), [(1, 4), (4, 1)])
+def test_kill_9_loses_nothing_that_was_acknowledged(place, processes, tasks):
+    """Whenever its writers are killed, every call that returned is there, each with all that belongs to it."""
+    seed = random.randrange(2**32)
+    sys.stdout.write(f"seed {seed}\n")
+    chance = random.Random(seed)
+    oracle = Oracle()
+    for turn in range(ROUNDS // (processes * 2) if processes > 1 else ROUNDS // 2):
+        writers = [start(place, f"t{turn}-{n}", chance.randrange(2**32), tasks) for n in range(processes)]
+        # Some are killed while they open.
+        if turn % 4 != 3:
+            for writer in writers:
+                oracle.hear(writer.stdout.readline())
+        time.sleep(chance.uniform(0.0, 0.35))
+        for writer in chance.sample(writers, len(writers)):
+            time.sleep(chance.choice([0.0, 0.02]))
+            end(writer, oracle)
+        if turn % 3 == 2:
+            asyncio.run(oracle.ask(place))
+        if turn % 5 == 4 and (place / "views").exists() and chance.random() < 0.5:
+            shutil.rmtree(place / "views")
+
+    assert oracle.saved
+    assert len(oracle.saved) - len(oracle.deleted) <= asyncio.run(oracle.ask(place)) + len(oracle.doubtful)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
+def test_a_store_killed_while_it_is_made_can_be_opened(place):
+    """Whatever instant of its first save a process dies at, the next session opens the store."""
+    chance = random.Random(5)
+    for turn in range(max(4, ROUNDS // 5)):
+        writer = start(place / str(turn), "x", turn, 1)
+        oracle = Oracle()
+        if turn % 2:
+            oracle.hear(writer.stdout.readline())
+            time.sleep(chance.uniform(0, 0.01))
+        else:
+            time.sleep(chance.uniform(0.2, 0.6))
+        end(writer, oracle)
+
+        async def look(path=place / str(turn), oracle=oracle):
+            async with Session.open(path, embedder=SMALL) as session:
+                await session.memories.save_context("after all")
+            await oracle.ask(path)
+
+        asyncio.run(look())
+
+
+def test_an_image_of_a_crash_at_any_moment_is_whole(place):
+    """Copied while four tasks write, at once and without a word to anyone, a directory opens with whole calls only."""
+
+    async def work():
+        oracle = Oracle()
+        async with Session.open(place / "a", embedder=SMALL) as session:
+            store = session.memories
+
+            async def write(name):
+                last = None
+                for number in range(25):
+                    text = f"{name}-{number} login tokens"
+                    last = await (store.supersede(last, text, "") if last else store.save_decision("auth", text, ""))
+                    last = last.id
+                    oracle.saved[last] = (text, [])
+
+            writing = [asyncio.ensure_future(write(f"t{task}")) for task in range(4)]
+            images = []
+            while not all(task.done() for task in writing):
+                image = place / f"image{len(images)}"
+
+                def copy(_rows, image=image):
+                    known = dict(oracle.saved)
+                    shutil.copytree(place / "a", image)
+                    return known
+
+                # In the store's own thread, or a checkpoint could fall between the copies of two files.
+                images.append((image, await session._home.keeper.storage.look(copy)))
+                await asyncio.sleep(0.01)
+            await asyncio.gather(*writing)
+        for image, known in images[:: max(1, len(images) // 8)]:
+            told = Oracle()
+            told.saved = known
+            assert len(known) <= await told.ask(image)
+        assert 100 == await oracle.ask(place / "a")
+
+    asyncio.run(work())

@@ -1,0 +1,767 @@
+"""What memories promise while disks, files, clocks and embedders go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import pickle
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import attrs
+import numpy as np
+import pytest
+
+import mama_structs
+from mama_structs import Session
+from mama_structs.errors import EmbedderMismatch, MamaStructsError, MemoryNotFound, StoreBusy, StoreError, StoreFull
+from mama_structs.memory.embedded import engine as engine_module
+from mama_structs.memory.embedding.hashed import HashEmbedder
+from mama_structs.settings import MemorySettings, Settings
+from mama_structs.testing.memory_engine import SMALL, OpenedDirectory
+
+SRC = str(Path(mama_structs.__file__).parents[1])
+ENVIRONMENT = {**os.environ, "PYTHONPATH": SRC, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+OTHER = HashEmbedder(dimensions=128)
+
+
+@pytest.fixture
+def quick_path(tmp_path):
+    """A directory in memory where there is one."""
+    memory = Path("/dev/shm")
+    if not memory.is_dir() or not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory) as directory:
+        yield Path(directory)
+
+
+@pytest.fixture
+def always_snapshots(monkeypatch):
+    """Let a snapshot be written at every close."""
+    monkeypatch.setattr(engine_module, "_WORTH_A_SNAPSHOT", 1)
+
+
+@contextlib.asynccontextmanager
+async def opened(path, namespace="default", **options):
+    """Open a directory for a while; gives it and the memories of a namespace."""
+    place = OpenedDirectory.open(path, **options)
+    try:
+        yield place, await place.memories(namespace)
+    finally:
+        await place.close()
+
+
+@contextlib.contextmanager
+def rows_of(path):
+    """Give a connection to a journal that no engine knows of."""
+    with closing(sqlite3.connect(path / "journal" / "cache.db")) as connection, connection:
+        yield connection
+
+
+async def filled(memories, count=12):
+    """Save decisions that supersede one another, and contexts around them."""
+    saved = [await memories.save_decision("auth", "number 0 of the login", "why")]
+    for number in range(1, count):
+        if number % 3:
+            saved.append(await memories.save_context(f"note {number} about the login", topic="auth"))
+        else:
+            saved.append(await memories.supersede(saved[-3].id, f"number {number} of the login", "because"))
+    return saved
+
+
+async def contents(memories):
+    """Return everything that can be read, to be compared."""
+    found = await memories.recent(limit=1000)
+    links = {memory.id: await memories.links_of(memory.id) for memory in found}
+    return found, links
+
+
+# Statements that fail
+
+
+class Plan:
+    """Which statement fails, before or after it was done, and how many there were."""
+
+    def __init__(self):
+        self.at = 0
+        self.after = False
+        self.count = 0
+        self.failed = ""
+        self.code = sqlite3.SQLITE_IOERR
+
+    def fail(self, statement):
+        self.failed = statement.split()[0]
+        error = sqlite3.OperationalError(f"planned, at {statement.split()[0]}")
+        error.sqlite_errorcode = self.code
+        error.sqlite_errorname = "SQLITE_PLANNED"
+        raise error
+
+
+@pytest.fixture
+def plan(monkeypatch):
+    plan = Plan()
+
+    class Failing(sqlite3.Connection):
+        def execute(self, statement, *arguments):
+            plan.count += 1
+            if plan.count == plan.at and not plan.after:
+                plan.fail(statement)
+            result = super().execute(statement, *arguments)
+            if plan.count == plan.at:
+                # An open cursor in the traceback would keep its lock.
+                result.close()
+                plan.fail(statement)
+            return result
+
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **kwargs: connect(*args, factory=Failing, **kwargs))
+    return plan
+
+
+STEPS = [
+    lambda store, ids: store.save_decision("t", "use JWT for the login", "quick"),
+    lambda store, ids: store.supersede(ids[0], "use sessions for the login", "safe"),
+    lambda store, ids: store.save_checkpoint("moved the login", implements=[ids[1]]),
+    lambda store, ids: store.link(ids[2], ids[0], "refines"),
+    lambda store, ids: store.set_outcome(ids[0], "FAILED", reason="tokens leak"),
+    lambda store, ids: store.search("login"),
+    lambda store, ids: store.traverse(ids[0]),
+    lambda store, ids: store.delete(ids[1]),
+]
+
+
+@pytest.mark.parametrize(("after", "code"), [(False, sqlite3.SQLITE_IOERR), (True, sqlite3.SQLITE_FULL)])
+async def test_whichever_statement_fails_a_call_is_whole_or_not_at_all(quick_path, plan, after, code):
+    """The N-th statement of a call fails, N = 1, 2, ...: a typed error and nothing changed, and done again it works."""
+    plan.after, plan.code = after, code
+    failures = 0
+    async with opened(quick_path, wait=1) as (place, store):
+        watcher = OpenedDirectory.open(quick_path, wait=1)
+        others = await watcher.memories()
+        ids = []
+        for step in STEPS:
+            for number in range(1, 200):
+                before = await contents(store)
+                plan.at, plan.count = number, 0
+                try:
+                    await step(store, ids)
+                except StoreError:
+                    failures += 1
+                    plan.at = 0
+                    now = await contents(store)
+                    assert now == await contents(others)
+                    # After a commit that reached the disk, and a word of it that did not, all of it is there.
+                    if (plan.failed, after) != ("COMMIT", True):
+                        assert before == now
+                    elif before != now:
+                        break
+                else:
+                    plan.at = 0
+                    break
+            ids = [memory.id for memory in reversed(await store.recent(limit=100))]
+            assert await contents(store) == await contents(others)
+        assert [] == await place.findings()
+        assert [] == await watcher.findings()
+        await watcher.close()
+
+    assert failures > 40
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL])
+async def test_an_engine_whose_opening_fails_opens_when_asked_again(quick_path, plan, always_snapshots, code):
+    """Whichever statement fails while the views are loaded or caught up with, the next call sees everything."""
+    plan.code = code
+    async with opened(quick_path / "a") as (_, store):
+        await filled(store)
+        expected = await store.recent(limit=100)
+    async with opened(quick_path / "a", wait=1) as (place, _), opened(quick_path / "a") as (_, writer):
+        for number in range(1, 100):
+            plan.at, plan.count = number, 0
+            try:
+                store = await place.memories()
+                found = await store.recent(limit=100)
+            except StoreError:
+                plan.at = 0
+                assert expected == await (await place.memories()).recent(limit=100)
+            else:
+                assert expected == found
+                if plan.count < number:
+                    break
+            plan.at = 0
+            # What others write is caught up with in the next round.
+            memory = await writer.save_context(f"more {number} of the login")
+            await writer.set_outcome(expected[-1].id, "PARTIAL")
+            if number % 3 == 0:
+                await writer.delete(memory.id)
+            expected = await writer.recent(limit=100)
+        plan.at = 0
+        assert await contents(writer) == await contents(await place.memories())
+        assert [] == await place.findings()
+
+    assert number > 5
+
+
+# Disks
+
+FULL = """
+import asyncio, resource, signal, sys
+from pathlib import Path
+from mama_structs.errors import StoreFull
+from mama_structs.testing.memory_engine import OpenedDirectory
+
+async def main():
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    place = OpenedDirectory.open(Path(sys.argv[1]))
+    store = await place.memories()
+    early = await store.save_context("early")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY))
+    results = await asyncio.gather(
+        store.save_context("small"), store.save_context("large " + "x " * 450_000), store.save_context("late"),
+        return_exceptions=True,
+    )
+    assert [False, True, False] == [isinstance(result, StoreFull) for result in results], results
+    full = 0
+    for number in range(2000):
+        try:
+            await store.save_context(f"more {number} " + "y " * 5000)
+        except StoreFull:
+            full += 1
+            if full == 3:
+                break
+    assert full == 3
+    count = await store.count()
+    assert count == 3 + number - 2, (count, number)
+    assert (await store.search("early"))[0].memory == early
+    assert [] == await place.findings()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    await store.save_context("at last")
+    assert count + 1 == await store.count()
+    assert [] == await place.findings()
+    await place.close()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no file-size limits")
+def test_a_limit_on_file_size_is_a_full_disk(tmp_path):
+    """What there is no room for fails alone, reads go on, and with room again everything works."""
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path)], check=False, capture_output=True, text=True, timeout=60, env=ENVIRONMENT
+    )
+
+    assert 0 == done.returncode, done.stderr
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    directory = tmp_path / "small"
+    directory.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=3m,mode=0700", "tmpfs", str(directory)]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("this user cannot mount a small file system")
+    yield directory
+    # Snapshots are mapped into memory.
+    gc.collect()
+    print([l for l in open("/proc/self/maps") if "small" in l][:5], [os.readlink(f"/proc/self/fd/{f}") for f in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{f}")])
+    subprocess.run(["umount", str(directory)], check=True)
+
+
+async def test_a_full_disk_costs_no_memory_and_no_view(small_disk, always_snapshots):
+    """On a full disk saves and snapshots fail, and nothing that was acknowledged is lost."""
+    async with opened(small_disk, wait=1, settings=MemorySettings(snapshot_every=5)) as (place, store):
+        saved = await filled(store)
+        with (small_disk / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
+            while ballast.write(bytes(4096)):
+                pass
+        failed = 0
+        for number in range(30):
+            try:
+                saved.append(await store.save_context(f"more {number} " + "z " * 20_000))
+            except StoreFull:
+                failed += 1
+        assert failed
+        assert not await store._backend.snapshot()
+        assert {memory.id for memory in saved} == {memory.id for memory in (await contents(store))[0]}
+        assert [] == await place.findings()
+    (small_disk / "ballast").unlink()
+    async with opened(small_disk, wait=1) as (place, store):
+        assert len(saved) == await store.count()
+        await store.save_context("at last")
+        assert await store._backend.snapshot()
+        assert [] == await place.findings()
+
+
+async def test_a_stuck_writer_is_waited_for_and_named(tmp_path):
+    """While another process holds a transaction, saves fail as busy and searches go on; later all works."""
+    async with opened(tmp_path) as (_, store):
+        await store.save_context("the login")
+    async with opened(tmp_path, wait=0.2) as (place, store):
+        with closing(sqlite3.connect(tmp_path / "journal" / "cache.db", isolation_level=None)) as stuck:
+            stuck.execute("BEGIN IMMEDIATE")
+            started = time.monotonic()
+            results = await asyncio.gather(
+                *(store.save_context(f"note {number}") for number in range(20)), return_exceptions=True
+            )
+            assert {StoreBusy} == {type(result) for result in results}
+            assert time.monotonic() - started < 4
+            assert 1 == len(await store.search("login"))
+            stuck.execute("ROLLBACK")
+        await store.save_context("after that")
+
+        assert 2 == await store.count()
+        assert [] == await place.findings()
+
+
+READ_ONLY = """
+import asyncio, os, sys
+from mama_structs import HashEmbedder, Session
+from mama_structs.errors import StoreReadOnly
+if os.geteuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+async def main():
+    try:
+        await Session.open(sys.argv[1], embedder=HashEmbedder(dimensions=64))
+    except StoreReadOnly:
+        print("read-only")
+asyncio.run(main())
+"""
+
+
+async def test_a_directory_that_cannot_be_written_is_named(tmp_path):
+    """Opening a session where this user may not write is a typed error."""
+    directory = tmp_path / "agent.mama"
+    async with opened(directory) as (_, store):
+        await store.save_context("the login")
+    above = list(tmp_path.parents)[:2]
+    for one in above:
+        one.chmod(0o711)
+    for one in (*directory.rglob("*"), directory, tmp_path):
+        one.chmod(0o555 if one.is_dir() else 0o444)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", READ_ONLY, str(directory)], check=False, capture_output=True, text=True, timeout=60,
+            env={**ENVIRONMENT, "TMPDIR": "/tmp"},
+        )  # fmt: skip
+    finally:
+        for one in (tmp_path, directory, *directory.rglob("*"), *above):
+            one.chmod(0o700 if one.is_dir() else 0o600)
+
+    assert "read-only\n" == done.stdout, done.stderr
+
+
+# Views
+
+
+async def views_of(path, **options):
+    """Make a directory whose views have two generations of snapshots, and return what it holds."""
+    async with opened(path, **options) as (_, store):
+        await filled(store, 9)
+    async with opened(path, **options) as (_, store):
+        await store.delete((await store.recent())[3].id)
+        await filled(store, 6)
+        expected = await contents(store)
+    assert [file for file in (path / "views").rglob("*") if file.is_file()]
+    return expected
+
+
+DAMAGES = ["truncated", "flipped", "emptied", "gone", "foreign", "older"]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_a_damaged_snapshot_is_not_used(quick_path, always_snapshots, damage):
+    """Whichever file of a snapshot is cut, flipped, emptied, deleted or swapped, everything is as before."""
+    chance = random.Random(DAMAGES.index(damage))
+    expected = await views_of(quick_path / "whole")
+    shutil.copytree(quick_path / "whole", quick_path / "older")
+    async with opened(quick_path / "whole") as (_, store):
+        await store.save_context("one more about the login")
+        expected = await contents(store)
+    async with opened(quick_path / "foreign") as (_, store):
+        await filled(store, 30)
+    (folder,) = (quick_path / "whole" / "views").iterdir()
+    (foreign,) = (quick_path / "foreign" / "views").iterdir()
+    (older,) = (quick_path / "older" / "views").iterdir()
+    others = {"foreign": sorted(foreign.iterdir()), "older": sorted(older.iterdir())}
+    for name in sorted(file.name for file in folder.iterdir() if file.is_file()):
+        place = quick_path / "try"
+        shutil.copytree(quick_path / "whole", place)
+        file = place / "views" / folder.name / name
+        data = bytearray(file.read_bytes())
+        match damage:
+            case "truncated":
+                file.write_bytes(data[: len(data) // 2])
+            case "flipped":
+                for position in chance.sample(range(len(data)), min(3, len(data))):
+                    data[position] ^= 1 << chance.randrange(8)
+                file.write_bytes(data)
+            case "emptied":
+                file.write_bytes(b"")
+            case "gone":
+                file.unlink()
+            case _:
+                kind = name.partition("-")[0].partition(".")[0]
+                like = [one for one in others[damage] if one.name.startswith(kind)]
+                file.write_bytes(chance.choice(like or others[damage]).read_bytes())
+        async with opened(place) as (directory, store):
+            assert expected == await contents(store)
+            assert [] == await directory.findings()
+            hits = await store.search("one more about the login")
+            assert "one more about the login" == hits[0].memory.content
+        shutil.rmtree(place)
+
+
+@pytest.mark.parametrize("name", ["foreign", "older"])
+async def test_a_swapped_folder_of_snapshots_is_not_used(quick_path, always_snapshots, name):
+    """Views of another namespace, another store or an older moment are derived anew, or brought up to date."""
+    await views_of(quick_path / "whole")
+    shutil.copytree(quick_path / "whole", quick_path / "older")
+    async with opened(quick_path / "whole", "other") as (_, store):
+        await filled(store, 20)
+    async with opened(quick_path / "whole") as (_, store):
+        await filled(store, 4)
+        expected = await contents(store)
+    folder = min((quick_path / "older" / "views").iterdir())
+    target = quick_path / "whole" / "views" / folder.name
+    source = folder if name == "older" else next(f for f in target.parent.iterdir() if f.name != folder.name)
+    shutil.rmtree(target)
+    shutil.copytree(source, target)
+
+    async with opened(quick_path / "whole") as (place, store):
+        assert expected == await contents(store)
+        assert [] == await place.findings()
+
+
+async def test_views_that_are_deleted_cost_nothing_but_time(quick_path, always_snapshots):
+    """While the store is closed or open: everything is found, and the next snapshot is written again."""
+    expected = await views_of(quick_path)
+    shutil.rmtree(quick_path / "views")
+    async with opened(quick_path) as (place, store):
+        assert expected == await contents(store)
+        shutil.rmtree(quick_path / "views", ignore_errors=True)
+        await store.save_context("one more")
+        assert await store._backend.snapshot()
+        shutil.rmtree(quick_path / "views")
+        memory = await store.save_context("and another one about the login")
+        assert memory == (await store.search("and another one about the login"))[0].memory
+        assert [] == await place.findings()
+        await store.rebuild()
+        assert [] == await place.findings()
+
+
+async def test_a_file_in_place_of_the_views_is_no_obstacle(quick_path, always_snapshots):
+    """Where views cannot be written, memories work all the same."""
+    quick_path.joinpath("views").write_text("no folder")
+    async with opened(quick_path) as (place, store):
+        saved = await filled(store)
+        assert not await store._backend.snapshot()
+        assert [] == await place.findings()
+    async with opened(quick_path) as (_, store):
+        assert len(saved) == await store.count()
+
+
+async def test_a_backup_put_back_is_not_mixed_with_newer_views(quick_path, always_snapshots):
+    """An old journal under new views, then written to until the numbers are the same: the views are not used."""
+    place = quick_path / "agent"
+    async with opened(place) as (_, store):
+        await filled(store, 5)
+    shutil.copytree(place / "journal", quick_path / "backup")
+    async with opened(place) as (_, store):
+        await filled(store, 6)
+        await store.delete((await store.recent())[0].id)
+    shutil.rmtree(place / "journal")
+    shutil.copytree(quick_path / "backup", place / "journal")
+    views = quick_path / "views"
+    shutil.move(place / "views", views)
+    async with opened(place) as (_, store):
+        for number in range(6):
+            await store.save_insight(f"another history, {number}")
+        await store.delete((await store.recent())[0].id)
+        expected = await contents(store)
+    shutil.rmtree(place / "views")
+    shutil.move(views, place / "views")
+
+    async with opened(place) as (directory, store):
+        assert expected == await contents(store)
+        assert [] == await directory.findings()
+
+
+# Rows
+
+
+class Trap:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (Path(self.path).touch, ())
+
+
+KINDS = ["head", "m/0000000000000002", "v/%/0000000000000002", "c/%"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("is_open", [False, True])
+async def test_a_planted_pickle_is_refused_and_never_executed(tmp_path, kind, is_open):
+    """In place of a memory, vectors, a change or the head, as a value or as a key: damage that is found."""
+    trap = tmp_path / "sprung"
+    payload = pickle.dumps(Trap(str(trap)))
+    path = tmp_path / "agent"
+    async with opened(path) as (_, store):
+        saved = await filled(store, 4)
+        await store.set_outcome(saved[0].id, "SUCCESS")
+    ids = [memory.id for memory in saved]
+
+    async def look(place):
+        store = await place.memories()
+        for call in (
+            store.count, store.recent, store.relationships, store.rebuild, store.prune, store.stats,
+            lambda: store.search("login"), lambda: store.get(ids[0]), lambda: store.links_of(ids[3]),
+            lambda: store.save_context("new"), lambda: store.set_outcome(ids[0], "PARTIAL"), lambda: store.delete(ids[1]),
+        ):  # fmt: skip
+            with contextlib.suppress(MamaStructsError):
+                await call()
+
+    place = OpenedDirectory.open(path)
+    if is_open:
+        await place.memories()
+    with rows_of(path) as rows:
+        changed = rows.execute(
+            "UPDATE Cache SET value = ?, mode = 4 WHERE key LIKE ?", (payload, f"memories/default/{kind}")
+        )
+        assert changed.rowcount
+        columns = "store_time, access_time, access_count, tag, size, mode, filename"
+        rows.execute(
+            f"INSERT INTO Cache (key, raw, value, {columns}) VALUES (?, 0, ?, 0, 0, 0, NULL, 0, 4, NULL)",
+            (payload, payload),
+        )
+    findings = [finding for finding in await place.storage.check() if finding.severity == "error"]
+    with contextlib.suppress(MamaStructsError):
+        await look(place)
+    await place.close()
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback((again := OpenedDirectory.open(path)).close)
+        with contextlib.suppress(MamaStructsError):
+            await look(again)
+
+    assert len(findings) >= 2
+    assert not trap.exists()
+
+
+@pytest.mark.parametrize("key", ["m/zzz", "m/", "m/00000000000000gg", "c/x", "v/abc/1", "m/fffffffffffffffff"])
+async def test_a_row_with_a_strange_key_does_no_harm(tmp_path, key):
+    """Rows that nobody of ours wrote are typed errors or findings, never something else."""
+    async with opened(tmp_path) as (_, store):
+        await filled(store, 4)
+    with rows_of(tmp_path) as rows:
+        rows.execute(
+            "INSERT INTO Cache SELECT NULL, ?, raw, store_time, expire_time, access_time, access_count, tag, size, mode,"
+            " filename, value FROM Cache WHERE key = 'memories/default/m/0000000000000001'",
+            (f"memories/default/{key}",),
+        )
+    place = OpenedDirectory.open(tmp_path)
+    try:
+        with contextlib.suppress(MamaStructsError):
+            store = await place.memories()
+            for call in (store.count, store.check, store.rebuild, lambda: store.save_context("new")):
+                with contextlib.suppress(MamaStructsError):
+                    await call()
+        assert [finding for finding in await place.storage.check() if finding.severity == "error"]
+    finally:
+        await place.close()
+
+
+async def test_a_damaged_memory_is_left_out_and_all_else_works(tmp_path):
+    """Its neighbours are read, changed and deleted; check names it; what it was linked with does not trip."""
+    async with opened(tmp_path) as (_, store):
+        first = await store.save_decision("t", "one", "")
+        second = await store.supersede(first.id, "two", "")
+        third = await store.supersede(second.id, "three", "")
+    with rows_of(tmp_path) as rows:
+        rows.execute("UPDATE Cache SET value = zeroblob(60) WHERE key LIKE '%m/0000000000000002'")
+    async with opened(tmp_path) as (place, store):
+        assert [third.id, first.id] == [memory.id for memory in await store.recent()]
+        assert {"damaged", "link"} == {finding.kind for finding in await place.findings()}
+        with pytest.raises(MemoryNotFound):
+            await store.get(second.id)
+        assert [third.id] == [memory.id for memory in (await store.evolution(third.id)).memories]
+        await store.set_outcome(third.id, "SUCCESS", reason="it holds")
+        assert 2 <= await store.delete(third.id)
+        await store.delete(first.id)
+        assert 1 == await store.count()
+
+
+async def test_a_memory_damaged_while_the_store_is_open_is_an_error_that_names_the_row(tmp_path):
+    """Reading it raises; after a rebuild it is left out."""
+    async with opened(tmp_path) as (_, store):
+        memory = await store.save_context("the login")
+        await store.save_context("something else")
+        with rows_of(tmp_path) as rows:
+            rows.execute("UPDATE Cache SET value = zeroblob(60) WHERE key LIKE '%m/0000000000000001'")
+        with pytest.raises(StoreError, match="0000000000000001") as caught:
+            await store.get(memory.id)
+        assert "login" not in str(caught.value)
+        (line,) = await store.rebuild()
+        assert "0000000000000001" in line
+        with pytest.raises(MemoryNotFound):
+            await store.get(memory.id)
+        assert 1 == await store.count()
+
+
+async def test_a_change_that_cannot_be_read_does_not_hide_what_it_changed(tmp_path):
+    """Where the row of a change is damaged, another process derives its views anew."""
+    async with opened(tmp_path) as (_, store), opened(tmp_path) as (_, other):
+        saved = await filled(store, 6)
+        assert 6 == await other.count()
+        await store.delete(saved[1].id)
+        with rows_of(tmp_path) as rows:
+            assert rows.execute("UPDATE Cache SET value = zeroblob(50) WHERE key LIKE '%/c/%'").rowcount
+        assert 5 == await other.count()
+        assert [saved[0].id] == [m.id for m in await other.recent(limit=100) if m.id == saved[0].id]
+
+
+# Embedders
+
+
+async def test_an_empty_store_that_another_embedder_begins_is_refused(tmp_path):
+    """Two open an empty directory with two embedders: the first one to save decides."""
+    async with opened(tmp_path) as (_, store), opened(tmp_path, embedder=OTHER) as (_, other):
+        assert 0 == await store.count() == await other.count()
+        await other.save_context("the login")
+        for call in (store.count, lambda: store.save_context("x"), lambda: store.search("login")):
+            with pytest.raises(EmbedderMismatch):
+                await call()
+        assert 1 == await other.count()
+
+
+async def test_another_session_of_the_process_is_refused_after_a_reembed(tmp_path):
+    """Its embedder no longer fits: every call says so, and nothing is saved with it."""
+    async with (
+        Session.open(tmp_path, embedder=SMALL) as session,
+        Session.open(tmp_path, embedder=SMALL) as other,
+    ):
+        memory = await session.memories.save_context("the login")
+        assert 1 == await session.memories.reembed(OTHER)
+        for call in (
+            other.memories.count,
+            lambda: other.memories.save_context("x"),
+            lambda: other.memories.search("login"),
+            lambda: other.memories.similar("login"),
+            lambda: other.memories.save_many([{"type": "context", "content": "x"}]),
+        ):
+            with pytest.raises(EmbedderMismatch):
+                await call()
+        assert [memory] == [hit.memory for hit in await session.memories.search("login")]
+
+
+async def test_embedders_may_be_changed_back_and_forth(tmp_path):
+    """Vectors of memories that were deleted meanwhile do not come back."""
+    async with opened(tmp_path) as (place, store):
+        saved = await filled(store, 5)
+        for number, embedder in enumerate([OTHER, SMALL, OTHER]):
+            await store.reembed(embedder)
+            await store.delete(saved[number].id)
+            saved.append(await store.save_context(f"after change {number}"))
+            assert [] == await place.findings()
+            assert saved[-1] == (await store.search(f"after change {number}"))[0].memory
+        assert len(saved) - 3 == await store.count()
+
+
+# Clocks
+
+
+@attrs.define
+class Clock:
+    now: float
+
+    def __call__(self):
+        return self.now
+
+
+async def test_a_clock_that_jumps_neither_loses_nor_kills_anything(tmp_path):
+    """Back and forth by years: times are as they were said to be, order is by time, and links keep their strength."""
+    clock = Clock(1_800_000_000.0)
+    async with opened(tmp_path, clock=clock) as (place, store):
+        saved = []
+        for step in (0, -50 * 86400, 400 * 86400, -399 * 86400, 10, -1_700_000_000, 1_700_000_000):
+            clock.now += step
+            saved.append(await store.save_decision("auth", f"use JWT for the login, {len(saved)}", "why"))
+            assert datetime.fromtimestamp(clock.now, UTC) == saved[-1].created_at
+        by_time = sorted(enumerate(saved), key=lambda one: (one[1].created_at, one[0]), reverse=True)
+        assert [memory.id for _, memory in by_time] == [memory.id for memory in await store.recent()]
+        clock.now -= 500 * 86400
+        for memory in saved:
+            for link in await store.links_of(memory.id):
+                assert 0 <= link.strength(datetime.fromtimestamp(clock.now, UTC)) <= link.confidence
+            for reached in await store.traverse(memory.id):
+                assert 0 <= reached.strength <= 1
+        assert 7 == len(await store.search("login", limit=7))
+        assert [] == await place.findings()
+
+
+async def test_maintenance_is_due_once_a_week_whatever_the_clock_did(tmp_path):
+    """A clock that was wrong by years when it ran last does not put it off for years."""
+    clock = Clock(1_800_000_000.0)
+    async with opened(tmp_path, clock=clock) as (_, store):
+        assert not (await store.maintain()).due
+        first = await store.save_context("the login")
+        clock.now += 60
+        await store.save_context("the weather of yesterday")
+        assert ["close_in_time"] == [link.metadata.original_relationship for link in await store.links_of(first.id)]
+        # Nothing is old in a store that was just made.
+        assert not (await store.maintain()).due
+        clock.now += 6 * 86400
+        assert not (await store.maintain()).due
+        clock.now += 2 * 86400
+        assert (True, 0) == attrs.astuple(await store.maintain())[::-1]
+        assert not (await store.maintain()).due
+        clock.now += 3650 * 86400
+        assert (True, 1) == attrs.astuple(await store.maintain())[::-1]
+        clock.now -= 3600 * 86400
+        assert (await store.maintain()).due
+        assert not (await store.maintain()).due
+    async with opened(tmp_path, clock=clock) as (_, store):
+        assert not (await store.maintain()).due
+
+
+async def test_a_time_outside_of_all_calendars_is_refused(tmp_path):
+    """A clock that stands before 1970 cannot date a memory; one that is given a time can."""
+    clock = Clock(-5.0)
+    async with opened(tmp_path, clock=clock) as (_, store):
+        with pytest.raises(MamaStructsError):
+            await store.save_context("x")
+        memory = await store.save_context("x", created_at=datetime(2020, 1, 1, tzinfo=UTC))
+        assert timedelta(0) == memory.created_at - datetime(2020, 1, 1, tzinfo=UTC)
+
+
+# Sessions
+
+
+async def test_a_restored_backup_opens_with_all_memories(tmp_path):
+    """A backup made while others save is whole: each memory in it with all of its links."""
+    async with Session.open(tmp_path / "a", embedder=SMALL, settings=Settings()) as session:
+        await filled(session.memories, 6)
+        saving = asyncio.gather(*(session.memories.save_context(f"note {number}") for number in range(40)))
+        await session.backup(tmp_path / "b")
+        await saving
+    async with Session.open(tmp_path / "b", embedder=SMALL) as session:
+        assert 6 <= await session.memories.count() <= 46
+        assert not [finding for finding in (await session.check()).findings if finding.severity == "error"]
+        vector = await session.memories._backend.read(lambda reader: reader.vectors(0))
+        assert np.isfinite(vector).all()

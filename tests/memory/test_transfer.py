@@ -1,0 +1,735 @@
+"""Exports hold everything, and imports take everything or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import errno
+import json
+import os
+import tempfile
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import attrs
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs.errors import InvalidArgument, StoreError, StoreFull
+from mama_structs.memory import export_lines, transfer
+from mama_structs.memory.embedded.keys import EmbedderRecord
+from mama_structs.memory.embedding.hashed import HashEmbedder
+from mama_structs.memory.embedding.protocol import fingerprint_of
+from mama_structs.memory.embedding.service import EmbeddingService
+from mama_structs.memory.model import (
+    METADATA,
+    CheckpointMetadata,
+    ContextMetadata,
+    DecisionMetadata,
+    InsightMetadata,
+    Link,
+    LinkMetadata,
+    LinkType,
+    Memory,
+    MemoryType,
+    Outcome,
+    OutcomeChange,
+)
+from mama_structs.memory.results import Imported
+from mama_structs.memory.transfer import export_jsonl, import_jsonl
+from mama_structs.session import Session
+from mama_structs.storage import durable
+from mama_structs.testing.memories import PlainBackend, plain_link, plain_memory
+
+DIMENSIONS = 4
+RECORD = EmbedderRecord("four", "four-1", DIMENSIONS)
+
+
+@attrs.define
+class Backend(PlainBackend):
+    """A plain backend that knows its embedder, counts what is asked of it and can fail."""
+
+    embedder: EmbedderRecord = attrs.field(default=RECORD, kw_only=True)
+    writes: int = attrs.field(default=0, kw_only=True)
+    fail_at: int = attrs.field(default=0, kw_only=True)
+    scanned: list = attrs.field(factory=list, kw_only=True)
+
+    async def read(self, plan):
+        await asyncio.sleep(0)
+        return plan(self.memories)
+
+    async def write(self, plan):
+        self.writes += 1
+        if self.writes == self.fail_at:
+            raise StoreFull("no room")
+        return await PlainBackend.write(self, plan)
+
+    @property
+    def state(self):
+        """All that is kept, comparable."""
+        found = self.memories.scan()
+        return [
+            (
+                one.memory,
+                np.asarray(one.vectors).tobytes(),
+                sorted(one.links, key=lambda link: link.id),
+            )
+            for one in found
+        ]
+
+
+def unit(seed=0, pieces=1):
+    """Return vectors of length 1."""
+    vectors = np.random.default_rng(seed).standard_normal((pieces, DIMENSIONS)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def filled(count=5, *, namespace="default"):
+    """Return a backend with a chain of memories, each linked to the one before and the first to the last."""
+    backend = Backend(namespace)
+    for number in range(count):
+        memory = attrs.evolve(plain_memory(f"m{number}", f"text {number}", at=number), namespace=namespace)
+        backend.memories.put(memory, vectors=unit(number, 1 + number % 2))
+        if number:
+            backend.memories.put_link(plain_link(f"m{number}", f"m{number - 1}", at=number))
+    if count > 2:
+        backend.memories.put_link(plain_link("m0", f"m{count - 1}", at=99))
+    return backend
+
+
+@pytest.fixture
+async def embedding():
+    service = EmbeddingService(HashEmbedder(dimensions=64))
+    yield service
+    await service.close()
+
+
+def names_in(directory):
+    return sorted(path.name for path in directory.iterdir())
+
+
+def lines_of(path):
+    return path.read_bytes().splitlines(keepends=True)
+
+
+def memory_lines(path):
+    """Return all lines but the first, which says when it was written."""
+    return lines_of(path)[1:]
+
+
+def changed(path, number, change):
+    """Rewrite one line of a file, counted from 1, by *change* of its JSON."""
+    lines = lines_of(path)
+    line = json.loads(lines[number - 1])
+    change(line)
+    lines[number - 1] = json.dumps(line).encode() + b"\n"
+    path.write_bytes(b"".join(lines))
+
+
+# What is exported is what comes back
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+times = st.datetimes(datetime(1970, 1, 1), datetime(8999, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
+extras = st.dictionaries(
+    texts,
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers(-(2**53), 2**53)
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | texts,
+        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(texts, inner, max_size=2),
+        max_leaves=4,
+    ),
+    max_size=2,
+)
+creators = st.sampled_from(["user", "llm", "system"])
+shares = st.floats(0, 1)
+several = st.lists(texts, max_size=2).map(tuple)
+outcomes = st.sampled_from(Outcome)
+metadata_of = {
+    MemoryType.DECISION: st.builds(
+        DecisionMetadata,
+        reasoning=texts,
+        confidence=shares,
+        outcome=st.none() | outcomes,
+        outcome_reason=st.none() | texts,
+        outcome_at=st.none() | times,
+        history=st.lists(st.builds(OutcomeChange, outcome=outcomes, reason=texts, at=times), max_size=2).map(tuple),
+        created_by=creators,
+        extra=extras,
+    ),
+    MemoryType.CHECKPOINT: st.builds(
+        CheckpointMetadata, open_files=several, next_steps=several, created_by=creators, extra=extras
+    ),
+    MemoryType.INSIGHT: st.builds(
+        InsightMetadata, category=st.none() | texts, tags=several, source=texts, created_by=creators, extra=extras
+    ),
+    MemoryType.CONTEXT: st.builds(ContextMetadata, source=st.none() | texts, created_by=creators, extra=extras),
+}
+
+
+@st.composite
+def memories(draw, number):
+    kind = draw(st.sampled_from(MemoryType))
+    return Memory(
+        id=f"{kind.value}_기억_{number}",
+        type=kind,
+        content=draw(texts),
+        topic=draw(st.none() | texts),
+        metadata=draw(metadata_of[kind]),
+        mentions=draw(several),
+        evidence=draw(several),
+        created_at=draw(times),
+        updated_at=draw(times),
+    )
+
+
+@st.composite
+def stores(draw):
+    """Return a backend with some memories of every kind, linked in any direction."""
+    backend = Backend()
+    made = [draw(memories(number)) for number in range(draw(st.integers(0, 6)))]
+    for memory in made:
+        backend.memories.put(memory, vectors=unit(draw(st.integers(0, 99)), draw(st.integers(1, 3))))
+    for number in range(draw(st.integers(0, 8)) if len(made) > 1 else 0):
+        one, other = draw(st.lists(st.sampled_from(made), min_size=2, max_size=2, unique_by=lambda memory: memory.id))
+        backend.memories.put_link(
+            Link(
+                id=f"link_{number}",
+                from_id=one.id,
+                to_id=other.id,
+                link_type=draw(st.sampled_from(LinkType)),
+                confidence=draw(shares),
+                created_by=draw(creators),
+                metadata=LinkMetadata(
+                    original_relationship=draw(texts),
+                    similarity=draw(st.none() | shares),
+                    reason=draw(st.none() | texts),
+                    tags=draw(several),
+                    extra=draw(extras),
+                ),
+                created_at=draw(times),
+            )
+        )
+    return backend
+
+
+@given(backend=stores(), chunk=st.integers(1, 4))
+async def test_what_is_exported_comes_back(backend, chunk):
+    """Export, import into an empty store and export again: the same memories, links, vectors and lines."""
+    other = Backend()
+    service = EmbeddingService(HashEmbedder(dimensions=64))
+    before, transfer._CHUNK = transfer._CHUNK, chunk
+    try:
+        with tempfile.TemporaryDirectory() as directory:
+            first, second = Path(directory) / "1", Path(directory) / "2"
+            count = await export_jsonl(backend, first, None)
+            done = await import_jsonl(other, service, first, None)
+            await export_jsonl(other, second, None)
+            again = await import_jsonl(other, service, second, None)
+
+            assert memory_lines(first) == memory_lines(second)
+    finally:
+        transfer._CHUNK = before
+        await service.close()
+
+    assert len(backend.memories.scan()) == count
+    assert Imported(added=count) == done
+    assert Imported(known=count) == again
+    assert backend.state == other.state
+
+
+async def test_a_real_store_comes_back(tmp_path):
+    """What the embedded engine keeps is the same behind an export and an import, and whole."""
+    embedder = HashEmbedder()
+    async with Session.open(tmp_path / "a", embedder=embedder) as session:
+        first = await session.memories.save_decision("defence", "shield first", "raids doubled")
+        second = await session.memories.supersede(first.id, "shield and reactor", "the raids went on")
+        await session.memories.set_outcome(second.id, "FAILED", reason="no ore left")
+        await session.memories.save_many(
+            [{"type": "insight", "content": f"ore runs out in sector {number}"} for number in range(30)]
+        )
+        count = await session.memories.export_jsonl(tmp_path / "x")
+    async with Session.open(tmp_path / "b", embedder=embedder, namespace="other") as session:
+        done = await session.memories.import_jsonl(tmp_path / "x")
+        report = await session.check()
+        chain = await session.memories.evolution(first.id)
+        found = (await session.memories.search("why did it fail: no ore left"))[0].memory
+        await session.memories.export_jsonl(tmp_path / "y")
+
+    assert Imported(added=count) == done
+    assert report.ok
+    assert [second.id, first.id] == [memory.id for memory in chain.memories]
+    assert "other" == found.namespace
+    own = [line.replace(b'"namespace":"other"', b'"namespace":"default"') for line in memory_lines(tmp_path / "y")]
+    assert memory_lines(tmp_path / "x") == own
+
+
+async def test_an_empty_store(tmp_path, embedding):
+    """A store without memories gives a file that says so."""
+    assert 0 == await export_jsonl(Backend(), tmp_path / "x", None)
+    assert Imported() == await import_jsonl(Backend(), embedding, tmp_path / "x", None)
+    assert {"end": True, "memories": 0} == json.loads(lines_of(tmp_path / "x")[1])
+
+
+async def test_an_export_goes_page_by_page(tmp_path, monkeypatch):
+    """However many memories there are, a page of them is held at a time, and told of."""
+    backend = filled(7)
+    limits = []
+    scan = backend.memories.scan
+
+    def counted(**options):
+        limits.append(options["limit"])
+        return scan(**options)
+
+    monkeypatch.setattr(type(backend.memories), "scan", lambda _self, **options: counted(**options))
+    monkeypatch.setattr(transfer, "_PAGE", 3)
+    told = []
+
+    assert 7 == await export_jsonl(backend, tmp_path / "x", lambda *how_far: told.append(how_far))
+    assert [3] * 4 == limits
+    assert [(3, 7), (6, 7), (7, 7)] == told
+
+
+async def test_embedding_anew_ends_an_export(tmp_path, monkeypatch):
+    """A file never holds vectors of another embedder than it says."""
+    monkeypatch.setattr(transfer, "_PAGE", 2)
+    backend = filled()
+
+    def change(_done, _total):
+        backend.embedder = EmbedderRecord("other", "1", DIMENSIONS)
+
+    with pytest.raises(StoreError, match="embedded anew"):
+        await export_jsonl(backend, tmp_path / "x", change)
+    assert [] == names_in(tmp_path)
+
+
+# Importing
+
+
+async def test_importing_twice_changes_nothing(tmp_path, embedding):
+    """A second import finds everything there, links too."""
+    other = Backend()
+    await export_jsonl(filled(), tmp_path / "x", None)
+    await import_jsonl(other, embedding, tmp_path / "x", None)
+    state, change = other.state, other.memories.change
+
+    assert Imported(known=5) == await import_jsonl(other, embedding, tmp_path / "x", None)
+    assert (state, change) == (other.state, other.memories.change)
+
+
+@pytest.mark.parametrize("fail_at", range(1, 7))
+async def test_an_interrupted_import_is_repeated(fail_at, tmp_path, embedding, monkeypatch):
+    """Wherever an import breaks off, another one ends as if there had been one."""
+    monkeypatch.setattr(transfer, "_CHUNK", 1)
+    whole = filled()
+    await export_jsonl(whole, tmp_path / "x", None)
+    other = Backend(fail_at=fail_at)
+
+    with pytest.raises(StoreFull):
+        await import_jsonl(other, embedding, tmp_path / "x", None)
+    await import_jsonl(other, embedding, tmp_path / "x", None)
+
+    assert whole.state == other.state
+
+
+async def test_a_cancelled_import_is_repeated(tmp_path, embedding, monkeypatch):
+    """However far an import came before it was cancelled, another one ends as if there had been one."""
+    monkeypatch.setattr(transfer, "_CHUNK", 2)
+    whole = filled()
+    await export_jsonl(whole, tmp_path / "x", None)
+    other = Backend()
+    cancelled = 0
+    for wanted in range(1, 4):
+
+        def cancel(done, _total, wanted=wanted):
+            if done >= wanted:
+                asyncio.current_task().cancel()
+
+        with pytest.raises(asyncio.CancelledError):
+            await import_jsonl(other, embedding, tmp_path / "x", cancel)
+        cancelled += 1
+    await import_jsonl(other, embedding, tmp_path / "x", None)
+
+    assert 3 == cancelled
+    assert whole.state == other.state
+
+
+async def test_links_whose_end_is_nowhere_are_counted(tmp_path, embedding):
+    """A link to a memory that is neither in the file nor in the store is left out, and counted each time."""
+    await export_jsonl(filled(), tmp_path / "x", None)
+    lines = lines_of(tmp_path / "x")
+    end = json.dumps({"end": True, "memories": 4}).encode() + b"\n"
+    (tmp_path / "x").write_bytes(b"".join([lines[0], *lines[2:-1], end]))
+    alone, having = Backend(), Backend()
+    having.memories.put(plain_memory("m0", "text 0", at=0), vectors=unit(0))
+
+    assert Imported(added=4, dropped_links=1) == await import_jsonl(alone, embedding, tmp_path / "x", None)
+    assert Imported(known=4, dropped_links=1) == await import_jsonl(alone, embedding, tmp_path / "x", None)
+    assert Imported(added=4) == await import_jsonl(having, embedding, tmp_path / "x", None)
+    assert having.memories.find_link("m1>m0:relates_to") is not None
+
+
+async def test_another_namespace(tmp_path, embedding):
+    """Memories live where they are imported to."""
+    other = Backend("mine")
+    await export_jsonl(filled(namespace="yours"), tmp_path / "x", None)
+    await import_jsonl(other, embedding, tmp_path / "x", None)
+
+    assert {"mine"} == {one.memory.namespace for one in other.memories.scan()}
+
+
+async def test_vectors_of_another_embedder(tmp_path, embedding):
+    """Where another embedder made the vectors, the store's own makes new ones, for new memories only."""
+    embedder = embedding.embedder
+    record = EmbedderRecord(embedder.name, fingerprint_of(embedder), embedder.dimensions)
+    other = Backend(embedder=record)
+    await export_jsonl(filled(), tmp_path / "x", None)
+
+    assert Imported(added=5, embedded=5) == await import_jsonl(other, embedding, tmp_path / "x", None)
+    assert 5 == embedding.stats.texts
+    assert {(1, 64)} == {one.vectors.shape for one in other.memories.scan()}
+    assert Imported(known=5) == await import_jsonl(other, embedding, tmp_path / "x", None)
+    assert 5 == embedding.stats.texts
+
+
+async def test_an_import_says_how_far_it_is(tmp_path, embedding, monkeypatch):
+    """Progress is told in memories, of as many as the file says."""
+    monkeypatch.setattr(transfer, "_CHUNK", 2)
+    await export_jsonl(filled(), tmp_path / "x", None)
+    told = []
+    await import_jsonl(Backend(), embedding, tmp_path / "x", lambda *how_far: told.append(how_far))
+
+    assert [(0, 5), (2, 5), (4, 5), (5, 5)] == told
+
+
+async def test_line_ends_of_another_system(tmp_path, embedding):
+    """A file that a transfer gave CR LF is read all the same."""
+    whole, other = filled(), Backend()
+    await export_jsonl(whole, tmp_path / "x", None)
+    (tmp_path / "x").write_bytes((tmp_path / "x").read_bytes().replace(b"\n", b"\r\n"))
+    await import_jsonl(other, embedding, tmp_path / "x", None)
+
+    assert whole.state == other.state
+
+
+async def test_vectors_that_are_not_normalised(tmp_path, embedding):
+    """Vectors of another length than 1 get that length; those that have it stay as they are, to the bit."""
+    whole, other = filled(), Backend()
+    await export_jsonl(whole, tmp_path / "x", None)
+    longer = base64.b64encode((7 * unit(2)).astype("<f4").tobytes()).decode()
+    changed(tmp_path / "x", 4, lambda line: line.update(vectors=longer))
+    await import_jsonl(other, embedding, tmp_path / "x", None)
+
+    np.testing.assert_allclose(unit(2), other.memories.vectors(2), atol=1e-6)
+    assert whole.memories.vectors(3).tobytes() == other.memories.vectors(3).tobytes()
+
+
+# What is refused
+
+SECRET = "secret-content"
+
+
+def encoded(*numbers):
+    return base64.b64encode(np.array(numbers, "<f4").tobytes()).decode()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda line: line.pop("links"), "missing required field `links`"),
+        (lambda line: line.update(more=SECRET), "unknown field"),
+        (lambda line: line["memory"].update(more=SECRET), "unknown field"),
+        (lambda line: line["memory"]["metadata"].update(more=SECRET), "`$.memory.metadata` has an unknown field"),
+        (lambda line: line["links"][0].update(more=SECRET), "`$.links[0]` has an unknown field"),
+        (lambda line: line["links"][0]["metadata"].update(more=SECRET), "`$.links[0].metadata` has an unknown field"),
+        (lambda line: line["memory"].update(id=""), "`$.memory.id` is no id"),
+        (lambda line: line["memory"].update(id="x" * 1000), "`$.memory.id` is no id"),
+        (lambda line: line["memory"].update(id="u\u0308"), "NFC"),
+        (
+            lambda line: line["memory"].update(id="m0") or line.update(links=[]),
+            "it has the id of an earlier line, 'm0'",
+        ),
+        (lambda line: line["memory"].update(type=SECRET), "Invalid enum value"),
+        (lambda line: line["memory"].update(content=7), "Expected `str`, got `int` - at `$.memory.content`"),
+        (lambda line: line["memory"].update(content="\ud800"), "is no JSON"),
+        (lambda line: line["memory"].update(namespace="x"), "must be that of the first line"),
+        (
+            lambda line: line["memory"].update(created_at="2026-01-01T00:00:00"),
+            "`$.memory.created_at` has no time zone",
+        ),
+        (lambda line: line["memory"].update(updated_at="1960-01-01T00:00:00Z"), "between 1970 and 9000"),
+        (lambda line: line["memory"].update(created_at=SECRET), "Invalid RFC3339"),
+        (lambda line: line["memory"]["metadata"].update(confidence=1.5), "must be a number from 0 to 1"),
+        (lambda line: line["memory"]["metadata"].update(outcome=SECRET), "`$.memory.metadata.outcome`"),
+        (
+            lambda line: line["memory"]["metadata"].update(outcome_at="2026-01-01T00:00:00"),
+            "outcome_at` has no time zone",
+        ),
+        (
+            lambda line: line["memory"]["metadata"].update(
+                history=[{"outcome": "FAILED", "at": "2026-01-01T00:00:00"}]
+            ),
+            "history[0].at` has no time zone",
+        ),
+        (lambda line: line["memory"]["metadata"].update(extra=json.loads('{"a":' * 150 + "1" + "}" * 150)), "100 deep"),
+        (lambda line: line["links"][0].update(confidence=-0.1), "`$.links[0].confidence`"),
+        (lambda line: line["links"][0].update(from_id="m3"), "`$.links[0].from_id`"),
+        (lambda line: line["links"][0].update(to_id="m2"), "`$.links[0].to_id` must be another"),
+        (lambda line: line["links"][0].update(link_type=SECRET), "`$.links[0].link_type`"),
+        (lambda line: line["links"][0].update(created_at="2026-01-01T00:00:00"), "`$.links[0].created_at`"),
+        (lambda line: line["links"][0].update(id="m1>m0:relates_to"), "link with the id of an earlier line's"),
+        (lambda line: line["links"].append(line["links"][0]), "two links of one id"),
+        (lambda line: line.update(vectors="-" + SECRET), "is no base64"),
+        (lambda line: line.update(vectors=encoded()), "vectors of 4 dimensions, got 0 bytes"),
+        (lambda line: line.update(vectors=encoded(1, 0, 0)), "vectors of 4 dimensions, got 12 bytes"),
+        (lambda line: line.update(vectors=encoded(1, 0, 0, np.nan)), "not finite"),
+        (lambda line: line.update(vectors=encoded(0, 0, 0, 0)), "length 0"),
+    ],
+)
+async def test_a_line_that_breaks_a_rule(change, said, tmp_path, embedding):
+    """The message names line and rule and no content, and nothing is imported."""
+    other = Backend()
+    await export_jsonl(filled(), tmp_path / "x", None)
+    changed(tmp_path / "x", 4, change)
+
+    with pytest.raises(InvalidArgument) as refused:
+        await import_jsonl(other, embedding, tmp_path / "x", None)
+
+    assert str(refused.value).startswith("line 4: ")
+    assert said in str(refused.value)
+    assert SECRET not in str(refused.value)
+    assert (0, []) == (other.writes, other.state)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"\n", "no JSON"),
+        (b"\xff\n", "no JSON"),
+        (b'{"links":[],"vectors":"\xff"}\n', "UTF-8"),
+        (b"[]\n", "Expected `object`"),
+        (b"[" * 100_000 + b"\n", "Expected `object`"),
+        (b'{"memory":{"metadata":' + b"[" * 100_000 + b"\n", "nested too deeply"),
+        (b'{"end":true,"memories":2}\n', "more follows"),
+        (b'{"end":true,"memories":9}\n', "says that there are 9 memories, and there are 2"),
+        (b'{"end":1}\n', "Expected `bool`"),
+    ],
+)
+async def test_a_line_that_is_none(line, said, tmp_path, embedding):
+    """What is no line of an export is refused, whatever it is."""
+    other = Backend()
+    await export_jsonl(filled(), tmp_path / "x", None)
+    lines = lines_of(tmp_path / "x")
+    (tmp_path / "x").write_bytes(b"".join([*lines[:3], line, *lines[4:]]))
+
+    with pytest.raises(InvalidArgument, match="line 4: ") as refused:
+        await import_jsonl(other, embedding, tmp_path / "x", None)
+
+    assert said in str(refused.value)
+    assert [] == other.state
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda line: line.update(format="x"), "not the first line of an export"),
+        (lambda line: line.update(version=2), "upgrade mama-structs"),
+        (lambda line: line.pop("embedder"), "missing required field `embedder`"),
+        (lambda line: line["embedder"].update(dimensions=0), "dimensions"),
+        (lambda line: line["embedder"].update(dimensions=-4), "dimensions"),
+        (lambda line: line["embedder"].update(dimensions="4"), "dimensions"),
+    ],
+)
+async def test_a_first_line_that_breaks_a_rule(change, said, tmp_path, embedding):
+    """What no export begins with is refused."""
+    await export_jsonl(filled(), tmp_path / "x", None)
+    changed(tmp_path / "x", 1, change)
+
+    with pytest.raises(InvalidArgument, match="line 1: ") as refused:
+        await import_jsonl(Backend(), embedding, tmp_path / "x", None)
+    assert said in str(refused.value)
+
+
+async def test_a_file_that_was_cut_off(tmp_path, embedding):
+    """Wherever a file was cut off it is noticed, and nothing of it imported."""
+    other = Backend()
+    await export_jsonl(filled(3), tmp_path / "x", None)
+    data = (tmp_path / "x").read_bytes()
+    for length in range(0, len(data), 7):
+        (tmp_path / "cut").write_bytes(data[:length])
+        with pytest.raises(InvalidArgument):
+            await import_jsonl(other, embedding, tmp_path / "cut", None)
+
+    assert [] == other.state
+
+
+async def test_a_line_without_end(tmp_path, embedding, monkeypatch):
+    """A line that goes on for ever is refused before it is all in memory."""
+    await export_jsonl(filled(), tmp_path / "x", None)
+    monkeypatch.setattr(export_lines, "LONGEST_LINE", 2000)
+    changed(tmp_path / "x", 3, lambda line: line["memory"].update(content="x" * 5000))
+
+    with pytest.raises(InvalidArgument, match="line 3: it is longer than 2000 bytes"):
+        await import_jsonl(Backend(), embedding, tmp_path / "x", None)
+
+
+async def test_other_content_under_the_same_id(tmp_path, embedding):
+    """A memory that is there with other content is named with its line, and nothing is imported."""
+    other = Backend()
+    await export_jsonl(filled(), tmp_path / "x", None)
+    other.memories.put(plain_memory("m4", SECRET, at=4), vectors=unit())
+    state = other.state
+
+    with pytest.raises(InvalidArgument, match="line 6: a memory with the id 'm4' is there") as refused:
+        await import_jsonl(other, embedding, tmp_path / "x", None)
+
+    assert SECRET not in str(refused.value)
+    assert state == other.state
+
+
+async def test_another_link_under_the_same_id(tmp_path, embedding):
+    """A link of that id between other memories is named with the line, and nothing is imported."""
+    other = Backend()
+    for name in ("a", "b"):
+        other.memories.put(plain_memory(name), vectors=unit())
+    other.memories.put_link(plain_link("a", "b", link_id="m3>m2:relates_to"))
+    await export_jsonl(filled(), tmp_path / "x", None)
+
+    with pytest.raises(InvalidArgument, match="line 5: a link with the id 'm3>m2:relates_to'"):
+        await import_jsonl(other, embedding, tmp_path / "x", None)
+    assert 2 == len(other.state)
+
+
+@pytest.mark.parametrize("make", [lambda path: None, Path.mkdir, os.mkfifo, lambda path: path.symlink_to(path)])
+async def test_no_file_to_import(make, tmp_path, embedding):
+    """What cannot be read as a file is refused, without waiting for anything."""
+    make(tmp_path / "x")
+
+    with pytest.raises(InvalidArgument, match="path must be"):
+        await import_jsonl(Backend(), embedding, tmp_path / "x", None)
+
+
+# Files
+
+
+async def test_the_file_is_private(tmp_path):
+    """Nobody else may read an export, even if the file that it replaces was open to all."""
+    (tmp_path / "x").write_text("old")
+    (tmp_path / "x").chmod(0o666)
+    await export_jsonl(filled(), tmp_path / "x", None)
+
+    assert 0o600 == (tmp_path / "x").stat().st_mode & 0o777
+    assert ["x"] == names_in(tmp_path)
+
+
+async def test_a_symbolic_link_is_followed(tmp_path):
+    """The file that a link leads to is replaced, and the link stays."""
+    (tmp_path / "link").symlink_to("x")
+    await export_jsonl(filled(), tmp_path / "link", None)
+
+    assert (tmp_path / "link").is_symlink()
+    assert 7 == len(lines_of(tmp_path / "x"))
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/null")])
+async def test_what_is_no_file_is_not_replaced(make, tmp_path):
+    """A directory, a FIFO or a device is no place for an export."""
+    make(tmp_path / "x")
+
+    with pytest.raises(StoreError, match="is no regular file"):
+        await export_jsonl(filled(), tmp_path / "x", None)
+    assert ["x"] == names_in(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["journal/cache.db", "journal/notes", "locks"])
+async def test_a_session_s_own_files_are_not_replaced(name, tmp_path):
+    """An export never takes the place of a session's data."""
+    async with Session.open(tmp_path / "a", embedder=HashEmbedder()) as session:
+        await session.memories.save_context("something")
+        with pytest.raises(StoreError, match="session's own data"):
+            await session.memories.export_jsonl(tmp_path / "a" / name)
+        assert (await session.check()).ok
+
+
+async def test_no_directory(tmp_path):
+    """A file in a directory that does not exist is a typed error."""
+    with pytest.raises(StoreError, match="No such file or directory"):
+        await export_jsonl(filled(), tmp_path / "none" / "x", None)
+
+
+@pytest.mark.parametrize("call", ["write", "fsync"])
+async def test_a_full_disk_leaves_nothing(call, tmp_path, monkeypatch):
+    """Whichever call finds no room, the old file stays and nothing lies beside it."""
+    (tmp_path / "x").write_text("old")
+    monkeypatch.setattr(transfer, "_PAGE", 2)
+    plain = getattr(os, call)
+    failed = 0
+    for number in range(1, 20):
+        calls = 0
+
+        def counted(*arguments, number=number):
+            nonlocal calls
+            calls += 1
+            if calls == number:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return plain(*arguments)
+
+        monkeypatch.setattr(durable.os, call, counted)
+        try:
+            await export_jsonl(filled(), tmp_path / "x", None)
+        except StoreFull:
+            failed += 1
+            is_published = call == "fsync" and number > 1
+            assert is_published or "old" == (tmp_path / "x").read_text()
+            assert ["x"] == names_in(tmp_path)
+        else:
+            break
+
+    assert failed == {"write": 5, "fsync": 2}[call]
+    assert 7 == len(lines_of(tmp_path / "x"))
+
+
+async def test_a_cancelled_export_leaves_nothing(tmp_path):
+    """Wherever it is cancelled, there is the whole file or none."""
+    cancelled = 0
+    for turns in range(0, 400, 9):
+        task = asyncio.ensure_future(export_jsonl(filled(), tmp_path / "x", None))
+        for _ in range(turns):
+            await asyncio.sleep(0.0001 if turns > 20 else 0)
+        is_done = not task.cancel()
+        if is_done:
+            break
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        cancelled += 1
+        assert names_in(tmp_path) in ([], ["x"])
+        (tmp_path / "x").unlink(missing_ok=True)
+
+    assert cancelled
+
+
+async def test_what_a_killed_process_left_is_removed(tmp_path):
+    """The next export removes what another one left that was killed, and leaves one alone that is under way."""
+    dead = tmp_path / f".mama-structs-file-{'0' * 16}.tmp"
+    foreign = tmp_path / ".mama-structs-file-notes.tmp"
+    dead.touch()
+    foreign.touch()
+    alive = durable.DraftFile.open(tmp_path / "other")
+    alive.write(b"half")
+    dead.touch()
+    await export_jsonl(filled(), tmp_path / "x", None)
+
+    assert not dead.exists()
+    assert foreign.exists()
+    alive.publish()
+    assert b"half" == (tmp_path / "other").read_bytes()
+
+
+def test_every_kind_of_metadata_is_generated():
+    """The round trip above is tried with each kind of memory."""
+    assert set(METADATA) == set(metadata_of)
+    assert timedelta(0) == UTC.utcoffset(None)

@@ -1,0 +1,347 @@
+"""The commands that look after a session's directory."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mama_structs
+from mama_structs import memory_cli
+from mama_structs.cli import main
+from mama_structs.memory.embedding.callables import as_embedder
+from mama_structs.memory.embedding.hashed import HashEmbedder
+from mama_structs.session import Session
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).parents[1]), "PYTHONUNBUFFERED": "1"}
+COMMANDS = ["check", "rebuild", "backup", "export", "import", "maintain", "reembed", "stats"]
+
+
+def arguments(command, store, other):
+    """Return a whole command line."""
+    extra = {"backup": [other], "export": [other], "import": [other], "reembed": ["--embedder", "hash"]}
+    return [str(part) for part in [command, store, *extra.get(command, [])]]
+
+
+def make(path, count=5, *, embedder=None, namespace="default"):
+    """Make a session's directory with some decisions, each about the same."""
+
+    async def fill():
+        async with Session.open(path, embedder=embedder or HashEmbedder(), namespace=namespace) as session:
+            await session.memories.save_many(
+                {"type": "decision", "topic": "defence", "decision": f"shield {number}", "reasoning": "raids"}
+                for number in range(count)
+            )
+
+    asyncio.run(fill())
+    return path
+
+
+def ask(path, question, *, embedder=None, namespace="default"):
+    """Return the answer to a question to the memories of a directory."""
+
+    async def asked():
+        async with Session.open(path, embedder=embedder or HashEmbedder(), namespace=namespace) as session:
+            return await question(session.memories)
+
+    return asyncio.run(asked())
+
+
+@pytest.fixture
+def store(tmp_path):
+    return make(tmp_path / "a.mama")
+
+
+def said(capsys, *command):
+    """Run a command that works, and return what it printed."""
+    code = main([str(part) for part in command])
+    captured = capsys.readouterr()
+
+    assert (0, "") == (code, captured.err)
+    return captured.out
+
+
+def complaint(capsys, *command):
+    """Run a command that fails, and return the one line on stderr."""
+    code = main([str(part) for part in command])
+    captured = capsys.readouterr()
+
+    assert (1, "", 1) == (code, captured.out, captured.err.count("\n"))
+    return captured.err.removeprefix("mama-structs: ")
+
+
+def test_export_import_backup(store, tmp_path, capsys):
+    """What is exported is imported elsewhere, once; and a backup is a store of its own."""
+    file, copy = tmp_path / "x.jsonl", tmp_path / "copy.mama"
+
+    assert f"5 memories are written to {file}\n" == said(capsys, "export", store, file)
+    assert f"{store} is copied to {copy}\n" == said(capsys, "backup", store, copy)
+    assert "0 memories added, 5 were there already\n" == said(capsys, "import", copy, file)
+
+
+def test_import_with_another_embedder(store, tmp_path, capsys):
+    """Where another embedder made the file's vectors, it is said how many memories were embedded anew."""
+    other = make(tmp_path / "b", 1, embedder=as_embedder(embed, name="mine", dimensions=4))
+    said(capsys, "export", other, tmp_path / "x.jsonl")
+
+    assert "1 memories added, 0 were there already, 1 embedded anew\n" == said(
+        capsys, "import", store, tmp_path / "x.jsonl"
+    )
+
+
+def embed(texts):
+    return [[1.0, 0.0, 0.0, 0.0] for _ in texts]
+
+
+def test_namespaces(store, tmp_path, capsys):
+    """Each command looks at the namespace that it is given."""
+    make(store, 2, namespace="other")
+    file = tmp_path / "x.jsonl"
+
+    assert f"2 memories are written to {file}\n" == said(capsys, "export", store, file, "--namespace", "other")
+    assert 2 == json.loads(said(capsys, "stats", store, "--namespace", "other", "--json"))["memories"]
+    assert 5 == json.loads(said(capsys, "stats", store, "--json"))["memories"]
+
+
+def test_check(store, capsys):
+    """Warnings are listed and are no failure."""
+    lines = said(capsys, "check", store).splitlines()
+    report = json.loads(said(capsys, "check", store, "--json"))
+
+    assert report["ok"]
+    assert ([f"warning: {one['message']}" for one in report["findings"]] or ["nothing found"]) == lines
+
+
+def test_check_finds_damage(store, capsys):
+    """An error is a line of its own, and the exit code says so; nothing is repaired."""
+    with sqlite3.connect(store / "journal" / "cache.db") as connection:
+        connection.execute("UPDATE Cache SET value = x'00' WHERE key LIKE 'memories/%/m/%3'")
+    connection.close()
+
+    for _ in range(2):
+        assert 1 == main(["check", str(store)])
+        assert [] != [line for line in capsys.readouterr().out.splitlines() if line.startswith("error: ")]
+    assert 1 == main(["check", str(store), "--json"])
+    report = json.loads(capsys.readouterr().out)
+    assert not report["ok"]
+    assert {"severity", "kind", "message", "key"} == set(report["findings"][0])
+
+
+def test_rebuild(store, capsys):
+    """What is derived is derived anew; damaged rows are named, left out, and make the exit code 1."""
+    assert "5 memories indexed\n" == said(capsys, "rebuild", store)
+    with sqlite3.connect(store / "journal" / "cache.db") as connection:
+        connection.execute("UPDATE Cache SET value = x'00' WHERE key LIKE 'memories/%/m/%3'")
+    connection.close()
+
+    assert 1 == main(["rebuild", str(store)])
+    left_out, indexed = capsys.readouterr().out.splitlines()
+    assert left_out.startswith("left out: memories/")
+    assert "4 memories indexed" == indexed
+
+
+def test_stats(store, capsys):
+    """Figures are a table for people, or one JSON object."""
+    table = said(capsys, "stats", store)
+    figures = json.loads(said(capsys, "stats", store, "--json"))
+
+    assert ("default", 5) == (figures["namespace"], figures["types"]["decision"])
+    rows = dict(line.split(maxsplit=1) for line in table.splitlines())
+    assert ("hash-384", "5") == (rows["embedder"], rows["types.decision"])
+    assert 1 == len({len(line) - len(line.split(maxsplit=1)[1]) for line in table.splitlines()})
+
+
+def test_maintain(store, capsys):
+    """Within a week of the last time, which an opening is, nothing is due."""
+    assert "nothing was due\n" == said(capsys, "maintain", store)
+
+
+def test_reembed(tmp_path, capsys):
+    """A store whose embedder is gone is taken over by another one, and opened with that from then on."""
+    store = make(tmp_path / "a", embedder=as_embedder(embed, name="gone", dimensions=4))
+
+    assert "5 memories embedded by hash-384\n" == said(capsys, "reembed", store, "--embedder", "hash")
+    assert "hash-384" == json.loads(said(capsys, "stats", store, "--json"))["embedder"]
+    assert 5 == len(ask(store, lambda memories: memories.search("shield")))
+
+
+def test_most_commands_need_no_embedder(tmp_path, capsys):
+    """A store whose embedder is not installed can be looked at, copied, exported, and filled with its own vectors."""
+    store = make(tmp_path / "a", embedder=as_embedder(embed, name="gone", dimensions=4))
+    said(capsys, "export", store, tmp_path / "x")
+    for command in ("check", "rebuild", "maintain", "stats"):
+        said(capsys, command, store)
+
+    assert "0 memories added, 5 were there already\n" == said(capsys, "import", store, tmp_path / "x")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_store(command, tmp_path, capsys):
+    """A directory that is no store is refused and stays as it is: nothing is made."""
+    (tmp_path / "empty").mkdir()
+    for store in (tmp_path / "none", tmp_path / "empty", tmp_path / ("x" * 300), "\0"):
+        assert "is no session's directory (nothing was made; check the path)" in complaint(
+            capsys, *arguments(command, store, tmp_path / "other")
+        )
+
+    assert ["empty"] == [path.name for path in tmp_path.iterdir()]
+    assert [] == list((tmp_path / "empty").iterdir())
+
+
+def test_errors_are_one_line(store, tmp_path, capsys):
+    """What goes wrong is one line with what to do about it."""
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    (tmp_path / "no-export").write_text("hello\n")
+
+    assert "name one that does not exist yet" in complaint(capsys, "backup", store, tmp_path / "full")
+    assert "No such file" in complaint(capsys, "export", store, tmp_path / "none" / "x")
+    assert "session's own data" in complaint(capsys, "export", store, store / "journal" / "cache.db")
+    assert "No such file" in complaint(capsys, "import", store, tmp_path / "none")
+    assert "line 1: it is not the first line of an export" in complaint(capsys, "import", store, tmp_path / "no-export")
+    assert "namespace" in complaint(capsys, "stats", store, "--namespace", "")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (["reembed", "x"], "the following arguments are required: --embedder"),
+        (["reembed", "x", "--embedder", "best"], "invalid choice: 'best'"),
+        (["backup", "x"], "the following arguments are required: TARGET"),
+        (["export"], "the following arguments are required: STORE, FILE"),
+    ],
+)
+def test_wrong_usage(wrong, message, capsys):
+    """A wrong command line says what is wrong, and exits with 2."""
+    with pytest.raises(SystemExit) as exited:
+        main(wrong)
+
+    assert 2 == exited.value.code
+    assert message in capsys.readouterr().err
+
+
+INTERRUPTED = """
+import os, signal, sys
+from mama_structs.cli import main
+from mama_structs.memory import transfer
+
+transfer._CHUNK = 2
+take = transfer._Import._take
+calls = 0
+
+def interrupted(*arguments):
+    global calls
+    calls += 1
+    if calls == 2:
+        os.kill(os.getpid(), signal.SIGINT)
+    return take(*arguments)
+
+transfer._Import._take = interrupted
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_ctrl_c(store, tmp_path, capsys):
+    """Ctrl-C in the middle of an import leaves what was imported whole, exits with 130, and can be gone on with."""
+    target, file = make(tmp_path / "b", 0), tmp_path / "x"
+    said(capsys, "export", store, file)
+    make_head(target)
+    command = [sys.executable, "-c", INTERRUPTED, "import", str(target), str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=60, check=False)
+    between = ask(target, lambda memories: memories.count())
+
+    assert (130, "", "mama-structs: interrupted; run it again to go on\n") == (
+        done.returncode,
+        done.stdout,
+        done.stderr,
+    )
+    assert 1 < between < 6
+    assert f"{6 - between} memories added, {between - 1} were there already\n" == said(capsys, "import", target, file)
+    assert json.loads(said(capsys, "check", target, "--json"))["ok"]
+
+
+def make_head(store):
+    """Have a store know its embedder: a store without memories takes the default one."""
+    ask(store, lambda memories: memories.save_context("first"))
+
+
+def test_no_room_for_a_backup(store, tmp_path):
+    """A full disk is one line, and nothing of the copy is left."""
+    code = (
+        "import resource, signal, sys\n"
+        "from mama_structs.cli import main\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    command = [sys.executable, "-c", code, "backup", str(store), str(tmp_path / "b")]
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=60, check=False)
+
+    assert (1, "", 1) == (done.returncode, done.stdout, done.stderr.count("\n"))
+    assert "there is no room for" in done.stderr
+    assert ["a.mama"] == [path.name for path in tmp_path.iterdir()]
+
+
+# Progress
+
+
+def test_progress_in_lines(monkeypatch, capsys):
+    """Where stderr is no terminal, a line says how far it is, at most once a second."""
+    now = 100.0
+    monkeypatch.setattr(memory_cli.time, "monotonic", lambda: now)
+    with memory_cli._shown("imported", "memories") as tell:
+        for step in range(30):
+            now = 100.0 + step / 10
+            tell(step * 100, 3000)
+
+    assert "imported 1,000 of 3,000 memories\nimported 2,000 of 3,000 memories\n" == capsys.readouterr().err
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_progress_as_a_bar(monkeypatch):
+    """On a terminal there is a bar, which is gone at the end."""
+    pytest.importorskip("tqdm")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with memory_cli._shown("imported", "memories") as tell:
+        tell(1, 3)
+        tell(3, 3)
+
+    assert "imported: " in terminal.getvalue()
+    assert terminal.getvalue().endswith("\r")
+
+
+def test_progress_without_tqdm(monkeypatch):
+    """Where tqdm is not installed, a terminal gets lines too."""
+    terminal = Terminal()
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(memory_cli, "_TOLD_EVERY", 0)
+    with memory_cli._shown("imported", "memories") as tell:
+        tell(3, 3)
+
+    assert "imported 3 of 3 memories\n" == terminal.getvalue()
+
+
+def test_without_stderr(monkeypatch):
+    """Where stderr was closed nothing is told, and nothing fails."""
+    monkeypatch.setattr(sys, "stderr", None)
+    monkeypatch.setattr(memory_cli, "_TOLD_EVERY", 0)
+    with memory_cli._shown("imported", "memories") as tell:
+        tell(3, 3)
+
+
+def test_names_move_no_cursor(store, tmp_path, capsys):
+    """Control characters in a path are escaped."""
+    assert "\\x1b[2J" in said(capsys, "export", store, tmp_path / "\x1b[2J")
