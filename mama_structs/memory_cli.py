@@ -107,8 +107,17 @@ async def _opened(given: argparse.Namespace) -> Any:
 async def _check(given: argparse.Namespace, say: Say) -> int:
     import json
 
-    async with _opened(given) as session:
-        report = await session.check()
+    from mama_structs.composition import CheckReport
+    from mama_structs.errors import StoreDamaged
+    from mama_structs.storage import Finding
+
+    try:
+        async with _opened(given) as session:
+            report = await session.check()
+    except StoreDamaged as error:
+        # It cannot even be opened, which is what was asked.
+        found = [f"{error.file}: {line}" for line in error.findings] or [str(error)]
+        report = CheckReport(tuple(Finding("error", "damaged", line) for line in found))
     if given.json:
         findings = [
             {"severity": one.severity, "kind": one.kind, "message": one.message, "key": one.key}
@@ -180,18 +189,14 @@ async def _import(given: argparse.Namespace, say: Say) -> int:
 
 @contextlib.asynccontextmanager
 async def _opened_to_write(given: argparse.Namespace) -> Any:
-    """Open the session with its embedder if that is at hand: a file may bring the right vectors along."""
-    from mama_structs.errors import EmbedderMismatch
+    """Open the session with the embedder of its vectors, or in an empty store with that of the file's."""
+    from mama_structs.memory.opening import Unavailable
+    from mama_structs.memory.transfer import embedder_of
     from mama_structs.session import Session
 
-    try:
-        session: Session = await Session.open(given.store, namespace=given.namespace)
-    except EmbedderMismatch:
-        async with _opened(given) as other:
-            yield other
-    else:
-        async with session:
-            yield session
+    record = embedder_of(given.file)
+    async with Session.open(given.store, namespace=given.namespace, embedder=Unavailable(record)) as session:
+        yield session
 
 
 async def _maintain(given: argparse.Namespace, say: Say) -> int:

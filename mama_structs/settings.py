@@ -148,7 +148,7 @@ class LinkingPolicy:
         max_temporal: Temporal links that one save makes at the most.
         temporal_window: Seconds before a memory in which others are linked to it in time; 0 links none.
         temporal_same_topic: Whether temporal links need the same topic.
-        topic_window: Seconds within which two decisions of one topic are associated, however like they are; 0 for never.
+        topic_window: Seconds within which two decisions of one topic are associated, alike or not; 0 for never.
         max_incoming: A memory with so many incoming automatic links takes no more.
         minimum: The least confidence of an automatic link.
 

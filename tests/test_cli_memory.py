@@ -134,6 +134,19 @@ def test_check_finds_damage(store, capsys):
     assert {"severity", "kind", "message", "key"} == set(report["findings"][0])
 
 
+def test_check_of_a_store_that_does_not_open(store, capsys):
+    """Damage that keeps a store from being opened is a finding like any other."""
+    with sqlite3.connect(store / "journal" / "cache.db") as connection:
+        connection.execute("UPDATE Cache SET value = x'00' WHERE key LIKE 'memories/%/head'")
+    connection.close()
+
+    assert 1 == main(["check", str(store), "--json"])
+    report = json.loads(capsys.readouterr().out)
+    assert (False, ["damaged"]) == (report["ok"], [one["kind"] for one in report["findings"]])
+    assert 1 == main(["check", str(store)])
+    assert capsys.readouterr().out.startswith("error: ")
+
+
 def test_rebuild(store, capsys):
     """What is derived is derived anew; damaged rows are named, left out, and make the exit code 1."""
     assert "5 memories indexed\n" == said(capsys, "rebuild", store)

@@ -116,7 +116,7 @@ class Question:
         """
         Return how alike the texts of *nodes* are to those of the first so many of them, of shape (lenders, nodes).
 
-        Of a long text that lends it is the piece that answers that counts, of the others the piece that is most like it.
+        Of a long text that lends, the piece that answers counts; of another one, the piece that is most like that.
         """
         pieces, counts = reader.pieces(nodes)
         begins = np.cumsum(counts) - counts

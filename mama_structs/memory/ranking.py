@@ -82,7 +82,8 @@ _RELEVANCE_SHIFT: Final = math.log(0.3 / 0.7)
 
 def log_odds(similarities: NDArray[np.floating]) -> Values:
     """Return the log-odds of calibrated similarities (0 to 1), cut at about 20 either way."""
-    sure = np.clip(np.nan_to_num(np.asarray(similarities, np.float64)), _CERTAIN, 1 - _CERTAIN)
+    sure = np.minimum(np.maximum(np.asarray(similarities, np.float64), _CERTAIN), 1 - _CERTAIN)
+    sure[np.isnan(sure)] = _CERTAIN
     return np.log(sure) - np.log1p(-sure)
 
 

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory import ranking
-from mama_structs.memory.analysis import query_terms
+from mama_structs.memory import ranking, successors
 from mama_structs.memory.backend import Facts, Filter, LinkTable, Nodes, Reader
+from mama_structs.memory.candidates import Calibrate, Candidates, Question
 from mama_structs.memory.decay import strengths
 from mama_structs.memory.ids import milliseconds
 from mama_structs.memory.model import LinkType, MemoryType
 from mama_structs.memory.periods import Period, period_in
 from mama_structs.memory.ranking import WEIGHTS, Positions, Values, Weights
-
-Calibrate = Callable[[NDArray[np.floating[Any]]], NDArray[np.floating[Any]]]
+from mama_structs.memory.successors import Successors, known_by
 
 _FOUND: Final = 160
 _FOLLOWED: Final = 48
@@ -105,152 +103,54 @@ def search(reader: Reader, request: SearchRequest, *, weights: Weights = WEIGHTS
     """
     if request.limit <= 0:
         return []
-    where = _as_of(request.where, request.as_of)
+    where = _narrowed(request.where, None, request.as_of)
     period = period_in(request.text, request.moment)
-    question = _Question.of(reader, request, period, weights)
-    nodes = _found(reader, question, where)
+    words = request.text if period is None else request.text.replace(period.words, " ", 1)
+    question = Question.of(reader, words, request.vector, calibration=request.calibration, weights=weights)
+    nodes = _found(reader, question, where, period, max(_FOUND, request.limit))
     if len(nodes) < request.limit:
         # There is nothing else that speaks for these than that the filter lets them through.
         nodes = np.union1d(nodes, reader.window(where, limit=request.limit))
     candidates = question.judged(reader, nodes)
     followed = candidates.nodes[ranking.best(candidates.evidence, max(_FOLLOWED, request.limit))]
-    table = reader.links(followed, "both", _LINKS)
-    newest = _newest(reader, followed, request.as_of)
-    brought = _passing(reader, _ends(table, newest, candidates.nodes, request), nodes, where)
+    table = known_by(reader.links(followed, "both", _LINKS), request.as_of)
+    chains = Successors(reader, request.as_of)
+    newest = chains.newest(followed, table)
+    brought = _passing(reader, _ends(table, newest, candidates, request), nodes, where)
     candidates = candidates.joined(question.judged(reader, brought))
-    return _ranked(reader, question, candidates, table)
-
-
-@attrs.frozen(eq=False)
-class _Candidates:
-    """
-    Memories that may be results, by ascending node, with what speaks for each by itself.
-
-    Args:
-        nodes: Each once.
-        meanings: Log-odds by calibrated cosine.
-        shares: The share of the question's rarity that each has.
-        evidence: Both together.
-
-    """
-
-    nodes: Nodes
-    meanings: Values
-    shares: Values
-    evidence: Values
-
-    def joined(self, other: _Candidates) -> _Candidates:
-        """Return these and *other* ones."""
-        if not len(other.nodes):
-            return self
-        nodes = np.concatenate([self.nodes, other.nodes])
-        order = np.argsort(nodes)
-        values = (
-            np.concatenate([mine, others])[order]
-            for mine, others in (
-                (self.meanings, other.meanings),
-                (self.shares, other.shares),
-                (self.evidence, other.evidence),
-            )
-        )
-        return _Candidates(nodes[order], *values)
-
-    def positions(self, nodes: Nodes) -> Positions:
-        """Return where *nodes* stand here, -1 for those that do not."""
-        if not len(self.nodes):
-            return np.full(len(nodes), -1, np.intp)
-        at = np.minimum(np.searchsorted(self.nodes, nodes), len(self.nodes) - 1)
-        return np.where(self.nodes[at] == nodes, at, -1)
-
-
-@attrs.frozen(eq=False, kw_only=True)
-class _Question:
-    """
-    What is asked, with what the store knows of its words.
-
-    Args:
-        request: What is asked.
-        period: The time that it asks for.
-        words: It without the words that name that time.
-        weights: What counts how much.
-        rarity: The highest BM25 score that a memory can have for it.
-        unknown: The share of that which lies in words that occur nowhere.
-
-    """
-
-    request: SearchRequest
-    period: Period | None
-    words: str
-    weights: Weights
-    rarity: float
-    unknown: float
-
-    @classmethod
-    def of(cls, reader: Reader, request: SearchRequest, period: Period | None, weights: Weights) -> _Question:
-        """Return what *reader* knows of the question of *request*."""
-        words = request.text if period is None else request.text.replace(period.words, " ", 1)
-        terms = query_terms(words)
-        rarities = {term: rarity * terms.get(term, 0.0) for term, rarity in reader.rarity(words).items()}
-        # Between the rarity of a word that one memory has, and that of one that none has.
-        nowhere = math.log(1 + reader.count() + 0.5)
-        whole = sum(rarities.values())
-        unknown = sum(rarity for term, rarity in rarities.items() if rarity > nowhere * terms.get(term, 0.0))
-        return cls(
-            request=request,
-            period=period,
-            words=words,
-            weights=weights,
-            rarity=whole,
-            unknown=unknown / whole if whole > 0 else 0.0,
-        )
-
-    def judged(self, reader: Reader, nodes: Nodes) -> _Candidates:
-        """Return *nodes*, which must ascend, with what speaks for each of them."""
-        meanings = self.meanings(reader.similarities(self.request.vector, nodes))
-        shares = np.zeros(len(nodes))
-        if self.rarity > 0:
-            shares = np.clip(reader.word_scores(self.words, nodes) / self.rarity, 0.0, 1.0).astype(np.float64)
-        return _Candidates(nodes, meanings, shares, ranking.evidence(meanings, shares, self.weights))
-
-    def meanings(self, cosines: NDArray[np.float32]) -> Values:
-        """Return the log-odds of *cosines*."""
-        return ranking.log_odds(self.request.calibration(cosines.astype(np.float64)))
-
-
-def _as_of(where: Filter, as_of: datetime | None) -> Filter:
-    return where if as_of is None else _narrowed(where, None, as_of)
+    return _ranked(reader, request, question, candidates, period=period, table=table, chains=chains)
 
 
 def _narrowed(where: Filter, since: datetime | None, until: datetime | None) -> Filter:
+    if since is None and until is None:
+        return where
     sinces = [moment for moment in (where.since, since) if moment is not None]
     untils = [moment for moment in (where.until, until) if moment is not None]
     return attrs.evolve(where, since=max(sinces, default=None), until=min(untils, default=None))
 
 
-def _found(reader: Reader, question: _Question, where: Filter) -> Nodes:
+def _found(reader: Reader, question: Question, where: Filter, period: Period | None, limit: int) -> Nodes:
     """Return the nodes that meaning or words find, and those of the period that was asked for."""
-    vector, period = question.request.vector, question.period
-    limit = max(_FOUND, question.request.limit)
-    found = [reader.nearest(vector, limit, where).nodes, reader.words(question.words, limit, where).nodes]
+    found = [reader.nearest(question.vector, limit, where).nodes, reader.words(question.terms, limit, where).nodes]
     if period is not None:
         within = _narrowed(where, period.since, period.until)
-        found.append(reader.nearest(vector, limit, within).nodes)
-        found.append(reader.words(question.words, limit, within).nodes)
+        found.append(reader.nearest(question.vector, limit, within).nodes)
+        found.append(reader.words(question.terms, limit, within).nodes)
         found.append(reader.window(within, limit=limit))
     return np.unique(np.concatenate(found)).astype(np.int64)
 
 
-def _ends(table: LinkTable, newest: Mapping[int, int], known: Nodes, request: SearchRequest) -> Nodes:
+def _ends(table: LinkTable, newest: Mapping[int, int], known: Candidates, request: SearchRequest) -> Nodes:
     """Return the nodes that links lead to and that are not *known* yet: the strongest, where they are very many."""
     faded = strengths(table, milliseconds(request.moment))
     order = np.argsort(-faded, kind="stable")
     ends = np.concatenate([table.sources[order], table.targets[order]])
-    ends = ends[~np.isin(ends, known)]
+    ends = ends[known.positions(ends) < 0]
     unique, first = np.unique(ends, return_index=True)
     # Both ends of a link stand as far from the start of their half as the link is weak.
     strongest = unique[np.argsort(first % max(len(table), 1), kind="stable")[:_BROUGHT]]
-    heads = np.array(sorted(set(newest.values())), np.int64)
-    return np.union1d(strongest, heads[~np.isin(heads, known)])
+    leaders = successors.heads(newest)
+    return np.unique(np.concatenate([strongest, leaders[known.positions(leaders) < 0]]))
 
 
 def _passing(reader: Reader, nodes: Nodes, found: Nodes, where: Filter) -> Nodes:
@@ -275,36 +175,6 @@ def _passing(reader: Reader, nodes: Nodes, found: Nodes, where: Filter) -> Nodes
     return nodes[np.array(named, np.bool_)]
 
 
-def _newest(reader: Reader, nodes: Nodes, as_of: datetime | None) -> dict[int, int]:
-    """
-    Return what stands in the place of each superseded one of *nodes*: the newest end of its chain.
-
-    Where a chain forks it follows the newest branch; a cycle, which old data may have, ends where it closes.
-    """
-    successors: dict[int, int] = {}
-    seen = {int(node) for node in nodes}
-    frontier = nodes
-    while len(frontier):
-        table = reader.links(frontier, "in", (LinkType.EVOLUTION,))
-        made = reader.facts(table.sources).created
-        later = np.ones(len(made), np.bool_) if as_of is None else made < milliseconds(as_of)
-        # In order of time, so that the newest successor is the one that stays.
-        order = np.lexsort((table.sources, made))
-        for link in order[later[order]]:
-            successors[int(table.targets[link])] = int(table.sources[link])
-        frontier = np.array(sorted({int(node) for node in table.sources[later]} - seen), np.int64)
-        seen.update(int(node) for node in frontier)
-    return {node: end for node in map(int, nodes) if (end := _end(successors, node)) != node}
-
-
-def _end(successors: Mapping[int, int], node: int) -> int:
-    passed = {node}
-    while node in successors and successors[node] not in passed:
-        node = successors[node]
-        passed.add(node)
-    return node
-
-
 @attrs.frozen(eq=False, kw_only=True)
 class _Ground:
     """
@@ -324,12 +194,16 @@ class _Ground:
     targets: Positions
 
     @classmethod
-    def of(cls, reader: Reader, candidates: _Candidates, table: LinkTable) -> _Ground:
+    def of(cls, reader: Reader, candidates: Candidates, table: LinkTable) -> _Ground:
         """Return those links of *table* that have both ends among *candidates*."""
         sources, targets = candidates.positions(table.sources), candidates.positions(table.targets)
         known = (sources >= 0) & (targets >= 0) & (sources != targets)
-        rows = LinkTable(*(getattr(table, field.name)[known] for field in attrs.fields(LinkTable)))
-        return cls(facts=reader.facts(candidates.nodes), table=rows, sources=sources[known], targets=targets[known])
+        return cls(
+            facts=reader.facts(candidates.nodes),
+            table=successors.only(table, known),
+            sources=sources[known],
+            targets=targets[known],
+        )
 
     def outcomes(self) -> tuple[Positions, Positions]:
         """
@@ -347,60 +221,52 @@ class _Ground:
         close[self.table.types == _EVOLUTION] = weights.evolution
         close[self.table.types == _IMPLEMENTATION] = weights.implementation
         raised = ties.copy()
-        for row, lender in enumerate(lenders):
-            for here, there in ((self.sources, self.targets), (self.targets, self.sources)):
-                mine = here == lender
-                np.maximum.at(raised[row], there[mine], close[mine])
-            raised[row, lender] = 0.0
+        row_of = np.full(ties.shape[1], -1, np.intp)
+        row_of[lenders] = np.arange(len(lenders))
+        for here, there in ((self.sources, self.targets), (self.targets, self.sources)):
+            rows = row_of[here]
+            mine = rows >= 0
+            np.maximum.at(raised, (rows[mine], there[mine]), close[mine])
+        raised[np.arange(len(lenders)), lenders] = 0.0
         # What lends to a decision lends to the memory of its outcome no more than it may have beside it.
         raised[:, self.outcomes()[0]] *= weights.outcome
         return raised
 
 
-def _alike(
-    reader: Reader, question: _Question, candidates: _Candidates, lenders: Positions, compared: Positions
-) -> Values:
-    """Return how alike the texts of candidates are to those of the *lenders*, of shape (lenders, candidates)."""
-    ties = np.zeros((len(lenders), len(candidates.nodes)))
-    near = candidates.nodes[compared]
-    for row, lender in enumerate(lenders):
-        pieces = reader.vectors(int(candidates.nodes[lender]))
-        if len(pieces):
-            # Of a long text, the piece that answers.
-            piece = pieces[int(np.argmax(pieces @ question.request.vector))]
-            meanings = question.meanings(reader.similarities(piece, near))
-            ties[row, compared] = ranking.likeness(meanings, question.weights)
-    return ties
-
-
 def _ranked(
     reader: Reader,
-    question: _Question,
-    candidates: _Candidates,
+    request: SearchRequest,
+    question: Question,
+    candidates: Candidates,
+    *,
+    period: Period | None,
     table: LinkTable,
+    chains: Successors,
 ) -> list[Ranked]:
     """Return the best of *candidates* by what speaks for them, what lends to them, time and supersession."""
-    request, weights, nodes = question.request, question.weights, candidates.nodes
+    weights, nodes = question.weights, candidates.nodes
     if not len(nodes):
         return []
     now_ms = milliseconds(request.moment)
     ground = _Ground.of(reader, candidates, table)
     own = ranking.paired(candidates.evidence, *ground.outcomes(), weights)
-    lenders = ranking.best(own, weights.lenders)
-    ties = _alike(reader, question, candidates, lenders, ranking.best(own, _COMPARED))
+    compared = ranking.best(own, max(_COMPARED, weights.lenders))
+    lenders = compared[: weights.lenders]
+    ties = np.zeros((len(lenders), len(nodes)))
+    ties[:, compared] = question.alike(reader, nodes[compared], len(lenders))
     gains, givers = ranking.lent(own, lenders, ground.tied(lenders, ties, now_ms, weights))
     summed = own + gains
-    inside = _inside(ground.facts, question.period)
-    strength = 0.0 if question.period is None else question.period.strength
+    inside = _inside(ground.facts, period)
+    strength = 0.0 if period is None else period.strength
     favoured = ranking.in_period(summed, inside, strength, weights)
     fresh = favoured * ranking.recency(ground.facts.created, now_ms, weights)
     timed = scores = favoured + fresh
-    newest = _newest(reader, nodes[ranking.best(scores, 2 * request.limit)], request.as_of)
+    newest = chains.newest(nodes[ranking.best(scores, 2 * request.limit)])
     if not request.history:
         scores = _led(candidates, scores, newest, inside, weights)
     order = ranking.best(scores, request.limit)
     if not request.history:
-        order = _newest_first(order, nodes, ground.facts, newest)
+        order = successors.newest_first(order, nodes, ground.facts, newest)
     relevances = ranking.relevance(np.maximum(own, gains), question.unknown, weights)
     # "What did we note yesterday?" is answered by whatever was.
     relevances = np.maximum(relevances, np.where(inside, _IN_PERIOD * strength, 0.0))
@@ -443,31 +309,16 @@ def _inside(facts: Facts, period: Period | None) -> NDArray[np.bool_]:
 
 
 def _led(
-    candidates: _Candidates,
+    candidates: Candidates,
     scores: Values,
     newest: Mapping[int, int],
     inside: NDArray[np.bool_],
     weights: Weights,
 ) -> Values:
     """Return scores in which what holds is at least as good as what it replaced."""
-    old = candidates.positions(np.array(sorted(newest), np.int64))
-    leaders = candidates.positions(np.array([newest[node] for node in sorted(newest)], np.int64))
+    superseded, leading = successors.pairs(newest)
+    old, leaders = candidates.positions(superseded), candidates.positions(leading)
     # Who asks for a period wants what was written in it, even where it does not hold any more.
     same = (leaders >= 0) & (inside[old] == inside[leaders])
     held = inside[old] & ~same
     return ranking.led(scores, old[~held], np.where(same, leaders, -1)[~held], weights)
-
-
-def _newest_first(order: Positions, nodes: Nodes, facts: Facts, newest: Mapping[int, int]) -> Positions:
-    """Return an order in which the memories of one chain share out their places by time, the newest first."""
-    chains: dict[int, list[int]] = {}
-    for place, position in enumerate(order.tolist()):
-        node = int(nodes[position])
-        chains.setdefault(newest.get(node, node), []).append(place)
-    arranged = order.copy()
-    for places in chains.values():
-        members = order[places]
-        # Times may be odd in imported data: what holds goes first all the same.
-        replaced = [int(node) in newest for node in nodes[members]]
-        arranged[places] = members[np.lexsort((-nodes[members], -facts.created[members], replaced))]
-    return arranged

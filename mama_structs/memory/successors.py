@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
 import attrs
 import numpy as np
+from numpy.typing import NDArray
 
 from mama_structs.memory.backend import Facts, LinkTable, Nodes, Reader
 from mama_structs.memory.ids import milliseconds
@@ -93,7 +94,7 @@ def known_by(table: LinkTable, as_of: datetime | None) -> LinkTable:
     return only(table, (table.creators == _SYSTEM) | (table.created < milliseconds(as_of)))
 
 
-def only(table: LinkTable, rows: np.ndarray) -> LinkTable:
+def only(table: LinkTable, rows: NDArray[np.bool_]) -> LinkTable:
     """Return some links of a table."""
     return LinkTable(*(getattr(table, field.name)[rows] for field in attrs.fields(LinkTable)))
 
@@ -108,7 +109,7 @@ def newest_first(order: Positions, nodes: Nodes, facts: Facts, newest: Mapping[i
         if len(places) > 1:
             members = order[places]
             # Times may be odd in imported data: what holds goes first all the same.
-            replaced = [node in newest for node in nodes[members].tolist()]
+            replaced = np.array([node in newest for node in nodes[members].tolist()])
             arranged[places] = members[np.lexsort((-nodes[members], -facts.created[members], replaced))]
     return arranged
 
@@ -118,7 +119,7 @@ def heads(newest: Mapping[int, int]) -> Nodes:
     return np.array(sorted(set(newest.values())), np.int64)
 
 
-def pairs(newest: Mapping[int, int]) -> Iterable[Nodes]:
+def pairs(newest: Mapping[int, int]) -> tuple[Nodes, Nodes]:
     """Return superseded memories in rising order, and what stands in the place of each."""
     old = sorted(newest)
     return np.array(old, np.int64), np.array([newest[node] for node in old], np.int64)

@@ -78,6 +78,18 @@ async def export_jsonl(backend: EmbeddedBackend, path: Path, progress: Progress 
         return count
 
 
+def embedder_of(path: Path) -> EmbedderRecord:
+    """
+    Return which embedder made the vectors in an export; blocks for a moment.
+
+    Raises:
+        InvalidArgument: The file is no export.
+
+    """
+    with contextlib.ExitStack() as stack:
+        return _ExportFile.open(path, stack).header.embedder
+
+
 async def import_jsonl(
     backend: EmbeddedBackend, embedding: EmbeddingService, path: Path, progress: Progress | None
 ) -> Imported:

@@ -15,7 +15,7 @@ from mama_structs.errors import InvalidArgument, StoreError
 from mama_structs.storage.failures import DATABASE, from_os
 from mama_structs.storage.locks import FILE_NAME as LOCKS
 from mama_structs.storage.locks import LockFile
-from mama_structs.storage.opening import MARK_FILE, make_directory
+from mama_structs.storage.opening import MARK_FILE, make_directory, sync_directory
 
 JOURNAL: Final = "journal"
 """The name of the database's directory in a session's."""
@@ -273,17 +273,6 @@ def sync_tree(directory: Path) -> None:
             finally:
                 os.close(fd)
         sync_directory(Path(parent))
-
-
-def sync_directory(directory: Path) -> None:
-    """Make the names in *directory* durable, where the system has a way to."""
-    if os.name == "nt":  # pragma: no cover - Windows opens no directories
-        return
-    fd = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def unwritable(error: OSError | ValueError, target: Path) -> StoreError:

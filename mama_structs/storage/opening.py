@@ -67,7 +67,7 @@ def make_directory(directory: Path) -> None:
     make_directory(directory.parent)
     with contextlib.suppress(FileExistsError):
         directory.mkdir(mode=0o700)
-    _sync_directory(directory.parent)
+    sync_directory(directory.parent)
 
 
 def open_cache(directory: Path) -> Any:
@@ -186,7 +186,7 @@ def _write_mark(directory: Path) -> None:
         file.write(_MARK)
         file.flush()
         os.fsync(file.fileno())
-    _sync_directory(directory)
+    sync_directory(directory)
 
 
 def _make_file(directory: Path, *, marked: bool) -> None:
@@ -203,8 +203,8 @@ def _make_file(directory: Path, *, marked: bool) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
-def _sync_directory(directory: Path) -> None:
-    """Have the names in *directory* written, where the system has a way to."""
+def sync_directory(directory: Path) -> None:
+    """Make the names in *directory* durable, where the system has a way to."""
     if os.name == "nt":  # pragma: no cover - Windows opens no directories
         return
     fd = os.open(directory, os.O_RDONLY)

@@ -46,7 +46,8 @@ T = TypeVar("T")
 _TYPES: Final = tuple(MemoryType)
 _LINK_TYPES: Final = tuple(LinkType)
 _START: Final = datetime(2026, 1, 1, tzinfo=UTC)
-# Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond" (2009), the usual values.
+# Robertson and Zaragoza, The Probabilistic Relevance Framework: BM25 and Beyond (2009), the usual values, without the
+# factor k1 + 1, as `WordIndex` has it.
 _K1: Final = 1.2
 _B: Final = 0.75
 
@@ -173,6 +174,12 @@ class PlainReader:
         """Return a memory's vectors, of shape (pieces, dimensions)."""
         return self._vectors[node]
 
+    def pieces(self, nodes: Nodes) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Return all vectors of *nodes*, and how many each has."""
+        found = [self._vectors[int(node)] for node in nodes]
+        some = [vectors for vectors in found if len(vectors)]
+        return np.concatenate(some or [np.zeros((0, 0), np.float32)]), np.array([len(one) for one in found], np.int64)
+
     def first_vectors(self, nodes: Nodes) -> NDArray[np.float32]:
         """Return the vector of each memory's first piece, of shape (nodes, dimensions); 0 for one without any."""
         known = [self._vectors[int(node)] for node in nodes]
@@ -224,9 +231,7 @@ class PlainReader:
         for counts in (self._terms[int(node)] for node in nodes):
             norm = _K1 * (1 - _B + _B * sum(counts.values()) / mean)
             found = [(term, weight, counts[term]) for term, weight in wanted.items() if term in counts]
-            scores.append(
-                sum(weight * rarity[term] * often * (_K1 + 1) / (often + norm) for term, weight, often in found)
-            )
+            scores.append(sum(weight * rarity[term] * often / (often + norm) for term, weight, often in found))
         return np.array(scores, np.float32)
 
     def rarity(self, query: Query) -> dict[str, float]:

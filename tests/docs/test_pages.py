@@ -15,15 +15,17 @@ import attrs
 import pytest
 
 import mama_structs
-from mama_structs import Session, descriptors, errors, structs, testing
+from mama_structs import LinkingPolicy, MemoryStore, Session, descriptors, errors, structs, testing
 from mama_structs.descriptors import events
+from mama_structs.memory import embedding, model, results
 
-DEMO = "python3 -m venv .venv && .venv/bin/pip install . && .venv/bin/mama-structs demo"
+DEMO = "python3 -m venv .venv && .venv/bin/pip install '.[semantic]' && .venv/bin/mama-structs demo"
 TESTS = "python3 -m venv .venv-test && .venv-test/bin/pip install nox && .venv-test/bin/nox"
 
 PUBLIC_MODULES = (
     "mama_structs",
     "mama_structs.descriptors",
+    "mama_structs.memory.embedding",
     "mama_structs.structs",
     "mama_structs.testing",
     "mama_structs.testing.strategies",
@@ -48,7 +50,8 @@ def test_there_are_blocks_to_run(docs):
     assert counts["README.md"] >= 1
     assert counts["tutorial-references.md"] >= 8
     assert counts["tutorial-refs.md"] >= 12
-    assert sum(counts.values()) >= 100
+    assert counts["tutorial-decisions.md"] >= 12
+    assert sum(counts.values()) >= 150
 
 
 def test_tests_shown_to_the_reader_pass(docs, page, tmp_path):
@@ -130,7 +133,9 @@ def _reference_names(path):
 
 
 def _home_of(name):
-    return next(module for module in (mama_structs, descriptors, testing) if name in module.__all__)
+    homes = (mama_structs, descriptors, testing, embedding, results, model)
+    # The last two are no public modules: what they give is met as a result.
+    return next(module for module in homes if name in getattr(module, "__all__", vars(module)))
 
 
 @pytest.mark.parametrize("module", PUBLIC_MODULES)
@@ -159,6 +164,9 @@ def test_errors_are_in_the_reference(docs):
         *("DescriptorSettings", "Settings", "RefStore", "with_descriptors"),
         *("Ingested", "Diagnostic", "Excerpt", "SearchResult", "Match", "FileResult", "Usage", "Suggestion"),
         *("Ref", "Descriptor"),
+        *("MemorySettings", "LinkingPolicy", "Memory", "Link", "Hit", "Chain", "Reached", "Similar", "Surroundings"),
+        *("RelationshipWord", "Maintained", "Imported", "Calibration", "HashEmbedder", "UniversalSentenceEmbedder"),
+        *("as_embedder", "Finding"),
     ],
 )
 def test_every_parameter_is_in_the_reference(docs, documented):
@@ -180,6 +188,8 @@ def test_every_parameter_is_in_the_reference(docs, documented):
         *("Tool", "ToolSet", "StructsClient", "StructsSource", "EntityId"),
         *("FakeNode", "FakeSource", "FakeClock", "Fault", "Faults", "World"),
         *("RefStore", "RefParser", "RefStream", "Ref", "Descriptor"),
+        *("MemoryStore", "Link", "Chain", "LinkingPolicy"),
+        *("Embedder", "Calibration", "HashEmbedder", "UniversalSentenceEmbedder"),
     ],
 )
 def test_every_member_is_in_the_reference(docs, documented):
@@ -221,13 +231,68 @@ def test_events_are_in_the_reference_with_their_signatures(docs):
     assert known == {name: parameters.replace("*, ", "") for name, parameters in rows.items()}
 
 
-@pytest.mark.parametrize("documented", ["ReferenceSettings", "DescriptorSettings"])
+@pytest.mark.parametrize("documented", ["ReferenceSettings", "DescriptorSettings", "MemorySettings", "LinkingPolicy"])
 def test_defaults_of_settings_are_as_the_reference_says(docs, documented):
     """Each setting has a row, with its default."""
     rows = re.findall(r"^\| `(\w+)` \| `?(.*?)`? \|", _section(docs, documented), re.MULTILINE)
     said = {name: ast.literal_eval(default) for name, default in rows}
+    kind = getattr(mama_structs, documented)
 
-    assert {field.name: field.default for field in attrs.fields(getattr(mama_structs, documented))} == said
+    assert [field.name for field in attrs.fields(kind)] == list(said)
+    assert kind() == kind(**said)
+
+
+def test_strict_linking_is_as_the_reference_says(docs):
+    """The third column of the policy's table is the preset `strict`."""
+    rows = re.findall(r"^\| `(\w+)` \| .*? \| (.*?) \|", _section(docs, "LinkingPolicy"), re.MULTILINE)
+
+    assert LinkingPolicy.strict() == LinkingPolicy(**{name: ast.literal_eval(value) for name, value in rows})
+
+
+def _written(signature):
+    """Return a signature as the reference writes it."""
+    bare = [one.replace(annotation=one.empty) for one in signature.parameters.values() if one.name != "self"]
+    text = str(signature.replace(parameters=bare, return_annotation=signature.empty))
+    return text.replace("'", '"')[1:-1]
+
+
+def test_methods_of_the_memory_store_are_in_the_reference_with_their_signatures(docs):
+    """The row of each method says how it is called."""
+    rows = dict(re.findall(r"^\| `(\w+)\((.*?)\)`", _section(docs, "MemoryStore"), re.MULTILINE))
+    known = {
+        name: _written(inspect.signature(value))
+        for name, value in vars(MemoryStore).items()
+        if callable(value) and not name.startswith("_")
+    }
+
+    assert "id, *, direction=\"both\"" == known["connected"]
+    assert known == rows
+
+
+def test_metadata_is_in_the_reference_with_its_attributes(docs):
+    """The row of each class of metadata names its attributes, no more and no less."""
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", _section(docs, "Metadata"), re.MULTILINE))
+    known = {kind.__name__: kind for kind in (*model.METADATA.values(), model.OutcomeChange)}
+
+    assert known.keys() == rows.keys()
+    for name, kind in known.items():
+        text = re.sub(r"\(.*?\)", "", rows[name])
+        assert [field.name for field in attrs.fields(kind)] == re.findall(r"`(\w+)`", text), name
+
+
+def test_providers_are_in_the_reference_with_their_arguments(docs):
+    """The row of each provider's embedder names its arguments, in order, with their defaults."""
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", _section(docs, "Providers"), re.MULTILINE))
+
+    assert len(rows) == 5
+    for name, text in rows.items():
+        arguments = re.findall(r"`(\w+)(?:=([^`]*))?`", re.sub(r"\(.*?\)", "", text))
+        parameters = inspect.signature(getattr(embedding, name)).parameters.values()
+        assert {one.name for one in parameters} == {argument for argument, _ in arguments}, name
+        # What is 0 there means None: both stand for what the provider has.
+        known = {one.name: one.default or one.default == "" and "" or None for one in parameters}
+        known = {name: None if value is inspect.Parameter.empty else value for name, value in known.items()}
+        assert known == {argument: ast.literal_eval(value or "None") for argument, value in arguments}, name
 
 
 async def test_tools_for_refs_are_in_the_reference_with_their_arguments(docs):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import pickle
 import random
@@ -274,10 +273,8 @@ def small_disk(tmp_path):
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("this user cannot mount a small file system")
     yield directory
-    # Snapshots are mapped into memory.
-    gc.collect()
-    print([l for l in open("/proc/self/maps") if "small" in l][:5], [os.readlink(f"/proc/self/fd/{f}") for f in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{f}")])
-    subprocess.run(["umount", str(directory)], check=True)
+    # What pytest keeps of the log holds errors, and these the frames in which files are mapped into memory.
+    subprocess.run(["umount", "--lazy", str(directory)], check=True)
 
 
 async def test_a_full_disk_costs_no_memory_and_no_view(small_disk, always_snapshots):

@@ -14,7 +14,7 @@ from pathlib import Path
 import attrs
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument, StoreError, StoreFull
@@ -218,6 +218,7 @@ def stores(draw):
 
 
 @given(backend=stores(), chunk=st.integers(1, 4))
+@settings(max_examples=40)  # each writes two files to the disk
 async def test_what_is_exported_comes_back(backend, chunk):
     """Export, import into an empty store and export again: the same memories, links, vectors and lines."""
     other = Backend()

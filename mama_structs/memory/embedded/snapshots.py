@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from mama_structs.errors import InvalidArgument
 from mama_structs.storage.locks import LockFile
+from mama_structs.storage.opening import make_directory
 
 FORMAT: Final = 1
 MANIFEST: Final = "manifest"
@@ -195,7 +196,7 @@ class SnapshotStore:
         """
         _check(parts)
         try:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_directory(self._directory)
             with self._alone() as alone:
                 return self._write(change, parts) if alone else None
         except (OSError, RuntimeError) as error:

@@ -1,0 +1,433 @@
+"""Memories of several processes, loops and sessions on one directory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+import mama_structs
+from mama_structs import Session
+from mama_structs.errors import InvalidArgument, MamaStructsError, MemoryNotFound, SessionClosed, WrongLoop
+from mama_structs.settings import MemorySettings, Settings
+from mama_structs.testing.memory_engine import SMALL, OpenedDirectory
+
+SRC = str(Path(mama_structs.__file__).parents[1])
+ENVIRONMENT = {**os.environ, "PYTHONPATH": SRC, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+SECONDS = 30.0 if settings.default.max_examples > 1000 else 4.0
+
+# Answers one line for each line that it is asked, so that the test decides who does what when.
+SERVANT = """
+import asyncio, json, sys, threading
+from mama_structs import Session
+from mama_structs.testing.memory_engine import SMALL
+
+async def main(directory):
+    loop = asyncio.get_running_loop()
+    async with Session.open(directory, embedder=SMALL) as session:
+        print("open", flush=True)
+        while line := await loop.run_in_executor(None, sys.stdin.readline):
+            name, arguments, keywords = json.loads(line)
+            result = await getattr(session.memories, name)(*arguments, **keywords)
+            print(json.dumps(told(result)), flush=True)
+
+def told(result):
+    if isinstance(result, list):
+        return [told(one) for one in result]
+    if hasattr(result, "memory"):
+        return result.memory.id
+    return result.id if hasattr(result, "id") else result
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+class Servant:
+    """Another process that has a directory open, and does as it is told."""
+
+    def __init__(self, path):
+        command = [sys.executable, "-W", "ignore", "-c", SERVANT, str(path)]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=ENVIRONMENT)
+
+    def __enter__(self):
+        assert "open\n" == self.process.stdout.readline()
+        return self
+
+    def __exit__(self, *_):
+        _, errors = self.process.communicate(timeout=30)
+        assert ("", 0) == (errors, self.process.returncode)
+
+    def __getattr__(self, name):
+        def ask(*arguments, **keywords):
+            self.process.stdin.write(json.dumps([name, arguments, keywords]) + "\n")
+            self.process.stdin.flush()
+            return json.loads(self.process.stdout.readline())
+
+        return ask
+
+
+async def test_what_another_process_does_is_seen_at_the_next_call(tmp_path):
+    """Saves, links, outcomes and deletes cross both ways, in every kind of reading."""
+    async with Session.open(tmp_path, embedder=SMALL) as session:
+        store = session.memories
+        with Servant(tmp_path) as other:
+            first = other.save_decision("auth", "use JWT for the login", "quick")
+            assert first == (await store.get(first)).id
+            assert first == (await store.search("JWT login"))[0].memory.id
+            second = (await store.supersede(first, "use sessions for the login", "safe")).id
+            assert [second, first] == other.recent()
+            assert second == other.search("sessions login")[0]
+            assert second == other.traverse(first)[0]
+            other.set_outcome(first, "FAILED", reason="tokens leak")
+            assert "FAILED" == (await store.get(first)).metadata.outcome
+            (reason,) = [hit.memory for hit in await store.search("tokens leak") if hit.memory.content == "tokens leak"]
+            assert {second, reason.id} <= {one.memory.id for one in await store.traverse(first)}
+            await store.delete(reason.id)
+            assert reason.id not in other.traverse(first)
+            link = other.link(second, first, "refines")
+            assert link in {one.id for one in await store.links_of(first)}
+            await store.unlink(link)
+            assert link not in other.links_of(first)
+            other.delete(first)
+            with pytest.raises(MemoryNotFound):
+                await store.get(first)
+            assert [second] == [memory.id for memory in await store.by_topic("auth")]
+        assert not [finding for finding in (await session.check()).findings if finding.severity == "error"]
+
+
+async def test_a_traversal_that_is_kept_is_dropped_when_another_process_changes_what_it_read(tmp_path):
+    """Whatever changes on the way, the next traverse sees it; what changes elsewhere leaves the answer in the cache."""
+    alone = MemorySettings(linking="off")
+    place, elsewhere = (OpenedDirectory.open(tmp_path, settings=alone) for _ in range(2))
+    store, other = await place.memories(), await elsewhere.memories()
+    chain = [await store.save_decision("auth", "step 0", "")]
+    for number in range(1, 4):
+        chain.append(await store.supersede(chain[-1].id, f"step {number}", ""))
+    apart = [await other.save_checkpoint("far from all this") for _ in range(2)]
+
+    async def reached():
+        return {one.memory.id for one in await store.traverse(chain[0].id, link_types=["evolution", "implementation"])}
+
+    before = {memory.id for memory in chain[1:]}
+    assert before == await reached()
+    hits = store._cache.statistics.hits
+    assert before == await reached()
+    assert hits + 1 == store._cache.statistics.hits
+    await other.link(apart[0].id, apart[1].id, "refines")
+    await other.set_outcome((await other.save_decision("x", "y", "")).id, "SUCCESS")
+    assert before == await reached()
+    assert hits + 2 == store._cache.statistics.hits
+    link = await other.link(apart[0].id, chain[3].id, "implements")
+    assert before | {apart[0].id} == await reached()
+    await other.unlink(link.id)
+    assert before == await reached()
+    await other.set_outcome(chain[2].id, "SUCCESS")
+    assert "SUCCESS" == {one.memory.id: one.memory for one in await store.traverse(chain[0].id)}[
+        chain[2].id
+    ].metadata.outcome
+    await other.delete(chain[2].id)
+    assert {chain[1].id} == await reached()
+    await other.rebuild()
+    more = await other.supersede(chain[1].id, "step 4", "")
+    assert {chain[1].id, more.id} == await reached()
+    await store.rebuild()
+    await other.delete(more.id)
+    assert {chain[1].id} == await reached()
+    assert [] == await place.findings() == await elsewhere.findings()
+    await elsewhere.close()
+    await place.close()
+
+
+WORKER = """
+import asyncio, json, random, sys, time
+from mama_structs import Session
+from mama_structs.settings import MemorySettings, Settings
+from mama_structs.testing.memory_engine import SMALL
+
+# At this size every few saves ask for a snapshot, in four processes at once.
+SETTINGS = Settings(memory=MemorySettings(snapshot_every=50))
+
+async def main(directory, number, seconds):
+    chance = random.Random(number)
+    end = time.monotonic() + seconds
+    saved, lags = [], []
+    async with Session.open(directory, embedder=SMALL, settings=SETTINGS) as session:
+        store = session.memories
+        print("open", flush=True)
+        async def write(task):
+            count = 0
+            while time.monotonic() < end:
+                words = " ".join(chance.choice(["login", "shield", "fleet", "token", "planet"]) for _ in range(4))
+                memory = await store.save_decision("t", f"p{number} {task} {count} {words}", "why", implements=saved[-1:])
+                saved.append(memory.id)
+                print(memory.id, flush=True)
+                assert memory == await store.get(memory.id)
+                if count % 7 == 3:
+                    await store.set_outcome(chance.choice(saved), "PARTIAL")
+                count += 1
+        async def read():
+            while time.monotonic() < end:
+                hits = await store.search("login token", limit=5)
+                assert len(hits) <= 5
+                await store.traverse(chance.choice(saved)) if saved else None
+                await store.recent()
+                await asyncio.sleep(0.005)
+        await asyncio.gather(write("a"), write("b"), read())
+
+asyncio.run(main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3])))
+"""
+
+
+def test_four_processes_write_and_search_one_directory(tmp_path):
+    """No call fails, and what a process was told is saved the others see at their next call."""
+    workers = []
+    for number in range(4):
+        command = [sys.executable, "-W", "ignore", "-c", WORKER, str(tmp_path), str(number), str(SECONDS)]
+        pipe = subprocess.PIPE
+        workers.append(subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=ENVIRONMENT))
+    acknowledged = set()
+    guard = threading.Lock()
+
+    def listen(worker):
+        for line in worker.stdout:
+            if line != "open\n":
+                with guard:
+                    acknowledged.add(line.strip())
+
+    threads = [threading.Thread(target=listen, args=[worker]) for worker in workers]
+    for thread in threads:
+        thread.start()
+
+    async def watch():
+        """A fifth process: at every look it has all that anybody was told before that."""
+        looks = 0
+        async with Session.open(tmp_path, embedder=SMALL) as session:
+            while any(thread.is_alive() for thread in threads):
+                with guard:
+                    told = set(acknowledged)
+                assert told <= {memory.id for memory in await session.memories.recent(limit=10**6)}
+                looks += 1
+                await asyncio.sleep(0.2)
+            assert {*acknowledged} <= {memory.id for memory in await session.memories.recent(limit=10**6)}
+            assert len(acknowledged) == await session.memories.count()
+            findings = (await session.check()).findings
+            assert [] == [finding for finding in findings if finding.kind != "sqlite"]
+        return looks
+
+    try:
+        looks = asyncio.run(watch())
+    finally:
+        for worker, thread in zip(workers, threads, strict=True):
+            worker.wait(timeout=30)
+            thread.join()
+    errors = [worker.stderr.read() for worker in workers]
+    for worker in workers:
+        worker.stdout.close()
+        worker.stderr.close()
+
+    assert [""] * 4 == errors
+    assert looks > 3
+    assert len(acknowledged) > 40
+
+
+async def test_sessions_of_one_process_share_what_they_see(tmp_path):
+    """Two sessions and a fork on one directory: each sees the others' memories, and closing one leaves the others."""
+    first = await Session.open(tmp_path, embedder=SMALL)
+    second = await Session.open(tmp_path, embedder=SMALL)
+    forked = second.fork()
+    saved = [await one.memories.save_context(f"note {number}") for number, one in enumerate([first, second, forked])]
+    for one in (first, second, forked):
+        assert list(reversed(saved)) == await one.memories.recent()
+    await first.close()
+    with pytest.raises(SessionClosed):
+        await first.memories.count()
+    await second.close()
+
+    saved.append(await forked.memories.save_context("the last one"))
+    assert 4 == await forked.memories.count()
+    await forked.close()
+    with pytest.raises(SessionClosed):
+        await forked.memories.count()
+    async with Session.open(tmp_path, embedder=SMALL) as session:
+        assert list(reversed(saved)) == await session.memories.recent()
+
+
+async def test_sessions_of_one_process_agree_on_the_settings_they_share(tmp_path):
+    """Another limit for the exact search is refused while it is open, and other settings are each session's own."""
+    async with Session.open(tmp_path, embedder=SMALL):
+        other = Settings(memory=MemorySettings(exact_up_to=5))
+        with pytest.raises(InvalidArgument, match="exact_up_to"):
+            await Session.open(tmp_path, embedder=SMALL, settings=other)
+        own = Settings(memory=MemorySettings(exact_up_to=Settings.from_env().memory.exact_up_to, max_content=10))
+        if own.memory.exact_up_to == MemorySettings().exact_up_to:
+            async with Session.open(tmp_path, embedder=SMALL, settings=own) as session:
+                with pytest.raises(InvalidArgument):
+                    await session.memories.save_context("x" * 11)
+    async with Session.open(tmp_path, embedder=SMALL, settings=other) as session:
+        await session.memories.save_context("now it is")
+
+
+def test_loops_in_several_threads_share_a_directory(tmp_path):
+    """Each loop has its session, and all of them see what the others have saved before."""
+    barrier = threading.Barrier(3)
+    failures, counts = [], []
+
+    async def work(number):
+        async with Session.open(tmp_path, embedder=SMALL) as session:
+            for turn in range(10):
+                await asyncio.to_thread(barrier.wait, 30)
+                await session.memories.save_context(f"loop {number}, turn {turn}")
+                await asyncio.to_thread(barrier.wait, 30)
+                counts.append(await session.memories.count())
+                await session.memories.search("loop turn")
+            await asyncio.to_thread(barrier.wait, 30)
+
+    def run(number):
+        try:
+            asyncio.run(work(number))
+        except BaseException as error:
+            failures.append(error)
+            barrier.abort()
+
+    threads = [threading.Thread(target=run, args=[number]) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [] == failures
+    assert 30 == max(counts)
+    assert all(count >= 3 * (place // 3 + 1) for place, count in enumerate(counts))
+
+
+async def test_memories_belong_to_their_loop(tmp_path):
+    """In another loop every call is a typed error; in its own it goes on."""
+    async with Session.open(tmp_path, embedder=SMALL) as session:
+        memory = await session.memories.save_context("the login")
+
+        async def elsewhere():
+            for call in (
+                session.memories.count,
+                lambda: session.memories.get(memory.id),
+                lambda: session.memories.search("x"),
+                lambda: session.memories.save_context("y"),
+                lambda: session.memories.similar("y"),
+                lambda: session.memories.delete(memory.id),
+            ):
+                with pytest.raises(WrongLoop):
+                    await call()
+
+        await asyncio.to_thread(lambda: asyncio.run(elsewhere()))
+        assert 1 == await session.memories.count()
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_loop_that_was_closed_without_closing_its_session_blocks_nobody(tmp_path):
+    """What it had saved is there, and the directory opens in another loop at once."""
+    loop = asyncio.new_event_loop()
+    session = loop.run_until_complete(Session.open(tmp_path, embedder=SMALL)._open())
+    memory = loop.run_until_complete(session.memories.save_context("the login"))
+    task = loop.create_task(session.memories.save_context("begun"))
+    loop.run_until_complete(asyncio.sleep(0))
+    task._log_destroy_pending = False
+    loop.close()
+
+    async def again():
+        async with Session.open(tmp_path, embedder=SMALL) as other:
+            assert memory == await other.memories.get(memory.id)
+            await other.memories.save_context("more")
+            assert 2 <= await other.memories.count() <= 3
+            assert not [finding for finding in (await other.check()).findings if finding.severity == "error"]
+
+    asyncio.run(again())
+    with pytest.raises(WrongLoop):
+        asyncio.run(session.memories.count())
+
+
+FORK = """
+import asyncio, os, signal, sys
+from mama_structs import Session
+from mama_structs.errors import WrongLoop
+from mama_structs.testing.memory_engine import SMALL
+
+async def main():
+    session = await Session.open(sys.argv[1], embedder=SMALL)
+    store = session.memories
+    memory = await store.save_decision("auth", "use JWT", "quick")
+    saving = [asyncio.ensure_future(store.save_context(f"note {number}")) for number in range(50)]
+    await asyncio.sleep(0)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        # In a forked child, the parent's loop still counts as running.
+        for call in (
+            store.count, lambda: store.get(memory.id), lambda: store.search("JWT"), lambda: store.save_context("x"),
+            lambda: store.set_outcome(memory.id, "SUCCESS"), store.check, store.rebuild, store.prune,
+        ):
+            coroutine = call()
+            try:
+                coroutine.send(None)
+            except WrongLoop:
+                continue
+            os._exit(3)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    await asyncio.gather(*saving)
+    assert 51 == await store.count()
+    assert not [one for one in (await session.check()).findings if one.severity == "error"]
+    await session.close()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        async def own():
+            async with Session.open(sys.argv[1], embedder=SMALL) as mine:
+                await mine.memories.save_context("of the child")
+        asyncio.events._set_running_loop(None)
+        asyncio.run(own())
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    async with Session.open(sys.argv[1], embedder=SMALL) as session:
+        assert 52 == await session.memories.count()
+    print("done")
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_child_is_refused_and_harms_nothing(tmp_path):
+    """Every call there is a typed error and none hangs; its parent goes on, and the child can open its own."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORK, str(tmp_path)],
+        check=False, capture_output=True, text=True, timeout=60, env=ENVIRONMENT,
+    )  # fmt: skip
+
+    assert (0, "done\n") == (done.returncode, done.stdout), done.stderr
+
+
+async def test_closing_while_calls_are_under_way_hangs_nobody(tmp_path):
+    """Each of them is done, or told that the session is closed; what was done is there."""
+    session = await Session.open(tmp_path, embedder=SMALL)
+    calls = [asyncio.ensure_future(session.memories.save_context(f"note {number}")) for number in range(30)]
+    calls += [asyncio.ensure_future(session.memories.search("note")) for _ in range(5)]
+    await asyncio.sleep(0.003)
+    await session.close()
+    results = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 20)
+    saved = [result for result in results[:30] if not isinstance(result, BaseException)]
+
+    assert all(isinstance(result, MamaStructsError) for result in results if isinstance(result, BaseException)), results
+    async with Session.open(tmp_path, embedder=SMALL) as again:
+        found = {memory.id for memory in await again.memories.recent(limit=100)}
+        assert {memory.id for memory in saved} <= found
+        with contextlib.suppress(MemoryNotFound):
+            await again.memories.delete("nothing")
+        assert not [finding for finding in (await again.check()).findings if finding.severity == "error"]

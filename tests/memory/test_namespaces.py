@@ -1,0 +1,246 @@
+"""Namespaces of one directory never see each other, whatever is called."""
+
+from __future__ import annotations
+
+import inspect
+import tempfile
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import attrs
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mama_structs import Session
+from mama_structs.errors import InvalidArgument, LinkNotFound, MemoryNotFound
+from mama_structs.memory.ids import milliseconds
+from mama_structs.memory.model import Link, LinkMetadata, LinkType, MemoryType
+from mama_structs.memory.store import MemoryStore
+from mama_structs.settings import MemorySettings
+from mama_structs.storage import Finding
+from mama_structs.testing.memories import plain_memory
+from mama_structs.testing.memory_engine import SMALL, OpenedDirectory
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+TEXTS = st.sampled_from(["the login of planet 2-1", "tokens for the login", "shields of planet 2-1", "로그인 토큰"])
+TOPICS = st.sampled_from(["auth", "raids"])
+WORLDS = st.lists(
+    st.tuples(TEXTS, TOPICS, st.sampled_from(list(MemoryType)), st.lists(st.integers(0, 20), max_size=2)),
+    min_size=2,
+    max_size=7,
+)
+OTHER_MARK = "of the other namespace"
+
+
+def mentions(text):
+    return ["2-1"] if "2-1" in text else []
+
+
+def built(world, namespace, mark):
+    """Return memories and links with the same ids in every namespace, whose contents say where they live."""
+    memories, links = [], []
+    for number, (text, topic, kind, targets) in enumerate(world):
+        memory = plain_memory(
+            f"memory_{number}", f"{text} {mark}", type=kind, topic=topic, mentions=mentions(text),
+            at=START + timedelta(minutes=number),
+        )  # fmt: skip
+        memories.append(attrs.evolve(memory, namespace=namespace))
+        own = []
+        for target in sorted({target % len(world) for target in targets} - {number}):
+            if target < number:
+                kinds = [LinkType.EVOLUTION, LinkType.IMPLEMENTATION, LinkType.ASSOCIATION, LinkType.TEMPORAL]
+                own.append(
+                    Link(
+                        id=f"link_{number}_{target}", from_id=memory.id, to_id=f"memory_{target}",
+                        link_type=kinds[(number + target) % 4], confidence=0.5, created_by="system",
+                        metadata=LinkMetadata(original_relationship=f"word {mark}"), created_at=memory.created_at,
+                    )
+                )  # fmt: skip
+        links.append(own)
+    return memories, links
+
+
+async def fill(store, world, mark):
+    memories, links = built(world, store.namespace, mark)
+    vectors = [SMALL.embed([memory.content]) for memory in memories]
+
+    def plan(writer):
+        for memory, own, vector in zip(memories, links, vectors, strict=True):
+            writer.put(memory, vectors=vector, links=own)
+
+    await store._backend.write(plan)
+    return [memory.id for memory in memories]
+
+
+# How each method is called: whatever a later version adds has to be listed here.
+READS = {
+    "get": lambda store, id: store.get(id),
+    "count": lambda store, id: store.count(),
+    "recent": lambda store, id: store.recent(limit=100),
+    "latest_checkpoint": lambda store, id: store.latest_checkpoint(),
+    "similar": lambda store, id: store.similar(id, threshold=0.0, limit=100),
+    "about": lambda store, id: store.about("2-1", limit=100),
+    "search": lambda store, id: store.search("the login of planet 2-1 of the other namespace", history=True, limit=100),
+    "by_topic": lambda store, id: store.by_topic("auth"),
+    "evolution": lambda store, id: store.evolution(id),
+    "links_of": lambda store, id: store.links_of(id),
+    "relationships": lambda store, id: store.relationships(),
+    "traverse": lambda store, id: store.traverse(id, max_depth=5),
+    "connected": lambda store, id: store.connected(id),
+    "load_context": lambda store, id: store.load_context(id),
+    "check": lambda store, id: store.check(),
+}
+CREATED = {"created_at": START + timedelta(days=2)}
+WRITES = {
+    "save_decision": lambda store, id: store.save_decision("auth", f"new {OTHER_MARK}", "", **CREATED),
+    "save_checkpoint": lambda store, id: store.save_checkpoint(f"new {OTHER_MARK}", implements=[id], **CREATED),
+    "save_insight": lambda store, id: store.save_insight(f"new 2-1 {OTHER_MARK}", **CREATED),
+    "save_context": lambda store, id: store.save_context(f"new {OTHER_MARK}", topic="auth", **CREATED),
+    "save_many": lambda store, id: store.save_many([{"type": "context", "content": OTHER_MARK, **CREATED}] * 2),
+    "link": lambda store, id: store.link(id, f"memory_{1 - int(id[-1]) % 2}", f"word {OTHER_MARK}"),
+    "unlink": lambda store, id: store.unlink("link_1_0"),
+    "supersede": lambda store, id: store.supersede(id, f"new {OTHER_MARK}", "", **CREATED),
+    "set_outcome": lambda store, id: store.set_outcome(id, "FAILED", reason=f"why {OTHER_MARK}"),
+    "prune": lambda store, id: store.prune(now=START + timedelta(days=100)),
+    "maintain": lambda store, id: store.maintain(),
+    "rebuild": lambda store, id: store.rebuild(),
+    "delete": lambda store, id: store.delete(id),
+}
+# They need a file or an embedder, or tell of the process and not of the memories.
+APART = {"export_jsonl", "import_jsonl", "reembed", "stats", "figures", "close"}
+
+
+def test_every_method_is_listed_here():
+    """A method that is added to `MemoryStore` is held against another namespace, too."""
+    methods = {
+        name
+        for name, member in inspect.getmembers(MemoryStore)
+        if not name.startswith("_") and inspect.isfunction(member)
+    }
+
+    assert methods == READS.keys() | WRITES.keys() | APART
+
+
+async def answers(store, ids):
+    """Return what every method that reads says, as text."""
+    said = {}
+    for name, call in READS.items():
+        for memory_id in ids if "id" in inspect.signature(getattr(MemoryStore, name)).parameters else ids[:1]:
+            said[name, memory_id] = told(await call(store, memory_id))
+    return said
+
+
+def told(value):
+    """Return a value as text, without what moves with the time at which it was asked."""
+    if isinstance(value, list | tuple):
+        return [told(one) for one in value]
+    if isinstance(value, float):
+        return round(value, 3)
+    if isinstance(value, Finding):
+        return (value.kind, value.message)
+    if attrs.has(type(value)):
+        return {field.name: told(getattr(value, field.name)) for field in attrs.fields(type(value))}
+    return dict(value) if isinstance(value, dict) and not value else str(value)
+
+
+@pytest.mark.parametrize("exact_up_to", [20_000, 0])
+@settings(max_examples=max(5, settings.default.max_examples // 12))
+@given(world=WORLDS, names=st.sampled_from([("a", "b"), ("a", "a/m"), ("a%2Fm", "a/m"), ("é", "e"), ("default", "x y")]))
+async def test_nothing_that_is_done_in_one_namespace_shows_in_another(exact_up_to, world, names):
+    """With the same ids and texts in both: after every method of the one, the other answers as before, in all methods."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as home:
+        clock = (START + timedelta(days=40)).timestamp()
+        options = {
+            "settings": MemorySettings(exact_up_to=exact_up_to), "clock": lambda: clock, "find_mentions": mentions
+        }  # fmt: skip
+        place, elsewhere = (OpenedDirectory.open(Path(home), **options) for _ in range(2))
+        store, other = [await place.memories(name) for name in names]
+        ids = await fill(store, world, "of this namespace")
+        await fill(other, world, OTHER_MARK)
+        expected = await answers(store, ids)
+        assert OTHER_MARK not in str({key: said for key, said in expected.items()})
+        assert "this namespace" not in str(await answers(other, ids))
+        distant = await elsewhere.memories(names[0])
+        for name, call in WRITES.items():
+            try:
+                await call(other, ids[0] if name != "delete" else ids[-1])
+            except (MemoryNotFound, LinkNotFound, InvalidArgument):
+                # No decision, or no such link, in this world.
+                continue
+            for one in (store, distant):
+                assert (name, expected) == (name, await answers(one, ids))
+        file = Path(home) / "export"
+        await other.export_jsonl(file)
+        with pytest.raises(InvalidArgument):
+            await store.import_jsonl(file)
+        assert expected == await answers(store, ids)
+        assert [] == await place.findings()
+        await place.close()
+        await elsewhere.close()
+
+
+async def test_search_scores_do_not_depend_on_other_namespaces(tmp_path):
+    """What is rare, near and frequent is counted in one namespace only."""
+    place = OpenedDirectory.open(tmp_path, clock=lambda: START.timestamp())
+    store, other = await place.memories("a"), await place.memories("b")
+    for text in ("the login", "the shield", "tokens for the login"):
+        await store.save_context(text)
+    before = [(hit.memory.id, hit.score, dict(hit.parts)) for hit in await store.search("login tokens")]
+    for number in range(100):
+        await other.save_context(f"login tokens {number}")
+
+    after = [(hit.memory.id, hit.score, dict(hit.parts)) for hit in await store.search("login tokens")]
+    assert before == after
+    await place.close()
+
+
+async def test_a_namespace_is_opened_and_closed_without_the_others(tmp_path):
+    """Sessions of two namespaces in one directory: each counts its own, and a name is what it is."""
+    names = ["default", "Default", "a/b", "a%2Fb", "../up", "한국어", "x" * 100, "m", "head", " ", ".", "a\tb"]
+    for number, name in enumerate(names):
+        if not name.strip():
+            with pytest.raises(InvalidArgument, match="namespace"):
+                Session.open(tmp_path, namespace=name)
+            continue
+        async with Session.open(tmp_path, embedder=SMALL, namespace=name) as session:
+            for count in range(number + 1):
+                memory = await session.memories.save_context(f"{count} of {number}")
+                assert name == memory.namespace
+    for number, name in enumerate(names):
+        if name.strip():
+            async with Session.open(tmp_path, embedder=SMALL, namespace=name) as session:
+                assert number + 1 == await session.memories.count()
+                assert not [finding for finding in (await session.check()).findings if finding.severity == "error"]
+    for name in ("", "x" * 101, None, 7, "\ud800"):
+        with pytest.raises(InvalidArgument, match="namespace"):
+            Session.open(tmp_path, namespace=name)
+
+
+async def test_an_export_moves_memories_into_another_namespace_with_their_ids(tmp_path):
+    """They are the same there but for where they live, and from then on each goes its own way."""
+    place = OpenedDirectory.open(tmp_path)
+    store, other = await place.memories("a"), await place.memories("b")
+    first = await store.save_decision("auth", "use JWT for the login", "quick")
+    second = await store.supersede(first.id, "use sessions for the login", "safe")
+    assert 2 == await store.export_jsonl(tmp_path / "file")
+    assert 2 == (await other.import_jsonl(tmp_path / "file")).added
+    for memory in (first, second):
+        assert attrs.evolve(memory, namespace="b") == await other.get(memory.id)
+        assert await store.links_of(memory.id) == await other.links_of(memory.id)
+
+    await other.set_outcome(first.id, "SUCCESS", reason="it holds")
+    await store.delete(second.id)
+    assert first == await store.get(first.id)
+    assert [] == await store.links_of(first.id)
+    assert [second.id, first.id] == [memory.id for memory in (await other.evolution(first.id)).memories]
+    assert (1, 3) == (await store.count(), await other.count())
+    vectors = [
+        await one._backend.read(lambda reader: reader.vectors(reader.find(first.id))) for one in (store, other)
+    ]
+    assert np.array_equal(*vectors)
+    assert milliseconds(first.created_at) == milliseconds((await other.get(first.id)).created_at)
+    assert [] == await place.findings()
+    await place.close()
