@@ -23,10 +23,12 @@ _REF: Final = "$ref"
 _HANDLES: Final = ("fd:", "ref:")
 _MAX_DEPTH: Final = 100
 _MAX_MENTIONS: Final = 1000
-_PUNCTUATION: Final = ".:!?"
+_PUNCTUATION: Final = ".:!?*_~#@|"
+# Between an id and what is no part of it, where the whole word is none.
+_BETWEEN: Final = re.compile(r"[/=:|→]")
 # What stands between blanks, quotes, brackets and commas.
-_WORD: Final = re.compile(r"[^\s,;()\[\]{}<>\"'`“”‘’「」]+")
-_PARTICLE: Final = re.compile(r"[가-힣]{1,8}[.:!?]*$")
+_WORD: Final = re.compile("[^\\s,;()\\[\\]{}<>\"'`\u201c\u201d\u2018\u2019\u300c\u300d]+")
+_PARTICLE: Final = re.compile(r"[가-힣]{1,8}$")
 
 
 def with_contents(
@@ -77,7 +79,8 @@ def mentions_in(text: str, schemes: Collection[IdScheme]) -> tuple[str, ...]:
     """
     Return the ids of entities that a text names, each once, in the order of the text.
 
-    A word is an id where all of it is one, but for punctuation around it and a Korean particle behind it (``2-1에서``).
+    A word is an id where all of it is one, but for punctuation around it (``**2-1**``), a Korean particle behind it
+    (``2-1에서``), or what stands before or behind a slash, colon or equals sign (``id=2-1``).
 
     Args:
         text: Prose.
@@ -88,11 +91,12 @@ def mentions_in(text: str, schemes: Collection[IdScheme]) -> tuple[str, ...]:
         return ()
     found: dict[str, None] = {}
     for word in _WORD.findall(text):
-        for candidate in dict.fromkeys((word, word.rstrip(_PUNCTUATION), _PARTICLE.sub("", word))):
+        bare = word.strip(_PUNCTUATION)
+        parts = _BETWEEN.split(bare)
+        for candidate in dict.fromkeys((word, bare, _PARTICLE.sub("", bare), *(parts if len(parts) > 1 else ()))):
             if any(scheme.match(candidate) not in {None, *scheme.unresolvable} for scheme in schemes):
                 found[candidate] = None
-                break
-        if len(found) == _MAX_MENTIONS:
+        if len(found) >= _MAX_MENTIONS:
             break
     return tuple(found)
 

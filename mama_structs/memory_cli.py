@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 if TYPE_CHECKING:
     import argparse
 
-    from mama_structs.session import Session
 
 Say = Callable[[str], None]
 Progress = Callable[[int, int], None]

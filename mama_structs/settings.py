@@ -12,6 +12,8 @@ import attrs
 from mama_structs.errors import InvalidSetting
 
 _PREFIX = "MAMA_STRUCTS_"
+# Seconds: longer spans lead out of the calendar.
+_CENTURY = 100 * 366 * 86400.0
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 
@@ -37,13 +39,14 @@ def _whole(minimum: int) -> Any:
     return validate
 
 
-def _seconds(*, zero: bool) -> Any:
+def _seconds(*, zero: bool, most: float = sys.float_info.max) -> Any:
     def validate(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
         number = value if isinstance(value, int | float) and not isinstance(value, bool) else None
-        if number is None or not (0 <= number <= sys.float_info.max) or (number == 0 and not zero):
+        if number is None or not (0 <= number <= most) or (number == 0 and not zero):
             name = _name_of(instance, attribute)
             bound = "0 or more" if zero else "more than 0"
-            raise InvalidSetting(f"{name} must be {bound} seconds, got {value!r}", name=name)
+            above = "" if most == sys.float_info.max else f", at most {most:.0f},"
+            raise InvalidSetting(f"{name} must be {bound} seconds{above} got {value!r}", name=name)
 
     return validate
 
@@ -160,9 +163,9 @@ class LinkingPolicy:
     threshold: float = attrs.field(default=0.75, validator=_share)
     max_semantic: int = attrs.field(default=5, validator=_whole(0))
     max_temporal: int = attrs.field(default=3, validator=_whole(0))
-    temporal_window: float = attrs.field(default=3600.0, validator=_seconds(zero=True))
+    temporal_window: float = attrs.field(default=3600.0, validator=_seconds(zero=True, most=_CENTURY))
     temporal_same_topic: bool = attrs.field(default=False, validator=_boolean)
-    topic_window: float = attrs.field(default=0.0, validator=_seconds(zero=True))
+    topic_window: float = attrs.field(default=0.0, validator=_seconds(zero=True, most=_CENTURY))
     max_incoming: int = attrs.field(default=32, validator=_whole(0))
     minimum: float = attrs.field(default=0.3, validator=_share)
 
@@ -235,10 +238,10 @@ class MemorySettings:
     linking: LinkingPolicy = attrs.field(factory=LinkingPolicy, converter=_as_policy, validator=_section(LinkingPolicy))
     exact_up_to: int = attrs.field(default=20_000, validator=_whole(0))
     traversal_entries: int = attrs.field(default=100, validator=_whole(0))
-    traversal_ttl: float = attrs.field(default=300.0, validator=_seconds(zero=True))
-    prune_every: float = attrs.field(default=7 * 86400.0, validator=_seconds(zero=True))
+    traversal_ttl: float = attrs.field(default=300.0, validator=_seconds(zero=True, most=_CENTURY))
+    prune_every: float = attrs.field(default=7 * 86400.0, validator=_seconds(zero=True, most=_CENTURY))
     prune_below: float = attrs.field(default=0.2, validator=_share)
-    prune_temporal_after: float = attrs.field(default=30 * 86400.0, validator=_seconds(zero=True))
+    prune_temporal_after: float = attrs.field(default=30 * 86400.0, validator=_seconds(zero=True, most=_CENTURY))
     max_content: int = attrs.field(default=1_000_000, validator=_whole(1))
     embedding_cache: int = attrs.field(default=2_048, validator=_whole(0))
     snapshot_every: int = attrs.field(default=10_000, validator=_whole(1))

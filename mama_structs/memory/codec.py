@@ -13,7 +13,8 @@ from mama_structs.memory.model import METADATA, Link, Memory, MemoryType
 FORMAT: Final = 1
 
 
-class _MemoryRecord(msgspec.Struct, forbid_unknown_fields=True):
+# Without a part in garbage collection, which else takes longer than the decoding: they are gone in a moment.
+class _MemoryRecord(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     id: str
     type: MemoryType
     content: str
@@ -26,11 +27,18 @@ class _MemoryRecord(msgspec.Struct, forbid_unknown_fields=True):
     evidence: tuple[str, ...] = ()
 
 
-class _EntryRecord(msgspec.Struct, forbid_unknown_fields=True):
+class _EntryRecord(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     format: int
     version: int
     memory: _MemoryRecord
     links: tuple[Link, ...] = ()
+
+
+class _EntryWithoutLinks(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    format: int
+    version: int
+    memory: _MemoryRecord
+    links: msgspec.Raw = msgspec.Raw(b"[]")
 
 
 @attrs.frozen
@@ -52,6 +60,7 @@ class Entry:
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(_EntryRecord).decode
+_decode_without_links: Final = msgspec.json.Decoder(_EntryWithoutLinks).decode
 _decode_metadata: Final = {kind: msgspec.json.Decoder(form).decode for kind, form in METADATA.items()}
 
 
@@ -69,25 +78,31 @@ def read_entry(data: bytes) -> Entry:
 
     """
     record = _decode(data)
-    if record.format != FORMAT:
-        raise ValueError(f"the form {record.format} is not known")
+    _check_format(record.format)
     return Entry(_memory(record.memory), record.links, record.version)
 
 
 def read_memory(data: bytes) -> Memory:
     """
-    Return the memory of an entry.
+    Return the memory of an entry, in half the time of all of it.
 
     Raises:
-        ValueError: The data is not in the form that `write_entry` gives.
+        ValueError: The data is not in the form that `write_entry` gives; its links are not looked at.
 
     """
-    return read_entry(data).memory
+    record = _decode_without_links(data)
+    _check_format(record.format)
+    return _memory(record.memory)
 
 
 def to_plain(value: Any) -> Any:
     """Return a memory, link or metadata as what `json.loads` gives."""
     return msgspec.json.decode(_encode(value))
+
+
+def _check_format(form: int) -> None:
+    if form != FORMAT:
+        raise ValueError(f"the form {form} is not known")
 
 
 def _memory(record: _MemoryRecord) -> Memory:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import math
+import numbers
+import operator
+import os
 import unicodedata
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Final, TypeVar, get_args
+from pathlib import Path
+from typing import Final, SupportsIndex, TypeVar, get_args
 
 import attrs
 
@@ -67,6 +70,7 @@ class Draft:
         supersedes: The decision that it takes the place of.
         implements: The memories that it carries out.
         links: Further links.
+        is_dated: Whether somebody said when it was made.
 
     """
 
@@ -74,6 +78,7 @@ class Draft:
     supersedes: str | None = None
     implements: tuple[str, ...] = ()
     links: tuple[LinkDraft, ...] = ()
+    is_dated: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -126,6 +131,7 @@ class Door:
             supersedes=None if supersedes is None else check_id("supersedes", supersedes),
             implements=check_ids("implements", implements),
             links=check_links(links),
+            is_dated=created_at is not None,
         )
 
     def checkpoint(
@@ -204,7 +210,11 @@ class Door:
         """
         if not isinstance(record, Mapping):
             raise InvalidArgument(f"a record must be a mapping, got {type(record).__name__}")
-        given = dict(record)
+        given = {}
+        for name, value in record.items():
+            if not isinstance(name, str) or name == "now":
+                raise InvalidArgument(f"a record has no argument {name!r:.40}")
+            given[name] = value
         kind = check_choice("type", given.pop("type", None), MemoryType)
         make = {
             MemoryType.DECISION: self.decision,
@@ -212,7 +222,6 @@ class Door:
             MemoryType.INSIGHT: self.insight,
             MemoryType.CONTEXT: self.context,
         }[kind]
-        given.pop("now", None)
         try:
             draft: Draft = make(now=now, **given)  # type: ignore[operator]  # each kind has its own keywords
         except TypeError as error:
@@ -351,7 +360,7 @@ def check_links(value: object) -> tuple[LinkDraft, ...]:
 def _check_link(position: int, item: object) -> LinkDraft:
     name = f"links[{position}]"
     if isinstance(item, LinkDraft):
-        return item
+        item = attrs.asdict(item)
     if not isinstance(item, Mapping):
         raise InvalidArgument(f"{name} must be a mapping with to_id and relationship, got {type(item).__name__}")
     known = [field.name for field in attrs.fields(LinkDraft)]
@@ -363,7 +372,12 @@ def _check_link(position: int, item: object) -> LinkDraft:
     try:
         return link_draft(**{str(key): entry for key, entry in item.items()})
     except InvalidArgument as error:
-        raise InvalidArgument(f"{name}: {error}") from error
+        raise within(name, error) from error
+
+
+def within(name: str, error: InvalidArgument) -> InvalidArgument:
+    """Return an error that says in which of several items another one arose."""
+    return InvalidArgument(f"{name}: {error.args[0]}", hint=error.hint)
 
 
 def link_draft(
@@ -393,9 +407,7 @@ def check_confidence(value: object) -> float:
         InvalidArgument: It is no number from 0 to 1.
 
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise InvalidArgument(f"confidence must be a number from 0 to 1, got {value!r:.40}")
-    return float(value)
+    return check_share("confidence", value)
 
 
 def check_creator(value: object) -> CreatedBy:
@@ -440,7 +452,64 @@ def check_types(value: object) -> frozenset[MemoryType] | None:
         return frozenset({check_choice("types", value, MemoryType)})
     if isinstance(value, bytes | Mapping) or not isinstance(value, Iterable):
         raise InvalidArgument(f"types must be a list of types, got {type(value).__name__}")
-    return frozenset(check_choice("types", one, MemoryType) for one in value)
+    found = frozenset(check_choice("types", one, MemoryType) for one in value)
+    if not found:
+        raise InvalidArgument("types must name at least one type", hint="leave it out to mean all")
+    return found
+
+
+def check_mentions(value: object) -> frozenset[str] | None:
+    """
+    Return ids that must be mentioned, None for any.
+
+    Raises:
+        InvalidArgument: It is neither an id nor a list of ids.
+
+    """
+    if value is None:
+        return None
+    found = frozenset(check_ids("mentions", [value] if isinstance(value, str) else value))
+    if not found:
+        raise InvalidArgument("mentions must name at least one id", hint="leave it out to mean any")
+    return found
+
+
+def check_flag(name: str, value: object) -> bool:
+    """
+    Return a yes or no.
+
+    Raises:
+        InvalidArgument: It is neither True nor False.
+
+    """
+    if not isinstance(value, bool):
+        raise InvalidArgument(f"{name} must be True or False, got {value!r:.40}")
+    return value
+
+
+def check_progress(value: object) -> None:
+    """
+    Refuse what cannot be told how far something has come.
+
+    Raises:
+        InvalidArgument: It cannot be called.
+
+    """
+    if value is not None and not callable(value):
+        raise InvalidArgument(f"progress must be a function of two numbers, got {type(value).__name__}")
+
+
+def check_file(value: object) -> Path:
+    """
+    Return a file's path.
+
+    Raises:
+        InvalidArgument: It is none.
+
+    """
+    if not isinstance(value, str | os.PathLike) or not (text := os.fspath(value)) or not isinstance(text, str):
+        raise InvalidArgument(f"path must be a file's path, got {value!r:.80}")
+    return Path(text)
 
 
 def check_limit(value: object, *, least: int = 1, name: str = "limit") -> int:
@@ -451,9 +520,11 @@ def check_limit(value: object, *, least: int = 1, name: str = "limit") -> int:
         InvalidArgument: It is no whole number, or too small.
 
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    # Numbers of NumPy count as well.
+    number = operator.index(value) if isinstance(value, SupportsIndex) and not isinstance(value, bool) else None
+    if number is None or number < least:
         raise InvalidArgument(f"{name} must be a whole number of {least} or more, got {value!r:.40}")
-    return min(value, 2**31)
+    return min(int(number), 2**31)
 
 
 def check_share(name: str, value: object) -> float:
@@ -464,7 +535,7 @@ def check_share(name: str, value: object) -> float:
         InvalidArgument: It is none.
 
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1 or math.isnan(value):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= float(value) <= 1:
         raise InvalidArgument(f"{name} must be a number from 0 to 1, got {value!r:.40}")
     return float(value)
 

@@ -13,7 +13,8 @@ from mama_structs.memory.model import MemoryType
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _SLUG_LENGTH: Final = 50
-_NO_LETTERS: Final = re.compile(r"[\W_]+")
+_SEVERAL: Final = re.compile(r"_{2,}")
+_ID: Final = re.compile(rf"(?:{'|'.join(kind.value for kind in MemoryType)})_\S*_[0-9]{{10,}}_[0-9a-z]{{4,8}}")
 
 
 def new_id(kind: MemoryType, title: str, created_at: datetime) -> str:
@@ -36,8 +37,15 @@ def new_link_id() -> str:
 
 def slug(title: str) -> str:
     """Return the readable part of an id: lower case, other characters than letters and digits become ``_``."""
-    words = _NO_LETTERS.sub("_", unicodedata.normalize("NFC", title[: 8 * _SLUG_LENGTH]).lower())
-    return words.strip("_")[:_SLUG_LENGTH].strip("_") or "untitled"
+    text = unicodedata.normalize("NFC", title[: 8 * _SLUG_LENGTH]).lower()
+    # Marks belong to the letters of many scripts, and are no letters themselves.
+    kept = "".join(letter if unicodedata.category(letter)[0] in "LNM" else "_" for letter in text)
+    return _SEVERAL.sub("_", kept).strip("_")[:_SLUG_LENGTH].strip("_") or "untitled"
+
+
+def is_id(text: str) -> bool:
+    """Tell whether a text has the form of a memory's id."""
+    return _ID.fullmatch(text) is not None
 
 
 def milliseconds(moment: datetime) -> int:

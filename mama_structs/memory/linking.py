@@ -28,7 +28,7 @@ CLOSE_IN_TIME: Final = "close_in_time"
 """The words of automatic links, one for each reason to make one."""
 
 # Fitted to the whole retrieval sample with the default embedder: ``benchmarks/linking.py --fit``.
-WEIGHTS: Final = (0.51, 0.35, 8.43, 4.11, -2.11, 1.88, 3.51, 8.76)
+WEIGHTS: Final = (0.53, 0.34, 18.81, 3.65, -2.1, 2.46, 3.55, 8.77)
 """What each of the `FEATURES` adds to the logarithm of the odds that two memories belong to one matter."""
 
 BIAS: Final = -4.26
@@ -141,8 +141,9 @@ def _semantic(reader: Reader, memory: Memory, candidates: Candidates, policy: Li
         by_topic *= 0.4 + 0.3 * (1 - age)
     confidence = np.maximum(surest, by_topic)
     likely = np.flatnonzero((confidence > 0) & (confidence >= policy.minimum))
-    taking = likely[_free(reader, candidates.nodes[likely], policy)]
-    confidence[np.isin(np.arange(len(confidence)), taking, invert=True)] = 0.0
+    taking = np.zeros(len(confidence), np.bool_)
+    taking[likely] = _free(reader, candidates.nodes[likely], policy)
+    confidence[~taking] = 0.0
     order = np.lexsort((-candidates.nodes, -candidates.created, -confidence, evidence.chain > 0))
     wanted = order[confidence[order] > 0][: policy.max_semantic]
     return [
@@ -170,11 +171,16 @@ def _temporal(reader: Reader, memory: Memory, policy: LinkingPolicy, covered: Co
     nodes = reader.window(where, limit=_RECENT + len(covered))
     age = (milliseconds(memory.created_at) - reader.facts(nodes).created) / (1000 * policy.temporal_window)
     confidence = 0.3 + 0.2 * (1 - np.clip(age, 0, 1))
-    wanted = _free(reader, nodes, policy) & (confidence >= policy.minimum) & ~np.isin(nodes, list(covered))
+    wanted = _free(reader, nodes, policy) & (confidence >= policy.minimum) & ~_in(nodes, covered)
     return [
         Choice(int(nodes[at]), LinkType.TEMPORAL, CLOSE_IN_TIME, float(confidence[at]))
         for at in np.flatnonzero(wanted)[: policy.max_temporal]
     ]
+
+
+def _in(nodes: Nodes, others: Collection[int]) -> NDArray[np.bool_]:
+    """Return which of some nodes are in a set."""
+    return np.fromiter((node in others for node in nodes.tolist()), np.bool_, len(nodes))
 
 
 def _free(reader: Reader, nodes: Nodes, policy: LinkingPolicy) -> NDArray[np.bool_]:

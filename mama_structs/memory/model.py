@@ -15,6 +15,13 @@ CreatedBy = Literal["user", "system", "llm"]
 CREATORS: Final[tuple[CreatedBy, ...]] = ("user", "system", "llm")
 
 
+_SHOWN: Final = 200
+
+
+def _shortened(text: str) -> str:
+    return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}…({len(text)} characters)"
+
+
 class MemoryType(enum.StrEnum):
     """The kinds of memories."""
 
@@ -76,14 +83,14 @@ class DecisionMetadata:
 
     """
 
-    reasoning: str = ""
+    reasoning: str = attrs.field(default="", repr=_shortened)
     confidence: float = 0.7
     outcome: Outcome | None = None
     outcome_reason: str | None = None
     outcome_at: datetime | None = None
     history: tuple[OutcomeChange, ...] = ()
     created_by: CreatedBy = "user"
-    extra: Mapping[str, Any] = attrs.field(factory=dict)
+    extra: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
     schema_version: int = 1
 
 
@@ -104,7 +111,7 @@ class CheckpointMetadata:
     open_files: tuple[str, ...] = ()
     next_steps: tuple[str, ...] = ()
     created_by: CreatedBy = "user"
-    extra: Mapping[str, Any] = attrs.field(factory=dict)
+    extra: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
     schema_version: int = 1
 
 
@@ -127,7 +134,7 @@ class InsightMetadata:
     tags: tuple[str, ...] = ()
     source: str | None = None
     created_by: CreatedBy = "user"
-    extra: Mapping[str, Any] = attrs.field(factory=dict)
+    extra: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
     schema_version: int = 1
 
 
@@ -146,7 +153,7 @@ class ContextMetadata:
 
     source: str | None = None
     created_by: CreatedBy = "user"
-    extra: Mapping[str, Any] = attrs.field(factory=dict)
+    extra: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
     schema_version: int = 1
 
 
@@ -181,7 +188,7 @@ class Memory:
 
     id: str
     type: MemoryType
-    content: str
+    content: str = attrs.field(repr=_shortened)
     topic: str | None = None
     metadata: Metadata
     mentions: tuple[str, ...] = ()
@@ -209,7 +216,7 @@ class LinkMetadata:
     similarity: float | None = None
     reason: str | None = None
     tags: tuple[str, ...] = ()
-    extra: Mapping[str, Any] = attrs.field(factory=dict)
+    extra: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
 
 
 @attrs.frozen(kw_only=True)

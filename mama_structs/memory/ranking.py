@@ -6,8 +6,8 @@ words say by the share of the question's rarity that they carry. So nothing depe
 that cannot tell the candidates apart say nothing; a question whose words occur nowhere is left to the vectors, and a
 rare identifier decides by itself. Fixed sums of normalised scores, and reciprocal ranks, fail on short or on long texts
 (domain/embedders.md section 2). On top comes what good candidates lend to those that they are tied to.
-The figures of `Weights` were chosen by hand on the retrieval sample, with both halves of its threads in sight
-(benchmarks/retrieval.py reports each half); around them recall changes by a point or so, so they are round.
+The figures of `Weights` are round: around them recall changes by a point or so, and chosen anew on one half of the
+sample's threads they serve the other half no better (``benchmarks/retrieval.py --holdout``).
 """
 
 from __future__ import annotations
@@ -35,12 +35,10 @@ class Weights:
 
     Args:
         words: Log-odds that a memory gains that has all of the question's words.
-        floor: Log-odds below which evidence fades out.
         lenders: So many of the best candidates lend to those that they are tied to.
-        evolution: How close two successive decisions are, 0 to 1.
-        implementation: How close a decision and its checkpoint are.
-        association: How close two memories with another link are, times the link's strength.
-        likeness: How close two memories are whose texts are alike.
+        tie: How close two memories are that are wholly alike, that follow each other, or of which one carries the other
+            out, 0 to 1; with another link, that times its strength.
+        topic: How close two memories of one topic are at the least.
         alike_at: Calibrated log-odds at which two texts are wholly alike; at 0 they are not at all.
         pair: How far a decision and the memory of its outcome add up.
         outcome: What is left to the memory of an outcome, as a share of its decision's score.
@@ -53,16 +51,13 @@ class Weights:
 
     """
 
-    words: float = 12.0
-    floor: float = -1.0
+    words: float = 8.0
     lenders: int = 8
-    evolution: float = 0.5
-    implementation: float = 0.6
-    association: float = 0.3
-    likeness: float = 0.6
-    alike_at: float = 7.0
+    tie: float = 0.6
+    topic: float = 0.3
+    alike_at: float = 5.0
     pair: float = 0.6
-    outcome: float = 0.5
+    outcome: float = 0.7
     superseded: float = 0.9
     outside: float = 0.3
     inside: float = 0.5
@@ -97,8 +92,8 @@ def evidence(meanings: Values, shares: Values, weights: Weights = WEIGHTS) -> Va
         weights: What counts how much.
 
     """
-    # Soft at the floor: the order of the weakest stays, and what they lend vanishes.
-    return np.logaddexp(0.0, meanings + weights.words * shares - weights.floor)
+    # Soft at 0: the order of the weakest stays, and what they lend vanishes.
+    return np.logaddexp(0.0, meanings + weights.words * shares)
 
 
 def paired(scores: Values, outcomes: Positions, decisions: Positions, weights: Weights = WEIGHTS) -> Values:
@@ -124,7 +119,7 @@ def paired(scores: Values, outcomes: Positions, decisions: Positions, weights: W
 
 def likeness(meanings: Values, weights: Weights = WEIGHTS) -> Values:
     """Return how close memories are by the log-odds of their texts' calibrated cosine, 0 to 1."""
-    return weights.likeness * np.clip(meanings / weights.alike_at, 0.0, 1.0)
+    return weights.tie * np.clip(meanings / weights.alike_at, 0.0, 1.0)
 
 
 def lent(scores: Values, lenders: Positions, ties: Values) -> tuple[Values, Positions]:
@@ -207,7 +202,7 @@ def relevance(scores: Values, unknown: float, weights: Weights = WEIGHTS) -> Val
         weights: What counts how much.
 
     """
-    # The inverse of the soft floor; large scores are where it is the identity.
-    odds = np.where(scores > 30, scores, np.log(np.expm1(np.clip(scores, 1e-9, 30)))) + weights.floor  # noqa: PLR2004
+    # The inverse of `evidence`'s soft floor; for large scores that is the identity.
+    odds = np.where(scores > 30, scores, np.log(np.expm1(np.clip(scores, 1e-9, 30))))  # noqa: PLR2004
     slope = _RELEVANCE_SLOPE * (odds - weights.unknown * unknown - _RELEVANCE_MIDDLE) + _RELEVANCE_SHIFT
     return 1 / (1 + np.exp(-np.clip(slope, -30, 30)))

@@ -98,19 +98,40 @@ def decision(reader: Reader, memory_id: str) -> Memory:
     return memory
 
 
+def not_before(memory: Memory, before: Memory, *, is_dated: bool) -> Memory:
+    """
+    Return a memory that is not older than the one that it supersedes.
+
+    A clock that stepped back meanwhile is corrected; a time that somebody gave is not.
+
+    Raises:
+        InvalidArgument: The time that was given is earlier.
+
+    """
+    if memory.created_at >= before.created_at:
+        return memory
+    if is_dated:
+        raise InvalidArgument(
+            f"created_at must not be before {before.created_at.isoformat()}, when the decision was made that it "
+            f"supersedes, got {memory.created_at.isoformat()}"
+        )
+    return attrs.evolve(memory, created_at=before.created_at, updated_at=before.created_at)
+
+
 def save(writer: Writer, prepared: Prepared, linking: Linking) -> Memory:
     """
     Save a memory with its links.
 
     Raises:
         MemoryNotFound: A link ends at no memory; nothing was saved.
-        InvalidArgument: What it supersedes is no decision; nothing was saved.
+        InvalidArgument: What it supersedes is no decision, or a later one; nothing was saved.
 
     """
     draft, memory = prepared.draft, prepared.memory
     explicit: list[Link] = []
     if draft.supersedes is not None:
-        decision(writer, draft.supersedes)
+        before = decision(writer, draft.supersedes)
+        memory = not_before(memory, before, is_dated=draft.is_dated)
         explicit.append(_link(memory, draft.supersedes, SUPERSEDES, LinkType.EVOLUTION, 1.0))
     explicit += [_link(memory, to_id, IMPLEMENTS, LinkType.IMPLEMENTATION, 1.0) for to_id in draft.implements]
     for asked in draft.links:
@@ -136,9 +157,9 @@ def add_link(
     writer: Writer, from_id: str, asked: LinkDraft, link_type: LinkType, *, created_by: CreatedBy, now: datetime
 ) -> Link:
     """
-    Make a link between two memories, and return it, or the stronger one that is there already.
+    Make a link between two memories, and return it, or the one of that word that is there already, made stronger.
 
-    An automatic link from the one to the other is taken over.
+    An explicit link takes over the automatic ones between the two.
 
     Raises:
         MemoryNotFound: One of them does not exist.
@@ -149,23 +170,28 @@ def add_link(
     found(writer, asked.to_id)
     if from_id == asked.to_id:
         raise InvalidArgument(f"a memory cannot be linked to itself, and {from_id!r:.200} is both ends")
-    present = [link for link in writer.read_links(source, "out") if link.to_id == asked.to_id]
+    between = [link for link in writer.read_links(source) if {link.from_id, link.to_id} == {from_id, asked.to_id}]
+    word = normalised(asked.relationship)
     same = [
         link
-        for link in present
-        if link.created_by != "system"
-        and normalised(link.metadata.original_relationship) == normalised(asked.relationship)
+        for link in between
+        if link.to_id == asked.to_id
+        # An automatic link is no other form of an explicit one: it is taken over below.
+        and (link.created_by == "system") == (created_by == "system")
+        and normalised(link.metadata.original_relationship) == word
     ]
-    if same and same[0].confidence >= asked.confidence:
-        return same[0]
     if same:
-        link = attrs.evolve(same[0], confidence=asked.confidence)
         link = attrs.evolve(
-            link,
+            same[0],
+            confidence=max(same[0].confidence, asked.confidence),
             metadata=attrs.evolve(
-                link.metadata, reason=asked.reason or link.metadata.reason, tags=asked.tags or link.metadata.tags
+                same[0].metadata,
+                reason=asked.reason or same[0].metadata.reason,
+                tags=asked.tags or same[0].metadata.tags,
             ),
         )
+        if link == same[0]:
+            return link
     else:
         link = Link(
             id=new_link_id(),
@@ -177,11 +203,15 @@ def add_link(
             metadata=LinkMetadata(original_relationship=asked.relationship, reason=asked.reason, tags=asked.tags),
             created_at=now,
         )
-        taken = [one.id for one in present if one.created_by == "system"]
-        if taken and created_by != "system":
-            writer.delete_links(taken)
+        if created_by != "system":
+            writer.delete_links([one.id for one in between if is_automatic(one)])
     writer.put_link(link)
     return link
+
+
+def is_automatic(link: Link) -> bool:
+    """Tell whether a save made a link by itself; evolution and implementation are always said by somebody."""
+    return link.created_by == "system" and link.link_type in {LinkType.ASSOCIATION, LinkType.TEMPORAL}
 
 
 def set_outcome(
@@ -192,18 +222,26 @@ def set_outcome(
     linking: Linking,
     *,
     created_by: CreatedBy,
+    is_dated: bool,
 ) -> Memory:
     """
     Give a decision an outcome, save its reason as a memory of its own, and return the decision.
 
     Raises:
         MemoryNotFound: There is no such memory.
-        InvalidArgument: It is no decision.
+        InvalidArgument: It is no decision, or the time that was given is before it was made.
 
     """
     memory = decision(writer, memory_id)
     metadata = memory.metadata
     assert isinstance(metadata, DecisionMetadata)  # noqa: S101 - a decision has no other
+    if change.at < memory.created_at:
+        if is_dated:
+            raise InvalidArgument(
+                f"at must not be before {memory.created_at.isoformat()}, when the decision was made, "
+                f"got {change.at.isoformat()}"
+            )
+        change = attrs.evolve(change, at=memory.created_at)
     history = tuple(sorted((*metadata.history, change), key=lambda one: one.at))
     last = history[-1]
     changed = attrs.evolve(

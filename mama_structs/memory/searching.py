@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.memory import ranking, successors
+from mama_structs.memory.asking import asks_for_history
 from mama_structs.memory.backend import Facts, Filter, LinkTable, Nodes, Reader
 from mama_structs.memory.candidates import Calibrate, Candidates, Question
 from mama_structs.memory.decay import strengths
@@ -44,7 +45,7 @@ class SearchRequest:
         text: The question as it was asked.
         vector: Its embedding, of shape (dimensions,), normalised.
         where: Which memories count.
-        history: Whether superseded memories rank as high as others.
+        history: Whether superseded memories rank as high as others; they do too where the question asks for what was.
         as_of: The moment that is searched as if it were now; None for the present.
         now: The present moment (UTC).
         limit: Results at the most.
@@ -217,10 +218,11 @@ class _Ground:
 
     def tied(self, lenders: Positions, ties: Values, now_ms: int, weights: Weights) -> Values:
         """Return *ties*, of shape (lenders, candidates), raised to what links make them; none ties to itself."""
-        close = weights.association * strengths(self.table, now_ms).astype(np.float64)
-        close[self.table.types == _EVOLUTION] = weights.evolution
-        close[self.table.types == _IMPLEMENTATION] = weights.implementation
-        raised = ties.copy()
+        close = weights.tie * strengths(self.table, now_ms).astype(np.float64)
+        close[(self.table.types == _EVOLUTION) | (self.table.types == _IMPLEMENTATION)] = weights.tie
+        topics = self.facts.topics
+        same = (topics[lenders, np.newaxis] == topics) & (topics >= 0)
+        raised = np.maximum(ties, weights.topic * same)
         row_of = np.full(ties.shape[1], -1, np.intp)
         row_of[lenders] = np.arange(len(lenders))
         for here, there in ((self.sources, self.targets), (self.targets, self.sources)):
@@ -262,10 +264,11 @@ def _ranked(
     fresh = favoured * ranking.recency(ground.facts.created, now_ms, weights)
     timed = scores = favoured + fresh
     newest = chains.newest(nodes[ranking.best(scores, 2 * request.limit)])
-    if not request.history:
+    history = request.history or asks_for_history(request.text)
+    if not history:
         scores = _led(candidates, scores, newest, inside, weights)
     order = ranking.best(scores, request.limit)
-    if not request.history:
+    if not history:
         order = successors.newest_first(order, nodes, ground.facts, newest)
     relevances = ranking.relevance(np.maximum(own, gains), question.unknown, weights)
     # "What did we note yesterday?" is answered by whatever was.

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import attrs
 import numpy as np
 
-from mama_structs.errors import InvalidArgument, LinkNotFound, SessionClosed
+from mama_structs.errors import InvalidArgument, LinkNotFound, MemoryNotFound, SessionClosed
 from mama_structs.loops import LoopBound
 from mama_structs.memory import care, graph, saving, searching, transfer
 from mama_structs.memory.backend import Direction, Filter, LinkTable, Reader, Writer
@@ -22,20 +22,24 @@ from mama_structs.memory.drafts import (
     check_choice,
     check_confidence,
     check_creator,
+    check_file,
+    check_flag,
     check_id,
     check_limit,
+    check_mentions,
+    check_progress,
     check_share,
     check_text,
-    check_texts,
     check_time,
     check_topic,
     check_types,
     link_draft,
+    within,
 )
 from mama_structs.memory.embedded.engine import Engine, mismatch
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.embedding.service import EmbeddingService
-from mama_structs.memory.ids import from_milliseconds, milliseconds
+from mama_structs.memory.ids import from_milliseconds, is_id, milliseconds
 from mama_structs.memory.model import CreatedBy, Link, LinkType, Memory, MemoryType, Outcome, OutcomeChange
 from mama_structs.memory.relationships import EXAMPLES, link_type_of, near_synonyms, normalised
 from mama_structs.memory.results import (
@@ -289,12 +293,15 @@ class MemoryStore:
 
         Raises:
             InvalidArgument: A record breaks a rule; nothing was saved.
-            MemoryNotFound: A record links to a memory that does not exist.
-                The transactions before that one are kept; a note says how many memories they saved.
-            EmbeddingFailed, StoreError: As for `save_decision`; likewise.
+            MemoryNotFound: A record links to a memory that does not exist; a note says which; nothing was saved.
+            EmbeddingFailed, StoreError: As for `save_decision`.
+                The transactions before are kept; a note says how many memories they saved.
 
         """
         self._check()
+        check_progress(progress)
+        if isinstance(records, str | bytes | Mapping) or not isinstance(records, Iterable):
+            raise InvalidArgument(f"records must be a list of mappings, got {type(records).__name__}")
         drafts = []
         for position, record in enumerate(records):
             if position % _AT_ONCE == 0:
@@ -303,7 +310,8 @@ class MemoryStore:
             try:
                 drafts.append(self._door.record(record, now=self._now()))
             except InvalidArgument as error:
-                raise InvalidArgument(f"records[{position}]: {error}") from error
+                raise within(f"records[{position}]", error) from error
+        await self._read(lambda reader: _check_ends(reader, drafts))
         saved: list[Memory] = []
         try:
             for start in range(0, len(drafts), _CHUNK):
@@ -393,17 +401,22 @@ class MemoryStore:
             threshold: The least similarity, 0 to 1; None for what the embedder calls similar.
             limit: Memories at the most.
 
+        Raises:
+            MemoryNotFound: It has the form of an id, and there is none with it.
+            EmbeddingFailed: The embedder failed.
+
         """
         self._check()
         text = check_text("id_or_text", id_or_text, most=self._settings.max_content)
         least = None if threshold is None else check_share("threshold", threshold)
         most = check_limit(limit)
         calibration = await self._embedding.calibration()
-        node = await self._read(lambda reader: reader.find(text))
+        own_id = graph.nfc(text)
+        node = await self._read(lambda reader: saving.found(reader, own_id) if is_id(own_id) else reader.find(own_id))
         vector = None if node is not None else await self._embedding.query(text)
 
         def plan(reader: Reader) -> list[Similar]:
-            own = None if vector is not None else saving.found(reader, text)
+            own = None if vector is not None else saving.found(reader, own_id)
             pieces = [vector] if vector is not None else list(reader.vectors(own or 0))
             best: dict[int, float] = {}
             for piece in pieces:
@@ -483,13 +496,13 @@ class MemoryStore:
             topic=None if topic is None else check_topic(topic),
             since=None if since is None else check_time("since", since),
             until=None if until is None else check_time("until", until),
-            mentions=None if mentions is None else frozenset(check_texts("mentions", mentions)),
+            mentions=check_mentions(mentions),
         )
         request = searching.SearchRequest(
             text=text,
             vector=await self._embedding.query(text),
             where=where,
-            history=bool(history),
+            history=check_flag("history", history),
             as_of=moment,
             now=self._now(),
             limit=check_limit(limit),
@@ -578,7 +591,9 @@ class MemoryStore:
             (prepared,) = await self._prepare([draft])
         change = OutcomeChange(outcome=result, reason=why, at=moment)
         return await self._write(
-            lambda writer: saving.set_outcome(writer, memory_id, change, prepared, self._linking, created_by=creator)
+            lambda writer: saving.set_outcome(
+                writer, memory_id, change, prepared, self._linking, created_by=creator, is_dated=at is not None
+            )
         )
 
     async def supersede(
@@ -647,7 +662,7 @@ class MemoryStore:
         Link two memories, and return the link.
 
         The same word between the same two gives the link that is there, with the higher confidence of the two;
-        an automatic link between them is taken over.
+        the automatic links between them are taken over.
 
         Args:
             from_id: The memory that acts, normally the newer one.
@@ -797,7 +812,7 @@ class MemoryStore:
             MemoryNotFound: There is none with this id.
 
         """
-        return await self.traverse(id, max_depth=1, direction=direction, limit=2**31)
+        return await self.traverse(check_id("id", id), max_depth=1, direction=direction, limit=2**31)
 
     async def load_context(self, id: str) -> Surroundings:  # noqa: A002 - as above
         """
@@ -919,7 +934,9 @@ class MemoryStore:
 
         """
         self._check()
-        return await transfer.export_jsonl(self._backend, Path(path), progress)
+        check_progress(progress)
+        target = check_file(path)
+        return await transfer.export_jsonl(self._backend, target, progress)
 
     async def import_jsonl(self, path: str | Path, *, progress: Progress | None = None) -> Imported:
         """
@@ -938,7 +955,9 @@ class MemoryStore:
 
         """
         self._check()
-        return await transfer.import_jsonl(self._backend, self._embedding, Path(path), progress)
+        check_progress(progress)
+        source = check_file(path)
+        return await transfer.import_jsonl(self._backend, self._embedding, source, progress)
 
     async def stats(self) -> dict[str, Any]:
         """Return figures about the store as it is now: memories by type, links, vectors, the traversal cache."""
@@ -1030,6 +1049,19 @@ class MemoryStore:
 
     def _now(self) -> datetime:
         return from_milliseconds(int(self._clock() * 1000))
+
+
+def _check_ends(reader: Reader, drafts: Sequence[Draft]) -> None:
+    """Refuse records that link to what does not exist before any of them is saved."""
+    for position, draft in enumerate(drafts):
+        try:
+            if draft.supersedes is not None:
+                saving.decision(reader, draft.supersedes)
+            for to_id in (*draft.implements, *(link.to_id for link in draft.links)):
+                saving.found(reader, to_id)
+        except (MemoryNotFound, InvalidArgument) as error:
+            error.add_note(f"in records[{position}]")
+            raise
 
 
 def _hit(reader: Reader, ranked: searching.Ranked, memory: Memory, moment: datetime | None) -> Hit:

@@ -113,11 +113,18 @@ _OVER: Final = (
     r"|부터|까지|보다|동안|내내|중|초|말|쯤|경|때|이후|이전|전에|사이)"
 )
 _PAST: Final = re.compile(
-    r"\b(?:did|was|were|have|has|had|made|wrote|said|noted|decided|learned|happened)\b|"
+    r"\b(?:did|was|were|have|has|had|made|wrote|said|noted|decided|learned|happened|changed|broke|went|came|saw)\b|"
     r"\b(?:from|since|of|until)[ ]today\b|\btoday['\u2019]s\b|"
     r"^\W{0,9}today\W{0,9}$",
     re.IGNORECASE,
 )
+# A question in the present, or about what holds: "오늘은 어떻게 나누나?", "오늘 기준".
+_KOREAN_QUESTION: Final = re.compile(
+    r"(?:나|나요|가|가요|니|까|어|어요|아|아요|해|해요|돼|돼요|써|지|지요|죠)[ ]?[?.!]?$|오늘 기준"
+)
+_HANGUL: Final = 0xAC00
+_FINALS: Final = 28
+_FINAL_SS: Final = 20
 
 Rule = Callable[[re.Match[str], datetime], TimeWords | None]
 
@@ -233,7 +240,18 @@ def _today(match: re.Match[str], now: datetime) -> TimeWords | None:
 
 def _relative_day(match: re.Match[str], now: datetime) -> TimeWords:
     word = re.sub(r"^(?:the )|[ ]", "", match[0].lower())
+    if word == "오늘" and _KOREAN_QUESTION.search(match.string) and not _is_korean_past(match.string):
+        return _found(match, unit_before(now, "day", 0), _SOFT)
     return _found(match, unit_before(now, "day", _DAYS_BACK.get(word, 0)))
+
+
+def _is_korean_past(text: str) -> bool:
+    """Tell whether a syllable ends in the double s of the past tense; those of 있다 and 겠 are others."""
+    return any(
+        (ord(letter) - _HANGUL) % _FINALS == _FINAL_SS and letter not in "있겠"
+        for letter in text
+        if "가" <= letter <= "힣"
+    )
 
 
 def _last_night(match: re.Match[str], now: datetime) -> TimeWords:

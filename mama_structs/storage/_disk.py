@@ -17,7 +17,8 @@ LONGEST_KEY: Final = 1024
 _MAGIC: Final = b"ms1\0"
 _DIGEST: Final = 16
 _HEAD: Final = len(_MAGIC) + _DIGEST
-_RAW: Final = diskcache.core.MODE_RAW
+RAW: Final = diskcache.core.MODE_RAW
+"""What the column `mode` says of bytes in the row itself."""
 
 
 @attrs.frozen
@@ -124,7 +125,7 @@ class BytesDisk(diskcache.Disk):  # type: ignore[misc]  # the base class has no 
         """Return the columns of a value."""
         if type(value) is not bytes:
             raise InvalidArgument(f"only bytes are stored, got {type(value).__name__}")
-        return 0, _RAW, None, value
+        return 0, RAW, None, value
 
     def fetch(self, mode: object, filename: object, value: object, read: object) -> bytes:
         """
@@ -134,7 +135,7 @@ class BytesDisk(diskcache.Disk):  # type: ignore[misc]  # the base class has no 
             ForeignRow: It holds anything else: a number, text, a file's name or a pickle.
 
         """
-        if read or mode != _RAW or filename is not None or type(value) is not bytes:
+        if read or mode != RAW or filename is not None or type(value) is not bytes:
             raise ForeignRow(foreign_value(mode, filename, value))
         return value
 
@@ -150,11 +151,11 @@ def foreign_value(mode: object, filename: object, value: object) -> str:
     """Say in which way a value is not one of ours."""
     if filename is not None:
         return "the row names a file"
-    if mode != _RAW:
+    if mode != RAW:
         return "the row is pickled" if mode == diskcache.core.MODE_PICKLE else f"the row has the mode {mode!r:.20}"
     return f"the row holds {type(value).__name__} instead of bytes"
 
 
 def is_own(mode: Any, filename: Any, value: Any) -> bool:
     """Tell whether the columns of a value are such as `BytesDisk` writes."""
-    return mode == _RAW and filename is None and type(value) is bytes
+    return mode == RAW and filename is None and type(value) is bytes

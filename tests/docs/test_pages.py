@@ -265,7 +265,7 @@ def test_methods_of_the_memory_store_are_in_the_reference_with_their_signatures(
         if callable(value) and not name.startswith("_")
     }
 
-    assert "id, *, direction=\"both\"" == known["connected"]
+    assert 'id, *, direction="both"' == known["connected"]
     assert known == rows
 
 
@@ -288,10 +288,8 @@ def test_providers_are_in_the_reference_with_their_arguments(docs):
     for name, text in rows.items():
         arguments = re.findall(r"`(\w+)(?:=([^`]*))?`", re.sub(r"\(.*?\)", "", text))
         parameters = inspect.signature(getattr(embedding, name)).parameters.values()
-        assert {one.name for one in parameters} == {argument for argument, _ in arguments}, name
-        # What is 0 there means None: both stand for what the provider has.
-        known = {one.name: one.default or one.default == "" and "" or None for one in parameters}
-        known = {name: None if value is inspect.Parameter.empty else value for name, value in known.items()}
+        # 0 and None stand for what the provider has; an argument without a default has none to be named.
+        known = {one.name: None if one.default in (inspect.Parameter.empty, 0) else one.default for one in parameters}
         assert known == {argument: ast.literal_eval(value or "None") for argument, value in arguments}, name
 
 

@@ -134,7 +134,9 @@ class Oracle:
                 told = [change.reason for change in there[memory_id].metadata.history]
                 assert reasons <= set(told)
                 # The outcome and the memory of its reason came together.
-                ends = [link.from_id for link in links[memory_id] if link.metadata.original_relationship == "outcome_of"]
+                ends = [
+                    link.from_id for link in links[memory_id] if link.metadata.original_relationship == "outcome_of"
+                ]
                 assert sorted(told) == sorted(there[end].content for end in ends)
         for link_id, (one, other) in self.linked.items():
             if one in there and other in there:

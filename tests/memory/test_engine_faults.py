@@ -1,5 +1,8 @@
 """What memories promise while disks, files, clocks and embedders go wrong."""
 
+# Other processes are waited for.
+# ruff: noqa: ASYNC221
+
 from __future__ import annotations
 
 import asyncio
@@ -257,7 +260,12 @@ asyncio.run(main())
 def test_a_limit_on_file_size_is_a_full_disk(tmp_path):
     """What there is no room for fails alone, reads go on, and with room again everything works."""
     done = subprocess.run(
-        [sys.executable, "-c", FULL, str(tmp_path)], check=False, capture_output=True, text=True, timeout=60, env=ENVIRONMENT
+        [sys.executable, "-c", FULL, str(tmp_path)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=ENVIRONMENT,
     )
 
     assert 0 == done.returncode, done.stderr

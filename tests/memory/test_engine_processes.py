@@ -122,7 +122,7 @@ async def test_a_traversal_that_is_kept_is_dropped_when_another_process_changes_
     hits = store._cache.statistics.hits
     assert before == await reached()
     assert hits + 1 == store._cache.statistics.hits
-    await other.link(apart[0].id, apart[1].id, "refines")
+    assert "association" == (await other.link(apart[0].id, apart[1].id, "contradicts")).link_type
     await other.set_outcome((await other.save_decision("x", "y", "")).id, "SUCCESS")
     assert before == await reached()
     assert hits + 2 == store._cache.statistics.hits
@@ -131,9 +131,10 @@ async def test_a_traversal_that_is_kept_is_dropped_when_another_process_changes_
     await other.unlink(link.id)
     assert before == await reached()
     await other.set_outcome(chain[2].id, "SUCCESS")
-    assert "SUCCESS" == {one.memory.id: one.memory for one in await store.traverse(chain[0].id)}[
-        chain[2].id
-    ].metadata.outcome
+    assert (
+        "SUCCESS"
+        == {one.memory.id: one.memory for one in await store.traverse(chain[0].id)}[chain[2].id].metadata.outcome
+    )
     await other.delete(chain[2].id)
     assert {chain[1].id} == await reached()
     await other.rebuild()
@@ -336,21 +337,20 @@ def test_a_loop_that_was_closed_without_closing_its_session_blocks_nobody(tmp_pa
     loop = asyncio.new_event_loop()
     session = loop.run_until_complete(Session.open(tmp_path, embedder=SMALL)._open())
     memory = loop.run_until_complete(session.memories.save_context("the login"))
-    task = loop.create_task(session.memories.save_context("begun"))
-    loop.run_until_complete(asyncio.sleep(0))
-    task._log_destroy_pending = False
     loop.close()
 
     async def again():
         async with Session.open(tmp_path, embedder=SMALL) as other:
             assert memory == await other.memories.get(memory.id)
             await other.memories.save_context("more")
-            assert 2 <= await other.memories.count() <= 3
+            assert 2 == await other.memories.count()
             assert not [finding for finding in (await other.check()).findings if finding.severity == "error"]
 
     asyncio.run(again())
     with pytest.raises(WrongLoop):
         asyncio.run(session.memories.count())
+    # It would be named as never closed, in whichever test is running then.
+    session._closed = True
 
 
 FORK = """

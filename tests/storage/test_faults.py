@@ -580,7 +580,7 @@ async def test_a_statement_that_fails_once_in_the_queue_is_made_up_for(tmp_path,
         assert 0 == storage.pending
 
     plan.at = 0
-    assert number > 6
+    assert number > 5
     assert 3 * number == len(await storage.keys())
     await assert_sound(storage)
     await storage.close()

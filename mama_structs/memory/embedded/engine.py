@@ -501,7 +501,9 @@ class Engine:
         self._check_embedder(head)
         before, self._head = self._head, head
         if before is None or before.identity != head.identity:
-            self._snapshots = None if self._snapshots_in is None else SnapshotStore(self._snapshots_in, identity=head.identity)
+            self._snapshots = (
+                None if self._snapshots_in is None else SnapshotStore(self._snapshots_in, identity=head.identity)
+            )
         if before is None or before.identity == head.identity:
             return False
         self._drop_views()
@@ -584,7 +586,7 @@ class Engine:
         try:
             for writer in reversed(writers):
                 writer.undo()
-        except Exception:
+        except Exception:  # noqa: BLE001 - whatever it is, the views are not whole
             # Better no views than wrong ones.
             _log.exception("the views of the memories are derived anew")
             self._drop_views()
@@ -683,7 +685,9 @@ def read_head_of(rows: Snapshot, namespace: str, directory: str) -> Head | None:
             hint="restore a backup",
         ) from error
     if head.format > FORMAT:
-        raise StoreError(f"the memories of {namespace!r:.80} were written by a later version", hint="upgrade mama-structs")
+        raise StoreError(
+            f"the memories of {namespace!r:.80} were written by a later version", hint="upgrade mama-structs"
+        )
     return head
 
 

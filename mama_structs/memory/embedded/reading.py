@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +21,13 @@ from mama_structs.memory.backend import (
     Scanned,
     Scores,
 )
-from mama_structs.memory.codec import Entry, read_entry
+from mama_structs.memory.codec import Entry, read_entry, read_memory
 from mama_structs.memory.embedded.keys import EmbedderRecord, Keys, numbered, vectors_from_bytes
 from mama_structs.memory.embedded.views import Views
 from mama_structs.memory.model import Link, LinkType, Memory
 from mama_structs.storage import Damaged, Snapshot
+
+T = TypeVar("T")
 
 _SINGLE = 8
 
@@ -57,12 +59,25 @@ class Place:
             StoreDamaged: The row is gone, or not what was written.
 
         """
+        return self._read(key, value, read_entry)
+
+    def memory(self, key: str, value: bytes | Damaged | None) -> Memory:
+        """
+        Return the memory in a row, without reading its links.
+
+        Raises:
+            StoreDamaged: The row is gone, or not what was written.
+
+        """
+        return self._read(key, value, read_memory)
+
+    def _read(self, key: str, value: bytes | Damaged | None, read: Callable[[bytes], T]) -> T:
         if value is None:
             raise self.damaged(key, "the row is missing")
         if isinstance(value, Damaged):
             raise self.damaged(key, value.reason)
         try:
-            return read_entry(value)
+            return read(value)
         except ValueError as error:
             raise self.damaged(key, "it does not have the form of a memory") from error
 
@@ -111,7 +126,7 @@ class JournalReader:
 
     def get(self, nodes: Sequence[int] | Nodes) -> list[Memory]:
         """Return memories, in the order of *nodes*."""
-        return [entry.memory for entry in self._entries(nodes)]
+        return [self._place.memory(key, row) for key, row in self._stored(nodes)]
 
     def ids(self, nodes: Sequence[int] | Nodes) -> list[str]:
         """Return the ids of memories."""
@@ -219,11 +234,15 @@ class JournalReader:
         return self._views.stats()
 
     def _entries(self, nodes: Sequence[int] | Nodes) -> list[Entry]:
+        return [self._place.entry(key, row) for key, row in self._stored(nodes)]
+
+    def _stored(self, nodes: Sequence[int] | Nodes) -> list[tuple[str, bytes | Damaged | None]]:
+        """Return the key and row of each memory."""
         keys = [numbered(self._place.memories, number) for number in self._views.catalogue.numbers(nodes)]
         if len(keys) < _SINGLE:
-            return [self._place.entry(key, self._row(key)) for key in keys]
+            return [(key, self._row(key)) for key in keys]
         rows = self._many(keys)
-        return [self._place.entry(key, rows.get(key)) for key in keys]
+        return [(key, rows.get(key)) for key in keys]
 
     def _row(self, key: str) -> bytes | Damaged | None:
         return self._rows.get(key)

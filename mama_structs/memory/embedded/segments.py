@@ -66,6 +66,13 @@ class Segment:
             return slice(0, 0)
         return slice(int(self.bounds[place]), int(self.bounds[place + 1]))
 
+    def bounds_of(self, numbers: Whole) -> tuple[list[int], list[int]]:
+        """Return where the postings of each of some terms begin and end."""
+        if not len(self.keys):
+            return [0] * len(numbers), [0] * len(numbers)
+        places = np.minimum(self.keys.searchsorted(numbers), len(self.keys) - 1)
+        return self.bounds[places].tolist(), self.bounds[places + (self.keys[places] == numbers)].tolist()
+
     def terms_of(self, row: int) -> Whole:
         """Return the numbers of the terms of a member."""
         return self.terms[self.starts[row] : self.starts[row + 1]]

@@ -49,6 +49,7 @@ _MARGIN: Final = 1e-5
 _MOST_PARTS: Final = 255
 # The highest scores are looked for in so many strips at once.
 _STRIPS: Final = 64
+_NOTHING: Final[tuple[list[Any], Scores]] = ([], np.zeros(0, np.float32))
 
 
 @attrs.frozen
@@ -82,6 +83,8 @@ class WordIndex:
         self._length = np.zeros(1024, np.float32)
         # What of BM25's divisor depends on the memory alone, None after a change.
         self._norms: Scores | None = None
+        # The last query and the scores of all nodes, for whoever asks for some of them next.
+        self._added: tuple[list[_Wanted], Scores] = _NOTHING
         self._live = 0
         self._total = 0
         self._fresh: dict[int, tuple[Whole, Counts]] = {}
@@ -120,6 +123,7 @@ class WordIndex:
         self._total += int(self._length[node])
         self._live += 1
         self._norms = None
+        self._added = _NOTHING
         self._fresh[node] = (numbers, counts)
         self._fresh_size += len(numbers)
         for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
@@ -146,6 +150,7 @@ class WordIndex:
         self._unused += int(np.count_nonzero(self._frequency[numbers] == 0))
         self._live -= 1
         self._norms = None
+        self._added = _NOTHING
         self._total -= int(self._length[node])
         if home != _FRESH:
             self._dead[home] += 1
@@ -184,13 +189,16 @@ class WordIndex:
     def scores(self, query: Mapping[str, float], nodes: Nodes) -> Scores:
         """Return the score of each of *nodes*, 0 for one that shares no term with the query or is not there."""
         wanted, nodes = self._wanted(query), np.asarray(nodes, np.int64)
-        if self._is_few(len(nodes), wanted):
-            return self._scores(wanted, nodes)
-        sums = np.zeros(len(self._home) + 1, np.float32)
-        self._add_up(wanted, sums)
-        # What is no node has the last sum, which is 0.
-        found: Scores = sums[np.where((nodes >= 0) & (nodes < len(self._home)), nodes, len(self._home))]
-        return found
+        known, sums = self._added
+        if known != wanted:
+            if self._is_few(len(nodes), wanted):
+                return self._scores(wanted, nodes)
+            sums = np.zeros(len(self._home), np.float32)
+            self._add_up(wanted, sums)
+        scores = np.zeros(len(nodes), np.float32)
+        inside = np.flatnonzero((nodes >= 0) & (nodes < len(sums)))
+        scores[inside] = sums[nodes[inside]]
+        return scores
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return what a snapshot keeps of it: what goes into JSON, and arrays that later changes leave alone."""
@@ -244,7 +252,7 @@ class WordIndex:
             index._segments[serial] = Segment(**{name: arrays[f"{serial}.{name}"] for name in NAMES})
         return index
 
-    def _search(self, wanted: Sequence[_Wanted], limit: int, mask: NDArray[np.bool_] | None) -> Matches:
+    def _search(self, wanted: list[_Wanted], limit: int, mask: NDArray[np.bool_] | None) -> Matches:
         sums = np.zeros(len(self._home), np.float32)
         allowed = None if mask is None else _fitted(mask, len(sums))
         added = 0
@@ -262,6 +270,7 @@ class WordIndex:
                 if found is not None and self._is_few(len(found), rest):
                     return _best(found, self._scores(rest, found, sums[found]), limit)
         self._add_up(wanted[added:], sums)
+        self._added = (wanted, sums)
         sums = sums if allowed is None else sums * allowed
         nodes = _leading(sums, limit)
         return _best(nodes, sums[nodes], limit)
@@ -276,12 +285,14 @@ class WordIndex:
         counts: list[Counts] = []
         homes: list[int] = []
         worths: list[float] = []
-        for term in wanted:
-            for serial, segment in self._segments.items():
-                place = segment.postings(term.number)
-                if place.start != place.stop:
-                    nodes.append(segment.nodes[place])
-                    counts.append(segment.counts[place])
+        numbers = np.array([term.number for term in wanted], np.int32)
+        bounds = [(serial, segment, *segment.bounds_of(numbers)) for serial, segment in self._segments.items()]
+        for at, term in enumerate(wanted):
+            for serial, segment, starts, stops in bounds:
+                start, stop = starts[at], stops[at]
+                if start != stop:
+                    nodes.append(segment.nodes[start:stop])
+                    counts.append(segment.counts[start:stop])
                     homes.append(serial)
                     worths.append(term.worth)
             fresh = self._fresh_postings.get(term.number)

@@ -1,0 +1,702 @@
+"""What each method of `MemoryStore` gives, refuses and survives."""
+
+# A look at the file system takes no time here; sets are compared, not spelt.
+# ruff: noqa: ASYNC240, PLW0108
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import tempfile
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mama_structs import Session
+from mama_structs.errors import EmbeddingFailed, InvalidArgument, LinkNotFound, MemoryNotFound, SessionClosed
+from mama_structs.memory.embedding.callables import as_embedder
+from mama_structs.memory.model import LinkType, MemoryType, Outcome
+from mama_structs.memory.store import MemoryStore
+from mama_structs.settings import MemorySettings
+from mama_structs.testing.memory_engine import SMALL, OpenedDirectory
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Clock:
+    def __init__(self):
+        self.now = START.timestamp()
+
+    def __call__(self):
+        return self.now
+
+    def at(self):
+        return datetime.fromtimestamp(self.now, UTC)
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture(params=["exact", "graph"])
+async def place(request, clock):
+    """An open directory, whose searches are exact, and one whose searches ask the graph."""
+    memory = Path("/dev/shm")
+    options = {"exact_up_to": 0} if request.param == "graph" else {}
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as home:
+        opened = OpenedDirectory.open(
+            Path(home), clock=clock, settings=MemorySettings(**options),
+            find_mentions=lambda text: [word for word in text.split() if word in {"1-11", "2-1"}],
+        )  # fmt: skip
+        yield opened
+        assert [] == await opened.findings()
+        await opened.close()
+
+
+@pytest.fixture
+async def store(place):
+    return await place.memories()
+
+
+# Saving
+
+
+async def test_a_decision_is_what_was_given(store, clock):
+    """Every field comes back as it was said, and is the same when it is read again."""
+    first = await store.save_context("the raid of yesterday")
+    memory = await store.save_decision(
+        "Défense", "shield 2-1 first", "raids doubled near 1-11", confidence=0.9, implements=[first.id],
+        evidence=["ref:x", "fd:1"], created_by="llm",
+        links=[{"to_id": first.id, "relationship": "refines", "confidence": 0.6, "reason": "so", "tags": ["a"]}],
+    )  # fmt: skip
+
+    assert memory == await store.get(memory.id)
+    assert (MemoryType.DECISION, "shield 2-1 first", "Défense") == (memory.type, memory.content, memory.topic)
+    assert ("raids doubled near 1-11", 0.9, "llm", None) == (
+        memory.metadata.reasoning, memory.metadata.confidence, memory.metadata.created_by, memory.metadata.outcome
+    )  # fmt: skip
+    assert ("ref:x", "fd:1") == memory.evidence
+    assert {"2-1", "1-11"} == set(memory.mentions)
+    assert clock.at() == memory.created_at == memory.updated_at
+    assert memory.id.startswith("decision_défense_1767225600000_")
+    links = {link.metadata.original_relationship: link for link in await store.links_of(memory.id)}
+    assert ("llm", 1.0, LinkType.IMPLEMENTATION) == (
+        links["implements"].created_by, links["implements"].confidence, links["implements"].link_type
+    )  # fmt: skip
+    assert (0.6, "so", ("a",), memory.id, first.id) == (
+        links["refines"].confidence, links["refines"].metadata.reason, links["refines"].metadata.tags,
+        links["refines"].from_id, links["refines"].to_id,
+    )  # fmt: skip
+
+
+async def test_the_other_kinds_are_what_was_given(store):
+    """Checkpoints, insights and contexts keep what belongs to them."""
+    checkpoint = await store.save_checkpoint("half done", open_files=["a.py"], next_steps=["b", "c"])
+    insight = await store.save_insight("raids come at night", category="war", tags=["x", "y"], source="log")
+    context = await store.save_context("the wiki says so", topic="raids", source="https://wiki")
+
+    assert (("a.py",), ("b", "c")) == (checkpoint.metadata.open_files, checkpoint.metadata.next_steps)
+    assert ("war", ("x", "y"), "log") == (insight.metadata.category, insight.metadata.tags, insight.metadata.source)
+    assert ("raids", "https://wiki") == (context.topic, context.metadata.source)
+    assert checkpoint == await store.latest_checkpoint()
+    assert [context, insight, checkpoint] == await store.recent()
+
+
+BAD = [
+    (lambda s: s.save_decision("", "x", ""), "topic"),
+    (lambda s: s.save_decision("t", "  ", ""), "decision"),
+    (lambda s: s.save_decision("t", 7, ""), "decision"),
+    (lambda s: s.save_decision("t", "x", None), "reasoning"),
+    (lambda s: s.save_decision("t", "x", "", confidence=1.5), "confidence"),
+    (lambda s: s.save_decision("t", "x", "", confidence=float("nan")), "confidence"),
+    (lambda s: s.save_decision("t", "x", "", confidence=True), "confidence"),
+    (lambda s: s.save_decision("t" * 201, "x", ""), "topic"),
+    (lambda s: s.save_decision("t", "x", "", supersedes=""), "supersedes"),
+    (lambda s: s.save_decision("t", "x", "", implements="one"), "implements"),
+    (lambda s: s.save_decision("t", "x", "", links=[{"to_id": "a"}]), "relationship"),
+    (lambda s: s.save_decision("t", "x", "", links=[{"to_id": "a", "relationship": "b", "c": 1}]), "'c'"),
+    (lambda s: s.save_decision("t", "x", "", links={"to_id": "a"}), "links"),
+    (lambda s: s.save_decision("t", "x", "", created_at=datetime(2026, 1, 1)), "time zone"),  # noqa: DTZ001 - the case
+    (lambda s: s.save_decision("t", "x", "", created_at=datetime(9999, 1, 1, tzinfo=UTC)), "created_at"),
+    (lambda s: s.save_decision("t", "x", "", created_by="me"), "created_by"),
+    (lambda s: s.save_decision("t", "\ud800", ""), "surrogate"),
+    (lambda s: s.save_context("x" * 1_000_001), "content"),
+    (lambda s: s.save_checkpoint("x", open_files="a.py"), "open_files"),
+    (lambda s: s.save_insight("x", tags=[""]), "tags"),
+    (lambda s: s.save_many([{"type": "context", "content": "x"}, {"type": "idea"}]), r"records\[1\].*type"),
+    (lambda s: s.save_many([{"type": "context", "content": "x", "wrong": 1}]), r"records\[0\].*wrong"),
+    (lambda s: s.save_many([{"type": "decision", "topic": "t"}]), r"records\[0\]"),
+    (lambda s: s.get(""), "id"),
+    (lambda s: s.get(None), "id"),
+    (lambda s: s.count(types="idea"), "types"),
+    (lambda s: s.recent(limit=0), "limit"),
+    (lambda s: s.recent(limit=True), "limit"),
+    (lambda s: s.recent(since="yesterday"), "since"),
+    (lambda s: s.similar("x", threshold=2), "threshold"),
+    (lambda s: s.about(""), "mention"),
+    (lambda s: s.search(""), "query"),
+    (lambda s: s.search("x" * 10_001), "query"),
+    (lambda s: s.search("x", since=datetime(2026, 1, 1)), "since"),  # noqa: DTZ001 - the case
+    (lambda s: s.search("x", types=["decision", "x"]), "types"),
+    (lambda s: s.search("x", mentions="2-1"), "mentions"),
+    (lambda s: s.search("x", as_of=5), "as_of"),
+    (lambda s: s.by_topic(" "), "topic"),
+    (lambda s: s.set_outcome("x", "GOOD"), "outcome"),
+    (lambda s: s.set_outcome("x", "FAILED"), "reason"),
+    (lambda s: s.set_outcome("x", "FAILED", reason=" "), "reason"),
+    (lambda s: s.link("a", "b", ""), "relationship"),
+    (lambda s: s.link("a", "b", "c", confidence=-1), "confidence"),
+    (lambda s: s.traverse("a", direction="up"), "direction"),
+    (lambda s: s.traverse("a", max_depth=0), "max_depth"),
+    (lambda s: s.traverse("a", link_types=["x"]), "link_types"),
+    (lambda s: s.traverse("a", min_strength=-0.1), "min_strength"),
+    (lambda s: s.prune(now="x"), "now"),
+]
+
+
+@pytest.mark.parametrize(("call", "named"), BAD)
+async def test_a_wrong_argument_is_named_and_nothing_is_saved(store, call, named):
+    """Before anything is done: the error says which argument it is about."""
+    with pytest.raises(InvalidArgument, match=named):
+        await call(store)
+
+    assert 0 == await store.count()
+
+
+UNKNOWN = [
+    lambda s, near: s.get(near),
+    lambda s, near: s.delete(near),
+    lambda s, near: s.evolution(near),
+    lambda s, near: s.links_of(near),
+    lambda s, near: s.traverse(near),
+    lambda s, near: s.connected(near),
+    lambda s, near: s.load_context(near),
+    lambda s, near: s.set_outcome(near, "SUCCESS"),
+    lambda s, near: s.supersede(near, "x", ""),
+    lambda s, near: s.save_decision("t", "x", "", supersedes=near),
+    lambda s, near: s.save_checkpoint("x", implements=[near]),
+    lambda s, near: s.save_insight("x", links=[{"to_id": near, "relationship": "refines"}]),
+    lambda s, near: s.save_many([{"type": "checkpoint", "summary": "x", "implements": [near]}]),
+]
+
+
+@pytest.mark.parametrize("call", UNKNOWN)
+async def test_an_unknown_id_is_an_error_that_names_near_ones(store, call):
+    """Nothing is saved, and the one that was meant is in the hint."""
+    memory = await store.save_decision("auth", "use JWT", "")
+    near = memory.id[:-1] + ("0" if memory.id[-1] != "0" else "1")
+
+    with pytest.raises(MemoryNotFound) as caught:
+        await call(store, near)
+    assert (near, (memory.id,)) == (caught.value.memory_id, caught.value.nearest)
+    assert memory.id in caught.value.hint
+    assert 1 == await store.count()
+    assert [] == await store.links_of(memory.id)
+
+
+async def test_a_memory_is_not_linked_to_itself_and_only_decisions_are_superseded(store):
+    """Either is refused, and says why."""
+    memory = await store.save_context("x")
+    with pytest.raises(InvalidArgument, match="itself"):
+        await store.link(memory.id, memory.id, "refines")
+    for call in (
+        lambda: store.supersede(memory.id, "x", ""),
+        lambda: store.save_decision("t", "x", "", supersedes=memory.id),
+        lambda: store.set_outcome(memory.id, "SUCCESS"),
+    ):
+        with pytest.raises(InvalidArgument, match="must be a decision"):
+            await call()
+    with pytest.raises(LinkNotFound):
+        await store.unlink("link_x")
+
+
+async def test_save_many_keeps_its_order_and_tells_how_far_it_is(tmp_path):
+    """In batches, each in a transaction; what a later one does not take leaves the earlier ones saved, and says so."""
+    place = OpenedDirectory.open(tmp_path, settings=MemorySettings(linking="off"))
+    store = await place.memories()
+    told = []
+    records = [{"type": "context", "content": f"note {number}"} for number in range(300)]
+    saved = await store.save_many(iter(records), progress=lambda *figures: told.append(figures))
+    assert [record["content"] for record in records] == [memory.content for memory in saved]
+    assert list(reversed(saved)) == await store.recent(limit=1000)
+    assert (300, 300) == told[-1]
+
+    bad = {"type": "checkpoint", "summary": "x", "implements": ["nothing"]}
+    with pytest.raises(MemoryNotFound) as caught:
+        await store.save_many([*records, bad])
+    assert ["256 of 301 memories were saved"] == caught.value.__notes__
+    assert 556 == await store.count()
+    assert [] == await store.save_many([])
+    await place.close()
+
+
+# Links
+
+
+async def test_a_duplicate_link_keeps_the_higher_confidence(store):
+    """The same word between the same two is one link, whichever way it is spelt; a weaker one changes nothing."""
+    one, other = await store.save_checkpoint("one thing"), await store.save_checkpoint("quite another")
+    link = await store.link(one.id, other.id, "depends on", confidence=0.5)
+    assert link == await store.link(one.id, other.id, "depends on", confidence=0.2)
+    stronger = await store.link(one.id, other.id, "Depends_On", confidence=0.9, reason="why")
+    assert (link.id, 0.9, "why") == (stronger.id, stronger.confidence, stronger.metadata.reason)
+    back = await store.link(other.id, one.id, "depends on")
+    links = [found for found in await store.links_of(one.id) if found.created_by == "user"]
+
+    assert sorted([stronger.id, back.id]) == sorted(found.id for found in links)
+
+
+@pytest.mark.parametrize("creator", ["user", "llm"])
+async def test_an_explicit_link_takes_over_an_automatic_one(store, clock, creator):
+    """Between the same two there is one link then, and it is the explicit one."""
+    first = await store.save_context("use JWT for the login")
+    clock.now += 60
+    second = await store.save_context("use JWT for the login of the game")
+    assert {"system"} == {link.created_by for link in await store.links_of(first.id)}
+    link = await store.link(second.id, first.id, "refines", created_by=creator)
+
+    assert [link] == await store.links_of(first.id)
+    assert creator == link.created_by
+
+
+async def test_links_made_by_the_system_on_request_are_one_too(store):
+    """A host that links as the system, twice in the same words, has one link."""
+    one, other = await store.save_checkpoint("one thing"), await store.save_checkpoint("quite another")
+    for confidence in (0.5, 0.7, 0.4):
+        await store.link(one.id, other.id, "seen with", confidence=confidence, created_by="system")
+    found = [link for link in await store.links_of(one.id) if link.metadata.original_relationship == "seen with"]
+
+    assert [0.7] == [link.confidence for link in found]
+
+
+async def test_deleting_takes_all_links_and_only_these(store):
+    """The number of links is told; neighbours stay, with their other links."""
+    saved = [await store.save_decision("auth", "use JWT", "")]
+    for number in range(3):
+        saved.append(await store.supersede(saved[-1].id, f"use {number}", ""))
+    before = {link.id for memory in saved for link in await store.links_of(memory.id)}
+    own = {link.id for link in await store.links_of(saved[1].id)}
+
+    assert len(own) == await store.delete(saved[1].id)
+    left = [saved[0], *saved[2:]]
+    assert before - own == {link.id for memory in left for link in await store.links_of(memory.id)}
+    assert [saved[0].id] == [memory.id for memory in await store.evolution(saved[0].id)]
+    assert [saved[3].id, saved[2].id] == [memory.id for memory in await store.evolution(saved[2].id)]
+
+
+# Outcomes
+
+
+async def test_outcomes_are_kept_and_their_reason_is_found(store, clock):
+    """The last one holds, all are in the history, and a search for the reason finds it and leads to the decision."""
+    decision = await store.save_decision("auth", "use JWT for the login", "stateless")
+    clock.now += 60
+    await store.set_outcome(decision.id, "PARTIAL")
+    clock.now += 60
+    after = await store.set_outcome(decision.id, Outcome.FAILED, reason="nobody could revoke stolen tokens")
+
+    assert after == await store.get(decision.id)
+    assert (Outcome.FAILED, "nobody could revoke stolen tokens", clock.at()) == (
+        after.metadata.outcome, after.metadata.outcome_reason, after.metadata.outcome_at
+    )  # fmt: skip
+    assert [Outcome.PARTIAL, Outcome.FAILED] == [change.outcome for change in after.metadata.history]
+    assert (decision.created_at, clock.at()) == (after.created_at, after.updated_at)
+    hits = [hit.memory for hit in (await store.search("nobody could revoke stolen tokens"))[:2]]
+    (hit,) = [memory for memory in hits if memory.type is MemoryType.CONTEXT]
+    assert "nobody could revoke stolen tokens" == hit.content
+    assert [decision.id] == [one.memory.id for one in await store.connected(hit.id) if one.strength == 1.0]
+    earlier = await store.set_outcome(decision.id, "SUCCESS", at=clock.at() - timedelta(seconds=90))
+    assert Outcome.FAILED == earlier.metadata.outcome
+    assert 3 == len(earlier.metadata.history)
+
+
+async def test_the_past_is_searched_as_it_was(store, clock):
+    """With as_of later memories, outcomes and supersessions are as if they were not there."""
+    first = await store.save_decision("auth", "use JWT for the login", "")
+    clock.now += 86400
+    moment = clock.at()
+    clock.now += 86400
+    second = await store.supersede(first.id, "use sessions for the login", "")
+    await store.set_outcome(first.id, "FAILED", reason="it leaked")
+
+    (then,) = await store.search("login", as_of=moment)
+    assert (first, None) == (then.memory, then.superseded_by)
+    now = {hit.memory.id: hit for hit in await store.search("login")}
+    assert second.id == now[first.id].superseded_by
+    assert Outcome.FAILED == now[first.id].memory.metadata.outcome
+    assert [] == await store.search("login", as_of=START - timedelta(days=1))
+
+
+# Times
+
+
+async def test_times_are_utc_and_in_whole_milliseconds(store):
+    """Whatever zone they were given in."""
+    zone = timezone(timedelta(hours=9))
+    memory = await store.save_context("x", created_at=datetime(2026, 1, 1, 9, 0, 0, 123_999, tzinfo=zone))
+
+    assert datetime(2026, 1, 1, 0, 0, 0, 123_000, tzinfo=UTC) == memory.created_at
+    assert timedelta(0) == memory.created_at.utcoffset()
+    assert [memory] == await store.recent(since=datetime(2026, 1, 1, 9, tzinfo=zone))
+    assert [] == await store.recent(since=datetime(2026, 1, 1, 9, 0, 1, tzinfo=zone))
+
+
+# Searching
+
+WORDS = st.sampled_from(["login", "token", "shield", "planet", "raid", "fleet"])
+FILTERS = st.fixed_dictionaries(
+    {},
+    optional={
+        "types": st.sets(st.sampled_from(list(MemoryType)), min_size=1),
+        "topic": st.sampled_from(["auth", "raids", "none of them"]),
+        "since": st.integers(0, 60).map(lambda hours: START + timedelta(hours=hours)),
+        "until": st.integers(0, 60).map(lambda hours: START + timedelta(hours=hours)),
+        "mentions": st.sets(st.sampled_from(["1-11", "2-1"]), min_size=1),
+        "history": st.booleans(),
+    },
+)
+
+
+@pytest.mark.parametrize("exact_up_to", [20_000, 0])
+async def test_filters_are_exact(exact_up_to):
+    """With any filters, `limit` memories that pass come back if there are so many, each once, best first."""
+    memory = Path("/dev/shm")
+    chance = np.random.default_rng(7)
+    words = ["login", "token", "shield", "planet", "raid", "fleet", "night"]
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as home:
+        place = OpenedDirectory.open(
+            Path(home), clock=lambda: START.timestamp(), settings=MemorySettings(exact_up_to=exact_up_to, linking="off"),
+            find_mentions=lambda text: [word for word in text.split() if word in {"1-11", "2-1"}],
+        )  # fmt: skip
+        store = await place.memories()
+        records = []
+        for number in range(400):
+            text = " ".join(
+                [
+                    *chance.choice(words, 3),
+                    *(["1-11"] if number % 5 == 0 else []),
+                    *(["2-1"] if number % 7 == 0 else []),
+                ]
+            )
+            at = START + timedelta(hours=int(chance.integers(0, 60)))
+            topic = ["auth", "raids"][number % 2]
+            match number % 4:
+                case 0:
+                    records.append(
+                        {"type": "decision", "topic": topic, "decision": text, "reasoning": "", "created_at": at}
+                    )
+                case 1:
+                    records.append({"type": "checkpoint", "summary": text, "created_at": at})
+                case 2:
+                    records.append({"type": "insight", "content": text, "created_at": at})
+                case 3:
+                    records.append({"type": "context", "content": text, "topic": topic, "created_at": at})
+        everything = await store.save_many(records)
+        for gone in everything[::9]:
+            await store.delete(gone.id)
+        everything = [one for number, one in enumerate(everything) if number % 9]
+        if exact_up_to == 0:
+            store._backend._views.vectors.settled(20)
+
+        @settings(max_examples=max(20, settings.default.max_examples // 4))
+        @given(
+            query=st.lists(WORDS, min_size=1, max_size=3).map(" ".join),
+            where=FILTERS,
+            limit=st.sampled_from([1, 3, 10, 500]),
+        )
+        def compare(query, where, limit):
+            passing = {
+                one.id
+                for one in everything
+                if ("types" not in where or one.type in where["types"])
+                and ("topic" not in where or one.topic == where["topic"])
+                and ("since" not in where or one.created_at >= where["since"])
+                and ("until" not in where or one.created_at < where["until"])
+                and ("mentions" not in where or where["mentions"] <= set(one.mentions))
+            }
+            hits = runner(store.search(query, limit=limit, **where))
+            found = [hit.memory.id for hit in hits]
+            assert passing >= set(found)
+            assert min(limit, len(passing)) == len(found) == len(set(found))
+            scores = [hit.score for hit in hits]
+            assert sorted(scores, reverse=True) == scores
+            assert all(0 <= hit.relevance <= 1 for hit in hits)
+            recent = runner(
+                store.recent(limit=limit, **{key: where[key] for key in ("types", "since") if key in where})
+            )
+            assert sorted(recent, key=lambda one: one.created_at, reverse=True) == recent
+            assert len(everything) == runner(store.count())
+
+        loop = asyncio.get_running_loop()
+
+        def runner(coroutine):
+            return asyncio.run_coroutine_threadsafe(coroutine, loop).result(30)
+
+        await asyncio.to_thread(compare)
+        assert [] == await place.findings()
+        await place.close()
+
+
+@pytest.mark.parametrize("exact_up_to", [20_000, 0])
+async def test_two_thousand_equal_memories_do_not_hide_others(tmp_path, exact_up_to):
+    """Each of the others is found by its own words, and by what it is like, also with filters."""
+    place = OpenedDirectory.open(tmp_path, settings=MemorySettings(exact_up_to=exact_up_to, linking="off"))
+    store = await place.memories()
+    others = [
+        {"type": "insight", "content": f"{word} of the {other}"}
+        for word in ("speed", "price", "colour", "weight")
+        for other in ("fleet", "planet", "reactor", "guild")
+    ]
+    saved = await store.save_many(others[:8])
+    await store.save_many([{"type": "context", "content": "nothing new on the login"}] * 2000)
+    saved += await store.save_many(others[8:])
+    store._backend._views.vectors.settled(30)
+    for memory in saved:
+        assert memory.id == (await store.search(memory.content))[0].memory.id
+        similar = await store.similar(memory.content, threshold=0.0, limit=3)
+        assert memory.id == similar[0].memory.id
+    assert 16 == len(await store.search("nothing new on the login", types=["insight"], limit=20))
+    assert 50 == len({hit.memory.id for hit in await store.search("nothing new on the login", limit=50)})
+    assert [] == await place.findings()
+    await place.close()
+
+
+async def test_no_memory_is_drowned_in_automatic_links(store, clock):
+    """Of sixty equal ones none has more than thirty-two incoming, or made more than eight."""
+    saved = []
+    for _ in range(60):
+        clock.now += 1
+        saved.append(await store.save_insight("nothing new on the login"))
+    for memory in saved:
+        links = await store.links_of(memory.id)
+        assert sum(link.to_id == memory.id for link in links) <= 32
+        assert sum(link.from_id == memory.id for link in links) <= 8
+
+
+# Sharing a transaction
+
+
+async def test_calls_at_once_share_transactions(tmp_path):
+    """Sixty-four tasks need one fsync for sixteen saves at the most, and a call that fails leaves the others whole."""
+    place = OpenedDirectory.open(tmp_path)
+    store = await place.memories()
+    await store.save_context("the first")
+    journal = place.storage._journal
+    whole, transactions = type(journal)._in_transaction, []
+
+    def counted(work):
+        transactions.append(work)
+        return whole(journal, work)
+
+    journal._in_transaction = counted
+    results = await asyncio.gather(
+        *(store.save_context(f"note {number}") for number in range(64)),
+        *(store.save_checkpoint(f"bad {number}", implements=["nothing"]) for number in range(8)),
+        return_exceptions=True,
+    )
+    del journal._in_transaction
+
+    assert len(transactions) <= 72 // 16
+    assert [f"note {number}" for number in range(64)] == [memory.content for memory in results[:64]]
+    assert {MemoryNotFound} == {type(error) for error in results[64:]}
+    assert 65 == await store.count()
+    assert [] == await place.findings()
+    await place.close()
+
+
+# Cancelling
+
+CALLS = {
+    "save_decision": lambda s, ids: s.save_decision("auth", "use keys", "why", implements=[ids[0]], links=[{"to_id": ids[1], "relationship": "some new word"}]),
+    "save_many": lambda s, ids: s.save_many([{"type": "context", "content": f"n {n}"} for n in range(300)]),
+    "supersede": lambda s, ids: s.supersede(ids[0], "use nothing", ""),
+    "set_outcome": lambda s, ids: s.set_outcome(ids[0], "FAILED", reason="it leaked"),
+    "link": lambda s, ids: s.link(ids[0], ids[1], "another new word"),
+    "delete": lambda s, ids: s.delete(ids[1]),
+    "search": lambda s, ids: s.search("login"),
+    "similar": lambda s, ids: s.similar("the login"),
+    "traverse": lambda s, ids: s.traverse(ids[0]),
+    "relationships": lambda s, ids: s.relationships(),
+    "prune": lambda s, ids: s.prune(now=START + timedelta(days=100)),
+    "check": lambda s, ids: s.check(),
+    "rebuild": lambda s, ids: s.rebuild(),
+    "import_jsonl": lambda s, ids: s.import_jsonl(s.file),
+    "export_jsonl": lambda s, ids: s.export_jsonl(s.file.with_name("another")),
+    "reembed": lambda s, ids: s.reembed(SMALL),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_a_call_that_is_cancelled_is_done_whole_or_not_at_all(tmp_path, name):
+    """At whichever of its waits: the store goes on, each memory has all of its links, and nothing is left running."""
+    source = OpenedDirectory.open(tmp_path / "source")
+    exported = await source.memories()
+    await exported.save_many([{"type": "insight", "content": f"imported {n}"} for n in range(20)])
+    await exported.export_jsonl(tmp_path / "file")
+    await source.close()
+    place = OpenedDirectory.open(tmp_path / "a")
+    store = await place.memories()
+    store.file = tmp_path / "file"
+    tasks = asyncio.all_tasks()
+    for waits in [0, 2, 5, 9, 25] if name == "save_many" else [*range(10), 14, 20, 40]:
+        ids = [(await store.save_decision("auth", text, "")).id for text in ("use JWT for the login", "login")]
+        before = await store.count()
+        links = len(await store.links_of(ids[0]))
+        task = asyncio.ensure_future(CALLS[name](store, ids))
+        for _ in range(waits):
+            await asyncio.sleep(0)
+            if task.done():
+                break
+        # Threads are given time now and then, or only the first waits would ever be met.
+        await asyncio.sleep(0.002 * (waits % 4))
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        added = await store.count() - before
+        assert added in {"save_decision": {0, 1}, "supersede": {0, 1}, "set_outcome": {0, 1}, "delete": {0, -1},
+                         "save_many": {0, 256, 300}, "import_jsonl": {0, 20}}.get(name, {0})  # fmt: skip
+        if name == "set_outcome":
+            decision = await store.get(ids[0])
+            assert added == (decision.metadata.outcome is not None)
+            assert added == sum(
+                link.metadata.original_relationship == "outcome_of" for link in await store.links_of(ids[0])
+            )
+        if name == "save_decision":
+            made = [
+                link for link in await store.links_of(ids[0]) if link.metadata.original_relationship == "implements"
+            ]
+            assert added == len(made)
+            assert len(await store.links_of(ids[0])) >= links
+    if name == "import_jsonl":
+        await CALLS[name](store, ids)
+        assert 20 == len(
+            [memory for memory in await store.recent(limit=10**6) if memory.content.startswith("imported")]
+        )
+    for _ in range(50):
+        if tasks >= asyncio.all_tasks():
+            break
+        await asyncio.sleep(0.01)
+
+    assert tasks >= asyncio.all_tasks()
+    assert not [path for path in tmp_path.iterdir() if path.name.endswith(".tmp")]
+    assert [] == await place.findings()
+    await place.close()
+
+
+# Embedders that fail
+
+
+async def test_an_embedder_that_fails_costs_nothing(tmp_path):
+    """Nothing is saved, the error is typed, and the store goes on."""
+    broken = {"now": False}
+
+    async def embed(texts):
+        if broken["now"]:
+            raise RuntimeError("no network")
+        return SMALL.embed(texts)
+
+    place = OpenedDirectory.open(tmp_path, embedder=as_embedder(embed, name="mine", dimensions=64))
+    store = await place.memories()
+    memory = await store.save_decision("auth", "use JWT", "")
+    broken["now"] = True
+    for call in (
+        lambda: store.save_context("x"),
+        lambda: store.search("something else"),
+        lambda: store.set_outcome(memory.id, "FAILED", reason="why not"),
+        lambda: store.save_many([{"type": "context", "content": "y"}]),
+    ):
+        with pytest.raises(EmbeddingFailed):
+            await call()
+    assert memory == await store.get(memory.id)
+    assert 1 == await store.count()
+    broken["now"] = False
+    await store.save_context("x")
+    assert [] == await place.findings()
+    await place.close()
+
+
+# The rest
+
+
+async def test_an_empty_store_answers_everything(store):
+    """No method minds that there is nothing."""
+    assert 0 == await store.count()
+    assert [] == await store.recent() == await store.search("x") == await store.similar("x") == await store.about("2-1")
+    assert await store.latest_checkpoint() is None
+    assert () == (await store.by_topic("x")).memories
+    assert [] == await store.relationships()
+    assert 0 == await store.prune()
+    assert not (await store.maintain()).due
+    assert [] == await store.check() == await store.rebuild()
+    assert 0 == (await store.stats())["memories"]
+
+
+async def test_one_memory_answers_everything(store):
+    """It is alone, and no method minds."""
+    memory = await store.save_checkpoint("half done near 2-1")
+    assert [memory] == await store.about("2-1") == await store.recent()
+    assert [memory] == [hit.memory for hit in await store.search("anything at all")]
+    assert [] == await store.similar(memory.id) == await store.traverse(memory.id) == await store.links_of(memory.id)
+    assert (memory,) == (await store.evolution(memory.id)).memories
+    surroundings = await store.load_context(memory.id)
+    assert (memory, (), ()) == (surroundings.memory, surroundings.around, surroundings.links)
+    assert 0 == await store.delete(memory.id)
+    assert 0 == await store.count()
+    assert memory.id != (await store.save_checkpoint("half done near 2-1")).id
+
+
+async def test_ids_and_topics_are_compared_in_one_form(store):
+    """Composed or not: an id or topic typed in another of Unicode's forms names the same."""
+    memory = await store.save_decision("De\u0301fense", "x", "")
+    assert "D\u00e9fense" == memory.topic
+    decomposed = memory.id.replace("\u00e9", "e\u0301")
+    assert decomposed != memory.id
+
+    assert memory == await store.get(decomposed)
+    assert (memory,) == (await store.by_topic("De\u0301fense")).memories
+    assert [memory.id] == [hit.memory.id for hit in await store.search("x", topic="De\u0301fense")]
+    later = await store.save_checkpoint("y", implements=[decomposed])
+    assert memory.id in {link.to_id for link in await store.links_of(later.id)}
+    assert [] == [one for one in await store.similar(decomposed, threshold=0.0) if one.memory.id == memory.id]
+
+
+async def test_a_closed_store_refuses_every_call(tmp_path):
+    """With a typed error, before it looks at anything else."""
+    session = await Session.open(tmp_path, embedder=SMALL)
+    store = session.memories
+    await session.close()
+    given = {
+        "records": [{"type": "context", "content": "x"}],
+        "direction": "both",
+        "embedder": SMALL,
+        "path": tmp_path / "x",
+    }
+    for name, method in inspect.getmembers(MemoryStore, inspect.iscoroutinefunction):
+        if name.startswith("_") or name == "close":
+            continue
+        needed = [
+            parameter.name
+            for parameter in list(inspect.signature(method).parameters.values())[1:]
+            if parameter.default is inspect.Parameter.empty
+        ]
+        with pytest.raises(SessionClosed):
+            await getattr(store, name)(*[given.get(parameter, "SUCCESS") for parameter in needed])
+    await store.close()
+
+
+async def test_a_session_without_a_directory_has_memories_too():
+    """They work alike, and end with it."""
+    async with Session.open(embedder=SMALL) as session:
+        first = await session.memories.save_decision("auth", "use JWT", "")
+        second = await session.memories.supersede(first.id, "use sessions", "")
+        assert [second, first] == await session.memories.recent()
+        assert second.id == (await session.memories.search("what do we use"))[0].memory.id
+        assert [] == [one for one in (await session.check()).findings if one.severity == "error"]
+        await session.memories.rebuild()
+        assert 2 == await session.memories.count()
