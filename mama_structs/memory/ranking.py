@@ -71,7 +71,7 @@ WEIGHTS: Final = Weights()
 # Platt's scaling on the sample's questions with and without an answer (both weigh the same), shifted so that 0.3 parts
 # them: log-odds of 0 are as likely the best of a question without an answer as of one with.
 _RELEVANCE_SLOPE: Final = 0.7
-_RELEVANCE_MIDDLE: Final = 0.0
+_RELEVANCE_MIDDLE: Final = -0.5
 _RELEVANCE_SHIFT: Final = math.log(0.3 / 0.7)
 
 

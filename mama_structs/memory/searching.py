@@ -222,7 +222,7 @@ class _Ground:
         close[(self.table.types == _EVOLUTION) | (self.table.types == _IMPLEMENTATION)] = weights.tie
         topics = self.facts.topics
         same = (topics[lenders, np.newaxis] == topics) & (topics >= 0)
-        raised = np.maximum(ties, weights.topic * same)
+        raised: Values = np.maximum(ties, weights.topic * same)
         row_of = np.full(ties.shape[1], -1, np.intp)
         row_of[lenders] = np.arange(len(lenders))
         for here, there in ((self.sources, self.targets), (self.targets, self.sources)):

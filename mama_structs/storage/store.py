@@ -12,10 +12,12 @@ import asyncio
 import contextlib
 import math
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Final, TypeVar
+from weakref import WeakKeyDictionary, ref
 
 from mama_structs.errors import InvalidArgument, SessionClosed
 from mama_structs.storage._disk import Damaged
@@ -306,14 +308,46 @@ async def outcome(job: Future[T]) -> T:
     """Wait for *job*, which goes on when the waiter is cancelled or its loop is closed."""
     loop = asyncio.get_running_loop()
     woken: asyncio.Future[None] = loop.create_future()
+    due = _due.setdefault(loop, _Due())
 
     def wake(_job: Future[T]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop was closed
-            loop.call_soon_threadsafe(lambda: None if woken.done() else woken.set_result(None))
+        due.wake(loop, woken)
 
     job.add_done_callback(wake)
     await woken
     return job.result()
+
+
+class _Due:
+    """
+    Those in one loop that are to be woken: all at once, for each wake-up of a loop costs as much as writing a row.
+
+    It needs no lock, which a forked child might find held: the mark is taken away before anyone is woken, so that
+    whoever finds it there came in time.
+    """
+
+    def __init__(self) -> None:
+        # Not held, for they hold their loop, which would never go: it is what this is kept by.
+        self._waiting: deque[ref[asyncio.Future[None]]] = deque()
+        self._is_marked = False
+
+    def wake(self, loop: asyncio.AbstractEventLoop, one: asyncio.Future[None]) -> None:
+        """Have one woken; called in any thread."""
+        self._waiting.append(ref(one))
+        if not self._is_marked:
+            self._is_marked = True
+            with contextlib.suppress(RuntimeError):  # the loop was closed
+                loop.call_soon_threadsafe(self._wake_all)
+
+    def _wake_all(self) -> None:
+        self._is_marked = False
+        while self._waiting:
+            one = self._waiting.popleft()()
+            if one is not None and not one.done():
+                one.set_result(None)
+
+
+_due: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Due]] = WeakKeyDictionary()
 
 
 def _open(directory: Path, wait: float) -> Journal:

@@ -81,7 +81,7 @@ def test_a_limit_of_nothing_gives_nothing(reader):
 def test_words_and_meaning_both_find(reader):
     """One memory is found by its words, another by its meaning, before one that has neither."""
     add(reader, "neither", "lunch", direction(0, 0, 1))
-    add(reader, "words", "advisory lock 7711", direction(0, 1))
+    add(reader, "words", "advisory lock 7711", direction(0.2, 1))
     add(reader, "meaning", "something else", direction(1))
     hits = search(reader, asked("advisory lock", direction(1)))
 
@@ -202,6 +202,38 @@ def test_of_a_chain_with_thousands_of_links_the_plan_survives(reader):
         reader.put_link(plain_link(f"leaf{number}", "hub", confidence=0.5))
 
     assert "hub" == names(reader, asked("backup", direction(1)))[0]
+
+
+def test_who_asks_why_gets_the_old_decision_in_front(reader):
+    """The reason of what was given up is in the decision that was given up."""
+    chain(reader)
+    hits = search(reader, asked("why did we leave sessions in postgres", direction(1)))
+
+    assert "old" == reader.ids([hits[0].node])[0]
+    assert reader.find("new") == hits[0].superseded_by
+
+
+def test_a_link_that_was_made_later_was_not_there_then(reader):
+    """As of a day before somebody linked them, two decisions stand beside each other."""
+    add(reader, "old", "sessions in postgres", direction(1), at=0)
+    add(reader, "new", "signed cookies", direction(0, 0, 1), at=DAY)
+    reader.put_link(plain_link("new", "old", type=LinkType.EVOLUTION, created_by="user", at=50 * DAY))
+    then = search(reader, asked("sessions", direction(1), as_of=START + timedelta(days=10)))
+    now = search(reader, asked("sessions", direction(1)))
+
+    assert ["old", "new"] == reader.ids([hit.node for hit in then])
+    assert then[0].superseded_by is None
+    assert {} == {name: part for name, part in then[1].parts.items() if name == "graph"}
+    assert ["new", "old"] == reader.ids([hit.node for hit in now])
+
+
+def test_memories_of_one_topic_rise_together(reader):
+    """What has the topic of a good hit passes what is as far from the question."""
+    add(reader, "hit", "backup of the store", direction(1), topic="disk")
+    add(reader, "same", "lunch", direction(0, 1), topic="disk")
+    add(reader, "other", "lunch", direction(0, 1), topic="food")
+
+    assert ["hit", "same", "other"] == names(reader, asked("backup of the store", direction(1)))
 
 
 @st.composite

@@ -392,7 +392,9 @@ class EmbeddingService:
     def _end(self, one: _Text) -> None:
         self._texts.pop(one.key, None)
         if not one.done.done():
-            one.done.set_result(None)
+            # The loop may have been closed without closing the service: then nobody waits.
+            with contextlib.suppress(RuntimeError):
+                one.done.set_result(None)
 
     def _give_up(self) -> None:
         for queue in self._queues.values():

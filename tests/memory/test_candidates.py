@@ -1,0 +1,55 @@
+"""What the store says about memories that may be results."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs.memory import ranking
+from mama_structs.memory.candidates import Question
+from mama_structs.memory.embedding.protocol import Calibration
+from mama_structs.memory.ranking import WEIGHTS
+from mama_structs.testing.memories import PlainReader, plain_memory
+
+CALIBRATION = Calibration(0.3, 12.0)
+
+
+def question(reader: PlainReader, words: str = "", seed: int = 0) -> Question:
+    """Return a question with a random vector."""
+    vector = np.random.default_rng(seed).standard_normal(6).astype(np.float32)
+    vector /= np.linalg.norm(vector)
+    return Question.of(reader, words, vector, calibration=CALIBRATION, weights=WEIGHTS)
+
+
+@given(pieces=st.lists(st.integers(0, 3), min_size=1, max_size=8), lenders=st.integers(1, 4), seed=st.integers(0, 99))
+def test_likeness_goes_by_the_piece_that_answers(pieces, lenders, seed):
+    """All memories at once are compared as one by one: the lender's piece nearest the question, the other's best."""
+    reader, chance = PlainReader(), np.random.default_rng(seed)
+    for number, count in enumerate(pieces):
+        vectors = chance.standard_normal((count, 6)).astype(np.float32)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        reader.put(plain_memory(f"m{number}"), vectors=vectors)
+    asked, nodes = question(reader, seed=seed), np.arange(len(pieces))
+    lenders = min(lenders, len(pieces))
+    expected = np.zeros((lenders, len(pieces)))
+    for row in range(lenders):
+        own = reader.vectors(row)
+        if len(own):
+            piece = own[int(np.argmax(own @ asked.vector))]
+            alike = ranking.likeness(asked.meanings(reader.similarities(piece, nodes)), WEIGHTS)
+            expected[row] = np.where([len(reader.vectors(node)) > 0 for node in range(len(pieces))], alike, 0.0)
+
+    np.testing.assert_allclose(expected, asked.alike(reader, nodes, lenders), atol=1e-5)
+
+
+def test_words_that_occur_nowhere_are_told():
+    """Of two words of which one is known, about half of the rarity or more is unknown."""
+    reader = PlainReader()
+    reader.put(plain_memory("a", "backup"))
+    reader.put(plain_memory("b", "lunch"))
+
+    assert 0 == question(reader, "backup").unknown
+    assert 0.5 < question(reader, "backup zebra").unknown < 1
+    assert 1 == question(reader, "zebra").unknown
+    assert 0 == question(reader, "").unknown

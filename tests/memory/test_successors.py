@@ -1,0 +1,78 @@
+"""What stands in the place of superseded memories."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs.memory.model import LinkType
+from mama_structs.memory.successors import Successors, heads, known_by, pairs
+from mama_structs.testing.memories import PlainReader, plain_link, plain_memory
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+DAY = 86_400.0
+
+
+def store(chain: list[tuple[int, int]], size: int, **fields: object) -> PlainReader:
+    """Return memories 0, 1, …, a day apart, with pairs of which the first superseded the second."""
+    reader = PlainReader()
+    for number in range(size):
+        reader.put(plain_memory(f"m{number}", at=number * DAY))
+    for place, (newer, older) in enumerate(chain):
+        link = plain_link(
+            f"m{newer}",
+            f"m{older}",
+            "supersedes",
+            link_id=f"l{place}",
+            type=LinkType.EVOLUTION,
+            **{"created_by": "user", "at": newer * DAY} | fields,
+        )
+        reader.put_link(link)
+    return reader
+
+
+def test_the_end_of_a_chain_stands_in_the_place_of_all_before():
+    """However long it is, with a fork it is the newest branch."""
+    reader = store([(1, 0), (2, 1), (3, 1), (4, 2)], 6)
+    newest = Successors(reader, None).newest(np.arange(6))
+
+    assert {0: 3, 1: 3, 2: 4} == newest
+    assert [3, 4] == heads(newest).tolist()
+    assert [[0, 1, 2], [3, 3, 4]] == [nodes.tolist() for nodes in pairs(newest)]
+
+
+def test_what_was_linked_later_was_not_known_then():
+    """A person's link counts from its own time on, one of the system's as soon as both memories are there."""
+    late = 30 * DAY
+    then = START + timedelta(days=10)
+    nodes = np.arange(2)
+
+    assert {} == Successors(store([(1, 0)], 2, at=late), then).newest(nodes)
+    assert {0: 1} == Successors(store([(1, 0)], 2, at=late), None).newest(nodes)
+    assert {0: 1} == Successors(store([(1, 0)], 2, at=late), then + timedelta(days=60)).newest(nodes)
+    assert {0: 1} == Successors(store([(1, 0)], 2, at=late, created_by="system"), then).newest(nodes)
+    assert {} == Successors(store([(1, 0)], 2), START + timedelta(hours=1)).newest(nodes)
+
+
+@given(
+    links=st.lists(
+        st.tuples(st.integers(0, 7), st.integers(0, 7)).filter(lambda pair: pair[0] != pair[1]), max_size=12
+    ),
+    first=st.sets(st.integers(0, 7)),
+    second=st.sets(st.integers(0, 7)),
+    day=st.none() | st.integers(0, 9),
+)
+def test_it_makes_no_difference_how_the_question_is_cut(links, first, second, day):
+    """Asked in two steps, with or without the links at hand, the answers are those of one step."""
+    reader = store(links, 8)
+    as_of = None if day is None else START + timedelta(days=day)
+    at_once = Successors(reader, as_of).newest(np.array(sorted(first | second), np.int64))
+    steps = Successors(reader, as_of)
+    nodes = np.array(sorted(first), np.int64)
+    found = steps.newest(nodes, known_by(reader.links(nodes, "both"), as_of))
+    found |= steps.newest(np.array(sorted(second), np.int64))
+
+    assert at_once == found
