@@ -136,6 +136,10 @@ class Reader(Protocol):
     def change(self) -> int:
         """The number of the last change: higher after every write, equal as long as there was none."""
 
+    @property
+    def damaged(self) -> int:
+        """How many memories are left out, since they are damaged."""
+
     def find(self, memory_id: str) -> int | None:
         """Return the node of a memory, None where there is no such memory."""
 
@@ -187,7 +191,7 @@ class Reader(Protocol):
         """Return the links that begin (``out``), end (``in``) or do either at *nodes*, each once."""
 
     def read_links(self, node: int, direction: Direction = "both") -> list[Link]:
-        """Return a memory's links with all that is known of them, in order of time and id."""
+        """Return a memory's links with all that is known of them, in order of time."""
 
     def find_link(self, link_id: str) -> Link | None:
         """Return a link, None where there is no such link."""

@@ -89,6 +89,7 @@ async def reembed(backend: Engine, service: EmbeddingService, progress: Progress
         found = await service.documents([embedded_text(memory) for memory in memories.values()])
         await backend.put_vectors(record, dict(zip(memories, found, strict=True)))
         done += len(memories)
+    await backend.drop_other_vectors()
     return done
 
 

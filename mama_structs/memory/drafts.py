@@ -227,7 +227,7 @@ class Door:
         except TypeError as error:
             # The interpreter names the argument, and no value.
             problem = str(error).partition("() ")[2] or "its arguments are not those of its type"
-            raise InvalidArgument(f"a {kind.value} {problem}") from None
+            raise InvalidArgument(f"{kind.value}: {problem}") from None
         return draft
 
     def _memory(

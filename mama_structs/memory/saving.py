@@ -79,7 +79,10 @@ def found(reader: Reader, memory_id: str) -> int:
     """
     node = reader.find(memory_id)
     if node is None:
-        raise MemoryNotFound(memory_id, nearest=tuple(reader.nearest_ids(memory_id, _NEAREST)))
+        hint = None
+        if reader.damaged:
+            hint = f"{reader.damaged} damaged memories are left out, and it may be one of them: see check()"
+        raise MemoryNotFound(memory_id, nearest=tuple(reader.nearest_ids(memory_id, _NEAREST)), hint=hint)
     return node
 
 

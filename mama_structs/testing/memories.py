@@ -154,6 +154,11 @@ class PlainReader:
         """The number of the last change."""
         return self._change
 
+    @property
+    def damaged(self) -> int:
+        """None are."""
+        return 0
+
     def find(self, memory_id: str) -> int | None:
         """Return the node of a memory, None where there is no such memory."""
         return next((node for node, memory in self._memories.items() if memory.id == memory_id), None)

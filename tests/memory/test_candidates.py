@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mama_structs.memory import ranking
 from mama_structs.memory.candidates import Question
+from mama_structs.memory.embedded.vectors import VectorIndex
 from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.ranking import WEIGHTS
 from mama_structs.testing.memories import PlainReader, plain_memory
@@ -53,3 +54,16 @@ def test_words_that_occur_nowhere_are_told():
     assert 0.5 < question(reader, "backup zebra").unknown < 1
     assert 1 == question(reader, "zebra").unknown
     assert 0 == question(reader, "").unknown
+
+
+@given(pieces=st.lists(st.integers(0, 3), max_size=6), asked=st.lists(st.integers(0, 7), max_size=8))
+def test_the_engine_gives_pieces_node_by_node(pieces, asked):
+    """All vectors of several nodes come in the order asked for; an unknown node has none."""
+    index, chance = VectorIndex(6, exact_up_to=100), np.random.default_rng(3)
+    for number, count in enumerate(pieces):
+        vectors = chance.standard_normal((count, 6)).astype(np.float32)
+        index.add(number, vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+    found, counts = index.pieces(np.array(asked, np.int64))
+
+    assert [len(index.get(node)) for node in asked] == counts.tolist()
+    assert [row.tolist() for node in asked for row in index.get(node)] == found.tolist()

@@ -5,8 +5,12 @@ from __future__ import annotations
 import attrs
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from mama_structs.memory.analysis import query_terms, weighted_terms
 from mama_structs.memory.backend import Filter
+from mama_structs.memory.embedded.words import WordIndex
 from mama_structs.memory.model import LinkType, MemoryType
 from mama_structs.testing.memories import PlainBackend, PlainReader, plain_link, plain_memory
 
@@ -138,3 +142,31 @@ async def test_a_new_version_keeps_vectors_and_links():
 
     assert 1 == node == again
     assert ("changed", "t", 2, 1) == (one.memory.content, one.memory.topic, len(one.vectors), len(one.links))
+
+
+@given(
+    texts=st.lists(st.lists(st.sampled_from(["raid", "shield yard", "백업을", "m_1-2"]), max_size=6), max_size=6),
+    asked=st.lists(st.sampled_from(["raid", "the shield", "백업", "m_1-2", "zebra"]), max_size=3),
+)
+def test_words_count_as_much_as_in_the_index(texts, asked):
+    """BM25 has the form that the engine's index has."""
+    reader, index = PlainReader(), WordIndex()
+    for number, words in enumerate(texts):
+        text = " ".join(words)
+        reader.put(plain_memory(f"m{number}", text))
+        index.add(number, weighted_terms(text))
+    query, nodes = query_terms(" ".join(asked)), np.arange(len(texts))
+
+    assert index.rarity(query) == pytest.approx(reader.rarity(query))
+    assert index.scores(query, nodes) == pytest.approx(reader.word_scores(query, nodes), rel=1e-5, abs=1e-6)
+
+
+def test_pieces_come_node_by_node():
+    """The vectors of several memories come in the order asked for, with how many each has."""
+    reader = three()
+    reader.put(plain_memory("d", "nothing to compare"))
+    vectors, counts = reader.pieces(np.array([1, 3, 0]))
+
+    assert [2, 0, 1] == counts.tolist()
+    assert np.concatenate([reader.vectors(1), reader.vectors(0)]).tolist() == vectors.tolist()
+    assert (0, [0]) == (len(reader.pieces(np.array([3]))[0]), reader.pieces(np.array([3]))[1].tolist())

@@ -39,8 +39,9 @@ from mama_structs.memory.embedded.keys import (
     whole,
 )
 from mama_structs.memory.embedded.loading import Loaded, load_views, snapshot_parts
-from mama_structs.memory.embedded.reading import JournalReader, Place, Touched, read_vectors
+from mama_structs.memory.embedded.reading import JournalReader, Place, read_vectors
 from mama_structs.memory.embedded.snapshots import SnapshotStore
+from mama_structs.memory.embedded.touched import Touched
 from mama_structs.memory.embedded.views import Vectors, Views
 from mama_structs.memory.embedded.writing import JournalWriter
 from mama_structs.memory.model import Memory
@@ -53,6 +54,7 @@ _LARGEST_GROUP: Final = 256
 # Above so many new memories of other processes at once, their words are indexed in slices.
 _WORDS_AT_ONCE: Final = 500
 _SLICE: Final = 100
+_DROPPED_AT_ONCE: Final = 5_000
 _SLICE_SECONDS: Final = 0.01
 # Below this a snapshot is slower than reading the journal again.
 _WORTH_A_SNAPSHOT: Final = 200
@@ -205,7 +207,7 @@ class Engine:
                 self._snapshots.clear()
             self._drop_views()
             self._load(rows, anew=True)
-            return [f"{key}: {reason}" for key, reason in self._damaged.items()]
+            return list(self._damaged.values())
 
         found = await self._storage.look(work)
         await self.settled(progress)
@@ -300,6 +302,20 @@ class Engine:
             await self._storage.look(lambda rows: self._change_embedder(rows, embedder))
         return missing
 
+    async def drop_other_vectors(self) -> None:
+        """Delete what other embedders left: it would outlive the memories that it was made of."""
+        self._check_open()
+
+        def work(rows: Rows) -> bool:
+            kept = self._place.vectors
+            others = [key for key in rows.keys(self._keys.all_vectors) if not key.startswith(kept)]
+            for key in others[:_DROPPED_AT_ONCE]:
+                rows.delete(key)
+            return len(others) > _DROPPED_AT_ONCE
+
+        while await self._storage.transact(work):
+            pass
+
     async def snapshot(self) -> bool:
         """Write what is derived aside, and tell whether it is there now."""
         return await self._storage.look(self._write_snapshot)
@@ -353,7 +369,7 @@ class Engine:
 
     def _reader(self, rows: Snapshot) -> JournalReader:
         views = self._catch_up(rows)
-        return JournalReader(rows, views, self._place, self._change, self._touched)
+        return JournalReader(rows, views, self._place, self._change, self._touched, damaged=len(self._damaged))
 
     def _prepare(self, rows: Snapshot) -> None:
         self._head = self._read_head(rows)
@@ -382,12 +398,15 @@ class Engine:
         return max((number_in(key) for key in keys if key is not None), default=0)
 
     def _load(self, rows: Snapshot, *, anew: bool = False) -> Views:
-        if self._head is None:
-            self._head = self._read_head(rows)
-        if self._head is not None:
-            self._check_embedder(self._head)
+        # Never from memory: another process may have embedded everything anew since.
+        head = self._read_head(rows)
+        if head is None or self._head is None or head.identity != self._head.identity:
+            self._snapshots = None
+        self._head = head
+        if head is not None:
+            self._check_embedder(head)
             if self._snapshots is None and self._snapshots_in is not None:
-                self._snapshots = SnapshotStore(self._snapshots_in, identity=self._head.identity)
+                self._snapshots = SnapshotStore(self._snapshots_in, identity=head.identity)
         last = self._last_change(rows)
         loaded = Loaded.empty(self._place.embedder.dimensions, self._exact_up_to)
         if last:
@@ -520,7 +539,7 @@ class Engine:
         self._ensure_head(rows)
         self._group_before = self._change
         for one in self._group:
-            writer = JournalWriter(rows, views, self._place, self._change, self._touched)
+            writer = JournalWriter(rows, views, self._place, self._change, self._touched, damaged=len(self._damaged))
             try:
                 one.result = one.plan(writer)
                 self._change = writer.finish()

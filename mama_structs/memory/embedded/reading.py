@@ -23,6 +23,7 @@ from mama_structs.memory.backend import (
 )
 from mama_structs.memory.codec import Entry, read_entry, read_memory
 from mama_structs.memory.embedded.keys import EmbedderRecord, Keys, numbered, vectors_from_bytes
+from mama_structs.memory.embedded.touched import Touched
 from mama_structs.memory.embedded.views import Views
 from mama_structs.memory.model import Link, LinkType, Memory
 from mama_structs.storage import Damaged, Snapshot
@@ -101,15 +102,24 @@ class JournalReader:
         place: Where the rows are.
         change: The number of the last change.
         touched: The nodes of recent changes.
+        damaged: How many memories are left out, since their rows are damaged.
 
     """
 
-    def __init__(self, rows: Snapshot, views: Views, place: Place, change: int, touched: Touched) -> None:
+    def __init__(
+        self, rows: Snapshot, views: Views, place: Place, change: int, touched: Touched, *, damaged: int = 0
+    ) -> None:
         self._rows = rows
         self._views = views
         self._place = place
         self._change = change
         self._touched = touched
+        self._damaged = damaged
+
+    @property
+    def damaged(self) -> int:
+        """How many memories are left out, since they are damaged."""
+        return self._damaged
 
     @property
     def change(self) -> int:
@@ -198,7 +208,7 @@ class JournalReader:
                 for link in entry.links
                 if link.to_id == memory_id
             ]
-        return sorted(found, key=lambda link: (link.created_at, link.id))
+        return sorted(found, key=lambda link: link.created_at)
 
     def find_link(self, link_id: str) -> Link | None:
         """Return a link."""
@@ -254,50 +264,6 @@ class JournalReader:
 def terms_of(query: Query) -> Mapping[str, float]:
     """Return what a query looks for, with the weight of each term."""
     return analysis.query_terms(query) if isinstance(query, str) else query
-
-
-class Touched:
-    """
-    Which nodes the last changes touched.
-
-    Args:
-        size: Changes that are remembered.
-
-    """
-
-    def __init__(self, size: int = 4096) -> None:
-        self._size = size
-        self._changes: dict[int, frozenset[int]] = {}
-        self._floor = 0
-
-    def reset(self, change: int) -> None:
-        """Know nothing of what was before *change*."""
-        self._changes.clear()
-        self._floor = change
-
-    def note(self, change: int, nodes: Collection[int]) -> None:
-        """Note what a change touched."""
-        self._changes[change] = self._changes.get(change, frozenset()) | frozenset(nodes)
-        while len(self._changes) > self._size:
-            oldest = next(iter(self._changes))
-            del self._changes[oldest]
-            self._floor = max(self._floor, oldest)
-
-    def forget(self, after: int) -> None:
-        """Take changes back that did not come to be."""
-        for change in [one for one in self._changes if one > after]:
-            del self._changes[change]
-
-    def since(self, change: int) -> frozenset[int] | None:
-        """Return what changes after *change* touched, None where that is not known any more."""
-        if change < self._floor:
-            return None
-        touched: frozenset[int] = frozenset()
-        for number in reversed(self._changes):
-            if number <= change:
-                break
-            touched |= self._changes[number]
-        return touched
 
 
 def read_vectors(place: Place, key: str, value: bytes | Damaged | None) -> NDArray[np.float32]:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from mama_structs.memory.codec import Entry, write_entry
 from mama_structs.memory.embedded.keys import Change, encode, numbered, vectors_to_bytes
-from mama_structs.memory.embedded.reading import JournalReader, Place, Touched
+from mama_structs.memory.embedded.reading import JournalReader, Place
+from mama_structs.memory.embedded.touched import Touched
 from mama_structs.memory.embedded.views import Views
 from mama_structs.memory.model import Link, Memory
 from mama_structs.storage import Damaged, Rows
@@ -33,11 +34,14 @@ class JournalWriter(JournalReader):
         place: Where the rows are.
         change: The number of the last change.
         touched: The nodes of recent changes.
+        damaged: How many memories are left out, since their rows are damaged.
 
     """
 
-    def __init__(self, rows: Rows, views: Views, place: Place, change: int, touched: Touched) -> None:
-        super().__init__(rows, views, place, change, touched)
+    def __init__(
+        self, rows: Rows, views: Views, place: Place, change: int, touched: Touched, *, damaged: int = 0
+    ) -> None:
+        super().__init__(rows, views, place, change, touched, damaged=damaged)
         self._writable = rows
         self._before = change
         self._pending: dict[str, bytes | None] = {}
