@@ -35,6 +35,8 @@ _NEAR: Final = 32
 _WORDS: Final = 24
 _RECENT: Final = 32
 _TOPIC: Final = 16
+# Of a topic with more memories than this no more is asked: it tells nothing.
+_BROAD: Final = 64
 _CHAIN: Final = 32
 _MENTIONS: Final = 8
 # Of a long memory its beginning decides.
@@ -46,6 +48,11 @@ _HOUR: Final = timedelta(hours=1)
 _QUARTER_MS: Final = 15 * 60_000
 # A similarity of 0 or 1 is rounding: no embedder is as sure as that.
 _SURE: Final = 8.0
+# Matters have some memories and no more: of a topic with so many besides, the half is taken to be of others.
+_MATTER: Final = 4
+# The mean standing in a random order, whatever its length: the integral of -log from 0 to 1. Matters have much more.
+_RANDOM: Final = 1.0
+_CLOSE: Final = 2.5
 # Cosines that differ by less are equal: the order of a sum makes as much.
 _EQUAL: Final = 1e-6
 _EXPLICIT_TYPES: Final = (LinkType.EVOLUTION, LinkType.IMPLEMENTATION)
@@ -59,10 +66,11 @@ class Evidence:
     Args:
         likeness: The logarithm of the odds of their calibrated similarity.
         standing: How far they are each other's nearest: 0 where many others are nearer, more the fewer are.
-        words: The share of the new memory's words, by rarity, and mentions that the candidate has too, 0 to 1.
-        topic: 1 for one topic, else 0.
+        words: The share of the new memory's words, by rarity, and mentions that the candidate has too, 0 to 1; the
+            words of its topic do not count.
+        topic: For one topic how much that tells, 0 to 1: it is rare, has few memories, and these are near; else 0.
         elsewhere: 1 where both have a topic, and not the same, else 0.
-        naming: The share of one's topic words, by rarity, that the other has too, 0 to 1.
+        naming: The share of one's topic words, by rarity, that the other has too, 0 to 1; 0 for one topic.
         nearness: 1 for what was saved last in the quarter of an hour before, falling to 0.
         chain: 1 where explicit links lead from the new memory to the candidate by way of others, else 0.
 
@@ -128,7 +136,8 @@ def gather(
 
     """
     pieces = vectors[:_PIECES]
-    text = indexed_text(memory)[:_CHARACTERS]
+    # Topics are evidence of their own: their words would count twice, and make a broad topic look like a matter.
+    text = indexed_text(attrs.evolve(memory, topic=None))[:_CHARACTERS]
     terms = query_terms(text)
     created = milliseconds(memory.created_at)
     until = moved(memory.created_at, timedelta(milliseconds=1))
@@ -142,7 +151,7 @@ def gather(
     near = near[~_among(near, itself)]
     recent = reader.window(Filter(since=moved(memory.created_at, -_HOUR), until=until), limit=_RECENT)
     recent = recent[~_among(recent, itself)]
-    topic = _of_topic(reader, memory, until, decisions_within)
+    topic, having_topic = _of_topic(reader, memory, until, decisions_within)
     shared = _mentioned(reader, memory, until)
     rare = query_terms(_rare_words(reader, text))
     words = reader.words(rare, _WORDS, where).nodes
@@ -155,6 +164,8 @@ def gather(
     times, types, topics = facts.created[kept], facts.types[kept], facts.topics[kept]
 
     own_topic = int(reader.facts(topic[:1]).topics[0]) if len(topic) else -1
+    same = (topics == own_topic) & (topics >= 0)
+    standing = _standing(reader, near, near_cosines, nodes, cosines)
     return Candidates(
         nodes=nodes,
         created=times,
@@ -162,11 +173,11 @@ def gather(
         cosines=cosines,
         evidence=Evidence(
             likeness=_odds(calibration, cosines),
-            standing=_standing(reader, near, near_cosines, nodes, cosines),
+            standing=standing,
             words=_shared_words(reader, terms, rare, nodes, shared),
-            topic=((topics == own_topic) & (topics >= 0)).astype(np.float64),
+            topic=same * _telling(standing[same], times[same], having_topic, reader.count()),
             elsewhere=((topics != own_topic) & (topics >= 0) & (memory.topic is not None)).astype(np.float64),
-            naming=_naming(reader, memory, terms, nodes, topics),
+            naming=_naming(reader, memory, terms, nodes, topics) * ~same,
             nearness=_nearness(nodes, times, recent, created),
             chain=_among(nodes, np.sort(chain)).astype(np.float64),
         ),
@@ -224,20 +235,25 @@ def _chain(reader: Reader, direct: Nodes) -> Nodes:
     return seen
 
 
-def _of_topic(reader: Reader, memory: Memory, until: datetime, decisions_within: float) -> Nodes:
-    """Return the newest memories of the memory's topic, and its newest decisions where these are asked for."""
+def _of_topic(reader: Reader, memory: Memory, until: datetime, decisions_within: float) -> tuple[Nodes, int]:
+    """
+    Return the newest memories of the memory's topic, and how many it has, counted up to some.
+
+    Its newest decisions are among them where these are asked for.
+    """
     if memory.topic is None:
-        return np.zeros(0, np.int64)
-    newest = reader.window(Filter(topic=memory.topic, until=until), limit=_TOPIC)
+        return np.zeros(0, np.int64), 0
+    having = reader.window(Filter(topic=memory.topic, until=until), limit=_BROAD)
+    newest = having[:_TOPIC]
     if not decisions_within:
-        return newest
+        return newest, len(having)
     where = Filter(
         topic=memory.topic,
         types=frozenset({memory.type}),
         since=moved(memory.created_at, -timedelta(seconds=decisions_within)),
         until=until,
     )
-    return _joined([newest, reader.window(where, limit=_TOPIC)])
+    return _joined([newest, reader.window(where, limit=_TOPIC)]), len(having)
 
 
 def _mentioned(reader: Reader, memory: Memory, until: datetime) -> list[tuple[Nodes, float]]:
@@ -280,6 +296,27 @@ def _standing(
     ranks: Values = np.log1p(before) + np.log1p(others.sum(axis=1))
     standing[close] = math.log1p(len(near)) - ranks / 2
     return standing
+
+
+def _telling(standing: Values, times: NDArray[np.int64], having: int, total: int) -> float:
+    """
+    Return how much it tells that two memories have a topic in common, 0 to 1.
+
+    A topic that a store is full of tells nothing, and so does one whose memories are not near to the new one.
+
+    Args:
+        standing: Of the topic's memories, as in `Evidence`.
+        times: When these were made.
+        having: How many memories have the topic.
+        total: How many memories there are.
+
+    """
+    if not len(standing):
+        return 0.0
+    newest = np.argsort(-times, kind="stable")[:_TOPIC]
+    near = (float(standing[newest].mean()) - _RANDOM) / (_CLOSE - _RANDOM)
+    rarity = math.log((total + 1) / (having + 1)) / 3
+    return min(max(near, 0.0), 1.0) * min(max(rarity, 0.0), 1.0) * _MATTER / (_MATTER + having)
 
 
 def _rare_words(reader: Reader, text: str) -> str:

@@ -36,6 +36,8 @@ BIAS: Final = -4.26
 
 _DECISION: Final = tuple(MemoryType).index(MemoryType.DECISION)
 _RECENT: Final = 48
+# A topic that tells less than this is no reason for a link.
+_TELLING: Final = 0.2
 
 
 @attrs.frozen
@@ -137,7 +139,7 @@ def _semantic(reader: Reader, memory: Memory, candidates: Candidates, policy: Li
     if policy.topic_window and memory.type is MemoryType.DECISION:
         age = (milliseconds(memory.created_at) - candidates.created) / (1000 * policy.topic_window)
         # The revised ADR-001, rule 2: decisions of one topic within the window, 0.4 + 0.3 * (1 - age / window).
-        by_topic[(evidence.topic > 0) & (candidates.types == _DECISION) & (age <= 1)] = 1.0
+        by_topic[(evidence.topic >= _TELLING) & (candidates.types == _DECISION) & (age <= 1)] = 1.0
         by_topic *= 0.4 + 0.3 * (1 - age)
     confidence = np.maximum(surest, by_topic)
     likely = np.flatnonzero((confidence > 0) & (confidence >= policy.minimum))

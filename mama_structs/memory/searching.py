@@ -21,7 +21,7 @@ from mama_structs.memory.periods import Period, period_in
 from mama_structs.memory.ranking import WEIGHTS, Positions, Values, Weights
 from mama_structs.memory.successors import Successors, known_by
 
-_FOUND: Final = 160
+_FOUND: Final = 96
 _FOLLOWED: Final = 48
 _COMPARED: Final = 128
 _BROUGHT: Final = 128

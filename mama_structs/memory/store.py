@@ -37,6 +37,7 @@ from mama_structs.memory.drafts import (
     within,
 )
 from mama_structs.memory.embedded.engine import Engine, mismatch
+from mama_structs.memory.embedded.keys import EmbedderRecord
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.ids import from_milliseconds, is_id, milliseconds
@@ -91,6 +92,8 @@ class MemoryStore:
         self._backend = backend
         self._embedding = embedding
         self._record = care.record_of(embedding.embedder)
+        # The embedder that is taking over, as long as one is.
+        self._next_record: EmbedderRecord | None = None
         self._settings = settings
         self._loop = loop
         self._find_mentions = find_mentions
@@ -315,10 +318,14 @@ class MemoryStore:
         saved: list[Memory] = []
         try:
             for start in range(0, len(drafts), _CHUNK):
+                made_by = self._record
                 prepared = await self._prepare(drafts[start : start + _CHUNK])
-                saved += await self._write(
-                    lambda writer, some=prepared: [saving.save(writer, one, self._linking) for one in some]  # type: ignore[misc]  # bound
-                )
+                for first in range(0, len(prepared), _AT_ONCE):
+                    some = prepared[first : first + _AT_ONCE]
+                    saved += await self._write(
+                        lambda writer, some=some: [saving.save(writer, one, self._linking) for one in some],  # type: ignore[misc]  # bound
+                        made_by=made_by,
+                    )
                 if progress is not None:
                     progress(len(saved), len(drafts))
         except BaseException as error:
@@ -410,6 +417,7 @@ class MemoryStore:
         text = check_text("id_or_text", id_or_text, most=self._settings.max_content)
         least = None if threshold is None else check_share("threshold", threshold)
         most = check_limit(limit)
+        record = self._record
         calibration = await self._embedding.calibration()
         own_id = graph.nfc(text)
         node = await self._read(lambda reader: saving.found(reader, own_id) if is_id(own_id) else reader.find(own_id))
@@ -438,7 +446,7 @@ class MemoryStore:
                 for memory, (_, similarity) in zip(memories, kept, strict=True)
             ]
 
-        return await self._read(plan)
+        return await self._read(plan, made_by=record)
 
     async def about(self, mention: str, *, limit: int = 10) -> list[Memory]:
         """
@@ -498,6 +506,7 @@ class MemoryStore:
             until=None if until is None else check_time("until", until),
             mentions=check_mentions(mentions),
         )
+        record = self._record
         request = searching.SearchRequest(
             text=text,
             vector=await self._embedding.query(text),
@@ -514,7 +523,7 @@ class MemoryStore:
             memories = reader.get([one.node for one in ranked])
             return [_hit(reader, one, memory, moment) for one, memory in zip(ranked, memories, strict=True)]
 
-        return await self._read(plan)
+        return await self._read(plan, made_by=record)
 
     # The graph
 
@@ -582,6 +591,7 @@ class MemoryStore:
                 "a FAILED outcome needs a reason", hint="say why it failed: that is what is searched for later"
             )
         moment = self._now() if at is None else check_time("at", at)
+        record = self._record
         before = await self._read(lambda reader: saving.decision(reader, memory_id))
         prepared = None
         if why is not None:
@@ -593,7 +603,8 @@ class MemoryStore:
         return await self._write(
             lambda writer: saving.set_outcome(
                 writer, memory_id, change, prepared, self._linking, created_by=creator, is_dated=at is not None
-            )
+            ),
+            made_by=record,
         )
 
     async def supersede(
@@ -908,11 +919,14 @@ class MemoryStore:
         """
         self._check()
         service = EmbeddingService(embedder, cache_entries=self._settings.embedding_cache)
+        self._next_record = care.record_of(embedder)
         try:
             count = await care.reembed(self._backend, service, progress)
         except BaseException:
             await service.close()
             raise
+        finally:
+            self._next_record = None
         before, self._embedding = self._embedding, service
         self._record = care.record_of(embedder)
         self._cache = self._new_cache()
@@ -990,8 +1004,9 @@ class MemoryStore:
 
     async def _save(self, draft: Draft) -> Memory:
         self._check()
+        record = self._record
         (prepared,) = await self._prepare([draft])
-        return await self._write(lambda writer: saving.save(writer, prepared, self._linking))
+        return await self._write(lambda writer: saving.save(writer, prepared, self._linking), made_by=record)
 
     async def _prepare(self, drafts: Sequence[Draft]) -> list[Prepared]:
         words = {link.relationship for draft in drafts for link in draft.links}
@@ -1019,28 +1034,35 @@ class MemoryStore:
                 kinds[word] = link_type_of(word, vector=vector, example_vectors=examples)
         return {word: mapped.link_type for word, mapped in kinds.items()}
 
-    async def _read(self, plan: Callable[[Reader], T]) -> T:
+    async def _read(self, plan: Callable[[Reader], T], *, made_by: EmbedderRecord | None = None) -> T:
         self._check()
 
         def checked(reader: Reader) -> T:
-            self._check_embedder()
+            self._check_embedder(made_by)
             return plan(reader)
 
         return await self._backend.read(checked)
 
-    async def _write(self, plan: Callable[[Writer], T]) -> T:
+    async def _write(self, plan: Callable[[Writer], T], *, made_by: EmbedderRecord | None = None) -> T:
         self._check()
 
         def checked(writer: Writer) -> T:
-            self._check_embedder()
+            self._check_embedder(made_by)
             return plan(writer)
 
         return await self._backend.write(checked)
 
-    def _check_embedder(self) -> None:
-        """See that no other session of this process has embedded everything anew."""
-        if self._backend.embedder != self._record:
-            raise mismatch(self.namespace, self._backend.embedder, self._record)
+    def _check_embedder(self, made_by: EmbedderRecord | None) -> None:
+        """
+        See that nobody has embedded everything anew since.
+
+        Args:
+            made_by: Which embedder made the vectors at hand; None where there are none.
+
+        """
+        known = (self._record, self._next_record) if made_by is None else (made_by,)
+        if self._backend.embedder not in known:
+            raise mismatch(self.namespace, self._backend.embedder, known[0])
 
     def _check(self) -> None:
         if self._closed:

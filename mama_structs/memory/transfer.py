@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,11 +15,12 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.errors import InvalidArgument, StoreError
+from mama_structs.errors import EmbedderMismatch, InvalidArgument, StoreError
 from mama_structs.loops import in_own_thread
 from mama_structs.memory import export_lines
 from mama_structs.memory.backend import Backend, Reader, Writer
 from mama_structs.memory.embedded.keys import EmbedderRecord, vectors_to_bytes
+from mama_structs.memory.embedding.protocol import Embedder, fingerprint_of
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.export_lines import Header, Record
 from mama_structs.memory.model import Link, Memory
@@ -61,15 +63,12 @@ async def export_jsonl(backend: EmbeddedBackend, path: Path, progress: Progress 
     """
     with contextlib.ExitStack() as stack:
         draft = await in_own_thread(lambda: _draft(path, stack))
-        embedder = backend.embedder
-        header = export_lines.write_header(backend.namespace, embedder, datetime.now(UTC))
+        header = export_lines.write_header(backend.namespace, backend.embedder, datetime.now(UTC))
         await in_own_thread(lambda: draft.write(header))
-        last, count = -1, 0
-        while (page := await backend.read(lambda reader: _page(reader, last))).lines:  # noqa: B023 - run at once
-            if backend.embedder != embedder:
-                raise StoreError("the memories were embedded anew while they were exported", hint="export them again")
+        exporting, count = _Exporting(backend), 0
+        while (page := await exporting.next()) is not None:
             await in_own_thread(lambda: draft.write(b"".join(_written(page.lines))))
-            last, count = page.last, count + len(page.lines)
+            count += len(page.lines)
             if progress is not None:
                 progress(count, max(page.total, count))
         end = export_lines.write_end(count)
@@ -110,6 +109,7 @@ async def import_jsonl(
         InvalidArgument: There is no such file, a line breaks a rule, or a memory or link of that id is there with
             other content; the message names the line. Nothing was imported.
         EmbeddingFailed: The embedder failed; what was imported before stays.
+        EmbedderMismatch: The memories were embedded anew meanwhile; what was imported before stays.
         StoreError: The store cannot be read or written; what was imported before stays.
 
     """
@@ -127,18 +127,50 @@ def _draft(path: Path, stack: contextlib.ExitStack) -> DraftFile:
 
 @attrs.frozen
 class _Page:
-    """What one look at the store gives: memories with links and vectors, the last node, and how many there are."""
+    """What one look at the store gives: memories with links and vectors, and how many there are."""
 
     lines: Sequence[tuple[Memory, tuple[Link, ...], bytes]]
-    last: int
     total: int
 
 
-def _page(reader: Reader, after: int) -> _Page:
-    found = reader.scan(after=after, limit=_PAGE)
-    # The vectors are copied here: later they may be the engine's to change.
-    lines = [(one.memory, one.links, vectors_to_bytes(one.vectors)) for one in found]
-    return _Page(lines, found[-1].node if found else after, reader.count())
+@attrs.define(eq=False)
+class _Exporting:
+    """
+    How far an export has come.
+
+    It goes by ids: nodes mean something within one plan only, and may be numbered anew between two.
+    """
+
+    backend: EmbeddedBackend
+    embedder: EmbedderRecord = attrs.field(init=False, default=attrs.Factory(lambda self: self.backend.embedder, True))
+    waiting: deque[str] = attrs.field(init=False, factory=deque)
+    seen: set[str] = attrs.field(init=False, factory=set)
+
+    async def next(self) -> _Page | None:
+        """Return the next memories, None where there are no more; a page may be empty."""
+        if not self.waiting:
+            # All at first, then what was saved meanwhile.
+            self.waiting.extend(await self.backend.read(self._unseen))
+            self.seen.update(self.waiting)
+        return await self.backend.read(self._page) if self.waiting else None
+
+    def _unseen(self, reader: Reader) -> list[str]:
+        nodes = np.sort(reader.window(newest_first=False))
+        return [memory_id for memory_id in reader.ids(nodes) if memory_id not in self.seen]
+
+    def _page(self, reader: Reader) -> _Page:
+        if self.backend.embedder != self.embedder:
+            raise StoreError("the memories were embedded anew while they were exported", hint="export them again")
+        wanted = [self.waiting.popleft() for _ in range(min(_PAGE, len(self.waiting)))]
+        # What was deleted meanwhile is found no more.
+        nodes = {node: memory_id for memory_id in wanted if (node := reader.find(memory_id)) is not None}
+        found = reader.scan(after=min(nodes) - 1, limit=len(nodes)) if nodes else []
+        # The vectors are copied here: later they may be the engine's to change.
+        lines = [(one.memory, one.links, vectors_to_bytes(one.vectors)) for one in found if one.node in nodes]
+        # Where others have come to be in between, the rest has its turn later.
+        written = {memory.id for memory, _, _ in lines}
+        self.waiting.extendleft(memory_id for memory_id in reversed(nodes.values()) if memory_id not in written)
+        return _Page(lines, reader.count())
 
 
 def _written(lines: Sequence[tuple[Memory, tuple[Link, ...], bytes]]) -> list[bytes]:
@@ -303,10 +335,12 @@ class _Import:
     file: _ExportFile
     progress: Progress | None
     ids: set[str] = attrs.field(factory=set, init=False)
+    made_by: EmbedderRecord | None = attrs.field(default=None, init=False)
 
     async def run(self) -> Imported:
         await self._check()
         as_they_are = self.file.header.embedder == self.backend.embedder
+        self.made_by = self.file.header.embedder if as_they_are else _record_of(self.embedding.embedder)
         added = known = dropped = embedded = 0
         later: list[tuple[int, int]] = []
         async for chunk in self._chunks():
@@ -393,6 +427,7 @@ class _Import:
 
     def _take(self, writer: Writer, chunk: Sequence[_Numbered], vectors: dict[str, NDArray[np.float32]]) -> _Taken:
         """Write memories, and those of their links whose other end is there."""
+        self._check_embedder()
         known = self._compare(writer, chunk)
         dropped, later = 0, []
         for one in chunk:
@@ -421,12 +456,28 @@ class _Import:
                 writer.put(writer.get([node])[0], links=ready)
         return dropped
 
+    def _check_embedder(self) -> None:
+        """See that nobody has embedded everything anew since: the vectors at hand would be taken for the new one's."""
+        stored, given = self.backend.embedder, self.made_by
+        if given is not None and stored != given:
+            raise EmbedderMismatch(
+                f"the memories of {self.backend.namespace!r:.80} were embedded anew, by {stored.name}, while others "
+                f"were imported with vectors of {given.name}",
+                stored=(stored.name, stored.fingerprint),
+                given=(given.name, given.fingerprint),
+                hint="repeat the import: what is there already stays as it is",
+            )
+
     def _own(self, memory: Memory) -> Memory:
         return attrs.evolve(memory, namespace=self.backend.namespace)
 
     def _tell(self, done: int) -> None:
         if self.progress is not None:
             self.progress(done, self.file.memories)
+
+
+def _record_of(embedder: Embedder) -> EmbedderRecord:
+    return EmbedderRecord(embedder.name, fingerprint_of(embedder), embedder.dimensions)
 
 
 def _shown(one: _Numbered) -> str:

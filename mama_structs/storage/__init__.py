@@ -1,6 +1,7 @@
 """The one place that opens diskcache, safely, and the locks beside it."""
 
 from mama_structs.storage._disk import Damaged
+from mama_structs.storage.failures import again
 from mama_structs.storage.inspection import Finding
 from mama_structs.storage.locks import DirectoryLocks
 from mama_structs.storage.opening import check_path
@@ -17,6 +18,7 @@ __all__ = [
     "Rows",
     "Snapshot",
     "Storage",
+    "again",
     "check_path",
     "outcome",
     "sweep_temporary",

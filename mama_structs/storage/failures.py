@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import os
 import sqlite3
@@ -143,3 +144,13 @@ def _try_to_write(directory: Path) -> OSError | None:
     except OSError as error:
         return error
     return None
+
+
+def again(error: BaseException) -> BaseException:
+    """Return a copy for one of several who are told, so that their tracebacks do not mix."""
+    try:
+        other = copy.copy(error)
+    except Exception:  # noqa: BLE001 - any error may have been raised
+        return error
+    other.__cause__ = error.__cause__
+    return other

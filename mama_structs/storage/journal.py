@@ -7,7 +7,6 @@ Everything that touches the database runs in that one thread, in the order in wh
 from __future__ import annotations
 
 import contextlib
-import copy
 import ctypes
 import inspect
 import logging
@@ -29,7 +28,7 @@ import diskcache  # type: ignore[import-untyped]  # it ships no types
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreBusy, StoreError, StoreFull
 from mama_structs.loops import LoopBound
 from mama_structs.storage._disk import Damaged, check_key
-from mama_structs.storage.failures import damaged, identity_of, is_busy, store_error
+from mama_structs.storage.failures import again, damaged, identity_of, is_busy, store_error
 from mama_structs.storage.inspection import Finding, inspect_store, pending_finding
 from mama_structs.storage.opening import open_cache
 from mama_structs.storage.rows import (
@@ -297,7 +296,7 @@ class Journal:
             if failure is None or number <= self._durable:
                 done.set_result(None)
             else:
-                done.set_exception(_again(failure))
+                done.set_exception(again(failure))
 
     def _write_pending(self) -> None:
         """Write what was taken until now, in order and in few transactions; what fails stays."""
@@ -488,13 +487,3 @@ class Journal:
 
 def _sweep() -> None:
     sweep_temporary()
-
-
-def _again(error: BaseException) -> BaseException:
-    """Return a copy for one of several who are told, so that their tracebacks do not mix."""
-    try:
-        other = copy.copy(error)
-    except Exception:  # noqa: BLE001 - any error may have been raised
-        return error
-    other.__cause__ = error.__cause__
-    return other

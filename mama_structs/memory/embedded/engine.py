@@ -45,7 +45,7 @@ from mama_structs.memory.embedded.touched import Touched
 from mama_structs.memory.embedded.views import Vectors, Views
 from mama_structs.memory.embedded.writing import JournalWriter
 from mama_structs.memory.model import Memory
-from mama_structs.storage import Rows, Snapshot, Storage, outcome
+from mama_structs.storage import Rows, Snapshot, Storage, again, outcome
 
 T = TypeVar("T")
 
@@ -54,6 +54,13 @@ _LARGEST_GROUP: Final = 256
 # Above so many new memories of other processes at once, their words are indexed in slices.
 _WORDS_AT_ONCE: Final = 500
 _SLICE: Final = 100
+# Changes of other processes that are taken up within a write transaction at the most, and how often that is put off.
+_FAR_BEHIND: Final = 200
+_LAGS: Final = 3
+# Plans share a transaction until it has taken so long.
+_TRANSACTION_SECONDS: Final = 0.05
+# What can be wrong with views that came from a snapshot, when more is put on top.
+_UNUSABLE: Final = (ValueError, KeyError, IndexError, TypeError)
 _DROPPED_AT_ONCE: Final = 5_000
 _SLICE_SECONDS: Final = 0.01
 # Below this a snapshot is slower than reading the journal again.
@@ -120,6 +127,8 @@ class Engine:
         self._group: list[_Write[Any]] = []
         self._group_undo: list[JournalWriter] = []
         self._group_before = 0
+        # How often writing was put off since too much was still to be taken up.
+        self._lags = 0
         self._closed = False
         self.users = 0
 
@@ -264,7 +273,12 @@ class Engine:
 
         def work(rows: Snapshot) -> dict[int, Memory]:
             found = rows.get_many(list(keys))
-            return {keys[key]: self._place.entry(key, found[key]).memory for key in keys if key in found}
+            memories = {}
+            for key, number in keys.items():
+                # What is damaged is left out here as everywhere.
+                with contextlib.suppress(StoreDamaged):
+                    memories[number] = self._place.entry(key, found.get(key)).memory
+            return memories
 
         return await self._storage.look(work)
 
@@ -297,9 +311,18 @@ class Engine:
             rows.put(self._keys.head, encode(head))
             return []
 
-        missing = await self._storage.transact(work)
+        missing: list[int] = []
+
+        def settled(failure: BaseException | None) -> None:
+            # In the same job: nobody is to meet the one embedder's place with the other one's head.
+            if failure is None and not missing:
+                self._place = Place(self._keys, embedder, self._directory)
+                self._head = None
+                self._drop_views()
+
+        await outcome(self._storage.transaction(lambda rows: missing.extend(work(rows)), settled=settled))
         if not missing:
-            await self._storage.look(lambda rows: self._change_embedder(rows, embedder))
+            await self.read(lambda reader: reader.change)
         return missing
 
     async def drop_other_vectors(self) -> None:
@@ -338,7 +361,8 @@ class Engine:
     # What follows runs in the store's thread.
 
     def _without_vectors(self, rows: Snapshot, embedder: EmbedderRecord) -> list[int]:
-        memories = {number_in(key) for key in rows.keys(self._place.memories)}
+        # What is damaged cannot be embedded.
+        memories = {number_in(key) for key in rows.keys(self._place.memories) if key not in self._damaged}
         return sorted(memories - {number_in(key) for key in rows.keys(self._keys.vectors(embedder))})
 
     def _drop_orphans(self, rows: Rows, embedder: EmbedderRecord) -> None:
@@ -347,13 +371,6 @@ class Engine:
         for key in rows.keys(self._keys.vectors(embedder)):
             if number_in(key) not in memories:
                 rows.delete(key)
-
-    def _change_embedder(self, rows: Snapshot, embedder: EmbedderRecord) -> None:
-        self._place = Place(self._keys, embedder, self._directory)
-        self._head = None
-        self._snapshots = None
-        self._drop_views()
-        self._load(rows)
 
     def _finish(self, rows: Snapshot) -> None:
         try:
@@ -424,7 +441,13 @@ class Engine:
         if self._damaged:
             _log.warning("%d damaged rows of the memories are left out: see check()", len(self._damaged))
         if last != self._change:
-            self._replay(rows, last)
+            try:
+                self._replay(rows, last)
+            except _UNUSABLE:
+                if anew:
+                    raise
+                # The snapshot was whole, and yet does not go with the journal.
+                return self._load(rows, anew=True)
         self._schedule_slice()
         return self._views
 
@@ -460,6 +483,13 @@ class Engine:
             return
         at_once = len(new) <= _WORDS_AT_ONCE
         touched: set[int] = set()
+        # First: a memory that was deleted may have been put back, under its own id.
+        for number in sorted(deleted):
+            gone = views.catalogue.node_of(number)
+            if gone is not None:
+                touched.add(gone)
+                touched.update(views.neighbours(gone))
+                views.remove(gone)
         added: list[tuple[int, Entry]] = []
         vectors = rows.get_many([numbered(self._place.vectors, number_in(key)) for key, _ in new])
         for key, value in new:
@@ -473,12 +503,6 @@ class Engine:
                 continue
             node = views.add(number, entry, found, words=at_once)
             added.append((node, entry))
-        for number in sorted(deleted):
-            gone = views.catalogue.node_of(number)
-            if gone is not None:
-                touched.add(gone)
-                touched.update(views.neighbours(gone))
-                views.remove(gone)
         for node, entry in added:
             touched.update([node, *views.link(node, entry.links)])
         self._replay_changed(rows, views, changed - deleted, touched)
@@ -535,21 +559,45 @@ class Engine:
             alone = bool(self._queue) and self._queue[0].alone
             count = 1 if alone else _LARGEST_GROUP
             self._group = [self._queue.popleft() for _ in range(min(count, len(self._queue)))]
+        if self._lags < _LAGS and self._is_far_behind(rows):
+            # Others would wait for all of it to be taken up: that is done outside of the transaction.
+            self._lags += 1
+            self._put_back(0)
+            return
+        self._lags = 0
         views = self._catch_up(rows)
-        self._ensure_head(rows)
         self._group_before = self._change
-        for one in self._group:
-            writer = JournalWriter(rows, views, self._place, self._change, self._touched, damaged=len(self._damaged))
-            try:
-                one.result = one.plan(writer)
-                self._change = writer.finish()
-            except BaseException as error:
-                is_undone = self._take_back([writer])
-                if not is_undone or rows.failure is not None or not isinstance(error, Exception):
-                    raise
-                one.error = error
-            else:
-                self._group_undo.append(writer)
+        started = time.monotonic()
+        for position, one in enumerate(self._group):
+            if position and time.monotonic() - started > _TRANSACTION_SECONDS:
+                # Other processes wait meanwhile, and so does everybody whose plan is done.
+                self._put_back(position)
+                break
+            self._run(one, rows, views)
+        if self._group_undo:
+            self._ensure_head(rows)
+
+    def _run(self, one: _Write[Any], rows: Rows, views: Views) -> None:
+        writer = JournalWriter(rows, views, self._place, self._change, self._touched, damaged=len(self._damaged))
+        try:
+            one.result = one.plan(writer)
+            self._change = writer.finish()
+        except BaseException as error:
+            is_undone = self._take_back([writer])
+            if not is_undone or rows.failure is not None or not isinstance(error, Exception):
+                raise
+            one.error = error
+        else:
+            self._group_undo.append(writer)
+
+    def _is_far_behind(self, rows: Rows) -> bool:
+        return self._views is None or self._last_change(rows) - self._change > _FAR_BEHIND
+
+    def _put_back(self, position: int) -> None:
+        """Put plans that were taken back to the front of the queue."""
+        with self._guard:
+            self._queue.extendleft(reversed(self._group[position:]))
+            del self._group[position:]
 
     def _ensure_head(self, rows: Rows) -> None:
         if self._head is not None:
@@ -573,12 +621,13 @@ class Engine:
         with self._guard:
             group, self._group = self._group, []
             undo, self._group_undo = self._group_undo, []
-            if failure is not None and not group:
+            began = bool(group)
+            if failure is not None and not began:
                 # The transaction never began: nobody was taken from the queue.
                 self._is_drain_due = False
                 group, self._queue = list(self._queue), deque()
-            again = isinstance(failure, StoreFull) and len(group) > 1
-            if again:
+            one_by_one = began and isinstance(failure, StoreFull) and len(group) > 1
+            if one_by_one:
                 for one in reversed(group):
                     one.alone, one.error, one.result = True, None, None
                     self._queue.appendleft(one)
@@ -589,14 +638,14 @@ class Engine:
             self._take_back(undo)
             self._change = self._group_before if undo else self._change
         self._go_on()
-        if again:
+        if one_by_one:
             return
         for one in group:
             error = one.error or failure
             if error is None:
                 one.done.set_result(one.result)
             else:
-                one.done.set_exception(error)
+                one.done.set_exception(error if error is one.error else again(error))
         if failure is None:
             self._after_write()
 
@@ -618,6 +667,8 @@ class Engine:
             if not self._queue or self._is_drain_due:
                 return
             try:
+                if self._lags:
+                    self._behind(lambda rows: self._catch_up(rows) and None)
                 self._storage.transaction(self._drain, settled=self._settle)
                 self._is_drain_due = True
             except (SessionClosed, RuntimeError) as error:
@@ -659,9 +710,12 @@ class Engine:
             numbers = views.catalogue.numbers(nodes)
             keys = [numbered(self._place.memories, int(number)) for number in numbers]
             found = rows.get_many(keys)
-            views.index(
-                [(node, self._place.entry(key, found.get(key)).memory) for node, key in zip(nodes, keys, strict=True)]
-            )
+            for node, key in zip(nodes, keys, strict=True):
+                try:
+                    views.index([(node, self._place.entry(key, found.get(key)).memory)])
+                except StoreDamaged as error:
+                    self._leave_out(key, error)
+                    views.remove(node)
         self._schedule_slice()
         return bool(views.unindexed)
 

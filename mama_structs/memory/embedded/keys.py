@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.errors import StoreDamaged
-from mama_structs.storage import Damaged
+from mama_structs.storage import Damaged, Snapshot
 
 FORMAT: Final = 1
 _DIGITS: Final = 16
+_HEXADECIMAL: Final = "fedcba9876543210"
 # The first digits are zeros for as long as anyone writes.
 _NUMBER: Final = re.compile(r"0{4}[0-9a-f]{12}")
 
@@ -122,6 +123,30 @@ def number_in(key: str) -> int:
             hint="check() lists all damage; restore a backup",
         )
     return int(digits, 16)
+
+
+def own_number(prefix: str, key: str) -> int | None:
+    """Return the number in a key of ours that begins with *prefix*, None where nobody of ours made the key."""
+    digits = key[len(prefix) :]
+    return int(digits, 16) if key.startswith(prefix) and _NUMBER.fullmatch(digits) else None
+
+
+def last_number(rows: Snapshot, prefix: str) -> int:
+    """Return the highest number of a row whose key begins with *prefix*, 0 where there is none, whatever else is there."""
+    return _last_number(rows, prefix, "") or 0
+
+
+def _last_number(rows: Snapshot, prefix: str, digits: str) -> int | None:
+    last = rows.last(prefix + digits)
+    found = None if last is None else own_number(prefix, last)
+    if last is None or found is not None:
+        return found
+    # The last key is none of ours: it hides what comes before it.
+    if len(digits) == _DIGITS:
+        own = own_number(prefix, prefix + digits)
+        return None if own is None or rows.get(prefix + digits) is None else own
+    hidden = (_last_number(rows, prefix, digits + digit) for digit in _HEXADECIMAL)
+    return next((number for number in hidden if number is not None), None)
 
 
 def vectors_to_bytes(vectors: NDArray[np.float32]) -> bytes:

@@ -113,6 +113,7 @@ def _from_snapshot(rows: Snapshot, place: Place, generation: Generation, exact_u
     try:
         views = Views(dimensions, exact_up_to=exact_up_to)
         views.catalogue = Catalogue.from_state(parts["catalogue"].meta, parts["catalogue"].arrays)
+        views.count()
     except _UNUSABLE:
         return None
     loaded = Loaded(views, generation.change, generation.change)

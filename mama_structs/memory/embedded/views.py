@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from mama_structs.memory.model import Link, Memory, MemoryType
 Vectors = NDArray[np.float32]
 Undo = Callable[[], object]
 
+_TYPES: Final = tuple(MemoryType)
 TYPE_INDEX: Final = {kind: position for position, kind in enumerate(MemoryType)}
 
 
@@ -39,6 +41,7 @@ class Views:
         self.words: WordIndex = WordIndex()
         self.vectors: VectorIndex = VectorIndex(dimensions, exact_up_to=exact_up_to)
         self.links: Adjacency = Adjacency()
+        self._counts: Counter[str] = Counter()
         # Nodes whose words are not indexed yet; they are taken up in slices.
         self.unindexed: dict[int, None] = {}
 
@@ -63,6 +66,7 @@ class Views:
             topic=memory.topic,
             mentions=memory.mentions,
         )
+        self._counts[memory.type.value] += 1
         if vectors is not None:
             self.vectors.add(node, vectors)
         if words:
@@ -92,6 +96,8 @@ class Views:
 
     def remove(self, node: int) -> None:
         """Forget a memory and all its links."""
+        facts = self.catalogue.facts(np.array([node]))
+        self._counts[_TYPES[int(facts.types[0])].value] -= 1
         self.links.remove_node(node)
         self.vectors.remove(node)
         if self.unindexed.pop(node, 0) == 0:
@@ -111,6 +117,7 @@ class Views:
             topic=memory.topic,
             mentions=memory.mentions,
         )
+        self._counts[memory.type.value] += 1
         self.vectors.add(node, vectors)
         self.words.add(node, indexed_terms(memory))
         self.link(node, entry.links)
@@ -151,13 +158,17 @@ class Views:
             if self.unindexed.pop(node, 0) is None:
                 self.words.add(node, indexed_terms(memory))
 
+    def count(self) -> None:
+        """Count the memories of each type, after the catalogue was loaded."""
+        self._counts = Counter(
+            {kind.value: self.catalogue.count(Filter(types=frozenset({kind}))) for kind in MemoryType}
+        )
+
     def stats(self) -> dict[str, Any]:
-        """Return what is worth knowing about the views."""
+        """Return what is worth knowing about the views; unlike everything else here, from any thread."""
         return {
-            "memories": self.catalogue.count(None),
-            "types": {
-                kind.value: self.catalogue.count(Filter(types=frozenset({kind}))) for kind in MemoryType
-            },
+            "memories": sum(self._counts.values()),
+            "types": {kind.value: self._counts[kind.value] for kind in MemoryType},
             "links": len(self.links),
             "vectors": self.vectors.stats(),
             "words_to_index": len(self.unindexed),

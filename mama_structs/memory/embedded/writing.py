@@ -49,6 +49,9 @@ class JournalWriter(JournalReader):
         self._own: int | None = None
         self._changed: set[int] = set()
         self._deleted: list[int] = []
+        self._touched_now: set[int] = set()
+        # False while a view is being changed: an error there leaves it half done.
+        self._is_whole = True
 
     def put(self, memory: Memory, *, vectors: NDArray[np.float32] | None = None, links: Sequence[Link] = ()) -> int:
         """
@@ -100,14 +103,16 @@ class JournalWriter(JournalReader):
         # The other end may have been left out as damaged.
         targets = [end for end in (self.find(link.to_id) for link in entry.links) if end is not None]
         number = self._views.catalogue.number_of(node)
+        self._is_whole = False
         self._views.remove(node)
         self._undo.append(lambda: self._bring_back(node, number, entry, vectors))
+        self._is_whole = True
         self._pending[numbered(self._place.memories, number)] = None
         self._pending[numbered(self._place.vectors, number)] = None
-        change = self._change_of_plan()
+        self._change_of_plan()
         self._changed.discard(number)
         self._deleted.append(number)
-        self._touched.note(change, [node, *targets])
+        self._touched_now.update([node, *targets])
         return len(entry.links) + len(incoming)
 
     def delete_links(self, link_ids: Collection[str]) -> int:
@@ -126,10 +131,20 @@ class JournalWriter(JournalReader):
                 self._writable.delete(key)
             else:
                 self._writable.put(key, value)
+        if self._change != self._before:
+            self._touched.note(self._change, self._touched_now)
         return self._change
 
     def undo(self) -> None:
-        """Take back in the views what this plan did."""
+        """
+        Take back in the views what this plan did.
+
+        Raises:
+            RuntimeError: A view was left half changed, which nothing can take back.
+
+        """
+        if not self._is_whole:
+            raise RuntimeError("a view was left half changed")
         for step in reversed(self._undo):
             step()
         self._undo.clear()
@@ -140,10 +155,12 @@ class JournalWriter(JournalReader):
         entry = Entry(memory, tuple(links), number)
         self._pending[numbered(self._place.memories, number)] = write_entry(entry)
         self._pending[numbered(self._place.vectors, number)] = vectors_to_bytes(vectors)
+        self._is_whole = False
         node = self._views.add(number, entry, vectors)
         self._undo.append(lambda: self._views.remove(node))
         ends = self._views.link(node, links)
-        self._touched.note(number, [node, *ends])
+        self._is_whole = True
+        self._touched_now.update([node, *ends])
         return node
 
     def _put_again(self, node: int, memory: Memory, vectors: NDArray[np.float32] | None, links: Sequence[Link]) -> None:
@@ -161,9 +178,11 @@ class JournalWriter(JournalReader):
             old_vectors = self.vectors(node)
             self._pending[numbered(self._place.vectors, number)] = vectors_to_bytes(vectors)
         self._changed.add(number)
+        self._is_whole = False
         ends = self._move(node, before, after, vectors)
         self._undo.append(lambda: self._move(node, after, before, old_vectors))
-        self._touched.note(after.version, [node, *ends])
+        self._is_whole = True
+        self._touched_now.update([node, *ends])
 
     def _move(self, node: int, before: Entry, after: Entry, vectors: NDArray[np.float32] | None) -> list[int]:
         """Take the views from one version of a memory to another, and return the nodes whose links changed."""

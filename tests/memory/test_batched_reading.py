@@ -1,0 +1,114 @@
+"""What is read for many memories at once is what is read for each, and what is remembered is never out of date."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs.memory.analysis import query_terms
+from mama_structs.memory.codec import Entry, read_entry, read_memory, write_entry
+from mama_structs.memory.embedded.catalogue import Catalogue
+from mama_structs.memory.embedded.vectors import VectorIndex
+from mama_structs.memory.embedded.words import WordIndex
+from mama_structs.testing.memories import PlainReader, plain_link, plain_memory
+
+TERMS = [f"t{number}" for number in range(6)]
+DOCUMENTS = st.dictionaries(st.sampled_from(TERMS), st.sampled_from([0.5, 1.0, 2.0]), max_size=4)
+STEPS = st.lists(
+    st.tuples(st.just("add"), st.integers(0, 12), DOCUMENTS)
+    | st.tuples(st.just("remove"), st.integers(0, 12), st.none())
+    | st.tuples(st.just("search"), st.none(), DOCUMENTS),
+    max_size=30,
+)
+
+
+@given(STEPS, DOCUMENTS)
+def test_scores_do_not_depend_on_what_was_searched_before(steps, query):
+    """An index that was searched between changes scores as one that was not, also nodes that it does not have."""
+    searched, fresh = WordIndex(), WordIndex()
+    nodes = np.array([*range(14), -1, 10**6])
+    for what, node, terms in steps:
+        if what == "search":
+            searched.search(terms, 3)
+            assert fresh.scores(terms, nodes).tolist() == searched.scores(terms, nodes).tolist()
+        else:
+            for index in (searched, fresh):
+                index.add(node, terms) if what == "add" else index.remove(node)
+    searched.search(query, 100)
+
+    assert fresh.scores(query, nodes).tolist() == searched.scores(query, nodes).tolist()
+    assert not searched.scores(query, nodes)[-2:].any()
+
+
+@given(st.lists(st.integers(0, 3), max_size=12), st.data())
+def test_first_pieces_are_read_at_once(pieces, data):
+    """The first vectors of some nodes are those that each node has, and 0 where it has none."""
+    index = VectorIndex(4, exact_up_to=100)
+    number = count()
+    for node, several in enumerate(pieces):
+        vectors = np.eye(4, dtype=np.float32)[[next(number) % 4 for _ in range(several)]]
+        index.add(node, vectors)
+    nodes = np.array(data.draw(st.lists(st.integers(-1, len(pieces) + 1), max_size=8)), np.int64)
+    expected = [index.get(int(node))[0] if len(index.get(int(node))) else np.zeros(4) for node in nodes]
+
+    assert (len(nodes), 4) == index.first(nodes).shape
+    assert [one.tolist() for one in expected] == index.first(nodes).tolist()
+
+
+@given(st.lists(st.sampled_from([None, "auth", "인증", ""]), max_size=8))
+def test_topics_are_read_without_the_memories(topics):
+    """Topics come in the order of the nodes, None for a memory without one."""
+    catalogue = Catalogue()
+    for number, topic in enumerate(topics):
+        catalogue.add(
+            memory_id=f"m{number}", number=number, version=1, created_ms=0, type_index=0, topic=topic, mentions=()
+        )
+
+    assert topics[::-1] == catalogue.topics_of(list(range(len(topics)))[::-1])
+
+
+@given(st.lists(st.text("ab 가나", max_size=12), min_size=1, max_size=6), st.text("ab 가나", max_size=12))
+def test_terms_ask_the_same_as_their_text(texts, query):
+    """Whether a text or its terms are given: the matches, scores and rarities are equal."""
+    reader = PlainReader()
+    for number, text in enumerate(texts):
+        reader.put(plain_memory(f"m{number}", text), vectors=np.ones((1, 1), np.float32))
+    terms, nodes = query_terms(query), reader.window()
+
+    assert reader.words(query, 5).nodes.tolist() == reader.words(terms, 5).nodes.tolist()
+    assert reader.word_scores(query, nodes).tolist() == reader.word_scores(terms, nodes).tolist()
+    assert reader.rarity(query) == reader.rarity(terms)
+
+
+def test_a_memory_is_read_without_its_links():
+    """The memory in a row is that of the whole entry, and a row of another form is refused."""
+    memory = plain_memory("m1", "Sessions live 14 days.", topic="auth", mentions=["1-11"])
+    row = write_entry(Entry(memory, (plain_link("m1", "m2"),), 7))
+
+    assert read_entry(row).memory == read_memory(row)
+    later = msgspec.json.encode({**msgspec.json.decode(row), "format": 2})
+    for broken in (later, row[:-2], b"{}", b"[]", row.replace(b'"content"', b'"contents"')):
+        with pytest.raises(ValueError, match=r".") as refused:
+            read_memory(broken)
+        assert "Sessions" not in str(refused.value)
+
+
+def test_a_memory_that_is_written_anew_is_scored_anew():
+    """A change that leaves every term as frequent as it was changes scores all the same."""
+    index = WordIndex()
+    index.add(1, {"t0": 1.0, "t1": 1.0})
+    index.add(2, {"t0": 1.0})
+    before = index.search({"t0": 1.0}, 2).scores
+    index.add(1, {"t0": 7.0, "t1": 1.0})
+    fresh = WordIndex()
+    fresh.add(1, {"t0": 7.0, "t1": 1.0})
+    fresh.add(2, {"t0": 1.0})
+    nodes = np.array([1, 2])
+
+    assert fresh.scores({"t0": 1.0}, nodes).tolist() == index.scores({"t0": 1.0}, nodes).tolist()
+    assert sorted(before.tolist()) != sorted(index.scores({"t0": 1.0}, nodes).tolist())
