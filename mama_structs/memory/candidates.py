@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import attrs
 import numpy as np
@@ -16,6 +16,9 @@ from mama_structs.memory.backend import Nodes, Reader
 from mama_structs.memory.ranking import Positions, Values, Weights
 
 Calibrate = Callable[[NDArray[np.floating[Any]]], NDArray[np.floating[Any]]]
+
+# Memories with which a missing word counts half.
+_FEW: Final = 100
 
 
 @attrs.frozen(eq=False)
@@ -90,6 +93,8 @@ class Question:
         nowhere = math.log(1 + reader.count() + 0.5)
         whole = sum(rarities.values())
         unknown = sum(rarity for term, rarity in rarities.items() if rarity > nowhere * terms.get(term, 0.0))
+        # That a word occurs nowhere says little where there are few memories.
+        unknown *= reader.count() / (reader.count() + _FEW)
         return cls(
             vector=vector,
             calibration=calibration,

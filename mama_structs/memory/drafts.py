@@ -570,10 +570,18 @@ def check_namespace(name: object) -> str:
     Return a namespace's name, in NFC.
 
     Raises:
-        InvalidArgument: It is no text, empty or has more than 100 characters.
+        InvalidArgument: It is no text, empty, or has more than 100 characters or 200 bytes of UTF-8.
 
     """
-    return unicodedata.normalize("NFC", check_text("namespace", name, most=_MAX_NAMESPACE))
+    found = unicodedata.normalize("NFC", check_text("namespace", name, most=_MAX_NAMESPACE))
+    size = len(found.encode())
+    if size > _MAX_NAMESPACE_BYTES:
+        raise InvalidArgument(
+            f"namespace must have at most {_MAX_NAMESPACE_BYTES} bytes as UTF-8, got {size}: each of them may take "
+            "three of the 1,024 bytes of a key"
+        )
+    return found
 
 
 _MAX_NAMESPACE: Final = 100
+_MAX_NAMESPACE_BYTES: Final = 200

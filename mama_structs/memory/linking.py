@@ -27,17 +27,17 @@ SAME_TOPIC: Final = "same_topic"
 CLOSE_IN_TIME: Final = "close_in_time"
 """The words of automatic links, one for each reason to make one."""
 
-# Fitted to the whole retrieval sample with the default embedder: ``benchmarks/linking.py --fit``.
-WEIGHTS: Final = (0.53, 0.34, 18.81, 3.65, -2.1, 2.46, 3.55, 8.77)
+# Fitted to the whole retrieval sample, with topics of all kinds: ``benchmarks/linking.py --fit``, the default embedder.
+WEIGHTS: Final = (0.86, 0.17, 19.84, 4.93, -2.95, 2.45, 3.59, 12.12)
 """What each of the `FEATURES` adds to the logarithm of the odds that two memories belong to one matter."""
 
-BIAS: Final = -4.26
+BIAS: Final = -4.76
 """That logarithm where nothing is known."""
 
 _DECISION: Final = tuple(MemoryType).index(MemoryType.DECISION)
 _RECENT: Final = 48
-# A topic that tells less than this is no reason for a link.
-_TELLING: Final = 0.2
+# One topic makes likely what this probable already; alone it would join all that is of a broad topic.
+_LIKELY: Final = 0.75
 
 
 @attrs.frozen
@@ -117,7 +117,7 @@ def probabilities(evidence: Evidence, weights: Sequence[float] = WEIGHTS, bias: 
     """
     Return how probable it is, 0 to 1, that each candidate and the new memory belong to one matter.
 
-    It is a logistic regression; a wrong link counted one and a half times in its fit, so it is rather too low.
+    It is a logistic regression; a wrong link counted two and a half times in its fit, so it is rather too low.
 
     Args:
         evidence: What is known.
@@ -139,7 +139,8 @@ def _semantic(reader: Reader, memory: Memory, candidates: Candidates, policy: Li
     if policy.topic_window and memory.type is MemoryType.DECISION:
         age = (milliseconds(memory.created_at) - candidates.created) / (1000 * policy.topic_window)
         # The revised ADR-001, rule 2: decisions of one topic within the window, 0.4 + 0.3 * (1 - age / window).
-        by_topic[(evidence.topic >= _TELLING) & (candidates.types == _DECISION) & (age <= 1)] = 1.0
+        of_matter = (probable >= min(policy.threshold, _LIKELY)) & (evidence.topic > 0)
+        by_topic[of_matter & (candidates.types == _DECISION) & (age <= 1)] = 1.0
         by_topic *= 0.4 + 0.3 * (1 - age)
     confidence = np.maximum(surest, by_topic)
     likely = np.flatnonzero((confidence > 0) & (confidence >= policy.minimum))

@@ -143,6 +143,27 @@ def lent(scores: Values, lenders: Positions, ties: Values) -> tuple[Values, Posi
     return gain, np.where(gain > 0, lenders[most], -1)
 
 
+def below_givers(summed: Values, own: Values, givers: Positions) -> Values:
+    """
+    Return scores in which nothing passes what it was lent by, unless it says more by itself.
+
+    Else a memory that is the question word for word would come behind its neighbours.
+
+    Args:
+        summed: What candidates have with what they were lent.
+        own: What they have by themselves.
+        givers: What lent to each, -1 for nothing.
+
+    """
+    bounded = summed.copy()
+    # The best first, so that a bound is passed on.
+    for position in np.argsort(-own, kind="stable").tolist():
+        giver = givers[position]
+        if giver >= 0 and own[position] < own[giver]:
+            bounded[position] = min(bounded[position], bounded[giver])
+    return bounded
+
+
 def in_period(scores: Values, inside: NDArray[np.bool_], strength: float, weights: Weights = WEIGHTS) -> Values:
     """
     Return scores that favour what lies in the period that was asked for; where nothing does, nothing changes.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 import attrs
@@ -25,6 +25,7 @@ _FOUND: Final = 96
 _FOLLOWED: Final = 48
 _COMPARED: Final = 128
 _BROUGHT: Final = 128
+_MILLISECOND: Final = timedelta(milliseconds=1)
 _IN_PERIOD: Final = 0.35
 
 _TYPES: Final = tuple(MemoryType)
@@ -104,7 +105,8 @@ def search(reader: Reader, request: SearchRequest, *, weights: Weights = WEIGHTS
     """
     if request.limit <= 0:
         return []
-    where = _narrowed(request.where, None, request.as_of)
+    # What was made at that very moment was there.
+    where = _narrowed(request.where, None, None if request.as_of is None else request.as_of + _MILLISECOND)
     period = period_in(request.text, request.moment)
     words = request.text if period is None else request.text.replace(period.words, " ", 1)
     question = Question.of(reader, words, request.vector, calibration=request.calibration, weights=weights)
@@ -257,7 +259,7 @@ def _ranked(
     ties = np.zeros((len(lenders), len(nodes)))
     ties[:, compared] = question.alike(reader, nodes[compared], len(lenders))
     gains, givers = ranking.lent(own, lenders, ground.tied(lenders, ties, now_ms, weights))
-    summed = own + gains
+    summed = ranking.below_givers(own + gains, own, givers)
     inside = _inside(ground.facts, period)
     strength = 0.0 if period is None else period.strength
     favoured = ranking.in_period(summed, inside, strength, weights)
@@ -269,13 +271,14 @@ def _ranked(
         scores = _led(candidates, scores, newest, inside, weights)
     order = ranking.best(scores, request.limit)
     if not history:
-        order = successors.newest_first(order, nodes, ground.facts, newest)
+        order = successors.newest_first(order, nodes, ground.facts, newest, inside)
+        order = successors.behind_successors(order, nodes, chains.replaced_by, inside)
     relevances = ranking.relevance(np.maximum(own, gains), question.unknown, weights)
     # "What did we note yesterday?" is answered by whatever was.
     relevances = np.maximum(relevances, np.where(inside, _IN_PERIOD * strength, 0.0))
     parts = {
         "outcome": own - candidates.evidence,
-        "graph": gains,
+        "graph": summed - own,
         "period": favoured - summed,
         "recency": fresh,
         "superseded": scores - timed,

@@ -19,8 +19,8 @@ from mama_structs.errors import EmbedderMismatch, InvalidArgument, StoreError
 from mama_structs.loops import in_own_thread
 from mama_structs.memory import export_lines
 from mama_structs.memory.backend import Backend, Reader, Writer
+from mama_structs.memory.care import record_of
 from mama_structs.memory.embedded.keys import EmbedderRecord, vectors_to_bytes
-from mama_structs.memory.embedding.protocol import Embedder, fingerprint_of
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.export_lines import Header, Record
 from mama_structs.memory.model import Link, Memory
@@ -340,7 +340,7 @@ class _Import:
     async def run(self) -> Imported:
         await self._check()
         as_they_are = self.file.header.embedder == self.backend.embedder
-        self.made_by = self.file.header.embedder if as_they_are else _record_of(self.embedding.embedder)
+        self.made_by = self.file.header.embedder if as_they_are else record_of(self.embedding.embedder)
         added = known = dropped = embedded = 0
         later: list[tuple[int, int]] = []
         async for chunk in self._chunks():
@@ -474,10 +474,6 @@ class _Import:
     def _tell(self, done: int) -> None:
         if self.progress is not None:
             self.progress(done, self.file.memories)
-
-
-def _record_of(embedder: Embedder) -> EmbedderRecord:
-    return EmbedderRecord(embedder.name, fingerprint_of(embedder), embedder.dimensions)
 
 
 def _shown(one: _Numbered) -> str:

@@ -182,7 +182,8 @@ def _read_mark(directory: Path) -> bool:
 
 def _write_mark(directory: Path) -> None:
     """Say that the store is complete, so that an empty one is known to have lost its rows from now on."""
-    with (directory / MARK_FILE).open("wb") as file:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    with open(os.open(directory / MARK_FILE, flags, 0o600), "wb") as file:  # noqa: PTH123 - a descriptor
         file.write(_MARK)
         file.flush()
         os.fsync(file.fileno())

@@ -49,6 +49,7 @@ _START: Final = datetime(2026, 1, 1, tzinfo=UTC)
 # Robertson and Zaragoza, The Probabilistic Relevance Framework: BM25 and Beyond (2009), the usual values, without the
 # factor k1 + 1, as `WordIndex` has it.
 _K1: Final = 1.2
+_LONGEST: Final = 200.0
 _B: Final = 0.75
 
 
@@ -231,10 +232,11 @@ class PlainReader:
         """Return the BM25 score of the query for each of *nodes*."""
         wanted = _terms_of(query)
         rarity = self.rarity(query)
-        mean = sum(sum(counts.values()) for counts in self._terms.values()) / max(len(self._terms), 1) or 1.0
+        lengths = [min(sum(counts.values()), _LONGEST) for counts in self._terms.values()]
+        mean = sum(lengths) / max(len(lengths), 1) or 1.0
         scores = []
         for counts in (self._terms[int(node)] for node in nodes):
-            norm = _K1 * (1 - _B + _B * sum(counts.values()) / mean)
+            norm = _K1 * (1 - _B + _B * min(sum(counts.values()), _LONGEST) / mean)
             found = [(term, weight, counts[term]) for term, weight in wanted.items() if term in counts]
             scores.append(sum(weight * rarity[term] * often / (often + norm) for term, weight, often in found))
         return np.array(scores, np.float32)

@@ -59,13 +59,13 @@ filters |= st.builds(Filter, **{name: st.none() | values for name, values in fie
 
 def played(steps, where=None):
     """Return a catalogue and the plain model of it after some steps: what is there by node, and what was removed."""
-    catalogue, model, removed, versions = Catalogue(), {}, {}, itertools.count(100)
+    catalogue, model, removed, holes, versions = Catalogue(), {}, {}, set(), itertools.count(100)
     for kind, *values in steps:
         known = removed if kind == "restore" else model
         if kind in ("change", "remove", "restore") and known:
             values[0] = sorted(known)[values[0] % len(known)]
         if kind == "add":
-            node = len(model) + len(removed)
+            node = len(model) + len(removed) + len(holes)
             row = {
                 "memory_id": f"decision_인증_{node}",
                 "number": (node * 7) % 64,
@@ -91,7 +91,10 @@ def played(steps, where=None):
             catalogue.window()
         elif kind == "reload":
             catalogue = Catalogue.from_state(*catalogue.state())
-    return catalogue, dict(sorted(model.items())), len(model) + len(removed)
+            # Nothing is kept of what was removed.
+            holes |= removed.keys()
+            removed.clear()
+    return catalogue, dict(sorted(model.items())), len(model) + len(removed) + len(holes)
 
 
 def nfc(topic):

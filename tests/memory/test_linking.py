@@ -235,19 +235,67 @@ def test_strict_links_in_time_only_within_a_quarter_of_an_hour_and_one_topic():
     assert [] == linked(None)
 
 
-def test_strict_associates_decisions_of_one_topic_within_a_week_however_unlike():
-    """The confidence is 0.4 to 0.7 by age, and only decisions count."""
+def test_strict_associates_likely_decisions_of_one_topic_within_a_week():
+    """Below its threshold the confidence is 0.4 to 0.7 by age; only decisions count, and only those of the matter."""
     policy = attrs.evolve(LinkingPolicy.strict(), threshold=1.0)
+    text, week = "Raid Kestrel at dawn, fuel for fourteen ships.", 7 * 86400
     reader = saved(
-        plain_memory("old", "a b c", topic="raid", at=0),
-        plain_memory("near", "d e f", topic="raid", at=5 * 86400),
-        plain_memory("note", "g h i", topic="raid", type=MemoryType.INSIGHT, at=6 * 86400),
+        *(plain_memory(f"m{at}", f"w{at} x{at} y{at}", topic=f"t{at}", at=at) for at in range(40)),
+        plain_memory("old", text, topic="raid", at=week),
+        plain_memory("near", text, topic="raid", at=week + 5 * 86400),
+        plain_memory("note", text, topic="raid", type=MemoryType.INSIGHT, at=week + 6 * 86400),
+        plain_memory("else", "The logo becomes blue.", topic="raid", at=week + 6 * 86400),
         policy=LinkingPolicy.off(),
     )
-    links = links_of(reader, plain_memory("new", "x y z", topic="raid", at=8.5 * 86400), policy=policy)
+    links = links_of(reader, plain_memory("new", text, topic="raid", at=week + 8.5 * 86400), policy=policy)
 
     assert [("near", "same_topic")] == [(link.to_id, link.metadata.original_relationship) for link in links]
     assert pytest.approx([0.4 + 0.3 * 0.5]) == [link.confidence for link in links]
+
+
+@pytest.mark.parametrize("policy", [LinkingPolicy.default(), LinkingPolicy.strict()], ids=["default", "strict"])
+def test_a_topic_that_all_memories_have_joins_nothing(policy):
+    """Decisions that have nothing in common but a topic, hours apart, are no matter, by the strict preset either."""
+    random = np.random.default_rng(3)
+    memories = [
+        plain_memory(
+            f"m{at}", " ".join(f"w{word}" for word in random.integers(900, size=12)), topic="general", at=at * 5 * 3600
+        )
+        for at in range(20)
+    ]
+    reader = saved(*memories, policy=policy)
+
+    assert [] == semantic([link for node in range(20) for link in reader.read_links(node, "out")])
+
+
+def test_a_topic_tells_the_more_the_rarer_it_is_and_the_nearer_its_memories():
+    """One that many memories have tells next to nothing, and so does a rare one of which nothing is near."""
+    rare = ["raid"] * 3 + [f"t{at}" for at in range(37)]
+    text = "Raid Kestrel at dawn, fuel for fourteen ships."
+
+    def told(topics, content):
+        texts = [content if at < 3 else f"w{at} x{at} y{at}" for at in range(40)]
+        reader = saved(
+            *(plain_memory(f"m{at}", texts[at], topic=topics[at], at=at * 86400) for at in range(40)),
+            policy=LinkingPolicy.off(),
+        )
+        new = plain_memory("new", text, topic="raid", at=41 * 86400)
+        found = gather(reader, new, vectors_of(new), calibration=EMBEDDER.calibration)
+        return found.evidence.topic[reader.ids(found.nodes).index("m0")]
+
+    likely = told(rare, text)
+
+    assert 0.3 < likely
+    assert 0.05 > told(["raid"] * 40, text)
+    assert likely / 2 > told(rare, "The logo becomes blue.")
+
+
+def test_the_words_of_a_topic_are_no_words_of_the_text():
+    """To have a topic in common is evidence of its own, and not of shared words as well."""
+    others = [plain_memory(f"m{at}", f"note number {at}", at=at) for at in range(20)]
+    reader = saved(*others, plain_memory("old", "The picket is gone.", topic="raid_kestrel", at=50))
+
+    assert 0 == words_shared(reader, plain_memory("new", "Fuel ran out.", topic="raid_kestrel", at=90), "old")
 
 
 def test_two_thousand_identical_memories_break_nothing():

@@ -280,7 +280,8 @@ def test_a_search_gives_exactly_as_many_as_match(  # noqa: PLR0917 - drawn by na
     as_of = None if day is None else START + timedelta(days=day)
     where = Filter(types=None if types is None else frozenset(types), topic=topic)
     hits = search(reader, asked(text, direction(1), limit=limit, history=history, where=where, as_of=as_of))
-    allowed = set(reader.window(attrs.evolve(where, until=as_of)).tolist())
+    until = None if as_of is None else as_of + timedelta(milliseconds=1)
+    allowed = set(reader.window(attrs.evolve(where, until=until)).tolist())
     found = [hit.node for hit in hits]
 
     assert min(limit, len(allowed)) == len(found)

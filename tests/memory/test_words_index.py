@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mama_structs.memory.embedded import words
-from mama_structs.memory.embedded.words import K1, B, WordIndex
+from mama_structs.memory.embedded.words import K1, LONGEST, B, WordIndex
 
 TERMS = st.sampled_from([f"t{number}" for number in range(12)])
 WEIGHTS = st.sampled_from([0.1, 0.4, 0.5, 1.0, 2.0, 7.0])
@@ -37,7 +37,7 @@ def small(monkeypatch):
 def bm25(documents, query):
     """Score documents by the formula of Robertson and Zaragoza, as Lucene writes it."""
     count = len(documents)
-    lengths = {node: sum(terms.values()) for node, terms in documents.items()}
+    lengths = {node: min(sum(terms.values()), LONGEST) for node, terms in documents.items()}
     average = sum(lengths.values()) / count if count else 1.0
     scores = {}
     for node, terms in documents.items():

@@ -284,10 +284,18 @@ class Catalogue:
         return difflib.get_close_matches(text, candidates[:_COMPARED], limit)
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return all of it as plain numbers and arrays, for `from_state`."""
+        """Return it as plain numbers and arrays, for `from_state`; of holes nothing is left but their numbers."""
+        alive = self._rows["alive"]
         arrays = {name: self._rows[name].copy() for name in _COLUMNS}
-        arrays |= {f"pair_{name}": self._pairs[name][self._pairs["node"] != _GONE] for name in _MENTIONS}
-        for name, texts in (("ids", self._ids), ("topics", self._topics), ("mentions", self._mentions)):
+        # Ids are made of a memory's text: of what was deleted nothing stays.
+        ids = [memory_id if there else "" for memory_id, there in zip(self._ids, alive.tolist(), strict=True)]
+        arrays["topic"][~alive] = -1
+        topics, arrays["topic"] = _used(self._topics, arrays["topic"])
+        pairs = self._pairs["node"] != _GONE
+        pairs[pairs] = alive[self._pairs["node"][pairs]]
+        arrays["pair_node"] = self._pairs["node"][pairs]
+        mentions, arrays["pair_mention"] = _used(self._mentions, self._pairs["mention"][pairs])
+        for name, texts in (("ids", ids), ("topics", topics), ("mentions", mentions)):
             arrays[f"{name}_text"], arrays[f"{name}_ends"] = packed(texts)
         return {"nodes": len(self)}, arrays
 
@@ -404,6 +412,14 @@ class Catalogue:
         if len(piece) < _TELLING:
             return []
         return [memory_id for memory_id in self._node_of if piece in memory_id][-_CANDIDATES:]
+
+
+def _used(texts: Vocabulary, numbers: NDArray[np.int32]) -> tuple[list[str], NDArray[np.int32]]:
+    """Return the texts that some of *numbers* (-1 for none) are of, and the same numbers among these alone."""
+    used = np.unique(numbers[numbers >= 0])
+    renumbered = np.full(len(texts) + 1, -1, np.int32)
+    renumbered[used] = np.arange(len(used))
+    return [texts[number] for number in used.tolist()], renumbered[numbers]
 
 
 def _nfc(text: str) -> str:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
 import attrs
 import numpy as np
+from numpy.typing import NDArray
 
 from mama_structs.errors import StoreDamaged
 from mama_structs.memory.codec import Entry
-from mama_structs.memory.embedded.keys import number_in, numbered, read_change
+from mama_structs.memory.embedded.keys import numbered, own_number, read_change
 from mama_structs.memory.embedded.reading import Place, read_vectors
 from mama_structs.memory.embedded.views import TYPE_INDEX, Views, indexed_terms
 from mama_structs.memory.ids import milliseconds
 from mama_structs.storage import Damaged, Finding, Snapshot
-
-# How far a stored vector's length may be from 1.
-_LENGTH = 1e-3
 
 
 @attrs.frozen
@@ -43,16 +44,24 @@ class Checked:
         findings: What is wrong.
         memories: How many were looked at.
         after: The key of the last one.
-        seen: Their ids, to find two of one id.
-        links: Ids of links, likewise.
+        after_vectors: The key of the last vectors that were looked at.
+        after_changes: The key of the last change, likewise.
+        seen: The key by each id, to find two of one id.
+        links: By ids of links, likewise.
+        others: Where vectors of other embedders were found.
+        numbers: Which memories of the catalogue are still to be looked at, None before that.
 
     """
 
     findings: list[Finding] = attrs.field(factory=list)
     memories: int = 0
     after: str = ""
-    seen: set[str] = attrs.field(factory=set)
-    links: set[str] = attrs.field(factory=set)
+    after_vectors: str = ""
+    after_changes: str = ""
+    seen: dict[str, str] = attrs.field(factory=dict)
+    links: dict[str, str] = attrs.field(factory=dict)
+    others: set[str] = attrs.field(factory=set)
+    numbers: list[int] | None = None
 
     def note(self, kind: str, message: str, key: str) -> None:
         """Note something wrong."""
@@ -61,12 +70,17 @@ class Checked:
 
 def check_memories(inspected: Inspected, state: Checked, limit: int) -> bool:
     """Compare the next memories with the views, and tell whether there may be more."""
-    place, views = inspected.place, inspected.views
+    place = inspected.place
     page = inspected.rows.items(place.memories, after=state.after, limit=limit)
-    vectors = inspected.rows.get_many([numbered(place.vectors, number_in(key)) for key, _ in page])
+    numbers = {key: number for key, _ in page if (number := own_number(place.memories, key)) is not None}
+    vectors = inspected.rows.get_many([numbered(place.vectors, number) for number in numbers.values()])
     for key, value in page:
         state.after = key
+        if key not in numbers:
+            state.note("foreign", f"{key:.200}: the key is none of the memories' own", key)
+            continue
         state.memories += 1
+        number = numbers[key]
         try:
             entry = place.entry(key, value)
         except StoreDamaged as error:
@@ -74,76 +88,136 @@ def check_memories(inspected: Inspected, state: Checked, limit: int) -> bool:
             if not isinstance(value, Damaged):
                 state.note("damaged", error.findings[0], key)
             continue
-        vector_key = numbered(place.vectors, number_in(key))
-        _check_entry(place, views, state, key, entry)
-        _check_vectors(inspected, state, vector_key, vectors.get(vector_key), number_in(key))
+        vector_key = numbered(place.vectors, number)
+        found = _vectors(place, state, vector_key, vectors.get(vector_key))
+        # What is damaged is left out of the views, and so is the later one of two that have one id.
+        if found is None:
+            continue
+        if _is_elsewhere(inspected.rows, state.seen, entry.memory.id, key):
+            state.note("damaged", f"{key}: another memory has the same id", key)
+            continue
+        node = inspected.views.catalogue.node_of(number)
+        _check_entry(inspected, state, key, entry, node)
+        if node is not None and not inspected.views.has_vectors(node, found):
+            state.note("view", f"{vector_key}: the vectors view has other vectors", vector_key)
     return len(page) == limit
 
 
-def check_rows(inspected: Inspected, state: Checked) -> None:
-    """Look at the rows that belong to no memory, and for memories in the views that no row is of."""
-    place, views, rows = inspected.place, inspected.views, inspected.rows
-    for key in rows.keys(place.vectors):
-        if rows.get(numbered(place.memories, number_in(key))) is None:
-            state.note("orphan", f"{key}: vectors without a memory", key)
-    for key, value in rows.items(place.changes):
+def check_vectors(inspected: Inspected, state: Checked, limit: int) -> bool:
+    """Look at whose the next vectors are, and tell whether there may be more."""
+    place, rows = inspected.place, inspected.rows
+    page = [key for key, _ in rows.items(place.keys.all_vectors, after=state.after_vectors, limit=limit)]
+    own = {key: own_number(place.vectors, key) for key in page}
+    memories = {key: numbered(place.memories, number) for key, number in own.items() if number is not None}
+    found = rows.get_many(list(memories.values()))
+    for key in page:
+        state.after_vectors = key
+        folder, _, digits = key.rpartition("/")
+        if key in memories:
+            if memories[key] not in found:
+                state.note("orphan", f"{key}: vectors without a memory", key)
+        elif folder + "/" != place.vectors and own_number(folder + "/", f"{folder}/{digits}") is not None:
+            if folder not in state.others:
+                state.findings.append(
+                    Finding(
+                        "warning",
+                        "orphan",
+                        f"{folder}: vectors of another embedder, as a `reembed` leaves that was interrupted; "
+                        "the next one that is completed deletes them",
+                        key,
+                    )
+                )
+            state.others.add(folder)
+        else:
+            state.note("foreign", f"{key:.200}: the key is none of the memories' own", key)
+    return len(page) == limit
+
+
+def check_changes(inspected: Inspected, state: Checked, limit: int) -> bool:
+    """Look at the next changes, and tell whether there may be more."""
+    place = inspected.place
+    page = inspected.rows.items(place.changes, after=state.after_changes, limit=limit)
+    for key, value in page:
+        state.after_changes = key
+        if own_number(place.changes, key) is None:
+            state.note("foreign", f"{key:.200}: the key is none of the memories' own", key)
+            continue
         try:
             if not isinstance(value, Damaged):
                 read_change(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             state.note("damaged", f"{key}: it does not have the form of a change", key)
-    nodes = views.catalogue.after(-1, None)
-    for start in range(0, len(nodes), 1000):
-        some = nodes[start : start + 1000]
-        keys = [numbered(place.memories, int(number)) for number in views.catalogue.numbers(some)]
-        found = rows.get_many(keys)
-        for key in keys:
-            if key not in found:
-                state.note("view", f"{key}: the catalogue has a memory that the journal does not have", key)
+    return len(page) == limit
 
 
-def _check_entry(place: Place, views: Views, state: Checked, key: str, entry: Entry) -> None:
-    memory = entry.memory
-    node = views.catalogue.node_of(number_in(key))
+def check_catalogue(inspected: Inspected, state: Checked, limit: int) -> bool:
+    """Look for memories in the views that no row is of, and tell whether there may be more."""
+    place, catalogue = inspected.place, inspected.views.catalogue
+    if state.numbers is None:
+        # By numbers, not by nodes: these may be given anew between two looks.
+        state.numbers = catalogue.numbers(catalogue.after(-1, None))[::-1]
+    some = [state.numbers.pop() for _ in range(min(limit, len(state.numbers)))]
+    keys = {numbered(place.memories, number): number for number in some}
+    found = inspected.rows.get_many(list(keys))
+    for key, number in keys.items():
+        if key not in found and catalogue.node_of(number) is not None:
+            state.note("view", f"{key}: the catalogue has a memory that the journal does not have", key)
+    return bool(state.numbers)
+
+
+STEPS: Final[tuple[Callable[[Inspected, Checked, int], bool], ...]] = (
+    check_memories,
+    check_vectors,
+    check_changes,
+    check_catalogue,
+)
+"""What a check does, one after the other, each again and again as long as there may be more."""
+
+
+def _is_elsewhere(rows: Snapshot, seen: dict[str, str], known_id: str, key: str) -> bool:
+    """Tell whether an earlier row that is still there has an id, and note where the id is."""
+    earlier = seen.setdefault(known_id, key)
+    if earlier == key:
+        return False
+    # It may have been deleted since it was looked at, and imported again.
+    if rows.get(earlier) is None:
+        seen[known_id] = key
+        return False
+    return True
+
+
+def _check_entry(inspected: Inspected, state: Checked, key: str, entry: Entry, node: int | None) -> None:
+    memory, views = entry.memory, inspected.views
     if node is None or views.catalogue.find(memory.id) != node:
         state.note("view", f"{key}: the catalogue does not have this memory", key)
         return
     facts = views.catalogue.facts(np.array([node]))
     if views.catalogue.version_of(node) != entry.version or facts.created[0] != milliseconds(memory.created_at):
         state.note("view", f"{key}: the catalogue has another version of this memory", key)
-    if facts.types[0] != TYPE_INDEX[memory.type] or memory.namespace != place.keys.namespace:
-        state.note("view", f"{key}: the memory is of another type or namespace", key)
-    if memory.id in state.seen:
-        state.note("damaged", f"{key}: another memory has the same id", key)
-    state.seen.add(memory.id)
+    if facts.types[0] != TYPE_INDEX[memory.type]:
+        state.note("view", f"{key}: the catalogue has another type of this memory", key)
     if node not in views.unindexed and set(views.words.terms(node)) != set(indexed_terms(memory)):
         state.note("view", f"{key}: its words are indexed wrongly", key)
     ends = []
+    own: set[str] = set()
     for link in entry.links:
         target = views.catalogue.find(link.to_id)
-        if link.from_id != memory.id:
-            state.note("damaged", f"{key}: the link {link.id} begins at another memory", key)
-        elif target is None:
+        if target is None:
             state.note("link", f"{key}: the link {link.id} ends at no memory", key)
         else:
             ends.append(target)
-        if link.id in state.links:
+        if link.id in own or _is_elsewhere(inspected.rows, state.links, link.id, key):
             state.note("link", f"{key}: there are two links of the id {link.id}", key)
-        state.links.add(link.id)
+        own.add(link.id)
     known = views.links.links(np.array([node]), "out")
     if sorted(ends) != sorted(known.targets.tolist()):
         state.note("view", f"{key}: its links are not those of the links view", key)
 
 
-def _check_vectors(inspected: Inspected, state: Checked, key: str, value: bytes | Damaged | None, number: int) -> None:
+def _vectors(place: Place, state: Checked, key: str, value: bytes | Damaged | None) -> NDArray[np.float32] | None:
     try:
-        vectors = read_vectors(inspected.place, key, value)
+        return read_vectors(place, key, value)
     except StoreDamaged as error:
         if not isinstance(value, Damaged):
             state.note("damaged", error.findings[0], key)
-        return
-    if not np.isfinite(vectors).all() or (np.abs(np.linalg.norm(vectors, axis=1) - 1) > _LENGTH).any():
-        state.note("damaged", f"{key}: its vectors are not of length 1", key)
-    node = inspected.views.catalogue.node_of(number)
-    if node is not None and not inspected.views.has_vectors(node, vectors):
-        state.note("view", f"{key}: the vectors view has other vectors", key)
+        return None

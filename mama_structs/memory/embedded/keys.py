@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from hashlib import blake2b
 from typing import Any, Final
 from urllib.parse import quote
@@ -131,8 +132,14 @@ def own_number(prefix: str, key: str) -> int | None:
     return int(digits, 16) if key.startswith(prefix) and _NUMBER.fullmatch(digits) else None
 
 
+def own_numbers(rows: Snapshot, prefix: str, *, but: Collection[str] = ()) -> list[int]:
+    """Return the numbers in our keys that begin with *prefix*, in their order, without those of some keys."""
+    found = (own_number(prefix, key) for key in rows.keys(prefix) if key not in but)
+    return [number for number in found if number is not None]
+
+
 def last_number(rows: Snapshot, prefix: str) -> int:
-    """Return the highest number of a row whose key begins with *prefix*, 0 where there is none, whatever else is there."""
+    """Return the highest number in a key of ours that begins with *prefix*, 0 where there is none."""
     return _last_number(rows, prefix, "") or 0
 
 

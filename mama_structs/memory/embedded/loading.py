@@ -12,21 +12,25 @@ from mama_structs.errors import StoreDamaged
 from mama_structs.memory.codec import Entry
 from mama_structs.memory.embedded.adjacency import Adjacency
 from mama_structs.memory.embedded.catalogue import Catalogue
-from mama_structs.memory.embedded.keys import number_in, numbered, read_change
+from mama_structs.memory.embedded.keys import numbered, own_number, read_change
 from mama_structs.memory.embedded.reading import Place, read_vectors
 from mama_structs.memory.embedded.snapshots import Generation, Part, SnapshotStore
 from mama_structs.memory.embedded.vectors import VectorIndex
 from mama_structs.memory.embedded.views import Vectors, Views
 from mama_structs.memory.embedded.words import WordIndex
 from mama_structs.memory.model import Link
-from mama_structs.storage import Damaged, Snapshot
+from mama_structs.storage import Snapshot
 
 # Rows that are read at once.
 _PAGE: Final = 1000
 # Up to so many memories the words are indexed at once, which takes some tenths of a second.
 _WORDS_AT_ONCE: Final = 2000
-# What can be wrong with a whole file's content that an older or later version wrote.
-_UNUSABLE: Final = (ValueError, KeyError, TypeError, IndexError, AttributeError)
+# Above so many holes, and where they are so much of all nodes, the views are worth deriving without them.
+_FEW_HOLES: Final = 1000
+_MOSTLY_HOLES: Final = 1 / 3
+
+UNUSABLE: Final = (ValueError, KeyError, TypeError, IndexError, AttributeError)
+"""What views that do not fit the journal, or one another, make of a change that is taken up on top of them."""
 
 _log: Final = logging.getLogger("mama_structs")
 
@@ -71,7 +75,7 @@ def load_views(rows: Snapshot, place: Place, snapshots: SnapshotStore | None, *,
     if generation is not None:
         if generation.damaged:
             _log.warning("derived anew, since their files are damaged: %s", ", ".join(generation.damaged))
-        loaded = _from_snapshot(rows, place, generation, exact_up_to)
+        loaded = _usable(rows, place, generation, exact_up_to)
         if loaded is not None:
             return loaded
     loaded = Loaded.empty(place.embedder.dimensions, exact_up_to)
@@ -100,6 +104,24 @@ def snapshot_parts(rows: Snapshot, place: Place, views: Views, change: int) -> d
     }
 
 
+def _usable(rows: Snapshot, place: Place, generation: Generation, exact_up_to: int) -> Loaded | None:
+    """Return views as far as a snapshot has them; None where they are of no use or mostly holes."""
+    try:
+        loaded = _from_snapshot(rows, place, generation, exact_up_to)
+    except UNUSABLE as error:
+        # No content: the message of an error from the views may have an id.
+        _log.warning("the snapshot of the memories cannot be used (%s): derived from the journal", type(error).__name__)
+        return None
+    if loaded is None:
+        return None
+    nodes, memories = len(loaded.views.catalogue), loaded.views.catalogue.count()
+    if nodes - memories > max(_FEW_HOLES, nodes * _MOSTLY_HOLES):
+        _log.info("%d of %d nodes are holes: the views are derived from the journal", nodes - memories, nodes)
+        loaded.views.vectors.close()
+        return None
+    return loaded
+
+
 def _from_snapshot(rows: Snapshot, place: Place, generation: Generation, exact_up_to: int) -> Loaded | None:
     """Return views as far as a snapshot has them; None where it is of another history, or of no use."""
     parts = generation.parts
@@ -114,7 +136,7 @@ def _from_snapshot(rows: Snapshot, place: Place, generation: Generation, exact_u
         views = Views(dimensions, exact_up_to=exact_up_to)
         views.catalogue = Catalogue.from_state(parts["catalogue"].meta, parts["catalogue"].arrays)
         views.count()
-    except _UNUSABLE:
+    except UNUSABLE:
         return None
     loaded = Loaded(views, generation.change, generation.change)
     missing = set()
@@ -125,7 +147,7 @@ def _from_snapshot(rows: Snapshot, place: Place, generation: Generation, exact_u
                 views.words = WordIndex.from_state(part.meta, part.arrays)
             else:
                 views.links = Adjacency.from_state(part.meta, part.arrays)
-        except _UNUSABLE:
+        except UNUSABLE:
             missing.add(name)
     vectors = VectorIndex.restore(parts, dimensions=dimensions, exact_up_to=exact_up_to)
     if vectors is None:
@@ -155,32 +177,42 @@ def _derive(rows: Snapshot, place: Place, loaded: Loaded, missing: set[str], *, 
             some = nodes[start : start + _PAGE]
             keys = [numbered(place.vectors, int(number)) for number in views.catalogue.numbers(some)]
             found = rows.get_many(keys)
-            for node, key in zip(some, keys, strict=True):
+            for node, key in zip(map(int, some), keys, strict=True):
                 # One that is gone was deleted since the snapshot: the replay sees to it.
                 if key in found:
                     try:
-                        views.vectors.add(int(node), read_vectors(place, key, found[key]))
+                        views.vectors.add(node, read_vectors(place, key, found[key]))
                     except StoreDamaged as error:
-                        loaded.damaged[key] = error.findings[0]
+                        # Left out, as it would be if everything were derived anew.
+                        number = views.catalogue.number_of(node)
+                        loaded.damaged[numbered(place.memories, number)] = error.findings[0]
+                        views.remove(node)
 
 
 def _entries(
     rows: Snapshot, place: Place, damaged: dict[str, str], *, with_vectors: bool
 ) -> Iterator[tuple[int, tuple[Entry, Vectors | None]]]:
-    """Give every memory of the journal that is whole."""
+    """Give every memory of the journal that is whole; of two with one id the one that was there first."""
     after = ""
+    seen: set[str] = set()
     while page := rows.items(place.memories, after=after, limit=_PAGE):
         after = page[-1][0]
-        keys = [numbered(place.vectors, number_in(key)) for key, _ in page] if with_vectors else []
-        vectors = rows.get_many(keys)
-        for position, (key, value) in enumerate(page):
+        numbers = {key: number for key, _ in page if (number := own_number(place.memories, key)) is not None}
+        keys = {key: numbered(place.vectors, number) for key, number in numbers.items()} if with_vectors else {}
+        vectors = rows.get_many(list(keys.values()))
+        for key, value in page:
             try:
+                if key not in numbers:
+                    raise place.damaged(key, "the key is none of the memories' own")
                 entry = place.entry(key, value)
-                found = read_vectors(place, keys[position], vectors.get(keys[position])) if with_vectors else None
+                found = read_vectors(place, keys[key], vectors.get(keys[key])) if with_vectors else None
+                if entry.memory.id in seen:
+                    raise place.damaged(key, "another memory has the same id")
             except StoreDamaged as error:
                 damaged[key] = error.findings[0]
                 continue
-            yield number_in(key), (entry, found)
+            seen.add(entry.memory.id)
+            yield numbers[key], (entry, found)
 
 
 def _mark(rows: Snapshot, place: Place, change: int) -> str | None:
@@ -188,13 +220,17 @@ def _mark(rows: Snapshot, place: Place, change: int) -> str | None:
     Return what tells this history's change from another history's of the same number.
 
     A backup that was put back goes on with numbers that were used before.
+    None where the row cannot be read.
     """
     key = numbered(place.changes, change)
     value = rows.get(key)
     if isinstance(value, bytes):
-        return f"change {read_change(value).salt}"
+        try:
+            return f"change {read_change(value).salt}"
+        except (ValueError, RecursionError):
+            return None
     key = numbered(place.memories, change)
-    value = rows.get(key)
-    if value is None or isinstance(value, Damaged):
+    try:
+        return f"memory {place.entry(key, rows.get(key)).memory.id}"
+    except StoreDamaged:
         return None
-    return f"memory {place.entry(key, value).memory.id}"

@@ -25,12 +25,14 @@ from mama_structs.memory.codec import Entry, read_entry, read_memory
 from mama_structs.memory.embedded.keys import EmbedderRecord, Keys, numbered, vectors_from_bytes
 from mama_structs.memory.embedded.touched import Touched
 from mama_structs.memory.embedded.views import Views
-from mama_structs.memory.model import Link, LinkType, Memory
+from mama_structs.memory.model import DecisionMetadata, Link, LinkType, Memory
 from mama_structs.storage import Damaged, Snapshot
 
 T = TypeVar("T")
 
 _SINGLE = 8
+# How far a stored vector's length may be from 1, as in the vectors view.
+_LENGTH = 1e-3
 
 
 class Place:
@@ -57,20 +59,44 @@ class Place:
         Return the entry in a row.
 
         Raises:
-            StoreDamaged: The row is gone, or not what was written.
+            StoreDamaged: The row is gone, or not what was written, or no save of ours would have written it.
 
         """
-        return self._read(key, value, read_entry)
+        entry = self._read(key, value, read_entry)
+        self._check(key, entry.memory)
+        for link in entry.links:
+            if link.from_id != entry.memory.id or link.to_id == link.from_id:
+                raise self.damaged(key, f"the link {link.id!r:.100} begins at another memory, or leads to its own")
+            if not 0 <= link.confidence <= 1 or link.created_at.tzinfo is None:
+                raise self.damaged(key, f"the link {link.id!r:.100} has a confidence or time that none can have")
+        return entry
 
     def memory(self, key: str, value: bytes | Damaged | None) -> Memory:
         """
         Return the memory in a row, without reading its links.
 
         Raises:
-            StoreDamaged: The row is gone, or not what was written.
+            StoreDamaged: As `entry`.
 
         """
-        return self._read(key, value, read_memory)
+        memory = self._read(key, value, read_memory)
+        self._check(key, memory)
+        return memory
+
+    def _check(self, key: str, memory: Memory) -> None:
+        # A good seal says that a row is whole, not who wrote it. Only comparisons: a traversal reads a thousand rows.
+        if memory.namespace != self.keys.namespace:
+            raise self.damaged(key, "the memory is of another namespace")
+        if memory.created_at.tzinfo is None or memory.updated_at.tzinfo is None:
+            raise self.damaged(key, "a time of the memory has no time zone")
+        metadata = memory.metadata
+        if type(metadata) is DecisionMetadata:
+            if not 0 <= metadata.confidence <= 1:
+                raise self.damaged(key, "the decision's confidence is not from 0 to 1")
+            if metadata.history and any(change.at.tzinfo is None for change in metadata.history):
+                raise self.damaged(key, "a time of the decision has no time zone")
+            if metadata.outcome_at is not None and metadata.outcome_at.tzinfo is None:
+                raise self.damaged(key, "a time of the decision has no time zone")
 
     def _read(self, key: str, value: bytes | Damaged | None, read: Callable[[bytes], T]) -> T:
         if value is None:
@@ -79,7 +105,7 @@ class Place:
             raise self.damaged(key, value.reason)
         try:
             return read(value)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self.damaged(key, "it does not have the form of a memory") from error
 
     def damaged(self, key: str, reason: str) -> StoreDamaged:
@@ -208,7 +234,7 @@ class JournalReader:
                 for link in entry.links
                 if link.to_id == memory_id
             ]
-        return sorted(found, key=lambda link: link.created_at)
+        return sorted(found, key=lambda link: (link.created_at, link.id))
 
     def find_link(self, link_id: str) -> Link | None:
         """Return a link."""
@@ -279,6 +305,11 @@ def read_vectors(place: Place, key: str, value: bytes | Damaged | None) -> NDArr
     if isinstance(value, Damaged):
         raise place.damaged(key, value.reason)
     try:
-        return vectors_from_bytes(value, place.embedder.dimensions)
+        vectors = vectors_from_bytes(value, place.embedder.dimensions)
     except ValueError as error:
         raise place.damaged(key, str(error)) from error
+    lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+    # So said that a NaN does not pass.
+    if not np.abs(lengths - 1).max() <= _LENGTH:
+        raise place.damaged(key, "its vectors are not of length 1")
+    return vectors

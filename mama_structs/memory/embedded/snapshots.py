@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import logging
 import mmap
 import os
 import re
+import stat
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -178,13 +180,15 @@ class SnapshotStore:
         self._directory = directory
         self._identity = identity
 
-    def write(self, change: int, parts: Mapping[str, Part]) -> Generation | None:
+    def write(self, change: int, parts: Mapping[str, Part], *, last: int | None = None) -> Generation | None:
         """
         Write a generation, which becomes the newest when all of it is on the disk.
 
         Args:
             change: The number of the change that the parts are of.
             parts: By name: lower-case letters, digits and ``_``.
+            last: The journal's last change: a generation of a later one is of another history, as after a backup was
+                put back, and gives way. None where that is not known.
 
         Returns:
             What `load` would give now, or None where nothing was written: another process is writing, has written
@@ -198,7 +202,7 @@ class SnapshotStore:
         try:
             make_directory(self._directory)
             with self._alone() as alone:
-                return self._write(change, parts) if alone else None
+                return self._write(change, parts, last) if alone else None
         except (OSError, RuntimeError) as error:
             # Text that the operating system or another library gave may hold paths, but no content.
             _log.warning("no snapshot at change %d: %s: %s", change, type(error).__name__, error)
@@ -278,8 +282,8 @@ class SnapshotStore:
                 generation.damaged.append(name)
         return generation
 
-    def _write(self, change: int, parts: Mapping[str, Part]) -> Generation | None:
-        newest, text = self._newest(None)
+    def _write(self, change: int, parts: Mapping[str, Part], last: int | None) -> Generation | None:
+        newest, text = self._newest(last)
         if newest is not None and newest["change"] > change:
             return None
         made: list[Path] = []
@@ -403,6 +407,7 @@ class SnapshotStore:
                     path.unlink()
 
 
+_READ: Final = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
@@ -423,9 +428,22 @@ def _bytes(array: NDArray[Any]) -> memoryview:
 
 def _text(path: Path) -> bytes | None:
     try:
-        return path.read_bytes() if path.stat().st_size <= _LARGEST_MANIFEST else None
-    except OSError:
+        with _opened_file(path) as file:
+            return file.read() if os.fstat(file.fileno()).st_size <= _LARGEST_MANIFEST else None
+    except (OSError, ValueError):
         return None
+
+
+def _opened_file(path: Path) -> io.FileIO:
+    """Open a regular file for reading; the opening of anything else could wait for its other end for ever."""
+    file = io.FileIO(os.open(path, _READ))
+    try:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("it is no regular file")
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
 def _manifest(text: bytes) -> dict[str, Any]:
@@ -491,8 +509,7 @@ def _content(directory: Path, entry: Mapping[str, Any], *, is_trusted: bool) -> 
 
 def _mapped(path: Path, size: int) -> memoryview:
     """Map a file of exactly *size* bytes, which is not empty, for reading."""
-    flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-    with open(os.open(path, flags), "rb", buffering=0) as file:  # noqa: PTH123 - a descriptor
+    with _opened_file(path) as file:
         if os.fstat(file.fileno()).st_size != size:
             raise ValueError("the file is not as long as it was written")
         return memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))

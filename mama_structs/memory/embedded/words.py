@@ -31,6 +31,8 @@ K1: Final = 1.2
 """How soon a further occurrence of a term stops counting."""
 B: Final = 0.75
 """How much a long text is discounted, 0 to 1."""
+LONGEST: Final = 200.0
+"""Terms: a longer text counts as one of this length, or a rare word in it would count for next to nothing."""
 
 _FORM: Final = 1
 _NOWHERE: Final = -1
@@ -119,7 +121,7 @@ class WordIndex:
         self._unused -= int(np.count_nonzero(self._frequency[numbers] == 0))
         self._frequency[numbers] += 1
         self._home[node] = _FRESH
-        self._length[node] = parts.sum()
+        self._length[node] = min(float(parts.sum()), LONGEST / UNIT)
         self._total += int(self._length[node])
         self._live += 1
         self._norms = None
