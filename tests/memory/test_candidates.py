@@ -45,14 +45,15 @@ def test_likeness_goes_by_the_piece_that_answers(pieces, lenders, seed):
 
 
 def test_words_that_occur_nowhere_are_told():
-    """Of two words of which one is known, about half of the rarity or more is unknown."""
+    """Of two words of which one is known, half of the rarity or more is unknown; it says little where memories are few."""
+    few = 2 / 102
     reader = PlainReader()
     reader.put(plain_memory("a", "backup"))
     reader.put(plain_memory("b", "lunch"))
 
     assert 0 == question(reader, "backup").unknown
-    assert 0.5 < question(reader, "backup zebra").unknown < 1
-    assert 1 == question(reader, "zebra").unknown
+    assert 0.5 < question(reader, "backup zebra").unknown / few < 1
+    assert few == question(reader, "zebra").unknown
     assert 0 == question(reader, "").unknown
 
 

@@ -129,6 +129,7 @@ class Engine:
         self._group_before = 0
         # How often writing was put off since too much was still to be taken up.
         self._lags = 0
+        self._is_put_off = False
         self._closed = False
         self.users = 0
 
@@ -563,6 +564,7 @@ class Engine:
             # Others would wait for all of it to be taken up: that is done outside of the transaction.
             self._lags += 1
             self._put_back(0)
+            self._is_put_off = True
             return
         self._lags = 0
         views = self._catch_up(rows)
@@ -621,7 +623,8 @@ class Engine:
         with self._guard:
             group, self._group = self._group, []
             undo, self._group_undo = self._group_undo, []
-            began = bool(group)
+            began = bool(group) or self._is_put_off
+            self._is_put_off = False
             if failure is not None and not began:
                 # The transaction never began: nobody was taken from the queue.
                 self._is_drain_due = False

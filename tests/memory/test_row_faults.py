@@ -1,0 +1,501 @@
+"""Rows that are whole and yet nothing that we would have written, and what stays in the views of what was deleted."""
+
+import json
+import os
+import shutil
+import stat
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs.errors import EmbedderMismatch, InvalidArgument, StoreDamaged
+from mama_structs.memory import care, transfer
+from mama_structs.memory.drafts import check_namespace
+from mama_structs.memory.embedded import engine as engine_module
+from mama_structs.memory.embedded import loading
+from mama_structs.memory.embedded.keys import EmbedderRecord, Keys, last_number, numbered, own_number
+from mama_structs.memory.embedded.reading import Place, read_vectors
+from mama_structs.memory.embedding.hashed import HashEmbedder
+from mama_structs.memory.embedding.protocol import Calibration
+from mama_structs.session import Session
+from mama_structs.storage import Storage
+from mama_structs.testing.memory_engine import SMALL, OpenedDirectory
+
+RECORD = care.record_of(SMALL)
+PLACE = Place(Keys("default"), RECORD, "/journal")
+
+
+class Opposite:
+    """An embedder of the same form as `SMALL` with other vectors."""
+
+    name, fingerprint, dimensions, max_tokens = "opposite", "opposite-1", SMALL.dimensions, 1000
+    calibration = Calibration()
+
+    def embed(self, texts, *, kind="document"):
+        return -SMALL.embed(texts, kind=kind)
+
+
+@asynccontextmanager
+async def opened(path, **options):
+    place = OpenedDirectory.open(path, **options)
+    try:
+        yield place, await place.memories()
+    finally:
+        await place.close()
+
+
+async def plant(path, work):
+    """Have rows written that are sealed as ours are."""
+    storage = Storage.open(path / "journal")
+    await storage.transact(work)
+    await storage.close()
+
+
+def key_of(number):
+    return numbered(PLACE.memories, number)
+
+
+def rewrite(number, change):
+    """Return what changes the JSON of a memory's row."""
+
+    def work(rows):
+        row = json.loads(rows.get(key_of(number)))
+        change(row, row["memory"]["id"])
+        rows.put(key_of(number), json.dumps(row).encode())
+
+    return work
+
+
+def link(source, target, **changed):
+    return {
+        "id": "l1",
+        "from_id": source,
+        "to_id": target,
+        "link_type": "association",
+        "confidence": 0.5,
+        "created_by": "user",
+        "metadata": {"original_relationship": "x"},
+        "created_at": "2026-01-01T00:00:00Z",
+        **changed,
+    }
+
+
+def vectors(value):
+    row = np.full((1, RECORD.dimensions), value, "<f4").tobytes()
+    return lambda rows: rows.put(numbered(PLACE.vectors, 2), row)
+
+
+def deep(rows):
+    row = rows.get(key_of(2)).replace(b'"extra":{}', b'"extra":{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}")
+    rows.put(key_of(2), row)
+
+
+PLANTED = {
+    "the id of another memory": lambda rows: rows.put(key_of(2), rows.get(key_of(1))),
+    "NaN": vectors(np.nan),
+    "zeros": vectors(0),
+    "too long": vectors(7),
+    "deep JSON": deep,
+    "another namespace": rewrite(2, lambda row, _: row["memory"].update(namespace="other")),
+    "a time without zone": rewrite(2, lambda row, _: row["memory"].update(created_at="2026-01-01T00:00:00")),
+    "a change without zone": rewrite(2, lambda row, _: row["memory"].update(updated_at="2026-01-01T00:00:00")),
+    "a confidence": rewrite(2, lambda row, _: row["memory"]["metadata"].update(confidence=7)),
+    "an outcome without zone": rewrite(
+        2, lambda row, _: row["memory"]["metadata"].update(outcome_at="2026-01-01T00:00:00")
+    ),
+    "a link to itself": rewrite(2, lambda row, own: row.update(links=[link(own, own)])),
+    "a link of another": rewrite(2, lambda row, own: row.update(links=[link("another", own)])),
+    "a link that is too strong": rewrite(2, lambda row, own: row.update(links=[link(own, "a", confidence=1e300)])),
+    "a link without zone": rewrite(
+        2, lambda row, own: row.update(links=[link(own, "a", created_at="2026-01-01T00:00:00")])
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+async def test_a_row_that_nobody_of_ours_wrote_is_left_out_and_named(tmp_path, name):
+    """Opening and rebuilding go on without it, the check names it, and no message has content."""
+    async with opened(tmp_path) as (_, store):
+        saved = [await store.save_decision(f"topic {n}", f"secret{n}", "because") for n in range(3)]
+    await plant(tmp_path, PLANTED[name])
+
+    async with opened(tmp_path) as (_, store):
+        assert [saved[2].id, saved[0].id] == [memory.id for memory in await store.recent()]
+        (line,) = await store.rebuild()
+        assert 2 == await store.count()
+        findings = {finding.key: finding for finding in await store.check() if finding.kind == "damaged"}
+        later = await store.save_context("later")
+        assert later == await store.get(later.id)
+    ((key, finding),) = findings.items()
+    assert (finding.message, "error") == (line, finding.severity)
+    assert 2 == own_number(key.rpartition("/")[0] + "/", key)
+    assert "secret" not in line
+
+
+def test_what_is_read_from_a_row_is_looked_at_each_time():
+    """A memory that is read without its links is held to the same rules."""
+    row = {
+        "format": 1,
+        "version": 1,
+        "memory": {
+            "id": "a",
+            "type": "context",
+            "content": "c",
+            "metadata": {},
+            "created_at": "2026-01-01T00:00:00Z",
+            "updated_at": "2026-01-01T00:00:00Z",
+            "namespace": "other",
+        },
+    }
+
+    for read in (PLACE.memory, PLACE.entry):
+        with pytest.raises(StoreDamaged, match="another namespace"):
+            read("key", json.dumps(row).encode())
+
+
+@given(st.floats(0, 2))
+def test_vectors_are_read_that_a_save_would_write(length):
+    """What is nearly of length 1 passes; the vectors view refuses all else."""
+    row = np.zeros((1, RECORD.dimensions), "<f4")
+    row[0, 3] = length
+    if abs(row[0, 3] - 1) <= 1e-3:
+        assert row.tobytes() == read_vectors(PLACE, "key", row.tobytes()).tobytes()
+    else:
+        with pytest.raises(StoreDamaged, match="length 1"):
+            read_vectors(PLACE, "key", row.tobytes())
+
+
+# Keys
+
+
+class SomeKeys:
+    """Rows of which only the keys count."""
+
+    def __init__(self, keys):
+        self.all = sorted(keys)
+        self.calls = 0
+
+    def last(self, prefix):
+        self.calls += 1
+        return max((key for key in self.all if key.startswith(prefix)), default=None)
+
+    def get(self, key):
+        return b"x" if key in self.all else None
+
+
+@given(
+    st.sets(st.integers(0, 2**20) | st.integers(0, 2**48 - 1), max_size=8),
+    st.sets(st.text("0123456789abcdefxz/", max_size=20) | st.integers(0, 99).map("{:016x}/".format), max_size=8),
+)
+def test_the_last_number_is_found_whatever_stands_beside_it(numbers, strange):
+    """Keys that nobody of ours made neither count nor hide what comes before them."""
+    strange = {f"m/{text}" for text in strange}
+    rows = SomeKeys({numbered("m/", number) for number in numbers} | strange)
+    numbers |= {number for key in strange if (number := own_number("m/", key)) is not None}
+
+    assert max(numbers, default=0) == last_number(rows, "m/")
+
+
+def test_the_last_number_is_found_at_once_where_all_keys_are_ours():
+    """Each write asks for it."""
+    rows = SomeKeys({numbered("m/", number) for number in range(20)})
+
+    assert (19, 1) == (last_number(rows, "m/"), rows.calls)
+
+
+@pytest.mark.parametrize("key", ["m/zz", "m/x/000000000000000a", "m/00000000000000001", "m/ffffffffffffffff", "n/"])
+def test_a_key_of_others_has_no_number(key):
+    """A number is our sixteen digits right behind the prefix."""
+    assert own_number("m/", key) is None
+
+
+async def test_a_check_names_keys_and_vectors_that_belong_to_nobody(tmp_path):
+    """Foreign keys are errors; vectors that another embedder left are a warning, one for all of them."""
+    other = Keys("default").vectors(EmbedderRecord("other", "1", 8))
+
+    def work(rows):
+        for key in ("c/zz", "v/zz"):
+            rows.put(f"memories/default/{key}", b"x")
+        for number in (1, 2):
+            rows.put(numbered(other, number), b"x")
+        rows.put(numbered(PLACE.vectors, 77), rows.get(numbered(PLACE.vectors, 1)))
+        rows.put(numbered(PLACE.changes, 1), b"[" * 100_000)
+
+    async with opened(tmp_path) as (_, store):
+        for number in range(3):
+            await store.save_context(f"note {number}")
+        await store.delete((await store.recent())[0].id)
+        assert [] == await store.check()
+        await (await engine_of(store)).write(lambda writer: work(writer._writable))
+        findings = await store.check()
+
+    assert {
+        ("error", "foreign", "memories/default/c/zz"),
+        ("error", "foreign", "memories/default/v/zz"),
+        ("error", "orphan", numbered(PLACE.vectors, 77)),
+        ("error", "damaged", numbered(PLACE.changes, 1)),
+        ("warning", "orphan", numbered(other, 1)),
+    } == {(finding.severity, finding.kind, finding.key) for finding in findings}
+    assert 5 == len(findings)
+
+
+async def engine_of(store):
+    return store._backend
+
+
+async def test_a_check_goes_on_page_by_page_while_others_write(tmp_path, monkeypatch):
+    """A memory that is deleted and imported again between two pages is no second one of its id."""
+    monkeypatch.setattr(care, "_CHECKED", 2)
+    async with opened(tmp_path) as (_, store):
+        saved = [await store.save_context(f"note {number} about thing {number}") for number in range(9)]
+        await store.export_jsonl(tmp_path / "x")
+        engine = await engine_of(store)
+        inspect, looks = engine.inspect, []
+
+        async def counted(look):
+            looks.append(look)
+            if len(looks) == 3:
+                for memory in saved[:2]:
+                    await store.delete(memory.id)
+                await store.import_jsonl(tmp_path / "x")
+            return await inspect(look)
+
+        monkeypatch.setattr(engine, "inspect", counted)
+        assert [] == await store.check()
+
+    assert len(looks) > 9
+
+
+# Exports and imports
+
+
+async def test_an_export_beside_a_rebuild_has_every_memory(tmp_path, monkeypatch):
+    """Nodes are numbered anew between two pages: nothing is left out, and nothing is there twice."""
+    monkeypatch.setattr(transfer, "_PAGE", 4)
+    async with opened(tmp_path / "a") as (_, store):
+        saved = [await store.save_context(f"note {number} about thing {number}") for number in range(20)]
+        for memory in saved[:7]:
+            await store.delete(memory.id)
+        engine = await engine_of(store)
+        read, reads = engine.read, []
+
+        async def between(plan):
+            reads.append(plan)
+            if len(reads) == 3:
+                await store.rebuild()
+                await store.save_context("meanwhile")
+                await store.delete(saved[19].id)
+            return await read(plan)
+
+        monkeypatch.setattr(engine, "read", between)
+        assert 13 == await store.export_jsonl(tmp_path / "x")
+        there = {memory.id for memory in await store.recent(limit=99)}
+    lines = [json.loads(line) for line in (tmp_path / "x").read_text().splitlines()[1:-1]]
+    exported = [line["memory"]["id"] for line in lines]
+
+    assert 13 == len(exported)
+    assert there == set(exported)
+    assert [memory.id for memory in saved[7:19]] == exported[:12]
+
+
+async def test_an_import_beside_a_reembed_stores_no_vectors_of_the_old_embedder(tmp_path, monkeypatch):
+    """It fails, and can be repeated: then everything is embedded by the new one."""
+    monkeypatch.setattr(transfer, "_CHUNK", 2)
+    async with opened(tmp_path / "a") as (_, store):
+        for number in range(6):
+            await store.save_context(f"note {number} about thing {number}")
+        await store.export_jsonl(tmp_path / "x")
+    async with Session.open(tmp_path / "b", embedder=SMALL) as session:
+        store = session.memories
+        engine = await engine_of(store)
+        write, writes = engine.write, []
+
+        async def between(plan):
+            writes.append(plan)
+            if len(writes) == 2:
+                await store.reembed(Opposite())
+            return await write(plan)
+
+        monkeypatch.setattr(engine, "write", between)
+        with pytest.raises(EmbedderMismatch, match="embedded anew") as caught:
+            await store.import_jsonl(tmp_path / "x")
+        imported = await store.import_jsonl(tmp_path / "x")
+        found = await engine.read(lambda reader: [(one.memory.content, one.vectors) for one in reader.scan()])
+
+    assert "repeat" in caught.value.hint
+    assert (4, 2) == (imported.added, imported.known)
+    for content, vector in found:
+        assert np.allclose(Opposite().embed([content]), vector, atol=1e-6)
+
+
+# Snapshots
+
+
+def bytes_in(directory):
+    return b"".join(path.read_bytes() for path in directory.rglob("*") if path.is_file())
+
+
+async def test_nothing_that_tells_of_a_deleted_memory_stays_in_the_catalogue(tmp_path):
+    """Its id, which is made of its text, its topic and what it mentions go with it."""
+    async with opened(tmp_path, find_mentions=lambda text: ("9-77777",) if "zebra" in text else ()) as (_, store):
+        await store.save_context("the login", topic="auth")
+        gone = await store.save_context("zebra crossing", topic="giraffe")
+        engine = await engine_of(store)
+        assert await engine.snapshot()
+        before = bytes_in(tmp_path / "views")
+        await store.delete(gone.id)
+        # The generation before is kept until the next one.
+        await engine.snapshot()
+        await store.save_context("another one")
+        await engine.snapshot()
+        after = b"".join(path.read_bytes() for path in (tmp_path / "views").rglob("catalogue-*"))
+
+    for text in (b"zebra", b"giraffe", b"9-77777"):
+        assert text in before
+        assert text not in after
+    assert b"auth" in after
+
+
+async def test_views_that_are_mostly_holes_are_derived_anew(tmp_path, monkeypatch):
+    """Deleted memories cost no room for ever."""
+    monkeypatch.setattr(loading, "_FEW_HOLES", 4)
+    monkeypatch.setattr(engine_module, "_WORTH_A_SNAPSHOT", 1)
+    sizes = []
+    async with opened(tmp_path) as (_, store):
+        saved = [await store.save_context(f"note {number}") for number in range(12)]
+    for count in (4, 1, 0):
+        async with opened(tmp_path) as (_, store):
+            for memory in saved[:count]:
+                await store.delete(memory.id)
+            saved = saved[count:]
+            sizes.append(len((await engine_of(store))._views.catalogue))
+            assert saved[::-1] == await store.recent(limit=99)
+            assert [] == await store.check()
+
+    assert [12, 12, 7] == sizes
+
+
+async def test_a_snapshot_that_does_not_go_together_is_not_used(tmp_path, monkeypatch):
+    """Whatever the views make of it, they are derived from the journal."""
+    monkeypatch.setattr(engine_module, "_WORTH_A_SNAPSHOT", 1)
+    async with opened(tmp_path) as (_, store):
+        saved = [await store.save_context(f"note {number}") for number in range(3)]
+
+    def broken(*_arguments, **_options):
+        raise IndexError("from the views")
+
+    monkeypatch.setattr(loading, "_from_snapshot", broken)
+    async with opened(tmp_path) as (_, store):
+        assert saved[::-1] == await store.recent()
+
+
+async def test_the_mark_of_a_change_that_cannot_be_read_is_none(tmp_path):
+    """Writing and taking a snapshot go on without it."""
+    async with opened(tmp_path) as (_, store):
+        await store.save_context("note")
+        await store.delete((await store.recent())[0].id)
+        engine = await engine_of(store)
+        marks = []
+
+        def work(writer):
+            rows = writer._writable
+            marks.append(loading._mark(rows, PLACE, 2))
+            for row in (b"x", b"[" * 100_000):
+                rows.put(numbered(PLACE.changes, 2), row)
+                marks.append(loading._mark(rows, PLACE, 2))
+            rows.put(key_of(5), b"x")
+            marks.append(loading._mark(rows, PLACE, 5))
+            marks.append(loading._mark(rows, PLACE, 6))
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await engine.write(work)
+
+    assert marks[0].startswith("change ")
+    assert [None] * 4 == marks[1:]
+
+
+async def test_a_snapshot_of_a_later_change_than_the_journals_gives_way(tmp_path):
+    """As it has to after a backup was put back: else none would be written until the old number is passed."""
+    async with opened(tmp_path / "a") as (_, store):
+        await store.save_context("one")
+        backup = shutil.copytree(tmp_path / "a" / "journal", tmp_path / "backup")
+        await store.save_context("two")
+        assert await (await engine_of(store)).snapshot()
+    shutil.rmtree(tmp_path / "a" / "journal")
+    shutil.copytree(backup, tmp_path / "a" / "journal")
+
+    async with opened(tmp_path / "a") as (_, store):
+        engine = await engine_of(store)
+        snapshots = engine._snapshots
+        assert snapshots.write(1, {}) is None
+        assert 1 == snapshots.write(1, {}, last=1).change
+        assert 1 == snapshots.load().change
+
+
+# Files
+
+
+@pytest.mark.skipif(os.name != "posix", reason="files of this kind are POSIX's")
+@pytest.mark.parametrize("kind", ["fifo", "link", "directory"])
+@pytest.mark.parametrize("name", ["manifest", "manifest-before", "catalogue-*"])
+async def test_what_is_no_file_in_place_of_a_view_is_not_waited_for(tmp_path, kind, name):
+    """A FIFO's opening waits for its other end; a symbolic link leads who knows where."""
+    async with opened(tmp_path / "a") as (_, store):
+        await store.save_context("one")
+        engine = await engine_of(store)
+        assert await engine.snapshot()
+        await store.save_context("two")
+        assert await engine.snapshot()
+    path = next((tmp_path / "a" / "views").rglob(name))
+    path.rename(tmp_path / "moved")
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "link":
+        path.symlink_to(tmp_path / "moved")
+    else:
+        path.mkdir()
+
+    async with opened(tmp_path / "a") as (_, store):
+        assert 2 == await store.count()
+        assert [] == await store.check()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems have no modes")
+async def test_every_file_is_its_users_alone(tmp_path):
+    """Whatever the umask says."""
+    before = os.umask(0)
+    try:
+        async with opened(tmp_path / "a") as (_, store):
+            await store.save_context("one")
+            await (await engine_of(store)).snapshot()
+            modes = {
+                path.relative_to(tmp_path): stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "a").rglob("*")
+            }
+    finally:
+        os.umask(before)
+
+    assert Path("a", "journal", "FORMAT") in modes
+    assert {0o600, 0o700} == set(modes.values()), modes
+
+
+# Names
+
+
+def test_a_namespace_whose_keys_would_be_too_long_is_refused_at_once():
+    """Each byte may take three of a key's; what passes makes a key that can be stored."""
+    widest = "가" * 66
+    assert widest == check_namespace(widest)
+    assert len(Keys(widest).vectors(RECORD)) + 16 <= 1024
+
+    with pytest.raises(InvalidArgument, match="200 bytes"):
+        check_namespace("가" * 67)
+
+
+def test_the_embedders_differ():
+    """Else the test of the import says nothing."""
+    assert not np.allclose(Opposite().embed(["note"]), HashEmbedder(dimensions=SMALL.dimensions).embed(["note"]))
