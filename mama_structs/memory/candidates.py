@@ -18,7 +18,7 @@ from mama_structs.memory.ranking import Positions, Values, Weights
 Calibrate = Callable[[NDArray[np.floating[Any]]], NDArray[np.floating[Any]]]
 
 # Memories with which a missing word counts half.
-_FEW: Final = 100
+_FEW: Final = 10
 
 
 @attrs.frozen(eq=False)

@@ -46,7 +46,7 @@ def test_likeness_goes_by_the_piece_that_answers(pieces, lenders, seed):
 
 def test_words_that_occur_nowhere_are_told():
     """Of two words of which one is known, half of the rarity or more is unknown; it says little where memories are few."""
-    few = 2 / 102
+    few = 2 / 12
     reader = PlainReader()
     reader.put(plain_memory("a", "backup"))
     reader.put(plain_memory("b", "lunch"))

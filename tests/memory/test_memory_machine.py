@@ -417,6 +417,8 @@ class MemoryMachine(RuleBasedStateMachine):
                 calls.append(store.delete(chosen))
             return await self.together(actor, store, calls)
 
+        # So that the transaction has nothing else to do than what is asked for here.
+        self.run(self.store(actor, namespace).count())
         self.fail_once(actor, sqlite3.SQLITE_IOERR)
         results = self.do(actor, namespace, work)
         assert all(isinstance(result, StoreError) for result in results)
@@ -424,6 +426,8 @@ class MemoryMachine(RuleBasedStateMachine):
     @rule(actor=ACTORS, namespace=NAMESPACES, texts=st.lists(TEXTS, min_size=2, max_size=3))
     def what_is_too_much_at_once_is_saved_one_by_one(self, actor, namespace, texts):
         store = self.store(actor, namespace)
+        # So that the transaction has nothing else to do than what is asked for here.
+        self.run(store.count())
         self.fail_once(actor, sqlite3.SQLITE_FULL)
         results = self.run(self.together(actor, store, [store.save_context(text) for text in texts]))
         assert texts == [memory.content for memory in results]
