@@ -153,7 +153,7 @@ def gather(
     recent = recent[~_among(recent, itself)]
     topic, having_topic = _of_topic(reader, memory, until, decisions_within)
     shared = _mentioned(reader, memory, until)
-    rare = query_terms(_rare_words(reader, text))
+    rare = query_terms(_rare_words(reader, text, terms))
     words = reader.words(rare, _WORDS, where).nodes
     known = _joined([near, words, recent, topic, chain, *(having for having, _ in shared)])
     known_cosines = best_cosines(reader, pieces, known)
@@ -319,15 +319,23 @@ def _telling(standing: Values, times: NDArray[np.int64], having: int, total: int
     return min(max(near, 0.0), 1.0) * min(max(rarity, 0.0), 1.0) * _MATTER / (_MATTER + having)
 
 
-def _rare_words(reader: Reader, text: str) -> str:
-    """Return the rarest words of a text that memories have: frequent ones tell little and take most of the time."""
+def _rare_words(reader: Reader, text: str, asked: Terms) -> str:
+    """
+    Return the rarest words of a text that memories have: frequent ones tell little and take most of the time.
+
+    Args:
+        reader: Where to read.
+        text: The text.
+        asked: Its terms, without stop words: in a store with few memories these are as rare as others.
+
+    """
     total = reader.count()
     nowhere = math.log(1 + (total + 0.5) / 0.5) - _EQUAL
     terms = {word: _terms_of(word) for word in dict.fromkeys(text.split())}
     rarity_of = reader.rarity({term: weight for own in terms.values() for term, weight in own.items()})
     rarity: dict[str, float] = {}
     for word, own in terms.items():
-        known = [rarity_of[term] for term in own if rarity_of[term] < nowhere]
+        known = [rarity_of[term] for term in own if term in asked and rarity_of[term] < nowhere]
         if known:
             rarity[word] = max(known)
     return " ".join(sorted(rarity, key=lambda word: -rarity[word])[:_RARE])

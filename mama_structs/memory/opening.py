@@ -105,9 +105,7 @@ async def open_memories(
     except BaseException:
         await service.close()
         raise
-    memories = MemoryStore(
-        engine, service, settings=settings, loop=loop, find_mentions=find_mentions, clock=clock
-    )
+    memories = MemoryStore(engine, service, settings=settings, loop=loop, find_mentions=find_mentions, clock=clock)
 
     async def close() -> None:
         try:

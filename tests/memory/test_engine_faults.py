@@ -12,6 +12,7 @@ import pickle
 import random
 import shutil
 import sqlite3
+import stat
 import subprocess
 import sys
 import tempfile
@@ -352,7 +353,10 @@ async def test_a_directory_that_cannot_be_written_is_named(tmp_path):
     directory = tmp_path / "agent.mama"
     async with opened(directory) as (_, store):
         await store.save_context("the login")
-    above = list(tmp_path.parents)[:2]
+    # Those that pytest made for this user alone; never the system's own directory.
+    above = {
+        one: one.stat().st_mode for one in tmp_path.parents if Path(tempfile.gettempdir()).resolve() in one.parents
+    }
     for one in above:
         one.chmod(0o711)
     for one in (*directory.rglob("*"), directory, tmp_path):
@@ -363,8 +367,10 @@ async def test_a_directory_that_cannot_be_written_is_named(tmp_path):
             env={**ENVIRONMENT, "TMPDIR": "/tmp"},
         )  # fmt: skip
     finally:
-        for one in (tmp_path, directory, *directory.rglob("*"), *above):
+        for one in (tmp_path, directory, *directory.rglob("*")):
             one.chmod(0o700 if one.is_dir() else 0o600)
+        for one, mode in above.items():
+            one.chmod(stat.S_IMODE(mode))
 
     assert "read-only\n" == done.stdout, done.stderr
 

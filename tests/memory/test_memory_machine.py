@@ -1,7 +1,7 @@
 """Memories against plain dicts: whatever is done, by whom, in which namespace, and whatever breaks in between."""
 
 # Rules take what Hypothesis draws, by name; the engine has no event for a queue that grows.
-# ruff: noqa: PLR0917, ASYNC110, RUF028
+# ruff: noqa: PLR0917, RUF028
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
@@ -31,21 +31,23 @@ from mama_structs.memory.embedded.keys import (
     Head,
     Keys,
     encode,
-    number_in,
+    last_number,
     numbered,
+    own_number,
+    own_numbers,
     read_change,
     read_head,
     vectors_to_bytes,
     whole,
 )
-from mama_structs.memory.embedded.loading import Loaded, load_views, snapshot_parts
+from mama_structs.memory.embedded.loading import UNUSABLE, Loaded, load_views, snapshot_parts
 from mama_structs.memory.embedded.reading import JournalReader, Place, read_vectors
 from mama_structs.memory.embedded.snapshots import SnapshotStore
 from mama_structs.memory.embedded.touched import Touched
 from mama_structs.memory.embedded.views import Vectors, Views
 from mama_structs.memory.embedded.writing import JournalWriter
 from mama_structs.memory.model import Memory
-from mama_structs.storage import Rows, Snapshot, Storage, again, outcome
+from mama_structs.storage import Damaged, Rows, Snapshot, Storage, again, outcome
 
 T = TypeVar("T")
 
@@ -59,8 +61,6 @@ _FAR_BEHIND: Final = 200
 _LAGS: Final = 3
 # Plans share a transaction until it has taken so long.
 _TRANSACTION_SECONDS: Final = 0.05
-# What can be wrong with views that came from a snapshot, when more is put on top.
-_UNUSABLE: Final = (ValueError, KeyError, IndexError, TypeError)
 _DROPPED_AT_ONCE: Final = 5_000
 _SLICE_SECONDS: Final = 0.01
 # Below this a snapshot is slower than reading the journal again.
@@ -363,15 +363,16 @@ class Engine:
 
     def _without_vectors(self, rows: Snapshot, embedder: EmbedderRecord) -> list[int]:
         # What is damaged cannot be embedded.
-        memories = {number_in(key) for key in rows.keys(self._place.memories) if key not in self._damaged}
-        return sorted(memories - {number_in(key) for key in rows.keys(self._keys.vectors(embedder))})
+        memories = set(own_numbers(rows, self._place.memories, but=self._damaged))
+        return sorted(memories.difference(own_numbers(rows, self._keys.vectors(embedder))))
 
     def _drop_orphans(self, rows: Rows, embedder: EmbedderRecord) -> None:
         """Delete vectors of memories that were deleted while others' vectors counted."""
-        memories = {number_in(key) for key in rows.keys(self._place.memories)}
-        for key in rows.keys(self._keys.vectors(embedder)):
-            if number_in(key) not in memories:
-                rows.delete(key)
+        memories = set(own_numbers(rows, self._place.memories))
+        prefix = self._keys.vectors(embedder)
+        for number in own_numbers(rows, prefix):
+            if number not in memories:
+                rows.delete(numbered(prefix, number))
 
     def _finish(self, rows: Snapshot) -> None:
         try:
@@ -412,8 +413,7 @@ class Engine:
         return self._views
 
     def _last_change(self, rows: Snapshot) -> int:
-        keys = (rows.last(self._place.memories), rows.last(self._place.changes))
-        return max((number_in(key) for key in keys if key is not None), default=0)
+        return max(last_number(rows, self._place.memories), last_number(rows, self._place.changes))
 
     def _load(self, rows: Snapshot, *, anew: bool = False) -> Views:
         # Never from memory: another process may have embedded everything anew since.
@@ -444,7 +444,7 @@ class Engine:
         if last != self._change:
             try:
                 self._replay(rows, last)
-            except _UNUSABLE:
+            except UNUSABLE:
                 if anew:
                     raise
                 # The snapshot was whole, and yet does not go with the journal.
@@ -471,7 +471,7 @@ class Engine:
         for _, value in changes:
             try:
                 change = read_change(whole(value))
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 # What it changed is not known: everything is looked at again.
                 _log.warning("a change cannot be read (%s): the views are derived anew", error)
                 self._drop_views()
@@ -492,16 +492,7 @@ class Engine:
                 touched.update(views.neighbours(gone))
                 views.remove(gone)
         added: list[tuple[int, Entry]] = []
-        vectors = rows.get_many([numbered(self._place.vectors, number_in(key)) for key, _ in new])
-        for key, value in new:
-            number = number_in(key)
-            try:
-                entry = self._place.entry(key, value)
-                vector_key = numbered(self._place.vectors, number)
-                found = read_vectors(self._place, vector_key, vectors.get(vector_key))
-            except StoreDamaged as error:
-                self._leave_out(key, error)
-                continue
+        for number, entry, found in self._whole(rows, views, new):
             node = views.add(number, entry, found, words=at_once)
             added.append((node, entry))
         for node, entry in added:
@@ -510,6 +501,27 @@ class Engine:
         self._change = last
         self._touched.note(last, touched)
         self._schedule_slice()
+
+    def _whole(
+        self, rows: Snapshot, views: Views, new: Sequence[tuple[str, bytes | Damaged]]
+    ) -> Iterator[tuple[int, Entry, Vectors]]:
+        """Give those of the new memories that are whole, and whose id no other has."""
+        # A key that nobody of ours made is named by check() alone.
+        numbers = {key: number for key, _ in new if (number := own_number(self._place.memories, key)) is not None}
+        keys = {key: numbered(self._place.vectors, number) for key, number in numbers.items()}
+        vectors = rows.get_many(list(keys.values()))
+        for key, value in new:
+            if key not in numbers:
+                continue
+            try:
+                entry = self._place.entry(key, value)
+                found = read_vectors(self._place, keys[key], vectors.get(keys[key]))
+                if views.catalogue.find(entry.memory.id) is not None:
+                    raise self._place.damaged(key, "another memory has the same id")
+            except StoreDamaged as error:
+                self._leave_out(key, error)
+                continue
+            yield numbers[key], entry, found
 
     def _replay_changed(self, rows: Snapshot, views: Views, numbers: set[int], touched: set[int]) -> None:
         """Read the memories again that others have changed."""
@@ -691,7 +703,9 @@ class Engine:
         if self._snapshots is None or views.unindexed:
             return False
         self._snapshot_at = self._change
-        generation = self._snapshots.write(self._change, snapshot_parts(rows, self._place, views, self._change))
+        generation = self._snapshots.write(
+            self._change, snapshot_parts(rows, self._place, views, self._change), last=self._change
+        )
         if generation is not None:
             views.vectors.rebase(generation.parts)
         return generation is not None
