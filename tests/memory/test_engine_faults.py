@@ -332,6 +332,7 @@ async def test_a_stuck_writer_is_waited_for_and_named(tmp_path):
         assert [] == await place.findings()
 
 
+TEMPORARY = Path(tempfile.gettempdir()).resolve()
 READ_ONLY = """
 import asyncio, os, sys
 from mama_structs import HashEmbedder, Session
@@ -354,9 +355,7 @@ async def test_a_directory_that_cannot_be_written_is_named(tmp_path):
     async with opened(directory) as (_, store):
         await store.save_context("the login")
     # Those that pytest made for this user alone; never the system's own directory.
-    above = {
-        one: one.stat().st_mode for one in tmp_path.parents if Path(tempfile.gettempdir()).resolve() in one.parents
-    }
+    above = {one: one.stat().st_mode for one in tmp_path.parents if TEMPORARY in one.parents}
     for one in above:
         one.chmod(0o711)
     for one in (*directory.rglob("*"), directory, tmp_path):
