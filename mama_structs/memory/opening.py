@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import attrs
 
-from mama_structs.errors import EmbedderMismatch, InvalidArgument
+from mama_structs.errors import EmbeddingFailed, InvalidArgument
 from mama_structs.loops import LoopBound
 from mama_structs.memory.care import record_of
 from mama_structs.memory.embedded.engine import mismatch
@@ -63,10 +63,8 @@ class Unavailable:
 
     def embed(self, texts: Sequence[str], *, kind: str = "document") -> NoReturn:  # noqa: ARG002 - the protocol's
         """Refuse."""
-        raise EmbedderMismatch(
+        raise EmbeddingFailed(
             f"the embedder {self.name} that made the vectors is not at hand",
-            stored=(self.name, self.fingerprint),
-            given=("none", ""),
             hint="open the store with it, or change over with `mama-structs reembed`",
         )
 

@@ -60,7 +60,7 @@ _SLICE: Final = 100
 _FAR_BEHIND: Final = 200
 _LAGS: Final = 3
 # Plans share a transaction until it has taken so long.
-_TRANSACTION_SECONDS: Final = 0.05
+_TRANSACTION_SECONDS: Final = 0.1
 _DROPPED_AT_ONCE: Final = 5_000
 _SLICE_SECONDS: Final = 0.01
 # Below this a snapshot is slower than reading the journal again.

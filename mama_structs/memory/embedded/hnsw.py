@@ -93,7 +93,7 @@ class Graph:
 
     def __init__(self, dimensions: int, *, plan: Plan | None = None, capacity: int = _FIRST_CAPACITY) -> None:
         self.dimensions = dimensions
-        self.plan = Plan() if plan is None else plan
+        self.plan: Plan = Plan() if plan is None else plan
         self._lock = threading.Lock()
         self._waiting = 0
         self._count = 0

@@ -29,9 +29,9 @@ class NodeLabels:
     """
 
     def __init__(self) -> None:
-        self.live = 0
+        self.live: int = 0
         """How many nodes there are."""
-        self.several = 0
+        self.several: int = 0
         """How many of them have several pieces."""
         # Pieces, those of a node behind one another: the node (-1 when it was removed) and the label.
         self._used = 0

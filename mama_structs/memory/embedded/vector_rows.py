@@ -38,12 +38,12 @@ class Rows:
 
     def __init__(self, dimensions: int) -> None:
         self.dimensions = dimensions
-        self.count = 0
+        self.count: int = 0
         """How many there are, dead ones too."""
-        self.dead = 0
+        self.dead: int = 0
         """How many belong to nothing any more; a label comes alive again when its vector is added again."""
         self.alive: NDArray[np.bool_] = np.zeros(_SMALLEST_BLOCK, np.bool_)
-        self.changes = 0
+        self.changes: int = 0
         """Grows whenever a label dies or comes alive."""
         self.segments: tuple[Segment, ...] = ()
         """What files hold of them, from the first on."""
