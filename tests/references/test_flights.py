@@ -319,7 +319,7 @@ class TestCancellation:
     @pytest.mark.parametrize("batch", [False, True])
     async def test_cancelled_at_every_point_nothing_is_left_behind(self, make_resolver, at_rest, batch):
         """The enrichment is cancelled after N turns of the loop, N = 0, 1, 2, ... until it completes."""
-        source = FakeSource({**MANY, "1-1": {"id": "1-1"}}, batch=batch, delays={"5-3": 0.002})
+        source = FakeSource({**MANY, "1-1": {"id": "1-1"}}, batch=batch, delays={"5-3": 0.03})
         resolver = make_resolver(source, max_parallel_queries=2, cache_ttl=0)
         options = ReferenceOptions(reference_depth=2)
         turns = 0
