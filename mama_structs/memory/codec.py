@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 import attrs
 import msgspec
@@ -93,11 +93,6 @@ def read_memory(data: bytes) -> Memory:
     record = _decode_without_links(data)
     _check_format(record.format)
     return _memory(record.memory)
-
-
-def to_plain(value: Any) -> Any:
-    """Return a memory, link or metadata as what `json.loads` gives."""
-    return msgspec.json.decode(_encode(value))
 
 
 def _check_format(form: int) -> None:

@@ -195,8 +195,7 @@ class Storage:
             WrongLoop: This is a forked child.
 
         """
-        self._check_open()
-        return await outcome(self._journal.transact(work))
+        return await outcome(self.transaction(work))
 
     def transaction(
         self, work: Callable[[Rows], T], *, settled: Callable[[BaseException | None], None] | None = None
@@ -231,8 +230,7 @@ class Storage:
             WrongLoop: This is a forked child.
 
         """
-        self._check_open()
-        return await outcome(self._journal.look(work))
+        return await outcome(self.looking(work))
 
     def looking(self, work: Callable[[Snapshot], T]) -> Future[T]:
         """

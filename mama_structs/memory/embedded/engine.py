@@ -82,12 +82,12 @@ class _Write(Generic[T]):
 
 class Engine:
     """
-    A namespace of a session's directory; made by `Engine`, opened by `open`.
+    The memories of one namespace; opened by `open`.
 
     Args:
         storage: The journal.
         namespace: Its name.
-        embedder: Which embedder's vectors it keeps; decided at `open` where it is None.
+        embedder: Which embedder's vectors it keeps.
         exact_up_to: See `MemorySettings`.
         snapshot_every: See `MemorySettings`.
         snapshots: Where snapshots of the views are kept, None for nowhere.
@@ -353,11 +353,6 @@ class Engine:
             await self._storage.look(self._finish)
         except StoreError as error:
             _log.warning("no snapshot of the memories was written: %s", error)
-
-    def close_now(self) -> None:
-        """Stop what goes on behind, without a snapshot."""
-        self._closed = True
-        self._drop_views()
 
     # What follows runs in the store's thread.
 

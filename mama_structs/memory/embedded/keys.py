@@ -13,7 +13,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.errors import StoreDamaged
 from mama_structs.storage import Damaged, Snapshot
 
 FORMAT: Final = 1
@@ -105,25 +104,6 @@ def prefix_of(namespace: str) -> str:
 def numbered(prefix: str, number: int) -> str:
     """Return the key of a row with a number; keys sort as numbers do."""
     return f"{prefix}{number:0{_DIGITS}x}"
-
-
-def number_in(key: str) -> int:
-    """
-    Return the number in a key.
-
-    Raises:
-        StoreDamaged: It is none of ours.
-
-    """
-    digits = key.rpartition("/")[2]
-    if not _NUMBER.fullmatch(digits):
-        raise StoreDamaged(
-            f"the row {key!r:.120} is none of the memories' own",
-            file="cache.db",
-            findings=(f"{key!r:.120}: the key has no number",),
-            hint="check() lists all damage; restore a backup",
-        )
-    return int(digits, 16)
 
 
 def own_number(prefix: str, key: str) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -20,7 +20,6 @@ from mama_structs.memory.ids import milliseconds
 from mama_structs.memory.model import Link, Memory, MemoryType
 
 Vectors = NDArray[np.float32]
-Undo = Callable[[], object]
 
 _TYPES: Final = tuple(MemoryType)
 TYPE_INDEX: Final = {kind: position for position, kind in enumerate(MemoryType)}
