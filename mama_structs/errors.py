@@ -34,7 +34,8 @@ Every error that this package raises on purpose.
     │  ├─ MemoryNotFound (LookupError)       not_found         .memory_id .nearest
     │  ├─ LinkNotFound (LookupError)         not_found         .link_id
     │  ├─ EmbedderMismatch                   embedder_mismatch .stored .given: name and fingerprint
-    │  └─ EmbeddingFailed                    embedding_failed  the embedder raised, or gave no usable vectors
+    │  ├─ EmbeddingFailed                    embedding_failed  the embedder raised, or gave no usable vectors
+    │  └─ MigrationError                     migration_failed  .path: the old file; nothing of it was changed
     ├─ StoreError                            store_error       a session's directory
     │  ├─ StoreBusy (TimeoutError)           busy              .waited: seconds
     │  ├─ StoreFull (OSError)                store_full
@@ -436,6 +437,23 @@ class EmbeddingFailed(MemoryStoreError):
     """The embedder raised, or what it gave are no vectors; nothing was saved."""
 
     type: ClassVar[str] = "embedding_failed"
+
+
+class MigrationError(MemoryStoreError):
+    """
+    Memories of an earlier version cannot be taken over, or a take-over not be undone.
+
+    Args:
+        message: What is wrong.
+        path: The old file, which was not changed.
+
+    """
+
+    type: ClassVar[str] = "migration_failed"
+
+    def __init__(self, message: str, *, path: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.path = path
 
 
 class StoreError(MamaStructsError):

@@ -84,6 +84,8 @@ class ReferenceSettings:
         cache_entries: Answers kept at the most.
         cache_bytes: Bytes of JSON kept at the most.
         not_found_ttl: Seconds for which "there is no such entity" may be repeated from the cache.
+        include_memories: Whether every call with references adds the newest decisions about each, as
+            `ReferenceOptions` does for one.
 
     Raises:
         InvalidSetting: A value breaks its rule.
@@ -98,6 +100,7 @@ class ReferenceSettings:
     cache_entries: int = attrs.field(default=4096, validator=_whole(0))
     cache_bytes: int = attrs.field(default=32 * 2**20, validator=_whole(0))
     not_found_ttl: float = attrs.field(default=5.0, validator=_seconds(zero=True))
+    include_memories: bool = attrs.field(default=False, validator=_boolean)
 
 
 @attrs.frozen(kw_only=True)
@@ -227,6 +230,7 @@ class MemorySettings:
         prune_below: Automatic links with a stored confidence below this are pruned, 0 to 1.
         prune_temporal_after: Seconds after which automatic temporal links are pruned.
         max_content: Characters that the text of one memory may have.
+        max_evidence: Bytes (UTF-8) that a text may have which is kept as evidence.
         embedding_cache: Texts whose vectors are kept for reuse.
         snapshot_every: Changes after which what is derived from the journal is written aside.
 
@@ -243,8 +247,32 @@ class MemorySettings:
     prune_below: float = attrs.field(default=0.2, validator=_share)
     prune_temporal_after: float = attrs.field(default=30 * 86400.0, validator=_seconds(zero=True, most=_CENTURY))
     max_content: int = attrs.field(default=1_000_000, validator=_whole(1))
+    max_evidence: int = attrs.field(default=16 * 2**20, validator=_whole(0))
     embedding_cache: int = attrs.field(default=2_048, validator=_whole(0))
     snapshot_every: int = attrs.field(default=10_000, validator=_whole(1))
+
+
+@attrs.frozen(kw_only=True)
+class ToolSettings:
+    """
+    Which tools a model sees.
+
+    Args:
+        memory: Whether a session has the tools that save, load, search and evolve memories.
+        dynamic: ``"auto"`` shows what a message asks for where whoever runs the model can follow, ``"force_static"``
+            always shows all, ``"force_dynamic"`` shows what a message asks for whoever runs the model.
+        deprecated: Whether models see the tools of v1.0, which work either way.
+
+    Raises:
+        InvalidSetting: A value breaks its rule.
+
+    """
+
+    memory: bool = attrs.field(default=True, validator=_boolean)
+    dynamic: Literal["auto", "force_static", "force_dynamic"] = attrs.field(
+        default="auto", validator=_one_of("auto", "force_static", "force_dynamic")
+    )
+    deprecated: bool = attrs.field(default=False, validator=_boolean)
 
 
 @attrs.frozen(kw_only=True)
@@ -256,12 +284,14 @@ class Settings:
         references: How references are resolved.
         descriptors: How refs and large results are kept.
         memory: How memories are linked, searched and kept.
+        tools: Which tools a model sees.
 
     """
 
     references: ReferenceSettings = attrs.field(factory=ReferenceSettings, validator=_section(ReferenceSettings))
     descriptors: DescriptorSettings = attrs.field(factory=DescriptorSettings, validator=_section(DescriptorSettings))
     memory: MemorySettings = attrs.field(factory=MemorySettings, validator=_section(MemorySettings))
+    tools: ToolSettings = attrs.field(factory=ToolSettings, validator=_section(ToolSettings))
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:

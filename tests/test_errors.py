@@ -30,6 +30,7 @@ EXAMPLES = {
     "StructsUnreachable": lambda: errors.StructsUnreachable("what", hint="do"),
     "QueryTimeout": lambda: errors.QueryTimeout("what", seconds=2.0, hint="do"),
     "UnknownTool": lambda: errors.UnknownTool("fly", hint="do"),
+    "MigrationError": lambda: errors.MigrationError("what", path="old.db", hint="do"),
     "StoreError": lambda: errors.StoreError("what", hint="do"),
     "StoreBusy": lambda: errors.StoreBusy("what", waited=1.5, hint="do"),
     "StoreFull": lambda: errors.StoreFull("what", hint="do"),

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument, InvalidSetting
-from mama_structs.settings import DescriptorSettings, LinkingPolicy, MemorySettings, ReferenceSettings, Settings
+from mama_structs.settings import (
+    DescriptorSettings,
+    LinkingPolicy,
+    MemorySettings,
+    ReferenceSettings,
+    Settings,
+    ToolSettings,
+)
 
 FIELDS = [field.name for field in attrs.fields(ReferenceSettings)]
 
@@ -89,6 +96,7 @@ REFERENCES = st.builds(
     cache_entries=st.integers(min_value=0),
     cache_bytes=st.integers(min_value=0),
     not_found_ttl=st.floats(min_value=0, allow_infinity=False),
+    include_memories=st.booleans(),
 )
 SIZES = st.integers(min_value=0)
 DESCRIPTORS = st.builds(
@@ -129,14 +137,25 @@ def memory(policies):
         prune_below=st.floats(0, 1),
         prune_temporal_after=st.floats(0, 3e9),
         max_content=st.integers(min_value=1),
+        max_evidence=SIZES,
         embedding_cache=SIZES,
         snapshot_every=st.integers(min_value=1),
     )
 
 
+TOOLS = st.builds(
+    ToolSettings,
+    memory=st.booleans(),
+    dynamic=st.sampled_from(["auto", "force_static", "force_dynamic"]),
+    deprecated=st.booleans(),
+)
 PRESETS = {"default": LinkingPolicy.default(), "strict": LinkingPolicy.strict(), "off": LinkingPolicy.off()}
 SETTINGS = st.builds(
-    Settings, references=REFERENCES, descriptors=DESCRIPTORS, memory=memory(st.sampled_from(list(PRESETS.values())))
+    Settings,
+    references=REFERENCES,
+    descriptors=DESCRIPTORS,
+    memory=memory(st.sampled_from(list(PRESETS.values()))),
+    tools=TOOLS,
 )
 
 
@@ -163,7 +182,7 @@ def test_the_environment_can_say_every_setting(settings, form):
         f"MAMA_STRUCTS_{section.upper()}_{name.upper()}": form.format(
             names[value] if isinstance(value, LinkingPolicy) else value
         )
-        for section in ("references", "descriptors", "memory")
+        for section in ("references", "descriptors", "memory", "tools")
         for name, value in attrs.asdict(getattr(settings, section), recurse=False).items()
     }
 

@@ -82,6 +82,8 @@ class ReferenceOptions:
         on_error: ``"indicate"`` keeps an entry with the reason for what failed, ``"omit"`` leaves it out.
         max_bytes: The section stays within so many bytes (compact JSON, UTF-8); None for no bound.
         deadline: Seconds for all references of the call together; what is missing then is marked failed.
+        include_memories: Whether each reference, and what the payload is about, carries the newest decisions about
+            it; in a session only.
 
     Raises:
         InvalidArgument: A value breaks its rule.
@@ -97,6 +99,7 @@ class ReferenceOptions:
     on_error: Literal["indicate", "omit"] = attrs.field(default="indicate", validator=_on_error)
     max_bytes: int | None = attrs.field(default=None, validator=attrs.validators.optional(_count))
     deadline: float = attrs.field(default=5.0, validator=_positive_seconds)
+    include_memories: bool = attrs.field(default=False, validator=_flag)
 
     @property
     def wanted(self) -> bool:

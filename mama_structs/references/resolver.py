@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, Self
 
 import attrs
 
-from mama_structs.errors import EntityNotFound, InvalidArgument, SessionClosed
+from mama_structs.errors import EntityNotFound, InvalidArgument, MamaStructsError, SessionClosed
 from mama_structs.loops import LoopBound
 from mama_structs.references.cache import Answer, Cache
 from mama_structs.references.detection import Detector, Found, Scan
@@ -21,9 +21,9 @@ from mama_structs.references.flights import Flights, Outcome, Question
 from mama_structs.references.options import ReferenceOptions, Scope, check_kind, check_primary
 from mama_structs.references.payloads import as_payload, copy_plain
 from mama_structs.references.planning import TOTAL, Plan
-from mama_structs.references.run import Run
+from mama_structs.references.run import Recall, Run
 from mama_structs.references.schemes import EntitySource, check_sources
-from mama_structs.references.section import References, is_section
+from mama_structs.references.section import REMEMBERED, References, is_section
 from mama_structs.references.shape import META, SECTION, Shape, describe
 from mama_structs.references.stats import Counters, ResolverStats
 from mama_structs.settings import ReferenceSettings
@@ -47,6 +47,7 @@ class Resolver:
         settings: Limits and caching.
         clock: Monotonic seconds, for the cache.
         home: The loop it belongs to; by default that of its first use.
+        recall: Gives the newest decisions about ids, for *include_memories*; None where nothing is remembered.
 
     Raises:
         InvalidArgument: A source has no scheme, two have one scheme, or *settings* are none.
@@ -60,6 +61,7 @@ class Resolver:
         settings: ReferenceSettings | None = None,
         clock: Callable[[], float] = time.monotonic,
         home: LoopBound | None = None,
+        recall: Recall | None = None,
     ) -> None:
         if settings is not None and not isinstance(settings, ReferenceSettings):
             raise InvalidArgument(f"settings must be ReferenceSettings, got {settings!r:.80}")
@@ -74,6 +76,7 @@ class Resolver:
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
         self._warned: set[str] = set()
+        self._recall = recall
 
     def __repr__(self) -> str:
         names = ", ".join(source.scheme.name for source in self.sources)
@@ -201,6 +204,7 @@ class Resolver:
                 plan.omitted[entity_id] = TOTAL
         run = self._run(options, options.scope(is_list=False), self._detector)
         await run.follow(plan)
+        await self._remember(run)
         return References(*self._finish(run))
 
     async def enrich(
@@ -248,9 +252,12 @@ class Resolver:
         run = self._run(options, options.scope(is_list=shape.kind == "list"), detector, existing=section)
         run.leave_out_as_before(meta.get("omitted_ids", ()))
         await run.start(scan, shape)
+        remembered = await self._remember(run, shape.own)
         section, meta = self._finish(run)
         enriched = {key: value for key, value in mapping.items() if key != META}
         enriched[SECTION] = section
+        if remembered and (REMEMBERED not in enriched or is_section(mapping.get(SECTION))):
+            enriched[REMEMBERED] = remembered
         if meta:
             enriched[META] = meta
         return enriched
@@ -365,6 +372,16 @@ class Resolver:
     ) -> Run:
         return Run(options, scope, detector, load=self._load, flatten=self._flatten, existing=existing or {})
 
+    async def _remember(self, run: Run, own: Collection[str] = ()) -> dict[str, Any]:
+        if self._recall is None or not (run.options.include_memories or self.settings.include_memories):
+            return {}
+        try:
+            return await run.remember(self._recall, own)
+        except MamaStructsError as error:
+            # The answer itself never fails because of what is added to it.
+            _log.warning("what is remembered could not be added to references: %s", error)
+            return {}
+
     def _finish(self, run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
         section, meta = run.finish()
         counters = self._counters
@@ -399,6 +416,8 @@ class Resolver:
         return outcome
 
     def _keep(self, key: str, question: Question, outcome: Outcome) -> None:
+        if not getattr(question.origin, "is_cached", True):
+            return
         if isinstance(outcome, Answer):
             self._cache.put(key, question.kind, outcome, origin=question.origin)
         elif outcome.kind == "not_found":
@@ -477,7 +496,7 @@ def _search(
 ) -> tuple[Shape, Scan]:
     """Say what a payload is about and find the ids in it, but for those that an earlier call added."""
     shape = describe(mapping, detector, kind=kind, subject=None if subject is None else str(subject))
-    skip = (SECTION, META) if is_section(mapping.get(SECTION)) else ()
+    skip = (SECTION, META, REMEMBERED) if is_section(mapping.get(SECTION)) else ()
     return shape, detector.scan(mapping, rows=shape.rows, exclude=shape.own, skip=skip)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -15,16 +15,18 @@ from mama_structs.references.flights import Outcome
 from mama_structs.references.options import ReferenceOptions, Scope
 from mama_structs.references.payloads import json_size
 from mama_structs.references.planning import Plan, plan_level
-from mama_structs.references.section import Origin, Record, Sought, build, entry_of, is_failed
+from mama_structs.references.section import REMEMBERED, Origin, Record, Sought, build, entry_of, is_failed
 from mama_structs.references.shape import SECTION, Shape
 
 # What an entry has of its own, which is no data of the entity.
-_ADDED: Final = ("reference_type", "id", "referenced_from", "referenced_in")
+_ADDED: Final = ("reference_type", "id", "referenced_from", "referenced_in", REMEMBERED)
 _EARLIER: Final = "earlier"
 
 # Asks for ids (with their types) until a time of the loop, and gives an outcome for each.
 Load = Callable[[Mapping[str, str], float, float], Awaitable[Mapping[str, Outcome]]]
 Flatten = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
+# Gives the newest decisions about ids; an id about which there are none is left out.
+Recall = Callable[[Sequence[str]], Awaitable[Mapping[str, Sequence[Mapping[str, Any]]]]]
 
 
 @attrs.define
@@ -92,6 +94,21 @@ class Run:
             found += scan.found
         known = {*self.records, *(key for key, entry in self.existing.items() if not is_failed(entry))}
         await self._resolve(plan_level(found, self.options, self.scope, known=known, started=len(self.records)))
+
+    async def remember(self, recall: Recall, own: Collection[str]) -> dict[str, Any]:
+        """
+        Add what is remembered of each reference, and return what is remembered of the payload's own entities.
+
+        Args:
+            recall: Asks the memories.
+            own: The ids that the payload is about.
+
+        """
+        about = sorted(own)[: self.options.max_references]
+        remembered = await recall(list(dict.fromkeys([*about, *self.records])))
+        for entity_id, record in self.records.items():
+            record.remembered = remembered.get(entity_id, ())
+        return {one: [dict(decision) for decision in remembered[one]] for one in about if one in remembered}
 
     def finish(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the section, and its meta where there is something to say."""

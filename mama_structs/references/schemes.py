@@ -162,6 +162,7 @@ class Source:
         fetch_many: ``async fetch_many(ids) -> Mapping``: for each id the fields, or an exception.
             It is asked once for all ids of one level that are not known yet.
             At least one of the two is needed; with both, one id alone goes to *fetch*.
+        is_cached: Whether answers may be reused for a while; False for what is at hand anyway and changes.
 
     Raises:
         InvalidArgument: Neither function was given, or one of them is not async.
@@ -171,6 +172,7 @@ class Source:
     scheme: IdScheme = attrs.field(kw_only=False, validator=attrs.validators.instance_of(IdScheme))
     fetch: Fetch | None = None
     fetch_many: FetchMany | None = None
+    is_cached: bool = True
 
     def __attrs_post_init__(self) -> None:
         """Refuse a source that could not answer."""

@@ -7,7 +7,7 @@ Pure: a function of payload, plan and answers, in payload order.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -20,8 +20,11 @@ from mama_structs.references.planning import BYTES
 from mama_structs.references.shape import META, SECTION
 
 ROOT: Final = "root"
+REMEMBERED: Final = "remembered"
 
-_FAILED_KEYS: Final = frozenset({"reference_type", "id", "status", "error", "referenced_from", "referenced_in"})
+_FAILED_KEYS: Final = frozenset(
+    {"reference_type", "id", "status", "error", "referenced_from", "referenced_in", REMEMBERED}
+)
 
 
 @attrs.define
@@ -49,12 +52,14 @@ class Record:
         kind: The type's name.
         outcome: What came of it.
         fields: The entity's fields as they stand in a reference; empty for a failure.
+        remembered: The newest decisions about it; empty where none are asked for.
 
     """
 
     kind: str
     outcome: Answer | Failure
     fields: Mapping[str, Any] = attrs.field(factory=dict)
+    remembered: Sequence[Mapping[str, Any]] = ()
 
     @property
     def is_failed(self) -> bool:
@@ -77,6 +82,8 @@ def entry_of(entity_id: str, record: Record, origin: Origin | None) -> dict[str,
             "referenced_from": [pointer for _, pointer in origin.places],
             "referenced_in": origin.holder or ROOT,
         }
+    if record.remembered:
+        own[REMEMBERED] = [dict(one) for one in record.remembered]
     entry = dict(own)
     for name, value in record.fields.items():
         key = name
