@@ -360,7 +360,7 @@ async def saves(session: Session, lines: Corpus, start: int, count: int) -> dict
         links, links_cpu = list(wall), list(cpu)
     drained = count_calls(memories._backend, "_drain")  # noqa: SLF001 - measured
     several = [f"{text} once more" for text in lines.texts[:TASKS]]
-    await memories._embedding.documents(several)  # noqa: SLF001 - not measured
+    await memories._shared.embedding.documents(several)  # noqa: SLF001 - not measured
     together = await timed(asyncio.gather(*map(memories.save_context, several)))
     return {
         "save": quantiles(taken),
@@ -395,7 +395,7 @@ async def searches(session: Session, lines: Corpus, count: int, raw: Any) -> dic
     for number in range(count):
         question = lines.questions[number % len(lines.questions)]
         vector = lines.question_vectors[number % len(lines.questions)]
-        await memories._embedding.query(question)  # noqa: SLF001 - not measured
+        await memories._shared.embedding.query(question)  # noqa: SLF001 - not measured
         taken["search"].append(await timed(memories.search(question, limit=NEAREST)))
 
         def nearest(reader: Any, vector: Vectors = vector) -> tuple[float, Any]:

@@ -208,6 +208,18 @@ class Reader(Protocol):
     def scan(self, *, after: int = -1, limit: int | None = None) -> list[Scanned]:
         """Return up to *limit* memories in order of saving, those behind the node *after*."""
 
+    def content(self, digest: str) -> str | None:
+        """Return the text that is kept under a hash (`mama_structs.memory.contents`), None where none is."""
+
+    def has_content(self, digest: str) -> bool:
+        """Tell whether a text is kept under a hash, without reading it."""
+
+    def note(self, name: str) -> str | None:
+        """Return the note of a name, None where there is none."""
+
+    def notes(self, prefix: str = "") -> dict[str, str]:
+        """Return the notes whose names begin with *prefix*, in the order of their names."""
+
     def nearest_ids(self, text: str, limit: int) -> list[str]:
         """Return the ids of memories that look most like *text*, best first."""
 
@@ -222,14 +234,27 @@ class Writer(Reader, Protocol):
     When its plan raises, all that the plan wrote is undone.
     """
 
-    def put(self, memory: Memory, *, vectors: NDArray[np.float32] | None = None, links: Sequence[Link] = ()) -> int:
+    def put(
+        self,
+        memory: Memory,
+        *,
+        vectors: NDArray[np.float32] | None = None,
+        links: Sequence[Link] = (),
+        contents: Mapping[str, str] | None = None,
+    ) -> int:
         """
         Store a memory, or a new version of one, with links that begin at it, and return its node.
+
+        A text that its evidence names is kept until the last memory that names it is gone, or names it no more.
 
         Args:
             memory: An unknown id is a new memory.
             vectors: Of shape (pieces, dimensions), normalised; None keeps those it has.
             links: Added to those it has; one with the id of a link that it has replaces that one.
+            contents: Texts by their hash; of these the ones that its evidence names are kept.
+
+        Raises:
+            KeyError: Its evidence names a text that is neither among *contents* nor kept.
 
         """
 
@@ -241,6 +266,18 @@ class Writer(Reader, Protocol):
 
     def delete_links(self, link_ids: Collection[str]) -> int:
         """Delete links, and return how many of them there were."""
+
+    def set_note(self, name: str, text: str | None) -> None:
+        """
+        Keep a text beside the memories, or forget it.
+
+        It is for what is done to a namespace as a whole: it changes no memory, and no export carries it.
+
+        Args:
+            name: What it is found under.
+            text: The text, None to forget it.
+
+        """
 
 
 class Backend(Protocol):

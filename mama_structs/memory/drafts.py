@@ -70,6 +70,7 @@ class Draft:
         supersedes: The decision that it takes the place of.
         implements: The memories that it carries out.
         links: Further links.
+        contents: Texts that its evidence names, by their hash; others may be among them.
         is_dated: Whether somebody said when it was made.
 
     """
@@ -78,6 +79,7 @@ class Draft:
     supersedes: str | None = None
     implements: tuple[str, ...] = ()
     links: tuple[LinkDraft, ...] = ()
+    contents: Mapping[str, str] = attrs.field(factory=dict, repr=False, hash=False)
     is_dated: bool = False
 
 

@@ -1,11 +1,12 @@
 """
-The lines of an export: a header, a memory each, and an end.
+The lines of an export: a header, a memory or kept text each, and an end.
 
 An export is UTF-8 text with one JSON object a line.
 The header says whose memories they are and which embedder made their vectors.
 A memory's line is what the journal keeps of it (see `mama_structs.memory.codec`), and its vectors: base64 of
 little-endian float32, one piece after the other.
-The end says how many memories there are, so that a file of which the end is missing is noticed.
+A text that is kept as evidence has a line of its own with its hash, once, before the memories that name it.
+The end says how many memories and texts there are, so that a file of which the end is missing is noticed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from mama_structs.memory.contents import LARGEST, digest_of
 from mama_structs.memory.drafts import check_id
 from mama_structs.memory.embedded.keys import EmbedderRecord
 from mama_structs.memory.model import METADATA, DecisionMetadata, Link, LinkMetadata, Memory, MemoryType
@@ -28,11 +30,13 @@ from mama_structs.memory.model import METADATA, DecisionMetadata, Link, LinkMeta
 T = TypeVar("T")
 
 FORMAT: Final = "mama-structs memories"
-VERSION: Final = 1
+VERSION: Final = 2
+"""Since 2 there may be kept texts; that is all in which 1 differs."""
 
 LONGEST_LINE: Final = 2**28
-"""Bytes of a line at the most: far above a memory of the largest content with thousands of links."""
+"""Bytes of a line at the most: above any kept text, and a memory of the largest content with thousands of links."""
 
+_VERSIONS: Final = range(1, VERSION + 1)
 _MAX_DIMENSIONS: Final = 65_536
 _MAX_DEPTH: Final = 100
 _FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -41,21 +45,28 @@ _LAST: Final = datetime(9000, 1, 1, tzinfo=UTC)
 _ROUNDING: Final = 1e-3
 
 
-class Header(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The first line."""
+class Header(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The first line; of two exports of one state it is the same, so nothing in it says when they were made."""
 
     format: str
     version: int
     namespace: str
     embedder: EmbedderRecord
-    exported_at: datetime
+    # Version 1 had it.
+    exported_at: datetime | None = None
 
 
-class End(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class End(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The last line."""
 
     end: bool
     memories: int
+    contents: int = 0
+
+
+class _Content(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    content: str
+    text: str
 
 
 class _Line(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -94,6 +105,21 @@ class Record:
     vectors: NDArray[np.float32]
 
 
+@attrs.frozen
+class KeptText:
+    """
+    The line of a text that is kept as evidence.
+
+    Args:
+        digest: Its hash.
+        text: The text.
+
+    """
+
+    digest: str
+    text: str = attrs.field(repr=False)
+
+
 def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
     return msgspec.json.Decoder(kind)
 
@@ -102,6 +128,7 @@ _encode: Final = msgspec.json.Encoder().encode
 _header: Final = _decoder(Header)
 _end: Final = _decoder(End)
 _line: Final = _decoder(_Line)
+_content: Final = _decoder(_Content)
 _link: Final = _decoder(Link)
 _keys: Final = _decoder(dict[str, msgspec.Raw])
 _fields: Final = {
@@ -112,9 +139,9 @@ _metadata: Final[Mapping[MemoryType, msgspec.json.Decoder[Any]]] = {
 }
 
 
-def write_header(namespace: str, embedder: EmbedderRecord, exported_at: datetime) -> bytes:
+def write_header(namespace: str, embedder: EmbedderRecord) -> bytes:
     """Return the first line."""
-    header = Header(format=FORMAT, version=VERSION, namespace=namespace, embedder=embedder, exported_at=exported_at)
+    header = Header(format=FORMAT, version=VERSION, namespace=namespace, embedder=embedder)
     return _encode(header) + b"\n"
 
 
@@ -132,14 +159,24 @@ def write_memory(memory: Memory, links: Iterable[Link], vectors: bytes) -> bytes
     return _encode({"memory": memory, "links": ordered, "vectors": base64.b64encode(vectors).decode()}) + b"\n"
 
 
-def write_end(memories: int) -> bytes:
+def write_content(digest: str, text: str) -> bytes:
+    """Return the line of a text that is kept as evidence."""
+    return _encode(_Content(content=digest, text=text)) + b"\n"
+
+
+def write_end(memories: int, contents: int = 0) -> bytes:
     """Return the last line."""
-    return _encode(End(end=True, memories=memories)) + b"\n"
+    return _encode(End(end=True, memories=memories, contents=contents)) + b"\n"
 
 
 def is_end(line: bytes) -> bool:
     """Tell whether a line says that it is the last one."""
     return line.startswith(b'{"end":')
+
+
+def is_content(line: bytes) -> bool:
+    """Tell whether a line is a kept text's."""
+    return line.startswith(b'{"content":')
 
 
 def read_header(line: bytes) -> Header:
@@ -156,7 +193,7 @@ def read_header(line: bytes) -> Header:
         known = {}
     if bytes(known.get("format", b"")) != _encode(FORMAT):
         raise ValueError("it is not the first line of an export of memories")
-    if bytes(known.get("version", b"")) != _encode(VERSION):
+    if bytes(known.get("version", b"")) not in {_encode(version) for version in _VERSIONS}:
         raise ValueError("it was written by a version that this one does not know: upgrade mama-structs")
     header = _read(_header, line)
     if not 0 < header.embedder.dimensions <= _MAX_DIMENSIONS:
@@ -164,18 +201,34 @@ def read_header(line: bytes) -> Header:
     return header
 
 
-def read_end(line: bytes) -> int:
+def read_end(line: bytes) -> End:
     """
-    Return how many memories the last line says that there are.
+    Return how many memories and kept texts the last line says that there are.
 
     Raises:
         ValueError: It is not the last line of an export.
 
     """
     said = _read(_end, line)
-    if not said.end or said.memories < 0:
+    if not said.end or said.memories < 0 or said.contents < 0:
         raise ValueError("it is not the last line of an export")
-    return said.memories
+    return said
+
+
+def read_content(line: bytes) -> KeptText:
+    """
+    Return the kept text that a line has.
+
+    Raises:
+        ValueError: The line breaks a rule, or the text has another hash.
+
+    """
+    raw = _read(_content, line)
+    if len(raw.text.encode()) > LARGEST:
+        raise ValueError(f"`$.text` must have at most {LARGEST} bytes")
+    if digest_of(raw.text) != raw.content:
+        raise ValueError("`$.text` does not have the hash that `$.content` says")
+    return KeptText(raw.content, raw.text)
 
 
 def read_memory(line: bytes, header: Header) -> Record:

@@ -14,7 +14,13 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _SLUG_LENGTH: Final = 50
 _SEVERAL: Final = re.compile(r"_{2,}")
-_ID: Final = re.compile(rf"(?:{'|'.join(kind.value for kind in MemoryType)})_\S*_[0-9]{{10,}}_[0-9a-z]{{4,8}}")
+MIN_RANDOM: Final = 4
+"""Characters at an id's end in v1.0."""
+MAX_RANDOM: Final = 8
+"""Characters at an id's end, made at random."""
+_ID: Final = re.compile(
+    rf"(?:{'|'.join(kind.value for kind in MemoryType)})_\S*_[0-9]{{10,}}_[0-9a-z]{{{MIN_RANDOM},{MAX_RANDOM}}}"
+)
 
 
 def new_id(kind: MemoryType, title: str, created_at: datetime) -> str:

@@ -179,7 +179,8 @@ class Memory:
         topic: What it is about, in its author's word; None where that was not given.
         metadata: What belongs to its kind.
         mentions: Ids of entities that its text names.
-        evidence: What it rests on: handles, ids or addresses.
+        evidence: What it rests on: ids, addresses, any words; and for a handle whose text is kept
+            ``<handle>#sha256:<hash>``, see `MemoryStore.evidence_of`.
         created_at: When it was made (UTC).
         updated_at: When it was last changed (UTC).
         namespace: Where it lives.

@@ -12,6 +12,7 @@ import attrs
 from mama_structs.errors import EmbeddingFailed, InvalidArgument
 from mama_structs.loops import LoopBound
 from mama_structs.memory.care import record_of
+from mama_structs.memory.contents import FindContent, nothing
 from mama_structs.memory.embedded.engine import mismatch
 from mama_structs.memory.embedded.engines import Engines
 from mama_structs.memory.embedded.keys import EmbedderRecord
@@ -20,6 +21,7 @@ from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.embedding.protocol import Calibration, Embedder
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder, is_installed
+from mama_structs.memory.shared import Shared
 from mama_structs.memory.store import MemoryStore
 from mama_structs.settings import MemorySettings
 
@@ -77,6 +79,7 @@ async def open_memories(
     settings: MemorySettings,
     loop: LoopBound,
     find_mentions: Callable[[str], Sequence[str]],
+    find_content: FindContent = nothing,
     clock: Callable[[], float] = time.time,
 ) -> tuple[MemoryStore, Callable[[], Any]]:
     """
@@ -89,6 +92,8 @@ async def open_memories(
         settings: For the memories.
         loop: The session's.
         find_mentions: Gives the ids of entities that a text names.
+        find_content: Gives the versioned handle and the text of what a handle in evidence stands for, None for what is
+            no handle; see `MemoryStore.resolving` for others of the same memories.
         clock: Gives the seconds since 1970.
 
     Raises:
@@ -103,7 +108,8 @@ async def open_memories(
     except BaseException:
         await service.close()
         raise
-    memories = MemoryStore(engine, service, settings=settings, loop=loop, find_mentions=find_mentions, clock=clock)
+    shared = Shared(engine, service, settings=settings, loop=loop, find_mentions=find_mentions, clock=clock)
+    memories = MemoryStore(shared, find_content=find_content)
 
     async def close() -> None:
         try:

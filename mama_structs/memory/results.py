@@ -138,6 +138,27 @@ class Surroundings:
         return f"<Surroundings of {self.memory.id}: {len(self.chain)} versions, {len(self.around)} around>"
 
 
+@attrs.frozen(kw_only=True, repr=False)
+class Evidence:
+    """
+    Something that a memory rests on.
+
+    Args:
+        source: A handle as it was when the memory was saved, such as ``ref:plan@2``; for plain evidence all there is.
+        digest: The SHA-256 of the handle's text (UTF-8), in hexadecimal; None for plain evidence.
+        text: The text that the handle stood for; None for plain evidence.
+
+    """
+
+    source: str
+    digest: str | None = None
+    text: str | None = None
+
+    def __repr__(self) -> str:
+        kept = "" if self.text is None else f", {len(self.text):,} characters: {shortened(self.text)!r}"
+        return f"<Evidence {shortened(self.source)!r}{kept}>"
+
+
 @attrs.frozen(kw_only=True)
 class RelationshipWord:
     """

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from mama_structs.errors import InvalidArgument, MemoryNotFound
 from mama_structs.memory.backend import Reader, Writer
+from mama_structs.memory.contents import parse_kept
 from mama_structs.memory.drafts import Draft, LinkDraft
 from mama_structs.memory.ids import new_link_id
 from mama_structs.memory.linking import automatic_links
@@ -101,6 +102,23 @@ def decision(reader: Reader, memory_id: str) -> Memory:
     return memory
 
 
+def check_evidence(reader: Reader, draft: Draft) -> None:
+    """
+    See that every text is kept that evidence names by its hash, or is about to be.
+
+    Raises:
+        InvalidArgument: One is not.
+
+    """
+    for position, item in enumerate(draft.memory.evidence):
+        kept = parse_kept(item)
+        if kept is not None and kept.digest not in draft.contents and not reader.has_content(kept.digest):
+            raise InvalidArgument(
+                f"evidence[{position}] names a text by its hash that no memory keeps",
+                hint="give the handle alone, such as ref:name or fd:1",
+            )
+
+
 def not_before(memory: Memory, before: Memory, *, is_dated: bool) -> Memory:
     """
     Return a memory that is not older than the one that it supersedes.
@@ -127,10 +145,12 @@ def save(writer: Writer, prepared: Prepared, linking: Linking) -> Memory:
 
     Raises:
         MemoryNotFound: A link ends at no memory; nothing was saved.
-        InvalidArgument: What it supersedes is no decision, or a later one; nothing was saved.
+        InvalidArgument: What it supersedes is no decision, or a later one, or its evidence names a text that is not
+            kept; nothing was saved.
 
     """
     draft, memory = prepared.draft, prepared.memory
+    check_evidence(writer, draft)
     explicit: list[Link] = []
     if draft.supersedes is not None:
         before = decision(writer, draft.supersedes)
@@ -152,7 +172,7 @@ def save(writer: Writer, prepared: Prepared, linking: Linking) -> Memory:
         explicit=[link.to_id for link in explicit],
         new_link_id=new_link_id,
     )
-    writer.put(memory, vectors=prepared.vectors, links=[*explicit, *automatic])
+    writer.put(memory, vectors=prepared.vectors, links=[*explicit, *automatic], contents=draft.contents)
     return memory
 
 

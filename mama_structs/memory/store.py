@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import attrs
 import numpy as np
 
-from mama_structs.errors import InvalidArgument, LinkNotFound, MemoryNotFound, SessionClosed
-from mama_structs.loops import LoopBound
-from mama_structs.memory import care, graph, saving, searching, transfer
-from mama_structs.memory.backend import Direction, Filter, LinkTable, Reader, Writer
+from mama_structs.errors import InvalidArgument, LinkNotFound, MamaStructsError, MemoryNotFound
+from mama_structs.memory import care, contents, graph, saving, searching, showing, transfer
+from mama_structs.memory.backend import Direction, Filter, Reader, Writer
+from mama_structs.memory.contents import FindContent, Found, parse_kept
 from mama_structs.memory.drafts import (
-    Door,
     Draft,
     check_choice,
     check_confidence,
@@ -36,15 +34,14 @@ from mama_structs.memory.drafts import (
     link_draft,
     within,
 )
-from mama_structs.memory.embedded.engine import Engine, mismatch
-from mama_structs.memory.embedded.keys import EmbedderRecord
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.embedding.service import EmbeddingService
-from mama_structs.memory.ids import from_milliseconds, is_id, milliseconds
+from mama_structs.memory.ids import is_id, milliseconds
 from mama_structs.memory.model import CreatedBy, Link, LinkType, Memory, MemoryType, Outcome, OutcomeChange
-from mama_structs.memory.relationships import EXAMPLES, link_type_of, near_synonyms, normalised
+from mama_structs.memory.relationships import near_synonyms, normalised
 from mama_structs.memory.results import (
     Chain,
+    Evidence,
     Hit,
     Imported,
     Maintained,
@@ -54,19 +51,13 @@ from mama_structs.memory.results import (
     Similar,
     Surroundings,
 )
-from mama_structs.memory.saving import Linking, Prepared
-from mama_structs.memory.texts import embedded_text
-from mama_structs.memory.traversal_cache import TraversalCache
-from mama_structs.settings import MemorySettings
+from mama_structs.memory.shared import AT_ONCE, Shared
 from mama_structs.storage import Finding
 
-T = TypeVar("T")
 Progress = Callable[[int, int], object]
 """Told how much of a long piece of work is done, and of how much."""
 
 _CHUNK: Final = 256
-# Records that are checked before others have their turn in the loop.
-_AT_ONCE: Final = 50
 _MAX_QUERY: Final = 10_000
 _NEAR_SYNONYM: Final = 0.75
 _DIRECTIONS: Final = ("out", "in", "both")
@@ -77,33 +68,23 @@ class MemoryStore:
     The memories of one namespace; a session's are `Session.memories`.
 
     Saving returns when what was saved is on disk, and every process that has the directory open sees it from then on.
+
+    Args:
+        shared: What it shares with every other view of these memories.
+        find_content: Gives the versioned handle and the text of what a handle in evidence stands for, None for what is
+            no handle.
+
     """
 
-    def __init__(
-        self,
-        backend: Engine,
-        embedding: EmbeddingService,
-        *,
-        settings: MemorySettings,
-        loop: LoopBound,
-        find_mentions: Callable[[str], Sequence[str]] = lambda _text: (),
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._backend = backend
-        self._embedding = embedding
-        self._record = care.record_of(embedding.embedder)
-        # The embedder that is taking over, as long as one is.
-        self._next_record: EmbedderRecord | None = None
-        self._settings = settings
-        self._loop = loop
-        self._find_mentions = find_mentions
-        self._clock = clock
-        self._door = Door(namespace=backend.namespace, max_content=settings.max_content)
-        self._cache = self._new_cache()
-        self._closed = False
+    def __init__(self, shared: Shared, *, find_content: FindContent = contents.nothing) -> None:
+        self._shared = shared
+        self._backend = shared.backend
+        self._settings = shared.settings
+        self._door = shared.door
+        self._find_content = find_content
 
     def __repr__(self) -> str:
-        return f"<MemoryStore {self.namespace!r}, {self.embedder.name}{', closed' if self._closed else ''}>"
+        return f"<MemoryStore {self.namespace!r}, {self.embedder.name}{', closed' if self._shared.closed else ''}>"
 
     @property
     def namespace(self) -> str:
@@ -113,7 +94,20 @@ class MemoryStore:
     @property
     def embedder(self) -> Embedder:
         """What turns texts into vectors."""
-        return self._embedding.embedder
+        return self._shared.embedding.embedder
+
+    def resolving(self, find_content: FindContent) -> MemoryStore:
+        """
+        Return the same memories for somebody with other handles, such as a fork of the session.
+
+        Everything else is shared: what one saves the other finds, and closing one closes both.
+
+        Args:
+            find_content: Gives the versioned handle and the text of what a handle in evidence stands for, None for what
+                is no handle; it raises `HandleNotFound` for a handle that nothing has.
+
+        """
+        return MemoryStore(self._shared, find_content=find_content)
 
     # Saving
 
@@ -143,12 +137,14 @@ class MemoryStore:
             implements: Ids of memories that it carries out.
             links: Further links: mappings with ``to_id``, ``relationship`` (any word), and if wanted ``confidence``
                 (0.8), ``reason`` and ``tags``.
-            evidence: What it rests on: handles, ids or addresses.
+            evidence: What it rests on: ids, addresses, any words, or handles (``ref:plan``, ``fd:1``), whose text is
+                kept with the memory, see `evidence_of`.
             created_at: When it was taken (with a time zone); None for now.
             created_by: ``"user"``, ``"llm"`` or ``"system"``.
 
         Raises:
-            InvalidArgument: An argument breaks its rule; nothing was saved.
+            InvalidArgument: An argument breaks its rule, or a handle's text is too long; nothing was saved.
+            HandleNotFound: Nothing has a handle that is given as evidence; nothing was saved.
             MemoryNotFound: It links to a memory that does not exist; nothing was saved.
             EmbeddingFailed: The embedder failed; nothing was saved.
             StoreError: It cannot be written; nothing was saved.
@@ -156,7 +152,7 @@ class MemoryStore:
         """
         return await self._save(
             self._door.decision(
-                now=self._now(),
+                now=self._shared.now,
                 topic=topic,
                 decision=decision,
                 reasoning=reasoning,
@@ -197,7 +193,7 @@ class MemoryStore:
         """
         return await self._save(
             self._door.checkpoint(
-                now=self._now(),
+                now=self._shared.now,
                 summary=summary,
                 open_files=open_files,
                 next_steps=next_steps,
@@ -236,7 +232,7 @@ class MemoryStore:
         """
         return await self._save(
             self._door.insight(
-                now=self._now(),
+                now=self._shared.now,
                 content=content,
                 category=category,
                 tags=tags,
@@ -272,7 +268,7 @@ class MemoryStore:
         """
         return await self._save(
             self._door.context(
-                now=self._now(),
+                now=self._shared.now,
                 content=content,
                 topic=topic,
                 source=source,
@@ -297,33 +293,40 @@ class MemoryStore:
         Raises:
             InvalidArgument: A record breaks a rule; nothing was saved.
             MemoryNotFound: A record links to a memory that does not exist; a note says which; nothing was saved.
+            HandleNotFound: Nothing has a handle that a record gives as evidence; likewise.
             EmbeddingFailed, StoreError: As for `save_decision`.
                 The transactions before are kept; a note says how many memories they saved.
 
         """
-        self._check()
+        self._shared.check()
         check_progress(progress)
         if isinstance(records, str | bytes | Mapping) or not isinstance(records, Iterable):
             raise InvalidArgument(f"records must be a list of mappings, got {type(records).__name__}")
-        drafts = []
+        drafts: list[Draft] = []
+        found: list[tuple[str | Found, ...]] = []
         for position, record in enumerate(records):
-            if position % _AT_ONCE == 0:
+            if position % AT_ONCE == 0:
                 # Others have their turn in the loop.
                 await asyncio.sleep(0)
             try:
-                drafts.append(self._door.record(record, now=self._now()))
+                drafts.append(self._door.record(record, now=self._shared.now))
+                found.append(self._found(drafts[-1]))
             except InvalidArgument as error:
                 raise within(f"records[{position}]", error) from error
-        await self._read(lambda reader: _check_ends(reader, drafts))
+            except MamaStructsError as error:
+                error.add_note(f"in records[{position}]")
+                raise
+        drafts = await self._shared.with_contents(drafts, found)
+        await self._shared.read(lambda reader: _check_ends(reader, drafts))
         saved: list[Memory] = []
         try:
             for start in range(0, len(drafts), _CHUNK):
-                made_by = self._record
-                prepared = await self._prepare(drafts[start : start + _CHUNK])
-                for first in range(0, len(prepared), _AT_ONCE):
-                    some = prepared[first : first + _AT_ONCE]
-                    saved += await self._write(
-                        lambda writer, some=some: [saving.save(writer, one, self._linking) for one in some],  # type: ignore[misc]  # bound
+                made_by = self._shared.record
+                prepared = await self._shared.prepare(drafts[start : start + _CHUNK])
+                for first in range(0, len(prepared), AT_ONCE):
+                    some = prepared[first : first + AT_ONCE]
+                    saved += await self._shared.write(
+                        lambda writer, some=some: [saving.save(writer, one, self._shared.linking) for one in some],  # type: ignore[misc]  # bound
                         made_by=made_by,
                     )
                 if progress is not None:
@@ -345,11 +348,30 @@ class MemoryStore:
 
         """
         memory_id = check_id("id", id)
-        return await self._read(lambda reader: reader.get([saving.found(reader, memory_id)])[0])
+        return await self._shared.read(lambda reader: reader.get([saving.found(reader, memory_id)])[0])
+
+    async def evidence_of(self, id: str) -> list[Evidence]:  # noqa: A002 - as above
+        """
+        Return what a memory rests on, in order, with the texts that its handles stood for when it was saved.
+
+        Raises:
+            MemoryNotFound: There is none with this id.
+            StoreDamaged: A text is gone, or not what was kept.
+
+        """
+        memory_id = check_id("id", id)
+
+        def plan(reader: Reader) -> list[Evidence]:
+            (memory,) = reader.get([saving.found(reader, memory_id)])
+            return [self._evidence(reader, item) for item in memory.evidence]
+
+        return await self._shared.read(plan)
 
     async def delete(self, id: str) -> int:  # noqa: A002 - as above
         """
         Delete a memory with all its links, and return how many links that were.
+
+        A text that it kept as evidence goes with it, unless another memory names that, too.
 
         Raises:
             MemoryNotFound: There is none with this id.
@@ -361,7 +383,7 @@ class MemoryStore:
             saving.found(writer, memory_id)
             return writer.delete(memory_id)
 
-        return await self._write(plan)
+        return await self._shared.write(plan)
 
     async def count(self, *, types: Iterable[MemoryType | str] | str | None = None) -> int:
         """
@@ -372,7 +394,7 @@ class MemoryStore:
 
         """
         where = Filter(types=check_types(types))
-        return await self._read(lambda reader: reader.count(where))
+        return await self._shared.read(lambda reader: reader.count(where))
 
     async def recent(
         self,
@@ -392,7 +414,7 @@ class MemoryStore:
         """
         where = Filter(types=check_types(types), since=None if since is None else check_time("since", since))
         most = check_limit(limit)
-        return await self._read(lambda reader: reader.get(reader.window(where, limit=most)))
+        return await self._shared.read(lambda reader: reader.get(reader.window(where, limit=most)))
 
     async def latest_checkpoint(self) -> Memory | None:
         """Return the newest checkpoint, None where there is none."""
@@ -413,15 +435,17 @@ class MemoryStore:
             EmbeddingFailed: The embedder failed.
 
         """
-        self._check()
+        self._shared.check()
         text = check_text("id_or_text", id_or_text, most=self._settings.max_content)
         least = None if threshold is None else check_share("threshold", threshold)
         most = check_limit(limit)
-        record = self._record
-        calibration = await self._embedding.calibration()
+        record = self._shared.record
+        calibration = await self._shared.embedding.calibration()
         own_id = graph.nfc(text)
-        node = await self._read(lambda reader: saving.found(reader, own_id) if is_id(own_id) else reader.find(own_id))
-        vector = None if node is not None else await self._embedding.query(text)
+        node = await self._shared.read(
+            lambda reader: saving.found(reader, own_id) if is_id(own_id) else reader.find(own_id)
+        )
+        vector = None if node is not None else await self._shared.embedding.query(text)
 
         def plan(reader: Reader) -> list[Similar]:
             own = None if vector is not None else saving.found(reader, own_id)
@@ -446,20 +470,23 @@ class MemoryStore:
                 for memory, (_, similarity) in zip(memories, kept, strict=True)
             ]
 
-        return await self._read(plan, made_by=record)
+        return await self._shared.read(plan, made_by=record)
 
-    async def about(self, mention: str, *, limit: int = 10) -> list[Memory]:
+    async def about(
+        self, mention: str, *, limit: int = 10, types: Iterable[MemoryType | str] | str | None = None
+    ) -> list[Memory]:
         """
         Return the newest memories whose text names an id, newest first.
 
         Args:
             mention: The id of an entity, such as ``2-1``.
             limit: Memories at the most.
+            types: Only of these types.
 
         """
-        where = Filter(mentions=frozenset({check_id("mention", mention)}))
+        where = Filter(mentions=frozenset({check_id("mention", mention)}), types=check_types(types))
         most = check_limit(limit)
-        return await self._read(lambda reader: reader.get(reader.window(where, limit=most)))
+        return await self._shared.read(lambda reader: reader.get(reader.window(where, limit=most)))
 
     async def search(
         self,
@@ -496,7 +523,7 @@ class MemoryStore:
             EmbeddingFailed: The embedder failed.
 
         """
-        self._check()
+        self._shared.check()
         text = check_text("query", query, most=_MAX_QUERY)
         moment = None if as_of is None else check_time("as_of", as_of)
         where = Filter(
@@ -506,14 +533,14 @@ class MemoryStore:
             until=None if until is None else check_time("until", until),
             mentions=check_mentions(mentions),
         )
-        record = self._record
+        record = self._shared.record
         request = searching.SearchRequest(
             text=text,
-            vector=await self._embedding.query(text),
+            vector=await self._shared.embedding.query(text),
             where=where,
             history=check_flag("history", history),
             as_of=moment,
-            now=self._now(),
+            now=self._shared.now,
             limit=check_limit(limit),
             calibration=self.embedder.calibration,
         )
@@ -521,9 +548,9 @@ class MemoryStore:
         def plan(reader: Reader) -> list[Hit]:
             ranked = searching.search(reader, request)
             memories = reader.get([one.node for one in ranked])
-            return [_hit(reader, one, memory, moment) for one, memory in zip(ranked, memories, strict=True)]
+            return [showing.hit(reader, one, memory, moment) for one, memory in zip(ranked, memories, strict=True)]
 
-        return await self._read(plan, made_by=record)
+        return await self._shared.read(plan, made_by=record)
 
     # The graph
 
@@ -536,13 +563,13 @@ class MemoryStore:
 
         """
         named = check_topic(topic)
-        now_ms = milliseconds(self._now())
+        now_ms = milliseconds(self._shared.now)
 
         def plan(reader: Reader) -> Chain:
             found = graph.by_topic(reader, named, now_ms=now_ms)
-            return _chain(reader, found.chain, around=_reached(reader, found.around))
+            return showing.chain_of(reader, found.chain, around=showing.reached_along(reader, found.around))
 
-        return await self._read(plan)
+        return await self._shared.read(plan)
 
     async def evolution(self, id: str) -> Chain:  # noqa: A002 - as above
         """
@@ -553,7 +580,9 @@ class MemoryStore:
 
         """
         memory_id = check_id("id", id)
-        return await self._read(lambda reader: _chain(reader, graph.evolution(reader, saving.found(reader, memory_id))))
+        return await self._shared.read(
+            lambda reader: showing.chain_of(reader, graph.evolution(reader, saving.found(reader, memory_id)))
+        )
 
     async def set_outcome(
         self,
@@ -581,7 +610,7 @@ class MemoryStore:
             InvalidArgument: It is no decision, or another argument breaks its rule; nothing was changed.
 
         """
-        self._check()
+        self._shared.check()
         memory_id = check_id("id", id)
         result = check_choice("outcome", outcome, Outcome)
         creator = check_creator(created_by)
@@ -590,19 +619,19 @@ class MemoryStore:
             raise InvalidArgument(
                 "a FAILED outcome needs a reason", hint="say why it failed: that is what is searched for later"
             )
-        moment = self._now() if at is None else check_time("at", at)
-        record = self._record
-        before = await self._read(lambda reader: saving.decision(reader, memory_id))
+        moment = self._shared.now if at is None else check_time("at", at)
+        record = self._shared.record
+        before = await self._shared.read(lambda reader: saving.decision(reader, memory_id))
         prepared = None
         if why is not None:
             draft = self._door.context(
                 now=moment, content=why, topic=before.topic, source=saving.OUTCOME_OF, created_by=creator
             )
-            (prepared,) = await self._prepare([draft])
+            (prepared,) = await self._shared.prepare([draft])
         change = OutcomeChange(outcome=result, reason=why, at=moment)
-        return await self._write(
+        return await self._shared.write(
             lambda writer: saving.set_outcome(
-                writer, memory_id, change, prepared, self._linking, created_by=creator, is_dated=at is not None
+                writer, memory_id, change, prepared, self._shared.linking, created_by=creator, is_dated=at is not None
             ),
             made_by=record,
         )
@@ -641,9 +670,9 @@ class MemoryStore:
             InvalidArgument: It is no decision, or another argument breaks its rule; nothing was saved.
 
         """
-        self._check()
+        self._shared.check()
         memory_id = check_id("id", id)
-        before = await self._read(lambda reader: saving.decision(reader, memory_id))
+        before = await self._shared.read(lambda reader: saving.decision(reader, memory_id))
         return await self.save_decision(
             topic if topic is not None else before.topic or "untitled",
             decision,
@@ -690,7 +719,7 @@ class MemoryStore:
             InvalidArgument: They are one and the same, or another argument breaks its rule.
 
         """
-        self._check()
+        self._shared.check()
         source = check_id("from_id", from_id)
         asked = link_draft(
             to_id=to_id,
@@ -700,9 +729,9 @@ class MemoryStore:
             tags=tags,
         )
         creator = check_creator(created_by)
-        moment = self._now() if created_at is None else check_time("created_at", created_at)
-        kinds = await self._link_types([asked.relationship])
-        return await self._write(
+        moment = self._shared.now if created_at is None else check_time("created_at", created_at)
+        kinds = await self._shared.link_types([asked.relationship])
+        return await self._shared.write(
             lambda writer: saving.add_link(
                 writer, source, asked, kinds[asked.relationship], created_by=creator, now=moment
             )
@@ -722,7 +751,7 @@ class MemoryStore:
             if not writer.delete_links([checked]):
                 raise LinkNotFound(checked)
 
-        await self._write(plan)
+        await self._shared.write(plan)
 
     async def links_of(self, id: str) -> list[Link]:  # noqa: A002 - as above
         """
@@ -733,15 +762,15 @@ class MemoryStore:
 
         """
         memory_id = check_id("id", id)
-        return await self._read(lambda reader: reader.read_links(saving.found(reader, memory_id)))
+        return await self._shared.read(lambda reader: reader.read_links(saving.found(reader, memory_id)))
 
     async def relationships(self) -> list[RelationshipWord]:
         """Return the words that links were given, the most frequent first, with those that mean nearly the same."""
-        counts = await self._read(lambda reader: reader.relationships())
+        counts = await self._shared.read(lambda reader: reader.relationships())
         words = sorted(counts, key=lambda word: (-counts[word], word))
         if not words:
             return []
-        vectors = np.stack([pieces[0] for pieces in await self._embedding.documents([*map(normalised, words)])])
+        vectors = np.stack([pieces[0] for pieces in await self._shared.embedding.documents([*map(normalised, words)])])
         near: dict[str, list[tuple[str, float]]] = {word: [] for word in words}
         for one, other, similarity in near_synonyms(words, vectors, threshold=_NEAR_SYNONYM):
             near[one].append((other, similarity))
@@ -787,12 +816,12 @@ class MemoryStore:
             raise InvalidArgument(f"direction must be one of {', '.join(_DIRECTIONS)}, got {direction!r:.40}")
         least = check_share("min_strength", min_strength)
         most = check_limit(limit)
-        now_ms = milliseconds(self._now())
+        now_ms = milliseconds(self._shared.now)
         key = (start, types, depth, direction, least, most)
 
         def plan(reader: Reader) -> list[Reached]:
             node = saving.found(reader, start)
-            cached = self._cache.get(key, reader.change, reader.touched_since)
+            cached = self._shared.cache.get(key, reader.change, reader.touched_since)
             if cached is not None:
                 return list(cached)
             steps = graph.traverse(
@@ -805,11 +834,11 @@ class MemoryStore:
                 min_strength=least,
                 limit=most,
             )
-            reached = list(_reached(reader, steps))
-            self._cache.put(key, reader.change, graph.read_by([node], steps), reached)
+            reached = list(showing.reached_along(reader, steps))
+            self._shared.cache.put(key, reader.change, graph.read_by([node], steps), reached)
             return list(reached)
 
-        return await self._read(plan)
+        return await self._shared.read(plan)
 
     async def connected(self, id: str, *, direction: Direction = "both") -> list[Reached]:  # noqa: A002 - as above
         """
@@ -834,18 +863,18 @@ class MemoryStore:
 
         """
         memory_id = check_id("id", id)
-        now_ms = milliseconds(self._now())
+        now_ms = milliseconds(self._shared.now)
 
         def plan(reader: Reader) -> Surroundings:
             node = saving.found(reader, memory_id)
             return Surroundings(
                 memory=reader.get([node])[0],
-                chain=_chain(reader, graph.evolution(reader, node)),
-                around=_reached(reader, graph.around(reader, node, now_ms=now_ms)),
+                chain=showing.chain_of(reader, graph.evolution(reader, node)),
+                around=showing.reached_along(reader, graph.around(reader, node, now_ms=now_ms)),
                 links=tuple(reader.read_links(node)),
             )
 
-        return await self._read(plan)
+        return await self._shared.read(plan)
 
     # Care
 
@@ -860,14 +889,14 @@ class MemoryStore:
             How many links were removed.
 
         """
-        self._check()
-        moment = self._now() if now is None else check_time("now", now)
+        self._shared.check()
+        moment = self._shared.now if now is None else check_time("now", now)
         return await care.prune(self._backend, moment, self._settings)
 
     async def maintain(self) -> Maintained:
         """Prune if a week has passed since the last time; cheap otherwise."""
-        self._check()
-        now = self._now()
+        self._shared.check()
+        now = self._shared.now
         if not await self._backend.begin_maintenance(milliseconds(now), int(self._settings.prune_every * 1000)):
             return Maintained()
         return Maintained(pruned=await care.prune(self._backend, now, self._settings), due=True)
@@ -880,7 +909,7 @@ class MemoryStore:
             progress: Called with how many memories were looked at, and of how many.
 
         """
-        self._check()
+        self._shared.check()
         return await care.check(self._backend, progress)
 
     async def rebuild(self, *, progress: Progress | None = None) -> list[str]:
@@ -894,7 +923,7 @@ class MemoryStore:
             A line for each damaged row, which is left out from now on.
 
         """
-        self._check()
+        self._shared.check()
         found = await self._backend.reload(progress)
         await self._backend.snapshot()
         return found
@@ -917,20 +946,17 @@ class MemoryStore:
             EmbeddingFailed: The embedder failed; what holds is as it was.
 
         """
-        self._check()
+        self._shared.check()
         service = EmbeddingService(embedder, cache_entries=self._settings.embedding_cache)
-        self._next_record = care.record_of(embedder)
+        self._shared.next_record = care.record_of(embedder)
         try:
             count = await care.reembed(self._backend, service, progress)
         except BaseException:
             await service.close()
             raise
         finally:
-            self._next_record = None
-        before, self._embedding = self._embedding, service
-        self._record = care.record_of(embedder)
-        self._cache = self._new_cache()
-        await before.close()
+            self._shared.next_record = None
+        await self._shared.take_over(service)
         return count
 
     async def export_jsonl(self, path: str | Path, *, progress: Progress | None = None) -> int:
@@ -947,7 +973,7 @@ class MemoryStore:
             StoreError: The file cannot be written.
 
         """
-        self._check()
+        self._shared.check()
         check_progress(progress)
         target = check_file(path)
         return await transfer.export_jsonl(self._backend, target, progress)
@@ -968,14 +994,14 @@ class MemoryStore:
             StoreError: The store cannot be written; what was imported before stays.
 
         """
-        self._check()
+        self._shared.check()
         check_progress(progress)
         source = check_file(path)
-        return await transfer.import_jsonl(self._backend, self._embedding, source, progress)
+        return await transfer.import_jsonl(self._backend, self._shared.embedding, source, progress)
 
     async def stats(self) -> dict[str, Any]:
         """Return figures about the store as it is now: memories by type, links, vectors, the traversal cache."""
-        await self._read(lambda reader: reader.change)
+        await self._shared.read(lambda reader: reader.change)
         return self.figures()
 
     def figures(self) -> dict[str, Any]:
@@ -985,92 +1011,33 @@ class MemoryStore:
             "embedder": self.embedder.name,
             "dimensions": self.embedder.dimensions,
             **self._backend.figures(),
-            "embedding": attrs.asdict(self._embedding.stats),
-            "traversal_cache": attrs.asdict(self._cache.statistics),
+            "embedding": attrs.asdict(self._shared.embedding.stats),
+            "traversal_cache": attrs.asdict(self._shared.cache.statistics),
         }
 
     async def close(self) -> None:
         """Take nothing more, and end the embedder's work; the session calls this."""
-        if not self._closed:
-            self._closed = True
-            await self._embedding.close()
-
-    def _new_cache(self) -> TraversalCache[list[Reached]]:
-        return TraversalCache(entries=self._settings.traversal_entries, ttl=self._settings.traversal_ttl)
-
-    @property
-    def _linking(self) -> Linking:
-        return Linking(policy=self._settings.linking, calibration=self.embedder.calibration)
+        await self._shared.close()
 
     async def _save(self, draft: Draft) -> Memory:
-        self._check()
-        record = self._record
-        (prepared,) = await self._prepare([draft])
-        return await self._write(lambda writer: saving.save(writer, prepared, self._linking), made_by=record)
+        shared = self._shared
+        shared.check()
+        record = shared.record
+        (draft,) = await shared.with_contents([draft], [self._found(draft)])
+        (prepared,) = await shared.prepare([draft])
+        return await shared.write(lambda writer: saving.save(writer, prepared, shared.linking), made_by=record)
 
-    async def _prepare(self, drafts: Sequence[Draft]) -> list[Prepared]:
-        words = {link.relationship for draft in drafts for link in draft.links}
-        kinds = await self._link_types(sorted(words))
-        memories = []
-        for position, draft in enumerate(drafts):
-            if position and position % _AT_ONCE == 0:
-                await asyncio.sleep(0)
-            mentions = tuple(self._find_mentions(embedded_text(draft.memory)))
-            memories.append(attrs.evolve(draft.memory, mentions=mentions))
-        vectors = await self._embedding.documents([embedded_text(memory) for memory in memories])
-        return [
-            Prepared(draft=draft, memory=memory, vectors=pieces, link_types=kinds)
-            for draft, memory, pieces in zip(drafts, memories, vectors, strict=True)
-        ]
+    def _found(self, draft: Draft) -> tuple[str | Found, ...]:
+        return contents.find_all(draft.memory.evidence, self._find_content, most=self._settings.max_evidence)
 
-    async def _link_types(self, words: Sequence[str]) -> dict[str, LinkType]:
-        kinds = {word: link_type_of(word) for word in words}
-        unknown = [word for word, mapped in kinds.items() if mapped.fallback]
-        if unknown:
-            found = await self._embedding.documents([*map(normalised, unknown), *EXAMPLES])
-            vectors = [pieces[0] for pieces in found]
-            examples = np.stack(vectors[len(unknown) :])
-            for word, vector in zip(unknown, vectors, strict=False):
-                kinds[word] = link_type_of(word, vector=vector, example_vectors=examples)
-        return {word: mapped.link_type for word, mapped in kinds.items()}
-
-    async def _read(self, plan: Callable[[Reader], T], *, made_by: EmbedderRecord | None = None) -> T:
-        self._check()
-
-        def checked(reader: Reader) -> T:
-            self._check_embedder(made_by)
-            return plan(reader)
-
-        return await self._backend.read(checked)
-
-    async def _write(self, plan: Callable[[Writer], T], *, made_by: EmbedderRecord | None = None) -> T:
-        self._check()
-
-        def checked(writer: Writer) -> T:
-            self._check_embedder(made_by)
-            return plan(writer)
-
-        return await self._backend.write(checked)
-
-    def _check_embedder(self, made_by: EmbedderRecord | None) -> None:
-        """
-        See that nobody has embedded everything anew since.
-
-        Args:
-            made_by: Which embedder made the vectors at hand; None where there are none.
-
-        """
-        known = (self._record, self._next_record) if made_by is None else (made_by,)
-        if self._backend.embedder not in known:
-            raise mismatch(self.namespace, self._backend.embedder, known[0])
-
-    def _check(self) -> None:
-        if self._closed:
-            raise SessionClosed("the memories were closed with their session", hint="open another session")
-        self._loop.check()
-
-    def _now(self) -> datetime:
-        return from_milliseconds(int(self._clock() * 1000))
+    def _evidence(self, reader: Reader, item: str) -> Evidence:
+        kept = parse_kept(item)
+        if kept is None:
+            return Evidence(source=item)
+        text = reader.content(kept.digest)
+        if text is None:
+            raise self._backend.lost_content(kept.digest)
+        return Evidence(source=kept.source, digest=kept.digest, text=text)
 
 
 def _check_ends(reader: Reader, drafts: Sequence[Draft]) -> None:
@@ -1081,56 +1048,10 @@ def _check_ends(reader: Reader, drafts: Sequence[Draft]) -> None:
                 saving.decision(reader, draft.supersedes)
             for to_id in (*draft.implements, *(link.to_id for link in draft.links)):
                 saving.found(reader, to_id)
+            saving.check_evidence(reader, draft)
         except (MemoryNotFound, InvalidArgument) as error:
             error.add_note(f"in records[{position}]")
             raise
-
-
-def _hit(reader: Reader, ranked: searching.Ranked, memory: Memory, moment: datetime | None) -> Hit:
-    return Hit(
-        memory=memory if moment is None else saving.as_of(memory, moment),
-        score=ranked.score,
-        relevance=ranked.relevance,
-        parts=ranked.parts,
-        path=tuple(reader.ids(ranked.path)),
-        superseded_by=None if ranked.superseded_by is None else reader.ids([ranked.superseded_by])[0],
-    )
-
-
-def _reached(reader: Reader, steps: Sequence[graph.Step]) -> tuple[Reached, ...]:
-    memories = reader.get([step.node for step in steps])
-    on_paths = list({node for step in steps for node in step.path})
-    ids = dict(zip(on_paths, reader.ids(on_paths), strict=True))
-    return tuple(
-        Reached(
-            memory=memory,
-            depth=step.depth,
-            path=tuple([ids[node] for node in step.path]),
-            strength=step.strength,
-        )
-        for memory, step in zip(memories, steps, strict=True)
-    )
-
-
-def _chain(reader: Reader, found: graph.ChainNodes, *, around: tuple[Reached, ...] = ()) -> Chain:
-    memories = reader.get(found.nodes)
-    by_node = dict(zip(found.nodes.tolist(), memories, strict=True))
-    return Chain(
-        memories=tuple(memories),
-        links=tuple(_evolution_links(reader, found.links)),
-        forks=tuple(by_node[node] for node in found.forks.tolist()),
-        around=around,
-    )
-
-
-def _evolution_links(reader: Reader, table: LinkTable) -> list[Link]:
-    found = [
-        link
-        for source in np.unique(table.sources).tolist()
-        for link in reader.read_links(source, "out")
-        if link.link_type is LinkType.EVOLUTION
-    ]
-    return sorted(found, key=lambda link: (link.created_at, link.id), reverse=True)
 
 
 def _link_types_of(value: object) -> frozenset[LinkType]:

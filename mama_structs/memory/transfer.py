@@ -6,8 +6,7 @@ import contextlib
 import os
 import stat
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol, Self
 
@@ -15,14 +14,15 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.errors import EmbedderMismatch, InvalidArgument, StoreError
+from mama_structs.errors import EmbedderMismatch, InvalidArgument, StoreDamaged, StoreError
 from mama_structs.loops import in_own_thread
 from mama_structs.memory import export_lines
 from mama_structs.memory.backend import Backend, Reader, Writer
 from mama_structs.memory.care import record_of
+from mama_structs.memory.contents import digests_in
 from mama_structs.memory.embedded.keys import EmbedderRecord, vectors_to_bytes
 from mama_structs.memory.embedding.service import EmbeddingService
-from mama_structs.memory.export_lines import Header, Record
+from mama_structs.memory.export_lines import Header, KeptText, Record
 from mama_structs.memory.model import Link, Memory
 from mama_structs.memory.results import Imported
 from mama_structs.memory.texts import embedded_text
@@ -33,6 +33,7 @@ Progress = Callable[[int, int], object]
 _PAGE: Final = 500
 _CHUNK: Final = 256
 _CHUNK_BYTES: Final = 2**23
+_SAME_TEXT: Final = "it has the hash of an earlier line's text"
 
 
 class EmbeddedBackend(Backend, Protocol):
@@ -41,6 +42,9 @@ class EmbeddedBackend(Backend, Protocol):
     @property
     def embedder(self) -> EmbedderRecord:
         """The embedder."""
+
+    def lost_content(self, digest: str) -> StoreDamaged:
+        """Return the error for a kept text that is not there."""
 
 
 async def export_jsonl(backend: EmbeddedBackend, path: Path, progress: Progress | None) -> int:
@@ -63,15 +67,16 @@ async def export_jsonl(backend: EmbeddedBackend, path: Path, progress: Progress 
     """
     with contextlib.ExitStack() as stack:
         draft = await in_own_thread(lambda: _draft(path, stack))
-        header = export_lines.write_header(backend.namespace, backend.embedder, datetime.now(UTC))
+        header = export_lines.write_header(backend.namespace, backend.embedder)
         await in_own_thread(lambda: draft.write(header))
-        exporting, count = _Exporting(backend), 0
+        exporting, count, contents = _Exporting(backend), 0, 0
         while (page := await exporting.next()) is not None:
-            await in_own_thread(lambda: draft.write(b"".join(_written(page.lines))))
+            await in_own_thread(lambda: draft.write(b"".join(_written(page))))
             count += len(page.lines)
+            contents += sum(len(one.contents) for one in page.lines)
             if progress is not None:
                 progress(count, max(page.total, count))
-        end = export_lines.write_end(count)
+        end = export_lines.write_end(count, contents)
         await in_own_thread(lambda: draft.write(end))
         await in_own_thread(draft.publish)
         return count
@@ -125,11 +130,21 @@ def _draft(path: Path, stack: contextlib.ExitStack) -> DraftFile:
     return draft
 
 
-@attrs.frozen
-class _Page:
-    """What one look at the store gives: memories with links and vectors, and how many there are."""
+@attrs.frozen(eq=False)
+class _Exported:
+    """A memory with its links and vectors, and the texts that it is the first to name."""
 
-    lines: Sequence[tuple[Memory, tuple[Link, ...], bytes]]
+    memory: Memory
+    links: tuple[Link, ...]
+    vectors: bytes
+    contents: Mapping[str, str]
+
+
+@attrs.frozen(eq=False)
+class _Page:
+    """What one look at the store gives: memories, and how many there are."""
+
+    lines: Sequence[_Exported]
     total: int
 
 
@@ -145,6 +160,7 @@ class _Exporting:
     embedder: EmbedderRecord = attrs.field(init=False, default=attrs.Factory(lambda self: self.backend.embedder, True))
     waiting: deque[str] = attrs.field(init=False, factory=deque)
     seen: set[str] = attrs.field(init=False, factory=set)
+    written: set[str] = attrs.field(init=False, factory=set)
 
     async def next(self) -> _Page | None:
         """Return the next memories, None where there are no more; a page may be empty."""
@@ -165,16 +181,39 @@ class _Exporting:
         # What was deleted meanwhile is found no more.
         nodes = {node: memory_id for memory_id in wanted if (node := reader.find(memory_id)) is not None}
         found = reader.scan(after=min(nodes) - 1, limit=len(nodes)) if nodes else []
-        # The vectors are copied here: later they may be the engine's to change.
-        lines = [(one.memory, one.links, vectors_to_bytes(one.vectors)) for one in found if one.node in nodes]
-        # Where others have come to be in between, the rest has its turn later.
-        written = {memory.id for memory, _, _ in lines}
+        lines: list[_Exported] = []
+        size = 0
+        for one in found:
+            # Texts may be long: the rest has its turn later, as where others have come to be in between.
+            if one.node not in nodes or size > _CHUNK_BYTES:
+                continue
+            contents = self._contents(reader, one.memory)
+            size += sum(map(len, contents.values()))
+            # The vectors are copied here: later they may be the engine's to change.
+            lines.append(_Exported(one.memory, one.links, vectors_to_bytes(one.vectors), contents))
+        written = {line.memory.id for line in lines}
         self.waiting.extendleft(memory_id for memory_id in reversed(nodes.values()) if memory_id not in written)
         return _Page(lines, reader.count())
 
+    def _contents(self, reader: Reader, memory: Memory) -> dict[str, str]:
+        """Return the texts that a memory's evidence names, without those that were given before."""
+        found = {}
+        for digest in digests_in(memory.evidence):
+            if digest not in self.written:
+                text = reader.content(digest)
+                if text is None:
+                    raise self.backend.lost_content(digest)
+                found[digest] = text
+        self.written.update(found)
+        return found
 
-def _written(lines: Sequence[tuple[Memory, tuple[Link, ...], bytes]]) -> list[bytes]:
-    return [export_lines.write_memory(memory, links, vectors) for memory, links, vectors in lines]
+
+def _written(page: _Page) -> list[bytes]:
+    lines = []
+    for one in page.lines:
+        lines += [export_lines.write_content(digest, text) for digest, text in one.contents.items()]
+        lines.append(export_lines.write_memory(one.memory, one.links, one.vectors))
+    return lines
 
 
 @attrs.frozen(eq=False)
@@ -184,6 +223,19 @@ class _Numbered:
     number: int
     offset: int
     record: Record
+
+
+@attrs.frozen(eq=False)
+class _Chunk:
+    """Some lines that follow one another."""
+
+    records: Sequence[_Numbered]
+    contents: Mapping[str, str]
+    # Where each text stands, as for a record.
+    places: Mapping[str, tuple[int, int]]
+
+    def __len__(self) -> int:
+        return len(self.records) + len(self.contents)
 
 
 @attrs.define(eq=False)
@@ -230,9 +282,9 @@ class _ExportFile:
         except OSError as error:
             raise _unreadable(error) from error
 
-    def read(self, number: int, offset: int) -> tuple[list[_Numbered], int | None]:
+    def read(self, number: int, offset: int) -> tuple[_Chunk, int | None]:
         """
-        Return the memories of some lines, and the byte at which the next line begins, None at the file's end.
+        Return the memories and texts of some lines, and the byte at which the next line begins, None at the file's end.
 
         Args:
             number: The first line's number, the header being line 1.
@@ -243,24 +295,32 @@ class _ExportFile:
 
         """
         found: list[_Numbered] = []
+        contents: dict[str, str] = {}
+        places: dict[str, tuple[int, int]] = {}
+        chunk = _Chunk(found, contents, places)
         begin = offset
         self.file.seek(offset)
-        while len(found) < _CHUNK and offset - begin < _CHUNK_BYTES:
+        while len(chunk) < _CHUNK and offset - begin < _CHUNK_BYTES:
             try:
                 line = _read_line(self.file)
                 if not line:
                     raise ValueError("it is missing: the file was cut off")
                 if export_lines.is_end(line):
                     self._check_end(line, number)
-                    return found, None
-                record = export_lines.read_memory(line, self.header)
+                    return chunk, None
+                if export_lines.is_content(line):
+                    kept = export_lines.read_content(line)
+                    if kept.digest in contents:
+                        raise ValueError(_SAME_TEXT)
+                    contents[kept.digest], places[kept.digest] = kept.text, (number, offset)
+                else:
+                    found.append(_Numbered(number, offset, export_lines.read_memory(line, self.header)))
             except InvalidArgument:
                 raise
             except ValueError as error:
                 raise _refused(number, error) from error
-            found.append(_Numbered(number, offset, record))
             number, offset = number + 1, offset + len(line)
-        return found, offset
+        return chunk, offset
 
     def read_at(self, places: Sequence[tuple[int, int]]) -> list[_Numbered]:
         """Return the memories of lines whose numbers and bytes are known."""
@@ -275,10 +335,21 @@ class _ExportFile:
                 raise _refused(number, error) from error
         return found
 
+    def content_at(self, number: int, offset: int) -> KeptText:
+        """Return the text of a line whose number and byte are known."""
+        self.file.seek(offset)
+        try:
+            return export_lines.read_content(_read_line(self.file))
+        except InvalidArgument:
+            raise
+        except ValueError as error:
+            raise _refused(number, error) from error
+
     def _check_end(self, line: bytes, number: int) -> None:
         said = export_lines.read_end(line)
-        if said != number - 2:
-            raise ValueError(f"it says that there are {said} memories, and there are {number - 2}")
+        if said.memories + said.contents != number - 2:
+            texts = f" and {said.contents} texts" if said.contents else ""
+            raise ValueError(f"it says that there are {said.memories} memories{texts}, and there are {number - 2}")
         if self.file.read(1):
             raise ValueError("it is the last one, and more follows")
 
@@ -305,7 +376,7 @@ def _memories_in(file: BinaryIO) -> int:
     file.seek(max(0, size - 200))
     last = file.read().rstrip(b"\r\n").rpartition(b"\n")[2]
     try:
-        return export_lines.read_end(last)
+        return export_lines.read_end(last).memories
     except ValueError as error:
         raise InvalidArgument(
             "the file's last line is not the end of an export: it was cut off", hint="copy or export it again"
@@ -326,6 +397,20 @@ class _Taken:
     later: Sequence[tuple[int, int]] = ()
 
 
+class _Absent(Exception):
+    """
+    Texts that memories name are neither at hand nor in the store.
+
+    Args:
+        digests: Their hashes.
+
+    """
+
+    def __init__(self, digests: Collection[str]) -> None:
+        super().__init__(len(digests))
+        self.digests = digests
+
+
 @attrs.define(eq=False)
 class _Import:
     """One run of `import_jsonl`."""
@@ -335,6 +420,7 @@ class _Import:
     file: _ExportFile
     progress: Progress | None
     ids: set[str] = attrs.field(factory=set, init=False)
+    places: dict[str, tuple[int, int]] = attrs.field(factory=dict, init=False)
     made_by: EmbedderRecord | None = attrs.field(default=None, init=False)
 
     async def run(self) -> Imported:
@@ -344,16 +430,18 @@ class _Import:
         added = known = dropped = embedded = 0
         later: list[tuple[int, int]] = []
         async for chunk in self._chunks():
-            vectors = {} if as_they_are else await self._embedded(chunk)
-            taken = await self.backend.write(lambda writer: self._take(writer, chunk, vectors))  # noqa: B023 - awaited
+            if not chunk.records:
+                continue
+            vectors = {} if as_they_are else await self._embedded(chunk.records)
+            taken = await self._taken(chunk, vectors)
             added, known, dropped = added + taken.added, known + taken.known, dropped + taken.dropped
             embedded += 0 if as_they_are else taken.added
             later.extend(taken.later)
             self._tell(added + known)
         for start in range(0, len(later), _CHUNK):
             places = later[start : start + _CHUNK]
-            chunk = await in_own_thread(lambda: self.file.read_at(places))  # noqa: B023 - awaited
-            dropped += await self.backend.write(lambda writer: self._link(writer, chunk))  # noqa: B023 - awaited
+            again = await in_own_thread(lambda: self.file.read_at(places))  # noqa: B023 - awaited
+            dropped += await self.backend.write(lambda writer: self._link(writer, again))  # noqa: B023 - awaited
         return Imported(added=added, known=known, embedded=embedded, dropped_links=dropped)
 
     async def _check(self) -> None:
@@ -361,7 +449,8 @@ class _Import:
         links: set[str] = set()
         self._tell(0)
         async for chunk in self._chunks():
-            for one in chunk:
+            self._check_contents(chunk)
+            for one in chunk.records:
                 own = {link.id for link in one.record.links}
                 if one.record.memory.id in self.ids:
                     raise _refused(one.number, ValueError(f"it has the id of an earlier line, {_shown(one)}"))
@@ -369,16 +458,40 @@ class _Import:
                     raise _refused(one.number, ValueError("it has a link with the id of an earlier line's"))
                 self.ids.add(one.record.memory.id)
                 links |= own
-            await self.backend.read(lambda reader: self._compare(reader, chunk, links_too=True))  # noqa: B023 - awaited
+            await self.backend.read(lambda reader: self._compare(reader, chunk.records, links_too=True))  # noqa: B023 - awaited
 
-    async def _chunks(self) -> AsyncIterator[list[_Numbered]]:
+    def _check_contents(self, chunk: _Chunk) -> None:
+        for digest, (number, offset) in chunk.places.items():
+            if digest in self.places:
+                raise _refused(number, ValueError(_SAME_TEXT))
+            self.places[digest] = (number, offset)
+        for one in chunk.records:
+            for digest in digests_in(one.record.memory.evidence):
+                if digest not in self.places or self.places[digest][0] > one.number:
+                    said = "`$.memory.evidence` names a text that no line before it has"
+                    raise _refused(one.number, ValueError(said))
+
+    async def _chunks(self) -> AsyncIterator[_Chunk]:
         number = 2
         offset: int | None = self.file.start
         while offset is not None:
             chunk, offset = await in_own_thread(lambda begin=offset: self.file.read(number, begin))  # type: ignore[misc]  # noqa: B023 - awaited
             number += len(chunk)
-            if chunk:
+            if len(chunk):
                 yield chunk
+
+    async def _taken(self, chunk: _Chunk, vectors: Mapping[str, NDArray[np.float32]]) -> _Taken:
+        """Write the memories of a chunk with the texts that they name."""
+        contents = dict(chunk.contents)
+        while True:
+            try:
+                return await self.backend.write(lambda writer: self._take(writer, chunk.records, vectors, contents))
+            except _Absent as absent:
+                # An earlier chunk had them, and somebody has deleted since what named them.
+                for digest in absent.digests:
+                    number, offset = self.places[digest]
+                    kept = await in_own_thread(lambda at=(number, offset): self.file.content_at(*at))  # type: ignore[misc]  # bound
+                    contents[kept.digest] = kept.text
 
     def _compare(
         self, reader: Reader, chunk: Sequence[_Numbered], *, links_too: bool = False
@@ -425,10 +538,25 @@ class _Import:
         vectors = await self.embedding.documents([embedded_text(memory) for memory in new]) if new else []
         return {memory.id: pieces for memory, pieces in zip(new, vectors, strict=True)}
 
-    def _take(self, writer: Writer, chunk: Sequence[_Numbered], vectors: dict[str, NDArray[np.float32]]) -> _Taken:
-        """Write memories, and those of their links whose other end is there."""
+    def _take(
+        self,
+        writer: Writer,
+        chunk: Sequence[_Numbered],
+        vectors: Mapping[str, NDArray[np.float32]],
+        contents: Mapping[str, str],
+    ) -> _Taken:
+        """Write memories with the texts that they name, and those of their links whose other end is there."""
         self._check_embedder()
         known = self._compare(writer, chunk)
+        named = {
+            digest
+            for one in chunk
+            if one.record.memory.id not in known
+            for digest in digests_in(one.record.memory.evidence)
+        }
+        absent = [digest for digest in named if digest not in contents and not writer.has_content(digest)]
+        if absent:
+            raise _Absent(absent)
         dropped, later = 0, []
         for one in chunk:
             memory = self._own(one.record.memory)
@@ -439,7 +567,8 @@ class _Import:
             if waiting:
                 later.append((one.number, one.offset))
             if memory.id not in known:
-                writer.put(memory, vectors=vectors.get(memory.id, one.record.vectors), links=ready)
+                made = vectors.get(memory.id, one.record.vectors)
+                writer.put(memory, vectors=made, links=ready, contents=contents)
             elif ready:
                 writer.put(memory, links=ready)
         return _Taken(added=len(chunk) - len(known), known=len(known), dropped=dropped, later=later)

@@ -27,6 +27,7 @@ from mama_structs.memory.backend import (
     Scores,
     Writer,
 )
+from mama_structs.memory.contents import digests_in
 from mama_structs.memory.graph import nfc
 from mama_structs.memory.ids import milliseconds
 from mama_structs.memory.model import (
@@ -60,6 +61,7 @@ def plain_memory(
     type: MemoryType = MemoryType.DECISION,  # noqa: A002 - as the field is called
     topic: str | None = None,
     mentions: Sequence[str] = (),
+    evidence: Sequence[str] = (),
     at: datetime | float = 0.0,
     **metadata: Any,
 ) -> Memory:
@@ -72,6 +74,7 @@ def plain_memory(
         type: Its type.
         topic: Its topic.
         mentions: Ids that its text names.
+        evidence: What it rests on.
         at: When it was made: a time, or seconds after the start of 2026.
         metadata: Fields of that type's metadata.
 
@@ -84,6 +87,7 @@ def plain_memory(
         topic=topic,
         metadata=METADATA[type](**metadata),
         mentions=tuple(mentions),
+        evidence=tuple(evidence),
         created_at=created,
         updated_at=created,
     )
@@ -148,6 +152,8 @@ class PlainReader:
     _vectors: dict[int, NDArray[np.float32]] = attrs.field(factory=dict, init=False)
     _terms: dict[int, Mapping[str, float]] = attrs.field(factory=dict, init=False)
     _links: dict[str, Link] = attrs.field(factory=dict, init=False)
+    _contents: dict[str, str] = attrs.field(factory=dict, init=False)
+    _notes: dict[str, str] = attrs.field(factory=dict, init=False)
     _touched: list[tuple[int, frozenset[int]]] = attrs.field(factory=list, init=False)
 
     @property
@@ -305,13 +311,40 @@ class PlainReader:
         """Return the ids of memories that look most like *text*, best first."""
         return difflib.get_close_matches(text, self.ids(sorted(self._memories)), max(limit, 1))[: max(limit, 0)]
 
+    def content(self, digest: str) -> str | None:
+        """Return the text that is kept under a hash, None where none is."""
+        return self._contents.get(digest)
+
+    def has_content(self, digest: str) -> bool:
+        """Tell whether a text is kept under a hash."""
+        return digest in self._contents
+
+    def note(self, name: str) -> str | None:
+        """Return the note of a name, None where there is none."""
+        return self._notes.get(name)
+
+    def notes(self, prefix: str = "") -> dict[str, str]:
+        """Return the notes whose names begin with *prefix*, in the order of their names."""
+        return {name: self._notes[name] for name in sorted(self._notes) if name.startswith(prefix)}
+
     def stats(self) -> Mapping[str, Any]:
         """Return how many memories and links there are."""
         return {"memories": len(self._memories), "links": len(self._links)}
 
-    def put(self, memory: Memory, *, vectors: NDArray[np.float32] | None = None, links: Sequence[Link] = ()) -> int:
+    def put(
+        self,
+        memory: Memory,
+        *,
+        vectors: NDArray[np.float32] | None = None,
+        links: Sequence[Link] = (),
+        contents: Mapping[str, str] | None = None,
+    ) -> int:
         """Store a memory, or a new version of one, with links that begin at it, and return its node."""
         node = self.find(memory.id)
+        known = self._contents | dict(contents or {})
+        for digest in digests_in(memory.evidence):
+            if digest not in known:
+                raise KeyError(digest)
         if node is None:
             node = self._next
             self._next += 1
@@ -320,6 +353,8 @@ class PlainReader:
         self._terms[node] = weighted_terms(self.text_of(memory))
         if vectors is not None:
             self._vectors[node] = np.asarray(vectors, np.float32)
+        self._contents = known
+        self._forget_contents()
         self._touch(node)
         for link in links:
             if link.from_id != memory.id:
@@ -347,6 +382,7 @@ class PlainReader:
             raise KeyError(memory_id)
         deleted = self.delete_links([link.id for link in self.read_links(node)])
         del self._memories[node], self._vectors[node], self._terms[node]
+        self._forget_contents()
         self._touch(node)
         return deleted
 
@@ -358,13 +394,26 @@ class PlainReader:
             self._touch(*(node for node in ends if node is not None))
         return len(known)
 
+    def set_note(self, name: str, text: str | None) -> None:
+        """Keep a text beside the memories, or forget it."""
+        self._notes.pop(name, None)
+        if text is not None:
+            self._notes[name] = text
+
     def copy(self) -> PlainReader:
         """Return a copy that later writes do not change."""
         made = PlainReader(text_of=self.text_of)
         made._change, made._next = self._change, self._next
         made._memories, made._vectors, made._terms = dict(self._memories), dict(self._vectors), dict(self._terms)
         made._links, made._touched = dict(self._links), list(self._touched)
+        made._contents, made._notes = dict(self._contents), dict(self._notes)
         return made
+
+    def _forget_contents(self) -> None:
+        """Forget the texts that no memory names."""
+        if self._contents:
+            named = {digest for memory in self._memories.values() for digest in digests_in(memory.evidence)}
+            self._contents = {digest: text for digest, text in self._contents.items() if digest in named}
 
     def _touch(self, *nodes: int) -> None:
         self._change += 1

@@ -10,6 +10,7 @@ from typing import Final, Self
 import attrs
 
 from mama_structs.loops import LoopBound
+from mama_structs.memory.contents import FindContent, nothing
 from mama_structs.memory.embedded.engines import Engines
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.embedding.protocol import Embedder
@@ -34,6 +35,8 @@ class OpenedDirectory:
         embedder: What turns texts into vectors.
         clock: Gives the seconds since 1970.
         settings: For the memories.
+        find_mentions: Gives the ids that a text names.
+        find_content: Gives the versioned handle and the text of a handle.
 
     """
 
@@ -44,6 +47,7 @@ class OpenedDirectory:
     clock: Callable[[], float]
     settings: MemorySettings
     find_mentions: Callable[[str], Sequence[str]]
+    find_content: FindContent = nothing
     _open: dict[str, tuple[MemoryStore, Callable[[], Awaitable[None]]]] = attrs.field(factory=dict, init=False)
 
     @classmethod
@@ -56,6 +60,7 @@ class OpenedDirectory:
         settings: MemorySettings | None = None,
         wait: float = 60.0,
         find_mentions: Callable[[str], Sequence[str]] = lambda _text: (),
+        find_content: FindContent = nothing,
     ) -> Self:
         """
         Open a directory, making it where there is none.
@@ -68,6 +73,7 @@ class OpenedDirectory:
                 ``MAMA_STRUCTS_MEMORY_EXACT_UP_TO=0``.
             wait: Seconds that a write waits for other processes.
             find_mentions: Gives the ids that a text names.
+            find_content: Gives the versioned handle and the text of a handle, None for what is no handle.
 
         Raises:
             StoreError: It cannot be used.
@@ -82,6 +88,7 @@ class OpenedDirectory:
             clock=clock,
             settings=Settings.from_env().memory if settings is None else settings,
             find_mentions=find_mentions,
+            find_content=find_content,
         )
 
     async def memories(self, namespace: str = "default") -> MemoryStore:
@@ -101,6 +108,7 @@ class OpenedDirectory:
                 settings=self.settings,
                 loop=LoopBound("directory"),
                 find_mentions=self.find_mentions,
+                find_content=self.find_content,
                 clock=self.clock,
             )
         return self._open[namespace][0]

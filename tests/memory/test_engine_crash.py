@@ -39,13 +39,16 @@ def say(*what):
 
 async def write(store, name, chance):
     mine = []
+    store = store.resolving(lambda item: (item + "@1", 200 * (item + " ")))
     for number in range(10**6):
         kind = chance.choice(["decision", "many", "supersede", "outcome", "delete", "link", "decision"])
         text = f"{name}-{number} login tokens"
         if not mine or kind == "decision":
             targets = chance.sample(mine, min(len(mine), 3))
-            memory = await store.save_decision("auth", text, "why", implements=targets)
+            rests = [f"ref:e{number % 5}", f"ref:{name}-{number}"][: chance.randrange(3)]
+            memory = await store.save_decision("auth", text, "why", implements=targets, evidence=rests)
             say("saved", memory.id, text, targets)
+            say("rests", memory.id, rests)
             mine.append(memory.id)
         elif kind == "many":
             records = [{"type": "context", "content": f"{text} {part}"} for part in range(3)]
@@ -94,6 +97,7 @@ class Oracle:
         self.doubtful = set()
         self.reasons = {}
         self.linked = {}
+        self.rests = {}
 
     def hear(self, text):
         for line in text.splitlines():
@@ -106,6 +110,8 @@ class Oracle:
                     self.reasons.setdefault(memory_id, set()).add(reason)
                 case ["linked", link_id, one, other]:
                     self.linked[link_id] = (one, other)
+                case ["rests", memory_id, handles]:
+                    self.rests[memory_id] = handles
                 case ["deleting", memory_id]:
                     self.doubtful.add(memory_id)
                 case ["deleted", memory_id]:
@@ -119,6 +125,7 @@ class Oracle:
             assert [] == await place.findings()
             there = {memory.id: memory for memory in await store.recent(limit=10**6)}
             links = {memory_id: await store.links_of(memory_id) for memory_id in there}
+            evidence = {memory_id: await store.evidence_of(memory_id) for memory_id in there}
         finally:
             await place.close()
         gone = self.deleted | (self.doubtful - set(there))
@@ -138,6 +145,12 @@ class Oracle:
                     link.from_id for link in links[memory_id] if link.metadata.original_relationship == "outcome_of"
                 ]
                 assert sorted(told) == sorted(there[end].content for end in ends)
+        for memory_id, handles in self.rests.items():
+            if memory_id in there:
+                assert [f"{handle}@1" for handle in handles] == [one.source for one in evidence[memory_id]]
+        for found in evidence.values():
+            # Acknowledged or not, a memory came with the texts that it names.
+            assert all(200 * f"{one.source.removesuffix('@1')} " == one.text for one in found)
         for link_id, (one, other) in self.linked.items():
             if one in there and other in there:
                 assert link_id in {link.id for link in links[one]}

@@ -87,7 +87,9 @@ async def contents(memories):
     """Return everything that can be read, to be compared."""
     found = await memories.recent(limit=1000)
     links = {memory.id: await memories.links_of(memory.id) for memory in found}
-    return found, links
+    evidence = {memory.id: await memories.evidence_of(memory.id) for memory in found}
+    kept = await memories._backend.read(lambda reader: reader._rows.keys(reader._place.contents))
+    return found, links, evidence, kept
 
 
 # Statements that fail
@@ -132,9 +134,10 @@ def plan(monkeypatch):
     return plan
 
 
+HANDLES = {"ref:x": ("ref:x@1", "the report"), "ref:y": ("ref:y@1", "the log")}
 STEPS = [
-    lambda store, ids: store.save_decision("t", "use JWT for the login", "quick"),
-    lambda store, ids: store.supersede(ids[0], "use sessions for the login", "safe"),
+    lambda store, ids: store.save_decision("t", "use JWT for the login", "quick", evidence=["ref:x"]),
+    lambda store, ids: store.supersede(ids[0], "use sessions for the login", "safe", evidence=["ref:x", "ref:y"]),
     lambda store, ids: store.save_checkpoint("moved the login", implements=[ids[1]]),
     lambda store, ids: store.link(ids[2], ids[0], "refines"),
     lambda store, ids: store.set_outcome(ids[0], "FAILED", reason="tokens leak"),
@@ -149,7 +152,7 @@ async def test_whichever_statement_fails_a_call_is_whole_or_not_at_all(quick_pat
     """The N-th statement of a call fails, N = 1, 2, ...: a typed error and nothing changed, and done again it works."""
     plan.after, plan.code = after, code
     failures = 0
-    async with opened(quick_path, wait=1) as (place, store):
+    async with opened(quick_path, wait=1, find_content=HANDLES.get) as (place, store):
         watcher = OpenedDirectory.open(quick_path, wait=1)
         others = await watcher.memories()
         ids = []

@@ -23,6 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from mama_structs.errors import InvalidArgument, LinkNotFound, MemoryNotFound, StoreError
 from mama_structs.memory import graph
+from mama_structs.memory.contents import Kept, digest_of, digests_in
 from mama_structs.memory.decay import is_prunable
 from mama_structs.memory.ids import from_milliseconds, milliseconds
 from mama_structs.memory.model import DecisionMetadata, LinkType, MemoryType, Outcome, OutcomeChange
@@ -51,7 +52,29 @@ WORDS = st.sampled_from(["refines", "contradicts", "Refines", "implements", "sup
 SHARES = st.sampled_from([0.0, 0.15, 0.5, 0.8, 1.0])
 TIMES = st.sampled_from([0.001, 60.0, 3500.0, 86400.0, 31 * 86400.0, -3600.0, -10 * 86400.0])
 CREATORS = st.sampled_from(["user", "llm"])
+# Two handles with one text, one with another, and an empty one.
+HANDLES = {
+    "ref:x": ("ref:x@1", "the text\r\nof x, 근거"),
+    "ref:y": ("ref:y@2", "the text\r\nof x, 근거"),
+    "fd:1": ("fd:1", "long " * 20_000),
+    "ref:empty": ("ref:empty@1", ""),
+}
+CONTENTS = {digest_of(text): text for _, text in HANDLES.values()}
+EVIDENCE = st.lists(st.sampled_from([*HANDLES, "https://example.org/ref:x"]), max_size=3)
 MANY = 10_000
+
+
+def kept(evidence):
+    """Return evidence as memories have it."""
+    return tuple(
+        str(Kept(HANDLES[item][0], digest_of(HANDLES[item][1]))) if item in HANDLES else item for item in evidence
+    )
+
+
+def contents_of(reader):
+    """Return all texts that the engine keeps, by their hash."""
+    prefix = reader._place.contents
+    return {key.removeprefix(prefix): value.decode() for key, value in reader._rows.items(prefix)}
 
 
 class Refused(Exception):
@@ -126,7 +149,9 @@ class MemoryMachine(RuleBasedStateMachine):
         return self.runner.run(work)
 
     def opened(self):
-        return OpenedDirectory.open(self.place, clock=self.clock, settings=self.settings, wait=5)
+        return OpenedDirectory.open(
+            self.place, clock=self.clock, settings=self.settings, wait=5, find_content=HANDLES.get
+        )
 
     def store(self, actor, namespace):
         return self.run(self.actors[actor].memories(namespace))
@@ -157,16 +182,27 @@ class MemoryMachine(RuleBasedStateMachine):
         covered = {to_id for to_id, _, _ in explicit}
         assert len({link.to_id for link in automatic} - covered) == len({link.to_id for link in automatic})
         assert memory.namespace == namespace
-        model.plain.put(memory, links=links)
+        model.plain.put(memory, links=links, contents=CONTENTS)
+        rests = self.run(seen.evidence_of(memory.id))
+        assert list(map(CONTENTS.get, digests_in(memory.evidence))) == list(
+            dict.fromkeys(one.text for one in rests if one.digest)
+        )
 
     # Saving
 
     @rule(
         actor=ACTORS, namespace=NAMESPACES, topic=TOPICS, text=TEXTS, why=TEXTS, picks=st.lists(PICKS, max_size=3),
-        replaced=st.none() | PICKS, word=WORDS, confidence=SHARES, creator=CREATORS,
+        replaced=st.none() | PICKS, word=WORDS, confidence=SHARES, creator=CREATORS, evidence=EVIDENCE,
+        like=st.none() | PICKS,
     )  # fmt: skip
-    def save_decision(self, actor, namespace, topic, text, why, picks, replaced, word, confidence, creator):
+    def save_decision(
+        self, actor, namespace, topic, text, why, picks, replaced, word, confidence, creator, evidence, like
+    ):
         model = self.models[namespace]
+        example = None if like is None else model.pick(like)
+        if example is not None:
+            # What is kept already can be named again.
+            evidence += model.get(example).evidence
         targets = [one for one in map(model.pick, picks) if one is not None]
         supersedes = None if replaced is None else model.pick(replaced, {MemoryType.DECISION})
         links = [{"to_id": one, "relationship": word, "confidence": confidence} for one in targets[1:]]
@@ -181,10 +217,11 @@ class MemoryMachine(RuleBasedStateMachine):
                 supersedes=supersedes,
                 implements=targets[:1],
                 links=links,
-                evidence=["ref:x"],
+                evidence=evidence,
                 created_by=creator,
             ),  # fmt: skip
         )
+        assert kept(evidence) == memory.evidence
         assert (topic, text, self.now) == (memory.topic, memory.content, memory.created_at)
         assert DecisionMetadata(reasoning=why, confidence=confidence, created_by=creator) == memory.metadata
         explicit = [(supersedes, "supersedes", 1.0)] if supersedes else []
@@ -253,6 +290,17 @@ class MemoryMachine(RuleBasedStateMachine):
         assert model.get(replaced).topic == memory.topic
         self.learn(actor, namespace, memory, [(replaced, "supersedes", 1.0)])
 
+    @rule(actor=ACTORS, namespace=NAMESPACES, pick=PICKS, evidence=EVIDENCE)
+    def rests_on_other_things(self, actor, namespace, pick, evidence):
+        """No call of the store rewrites evidence, and the engine can."""
+        model = self.models[namespace]
+        chosen = model.pick(pick)
+        if chosen is None:
+            return
+        memory = attrs.evolve(model.get(chosen), evidence=kept(evidence))
+        self.do(actor, namespace, lambda store: store._backend.write(lambda one: one.put(memory, contents=CONTENTS)))
+        model.plain.put(memory, contents=CONTENTS)
+
     @rule(actor=ACTORS, namespace=NAMESPACES, pick=PICKS)
     def what_cannot_be_saved_changes_nothing(self, actor, namespace, pick):
         model = self.models[namespace]
@@ -261,6 +309,10 @@ class MemoryMachine(RuleBasedStateMachine):
             (lambda store: store.save_insight("x", links=[{"to_id": "nothing", "relationship": "y"}]), MemoryNotFound),
             (lambda store: store.set_outcome("nothing", "SUCCESS"), MemoryNotFound),
             (lambda store: store.delete("nothing"), MemoryNotFound),
+            (
+                lambda store: store.save_decision("t", "x", "", evidence=["ref:x", f"ref:z@1#sha256:{'0' * 64}"]),
+                InvalidArgument,
+            ),
             (lambda store: store.unlink("nothing"), LinkNotFound),
         ]:
             with pytest.raises(error):
@@ -382,7 +434,7 @@ class MemoryMachine(RuleBasedStateMachine):
         for actor in self.actors:
             for memories, _ in actor._open.values():
                 # Strengths are kept for some minutes of a clock that no test moves.
-                memories._cache.clear()
+                memories._shared.cache.clear()
 
     # What goes wrong
 
@@ -395,8 +447,14 @@ class MemoryMachine(RuleBasedStateMachine):
         def plan(writer):
             if ids[0] is not None:
                 memory = writer.get([writer.find(ids[0])])[0]
-                writer.put(attrs.evolve(memory, content=text, topic="new"), vectors=np.eye(1, 64, 3, dtype=np.float32))
-                writer.put(attrs.evolve(memory, id="fresh"), vectors=np.eye(1, 64, 5, dtype=np.float32))
+                writer.put(
+                    attrs.evolve(memory, content=text, topic="new", evidence=kept(["fd:1"])),
+                    vectors=np.eye(1, 64, 3, dtype=np.float32),
+                    contents=CONTENTS,
+                )
+                # What it rested on may be named by nobody any more.
+                fresh = attrs.evolve(memory, id="fresh")
+                writer.put(fresh, vectors=np.eye(1, 64, 5, dtype=np.float32), contents=CONTENTS)
                 writer.delete(ids[1])
                 if ids[2] != ids[1]:
                     writer.delete(ids[2])
@@ -413,6 +471,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
         async def work(store):
             calls = [store.save_context(text) for text in texts]
+            calls.append(store.save_decision("auth", texts[0], "", evidence=["ref:x"]))
             if chosen is not None:
                 calls.append(store.delete(chosen))
             return await self.together(actor, store, calls)
@@ -514,7 +573,7 @@ class MemoryMachine(RuleBasedStateMachine):
         assert (len(own) - len(known), len(known), 0) == (imported.added, imported.known, imported.dropped_links)
         for memory_id, memory in own.items():
             if memory_id not in known:
-                other.plain.put(memory)
+                other.plain.put(memory, contents=CONTENTS)
         for link in links.values():
             other.plain.put_link(link)
 
@@ -533,6 +592,7 @@ class MemoryMachine(RuleBasedStateMachine):
         assert window == await store.recent(limit=MANY)
         for memory in window:
             assert model.links_of(memory.id) == await store.links_of(memory.id)
+        assert model.plain._contents == await store._backend.read(contents_of)
 
     @rule(actor=ACTORS, namespace=NAMESPACES, pick=PICKS, direction=st.sampled_from(["out", "in", "both"]),
           depth=st.integers(1, 6), kinds=st.none() | st.sets(st.sampled_from(LinkType), min_size=1),

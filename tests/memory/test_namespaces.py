@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from mama_structs import Session
 from mama_structs.errors import InvalidArgument, LinkNotFound, MemoryNotFound
+from mama_structs.memory.contents import Kept, digest_of
 from mama_structs.memory.ids import milliseconds
 from mama_structs.memory.model import Link, LinkMetadata, LinkType, MemoryType
 from mama_structs.memory.store import MemoryStore
@@ -34,6 +35,8 @@ WORLDS = st.lists(
     min_size=2,
     max_size=7,
 )
+# The same in every namespace, so that they share a hash.
+KEPT = {digest_of(text): text for text in ("a long report", "근거")}
 OTHER_MARK = "of the other namespace"
 
 
@@ -43,11 +46,11 @@ def mentions(text):
 
 def built(world, namespace, mark):
     """Return memories and links with the same ids in every namespace, whose contents say where they live."""
-    memories, links = [], []
+    memories, links, kept = [], [], list(KEPT)
     for number, (text, topic, kind, targets) in enumerate(world):
         memory = plain_memory(
             f"memory_{number}", f"{text} {mark}", type=kind, topic=topic, mentions=mentions(text),
-            at=START + timedelta(minutes=number),
+            at=START + timedelta(minutes=number), evidence=["https://x", str(Kept(f"ref:{number}@1", kept[number % 2]))],
         )  # fmt: skip
         memories.append(attrs.evolve(memory, namespace=namespace))
         own = []
@@ -71,7 +74,7 @@ async def fill(store, world, mark):
 
     def plan(writer):
         for memory, own, vector in zip(memories, links, vectors, strict=True):
-            writer.put(memory, vectors=vector, links=own)
+            writer.put(memory, vectors=vector, links=own, contents=KEPT)
 
     await store._backend.write(plan)
     return [memory.id for memory in memories]
@@ -80,6 +83,7 @@ async def fill(store, world, mark):
 # How each method is called: whatever a later version adds has to be listed here.
 READS = {
     "get": lambda store, memory_id: store.get(memory_id),
+    "evidence_of": lambda store, memory_id: store.evidence_of(memory_id),
     "count": lambda store, memory_id: store.count(),
     "recent": lambda store, memory_id: store.recent(limit=100),
     "latest_checkpoint": lambda store, memory_id: store.latest_checkpoint(),
@@ -117,8 +121,8 @@ WRITES = {
     "rebuild": lambda store, memory_id: store.rebuild(),
     "delete": lambda store, memory_id: store.delete(memory_id),
 }
-# They need a file or an embedder, or tell of the process and not of the memories.
-APART = {"export_jsonl", "import_jsonl", "reembed", "stats", "figures", "close"}
+# They need a file or an embedder, or tell of the process and not of the memories, or give the same memories.
+APART = {"resolving", "export_jsonl", "import_jsonl", "reembed", "stats", "figures", "close"}
 
 
 def test_every_method_is_listed_here():

@@ -115,7 +115,7 @@ def lines_of(path):
 
 
 def memory_lines(path):
-    """Return all lines but the first, which says when it was written."""
+    """Return all lines but the first, which says by which embedder the vectors are."""
     return lines_of(path)[1:]
 
 
@@ -274,6 +274,24 @@ async def test_an_empty_store(tmp_path, embedding):
     assert 0 == await export_jsonl(Backend(), tmp_path / "x", None)
     assert Imported() == await import_jsonl(Backend(), embedding, tmp_path / "x", None)
     assert {"end": True, "memories": 0} == json.loads(lines_of(tmp_path / "x")[1])
+
+
+async def test_two_exports_of_one_state_are_the_same_file(tmp_path):
+    """Nothing in an export says when it was made, so that two can be compared as they are."""
+    await export_jsonl(filled(3), tmp_path / "x", None)
+    await export_jsonl(filled(3), tmp_path / "y", None)
+
+    assert (tmp_path / "x").read_bytes() == (tmp_path / "y").read_bytes()
+
+
+async def test_the_first_form_of_an_export_is_read(tmp_path, embedding):
+    """A first line that says when it was made, as those of version 1 do, is no obstacle."""
+    await export_jsonl(filled(3), tmp_path / "x", None)
+    first, *rest = lines_of(tmp_path / "x")
+    header = {**json.loads(first), "version": 1, "exported_at": "2026-11-21T09:00:00Z"}
+    (tmp_path / "y").write_bytes(b"".join([json.dumps(header).encode() + b"\n", *rest]))
+
+    assert Imported(added=3) == await import_jsonl(Backend(), embedding, tmp_path / "y", None)
 
 
 async def test_an_export_goes_page_by_page(tmp_path, monkeypatch):
@@ -538,7 +556,9 @@ async def test_a_line_that_is_none(line, said, tmp_path, embedding):
     ("change", "said"),
     [
         (lambda line: line.update(format="x"), "not the first line of an export"),
-        (lambda line: line.update(version=2), "upgrade mama-structs"),
+        (lambda line: line.update(version=3), "upgrade mama-structs"),
+        (lambda line: line.update(version=0), "upgrade mama-structs"),
+        (lambda line: line.update(version="1"), "upgrade mama-structs"),
         (lambda line: line.pop("embedder"), "missing required field `embedder`"),
         (lambda line: line["embedder"].update(dimensions=0), "dimensions"),
         (lambda line: line["embedder"].update(dimensions=-4), "dimensions"),

@@ -232,6 +232,10 @@ class Engine:
         if progress is not None:
             progress(total, total)
 
+    def lost_content(self, digest: str) -> StoreDamaged:
+        """Return the error for a kept text that is not there."""
+        return self._place.lost(f"{self._place.contents}{digest}", "the row is missing")
+
     def figures(self) -> dict[str, Any]:
         """Return figures about the views, as they were at the last call."""
         views = self._views

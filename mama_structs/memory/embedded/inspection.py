@@ -11,11 +11,15 @@ from numpy.typing import NDArray
 
 from mama_structs.errors import StoreDamaged
 from mama_structs.memory.codec import Entry
+from mama_structs.memory.contents import digests_in, is_digest
 from mama_structs.memory.embedded.keys import numbered, own_number, read_change
 from mama_structs.memory.embedded.reading import Place, read_vectors
 from mama_structs.memory.embedded.views import TYPE_INDEX, Views, indexed_terms
 from mama_structs.memory.ids import milliseconds
 from mama_structs.storage import Damaged, Finding, Snapshot
+
+# Characters of kept texts that are looked at in one go.
+_AT_ONCE: Final = 2**20
 
 
 @attrs.frozen
@@ -50,6 +54,9 @@ class Checked:
         links: By ids of links, likewise.
         others: Where vectors of other embedders were found.
         numbers: Which memories of the catalogue are still to be looked at, None before that.
+        after_contents: The key of the last kept text that was looked at.
+        after_uses: The key of the last row that says who names one, likewise.
+        after_notes: The key of the last note that was looked at.
 
     """
 
@@ -62,6 +69,9 @@ class Checked:
     links: dict[str, str] = attrs.field(factory=dict)
     others: set[str] = attrs.field(factory=set)
     numbers: list[int] | None = None
+    after_contents: str = ""
+    after_uses: str = ""
+    after_notes: str = ""
 
     def note(self, kind: str, message: str, key: str) -> None:
         """Note something wrong."""
@@ -88,6 +98,7 @@ def check_memories(inspected: Inspected, state: Checked, limit: int) -> bool:
             if not isinstance(value, Damaged):
                 state.note("damaged", error.findings[0], key)
             continue
+        _check_evidence(inspected, state, key, number, entry)
         vector_key = numbered(place.vectors, number)
         found = _vectors(place, state, vector_key, vectors.get(vector_key))
         # What is damaged is left out of the views, and so is the later one of two that have one id.
@@ -165,11 +176,78 @@ def check_catalogue(inspected: Inspected, state: Checked, limit: int) -> bool:
     return bool(state.numbers)
 
 
+def check_contents(inspected: Inspected, state: Checked, limit: int) -> bool:
+    """Look at the next texts that are kept as evidence, and tell whether there may be more."""
+    place, rows = inspected.place, inspected.rows
+    size = 0
+    for _ in range(limit):
+        # One by one: each may be long.
+        page = rows.items(place.contents, after=state.after_contents, limit=1)
+        if not page:
+            return False
+        ((key, value),) = page
+        state.after_contents = key
+        digest = key.removeprefix(place.contents)
+        if not is_digest(digest):
+            state.note("foreign", f"{key:.200}: the key is none of the memories' own", key)
+            continue
+        try:
+            size += len(place.content(key, value))
+        except StoreDamaged as error:
+            state.note("evidence", error.findings[0], key)
+        if rows.last(place.keys.uses(digest)) is None:
+            state.note("orphan", f"{key}: a kept text that no memory names", key)
+        if size > _AT_ONCE:
+            break
+    return True
+
+
+def check_uses(inspected: Inspected, state: Checked, limit: int) -> bool:
+    """Look whether memories name the kept texts that they are said to, and tell whether there may be more."""
+    place, rows = inspected.place, inspected.rows
+    page = [key for key, _ in rows.items(place.keys.all_uses, after=state.after_uses, limit=limit)]
+    numbers = {key: own_number(key.rpartition("/")[0] + "/", key) for key in page}
+    found = rows.get_many(list({numbered(place.memories, number) for number in numbers.values() if number is not None}))
+    for key, number in numbers.items():
+        state.after_uses = key
+        digest = key.removeprefix(place.keys.all_uses).rpartition("/")[0]
+        if number is None or not is_digest(digest):
+            state.note("foreign", f"{key:.200}: the key is none of the memories' own", key)
+            continue
+        memory_key = numbered(place.memories, number)
+        try:
+            named = memory_key in found and digest in digests_in(place.memory(memory_key, found[memory_key]).evidence)
+        except StoreDamaged:
+            # Nobody knows what it names: the text stays.
+            continue
+        if not named:
+            state.note("orphan", f"{key}: a text is kept for a memory that does not name it", key)
+    return len(page) == limit
+
+
+def check_notes(inspected: Inspected, state: Checked, limit: int) -> bool:
+    """Look at the next notes, and tell whether there may be more."""
+    place = inspected.place
+    page = inspected.rows.items(place.notes, after=state.after_notes, limit=limit)
+    for key, value in page:
+        state.after_notes = key
+        try:
+            # A damaged row is also found where all rows are looked at.
+            if not isinstance(value, Damaged):
+                place.note(key, value)
+        except StoreDamaged as error:
+            state.note("damaged", error.findings[0], key)
+    return len(page) == limit
+
+
 STEPS: Final[tuple[Callable[[Inspected, Checked, int], bool], ...]] = (
     check_memories,
     check_vectors,
     check_changes,
     check_catalogue,
+    check_contents,
+    check_uses,
+    check_notes,
 )
 """What a check does, one after the other, each again and again as long as there may be more."""
 
@@ -184,6 +262,17 @@ def _is_elsewhere(rows: Snapshot, seen: dict[str, str], known_id: str, key: str)
         seen[known_id] = key
         return False
     return True
+
+
+def _check_evidence(inspected: Inspected, state: Checked, key: str, number: int, entry: Entry) -> None:
+    """See that the texts which a memory's evidence names are there, and kept for it."""
+    place, rows = inspected.place, inspected.rows
+    for digest in digests_in(entry.memory.evidence):
+        content, use = f"{place.contents}{digest}", numbered(place.keys.uses(digest), number)
+        if content not in rows.keys(content):
+            state.note("evidence", f"{key}: the text {digest} that its evidence names is missing", key)
+        if rows.get(use) is None:
+            state.note("evidence", f"{key}: the text {digest} is not kept for it", key)
 
 
 def _check_entry(inspected: Inspected, state: Checked, key: str, entry: Entry, node: int | None) -> None:

@@ -90,6 +90,25 @@ class Keys:
         """How the keys of vectors begin, whoever made them."""
         return f"{self._prefix}v/"
 
+    @property
+    def contents(self) -> str:
+        """How the keys of kept texts begin; a text's hash follows."""
+        return f"{self._prefix}e/"
+
+    @property
+    def all_uses(self) -> str:
+        """How the keys begin that say which memories name a kept text."""
+        return f"{self._prefix}u/"
+
+    @property
+    def notes(self) -> str:
+        """How the keys of notes begin; a note's name follows."""
+        return f"{self._prefix}n/"
+
+    def uses(self, digest: str) -> str:
+        """Return how the keys begin that say which memories name one text; a memory's number follows."""
+        return f"{self.all_uses}{digest}/"
+
     def vectors(self, embedder: EmbedderRecord) -> str:
         """Return how the keys of vectors begin that an embedder made."""
         text = f"{embedder.name}\0{embedder.fingerprint}\0{embedder.dimensions}"

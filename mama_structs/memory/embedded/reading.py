@@ -22,7 +22,8 @@ from mama_structs.memory.backend import (
     Scores,
 )
 from mama_structs.memory.codec import Entry, read_entry, read_memory
-from mama_structs.memory.embedded.keys import EmbedderRecord, Keys, numbered, vectors_from_bytes
+from mama_structs.memory.contents import digest_of
+from mama_structs.memory.embedded.keys import EmbedderRecord, Keys, numbered, vectors_from_bytes, whole
 from mama_structs.memory.embedded.touched import Touched
 from mama_structs.memory.embedded.views import Views
 from mama_structs.memory.model import DecisionMetadata, Link, LinkType, Memory
@@ -53,6 +54,8 @@ class Place:
         self.memories: str = keys.memories
         self.changes: str = keys.changes
         self.vectors: str = keys.vectors(embedder)
+        self.contents: str = keys.contents
+        self.notes: str = keys.notes
 
     def entry(self, key: str, value: bytes | Damaged | None) -> Entry:
         """
@@ -115,6 +118,53 @@ class Place:
             file=self.directory,
             findings=(f"{key}: {reason}",),
             hint="check() lists all damage; rebuild() goes on without the damaged rows, or restore a backup",
+        )
+
+    def content(self, key: str, value: bytes | Damaged | None) -> str:
+        """
+        Return the kept text in a row.
+
+        Raises:
+            StoreDamaged: The row is gone, or not what was kept.
+
+        """
+        if value is None:
+            raise self.lost(key, "the row is missing")
+        if isinstance(value, Damaged):
+            raise self.lost(key, value.reason)
+        try:
+            text = value.decode()
+        except UnicodeDecodeError as error:
+            raise self.lost(key, "it is not UTF-8") from error
+        if digest_of(text) != key.removeprefix(self.contents):
+            raise self.lost(key, "its text has another hash")
+        return text
+
+    def note(self, key: str, value: bytes | Damaged) -> str:
+        """
+        Return the note in a row.
+
+        Raises:
+            StoreDamaged: The row is not what was written.
+
+        """
+        try:
+            return whole(value).decode()
+        except ValueError as error:
+            raise StoreDamaged(
+                f"a note about the memories cannot be read: the row {key}: {error}",
+                file=self.directory,
+                findings=(f"{key}: {error}",),
+                hint="check() lists all damage; restore a backup",
+            ) from error
+
+    def lost(self, key: str, reason: str) -> StoreDamaged:
+        """Return the error for a kept text that is not what was kept."""
+        return StoreDamaged(
+            f"kept evidence cannot be read: the row {key}: {reason}",
+            file=self.directory,
+            findings=(f"{key}: {reason}",),
+            hint="check() lists all damage; restore a backup, or save the memory again with its evidence",
         )
 
 
@@ -265,6 +315,47 @@ class JournalReader:
             for node, entry in zip(nodes, entries, strict=True)
         ]
 
+    def content(self, digest: str) -> str | None:
+        """
+        Return a kept text.
+
+        Raises:
+            StoreDamaged: It is not what was kept.
+
+        """
+        key = f"{self._place.contents}{digest}"
+        value = self._row(key)
+        return None if value is None else self._place.content(key, value)
+
+    def has_content(self, digest: str) -> bool:
+        """Tell whether a text is kept."""
+        return self._has(f"{self._place.contents}{digest}")
+
+    def note(self, name: str) -> str | None:
+        """
+        Return the note of a name, None where there is none.
+
+        Raises:
+            StoreDamaged: It is not what was written.
+
+        """
+        key = f"{self._place.notes}{name}"
+        value = self._row(key)
+        return None if value is None else self._place.note(key, value)
+
+    def notes(self, prefix: str = "") -> dict[str, str]:
+        """
+        Return the notes whose names begin with *prefix*.
+
+        Raises:
+            StoreDamaged: One of them is not what was written.
+
+        """
+        found = self._under(f"{self._place.notes}{prefix}")
+        return {
+            key.removeprefix(self._place.notes): self._place.note(key, value) for key, value in sorted(found.items())
+        }
+
     def stats(self) -> Mapping[str, Any]:
         """Return what is worth knowing about the views."""
         return self._views.stats()
@@ -285,6 +376,13 @@ class JournalReader:
 
     def _many(self, keys: Sequence[str]) -> dict[str, bytes | Damaged]:
         return self._rows.get_many(keys)
+
+    def _under(self, prefix: str) -> dict[str, bytes | Damaged]:
+        return dict(self._rows.items(prefix))
+
+    def _has(self, key: str) -> bool:
+        # Reads no value, which may be long.
+        return key in self._rows.keys(key)
 
 
 def terms_of(query: Query) -> Mapping[str, float]:

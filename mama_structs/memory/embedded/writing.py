@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.memory.codec import Entry, write_entry
+from mama_structs.memory.contents import digests_in
 from mama_structs.memory.embedded.keys import Change, encode, numbered, vectors_to_bytes
 from mama_structs.memory.embedded.reading import JournalReader, Place
 from mama_structs.memory.embedded.touched import Touched
@@ -20,6 +21,8 @@ from mama_structs.storage import Damaged, Rows
 
 # How far a vector's length may be from 1, as in the vectors view.
 _LENGTH = 1e-3
+# Keys that are looked at together.
+_PAGE = 100
 
 
 class JournalWriter(JournalReader):
@@ -53,12 +56,19 @@ class JournalWriter(JournalReader):
         # False while a view is being changed: an error there leaves it half done.
         self._is_whole = True
 
-    def put(self, memory: Memory, *, vectors: NDArray[np.float32] | None = None, links: Sequence[Link] = ()) -> int:
+    def put(
+        self,
+        memory: Memory,
+        *,
+        vectors: NDArray[np.float32] | None = None,
+        links: Sequence[Link] = (),
+        contents: Mapping[str, str] | None = None,
+    ) -> int:
         """
         Store a memory, or a new version of one.
 
         Raises:
-            KeyError: A link ends at no memory.
+            KeyError: A link ends at no memory, or the evidence names a text that is neither given nor kept.
             ValueError: The memory is new and has no vectors, or a link begins elsewhere.
 
         """
@@ -70,9 +80,14 @@ class JournalWriter(JournalReader):
         if node is None:
             if vectors is None:
                 raise ValueError("a new memory needs vectors")
+            self._check_contents((), memory, contents or {})
             node = self._put_new(memory, vectors, links)
+            self._keep(node, (), memory.evidence, contents or {})
         else:
-            self._put_again(node, memory, vectors, links)
+            (before,) = self._entries([node])
+            self._check_contents(before.memory.evidence, memory, contents or {})
+            self._put_again(node, before, memory, vectors, links)
+            self._keep(node, before.memory.evidence, memory.evidence, contents or {})
         return node
 
     def put_link(self, link: Link) -> None:
@@ -85,7 +100,8 @@ class JournalWriter(JournalReader):
         """
         self._check_link(link, link.from_id)
         source = self._node(link.from_id)
-        self._put_again(source, self._entries([source])[0].memory, None, [link])
+        (before,) = self._entries([source])
+        self._put_again(source, before, before.memory, None, [link])
 
     def delete(self, memory_id: str) -> int:
         """
@@ -103,6 +119,7 @@ class JournalWriter(JournalReader):
         # The other end may have been left out as damaged.
         targets = [end for end in (self.find(link.to_id) for link in entry.links) if end is not None]
         number = self._views.catalogue.number_of(node)
+        self._keep(node, entry.memory.evidence, (), {})
         self._is_whole = False
         self._views.remove(node)
         self._undo.append(lambda: self._bring_back(node, number, entry, vectors))
@@ -120,6 +137,10 @@ class JournalWriter(JournalReader):
         found = [link for link in map(self.find_link, dict.fromkeys(link_ids)) if link is not None]
         self._drop_links(found)
         return len(found)
+
+    def set_note(self, name: str, text: str | None) -> None:
+        """Keep a text beside the memories, or forget it."""
+        self._pending[f"{self._place.notes}{name}"] = None if text is None else text.encode()
 
     def finish(self) -> int:
         """Write the rows, and return the number of the last change."""
@@ -163,8 +184,14 @@ class JournalWriter(JournalReader):
         self._touched_now.update([node, *ends])
         return node
 
-    def _put_again(self, node: int, memory: Memory, vectors: NDArray[np.float32] | None, links: Sequence[Link]) -> None:
-        (before,) = self._entries([node])
+    def _put_again(
+        self,
+        node: int,
+        before: Entry,
+        memory: Memory,
+        vectors: NDArray[np.float32] | None,
+        links: Sequence[Link],
+    ) -> None:
         replaced = {link.id for link in links}
         kept = tuple(link for link in before.links if link.id not in replaced)
         after = Entry(memory, (*kept, *links), self._change_of_plan())
@@ -212,6 +239,48 @@ class JournalWriter(JournalReader):
     def _bring_back(self, node: int, number: int, entry: Entry, vectors: NDArray[np.float32]) -> None:
         self._views.restore(node, number, entry, vectors)
 
+    def _keep(self, node: int, before: Iterable[str], after: Iterable[str], contents: Mapping[str, str]) -> None:
+        """
+        Keep the texts that a memory's evidence names now, and drop those that nobody names any more.
+
+        A row for each memory and text says who names it: no count that could be wrong, and no other process's memory
+        is overlooked.
+        """
+        number = self._views.catalogue.number_of(node)
+        named, kept = digests_in(before), digests_in(after)
+        for digest in kept:
+            if digest in contents:
+                key, value = f"{self._place.contents}{digest}", contents[digest].encode()
+                # One that is damaged is put right.
+                if self._row(key) != value:
+                    self._pending[key] = value
+            if digest not in named:
+                self._pending[numbered(self._place.keys.uses(digest), number)] = b""
+        for digest in named:
+            if digest not in kept:
+                self._pending[numbered(self._place.keys.uses(digest), number)] = None
+                if not self._is_named(digest):
+                    self._pending[f"{self._place.contents}{digest}"] = None
+
+    def _is_named(self, digest: str) -> bool:
+        """Tell whether any memory names a kept text."""
+        prefix = self._place.keys.uses(digest)
+        if any(value is not None and key.startswith(prefix) for key, value in self._pending.items()):
+            return True
+        after = ""
+        while page := self._rows.items(prefix, after=after, limit=_PAGE):
+            if any(key not in self._pending for key, _ in page):
+                return True
+            after = page[-1][0]
+        return False
+
+    def _check_contents(self, before: Iterable[str], memory: Memory, contents: Mapping[str, str]) -> None:
+        named = digests_in(before)
+        for digest in digests_in(memory.evidence):
+            # One that it named before may be lost: everything else can still be changed.
+            if digest not in named and digest not in contents and not self.has_content(digest):
+                raise KeyError(digest)
+
     def _next_change(self) -> int:
         self._change += 1
         return self._change
@@ -237,6 +306,14 @@ class JournalWriter(JournalReader):
 
     def _row(self, key: str) -> bytes | Damaged | None:
         return self._pending[key] if key in self._pending else super()._row(key)
+
+    def _has(self, key: str) -> bool:
+        return self._pending[key] is not None if key in self._pending else super()._has(key)
+
+    def _under(self, prefix: str) -> dict[str, bytes | Damaged]:
+        pending = {key: value for key, value in self._pending.items() if key.startswith(prefix)}
+        found: dict[str, Any] = super()._under(prefix) | pending
+        return {key: value for key, value in found.items() if value is not None}
 
     def _many(self, keys: Sequence[str]) -> dict[str, bytes | Damaged]:
         stored: dict[str, Any] = super()._many([key for key in keys if key not in self._pending])

@@ -1,0 +1,578 @@
+"""What a handle stood for when a memory was saved is kept with it, exactly, for as long as any memory names it."""
+
+# A look at the file system takes no time here.
+# ruff: noqa: ASYNC240
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import tempfile
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import attrs
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mama_structs import Session
+from mama_structs.errors import (
+    HandleNotFound,
+    InvalidArgument,
+    MemoryNotFound,
+    SessionClosed,
+    StoreDamaged,
+    StoreFull,
+)
+from mama_structs.memory import contents
+from mama_structs.memory.contents import Kept, digest_of, digests_in, parse_kept
+from mama_structs.memory.embedded import inspection
+from mama_structs.memory.embedded.keys import Keys, numbered
+from mama_structs.memory.embedding.hashed import HashEmbedder
+from mama_structs.memory.results import Evidence
+from mama_structs.settings import MemorySettings
+from mama_structs.storage.backup import backup
+from mama_structs.testing.memories import PlainBackend, plain_memory
+from mama_structs.testing.memory_engine import SMALL, OpenedDirectory
+
+KEYS = Keys("default")
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+WORDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30).filter(str.strip)
+
+
+@attrs.define(eq=False)
+class Handles:
+    """Handles as a session has them; each text has a version of its own."""
+
+    texts: dict = attrs.field(factory=dict)
+    asked: list = attrs.field(factory=list)
+
+    def __call__(self, item):
+        self.asked.append(item)
+        if not item.startswith(("ref:", "fd:")):
+            return None
+        if item not in self.texts:
+            raise HandleNotFound(f"there is no {item}", handle=item)
+        return f"{item}@1", self.texts[item]
+
+
+@asynccontextmanager
+async def opened(path, find_content=contents.nothing, **options):
+    place = OpenedDirectory.open(path, find_content=find_content, settings=MemorySettings(**options))
+    try:
+        yield await place.memories()
+        assert [] == [one for one in await place.storage.check() if one.kind != "sqlite"]
+    finally:
+        await place.close()
+
+
+async def rows_of(store):
+    """Return the keys of kept texts and of those who name them, without the namespace."""
+
+    def plan(reader):
+        rows = reader._rows
+        return [*rows.keys(KEYS.contents), *rows.keys(KEYS.all_uses)]
+
+    return [key.removeprefix("memories/default/") for key in await store._backend.read(plan)]
+
+
+async def kept_in(store):
+    return sorted(key.removeprefix("e/") for key in await rows_of(store) if key.startswith("e/"))
+
+
+async def plant(store, work):
+    """Have rows written that are sealed as ours are."""
+    await store._backend.write(lambda writer: work(writer._writable))
+
+
+async def decision(store, *evidence, topic="t"):
+    return await store.save_decision(topic, "what", "why", evidence=evidence)
+
+
+# What comes back
+
+
+@given(texts=st.lists(TEXTS, max_size=4), plain=st.lists(WORDS, max_size=3))
+@settings(max_examples=settings.default.max_examples // 4)
+async def test_any_text_comes_back_as_it_was(texts, plain):
+    """Whatever a handle stood for, also after the store was opened again; plain evidence stays as it was written."""
+    handles = Handles({f"ref:r{number}": text for number, text in enumerate(texts)})
+    plain = [item for item in plain if not item.startswith(("ref:", "fd:"))]
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as home:
+        async with opened(Path(home), handles) as store:
+            saved = await decision(store, *handles.texts, *plain)
+        async with opened(Path(home)) as store:
+            found = await store.evidence_of(saved.id)
+            assert saved == await store.get(saved.id)
+            assert sorted({digest_of(text) for text in texts}) == await kept_in(store)
+            assert [] == await store.check()
+
+    kept = [Evidence(source=f"{handle}@1", digest=digest_of(text), text=text) for handle, text in handles.texts.items()]
+    assert [*kept, *(Evidence(source=item) for item in plain)] == found
+
+
+@given(source=st.from_regex(r"(ref|fd):[^\s#]{1,80}", fullmatch=True), text=TEXTS, words=TEXTS)
+def test_what_is_kept_is_told_from_what_is_plain(source, text, words):
+    """The form of a kept item is read as it was written, and nothing else is taken for one."""
+    kept = Kept(source, digest_of(text))
+
+    assert kept == parse_kept(str(kept))
+    assert (kept.digest,) == digests_in([words, str(kept), str(kept)])
+    assert parse_kept(f"{kept}\n") is None
+    assert parse_kept(f"https://example.org/#sha256:{kept.digest}") is None
+    assert parse_kept(str(kept).upper()) is None
+
+
+async def test_what_stands_behind_a_handle_is_shown_shortly(tmp_path):
+    """A long text does not fill the screen."""
+    async with opened(tmp_path, Handles({"ref:a": "long text " * 1000})) as store:
+        saved = await decision(store, "ref:a", "https://example.org")
+
+        assert "10,000 characters" in repr((await store.evidence_of(saved.id))[0])
+        assert len(repr(await store.evidence_of(saved.id))) < 250
+
+
+async def test_the_text_is_that_of_the_moment_of_saving(tmp_path):
+    """A handle is looked up when the call begins, and its later versions do not change what was kept."""
+    handles = Handles({"ref:a": "first"})
+    async with opened(tmp_path, handles) as store:
+        call = asyncio.ensure_future(decision(store, "ref:a"))
+        await asyncio.sleep(0)
+        handles.texts["ref:a"] = "second"
+        first, second = await call, await decision(store, "ref:a")
+
+        assert ["first"] == [one.text for one in await store.evidence_of(first.id)]
+        assert ["second"] == [one.text for one in await store.evidence_of(second.id)]
+
+
+async def test_evidence_of_superseding_and_of_many(tmp_path):
+    """Every call that takes evidence keeps it."""
+    handles = Handles({"ref:a": "one", "fd:1": "two"})
+    async with opened(tmp_path, handles) as store:
+        first = await decision(store, "ref:a")
+        later = await store.supersede(first.id, "else", "better", evidence=["fd:1", *first.evidence])
+        record = {"type": "decision", "topic": "t", "decision": "d", "reasoning": "r"}
+        many = await store.save_many([{**record, "evidence": ["fd:1"]}, {**record, "evidence": later.evidence}])
+
+        assert ["two", "one"] == [one.text for one in await store.evidence_of(later.id)]
+        assert ["two"] == [one.text for one in await store.evidence_of(many[0].id)]
+        assert ["two", "one"] == [one.text for one in await store.evidence_of(many[1].id)]
+        assert 2 == len(await kept_in(store))
+        assert [] == await store.check()
+
+
+async def test_records_may_name_what_an_earlier_one_keeps(tmp_path):
+    """A record that names a text by its hash finds what the same call keeps."""
+    handles = Handles({"ref:a": "one"})
+    named = str(Kept("ref:a@1", digest_of("one")))
+    record = {"type": "decision", "topic": "t", "decision": "d", "reasoning": "r"}
+    async with opened(tmp_path, handles) as store:
+        saved = await store.save_many([{**record, "evidence": ["ref:a"]}, {**record, "evidence": [named]}])
+        await store.delete(saved[0].id)
+
+        assert ["one"] == [one.text for one in await store.evidence_of(saved[1].id)]
+
+
+# What is refused
+
+
+async def test_a_handle_that_nothing_has(tmp_path):
+    """Nothing is saved, and the error is the one that says so; of several records a note names the one."""
+    record = {"type": "decision", "topic": "t", "decision": "d", "reasoning": "r"}
+    async with opened(tmp_path, Handles({"ref:a": "one"})) as store:
+        with pytest.raises(HandleNotFound, match="ref:b"):
+            await decision(store, "ref:a", "ref:b")
+        with pytest.raises(HandleNotFound) as refused:
+            await store.save_many([{**record, "evidence": ["ref:a"]}, {**record, "evidence": ["ref:b"]}])
+
+        assert ["in records[1]"] == refused.value.__notes__
+        assert (0, []) == (await store.count(), await rows_of(store))
+
+
+@pytest.mark.parametrize(("most", "fits"), [(6, True), (5, False), (0, False)])
+async def test_a_text_that_is_too_long(tmp_path, most, fits):
+    """What counts is its UTF-8; one that is longer is refused before anything is saved, without a word of it."""
+    async with opened(tmp_path, Handles({"ref:a": "기억"}), max_evidence=most) as store:
+        if fits:
+            assert ["기억"] == [one.text for one in await store.evidence_of((await decision(store, "ref:a")).id)]
+        else:
+            with pytest.raises(
+                InvalidArgument, match=rf"^evidence\[1\] must stand for at most {most} bytes"
+            ) as refused:
+                await decision(store, "https://x", "ref:a")
+            assert "기억" not in str(refused.value)
+            assert "max_evidence" in refused.value.hint
+            assert (0, []) == (await store.count(), await rows_of(store))
+
+
+async def test_no_text_is_longer_than_an_export_can_hold(tmp_path, monkeypatch):
+    """Whatever the settings say."""
+    monkeypatch.setattr(contents, "LARGEST", 10)
+    async with opened(tmp_path, Handles({"ref:a": "x" * 11}), max_evidence=2**40) as store:
+        with pytest.raises(InvalidArgument, match="at most 10 bytes"):
+            await decision(store, "ref:a")
+
+
+async def test_a_text_that_no_file_can_hold(tmp_path):
+    """A lone surrogate is refused, and its place named."""
+    async with opened(tmp_path, Handles({"ref:a": "ab\ud800"})) as store:
+        with pytest.raises(InvalidArgument, match=r"evidence\[0\]: character 3 of its text is a lone surrogate"):
+            await decision(store, "ref:a")
+
+
+async def test_a_hash_that_nobody_keeps(tmp_path):
+    """What looks like kept evidence and is not here is refused: in no later call could it be found."""
+    named = str(Kept("ref:a@1", digest_of("elsewhere")))
+    handles = Handles({})
+    record = {"type": "decision", "topic": "t", "decision": "d", "reasoning": "r", "evidence": [named]}
+    async with opened(tmp_path, handles) as store:
+        with pytest.raises(InvalidArgument, match=r"evidence\[1\] names a text by its hash that no memory keeps"):
+            await decision(store, "https://x", named)
+        with pytest.raises(InvalidArgument) as refused:
+            await store.save_many([{"type": "context", "content": "x"}, record])
+
+        assert ["in records[1]"] == refused.value.__notes__
+        assert ["https://x"] == handles.asked
+        assert 0 == await store.count()
+
+
+async def test_a_source_that_is_no_handle(tmp_path):
+    """Who finds contents has to give handles, or what was kept could not be told from plain evidence."""
+    async with opened(tmp_path, lambda _item: ("no handle", "text")) as store:
+        with pytest.raises(ValueError, match="no handle"):
+            await decision(store, "ref:a")
+
+
+async def test_evidence_of_what_is_not_there(tmp_path):
+    """An unknown memory is said to be one."""
+    async with opened(tmp_path) as store:
+        with pytest.raises(MemoryNotFound):
+            await store.evidence_of("decision_x_1_00000000")
+
+
+# Sharing and forgetting
+
+
+@pytest.mark.parametrize("order", [*itertools.permutations(range(3))])
+async def test_a_text_goes_with_the_last_memory_that_names_it(tmp_path, order):
+    """In whichever order memories are deleted; it leaves the store at once, and no row of it stays."""
+    async with opened(tmp_path, Handles({"ref:a": "shared", "ref:b": "shared", "ref:c": "own"})) as store:
+        saved = [await decision(store, *evidence) for evidence in (["ref:a", "ref:c"], ["ref:b"], ["ref:a", "ref:a"])]
+        assert 2 == len(await kept_in(store))
+        left = set(range(3))
+        for one in order:
+            await store.delete(saved[one].id)
+            left.discard(one)
+            expected = {digest_of("shared")} if left else set()
+            expected |= {digest_of("own")} & ({digest_of("own")} if 0 in left else set())
+
+            assert sorted(expected) == await kept_in(store)
+            assert [] == await store.check()
+            for other in left:
+                assert "shared" == (await store.evidence_of(saved[other].id))[0].text
+
+        assert [] == await rows_of(store)
+
+
+NAMED = {digest_of(text): text for text in ("one", "two", "기억")}
+STEPS = st.tuples(st.sampled_from("abc"), st.none() | st.sets(st.sampled_from([*NAMED])))
+
+
+@given(plans=st.lists(st.tuples(st.lists(STEPS, min_size=1, max_size=5), st.booleans()), max_size=8))
+@settings(max_examples=settings.default.max_examples // 2)
+async def test_whatever_one_transaction_does(plans):
+    """Several memories that are written, rewritten and deleted in one plan, which may fail: as the plain model has it."""
+    vectors = SMALL.embed(["x"])
+
+    def done(writer, steps):
+        for memory_id, named in steps:
+            if named is not None:
+                evidence = [str(Kept("ref:x@1", digest)) for digest in sorted(named)]
+                writer.put(plain_memory(memory_id, evidence=evidence), vectors=vectors, contents=NAMED)
+            elif writer.find(memory_id) is not None:
+                writer.delete(memory_id)
+        return {digest: (writer.content(digest), writer.has_content(digest)) for digest in NAMED}
+
+    memory, plain = Path("/dev/shm"), PlainBackend()
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as home:
+        async with opened(Path(home)) as store:
+            for steps, fails in plans:
+
+                def plan(writer, steps=steps, fails=fails):
+                    seen = done(writer, steps)
+                    if fails:
+                        raise EOFError
+                    return seen
+
+                answers = await asyncio.gather(store._backend.write(plan), plain.write(plan), return_exceptions=True)
+                if fails:
+                    assert [EOFError, EOFError] == [type(answer) for answer in answers]
+                else:
+                    assert answers[0] == answers[1]
+                assert sorted(plain.memories._contents) == await kept_in(store)
+            assert [] == await store.check()
+
+
+async def test_a_text_that_was_forgotten_can_be_kept_again(tmp_path):
+    """Also in the same transaction."""
+    handles = Handles({"ref:a": "again"})
+    async with opened(tmp_path, handles) as store:
+        saved = await decision(store, "ref:a")
+
+        def plan(writer):
+            vectors = writer.vectors(writer.find(saved.id))
+            writer.delete(saved.id)
+            assert writer.content(digest_of("again")) is None
+            with pytest.raises(KeyError):
+                writer.put(saved, vectors=vectors)
+            writer.put(saved, vectors=vectors, contents={digest_of("again"): "again", digest_of("other"): "other"})
+
+        await store._backend.write(plan)
+
+        assert ["again"] == [one.text for one in await store.evidence_of(saved.id)]
+        assert [digest_of("again")] == await kept_in(store)
+        assert [] == await store.check()
+
+
+async def test_other_changes_of_a_memory_leave_its_evidence_alone(tmp_path):
+    """Outcomes, links, pruning, rebuilding and another embedder do not touch it."""
+    async with opened(tmp_path, Handles({"ref:a": "shared"})) as store:
+        first, second = await decision(store, "ref:a"), await decision(store, "ref:a")
+        await store.set_outcome(first.id, "FAILED", reason="it leaked")
+        link = await store.link(second.id, first.id, "refines")
+        await store.unlink(link.id)
+        await store.prune()
+        await store._backend.snapshot()
+        await store.rebuild()
+        await store.reembed(HashEmbedder(dimensions=32))
+
+        assert ["shared"] == [one.text for one in await store.evidence_of(first.id)]
+        assert [digest_of("shared")] == await kept_in(store)
+        assert [] == await store.check()
+
+
+async def test_what_two_processes_keep_and_forget(tmp_path):
+    """Each sees at once what the other one kept, and neither takes a text away that the other still names."""
+    handles = Handles({"ref:a": "shared"})
+    async with opened(tmp_path, handles) as one, opened(tmp_path, handles) as other:
+        first = await decision(one, "ref:a")
+        assert "shared" == (await other.evidence_of(first.id))[0].text
+        second = await other.save_decision("t", "d", "", evidence=first.evidence)
+        await other.delete(first.id)
+        assert "shared" == (await one.evidence_of(second.id))[0].text
+        assert [] == await one.check()
+        await one.delete(second.id)
+
+        assert [] == await rows_of(other)
+
+
+async def test_namespaces_keep_texts_of_their_own(tmp_path):
+    """A text that is deleted in one namespace stays in another, and its hash is of no use in a third."""
+    place = OpenedDirectory.open(tmp_path, find_content=Handles({"ref:a": "shared"}))
+    stores = [await place.memories(name) for name in ("default", "b", "c")]
+    first, second = await decision(stores[0], "ref:a"), await decision(stores[1], "ref:a")
+    with pytest.raises(InvalidArgument):
+        await decision(stores[2], *first.evidence)
+    await stores[0].delete(first.id)
+
+    assert "shared" == (await stores[1].evidence_of(second.id))[0].text
+    assert [] == await place.findings()
+    await place.close()
+
+
+async def test_a_save_that_is_cancelled_keeps_all_or_nothing(tmp_path):
+    """At whichever of its waits: no text without its memory, and no memory without its text."""
+    handles = Handles()
+    async with opened(tmp_path, handles) as store:
+        for waits in range(12):
+            # Long enough to be hashed in a thread of its own.
+            handles.texts = {"ref:a": f"{waits}" * 2**21 if waits % 3 == 2 else f"{waits}"}
+            task = asyncio.ensure_future(decision(store, "ref:a"))
+            for _ in range(waits):
+                await asyncio.sleep(0)
+            await asyncio.sleep(0.002 * (waits % 4))
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        there = await store.recent(limit=100)
+
+        assert sorted(digest for memory in there for digest in digests_in(memory.evidence)) == await kept_in(store)
+        assert [] == await store.check()
+
+
+async def test_a_save_that_cannot_be_written_keeps_nothing(tmp_path, monkeypatch):
+    """Nothing of the text is there when the disk was full, and everything when there was room again."""
+    async with opened(tmp_path, Handles({"ref:a": "text"})) as store:
+        await store.save_context("before")
+        journal = store._backend._storage._journal
+        whole = type(journal)._in_transaction
+
+        def failing(work):
+            def undone(rows):
+                work(rows)
+                raise StoreFull("no room")
+
+            return whole(journal, undone)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(journal, "_in_transaction", failing)
+            with pytest.raises(StoreFull):
+                await decision(store, "ref:a")
+        assert (1, []) == (await store.count(), await rows_of(store))
+        await decision(store, "ref:a")
+
+        assert [digest_of("text")] == await kept_in(store)
+        assert [] == await store.check()
+
+
+# Damage
+
+DAMAGE = {
+    "gone": lambda rows, key: rows.delete(key),
+    "another text": lambda rows, key: rows.put(key, b"another"),
+    "no UTF-8": lambda rows, key: rows.put(key, b"\xff"),
+    "broken": lambda rows, key: rows._cache._sql("UPDATE Cache SET value = ? WHERE key = ?", (b"broken", key)),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+async def test_a_text_that_is_damaged_is_never_given_back(tmp_path, name):
+    """Reading it raises, the check names it without its content, the rest can be read, and saving it again repairs."""
+    key = f"{KEYS.contents}{digest_of('secret')}"
+    async with opened(tmp_path, Handles({"ref:a": "secret", "ref:b": "whole"})) as store:
+        bad, good = await decision(store, "ref:a"), await decision(store, "ref:b")
+        await plant(store, lambda rows: DAMAGE[name](rows, key))
+        with pytest.raises(StoreDamaged) as refused:
+            await store.evidence_of(bad.id)
+        findings = await store.check()
+        with pytest.raises(StoreDamaged):
+            await store.export_jsonl(tmp_path / "x")
+
+        assert {("error", "evidence")} == {(one.severity, one.kind) for one in findings}
+        assert key in str(refused.value)
+        assert str(tmp_path / "journal") == refused.value.file
+        assert "secret" not in f"{refused.value}{refused.value.findings}{findings}"
+        assert not (tmp_path / "x").exists()
+        assert bad == await store.get(bad.id)
+        assert "whole" == (await store.evidence_of(good.id))[0].text
+        # Everything else can still be changed.
+        await store.set_outcome(bad.id, "SUCCESS")
+        await decision(store, "ref:a")
+        assert "secret" == (await store.evidence_of(bad.id))[0].text
+        assert [] == await store.check()
+
+
+async def test_a_check_names_texts_that_belong_to_nobody(tmp_path):
+    """A text that no memory names, one that is kept for a memory that is gone, and keys of others."""
+    own, lost = digest_of("own"), digest_of("lost")
+
+    def work(rows):
+        rows.put(f"{KEYS.contents}{lost}", b"lost")
+        rows.put(numbered(KEYS.uses(own), 77), b"")
+        rows.put(numbered(KEYS.uses(own), 2), b"")
+        rows.delete(numbered(KEYS.uses(own), 1))
+        rows.put(f"{KEYS.contents}zz", b"")
+        rows.put(f"{KEYS.all_uses}zz/{1:016x}", b"")
+        rows.put(f"{KEYS.uses(own)}zz", b"")
+
+    async with opened(tmp_path, Handles({"ref:a": "own"})) as store:
+        await decision(store, "ref:a")
+        await store.save_context("without evidence")
+        assert [] == await store.check()
+        await plant(store, work)
+        findings = await store.check()
+
+    assert {
+        ("orphan", f"{KEYS.contents}{lost}"),
+        ("orphan", numbered(KEYS.uses(own), 77)),
+        ("orphan", numbered(KEYS.uses(own), 2)),
+        ("evidence", numbered(KEYS.memories, 1)),
+        ("foreign", f"{KEYS.contents}zz"),
+        ("foreign", f"{KEYS.all_uses}zz/{1:016x}"),
+        ("foreign", f"{KEYS.uses(own)}zz"),
+    } == {(finding.kind, finding.key) for finding in findings}
+
+
+async def test_many_texts_are_checked_in_several_looks(tmp_path, monkeypatch):
+    """However many and long they are, others have their turn in between."""
+    monkeypatch.setattr(inspection, "_AT_ONCE", 10)
+    handles = Handles({f"ref:r{number}": f"text {number}" for number in range(250)})
+    async with opened(tmp_path, handles) as store:
+        saved = await decision(store, *handles.texts)
+        assert [] == await store.check()
+        await plant(store, lambda rows: [rows.put(key, b"x") for key in rows.keys(KEYS.contents)])
+        findings = await store.check()
+
+        assert set(digests_in(saved.evidence)) == {one.key.removeprefix(KEYS.contents) for one in findings}
+        assert 250 == len(findings)
+
+
+# Views
+
+
+async def test_a_view_has_handles_of_its_own_and_shares_the_rest(tmp_path):
+    """Each finds what its own handles stand for; a new embedder and the end are there for all."""
+    async with opened(tmp_path, Handles({"ref:a": "of one"})) as one:
+        other = one.resolving(Handles({"ref:a": "of the other"}))
+        first, second = await decision(one, "ref:a"), await decision(other, "ref:a")
+        assert "of the other" == (await one.evidence_of(second.id))[0].text
+        assert "of one" == (await other.evidence_of(first.id))[0].text
+        await other.reembed(HashEmbedder(dimensions=32))
+        assert 32 == one.embedder.dimensions
+        assert second == (await one.search("what", limit=1))[0].memory
+        assert await one.traverse(second.id) == await other.traverse(second.id)
+        assert one.figures() == other.figures()
+        await other.close()
+
+        for store in (one, other):
+            with pytest.raises(SessionClosed):
+                await store.count()
+            assert "closed" in repr(store)
+
+
+async def test_a_session_keeps_what_its_own_refs_stand_for(tmp_path):
+    """The refs of a fork are its own, evidence is not: it lives on when the conversation is over."""
+    async with Session.open(tmp_path / "a", embedder=SMALL, conversation="one") as session:
+        await session.observe("<ref id='plan'>build the wall first</ref>")
+        fork = session.fork()
+        await fork.observe("<ref id='plan'>build nothing</ref>")
+        large = await session.wrap("line\n" * 5000)
+        first = await session.memories.save_decision("t", "d", "", evidence=["ref:plan", "fd:1", "no handle"])
+        second = await fork.memories.save_decision("t", "d", "", evidence=["ref:plan@1", "ref:plan"])
+        with pytest.raises(HandleNotFound):
+            await session.memories.save_decision("t", "d", "", evidence=["ref:plan@2"])
+        await fork.close()
+    await backup(tmp_path / "a", tmp_path / "b")
+    async with Session.open(tmp_path / "b", embedder=SMALL, conversation="two") as session:
+        kept = await session.memories.evidence_of(first.id)
+        of_fork = await session.memories.evidence_of(second.id)
+
+        assert "fd:1" in str(large)
+        assert ["ref:plan@1", "fd:1", "no handle"] == [one.source for one in kept]
+        assert ["build the wall first", "line\n" * 5000, None] == [one.text for one in kept]
+        assert ["build the wall first", "build nothing"] == [one.text for one in of_fork]
+        assert (await session.check()).ok
+
+
+# The model that engines are compared with
+
+
+async def test_the_plain_model_keeps_the_same_promises():
+    """It keeps what is named, forgets what is not, and refuses what it was not given."""
+    backend = PlainBackend()
+    named = str(Kept("ref:a@1", digest_of("text")))
+    given = {digest_of("text"): "text", digest_of("other"): "other"}
+    with pytest.raises(KeyError):
+        await backend.write(lambda writer: writer.put(plain_memory("a", evidence=[named])))
+    await backend.write(lambda writer: writer.put(plain_memory("a", evidence=[named]), contents=given))
+    await backend.write(lambda writer: writer.put(plain_memory("b", evidence=[named]), vectors=np.eye(1)))
+    await backend.write(lambda writer: writer.delete("a"))
+
+    assert "text" == await backend.read(lambda reader: reader.content(digest_of("text")))
+    assert not await backend.read(lambda reader: reader.has_content(digest_of("other")))
+    await backend.write(lambda writer: writer.put(plain_memory("b")))
+    assert await backend.read(lambda reader: reader.content(digest_of("text"))) is None

@@ -1,0 +1,233 @@
+"""Kept evidence goes with the memories into an export and out of it, each text once."""
+
+from __future__ import annotations
+
+import json
+from contextlib import asynccontextmanager
+
+import numpy as np
+import pytest
+
+from mama_structs.errors import InvalidArgument, StoreFull
+from mama_structs.memory import export_lines, transfer
+from mama_structs.memory.contents import Kept, digest_of
+from mama_structs.memory.embedded.keys import EmbedderRecord
+from mama_structs.memory.embedding.hashed import HashEmbedder
+from mama_structs.memory.embedding.service import EmbeddingService
+from mama_structs.memory.results import Imported
+from mama_structs.testing.memories import PlainBackend, plain_memory
+from mama_structs.testing.memory_engine import OpenedDirectory
+
+DIMENSIONS = 4
+SECRET = "secret-content"
+
+
+class Backend(PlainBackend):
+    """A plain backend that knows its embedder, fails at the n-th write, or does something of its own before it."""
+
+    embedder = EmbedderRecord("four", "four-1", DIMENSIONS)
+
+    def __init__(self, *, before=None):
+        super().__init__()
+        self.before = before or {}
+        self.writes = 0
+
+    async def write(self, plan):
+        self.writes += 1
+        self.before.get(self.writes, lambda: None)()
+        return await PlainBackend.write(self, plan)
+
+
+@pytest.fixture
+async def embedding():
+    service = EmbeddingService(HashEmbedder(dimensions=64))
+    yield service
+    await service.close()
+
+
+def named(text, source="ref:x@1"):
+    return str(Kept(source, digest_of(text)))
+
+
+def filled(*evidence):
+    """Return a backend with a memory for each list of texts."""
+    backend = Backend()
+    for number, texts in enumerate(evidence):
+        backend.memories.put(
+            plain_memory(f"m{number}", f"memory {number}", evidence=["https://x", *map(named, texts)]),
+            vectors=np.eye(1, DIMENSIONS, dtype=np.float32),
+            contents={digest_of(text): text for text in texts},
+        )
+    return backend
+
+
+def state(backend):
+    return [one.memory for one in backend.memories.scan()], backend.memories._contents
+
+
+def lines_of(path):
+    return path.read_bytes().splitlines(keepends=True)
+
+
+def kinds_of(path):
+    return [next(iter(json.loads(line))) for line in lines_of(path)]
+
+
+async def exported(backend, path):
+    await transfer.export_jsonl(backend, path, None)
+    return path
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 100])
+async def test_each_text_is_written_once_before_the_memories_that_name_it(chunk, tmp_path, embedding, monkeypatch):
+    """And comes back with them, however few lines are read at once; a second import changes nothing."""
+    monkeypatch.setattr(transfer, "_CHUNK", chunk)
+    whole, other = filled(["a", "기억\r\n"], [], ["기억\r\n", "a", ""], ["a"]), Backend()
+    path = await exported(whole, tmp_path / "x")
+    first = await transfer.import_jsonl(other, embedding, path, None)
+    again = await transfer.import_jsonl(other, embedding, path, None)
+
+    assert sorted(["format", *["content"] * 3, *["memory"] * 4, "end"]) == sorted(kinds_of(path))
+    assert "content" == kinds_of(path)[1]
+    assert (Imported(added=4), Imported(known=4)) == (first, again)
+    assert state(whole) == state(other)
+
+
+async def test_long_texts_are_read_a_few_at_a_time(tmp_path, embedding, monkeypatch):
+    """A page of the export ends where its texts are long, and the order of the memories stays."""
+    monkeypatch.setattr(transfer, "_CHUNK_BYTES", 10)
+    whole, other = filled(["long text " * 9], ["long text " * 9], [], ["other text " * 9], ["x"]), Backend()
+    path = await exported(whole, tmp_path / "x")
+    told = []
+    await transfer.import_jsonl(other, embedding, path, lambda *how_far: told.append(how_far))
+
+    assert ["content", "memory", "memory", "memory", "content", "memory", "content", "memory"] == kinds_of(path)[1:-1]
+    assert state(whole) == state(other)
+    assert [(0, 5), *[(number, 5) for number in range(1, 6)]] == sorted(set(told))
+
+
+async def test_an_export_without_kept_texts_reads_as_ever(tmp_path, embedding):
+    """The form of the first version is taken, and the end has nothing to say about texts."""
+    path = await exported(filled([], []), tmp_path / "x")
+    lines = lines_of(path)
+    assert b'{"end":true,"memories":2}\n' == lines[-1]
+    assert b'"version":2' in lines[0]
+    path.write_bytes(b"".join([lines[0].replace(b'"version":2', b'"version":1'), *lines[1:]]))
+
+    assert Imported(added=2) == await transfer.import_jsonl(Backend(), embedding, path, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "number", "said"),
+    [
+        (lambda lines: lines.__setitem__(1, lines[1].replace(SECRET, SECRET + "!")), 2, "does not have the hash"),
+        (lambda lines: lines.__setitem__(1, lines[1].replace('"text"', '"txt"')), 2, "unknown field"),
+        (lambda lines: lines.__setitem__(1, lines[1].replace(f'"{SECRET}"', "7")), 2, "Expected `str`"),
+        (lambda lines: lines.__setitem__(1, lines[1].replace(SECRET, "\\ud800")), 2, "no JSON"),
+        (lambda lines: lines.insert(2, lines[1]), 3, "it has the hash of an earlier line's text"),
+        (lambda lines: lines.insert(4, lines[1]), 5, "it has the hash of an earlier line's text"),
+        (
+            lambda lines: lines.pop(1) and lines.__setitem__(-1, '{"end":true,"memories":2}\n'),
+            2,
+            "names a text that no line before it has",
+        ),
+        (lambda lines: lines.insert(2, lines.pop(1)), 2, "names a text that no line before it has"),
+        (
+            lambda lines: lines.__setitem__(-1, lines[-1].replace('"contents":1', '"contents":2')),
+            5,
+            "2 memories and 2 texts, and there are 3",
+        ),
+    ],
+)
+@pytest.mark.parametrize("chunk", [1, 256])
+async def test_a_text_that_is_not_what_it_should_be(change, number, said, chunk, tmp_path, embedding, monkeypatch):  # noqa: PLR0917 - fixtures
+    """The message names the line and the rule and no content, and nothing is imported."""
+    monkeypatch.setattr(transfer, "_CHUNK", chunk)
+    path, other = await exported(filled([SECRET], [SECRET]), tmp_path / "x"), Backend()
+    lines = path.read_text().splitlines(keepends=True)
+    change(lines)
+    path.write_text("".join(lines))
+
+    with pytest.raises(InvalidArgument, match=f"^line {number}: ") as refused:
+        await transfer.import_jsonl(other, embedding, path, None)
+
+    assert said in str(refused.value)
+    assert SECRET not in str(refused.value)
+    assert (0, ([], {})) == (other.writes, state(other))
+
+
+async def test_a_text_that_is_longer_than_any_may_be(tmp_path, embedding, monkeypatch):
+    """What could not be exported again is not taken."""
+    path = await exported(filled(["x" * 11]), tmp_path / "x")
+    monkeypatch.setattr(export_lines, "LARGEST", 10)
+
+    with pytest.raises(InvalidArgument, match=r"line 2: .*at most 10 bytes"):
+        await transfer.import_jsonl(Backend(), embedding, path, None)
+
+
+async def test_a_text_that_somebody_deletes_during_an_import(tmp_path, embedding, monkeypatch):
+    """It is taken from the file again for the memories that come later."""
+    monkeypatch.setattr(transfer, "_CHUNK", 2)
+    path = await exported(filled(["a"], ["b"], ["a", "b"]), tmp_path / "x")
+
+    def deletes():
+        for memory_id in ("m0", "m1"):
+            other.memories.delete(memory_id)
+
+    other = Backend(before={3: deletes})
+    done = await transfer.import_jsonl(other, embedding, path, None)
+
+    assert Imported(added=3) == done
+    assert ["m2"] == [memory.id for memory in state(other)[0]]
+    assert {"a", "b"} == set(state(other)[1].values())
+
+
+async def test_an_interrupted_import_is_repeated_with_its_texts(tmp_path, embedding, monkeypatch):
+    """What the first try kept is enough for the second."""
+    monkeypatch.setattr(transfer, "_CHUNK", 2)
+    whole = filled(["a"], ["b"], ["a", "b"])
+    path = await exported(whole, tmp_path / "x")
+
+    def fails():
+        raise StoreFull("no room")
+
+    other = Backend(before={3: fails})
+    with pytest.raises(StoreFull):
+        await transfer.import_jsonl(other, embedding, path, None)
+    assert {"a", "b"} == set(state(other)[1].values())
+    await transfer.import_jsonl(other, embedding, path, None)
+
+    assert state(whole) == state(other)
+
+
+@asynccontextmanager
+async def opened(path, texts=None):
+    texts = texts or {}
+    place = OpenedDirectory.open(path, find_content=lambda item: (f"{item}@1", texts[item]) if item in texts else None)
+    try:
+        yield place, await place.memories()
+        assert [] == await place.findings()
+    finally:
+        await place.close()
+
+
+async def test_a_real_store_takes_its_evidence_along(tmp_path):
+    """From one directory into another, and into another embedder's, with texts of every length."""
+    texts = {"ref:a": "short", "ref:b": '"\n\0' * 100_000, "fd:1": "x" * 3_000_000}
+    async with opened(tmp_path / "a", texts) as (_, store):
+        saved = [await store.save_decision("t", f"d{n}", "", evidence=list(texts)[: n % 4]) for n in range(12)]
+        evidence = [await store.evidence_of(memory.id) for memory in saved]
+        await store.export_jsonl(tmp_path / "x")
+    async with opened(tmp_path / "b") as (_, store):
+        assert 12 == (await store.import_jsonl(tmp_path / "x")).added
+        assert evidence == [await store.evidence_of(memory.id) for memory in saved]
+        for memory in saved:
+            await store.delete(memory.id)
+        assert 12 == (await store.import_jsonl(tmp_path / "x")).added
+    place = OpenedDirectory.open(tmp_path / "c", embedder=HashEmbedder(dimensions=32))
+    store = await place.memories("other")
+
+    assert 12 == (await store.import_jsonl(tmp_path / "x")).embedded
+    assert evidence == [await store.evidence_of(memory.id) for memory in saved]
+    assert [] == await place.findings()
+    await place.close()
