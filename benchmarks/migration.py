@@ -1,0 +1,124 @@
+"""
+What taking over a v1.0 database costs, beside the raw embedding of the same texts in the same run.
+
+Made-up histories of 1,000 and 10,000 decisions are migrated into new stores.
+The plan wants 1,000 memories in under 60 s, and 10,000 at a rate no worse than 1.5 times that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import attrs
+from _common import arguments, report
+
+from mama_structs.memory.embedding.default import default_embedder
+from mama_structs.memory.embedding.service import EmbeddingService
+from mama_structs.memory.migration import migrate, read_old, rollback
+from mama_structs.memory.migration.plan import plan_of
+from mama_structs.memory.texts import embedded_text
+from mama_structs.session import Session
+from mama_structs.testing.mama_v1_0 import OldStore
+
+SIZES, QUICK = (1_000, 10_000), (50, 100)
+
+
+async def measured(decisions: int) -> dict[str, Any]:
+    """Migrate a history, and take it back."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "old.db"
+        with OldStore.made(path, wal=True) as old:
+            old.history(decisions)
+        read = read_old(path)
+        plan = plan_of(read, namespace="default", max_content=1_000_000)
+        texts = [embedded_text(one.memory) for one in plan.planned]
+        embedder = default_embedder()
+        service = EmbeddingService(embedder, cache_entries=0)
+        started = time.perf_counter()
+        await service.documents(texts)
+        embedding = time.perf_counter() - started
+        await service.close()
+        phases: list[tuple[float, int]] = []
+        async with Session.open(Path(folder) / "new", embedder=default_embedder()) as session:
+            started, worked = time.perf_counter(), time.process_time()
+            done = await migrate(
+                session.memories, path, progress=lambda at, _: phases.append((time.perf_counter() - started, at))
+            )
+            seconds, worked = time.perf_counter() - started, time.process_time() - worked
+            memories = len(plan.planned)
+            written = next(at for at, steps in phases if steps >= memories)
+            started = time.perf_counter()
+            await migrate(session.memories, path)
+            again = time.perf_counter() - started
+            started = time.perf_counter()
+            await rollback(session.memories)
+            undone = time.perf_counter() - started
+        return {
+            "embedder": embedder.name,
+            "decisions": decisions,
+            "memories": memories,
+            "seconds": seconds,
+            "rate": memories / seconds,
+            "cpu_milliseconds": 1000 * worked / memories,
+            "embedding_seconds": embedding,
+            "embedding_rate": memories / embedding,
+            "memories_seconds": written,
+            "links_seconds": seconds - written,
+            "again_seconds": again,
+            "rollback_seconds": undone,
+            "backfilled_average": done.backfilled_average,
+            "backfilled_most": done.backfilled_most,
+            "links": attrs.asdict(done)["backfilled"],
+        }
+
+
+def main() -> None:
+    """Print and write the figures."""
+    options = arguments(__doc__.splitlines()[1])
+    figures = [asyncio.run(measured(size)) for size in (QUICK if options.quick else SIZES)]
+    rows = [
+        [
+            f"{one['decisions']:,}",
+            f"{one['memories']:,}",
+            f"{one['seconds']:.1f}",
+            f"{one['rate']:.0f}",
+            f"{one['cpu_milliseconds']:.1f}",
+            f"{one['embedding_rate']:.0f}",
+            f"{one['memories_seconds']:.1f}",
+            f"{one['links_seconds']:.1f}",
+            f"{one['again_seconds']:.1f}",
+            f"{one['rollback_seconds']:.1f}",
+            f"{one['backfilled_average']:.1f}",
+        ]
+        for one in figures
+    ]
+    header = [
+        "decisions",
+        "memories",
+        "s",
+        "memories/s",
+        "CPU ms each",
+        "only embedded/s",
+        "s for memories",
+        "s for links",
+        "s again",
+        "s back",
+        "links a memory",
+    ]
+    report(
+        "migration",
+        f"Migration from v1.0 ({figures[0]['embedder']})",
+        header,
+        rows,
+        figures=figures,
+        folder=options.results,
+        words=0,
+    )
+
+
+if __name__ == "__main__":
+    main()

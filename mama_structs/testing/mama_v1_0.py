@@ -1,0 +1,164 @@
+"""Databases as MAMA v1.0 writes them, for tests of the migration."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, Self
+
+import attrs
+
+SCHEMA: Final = """
+CREATE TABLE decisions (
+  id TEXT PRIMARY KEY, topic TEXT NOT NULL, decision TEXT NOT NULL, reasoning TEXT, outcome TEXT,
+  failure_reason TEXT, limitation TEXT, duration_days INTEGER, user_involvement TEXT, session_id TEXT,
+  supersedes TEXT, superseded_by TEXT, refined_from TEXT, confidence REAL DEFAULT 0.5,
+  created_at INTEGER DEFAULT (unixepoch()), updated_at INTEGER DEFAULT (unixepoch()),
+  needs_validation INTEGER DEFAULT 0 CHECK (needs_validation IN (0, 1)), validation_attempts INTEGER DEFAULT 0,
+  last_validated_at INTEGER, usage_count INTEGER DEFAULT 0, trust_context TEXT, usage_success INTEGER DEFAULT 0,
+  usage_failure INTEGER DEFAULT 0, time_saved INTEGER DEFAULT 0,
+  FOREIGN KEY (supersedes) REFERENCES decisions(id), FOREIGN KEY (superseded_by) REFERENCES decisions(id),
+  CHECK (confidence >= 0.0 AND confidence <= 1.0),
+  CHECK (outcome IN ('SUCCESS', 'FAILED', 'PARTIAL') OR outcome IS NULL),
+  CHECK (user_involvement IN ('requested', 'approved', 'rejected') OR user_involvement IS NULL)
+);
+CREATE TABLE decision_edges (
+  from_id TEXT NOT NULL, to_id TEXT NOT NULL, relationship TEXT NOT NULL, reason TEXT, weight REAL DEFAULT 1.0,
+  created_at INTEGER DEFAULT (unixepoch()), PRIMARY KEY (from_id, to_id, relationship),
+  FOREIGN KEY (from_id) REFERENCES decisions(id), FOREIGN KEY (to_id) REFERENCES decisions(id),
+  CHECK (relationship IN ('supersedes', 'refines', 'contradicts')), CHECK (weight >= 0.0 AND weight <= 1.0)
+);
+CREATE TABLE sessions (
+  id TEXT PRIMARY KEY, project_path TEXT, rolling_summary TEXT, latest_exchange TEXT,
+  action_count INTEGER DEFAULT 0, decision_count INTEGER DEFAULT 0, started_at INTEGER DEFAULT (unixepoch()),
+  last_active_at INTEGER DEFAULT (unixepoch()), ended_at INTEGER
+);
+CREATE TABLE schema_version (
+  version INTEGER PRIMARY KEY, applied_at INTEGER DEFAULT (unixepoch()), description TEXT
+);
+CREATE TABLE checkpoints (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, timestamp INTEGER NOT NULL, summary TEXT NOT NULL, open_files TEXT,
+  next_steps TEXT, status TEXT DEFAULT 'active'
+);
+CREATE INDEX idx_decisions_topic ON decisions(topic);
+CREATE INDEX idx_decisions_supersedes ON decisions(supersedes);
+INSERT INTO schema_version (version) VALUES (1), (2), (3), (4);
+"""
+"""The tables of v1.0 that its programs write, with those of its indexes and rules that matter to a reader."""
+
+START: Final = 1_748_822_400_000
+"""Milliseconds since 1970 at the beginning of a made-up user's history (June 2025)."""
+
+_DAY: Final = 86_400_000
+_WHAT: Final = ("session cookies", "a token bucket", "read replicas", "Redis streams", "snapshot tests", "MessagePack")
+_WHY: Final = ("it failed under load", "the team knows it", "it is simpler to run", "latency halved", "costs fell")
+
+
+@attrs.frozen(eq=False)
+class OldStore:
+    """
+    A v1.0 database that is written.
+
+    Args:
+        path: The file.
+        database: A connection to it; what is written is there when the block ends.
+
+    """
+
+    path: Path
+    database: sqlite3.Connection
+
+    @classmethod
+    @contextlib.contextmanager
+    def made(cls, path: Path, *, wal: bool = False) -> Iterator[Self]:
+        """
+        Make a database with the tables of v1.0.
+
+        Args:
+            path: A file that does not exist.
+            wal: Whether in the journal mode that v1.0 uses.
+
+        """
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
+            # What a power cut would do to it does not matter.
+            database.execute("PRAGMA synchronous = OFF")
+            if wal:
+                database.execute("PRAGMA journal_mode = WAL")
+            # Real files have rows that break the rules: hands and other programs write them, too.
+            database.execute("PRAGMA ignore_check_constraints = ON")
+            database.executescript(SCHEMA)
+            database.execute("BEGIN")
+            yield cls(path, database)
+            database.execute("COMMIT")
+
+    def row(self, table: str, **columns: Any) -> None:
+        """Write a row, with the schema's defaults for the columns that are left out."""
+        names = ", ".join(columns)
+        marks = ", ".join("?" * len(columns))
+        self.database.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(columns.values()))  # noqa: S608 - a test's own
+
+    def decision(self, name: str, /, **columns: Any) -> str:
+        """
+        Write a decision as v1.0's code does, and return its id.
+
+        Args:
+            name: Its topic, and the readable part of its id.
+            columns: What is other than usual.
+
+        """
+        made = columns.get("created_at", START)
+        defaults = {
+            "id": f"decision_{name}_{made}_abcd",
+            "topic": name,
+            "decision": f"Use {name}",
+            "reasoning": "It is simpler.",
+            "user_involvement": "approved",
+            "confidence": 0.5,
+            "created_at": made,
+            "updated_at": made,
+        }
+        values = defaults | columns
+        self.row("decisions", **values)
+        return str(values["id"])
+
+    def edge(self, from_id: str, to_id: str, relationship: str = "supersedes", **columns: Any) -> None:
+        """Write an edge as v1.0's code does."""
+        values = {"reason": "User changed it", "weight": 1.0, "created_at": START} | columns
+        self.row("decision_edges", from_id=from_id, to_id=to_id, relationship=relationship, **values)
+
+    def history(self, count: int, *, seed: int = 0) -> None:
+        """
+        Write decisions of a user: topics with chains, some outcomes and edges, several a day.
+
+        Args:
+            count: How many.
+            seed: Another one gives another history.
+
+        """
+        random_ = random.Random(seed)  # noqa: S311 - no secret
+        last: dict[str, str] = {}
+        made = START
+        for number in range(count):
+            made += random_.choice((600_000, 1_800_000, _DAY // 4))
+            topic = f"topic_{random_.randrange(max(count // 3, 1))}"
+            what, why = random_.choice(_WHAT), random_.choice(_WHY)
+            failed = random_.random() < 0.1  # noqa: PLR2004 - one in ten
+            before = last.get(topic)
+            own = self.decision(
+                topic,
+                id=f"decision_{topic}_{made}_{number:04x}",
+                decision=f"Use {what} for part {number % 97} of {topic.replace('_', ' ')}",
+                reasoning=f"We tried {random_.choice(_WHAT)} in week {number // 40}, and {why}.",
+                outcome="FAILED" if failed else None,
+                failure_reason=f"Part {number} broke: {random_.choice(_WHY)}" if failed else None,
+                supersedes=before,
+                created_at=made,
+                updated_at=made + 3,
+            )
+            if before is not None:
+                self.database.execute("UPDATE decisions SET superseded_by = ? WHERE id = ?", (own, before))
+                self.edge(own, before, created_at=made + 4)
+            last[topic] = own

@@ -1,0 +1,637 @@
+"""What a store notes of its migrations: grown files, deletions since, and each taken back by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import shutil
+import sqlite3
+import sys
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mama_structs.errors import MigrationError
+from mama_structs.memory.embedding.hashed import HashEmbedder
+from mama_structs.memory.migration import migrate, read_old, rollback
+from mama_structs.memory.migration.record import PREFIX, records_of
+from mama_structs.session import Session
+from mama_structs.testing.mama_v1_0 import START, OldStore
+from mama_structs.testing.memories import PlainBackend
+
+NOW = 1_764_000_000.0
+DAY = 86_400_000
+
+
+class Interrupted(BaseException):
+    """Stands for the end of the process."""
+
+
+class Refused(Exception):
+    """What a plan raises that takes back what it wrote."""
+
+
+class Open:
+    """A session in a store of its own, whose clock stands still."""
+
+    def __init__(self, location=None, *, now=NOW):
+        self.opening = Session.open(location, embedder=HashEmbedder(dimensions=64))
+        self.now = now
+
+    async def __aenter__(self):
+        self.session = await self.opening.__aenter__()
+        self.session.memories._shared.clock = lambda: self.now
+        return self.session.memories
+
+    async def __aexit__(self, *error):
+        return await self.opening.__aexit__(*error)
+
+
+async def exported(memories, folder):
+    """Return an export."""
+    await memories.export_jsonl(folder / "out.jsonl")
+    return (folder / "out.jsonl").read_bytes()
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    """Many transactions for few memories."""
+    monkeypatch.setattr("mama_structs.memory.migration.run._CHUNK", 2)
+    # The package has a function of that name.
+    monkeypatch.setattr(sys.modules["mama_structs.memory.migration.rollback"], "_CHUNK", 2)
+
+
+def supersede(store, topic, number, before):
+    """Write a decision as v1.0's code does, which changes the row that it takes the place of, too."""
+    new = store.decision(topic, id=f"{topic}_{number}", supersedes=before, created_at=START + number * DAY)
+    store.edge(new, before, reason="User changed it")
+    store.database.execute(
+        "UPDATE decisions SET superseded_by = ?, updated_at = ? WHERE id = ?", (new, START + number * DAY, before)
+    )
+    return new
+
+
+class Old:
+    """A v1.0 database that is used on."""
+
+    def __init__(self, folder):
+        self.path = folder / "old.db"
+        self.count = 0
+        with OldStore.made(self.path) as store:
+            store.decision("auth", id="auth_0", outcome="FAILED", failure_reason="Tokens stayed valid for an hour.")
+            store.decision("cache", id="cache_0", created_at=START + 1)
+            store.row("checkpoints", timestamp=START + 2, summary="Half is done", next_steps="Go on.")
+
+    @contextlib.contextmanager
+    def opened(self):
+        """Write to it."""
+        with contextlib.closing(sqlite3.connect(self.path)) as database, database:
+            yield OldStore(self.path, database)
+
+    def grow(self):
+        """Add a decision that takes the place of the last one of its topic."""
+        self.count += 1
+        with self.opened() as store:
+            return supersede(store, "auth", self.count, f"auth_{self.count - 1}")
+
+    def run(self, statement, *values):
+        """Change the file in some other way."""
+        with self.opened() as store:
+            store.database.execute(statement, values)
+
+    def link(self, from_id="cache_0", to_id="auth_0", word="contradicts"):
+        """Add an edge between rows that are there."""
+        with self.opened() as store:
+            store.edge(from_id, to_id, word)
+
+
+@pytest.fixture
+def old(tmp_path):
+    """A small v1.0 database."""
+    return Old(tmp_path)
+
+
+def counts(report):
+    """Return what became of each table with memories."""
+    names = ("decisions", "checkpoints", "decision_edges")
+    return {one.table: (one.migrated, one.left_out) for one in report.tables if one.table in names}
+
+
+def kinds(report):
+    """Return which rows are odd since they were migrated, and how."""
+    since = {"row_changed", "changed_since", "deleted_since", "unlinked_since", "id_taken"}
+    return [(one.table, one.kind) for one in report.odd_rows if one.kind in since]
+
+
+async def test_new_rows_of_a_grown_file_come_back_after_a_rollback(old, tmp_path):
+    """Migrated, grown, migrated, rolled back and migrated again, a file's new rows are in the store."""
+    async with Open() as memories:
+        await migrate(memories, old.path)
+        before = await exported(memories, tmp_path)
+        new = old.grow()
+        await migrate(memories, old.path)
+        after = await exported(memories, tmp_path)
+        await rollback(memories)
+
+        assert before == await exported(memories, tmp_path)
+
+        report = await migrate(memories, old.path)
+
+        assert after == await exported(memories, tmp_path)
+        assert (await memories.get(new)).topic == "auth"
+
+    assert (1, {"decisions": (3, 0), "checkpoints": (1, 0), "decision_edges": (1, 0)}) == (report.added, counts(report))
+
+
+@pytest.mark.parametrize("how", ["edge", "supersedes", "superseded_by"])
+async def test_a_link_between_rows_that_were_migrated_belongs_to_the_newer_migration(old, tmp_path, how):
+    """Where only a link is new, it is written, and the rollback takes that link alone."""
+    async with Open() as memories:
+        await migrate(memories, old.path)
+        before = await exported(memories, tmp_path)
+        if how == "edge":
+            old.link("cache_0", "auth_0", "contradicts")
+        elif how == "supersedes":
+            old.run("UPDATE decisions SET supersedes = 'auth_0' WHERE id = 'cache_0'")
+        else:
+            old.run("UPDATE decisions SET superseded_by = 'cache_0', updated_at = 1 WHERE id = 'auth_0'")
+        report = await migrate(memories, old.path)
+        words = {one.metadata.original_relationship for one in await memories.links_of("cache_0")}
+        undone = await rollback(memories)
+
+        assert before == await exported(memories, tmp_path)
+
+    assert ("contradicts" if how == "edge" else "supersedes") in words
+    assert [] == kinds(report)
+    assert (0, 1, 1) == (undone.memories, undone.links, undone.migrations_left)
+
+
+async def test_the_last_migration_is_taken_back_whatever_the_clock_says(old, tmp_path):
+    """A clock that was put back does not change which migration came last."""
+    async with Open() as memories:
+        first = await migrate(memories, old.path)
+        before = await exported(memories, tmp_path)
+        old.grow()
+        memories._shared.clock = lambda: NOW - 10**7
+        second = await migrate(memories, old.path)
+        undone = [await rollback(memories), await exported(memories, tmp_path), await rollback(memories)]
+
+    assert second.at < first.at
+    assert (second.migration, before, first.migration) == (undone[0].migration, undone[1], undone[2].migration)
+
+
+@pytest.mark.parametrize("grown", [False, True])
+async def test_what_was_deleted_since_stays_deleted_and_is_counted_as_left_out(old, tmp_path, grown):
+    """Neither the same file nor one that has grown brings a memory back that the user deleted."""
+    async with Open() as memories:
+        await migrate(memories, old.path)
+        await memories.delete("cache_0")
+        checkpoint = await memories.latest_checkpoint()
+        await memories.delete(checkpoint.id)
+        before = await exported(memories, tmp_path)
+        if grown:
+            old.grow()
+            old.link("cache_0", "auth_0")
+        would = await migrate(memories, old.path, dry_run=True)
+        report = await migrate(memories, old.path)
+        if grown:
+            await rollback(memories)
+
+        assert before == await exported(memories, tmp_path)
+
+    edges = (1, 1) if grown else (0, 0)
+    assert {"decisions": (1 + grown, 1), "checkpoints": (0, 1), "decision_edges": edges} == counts(report)
+    assert counts(report) == counts(would)
+    assert {"deleted_since"} == {kind for _, kind in kinds(report)}
+    assert 2 + grown == len(kinds(report))
+
+
+@pytest.mark.parametrize("grown", [False, True])
+async def test_what_was_unlinked_since_stays_so_and_is_counted_as_left_out(old, tmp_path, grown):
+    """Neither the same file nor one that has grown brings a link back that the user took away."""
+    old.link()
+    async with Open() as memories:
+        await migrate(memories, old.path)
+        (link,) = [
+            one for one in await memories.links_of("cache_0") if one.metadata.original_relationship == "contradicts"
+        ]
+        await memories.unlink(link.id)
+        before = await exported(memories, tmp_path)
+        if grown:
+            old.grow()
+        report = await migrate(memories, old.path)
+        if grown:
+            await rollback(memories)
+
+        assert before == await exported(memories, tmp_path)
+
+    assert [("decision_edges", "unlinked_since")] == kinds(report)
+    assert (int(grown), 1) == counts(report)["decision_edges"]
+
+
+async def test_a_row_that_was_changed_in_the_old_file_is_counted_as_left_out(old):
+    """Where a row says something else than the memory, the memory stays, and the row is not in the store."""
+    old.link()
+    async with Open() as memories:
+        await migrate(memories, old.path)
+        old.run("UPDATE decisions SET decision = 'Use something else' WHERE id = 'auth_0'")
+        old.run("UPDATE decision_edges SET reason = 'Another reason'")
+        report = await migrate(memories, old.path)
+
+        assert "Use auth" == (await memories.get("auth_0")).content
+
+    assert {"decisions": (1, 1), "checkpoints": (1, 0), "decision_edges": (0, 1)} == counts(report)
+    assert [("decisions", "row_changed"), ("decision_edges", "row_changed")] == kinds(report)
+
+
+async def test_a_row_that_was_superseded_in_the_old_file_is_still_the_same(old):
+    """What v1.0 changes in a row when another takes its place makes no second memory of its reason, and no odd row."""
+    async with Open() as memories:
+        await migrate(memories, old.path)
+        old.grow()
+        report = await migrate(memories, old.path)
+
+        assert 1 == await memories.count(types="context")
+
+    assert [] == kinds(report)
+
+
+async def test_what_a_host_finds_mentioned_does_not_change_a_row(old):
+    """A store that finds other ids in texts than the one before says nothing about rows."""
+    async with Open() as memories:
+        await migrate(memories, old.path)
+        old.grow()
+        memories._shared.find_mentions = lambda text: ["id:1"]
+        report = await migrate(memories, old.path)
+
+    assert [] == kinds(report)
+
+
+async def test_a_complete_migration_writes_nothing_when_it_is_run_again(old):
+    """Run again, not even a note is written."""
+    async with Open() as memories:
+        await migrate(memories, old.path)
+        old.grow()
+        await migrate(memories, old.path)
+        before = await memories._shared.read(lambda reader: (reader.change, reader.notes()))
+        await migrate(memories, old.path)
+
+        assert before == await memories._shared.read(lambda reader: (reader.change, reader.notes()))
+
+    assert 2 == len(before[1])
+
+
+async def test_marks_of_an_import_are_taken_back_before_none_of_the_stores_own_migrations(old, tmp_path):
+    """Migrated memories that came with an import count as an earlier migration, which goes on or is taken back."""
+    async with Open() as memories:
+        await migrate(memories, old.path)
+        await exported(memories, tmp_path)
+    async with Open(now=NOW + 1000) as memories:
+        await memories.import_jsonl(tmp_path / "out.jsonl")
+        imported = await exported(memories, tmp_path)
+        again = await migrate(memories, old.path)
+
+        assert imported == await exported(memories, tmp_path)
+
+        await rollback(memories)
+
+        assert 0 == await memories.count()
+
+        await memories.import_jsonl(copied(imported, tmp_path))
+        old.grow()
+        await migrate(memories, old.path)
+        first = await rollback(memories)
+
+        assert imported == await exported(memories, tmp_path)
+
+        second = await rollback(memories)
+
+    assert (0, datetime.fromtimestamp(NOW, UTC)) == (again.added, again.at)
+    assert (1, 0) == (first.migrations_left, second.migrations_left)
+
+
+def copied(data, folder):
+    """Write an export where nothing else writes."""
+    path = folder / "copy.jsonl"
+    path.write_bytes(data)
+    return path
+
+
+async def stopped(memories, end, work):
+    """Run something that ends before its transaction of a number, and tell whether it came so far."""
+    backend = memories._shared.backend
+    written, left = backend.write, end
+
+    async def write(plan):
+        nonlocal left
+        if left == 0:
+            raise Interrupted
+        left -= 1
+        return await written(plan)
+
+    backend.write = write
+    try:
+        await work
+    except Interrupted:
+        return True
+    finally:
+        del backend.write
+    return False
+
+
+@pytest.mark.usefixtures("small_chunks")
+async def test_a_second_migration_ended_at_any_transaction_goes_on(old, tmp_path):
+    """Ended anywhere and run again, or taken back, a second migration gives the store that it gives at once."""
+    async with Open() as memories:
+        await migrate(memories, old.path)
+        before = await exported(memories, tmp_path)
+        old.grow()
+        old.link()
+        await migrate(memories, old.path)
+        after = await exported(memories, tmp_path)
+        await rollback(memories)
+        for end in itertools.count():
+            memories._shared.clock = lambda: NOW
+            is_ended = await stopped(memories, end, migrate(memories, old.path))
+            if end:
+                memories._shared.clock = lambda: NOW + 1000
+                await migrate(memories, old.path)
+
+                assert after == await exported(memories, tmp_path)
+
+                await rollback(memories)
+
+            assert before == await exported(memories, tmp_path)
+
+            if not is_ended:
+                break
+    assert 5 <= end
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("then", [rollback, migrate])
+async def test_a_second_rollback_ended_at_any_transaction_goes_on(old, tmp_path, then):
+    """Ended anywhere, a rollback goes on when it is run again, and so does the migration where that is run."""
+    async with Open() as memories:
+        await migrate(memories, old.path)
+        before = await exported(memories, tmp_path)
+        old.grow()
+        old.link()
+        old.link("auth_0", "cache_0", "refines")
+        await migrate(memories, old.path)
+        after = await exported(memories, tmp_path)
+        for end in itertools.count():
+            is_ended = await stopped(memories, end, rollback(memories))
+            if not is_ended:
+                break
+            await (rollback(memories) if then is rollback else migrate(memories, old.path))
+
+            assert (before if then is rollback else after) == await exported(memories, tmp_path)
+
+            await migrate(memories, old.path)
+
+        assert before == await exported(memories, tmp_path)
+    assert 3 <= end
+
+
+@pytest.mark.usefixtures("small_chunks")
+async def test_two_that_migrate_the_same_at_once_make_it_once(old, tmp_path):
+    """Two migrations of one file that run at the same time give the store that one gives."""
+    async with Open() as memories:
+        await migrate(memories, old.path)
+        expected = await exported(memories, tmp_path)
+    async with Open() as memories:
+        reports = await asyncio.gather(*(migrate(memories, old.path) for _ in range(2)))
+
+        assert expected == await exported(memories, tmp_path)
+
+    assert sum(reports[0].memories.values()) == sum(report.added for report in reports)
+
+
+@pytest.mark.usefixtures("small_chunks")
+async def test_a_migration_that_was_completed_within_a_later_one_goes_on_after_its_rollback(old, tmp_path):
+    """Where two overlapped, what goes with the later one is not taken for deleted by the user in the earlier one."""
+    copy = tmp_path / "copy.db"
+    shutil.copy(old.path, copy)
+    old.grow()
+    async with Open() as memories:
+        before = await exported(memories, tmp_path)
+        await migrate(memories, copy)
+        expected = await exported(memories, tmp_path)
+        await rollback(memories)
+
+        assert await stopped(memories, 2, migrate(memories, copy))
+
+        await migrate(memories, old.path)
+        await migrate(memories, copy)
+        later = await rollback(memories)
+        report = await migrate(memories, copy)
+
+        # The last line of an export says how much it holds.
+        assert expected.splitlines()[-1] == (await exported(memories, tmp_path)).splitlines()[-1]
+
+        await rollback(memories)
+
+        assert before == await exported(memories, tmp_path)
+
+    assert 1 == later.migrations_left
+    assert [] == kinds(report)
+    assert all(left_out == 0 for _, left_out in counts(report).values())
+
+
+async def test_a_rollback_and_a_migration_at_once_do_not_mix(old, small_chunks, tmp_path):
+    """A migration that is taken back while it runs stops with an error, and leaves nothing."""
+    async with Open() as memories:
+        before = await exported(memories, tmp_path)
+        backend = memories._shared.backend
+        written, count = backend.write, 0
+
+        async def write(plan):
+            nonlocal count
+            count += 1
+            if count == 3:
+                backend.write = written
+                await rollback(memories)
+            return await written(plan)
+
+        backend.write = write
+        with pytest.raises(MigrationError, match="was taken back by somebody else while it ran"):
+            await migrate(memories, old.path)
+
+        assert before == await exported(memories, tmp_path)
+        assert {} == await memories._shared.read(records_of)
+
+
+async def test_a_migration_begun_while_it_is_taken_back_goes_on_to_its_end(old, small_chunks, tmp_path):
+    """A rollback during which the migration is begun again stops with an error, and the migration is whole."""
+    async with Open() as memories:
+        await migrate(memories, old.path)
+        after = await exported(memories, tmp_path)
+        running = None
+
+        def again(done, total):
+            nonlocal running
+            running = running or asyncio.ensure_future(migrate(memories, old.path))
+
+        backend = memories._shared.backend
+        written = backend.write
+
+        async def write(plan):
+            if running is not None and not running.done():
+                backend.write = written
+                await running
+            return await written(plan)
+
+        backend.write = write
+        with pytest.raises(MigrationError, match="somebody else migrates"):
+            await rollback(memories, progress=again)
+
+        assert after == await exported(memories, tmp_path)
+
+
+async def test_a_note_that_is_none_of_ours_is_named(old):
+    """A note that nobody can read ends both with an error that says which it is."""
+    async with Open() as memories:
+        await memories._shared.write(lambda writer: writer.set_note(f"{PREFIX}abc", "[" * 5000))
+        for work in (migrate(memories, old.path), rollback(memories)):
+            with pytest.raises(MigrationError, match="migration/abc"):
+                await work
+
+
+class Changing:
+    """A file and a store that are used in any order."""
+
+    def __init__(self, folder, memories):
+        self.old = Old(folder)
+        self.folder = folder
+        self.memories = memories
+        self.stack = []
+        self.linked = set()
+
+    async def migrate(self):
+        """Migrate, and compare what the report counts with what the store has."""
+        name = read_old(self.old.path).content
+        before = await exported(self.memories, self.folder)
+        report = await migrate(self.memories, self.old.path)
+        if name in [known for known, _ in self.stack]:
+            assert before == await exported(self.memories, self.folder)
+        else:
+            self.stack.append((name, before))
+        rows = read_old(self.old.path)
+        there = {one.id: one for one in await self.memories.recent(limit=1000)}
+        links = {
+            (one.from_id, one.to_id, one.metadata.original_relationship)
+            for memory in there
+            for one in await self.memories.links_of(memory)
+        }
+        same = [
+            row
+            for row in rows.decisions
+            if (found := there.get(row.get("id"))) and found.content == row.get("decision")
+        ]
+        edges = [row for row in rows.edges if (row.get("from_id"), row.get("to_id"), row.get("relationship")) in links]
+        assert (len(same), len(edges)) == tuple(counts(report)[name][0] for name in ("decisions", "decision_edges"))
+        assert all(one.rows == one.migrated + one.left_out for one in report.tables)
+
+    async def rollback(self):
+        """Take the last migration back."""
+        undone = await rollback(self.memories)
+        if self.stack:
+            name, before = self.stack.pop()
+            assert (name, before) == (undone.migration, await exported(self.memories, self.folder))
+
+    async def do(self, step):
+        """Do one thing."""
+        if step in {"migrate", "rollback"}:
+            await getattr(self, step)()
+        elif step == "grow":
+            self.old.grow()
+        elif step == "link":
+            # There may be one of a word between two rows.
+            if self.old.count not in self.linked:
+                self.linked.add(self.old.count)
+                self.old.link("cache_0", f"auth_{self.old.count}", "refines")
+        else:
+            self.old.run("UPDATE decisions SET decision = ? WHERE id = 'cache_0'", step)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.lists(st.sampled_from(["migrate", "migrate", "rollback", "grow", "link", "Use A", "Use B"]), max_size=12))
+def test_stacked_migrations_are_taken_back_one_by_one_and_counted_rightly(tmp_path_factory, steps):
+    """However a file grows and is migrated, each rollback gives the store from before, and the counts are the store's."""
+
+    async def work():
+        async with Open() as memories:
+            await memories.save_decision("own", "Keep this", "It is the user's.")
+            changing = Changing(tmp_path_factory.mktemp("old"), memories)
+            before = await exported(memories, changing.folder)
+            for step in steps:
+                await changing.do(step)
+            while changing.stack:
+                await changing.rollback()
+
+            assert before == await exported(memories, changing.folder)
+            assert {} == await memories._shared.read(records_of)
+            assert not [one for one in await memories.check() if one.severity == "error"]
+
+    asyncio.run(work())
+
+
+@pytest.fixture(params=["plain", "embedded"])
+async def backend(request):
+    """Each of the engines."""
+    if request.param == "plain":
+        yield PlainBackend()
+    else:
+        async with Open() as memories:
+            yield memories._shared.backend
+
+
+async def test_notes_are_kept_listed_and_forgotten(backend):
+    """Notes are found by name and by how their names begin, within the transaction and after it."""
+
+    def plan(writer):
+        for name in ("b/2", "a", "b/1"):
+            writer.set_note(name, f"text {name} 한글")
+        writer.set_note("a", None)
+        writer.set_note("none", None)
+        return writer.notes(), writer.notes("b/2"), writer.note("a")
+
+    first = await backend.write(plan)
+    await backend.write(lambda writer: writer.set_note("b/2", "other"))
+
+    assert ({"b/1": "text b/1 한글", "b/2": "text b/2 한글"}, {"b/2": "text b/2 한글"}, None) == first
+    assert [("b/1", "text b/1 한글"), ("b/2", "other")] == list((await backend.read(lambda one: one.notes())).items())
+
+
+async def test_notes_of_a_plan_that_fails_are_taken_back(backend):
+    """What a plan notes or forgets before it raises is as it was."""
+    await backend.write(lambda writer: writer.set_note("a", "1"))
+
+    def plan(writer):
+        writer.set_note("a", None)
+        writer.set_note("b", "2")
+        raise Refused
+
+    with pytest.raises(Refused):
+        await backend.write(plan)
+
+    assert {"a": "1"} == await backend.read(lambda reader: reader.notes())
+
+
+async def test_notes_are_in_no_export_and_no_change(tmp_path):
+    """A note changes no memory, is in no export, in no other namespace, and is there when the store is opened again."""
+    async with Open(tmp_path / "store") as memories:
+        await memories.save_context("something")
+        before = await exported(memories, tmp_path), await memories._shared.read(lambda reader: reader.change)
+        await memories._shared.write(lambda writer: writer.set_note("a", "1"))
+
+        assert before == (await exported(memories, tmp_path), await memories._shared.read(lambda reader: reader.change))
+    async with Session.open(tmp_path / "store", namespace="other", embedder=HashEmbedder(dimensions=64)) as session:
+        assert {} == await session.memories._shared.read(lambda reader: reader.notes())
+    async with Open(tmp_path / "store") as memories:
+        assert "1" == await memories._shared.read(lambda reader: reader.note("a"))
+        assert [] == [one for one in await memories.check() if one.severity == "error"]

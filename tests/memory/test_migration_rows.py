@@ -1,0 +1,510 @@
+"""What single rows of v1.0 become, and what is said about the odd ones."""
+
+from __future__ import annotations
+
+import base64
+import json
+import unicodedata
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs.memory.ids import milliseconds
+from mama_structs.memory.migration import read_old
+from mama_structs.memory.migration.explicit import circles
+from mama_structs.memory.migration.marks import as_stored, digest_of
+from mama_structs.memory.migration.plan import plan_of, rows_left_out, tables_of
+from mama_structs.memory.migration.source import OldDatabase, OldRow
+from mama_structs.memory.migration.times import read_time
+from mama_structs.memory.migration.values import Undecoded, read_text
+from mama_structs.memory.model import Link, LinkMetadata, LinkType, MemoryType, Outcome
+from mama_structs.testing.mama_v1_0 import START, OldStore
+
+MOMENT = datetime(2025, 11, 20, 1, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+def planned(tmp_path):
+    """Return what a database becomes that a function writes."""
+
+    def plan(write, *, most=1_000_000):
+        path = tmp_path / "old.db"
+        with OldStore.made(path) as store:
+            write(store)
+        old = read_old(path)
+        return old, plan_of(old, namespace="default", max_content=most)
+
+    return plan
+
+
+def one(planned, most=1_000_000, **columns):
+    """Return what a single decision becomes, and the kinds of what is odd about it."""
+    _, plan = planned(lambda store: store.decision("cache", **columns), most=most)
+    return plan.planned[0].memory, [odd.kind for odd in plan.odd]
+
+
+@pytest.mark.parametrize(
+    ("value", "note"),
+    [
+        (milliseconds(MOMENT), None),
+        (milliseconds(MOMENT) // 1000, "it is in seconds"),
+        (milliseconds(MOMENT) * 1000, "it is in microseconds"),
+        (milliseconds(MOMENT) * 1_000_000, "it is in nanoseconds"),
+        (float(milliseconds(MOMENT)) + 0.5, "it is a fraction"),
+        (str(milliseconds(MOMENT)), "it is a text"),
+        (str(milliseconds(MOMENT) // 1000), "it is a text"),
+        ("2025-11-20T01:00:00Z", "it is a text"),
+        ("2025-11-20 01:00:00", "it is a text"),
+        ("2025-11-20T10:00:00+09:00", "it is a text"),
+        ("Thu, 20 Nov 2025 01:00:00 GMT", "it is a text"),
+        (b"2025-11-20T01:00:00.000Z", "it is a text"),
+    ],
+)
+def test_times_in_any_form_are_read(value, note):
+    """Times are told apart by magnitude and form."""
+    found = read_time(value)
+
+    assert (MOMENT, note) == (found.at, found.note)
+
+
+@pytest.mark.parametrize("value", [None, 0, -5, float("inf"), 10**21, "soon", "", "9999-01-01", Undecoded(b"\xff")])
+def test_what_is_no_time_is_none(value):
+    """What is no time is none, and it is said why."""
+    found = read_time(value)
+
+    assert found.at is None
+    assert found.note
+
+
+@given(st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1), st.floats(), st.text(), st.binary()))
+def test_any_value_is_read_as_a_time_or_none(value):
+    """Whatever a column holds is a time that the store can keep, or none."""
+    found = read_time(value)
+
+    assert found.at is None or datetime(1970, 1, 1, tzinfo=UTC) <= found.at < datetime(9000, 1, 1, tzinfo=UTC)
+
+
+@given(st.integers(315_532_800, 4_102_444_800))
+def test_times_are_told_apart_by_how_large_they_are(seconds):
+    """A time from 1980 to 2100 is the same in seconds, milliseconds, microseconds, nanoseconds and as a text."""
+    at = datetime.fromtimestamp(seconds, UTC)
+
+    assert {at} == {read_time(seconds * scale).at for scale in (1, 1000, 10**6, 10**9)} | {read_time(str(at)).at}
+
+
+@given(st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1), st.floats(), st.text(), st.binary()))
+def test_any_value_is_read_as_a_text(value):
+    """Whatever a column holds is read as a text that UTF-8 can hold; only NULL is none."""
+    found = read_text(Undecoded(value) if isinstance(value, bytes) and b"\xff" in value else value)
+
+    assert (found.text is None) == (value is None)
+    assert (found.text or "").encode() or not found.text
+
+
+def test_a_decision_keeps_all_that_its_row_says(planned):
+    """A decision keeps its id, its texts, its times and who took it."""
+    memory, odd = one(planned, id="decision___1752475204307_zynn", created_at=START, updated_at=START + 5)
+
+    assert ("decision___1752475204307_zynn", "cache", "Use cache") == (memory.id, memory.topic, memory.content)
+    assert ("It is simpler.", 0.5, "user") == (
+        memory.metadata.reasoning,
+        memory.metadata.confidence,
+        memory.metadata.created_by,
+    )
+    assert (START, START + 5) == (milliseconds(memory.created_at), milliseconds(memory.updated_at))
+    assert [] == odd
+
+
+@pytest.mark.parametrize(
+    ("columns", "kind", "expected"),
+    [
+        ({"topic": ""}, "no_topic", {"topic": "untitled"}),
+        ({"topic": " cache "}, "topic_form", {"topic": "cache"}),
+        ({"topic": unicodedata.normalize("NFD", "인증 방식")}, "topic_form", {"topic": "인증 방식"}),
+        ({"decision": " \n"}, "no_text", {"content": "(empty)"}),
+        ({"decision": "a\x00b\x01"}, "control_characters", {"content": "a\x00b\x01"}),
+        ({"decision": 42}, None, {"content": "42"}),
+        ({"decision": b"as bytes"}, "blob_in_text", {"content": "as bytes"}),
+        ({"decision": "x" * 50}, "long_text", {"content": "x" * 50}),
+        ({"created_at": START // 1000}, "time_form", {}),
+        ({"created_at": None, "id": f"decision_a_{START}_abcd"}, "no_time", {}),
+        ({"created_at": 0, "id": "odd", "updated_at": START}, "no_time", {}),
+        ({"id": "e\u0301"}, "new_id", {}),
+        ({"id": "x" * 600}, "new_id", {}),
+        ({"id": " "}, "new_id", {}),
+        ({"id": "checkpoint_3"}, None, {"id": "checkpoint_3"}),
+    ],
+)
+def test_an_odd_decision_is_kept_and_listed(planned, columns, kind, expected):
+    """An odd value is kept as far as it goes, and listed."""
+    memory, odd = one(planned, 40, **columns)
+
+    assert ([] if kind is None else [kind]) == odd
+    assert expected == {name: getattr(memory, name) for name in expected}
+    if kind in {"time_form", "no_time"}:
+        assert START // 1000 == milliseconds(memory.created_at) // 1000
+
+
+def test_a_long_topic_is_shortened_and_kept_besides(planned):
+    """Topics that are equal as far as they are kept stay apart."""
+    _, plan = planned(
+        lambda store: [
+            store.decision("a", id=f"decision_a_{START}_000{number}", topic="t" * 300 + str(number))
+            for number in range(2)
+        ]
+    )
+    topics = [one.memory.topic for one in plan.planned]
+
+    assert 2 == len(set(topics))
+    assert {200} == {len(topic) for topic in topics}
+    assert ["t" * 300 + "0"] == [plan.planned[0].memory.metadata.extra["v1_0"]["topic"]]
+
+
+def test_a_text_that_is_no_utf8_is_kept_with_its_bytes(planned):
+    """Bytes that are no UTF-8 are shown as far as they can be, and kept exactly."""
+
+    def write(store):
+        store.decision("cache")
+        store.database.execute("UPDATE decisions SET reasoning = CAST(x'61ff62' AS TEXT)")
+
+    _, plan = planned(write)
+    memory = plan.planned[0].memory
+
+    assert ["not_utf8"] == [odd.kind for odd in plan.odd]
+    assert "a\ufffdb" == memory.metadata.reasoning
+    assert b"a\xffb" == base64.b64decode(memory.metadata.extra["v1_0"]["reasoning"]["base64"])
+
+
+@pytest.mark.parametrize(
+    ("confidence", "expected", "odd"),
+    [(None, 0.5, 1), (0, 0.0, 0), (1, 1.0, 0), (7, 1.0, 1), (-1.5, 0.0, 1), ("much", 0.5, 1), (b"x", 0.5, 1)],
+)
+def test_a_confidence_is_brought_into_its_range(planned, confidence, expected, odd):
+    """A confidence is a number from 0 to 1."""
+    memory, kinds = one(planned, confidence=confidence)
+
+    assert (expected, odd) == (memory.metadata.confidence, len(kinds))
+
+
+@pytest.mark.parametrize(
+    ("involvement", "creator"),
+    [("approved", "user"), ("requested", "user"), ("rejected", "llm"), (None, "llm"), ("?", "llm")],
+)
+def test_who_made_a_decision_follows_from_the_users_part(planned, involvement, creator):
+    """What the user asked for or approved is the user's; the rest is the model's."""
+    memory, _ = one(planned, user_involvement=involvement)
+
+    assert creator == memory.metadata.created_by
+
+
+def test_an_outcome_is_kept_with_its_reasons(planned):
+    """An outcome has its time and reason; each text that says why is a context that is linked to the decision."""
+    _, plan = planned(
+        lambda store: store.decision(
+            "jwt",
+            outcome="FAILED",
+            failure_reason="Tokens could not be revoked.",
+            limitation="Only on one node.",
+            updated_at=START + 1000,
+        )
+    )
+    memory, *reasons = [one.memory for one in plan.planned]
+
+    assert (Outcome.FAILED, "Tokens could not be revoked.") == (memory.metadata.outcome, memory.metadata.outcome_reason)
+    assert START + 1000 == milliseconds(memory.metadata.outcome_at) == milliseconds(reasons[0].created_at)
+    assert ["Tokens could not be revoked.", "Only on one node."] == [reason.content for reason in reasons]
+    assert [(reason.id, memory.id, "outcome_of", LinkType.IMPLEMENTATION, 1.0, "user") for reason in reasons] == [
+        (
+            link.from_id,
+            link.to_id,
+            link.metadata.original_relationship,
+            link.link_type,
+            link.confidence,
+            link.created_by,
+        )
+        for link in plan.links
+    ]
+    assert "Only on one node." == memory.metadata.extra["v1_0"]["limitation"]
+
+
+def test_columns_without_a_place_are_kept_besides(planned):
+    """Columns that have no place, unknown ones too, are kept; JSON is read, also within JSON."""
+
+    def write(store):
+        store.database.execute("ALTER TABLE decisions ADD COLUMN project_tag TEXT")
+        store.decision("a", project_tag="payments", trust_context='"{\\"source\\": {\\"line\\": 1}}"', usage_count=3)
+        store.decision("b", trust_context="{source: a}", refined_from='["decision_x"')
+
+    _, plan = planned(write)
+    kept = [one.memory.metadata.extra["v1_0"] for one in plan.planned]
+
+    assert ("payments", {"source": {"line": 1}}, 3) == tuple(
+        kept[0][name] for name in ("project_tag", "trust_context", "usage_count")
+    )
+    assert ("{source: a}", '["decision_x"') == (kept[1]["trust_context"], kept[1]["refined_from"])
+    assert ["bad_json", "bad_json"] == [odd.kind for odd in plan.odd]
+
+
+def test_ids_that_collide_are_told_apart(planned):
+    """Rows whose ids are equal here, or missing, are all kept, each with an id of its own."""
+
+    def write(store):
+        store.decision("a", id="same")
+        store.decision("b", id=b"same")
+        store.decision("c", id=None)
+        store.decision("d", id=None)
+        store.row("checkpoints", timestamp=START, summary="same")
+
+    _, plan = planned(write)
+    ids = [one.memory.id for one in plan.planned]
+
+    assert "same" == ids[0]
+    assert 5 == len(set(ids))
+    assert 3 == [odd.kind for odd in plan.odd].count("new_id")
+
+
+def test_what_supersedes_what_becomes_one_link(planned):
+    """Both columns and the edges say what superseded what, each pair once, whichever of them says it."""
+
+    def write(store):
+        for number, name in enumerate("abcde"):
+            store.decision(name, id=name, created_at=START + number)
+        store.database.execute("UPDATE decisions SET supersedes = 'a' WHERE id = 'b'")
+        store.edge("b", "a", reason="why", created_at=START + 7)
+        store.database.execute("UPDATE decisions SET superseded_by = 'c' WHERE id = 'b'")
+        store.edge("d", "c", weight=0.4)
+
+    _, plan = planned(write)
+    by_ends = {(link.from_id, link.to_id): link for link in plan.links}
+
+    assert {("b", "a"), ("c", "b"), ("d", "c")} == set(by_ends)
+    assert {("supersedes", LinkType.EVOLUTION, 1.0, "system")} == {
+        (link.metadata.original_relationship, link.link_type, link.confidence, link.created_by) for link in plan.links
+    }
+    assert ("why", START + 7) == (
+        by_ends["b", "a"].metadata.reason,
+        milliseconds(by_ends["b", "a"].created_at),
+    )
+    assert {"weight": 0.4} == by_ends["d", "c"].metadata.extra
+
+
+def test_other_edges_keep_word_reason_and_weight(planned):
+    """Other edges are associations that keep their word, reason and weight."""
+
+    def write(store):
+        store.decision("a", id="a")
+        store.decision("b", id="b", refined_from='["a", "gone", "b", 7]')
+        store.edge("b", "a", "contradicts", weight=0.3, reason=None)
+
+    _, plan = planned(write)
+
+    assert {
+        ("b", "a", "contradicts", LinkType.ASSOCIATION, 0.3),
+        ("b", "a", "refines", LinkType.ASSOCIATION, 1.0),
+    } == {
+        (link.from_id, link.to_id, link.metadata.original_relationship, link.link_type, link.confidence)
+        for link in plan.links
+    }
+    assert ["dangling", "dangling"] == [odd.kind for odd in plan.odd]
+
+
+def test_links_that_lead_nowhere_are_left_out_and_listed(planned):
+    """What names itself, or a row that does not exist, is listed; its row is migrated all the same."""
+
+    def write(store):
+        store.decision("a", id="a", supersedes="a", superseded_by="gone")
+        store.edge("a", "a")
+        store.edge("ghost", "a", "refines")
+        store.edge("a", "ghost", "", reason="x")
+
+    old, plan = planned(write)
+
+    assert () == plan.links
+    assert {"self_loop": 2, "dangling": 3} == {
+        kind: sum(odd.kind == kind for odd in plan.odd) for kind in ("self_loop", "dangling")
+    }
+    assert (3, 0, 3) == next(
+        (one.rows, one.migrated, one.left_out) for one in tables_of(old, plan, {}) if one.table == "decision_edges"
+    )
+
+
+@given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=20))
+def test_circles_are_found_as_by_brute_force(pairs):
+    """A memory is in a circle if the links lead from it back to it."""
+    edges = {(one, other) for one, other in pairs if one != other}
+    links = [
+        Link(
+            id=f"{one}-{other}",
+            from_id=str(one),
+            to_id=str(other),
+            link_type=LinkType.EVOLUTION,
+            confidence=1.0,
+            created_by="system",
+            metadata=LinkMetadata(original_relationship="supersedes"),
+            created_at=MOMENT,
+        )
+        for one, other in sorted(edges)
+    ]
+    reached = {node: {other for one, other in edges if one == node} for node in range(8)}
+    for _ in range(8):
+        reached = {node: ends | {further for end in ends for further in reached[end]} for node, ends in reached.items()}
+
+    assert {str(node) for node, ends in reached.items() if node in ends} == {
+        member for circle in circles(links) for member in circle
+    }
+
+
+@pytest.mark.parametrize("text", ["[" * 5000, '{"a":' * 5000, json.dumps("[" * 5000)])
+@pytest.mark.parametrize(
+    ("table", "column"), [("decisions", "trust_context"), ("decisions", "refined_from"), ("checkpoints", "open_files")]
+)
+def test_json_of_any_depth_is_kept_as_text(planned, table, column, text):
+    """JSON that is nested more deeply than any program reads is listed, and kept as it is."""
+
+    def write(store):
+        store.decision("cache", **({column: text} if table == "decisions" else {}))
+        if table == "checkpoints":
+            store.row("checkpoints", timestamp=START, summary="Half", **{column: text})
+
+    _, plan = planned(write)
+
+    assert ["bad_json"] == [odd.kind for odd in plan.odd if odd.kind == "bad_json"]
+    assert [text] == [one.memory.metadata.extra["v1_0"][column] for one in plan.planned if one.table == table]
+
+
+def test_checkpoints_are_kept_with_files_and_steps(planned):
+    """A checkpoint keeps its texts; files are read as far as they are files; next steps stand one by one."""
+
+    def write(store):
+        rows = [
+            ('["a.py", "b.py"]', "1. this\n2. that", "active"),
+            ('["a.py", 3]', "", "archived"),
+            ('"a.py"', "one\n\ntwo", None),
+            ('["a.py"', None, "active"),
+            (None, None, "active"),
+        ]
+        for number, (files, steps, status) in enumerate(rows):
+            store.row(
+                "checkpoints",
+                timestamp=START + number,
+                summary=f"sum {number}",
+                open_files=files,
+                next_steps=steps,
+                status=status,
+            )
+
+    _, plan = planned(write)
+    found = [one.memory for one in plan.planned]
+
+    assert [("a.py", "b.py"), ("a.py",), ("a.py",), (), ()] == [memory.metadata.open_files for memory in found]
+    assert [("1. this", "2. that"), (), ("one\n\ntwo",), (), ()] == [memory.metadata.next_steps for memory in found]
+    assert ["active", "archived", None, "active", "active"] == [
+        memory.metadata.extra["v1_0"].get("status") for memory in found
+    ]
+    assert ["1", "2"] == [str(memory.metadata.extra["v1_0"]["id"]) for memory in found[:2]]
+    assert ["bad_open_files", "not_active", "bad_open_files", "not_active", "bad_json"] == [
+        odd.kind for odd in plan.odd
+    ]
+
+
+@pytest.mark.parametrize("statuses", [("active", "active"), ("active", "archived"), ("archived", "archived")])
+def test_the_report_says_where_another_checkpoint_is_the_newest(planned, statuses):
+    """The checkpoint that v1.0 loads comes last, the first of a tie; where that cannot be, it is said."""
+
+    def write(store):
+        for number, status in enumerate(statuses):
+            at = START + (number if status == "archived" else 0)
+            store.row("checkpoints", timestamp=at, summary=f"{number}", status=status)
+
+    _, plan = planned(write)
+    is_newest = statuses == ("active", "active")
+
+    assert is_newest == (plan.latest == plan.planned[-1].memory.id)
+    assert ("0" if is_newest else "1") == plan.planned[-1].memory.content
+    assert is_newest == ("newest_not_active" not in [odd.kind for odd in plan.odd])
+
+
+def test_other_tables_are_left_out_row_by_row(planned):
+    """Rows of tables without memories are listed, and counted."""
+
+    def write(store):
+        store.database.execute('CREATE TABLE "my; notes" (body TEXT)')
+        store.row('"my; notes"', body="hello")
+        store.database.execute("CREATE TABLE bare (body TEXT PRIMARY KEY) WITHOUT ROWID")
+        store.row("bare", body="hello")
+        store.row("sessions", id="session_1")
+
+    old, plan = planned(write)
+    counts = {one.table: (one.rows, one.migrated, one.left_out) for one in tables_of(old, plan, {})}
+
+    assert (1, 0, 1) == counts["my; notes"] == counts["sessions"]
+    assert (4, 0, 4) == counts["schema_version"]
+    assert {("my; notes", "row 1"), ("bare", "row 1"), ("sessions", "session_1")} == {
+        (o.table, o.id) for o in rows_left_out(old.others)
+    }
+
+
+# As SQLite gives them: what is no UTF-8 comes as another kind.
+_texts = st.text(st.characters(codec="utf-8"), max_size=30)
+_values = st.one_of(
+    st.none(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False),
+    _texts,
+    st.binary(max_size=30),
+    st.binary(max_size=5).map(lambda data: Undecoded(data + b"\xff")),
+)
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {
+                "id": st.one_of(st.none(), st.sampled_from(["a", "b", "c"]), _texts),
+                "topic": st.one_of(_texts, st.binary(max_size=5), st.integers(0, 9)),
+                "decision": st.one_of(_texts, st.binary(max_size=5)),
+            },
+            optional={
+                "reasoning": _values,
+                "outcome": st.one_of(_values, st.sampled_from(["SUCCESS", "failed"])),
+                "failure_reason": _values,
+                "limitation": _values,
+                "user_involvement": _values,
+                "supersedes": st.one_of(_values, st.sampled_from(["a", "b", "c"])),
+                "superseded_by": st.one_of(_values, st.sampled_from(["a", "b", "c"])),
+                "refined_from": _values,
+                "confidence": _values,
+                "created_at": _values,
+                "updated_at": _values,
+                "trust_context": _values,
+            },
+        ),
+        max_size=4,
+    )
+)
+def test_any_rows_become_memories_that_can_be_stored(rows):
+    """Whatever the rows hold, each becomes a memory that the store can keep, and every link has two ends."""
+    old = OldDatabase(
+        path="old.db",
+        checksum="",
+        content="",
+        version=4,
+        decisions=tuple(OldRow(number, row) for number, row in enumerate(rows)),
+        edges=(),
+        checkpoints=(),
+        others=(),
+    )
+    plan = plan_of(old, namespace="default", max_content=1_000_000)
+    memories = [one.memory for one in plan.planned]
+    ids = [memory.id for memory in memories]
+
+    assert len(rows) == sum(memory.type is MemoryType.DECISION for memory in memories)
+    assert len(ids) == len(set(ids))
+    assert ids == [one.memory.id for one in plan_of(old, namespace="default", max_content=1_000_000).planned]
+    for memory in memories:
+        assert digest_of(as_stored(memory)) == digest_of(as_stored(as_stored(memory)))
+        assert memory.created_at <= memory.updated_at
+        assert memory.content.strip()
+    assert all({link.from_id, link.to_id} <= set(ids) and link.from_id != link.to_id for link in plan.links)

@@ -1,0 +1,607 @@
+"""Whole migrations: what is in the store then, twice, interrupted anywhere, and taken back."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import lzma
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+
+import attrs
+import pytest
+
+import mama_structs
+from mama_structs.errors import EmbeddingFailed, InvalidArgument, MigrationError
+from mama_structs.memory.embedding.callables import as_embedder
+from mama_structs.memory.embedding.hashed import HashEmbedder
+from mama_structs.memory.migration import migrate, rollback
+from mama_structs.memory.migration.marks import BACKFILLED, MARK
+from mama_structs.memory.model import LinkType
+from mama_structs.session import Session
+from mama_structs.settings import MemorySettings, Settings
+from mama_structs.testing.mama_v1_0 import START, OldStore
+
+SAMPLES = Path(__file__).parents[1] / "data" / "mama"
+COUNT = 40
+NOW = 1_764_000_000.0
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).parents[1])}
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    """Many transactions for few memories."""
+    monkeypatch.setattr("mama_structs.memory.migration.run._CHUNK", 4)
+
+
+class Open:
+    """A session whose clock stands still."""
+
+    def __init__(self, location=None, *, now=NOW, embedder=None, **settings):
+        self.opening = Session.open(
+            location,
+            embedder=embedder or HashEmbedder(dimensions=64),
+            settings=Settings(memory=MemorySettings(**settings)),
+        )
+        self.now = now
+
+    async def __aenter__(self):
+        self.session = await self.opening.__aenter__()
+        self.session.memories._shared.clock = lambda: self.now
+        return self.session.memories
+
+    async def __aexit__(self, *error):
+        return await self.opening.__aexit__(*error)
+
+
+async def exported(memories, folder):
+    """Return an export."""
+    await memories.export_jsonl(folder / "out.jsonl")
+    return (folder / "out.jsonl").read_bytes()
+
+
+@pytest.fixture
+def old(tmp_path):
+    """A v1.0 database with chains, failures, checkpoints and a fork."""
+    path = tmp_path / "old.db"
+    with OldStore.made(path) as store:
+        store.history(COUNT)
+        for number in range(3):
+            store.row("checkpoints", timestamp=START + number, summary=f"Part {number} is done", next_steps="Go on.")
+    return path
+
+
+def sample(name, folder):
+    """Unpack one of the files that were made for this into a folder."""
+    path = folder / name
+    path.write_bytes(lzma.decompress((SAMPLES / f"{name}.xz").read_bytes()))
+    return path
+
+
+async def links_of(memories, ids):
+    """Return all links of some memories, by id."""
+    return {link.id: link for one in ids for link in await memories.links_of(one)}
+
+
+async def test_every_row_of_the_manifest_is_in_the_store_or_in_the_report(tmp_path):
+    """Every row of the manifest is in the store or in the report, and the chains are what it says."""
+    path = sample("v1_0_user.db", tmp_path)
+    manifest = json.loads((SAMPLES / "v1_0_user.manifest.json").read_text(encoding="utf-8"))
+    async with Open() as memories:
+        report = await migrate(memories, path)
+        said = {row.id for row in report.odd_rows}
+        rows = [*manifest["clean"], *(row["id"] for row in manifest["awkward"])]
+        found = {one: await memories.get(one) for one in rows}
+        chains = {topic: await memories.by_topic(topic) for topic in manifest["chains"]}
+        links = await links_of(memories, rows)
+        checkpoint = await memories.latest_checkpoint()
+        assert await memories.search("why did we leave JWT?")
+
+    counts = {one.table: one for one in report.tables}
+    assert manifest["counts"]["decisions"] == len(found) == counts["decisions"].migrated
+    for table in ("decisions", "decision_edges", "checkpoints", "sessions", "error_patterns"):
+        assert manifest["counts"][table] == counts[table].rows == counts[table].migrated + counts[table].left_out
+    assert manifest["counts"]["embeddings"] == counts["vss_memories"].left_out
+    assert said.issuperset(f"session_2025-{day}" for day in ("06-02-0100", "11-22-1130"))
+    for topic, ids in manifest["chains"].items():
+        chain = [one.id for one in chains[topic].memories if one.id in manifest["clean"]]
+        assert ids == chain[::-1]
+        ends = {(link.to_id, link.from_id) for link in links.values() if link.link_type is LinkType.EVOLUTION}
+        assert ends.issuperset(itertools.pairwise(ids))
+    outcomes = Counter(memory.metadata.outcome or "NULL" for memory in found.values())
+    assert manifest["counts"]["outcomes"] == {str(outcome): count for outcome, count in outcomes.items()}
+    assert 11 == checkpoint.metadata.extra["v1_0"]["id"]
+    quiet = {"confidence_edges", "huge_text", "duplicate_text", "fork", "edge_only_supersedes", "no_embedding"}
+    quiet |= {"column_only_supersedes", "cross_topic_supersedes", "needs_validation", "extra_column_value"}
+    quiet |= {"stale_embedding", "id_collides_with_checkpoint", "double_encoded_trust_context", "topic_case"}
+    assert {row["id"] for row in manifest["awkward"] if row["kind"] not in quiet} - said == {
+        # The head of a circle, which is in none.
+        "decision_cycle_xyz_1763440800000_h44r"
+    }
+    assert manifest["counts"]["edges_by_relationship"]["supersedes"] <= report.links["supersedes"]
+
+
+async def test_a_file_that_v1_0_wrote_itself_is_migrated_without_odd_rows(tmp_path):
+    """A file that v1.0's own handlers wrote is migrated without anything odd."""
+    path = sample("v1_0_real_writes.db", tmp_path)
+    async with Open(now=1_800_000_000.0) as memories:
+        report = await migrate(memories, path)
+        checkpoint = await memories.latest_checkpoint()
+        chain = await memories.by_topic("auth_strategy")
+
+    assert () == report.odd_rows
+    assert ["v1_0_real_writes.db"] == [one.name for one in tmp_path.iterdir()]
+    assert checkpoint.content.startswith("작업 중단")
+    assert [
+        "Use Redis-backed sessions instead of JWT",
+        "Use JWT with refresh tokens",
+        "Use server-side session cookies",
+    ] == [one.content for one in chain.memories]
+
+
+async def test_at_most_8_links_are_added_to_a_memory(old, tmp_path):
+    """At most 8 links are added to a memory; they are marked, age from the migration, and pass no explicit one."""
+    async with Open() as memories:
+        report = await migrate(memories, old)
+        ids = [one.id for one in await memories.recent(limit=1000)]
+        links = await links_of(memories, ids)
+
+    added = [link for link in links.values() if link.metadata.extra.get(BACKFILLED)]
+    said = [link for link in links.values() if not link.metadata.extra.get(BACKFILLED)]
+    ends = Counter(end for link in added for end in (link.from_id, link.to_id))
+    assert 8 >= max(ends.values()) == report.backfilled_most
+    assert len(added) / len(ids) == pytest.approx(report.backfilled_average)
+    assert {datetime.fromtimestamp(NOW, UTC)} == {link.created_at for link in added}
+    assert {LinkType.ASSOCIATION: {0.4}, LinkType.TEMPORAL: {0.3}} == {
+        kind: {link.confidence for link in added if link.link_type is kind} for kind in {o.link_type for o in added}
+    }
+    assert {frozenset((link.from_id, link.to_id)) for link in added}.isdisjoint(
+        frozenset((link.from_id, link.to_id)) for link in said
+    )
+    assert report.links == Counter(link.metadata.original_relationship for link in said)
+    assert {report.migration} == {link.metadata.extra[MARK] for link in links.values()}
+
+
+async def test_decisions_of_a_topic_are_chained_where_nothing_says_how_they_follow(tmp_path):
+    """Decisions of one topic are chained where nothing says how they follow; a fork stays a fork."""
+    path = tmp_path / "old.db"
+    with OldStore.made(path) as store:
+        for number, name in enumerate(("loose", "loose", "loose", "fork", "fork", "fork", "", "")):
+            store.decision(name, id=f"{number}", created_at=START + number * 10**9)
+        store.edge("2", "0")
+        store.edge("4", "3")
+        store.edge("5", "3")
+    async with Open(linking="off") as memories:
+        report = await migrate(memories, path)
+        links = await links_of(memories, [str(number) for number in range(8)])
+
+    assert {("2", "0", 1.0), ("1", "0", 0.6), ("2", "1", 0.6), ("4", "3", 1.0), ("5", "3", 1.0)} == {
+        (link.from_id, link.to_id, link.confidence) for link in links.values()
+    }
+    assert {"evolution": 2} == report.backfilled
+
+
+async def test_a_host_without_automatic_links_gets_those_of_topics_alone(old):
+    """Where a host wants no automatic links, none are added but those of topics."""
+    async with Open(linking="off") as memories:
+        report = await migrate(memories, old)
+
+    assert not {"association", "temporal"} & set(report.backfilled)
+
+
+async def test_what_v1_0_says_was_superseded_ranks_behind(tmp_path):
+    """What v1.0 says was superseded ranks behind, and a search of the past does not know what came later."""
+    path = tmp_path / "old.db"
+    with OldStore.made(path) as store:
+        store.decision("auth", id="jwt", decision="Use JWT tokens", created_at=START)
+        store.decision("auth", id="redis", decision="Use Redis sessions", supersedes="jwt", created_at=START + 10**9)
+    async with Open() as memories:
+        await migrate(memories, path)
+        now = {hit.memory.id: hit for hit in await memories.search("JWT tokens")}
+        then = await memories.search("JWT tokens", as_of=datetime.fromtimestamp(START / 1000 + 5, UTC))
+
+    assert "redis" == now["jwt"].superseded_by
+    assert [("jwt", None)] == [(hit.memory.id, hit.superseded_by) for hit in then]
+
+
+async def test_why_a_decision_failed_is_found_and_leads_to_it(tmp_path):
+    """Why a decision failed is found, and leads to the decision."""
+    path = tmp_path / "old.db"
+    with OldStore.made(path) as store:
+        store.decision("auth", id="jwt", outcome="FAILED", failure_reason="Revoked tokens stayed valid for an hour.")
+    async with Open() as memories:
+        await migrate(memories, path)
+        (best, *_) = await memories.search("revoked tokens stayed valid", types="context")
+        (link,) = await memories.links_of(best.memory.id)
+
+    assert ("jwt", "outcome_of") == (link.to_id, link.metadata.original_relationship)
+
+
+async def test_a_second_run_changes_nothing_and_reports_the_same(old, tmp_path):
+    """Again nothing changes, and the report says the same of the old file."""
+    async with Open() as memories:
+        first = await migrate(memories, old)
+        before = await exported(memories, tmp_path)
+        memories._shared.clock = lambda: NOW + 10**6
+        told = []
+        again = await migrate(memories, old, progress=lambda done, total: told.append((done, total)))
+
+        assert before == await exported(memories, tmp_path)
+
+    assert (0, first.added) == (again.added, again.known)
+    assert told
+    for name in (
+        "at",
+        "migration",
+        "tables",
+        "links",
+        "backfilled",
+        "backfilled_average",
+        "backfilled_most",
+        "odd_rows",
+    ):
+        assert getattr(first, name) == getattr(again, name)
+
+
+async def test_a_dry_run_says_what_would_be_done_and_writes_nothing(old, tmp_path):
+    """A dry run says what would be done, and writes nothing."""
+    async with Open() as memories:
+        before = await exported(memories, tmp_path)
+        would = await migrate(memories, old, dry_run=True)
+
+        assert before == await exported(memories, tmp_path)
+
+        done = await migrate(memories, old)
+
+    assert would.dry_run
+    for name in ("added", "known", "tables", "memories", "links", "odd_rows"):
+        assert getattr(done, name) == getattr(would, name)
+
+
+async def test_the_steps_that_are_told_rise_to_their_number(old):
+    """The steps that are told rise to their number."""
+    told = []
+    async with Open() as memories:
+        report = await migrate(memories, old, progress=lambda done, total: told.append((done, total)))
+
+    assert (2 * report.added, 2 * report.added) == told[-1]
+    assert told == sorted(told)
+    assert 1 == len({total for _, total in told})
+
+
+class Interrupted(BaseException):
+    """Stands for the end of the process."""
+
+
+async def test_a_migration_ended_at_any_transaction_goes_on_to_the_same_store(small_chunks, tmp_path):
+    """Ended before or after any transaction and run again, a migration gives the store that it gives at once."""
+    path = tmp_path / "old.db"
+    with OldStore.made(path) as store:
+        store.history(14)
+    async with Open() as memories:
+        await migrate(memories, path)
+        expected = await exported(memories, tmp_path)
+    transactions = 0
+    for end in range(100):
+        async with Open(tmp_path / f"{end}") as memories:
+            written = memories._shared.backend.write
+            left = end
+
+            async def write(plan, written=written):
+                nonlocal left
+                if left == 0:
+                    raise Interrupted
+                left -= 1
+                return await written(plan)
+
+            memories._shared.backend.write = write
+            try:
+                await migrate(memories, path)
+            except Interrupted:
+                transactions += 1
+            else:
+                break
+            finally:
+                del memories._shared.backend.write
+        # The time at which it was begun is in the store once anything is.
+        async with Open(tmp_path / f"{end}", now=NOW + (5000 if end else 0)) as memories:
+            await migrate(memories, path)
+
+            assert expected == await exported(memories, tmp_path)
+    assert 7 <= transactions
+
+
+KILLED = """
+    import asyncio, sys
+    from mama_structs.memory.embedding.hashed import HashEmbedder
+    from mama_structs.memory.migration import migrate, run
+    from mama_structs.session import Session
+
+    run._CHUNK = 4
+
+    async def main():
+        async with Session.open(sys.argv[1], embedder=HashEmbedder(dimensions=64)) as session:
+            session.memories._shared.clock = lambda: 1_764_000_000.0
+            await migrate(session.memories, sys.argv[2], progress=lambda done, total: print(done, flush=True))
+
+    asyncio.run(main())
+"""
+
+
+async def test_a_killed_migration_goes_on_to_the_same_store(small_chunks, tmp_path):
+    """Killed at some moments and run again, a migration gives the store that it gives at once."""
+    old = tmp_path / "old.db"
+    with OldStore.made(old) as store:
+        store.history(14)
+    async with Open() as memories:
+        await migrate(memories, old)
+        expected = await exported(memories, tmp_path)
+    for after in (2, 5):
+        process = subprocess.Popen(  # noqa: ASYNC220 - it is killed in a moment
+            [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path / "store"), str(old)],
+            stdout=subprocess.PIPE,
+            env=ENVIRONMENT,
+        )
+        with process:
+            for _ in range(after):
+                process.stdout.readline()
+            process.kill()
+    async with Open(tmp_path / "store") as memories:
+        await migrate(memories, old)
+
+        assert expected == await exported(memories, tmp_path)
+        assert not [one for one in await memories.check() if one.severity == "error"]
+
+
+async def test_an_embedder_that_fails_leaves_what_was_written(old, small_chunks):
+    """An embedder that fails half-way leaves what was written, and a migration that goes on."""
+    calls = 0
+    hashed = HashEmbedder(dimensions=64)
+
+    def embed(texts):
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise OSError("gone")
+        return hashed.embed(texts)
+
+    async with Open(embedder=as_embedder(embed, name="mine", dimensions=64)) as memories:
+        await memories._shared.embedding.calibration()
+        calls = 0
+        with pytest.raises(EmbeddingFailed):
+            await migrate(memories, old)
+        report = await migrate(memories, old)
+
+    assert 0 < report.known
+    assert report.known + report.added == sum(report.memories.values())
+
+
+async def test_a_rollback_gives_back_the_store_to_the_byte(old, tmp_path):
+    """A rollback gives back the store as it was before, to the byte, and a migration after it the same as before."""
+    async with Open() as memories:
+        first = await memories.save_decision("auth", "Use sessions", "They can be revoked.")
+        await memories.save_decision("auth", "Use Redis sessions", "Two nodes.", supersedes=first.id)
+        before = await exported(memories, tmp_path)
+        done = await migrate(memories, old)
+        after = await exported(memories, tmp_path)
+        report = await rollback(memories)
+
+        assert before == await exported(memories, tmp_path)
+
+        nothing = await rollback(memories)
+        await migrate(memories, old)
+
+        assert after == await exported(memories, tmp_path)
+
+    assert (done.added, (), ()) == (report.memories, report.changed, report.linked)
+    assert sum(done.links.values()) + sum(done.backfilled.values()) == report.links
+    assert (0, None) == (nothing.memories, nothing.migration)
+    assert "nothing to roll back" in str(nothing)
+
+
+async def test_a_rollback_that_was_interrupted_goes_on(old, tmp_path):
+    """A rollback that was interrupted goes on, and so does a migration after it."""
+    async with Open() as memories:
+        before = await exported(memories, tmp_path)
+        await migrate(memories, old)
+        after = await exported(memories, tmp_path)
+        for goes_on in (rollback, lambda memories: migrate(memories, old)):
+
+            def stop(done, total):
+                raise Interrupted
+
+            with pytest.raises(Interrupted):
+                await rollback(memories, progress=stop)
+            await goes_on(memories)
+
+            assert (before if goes_on is rollback else after) == await exported(memories, tmp_path)
+
+            await migrate(memories, old)
+
+
+async def test_a_rollback_that_would_lose_later_work_is_refused(old, tmp_path):
+    """What was changed since, or is linked to by later memories, is not deleted unless that is wanted."""
+    async with Open() as memories:
+        await migrate(memories, old)
+        decision = (await memories.recent(limit=1, types="decision"))[0]
+        await memories.set_outcome(decision.id, "SUCCESS")
+        later = await memories.save_decision("late", "Go on", "It works.", implements=[decision.id])
+        before = await exported(memories, tmp_path)
+
+        with pytest.raises(
+            MigrationError, match=r"1 migrated memories were changed since .*, and .* links with"
+        ) as caught:
+            await rollback(memories)
+
+        assert before == await exported(memories, tmp_path)
+        assert "It works" not in str(caught.value)
+
+        report = await rollback(memories, force=True)
+
+        assert [later.id] == [one.id for one in await memories.recent()]
+        assert [] == await memories.links_of(later.id)
+
+    assert ((decision.id,), (later.id,)) == (report.changed, report.linked)
+
+
+async def test_a_memory_that_was_changed_since_stays_as_it_is(old, tmp_path):
+    """A memory that was changed since it was migrated stays as it is when the old file is migrated again."""
+    async with Open() as memories:
+        await migrate(memories, old)
+        decision = (await memories.recent(limit=1, types="decision"))[0]
+        changed = await memories.set_outcome(decision.id, "PARTIAL")
+        report = await migrate(memories, old)
+
+        assert changed == await memories.get(decision.id)
+
+    assert [decision.id] == [odd.id for odd in report.odd_rows if odd.kind == "changed_since"]
+
+
+async def test_a_file_that_has_grown_is_migrated_and_taken_back_by_itself(old, tmp_path):
+    """Where v1.0 was used on, a second migration adds what is new, and can be taken back by itself."""
+    async with Open() as memories:
+        await migrate(memories, old)
+        before = await exported(memories, tmp_path)
+        with OldStore.made(tmp_path / "other.db") as store:
+            store.history(COUNT)
+            last = store.database.execute("SELECT id, topic FROM decisions ORDER BY rowid DESC").fetchone()
+            at = START + 10**11
+            store.decision(last[1], id="new", supersedes=last[0], created_at=at)
+            store.database.execute("UPDATE decisions SET limitation = 'late' WHERE rowid = 1")
+        memories._shared.clock = lambda: NOW + 1000
+        report = await migrate(memories, tmp_path / "other.db")
+        (link, *_) = [one for one in await memories.links_of("new") if one.link_type is LinkType.EVOLUTION]
+        undone = await rollback(memories)
+
+        assert before == await exported(memories, tmp_path)
+
+        last_one = await rollback(memories)
+
+        assert 0 == await memories.count()
+
+    assert 2 == report.added
+    assert "row_changed" in [odd.kind for odd in report.odd_rows]
+    assert last[0] == link.to_id
+    assert (1, 0) == (undone.migrations_left, last_one.migrations_left)
+
+
+async def test_a_memory_that_has_an_id_of_the_old_file_stays(old, tmp_path):
+    """A memory that has an id of the old file already stays, and its row is listed with its links."""
+    async with Open() as memories:
+        await migrate(memories, old)
+        taken = (await memories.recent(limit=1, types="decision"))[0].id
+        await rollback(memories)
+        lines = (await exported(memories, tmp_path)).decode()
+
+        assert '"memory"' not in lines
+
+        def put(writer):
+            return writer.put(
+                attrs.evolve(plain, id=taken, namespace="default"), vectors=writer.vectors(writer.find(plain.id))
+            )
+
+        plain = await memories.save_context("something else")
+        await memories._shared.write(put)
+        report = await migrate(memories, old)
+        kept = await memories.get(taken)
+        again = await migrate(memories, old)
+
+    counts = {one.table: one for one in report.tables}
+    assert "something else" == kept.content
+    assert taken in [odd.id for odd in report.odd_rows if odd.kind == "id_taken"]
+    assert 1 == counts["decisions"].left_out
+    assert report.tables == again.tables
+
+
+async def test_a_database_without_rows_is_migrated_and_leaves_nothing_to_take_back(tmp_path):
+    """A database without rows is migrated, and there is nothing to take back."""
+    with OldStore.made(tmp_path / "old.db"):
+        pass
+    async with Open() as memories:
+        report = await migrate(memories, tmp_path / "old.db")
+
+        assert (await rollback(memories)).migration is None
+
+    assert (0, 0, 0.0) == (report.added, report.known, report.backfilled_average)
+    assert "0 memories added" in str(report)
+
+
+async def test_the_report_names_every_odd_row_and_no_content(tmp_path):
+    """The report names every odd row as JSON, some of them as text, and no memory's content."""
+    with OldStore.made(tmp_path / "old.db") as store:
+        for number in range(60):
+            store.decision("a", id=f"row {number}\x1b[2J", decision="the secret plan", confidence=None)
+    async with Open() as memories:
+        report = await migrate(memories, tmp_path / "old.db")
+
+    text, data = str(report), json.dumps(report.to_json())
+    assert 60 == len(report.to_json()["odd_rows"])
+    assert "odd rows: 60" in text
+    assert "20 more" in text
+    assert "\x1b" not in text
+    assert "secret" not in text + data
+
+
+async def test_no_control_character_of_the_old_file_reaches_a_terminal(tmp_path):
+    """Tables, words, ids and namespaces of any kind are printable in both reports and in a refusal."""
+    path = tmp_path / "old\x1b[2J.db"
+    with OldStore.made(path) as store:
+        for number in range(2):
+            store.decision("a", id=f"row {number}\x1b[2J\x9b")
+        store.database.execute("PRAGMA ignore_check_constraints = ON")
+        store.edge("row 0\x1b[2J\x9b", "row 1\x1b[2J\x9b", "x\x1b]0;pwned\x07")
+        store.database.execute('CREATE TABLE "evil\x1b[2J" (a)')
+        store.database.execute('INSERT INTO "evil\x1b[2J" VALUES (1)')
+    async with Open() as memories:
+        report = await migrate(memories, path)
+        for one in await memories.recent():
+            await memories.set_outcome(one.id, "SUCCESS")
+        with pytest.raises(MigrationError, match="changed since") as caught:
+            await rollback(memories)
+        undone = await rollback(memories, force=True)
+
+    for text in (str(report), str(undone), str(caught.value)):
+        assert all(line.isprintable() for line in text.split("\n"))
+    assert "evil" in str(report)
+    assert "pwned" in str(report)
+    assert "row 0" in str(undone)
+
+
+@pytest.mark.parametrize("arguments", [{"dry_run": "yes"}, {"progress": 3}, {"path": 3}])
+async def test_wrong_arguments_are_refused_at_once(old, arguments):
+    """Wrong arguments are refused at once."""
+    async with Open() as memories:
+        with pytest.raises(InvalidArgument):
+            await migrate(memories, **({"path": old} | arguments))
+
+
+async def test_nothing_is_written_for_a_bad_file(tmp_path):
+    """A file that is refused leaves the store as it was."""
+    (tmp_path / "bad.db").write_bytes(b"hello")
+    async with Open() as memories:
+        before = await memories.stats()
+        with pytest.raises(MigrationError):
+            await migrate(memories, tmp_path / "bad.db")
+
+        assert before == await memories.stats()
+
+
+async def test_other_calls_are_answered_while_it_runs(old):
+    """While it runs, other calls are answered."""
+    async with Open() as memories:
+        running = asyncio.create_task(migrate(memories, old))
+        longest = 0.0
+        while not running.done():
+            started = time.perf_counter()
+            await memories.count()
+            longest = max(longest, time.perf_counter() - started)
+        await running
+
+    assert 2.0 > longest

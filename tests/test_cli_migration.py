@@ -1,0 +1,140 @@
+"""The commands that take over memories of v1.0, and give them back."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import mama_structs
+from mama_structs import migration_cli
+from mama_structs.errors import InvalidArgument, MigrationError
+from mama_structs.memory.embedding.hashed import HashEmbedder
+from mama_structs.session import Session
+from mama_structs.testing.mama_v1_0 import OldStore
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).parents[1]), "PYTHONUNBUFFERED": "1"}
+
+
+@pytest.fixture
+def old(tmp_path):
+    path = tmp_path / "old.db"
+    with OldStore.made(path) as store:
+        store.history(10)
+        store.decision("odd", confidence=None)
+    return path
+
+
+def run(*command):
+    """Run a command, and return its code and what it printed."""
+    said = []
+    parser = argparse.ArgumentParser()
+    migration_cli.add_commands(parser.add_subparsers(), said.append)
+    given = parser.parse_args([str(part) for part in command])
+    return given.run(given), "\n".join(said)
+
+
+def count(store, namespace="default"):
+    """Return how many memories a directory has."""
+
+    async def counted():
+        async with Session.open(store, embedder=HashEmbedder(), namespace=namespace) as session:
+            return await session.memories.count()
+
+    return asyncio.run(counted())
+
+
+def test_migrate_and_rollback(old, tmp_path):
+    """A store is made, filled, left as it is the second time, and emptied again."""
+    store = tmp_path / "new.mama"
+    code, text = run("migrate", old, store, "--embedder", "hash", "--namespace", "mine")
+    again = json.loads(run("migrate", old, store, "--namespace", "mine", "--json")[1])
+    memories = count(store, "mine")
+    undone = json.loads(run("rollback", store, "--namespace", "mine", "--json")[1])
+
+    assert (0, True) == (code, "no_confidence" in text)
+    assert f"{memories} memories added" in text
+    assert (0, memories) == (again["added"], again["known"])
+    assert (memories, 0) == (undone["memories"], count(store, "mine"))
+    assert "nothing to roll back" in run("rollback", store)[1]
+
+
+def test_dry_run_makes_nothing(old, tmp_path):
+    """A dry run needs no store, and makes none."""
+    code, text = run("migrate", old, tmp_path / "new.mama", "--dry-run", "--embedder", "hash")
+
+    assert (0, True) == (code, "would be added" in text)
+    assert ["old.db"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_nothing_is_made_for_a_bad_file(tmp_path):
+    """Where the old file cannot be taken, no store is made; and none is made for a rollback."""
+    (tmp_path / "bad.db").write_bytes(b"hello")
+
+    with pytest.raises(MigrationError, match="no SQLite database"):
+        run("migrate", tmp_path / "bad.db", tmp_path / "new.mama")
+    with pytest.raises(InvalidArgument, match="no session's directory"):
+        run("rollback", tmp_path / "new.mama")
+
+    assert ["bad.db"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_force(old, tmp_path):
+    """What later memories link to is deleted when that is said."""
+    store = tmp_path / "new.mama"
+    run("migrate", old, store, "--embedder", "hash")
+
+    async def change():
+        async with Session.open(store) as session:
+            (decision,) = await session.memories.recent(limit=1, types="decision")
+            await session.memories.set_outcome(decision.id, "SUCCESS")
+
+    asyncio.run(change())
+
+    with pytest.raises(MigrationError, match="were changed since"):
+        run("rollback", store)
+
+    assert "1 of them had been changed since" in run("rollback", store, "--force")[1]
+
+
+INTERRUPTED = """
+    import argparse, sys
+    from mama_structs import migration_cli
+    from mama_structs.memory.embedding.hashed import HashEmbedder
+
+    def slow(self, texts, **_):
+        print("embedding", flush=True)
+        import time; time.sleep(0.5); raise SystemError
+
+    HashEmbedder.embed = slow
+    parser = argparse.ArgumentParser()
+    migration_cli.add_commands(parser.add_subparsers(), print)
+    given = parser.parse_args(sys.argv[1:])
+    given.run(given)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no such signal")
+def test_interrupted(old, tmp_path):
+    """Ctrl-C says how to go on."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(INTERRUPTED), "migrate", old, tmp_path / "new", "--embedder", "hash"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    with process:
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+
+    assert "interrupted; run it again to go on" in said
