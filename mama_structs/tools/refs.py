@@ -172,6 +172,7 @@ def _templates() -> tuple[Tool, ...]:
             Tool.from_function(functools.partial(function, store=RefStore()), title=title, annotations=annotations),
             on_error=_answer,
             wrapped=False,
+            handles=HANDLES,
         )
         for function, title, annotations in _TOOLS
     )

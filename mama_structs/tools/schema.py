@@ -6,7 +6,7 @@ import reprlib
 from typing import TYPE_CHECKING, Any
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.jsonable import is_written_as_text
+from mama_structs.jsonable import is_written_as_text, to_jsonable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -177,7 +177,8 @@ def _tidy(
 
     def inside(key: str, value: Any) -> Any:
         if key in _DATA:
-            return value
+            # A default of a class may be what JSON writes otherwise, a tuple for one.
+            return to_jsonable(value)
         if key == "properties":
             return {name: walk(one) for name, one in value.items()}
         return walk(value)
@@ -230,17 +231,22 @@ def _alternatives(schema: JSONSchema) -> Iterator[str]:
             if kind == "boolean":
                 yield from ("true", "false")
             else:
-                yield " ".join([_NOUNS[kind], *_limits(schema)])
+                yield " ".join([_NOUNS[kind], *(_fields(schema) if kind == "object" else ()), *_limits(schema)])
+
+
+def _fields(schema: JSONSchema) -> Iterator[str]:
+    """Name what an object has inside: ``{to_id, reason?}``."""
+    properties = list(schema.get("properties", ()))
+    if properties:
+        required = schema.get("required", ())
+        names = [name if name in required else f"{name}?" for name in properties[:_MAX_FIELDS]]
+        yield f"{{{', '.join([*names, '…'] if len(properties) > _MAX_FIELDS else names)}}}"
 
 
 def _limits(schema: JSONSchema) -> Iterator[str]:
     """Say what a schema demands beyond the type."""
-    if "minimum" in schema and "maximum" in schema:
-        yield f"from {schema['minimum']} to {schema['maximum']}"
-    else:
-        for keyword, words in (("minimum", "of at least"), ("maximum", "of at most")):
-            if keyword in schema:
-                yield f"{words} {schema[keyword]}"
+    for least, most, between, unit in _RANGES:
+        yield from _range(schema.get(least), schema.get(most), between, unit)
     for keyword, words in _LIMITS.items():
         if keyword in schema:
             yield words.format(schema[keyword])
@@ -248,15 +254,29 @@ def _limits(schema: JSONSchema) -> Iterator[str]:
         yield f"(each {expected(schema['items'])})"
 
 
+def _range(least: Any, most: Any, between: str, unit: str) -> Iterator[str]:
+    if least is None and most is None:
+        return
+    if least is not None and most is not None:
+        said = f"{between} {least} to {most}"
+    else:
+        said = f"of at least {least}" if most is None else f"of at most {most}"
+    last = least if most is None else most
+    yield f"{said} {unit}{'' if last == 1 else 's'}" if unit else said
+
+
+# The least, the most, the word before both, and what is counted.
+_RANGES = (
+    ("minimum", "maximum", "from", ""),
+    ("minLength", "maxLength", "of", "character"),
+    ("minItems", "maxItems", "of", "item"),
+)
 _LIMITS = {
     "exclusiveMinimum": "above {}",
     "exclusiveMaximum": "below {}",
     "multipleOf": "that is a multiple of {}",
-    "minLength": "of at least {} characters",
-    "maxLength": "of at most {} characters",
     "pattern": "matching {}",
     "format": "({})",
     "contentEncoding": "in {}",
-    "minItems": "of at least {} items",
-    "maxItems": "of at most {} items",
 }
+_MAX_FIELDS = 12

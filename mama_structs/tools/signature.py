@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
-import math
 import types
 import typing
 from collections.abc import Iterable, Mapping
+from textwrap import shorten
 from typing import Annotated, Any
 
 import attrs
@@ -15,6 +14,8 @@ import attrs
 from mama_structs.errors import InvalidArgument, MamaStructsError
 from mama_structs.jsonable import to_jsonable
 from mama_structs.tools.functions import bound_by_partials, layers_of
+from mama_structs.tools.given_names import nearest, renamed
+from mama_structs.tools.leniency import fits, is_finite, mended
 from mama_structs.tools.schema import describe, expected, schemas_of, shortened
 
 HOST_PARAMETERS = frozenset({"ctx", "run_context", "tool_context"})
@@ -42,6 +43,8 @@ _REFERENCES = {
     },
     "references_meta": {"type": "object", "description": "What limits left out, and why"},
 }
+_MAX_FAULTS = 10
+_MAX_DESCRIPTION = 160
 _KEYWORDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -61,9 +64,13 @@ class Parameter:
     schema: dict[str, Any]
     required: bool
 
-    def __str__(self) -> str:
-        """Say in words what is accepted."""
-        return f"{expected(self.schema)}, {'required' if self.required else 'optional'}"
+    def usage(self, name: str) -> str:
+        """Say what it is for, and whether it may be left out; empty where a fault says all there is."""
+        said = self.schema.get("description")
+        if not isinstance(said, str) or not said:
+            return "" if self.required else f"{name} is optional"
+        told = shorten(said, _MAX_DESCRIPTION, placeholder="…")
+        return f"{name} ({'required' if self.required else 'optional'}): {told}"
 
 
 @attrs.frozen
@@ -162,6 +169,9 @@ class Signature:
         """
         Return the arguments as the function's types want them.
 
+        What a model got a little wrong is put right where it can only mean one thing, see
+        `mama_structs.tools.leniency`.
+
         Args:
             arguments: As the model gave them.
             tool: The tool's name, for the message.
@@ -172,25 +182,33 @@ class Signature:
         """
         if not isinstance(arguments, Mapping):
             raise InvalidArgument(
-                f"{tool}: the arguments must be an object, got {shortened(arguments)}", hint=self._usage()
+                f"{tool}: the arguments must be an object, got {shortened(arguments)}", hint=self._names()
             )
-        faults = [
-            f"{name} is required and must be {expected(parameter.schema)}"
-            for name, parameter in self.parameters.items()
-            if parameter.required and name not in arguments
-        ]
+        given = arguments if self.others is not None else self._renamed(arguments)
+        missing = [name for name, parameter in self.parameters.items() if parameter.required and name not in given]
+        faults = [f"{name} is required and must be {expected(self.parameters[name].schema)}" for name in missing]
+        usage = [self.parameters[name].usage(name) for name in missing]
+        is_unknown = False
         checked = {}
-        for name, value in arguments.items():
+        for name, value in given.items():
             parameter = self._parameter(name)
             if parameter is None:
-                faults.append(self._unknown(name))
-                continue
-            try:
-                checked[name] = _convert(value, parameter)
-            except (ValueError, RecursionError) as fault:
-                faults.append(f"{name} must be {expected(parameter.schema)}, got {shortened(value)}{_detail(fault)}")
+                # Looking for names that are near takes time.
+                faults.append(self._unknown(name) if len(faults) < _MAX_FAULTS else "")
+                is_unknown = True
+            elif value is not None or parameter.required or fits(value, parameter.type):
+                notes: list[str] = []
+                try:
+                    checked[name] = _understood(value, parameter, notes)
+                except (ValueError, RecursionError) as fault:
+                    said = "".join([_detail(fault), *(f"; {note}" for note in notes)])
+                    faults.append(f"{name} must be {expected(parameter.schema)}, got {shortened(value)}{said}")
+                    if name in self.parameters:
+                        usage.append(parameter.usage(name))
         if faults:
-            raise InvalidArgument(f"{tool}: {'; '.join(faults)}", hint=self._usage())
+            others = f"; and {len(faults) - _MAX_FAULTS} more" if len(faults) > _MAX_FAULTS else ""
+            hints = filter(None, [self._names() if is_unknown else "", *usage[:_MAX_FAULTS]])
+            raise InvalidArgument(f"{tool}: {'; '.join(faults[:_MAX_FAULTS])}{others}", hint="; ".join(hints) or None)
         return checked
 
     def check_host(self, values: Mapping[str, Any], *, tool: str) -> dict[str, Any]:
@@ -213,14 +231,24 @@ class Signature:
         return self.parameters.get(name, self.others)
 
     def _unknown(self, name: object) -> str:
-        near = difflib.get_close_matches(str(name), self.parameters, n=1)
-        return f"{shortened(name)} is no argument of this tool" + (f", did you mean {near[0]}?" if near else "")
+        near = nearest(name, self.parameters)
+        return f"{shortened(name)} is no argument of this tool" + (f", did you mean {near}?" if near else "")
 
-    def _usage(self) -> str:
-        listed = [f"{name} ({parameter})" for name, parameter in self.parameters.items()]
+    def _renamed(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Put names right that can only mean one parameter; those of the host are no model's to give."""
+        theirs = {name: value for name, value in arguments.items() if name in HOST_PARAMETERS | self.bound}
+        others = {name: value for name, value in arguments.items() if name not in theirs}
+        return {**renamed(others, self.parameters), **theirs}
+
+    def _names(self) -> str:
+        required = [name for name, parameter in self.parameters.items() if parameter.required]
+        optional = [name for name, parameter in self.parameters.items() if not parameter.required]
         if self.others is not None:
-            listed.append("any others")
-        return f"the arguments are: {', '.join(listed)}" if listed else "it takes no arguments"
+            optional.append("any others")
+        listed = [", ".join(required)] if required else []
+        if optional:
+            listed.append(f"optional: {', '.join(optional)}")
+        return f"the arguments are: {'; '.join(listed)}" if listed else "it takes no arguments"
 
 
 def _refuse_positional(parameters: Iterable[inspect.Parameter]) -> None:
@@ -296,18 +324,18 @@ def _with_default(schema: dict[str, Any], hint: Any, default: Any) -> dict[str, 
 def _convert(value: object, parameter: Parameter) -> Any:
     import msgspec  # noqa: PLC0415 - loaded since the tool was made
 
-    if not _is_finite(value):
+    if not is_finite(value):
         raise ValueError("NaN and the infinities are no JSON")
     # JSON has text keys only: for a dict[int, ...] they are read as numbers.
     return msgspec.convert(value, parameter.type, strict=True, str_keys=True)
 
 
-def _is_finite(value: object) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if isinstance(value, dict):
-        return all(map(_is_finite, value.values()))
-    return not isinstance(value, (list, tuple)) or all(map(_is_finite, value))
+def _understood(value: object, parameter: Parameter, notes: list[str]) -> Any:
+    """Convert a value as it stands, or else what it can only mean."""
+    try:
+        return _convert(value, parameter)
+    except (ValueError, RecursionError):
+        return _convert(mended(value, parameter.type, notes), parameter)
 
 
 def _detail(fault: Exception) -> str:

@@ -68,6 +68,9 @@ class Tool:
         signature: What checks the arguments.
         on_error: What the tool answers in place of raising, for tools whose errors are results that a model reads.
         wrapped: Whether `Session.call` may turn a large result into a descriptor.
+        handles: The arguments that take a ``ref:`` or ``fd:`` itself: for these `Session.call` puts the handle, and
+            not the text, in place of ``{"$ref": "ref:x"}``.
+        deprecated: Whether it is one of v1.0, whose names a host's own tool may have, too.
 
     """
 
@@ -81,6 +84,8 @@ class Tool:
     signature: Signature
     on_error: Callable[[MamaStructsError, Mapping[str, Any]], Any] | None = None
     wrapped: bool = True
+    handles: frozenset[str] = frozenset()
+    deprecated: bool = False
 
     @classmethod
     def from_function(

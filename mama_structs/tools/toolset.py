@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import Any, TypeVar, overload
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar, overload
 
 import attrs
 
@@ -13,6 +13,23 @@ from mama_structs.jsonable import to_jsonable
 from mama_structs.tools.tool import Tool, ToolAnnotations
 
 _Default = TypeVar("_Default")
+_MAX_NAMED: Final = 10
+
+
+def hint_at(name: object, names: Sequence[str]) -> str:
+    """
+    Say which tools a model may have meant by a name that none has.
+
+    Args:
+        name: As it was given.
+        names: Of the tools that there are.
+
+    """
+    near = difflib.get_close_matches(str(name), names, n=3)
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    rest = len(names) - _MAX_NAMED
+    return f"there are: {', '.join(names[:_MAX_NAMED]) or 'none'}{f', and {rest} more' if rest > 0 else ''}"
 
 
 class ToolSet(Mapping[str, Tool]):
@@ -90,9 +107,7 @@ class ToolSet(Mapping[str, Tool]):
         try:
             return self._tools[name]
         except KeyError:
-            near = difflib.get_close_matches(str(name), self._tools, n=3)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(self._tools) or 'none'}"
-            raise UnknownTool(name, hint=hint) from None
+            raise UnknownTool(name, hint=hint_at(name, self.names)) from None
 
     def __contains__(self, name: object) -> bool:
         """Tell whether a tool has this name."""

@@ -47,6 +47,17 @@ def test_an_unknown_name_hints_at_its_neighbours(tools):
         ToolSet()["zzz"]
 
 
+def test_of_many_tools_an_unknown_name_hints_at_ten():
+    """Ten names are enough to see what there is; the others are counted."""
+    tools = ToolSet()
+    for number in range(12):
+        tools.add(search, name=f"tool{number}")
+    with pytest.raises(UnknownTool) as caught:
+        tools["zzz"]
+
+    assert f"there are: {', '.join(f'tool{number}' for number in range(10))}, and 2 more" == caught.value.hint
+
+
 def test_a_name_is_taken_once(tools):
     """A second tool of the same name is refused."""
     with pytest.raises(InvalidArgument, match="already is a tool named 'search'"):

@@ -1,0 +1,86 @@
+"""What took the place of a memory: what did so directly, and what holds today."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mama_structs.errors import MamaStructsError
+from mama_structs.memory.model import Link, LinkType
+from mama_structs.memory.results import Chain
+from mama_structs.memory.saving import OUTCOME_OF
+from mama_structs.memory.store import MemoryStore
+
+
+def direct_successors(links: Iterable[Link], memory_id: str) -> list[str]:
+    """Return the ids of the memories that superseded one directly, newest link first."""
+    found = [link for link in links if link.link_type is LinkType.EVOLUTION and link.to_id == memory_id]
+    found.sort(key=lambda link: link.created_at, reverse=True)
+    return list(dict.fromkeys(link.from_id for link in found))
+
+
+def standing(chain: Chain, memory_id: str) -> str | None:
+    """
+    Return what stands in a memory's place today, None where it holds itself.
+
+    As everywhere in a search: the newest of those that supersede it, directly or not, and that nothing supersedes.
+    Where evolution runs in a circle, the newest memory of the circle is taken to stand.
+
+    Args:
+        chain: The evolution that the memory is part of.
+        memory_id: The memory's id.
+
+    """
+    newer: dict[str, list[str]] = {}
+    for link in chain.links:
+        newer.setdefault(link.to_id, []).append(link.from_id)
+    later = _reached(newer, memory_id)
+    ends = {one for one in later if one not in newer}
+    if not ends:
+        # Only circles: those that lead nowhere else.
+        ends = {one for one in later if all(one in _reached(newer, other) for other in _reached(newer, one))}
+    last = next((memory.id for memory in chain.memories if memory.id in ends), None)
+    return None if last == memory_id else last
+
+
+async def successor(memories: MemoryStore, memory_id: str, links: Iterable[Link]) -> str | None:
+    """
+    Return what stands in a memory's place today, None where it holds; what was read already is not read again.
+
+    Args:
+        memories: Where the chain is read.
+        memory_id: The memory's id.
+        links: The links that begin or end at it.
+
+    """
+    later = direct_successors(links, memory_id)
+    if not later:
+        return None
+    try:
+        return standing(await memories.evolution(memory_id), memory_id)
+    except MamaStructsError:
+        # It may have been deleted meanwhile, or cannot be read; the nearest answer is better than none.
+        return later[0]
+
+
+def decision_told_of(links: Iterable[Link], memory_id: str) -> str | None:
+    """Return the decision whose outcome a context explains."""
+    return next(
+        (
+            link.to_id
+            for link in links
+            if link.from_id == memory_id and link.metadata.original_relationship == OUTCOME_OF
+        ),
+        None,
+    )
+
+
+def _reached(newer: dict[str, list[str]], memory_id: str) -> set[str]:
+    """Return what supersedes a memory, directly or not; the memory itself only where evolution runs in a circle."""
+    found: set[str] = set()
+    waiting = list(newer.get(memory_id, ()))
+    while waiting:
+        one = waiting.pop()
+        if one not in found:
+            found.add(one)
+            waiting += newer.get(one, ())
+    return found

@@ -1,0 +1,465 @@
+"""Arguments that are a little wrong: accepted where they can mean one thing, else refused with what is wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import enum
+import inspect
+import json
+import time
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, NewType, NotRequired, Required, TypedDict
+
+import attrs
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from mama_structs.errors import InvalidArgument
+from mama_structs.jsonable import to_jsonable
+from mama_structs.tools import Tool
+
+Name = NewType("Name", str)
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Few = Annotated[int, msgspec.Meta(ge=1, le=50)]
+Word = Annotated[str, msgspec.Meta(min_length=1, max_length=20)]
+
+
+class Outcome(enum.Enum):
+    SUCCESS = "SUCCESS"
+    FAILED = "FAILED"
+
+
+class LinkTo(msgspec.Struct, forbid_unknown_fields=True):
+    to_id: Word
+    relationship: str
+    confidence: Share = 0.8
+    reason: str | None = None
+    tags: Sequence[str] = ()
+
+
+class Loose(TypedDict, total=False):
+    to_id: Required[int]
+    weight: float
+
+
+class Marked(TypedDict):
+    to_id: int
+    weight: NotRequired[float]
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+@attrs.frozen
+class Tree:
+    name: str
+    children: list[Tree] = attrs.Factory(list)
+
+
+def tool_taking(annotation, default=inspect.Parameter.empty):
+    async def take(value=None):
+        return value
+
+    take.__signature__ = inspect.Signature(
+        [inspect.Parameter("value", inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)]
+    )
+    return Tool.from_function(take)
+
+
+async def save(
+    decision_id: Word,
+    *,
+    confidence: Share = 0.7,
+    limit: Few = 5,
+    tags: Sequence[str] = (),
+    links: Sequence[LinkTo] = (),
+    supersedes: str | None = None,
+    urgent: bool = False,
+) -> dict[str, Any]:
+    """
+    Save something.
+
+    Args:
+        decision_id: Which.
+        confidence: How sure.
+        limit: How many.
+        tags: Words.
+        links: Links.
+        supersedes: What it replaces.
+        urgent: Whether it is.
+
+    """
+    return {
+        "decision_id": decision_id,
+        "confidence": confidence,
+        "limit": limit,
+        "tags": list(tags),
+        "links": [msgspec.structs.asdict(link) for link in links],
+        "supersedes": supersedes,
+        "urgent": urgent,
+    }
+
+
+SAVE = Tool.from_function(save)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "meant"),
+    [
+        (float, "0.7", 0.7),
+        (float, " .5 ", 0.5),
+        (float, "1e-2", 0.01),
+        (Share, "1", 1.0),
+        (float | None, "0.7", 0.7),
+        (int, "3", 3),
+        (int, "3.0", 3),
+        (int, 3.0, 3),
+        (int, "-12", -12),
+        (int | float, "3", 3),
+        (bool, "true", True),
+        (bool, "False", False),
+        (bool | Literal["primary", "all"], "true", True),
+        (bool | Literal["primary", "all"], "ALL", "all"),
+        (Literal["SUCCESS", "FAILED"], "failed", "FAILED"),
+        (Literal["SUCCESS", "FAILED"] | None, " Success ", "SUCCESS"),
+        (Literal[1, 2], "2", 2),
+        (Outcome, "failed", Outcome.FAILED),
+        (list[str], "a.py", ["a.py"]),
+        (Sequence[Name], "a.py", ["a.py"]),
+        (list[str], "Write the tests, then ship it", ["Write the tests, then ship it"]),
+        (list[str], "[draft] write it", ["[draft] write it"]),
+        (list[str], '["a", "b"]', ["a", "b"]),
+        (list[str], "[]", []),
+        (Sequence[str] | None, '["a"]', ["a"]),
+        (list[Literal["decision", "insight"]], "Decision", ["decision"]),
+        (list[Literal["decision", "insight"]] | None, ["DECISION", "insight"], ["decision", "insight"]),
+        (list[int], ["1", 2, 3.0], [1, 2, 3]),
+        (list[int], 1, [1]),
+        (set[int], '["1", 1]', {1}),
+        (tuple[int, str], '["1", "a"]', (1, "a")),
+        (dict[str, float], '{"a": "0.5"}', {"a": 0.5}),
+        (Mapping[str, Any], '{"a": [1]}', {"a": [1]}),
+        (dict[int, int], {"1": "2"}, {1: 2}),
+        (Point, '{"x": "1"}', Point(1)),
+        (Point, {"X": 1, "y": None}, Point(1)),
+        (Loose, {"toId": "7", "weight": None}, {"to_id": 7}),
+        (Marked, {"to_id": "7", "weight": None}, {"to_id": 7}),
+        (Tree, {"name": "a", "children": {"Name": "b", "children": None}}, Tree("a", [Tree("b")])),
+        (list[LinkTo], {"to_id": "x", "relationship": "r"}, [LinkTo("x", "r")]),
+        (list[LinkTo], '{"to_id": "x", "relationship": "r"}', [LinkTo("x", "r")]),
+        (
+            list[LinkTo],
+            [{"toId": "x", "relationship": "r", "confidence": "0.5", "tags": "t", "weight": None}],
+            [LinkTo("x", "r", 0.5, None, ["t"])],
+        ),
+        (list[LinkTo], [{"to_id": "x", "relationship": "r", "confidence": None}], [LinkTo("x", "r")]),
+        (list[list[int]], "[[1], [2]]", [[1], [2]]),
+    ],
+)
+async def test_what_can_only_mean_one_thing_is_accepted(annotation, value, meant):
+    """Numbers and objects as text, one item for a list, another case, nulls for what is left out."""
+    received = await tool_taking(annotation)(value=value)
+
+    assert (meant, type(meant)) == (received, type(received))
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "wanted"),
+    [
+        (Share, "high", "a number from 0 to 1, got 'high'"),
+        (Share, "1.5", "a number from 0 to 1, got '1.5'"),
+        (Share, "70%", "a number from 0 to 1"),
+        (float, "0,7", "a number, got '0,7'"),
+        (float, "NaN", "a number, got 'NaN'"),
+        (float, "1e999", "a number"),
+        (float, "٣", "a number"),
+        (float, "1_000", "a number"),
+        (float, True, "a number, got true"),
+        (Few, 1.7, "an integer from 1 to 50, got 1.7"),
+        (Few, "1.7", "an integer from 1 to 50, got '1.7'"),
+        (Few, "51", "an integer from 1 to 50, got '51'"),
+        (Few, "", "an integer from 1 to 50, got ''"),
+        (int, "007", "an integer"),
+        (int, "1e3", "an integer"),
+        (int, "9" * 5000, "an integer"),
+        (int, 1e300, "an integer"),
+        (int, False, "an integer, got false"),
+        (int, None, "an integer, got null"),
+        (bool, "yes", "true or false, got 'yes'"),
+        (bool, 1, "true or false, got 1"),
+        (Word, "", "a string of 1 to 20 characters, got ''"),
+        (str, ["a"], r"a string, got \['a'\]"),
+        (str, 5, "a string, got 5"),
+        (str, {"a": 1}, "a string"),
+        (Literal["SUCCESS", "FAILED"], "fail", "'FAILED' or 'SUCCESS', got 'fail'"),
+        (Literal["a", "A"], " a ", "'A' or 'a', got ' a '"),
+        (list[str], "", "an array"),
+        (list[str], "null", "an array"),
+        (list[str], "None", "an array"),
+        (list[str], "auth, jwt", "an array .each a string., got 'auth, jwt'"),
+        (list[str], "a.py;b.py", "an array"),
+        (list[str], "- one thing\n- another thing", "an array"),
+        (list[str], "[auth, jwt]", "an array"),
+        (list[str], "[auth]", "an array"),
+        (list[str], "{auth jwt}", "an array"),
+        (list[str], "[1]", "an array"),
+        (list[str], '{"a": 1}', "an array"),
+        (list[str], 5, "an array"),
+        (list[str], ["a", None], "at \\[1\\], expected str, got null"),
+        (list[str], [["a"]], "expected str, got array"),
+        (list[Any], "a", "an array"),
+        (list[list[str]], "a", "an array"),
+        (list[list[str]], ["a"], "an array"),
+        (list[list[str]], '["a"]', "an array"),
+        (
+            Annotated[list[int], msgspec.Meta(max_length=1)],
+            '["1", "2"]',
+            "an array of at most 1 item .each an integer., got",
+        ),
+        (dict[str, int], "[1]", "an object"),
+        (dict[str, int], '{"a": 1, "a": 2}', "an object"),
+        (dict[str, float], '{"a": NaN}', "an object"),
+        (dict[str, int], "{" * 100_000, "an object"),
+        (Point, '{"x": 1', "an object"),
+        (LinkTo, {"to_id": "x", "relation": "r"}, "unknown field relation; did you mean relationship by 'relation'?"),
+        (LinkTo, {"to_id": "x", "relationship": "r", "weigth": 1}, "unknown field weigth"),
+        (LinkTo, {"to_id": "x", "toId": "y", "relationship": "r"}, "unknown field toId; did you mean to_id by 'toId'?"),
+        (LinkTo, {"toId": "x", "ToID": "y", "relationship": "r"}, "did you mean to_id by"),
+        (list[LinkTo], [{"to_id": "", "relationship": "r"}], r"at \[0\]\.to_id"),
+        (list[LinkTo], [{"to_id": "x", "relationship": "r", "confidence": "1.5"}], r"at \[0\]\.confidence"),
+        (tuple[int, str], "[1]", "an array"),
+        (int | list[int], "many", "got 'many'"),
+    ],
+)
+async def test_what_could_mean_two_things_is_refused(annotation, value, wanted):
+    """The message says what is wanted, and what came in its place."""
+    with pytest.raises(
+        InvalidArgument, match="take: value must be .*" + wanted.replace("|", "\\|").replace("?", "\\?")
+    ):
+        await tool_taking(annotation)(value=value)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ({"decision_id": "d", "confidence": None, "limit": None, "tags": None, "links": None, "urgent": None}, {}),
+        ({"decision_id": "d", "nonsense": None, "__proto__": None}, {}),
+        ({"decisionId": "d"}, {}),
+        ({"DecisionID": "d", "Confidence": "0.5"}, {"confidence": 0.5}),
+        ({"decision-id": "d", "super_sedes": "x"}, {"supersedes": "x"}),
+        ({"decision_id": "d", "decisionId": None}, {}),
+        ({"decision_id": "d", "supersedes": "null"}, {"supersedes": "null"}),
+    ],
+)
+async def test_names_and_nulls_are_put_right(given, meant):
+    """Null stands for what is left out, and a name in another style for the only argument that it can be."""
+    expected = await SAVE(decision_id="d")
+
+    assert expected | meant == await SAVE.run(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "decision_id is required"),
+        (
+            {"decision_id": None},
+            "decision_id must be a string of 1 to 20 characters, got null",
+        ),
+        ({"decision_id": "d", "confidense": 0.5}, "'confidense' is no argument of this tool, did you mean confidence?"),
+        (
+            {"decision_id": "d", "Decision ID": "e"},
+            "'Decision ID' is no argument of this tool, did you mean decision_id?",
+        ),
+        ({"decisionId": "d", "DecisionId": "e"}, "decision_id is required.*'decisionId' is no argument.*'DecisionId'"),
+        ({"decision_id": "d", "colour": "red"}, "'colour' is no argument of this tool "),
+        ({"decision_id": "d", 5: None}, "5 is no argument of this tool"),
+        ({"decision_id": "d", "ctx": None}, "'ctx' is no argument of this tool"),
+        ({"decision_id": "d", "CTX": 1}, "'CTX' is no argument of this tool"),
+    ],
+)
+async def test_other_names_are_refused(given, message):
+    """Unknown names are refused, naming the nearest; two names for one argument are none for it."""
+    with pytest.raises(InvalidArgument, match=message.replace("?", "\\?")):
+        await SAVE.run(given)
+
+
+async def test_every_fault_is_named_and_not_without_end():
+    """The first ten faults are named, and how many more there are."""
+    with pytest.raises(InvalidArgument, match="and 9993 more") as refused:
+        await SAVE.run({"confidence": "high", "limit": "many", **{f"extra_{number}": 1 for number in range(10_000)}})
+
+    assert "decision_id is required" in str(refused.value)
+    assert "got 'high'" in str(refused.value)
+    assert 4000 > len(str(refused.value))
+
+
+async def test_what_takes_any_names_takes_them_as_they_are():
+    """Where any name is an argument, a name in another style is one, too."""
+
+    async def take(decision_id: str = "", **others: int) -> dict[str, Any]:
+        return {"decision_id": decision_id, **others}
+
+    tool = Tool.from_function(take)
+
+    assert {"decision_id": "", "decisionId": 5, "limit": 3} == await tool.run({"decisionId": 5, "limit": "3"})
+    with pytest.raises(InvalidArgument, match="other must be an integer, got null"):
+        await tool.run({"other": None})
+
+
+async def test_a_host_calls_with_the_same_leniency():
+    """`await tool(...)` and `tool.run` check alike."""
+    assert 0.5 == (await SAVE(decision_id="d", confidence="0.5"))["confidence"]
+
+
+async def test_large_nonsense_is_refused_in_time_proportional_to_it(untraced):
+    """Four times as much takes not ten times as long."""
+
+    async def seconds(count):
+        nonsense = {
+            "decision_id": "d",
+            "tags": [["a"]] * count,
+            "links": [{f"confidense {number}": 1 for number in range(count)}],
+            "confidence": "[" * count,
+            **{f"tag {number}": 1 for number in range(count)},
+        }
+        best = float("inf")
+        for _ in range(3):
+            started = time.process_time()
+            with pytest.raises(InvalidArgument):
+                await SAVE.run(nonsense)
+            best = min(best, time.process_time() - started)
+        return best
+
+    await seconds(100)
+
+    assert await seconds(8_000) < 10 * max(0.005, await seconds(2_000))
+
+
+# ---- what holds whatever is given
+
+ANNOTATIONS = [
+    str,
+    Word,
+    int,
+    Few,
+    float,
+    Share,
+    bool,
+    int | None,
+    int | str | None,
+    list[int],
+    list[str],
+    list[str | None],
+    Sequence[str] | None,
+    list[list[str]],
+    list[Any],
+    set[int],
+    tuple[int, str],
+    tuple[int, ...],
+    dict[str, float],
+    dict[str, list[str]],
+    Mapping[str, Any],
+    Literal["a", "A", "b", 1],
+    bool | Literal["primary", "all"],
+    Outcome,
+    Point,
+    Loose,
+    Marked,
+    Tree,
+    LinkTo,
+    list[LinkTo],
+    list[LinkTo] | str,
+    Any,
+]
+KINDS = [(one, tool_taking(one), Draft202012Validator(tool_taking(one).input_schema)) for one in ANNOTATIONS]
+words = st.sampled_from(
+    [
+        "",
+        "a",
+        "A",
+        "b",
+        "1",
+        "1.0",
+        "0.5",
+        "true",
+        "null",
+        "primary",
+        "failed",
+        "a, b",
+        "[]",
+        "{}",
+        '["a"]',
+        "[1]",
+        '{"x": "1"}',
+    ]
+)
+scalars = (
+    st.none() | st.booleans() | st.integers(-3, 60) | st.floats(-3, 60, allow_nan=False) | st.text(max_size=4) | words
+)
+names = st.sampled_from(["x", "X", "y", "name", "children", "to_id", "toId", "relationship", "confidence", "tags", "q"])
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=4), max_leaves=8
+)
+texts = values.map(json.dumps)
+
+
+@given(kind=st.sampled_from(KINDS), value=values | texts)
+def test_a_valid_argument_is_never_changed(kind, value):
+    """What the type takes as it stands arrives as `msgspec` alone would give it."""
+    annotation, tool, _ = kind
+    try:
+        strict = msgspec.convert(value, annotation, strict=True, str_keys=True)
+    except msgspec.ValidationError:
+        return
+    received = asyncio.run(tool.run({"value": value}))
+
+    assert repr(strict) == repr(received)
+
+
+@given(kind=st.sampled_from(KINDS), value=values | texts)
+def test_what_is_accepted_is_of_the_type(kind, value):
+    """Whatever was put right, the function gets what its schema allows; bounds hold."""
+    _, tool, validator = kind
+    try:
+        received = to_jsonable(asyncio.run(tool.run({"value": value})))
+    except InvalidArgument:
+        assert not validator.is_valid({"value": value})
+        return
+
+    assert validator.is_valid({"value": received})
+
+
+@given(kind=st.sampled_from(KINDS), value=values | texts)
+def test_what_was_put_right_once_stays_so(kind, value):
+    """The meaning of an argument is itself an argument, and means itself."""
+    _, tool, _ = kind
+    try:
+        received = to_jsonable(asyncio.run(tool.run({"value": value})))
+    except InvalidArgument:
+        return
+
+    assert received == to_jsonable(asyncio.run(tool.run({"value": received})))
+
+
+# ---- types of every make
+
+
+@pytest.mark.skipif(not hasattr(typing, "TypeAliasType"), reason="type aliases of their own came with Python 3.12")
+async def test_a_type_alias_means_what_it_stands_for():
+    """``type Number = int`` is mended as int is."""
+    assert 3 == await tool_taking(typing.TypeAliasType("Number", int))(value="3")
+
+
+async def test_what_is_no_class_has_no_fields():
+    """A type variable stands for any type, of which nothing is known; NaN is refused for it like for any."""
+    with pytest.raises(InvalidArgument, match="NaN"):
+        await tool_taking(typing.TypeVar("T"))(value=float("nan"))

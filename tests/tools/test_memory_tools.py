@@ -1,0 +1,933 @@
+"""The ten memory tools: what a model is told, what is stored, and what it can go on with."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from mama_structs import HashEmbedder, Session
+from mama_structs.adapters.schemas import strict_schema
+from mama_structs.descriptors.store import RefStore
+from mama_structs.errors import InvalidArgument, MemoryNotFound, StoreError
+from mama_structs.memory import graph
+from mama_structs.memory.model import LinkType
+from mama_structs.memory.showing import chain_of
+from mama_structs.settings import DescriptorSettings
+from mama_structs.testing.memories import PlainReader, plain_link, plain_memory
+from mama_structs.tools.memories import memory_tools
+from mama_structs.tools.memory_answers import age, beginning, line
+from mama_structs.tools.memory_successors import standing
+
+NAMES = [
+    "save/decision",
+    "save/checkpoint",
+    "save/insight",
+    "load/checkpoint",
+    "load/context",
+    "search/by_topic",
+    "search/by_context",
+    "search/recent",
+    "evolve/outcome",
+    "evolve/supersede",
+]
+READING = {name for name in NAMES if name.startswith(("load/", "search/"))}
+NOON = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
+
+
+@pytest.fixture
+async def session():
+    async with Session.open(embedder=HashEmbedder()) as opened:
+        yield opened
+
+
+@pytest.fixture
+def memories(session):
+    return session.memories
+
+
+@pytest.fixture
+def call(session):
+    return caller(session.memories, session.refs)
+
+
+def caller(memories, refs):
+    tools = {tool.name: tool for tool in memory_tools(memories, refs)}
+
+    async def call(name, **arguments):
+        answer = await tools[name].run(arguments)
+        Draft202012Validator(tools[name].output_schema).validate(answer)
+
+        assert answer == json.loads(json.dumps(answer))
+        return answer
+
+    return call
+
+
+@pytest.fixture
+def tools(session):
+    return memory_tools(session.memories, session.refs)
+
+
+@pytest.fixture
+async def jwt(call):
+    """JWT was chosen, failed, and made way for sessions on the server."""
+    first = await call("save/decision", topic="auth", decision="Use JWT for logins", reasoning="No state on the server")
+    await call(
+        "evolve/outcome", decision_id=first["id"], outcome="FAILED", reason="A stolen token could not be revoked"
+    )
+    second = await call(
+        "evolve/supersede", decision_id=first["id"], decision="Keep sessions in Redis", reasoning="They can be ended"
+    )
+    return first["id"], second["id"]
+
+
+# ---- what a model is told
+
+
+def objects_in(schema):
+    if isinstance(schema, dict):
+        if schema.get("type") == "object":
+            yield schema
+        for inner in schema.values():
+            yield from objects_in(inner)
+    if isinstance(schema, list):
+        for inner in schema:
+            yield from objects_in(inner)
+
+
+async def test_there_are_ten_tools_in_the_order_of_the_design(tools):
+    """Save, load, search, evolve, in this order."""
+    assert NAMES == [tool.name for tool in tools]
+
+
+async def test_every_tool_says_when_to_use_it_and_when_not(tools):
+    """Each description names what the tool is for, and which tool is for what it is not."""
+    for tool in tools:
+        assert "Use it" in tool.description
+        unfit = tool.description[tool.description.index("Don't use it") :]
+
+        assert any(name in unfit for name in NAMES if name != tool.name), tool.name
+
+
+async def test_schemas_are_strict_and_describe_every_argument(tools):
+    """No object takes more than it names, and every argument has a description, those of links included."""
+    for tool in tools:
+        Draft202012Validator.check_schema(tool.input_schema)
+        Draft202012Validator.check_schema(tool.output_schema)
+        for found in objects_in(tool.input_schema):
+            assert found["additionalProperties"] is False
+            assert all(one.get("description") for one in found["properties"].values()), tool.name
+
+
+async def test_links_take_five_things(tools):
+    """A link has an end, a word, and if wanted a confidence of 0.8, a reason and tags."""
+    for tool in (tools[0], tools[2]):
+        item = tool.input_schema["properties"]["links"]["items"]
+
+        assert ["to_id", "relationship", "confidence", "reason", "tags"] == list(item["properties"])
+        assert ["to_id", "relationship"] == item["required"]
+        assert 0.8 == item["properties"]["confidence"]["default"]
+
+
+async def test_defaults_and_bounds_are_in_the_schemas(tools):
+    """What a model may leave out, and how far it may go, stands in the schema."""
+    by_name = {tool.name: tool.input_schema["properties"] for tool in tools}
+
+    assert 0.7 == by_name["save/decision"]["confidence"]["default"]
+    assert 0.7 == by_name["evolve/supersede"]["confidence"]["default"]
+    assert (5, 50) == tuple(by_name["search/by_context"]["limit"][key] for key in ("default", "maximum"))
+    assert (10, 50) == tuple(by_name["search/recent"]["limit"][key] for key in ("default", "maximum"))
+    assert {"SUCCESS", "FAILED", "PARTIAL"} == set(by_name["evolve/outcome"]["outcome"]["enum"])
+    since = next(one for one in by_name["search/recent"]["since"]["anyOf"] if one["type"] == "string")
+    assert len("2026-03-01") == since["minLength"]
+
+
+async def test_no_description_repeats_what_the_schema_says(tools):
+    """A bound or a choice is said once, by the schema; the strict form puts it in words."""
+    sure = strict_schema(tools[0].input_schema)["properties"]["confidence"]["description"]
+
+    assert "How sure it is (0 to 1; null for the default, 0.7)" == sure
+    assert "SUCCESS" not in tools[8].input_schema["properties"]["outcome"]["description"]
+
+
+async def test_a_wrong_argument_is_refused_in_a_few_words(call):
+    """Only what is wrong is explained, with what a link has inside."""
+    with pytest.raises(InvalidArgument) as refused:
+        await call("save/decision", topic="", decision="d", reasoning="r", links=[{"to_id": "x"}])
+
+    assert (
+        "save/decision: topic must be a string of 1 to 200 characters, got ''; "
+        "links must be an array of at most 100 items "
+        "(each an object {to_id, relationship, confidence?, reason?, tags?}), got [{'to_id': 'x'}]"
+        ": at [0], object missing required field relationship"
+    ) == refused.value.args[0]
+    assert refused.value.hint.startswith("topic (required): What it is about")
+    assert "reasoning" not in str(refused.value)
+    assert 500 > len(str(refused.value))
+
+
+async def test_annotations_tell_reading_from_adding(tools):
+    """Loading and searching read; saving and evolving add, and destroy nothing; nothing leaves the session."""
+    for tool in tools:
+        assert tool.annotations.read_only is (tool.name in READING)
+        assert not tool.annotations.destructive
+        assert not tool.annotations.open_world
+        assert not tool.wrapped
+
+
+async def test_tools_of_several_stores_share_their_schemas(tools, memories):
+    """Schemas are made once for all sessions."""
+    others = memory_tools(memories, RefStore())
+
+    assert all(one.input_schema is other.input_schema for one, other in zip(tools, others, strict=True))
+
+
+async def test_no_argument_reaches_the_stores(call):
+    """A model can neither see nor set what the tools are bound to."""
+    with pytest.raises(InvalidArgument, match="'memories' is no argument of this tool"):
+        await call("load/checkpoint", memories=None)
+
+
+# ---- saving
+
+
+async def test_whatever_a_model_saves_says_that_it_was_a_model(call, memories, jwt):
+    """Memories and links that tools make are marked as the model's."""
+    await call("save/checkpoint", summary="Sessions work", implements=[jwt[1]])
+    await call(
+        "save/insight", content="Redis loses sessions at restart", links=[{"to_id": jwt[1], "relationship": "limits"}]
+    )
+    saved = await memories.recent(limit=10)
+    links = [link for memory in saved for link in await memories.links_of(memory.id) if link.created_by != "system"]
+
+    assert 5 == len(saved)
+    assert {"llm"} == {memory.metadata.created_by for memory in saved}
+    assert {"llm"} == {link.created_by for link in links}
+
+
+async def test_a_decision_is_stored_as_it_was_given(call, memories, jwt):
+    """Everything that was given is found again, and the answer says the id and the links."""
+    answer = await call(
+        "save/decision",
+        topic="cache",
+        decision="Cache sessions for a minute",
+        reasoning="Redis is asked too often",
+        confidence=0.4,
+        implements=[jwt[1]],
+        links=[
+            {"to_id": jwt[0], "relationship": "learns from", "confidence": 0.6, "reason": "same mistake", "tags": ["t"]}
+        ],
+        evidence=["https://example.org/graph", jwt[0]],
+    )
+    memory = await memories.get(answer["id"])
+    mine = [link for link in await memories.links_of(memory.id) if link.created_by == "llm"]
+    asked = next(link for link in mine if link.to_id == jwt[0])
+
+    assert ("cache", "Cache sessions for a minute", "Redis is asked too often", 0.4) == (
+        memory.topic,
+        memory.content,
+        memory.metadata.reasoning,
+        memory.metadata.confidence,
+    )
+    assert ("https://example.org/graph", jwt[0]) == memory.evidence
+    assert ("learns from", 0.6, "same mistake", ("t",)) == (
+        asked.metadata.original_relationship,
+        asked.confidence,
+        asked.metadata.reason,
+        asked.metadata.tags,
+    )
+    assert [(jwt[1], "implements"), (jwt[0], "learns from")] == [
+        (link["to_id"], link["relationship"]) for link in answer["links"][:2]
+    ]
+
+
+async def test_a_decision_can_supersede_when_it_is_saved(call, memories, jwt):
+    """The answer says what was superseded."""
+    answer = await call(
+        "save/decision", topic="auth", decision="Use passkeys", reasoning="No passwords", supersedes=jwt[1]
+    )
+
+    assert jwt[1] == answer["supersedes"]
+    assert answer["id"] == (await memories.evolution(jwt[0])).newest.id
+
+
+async def test_many_links_are_counted_and_few_are_shown(call):
+    """Of eight links that were asked for, five are shown."""
+    ids = [(await call("save/insight", content=f"fact number {number}"))["id"] for number in range(8)]
+    answer = await call(
+        "save/insight", content="all of it", links=[{"to_id": one, "relationship": "sums up"} for one in ids]
+    )
+
+    assert 5 == len(answer["links"])
+    assert 3 <= answer["more_links"]
+    assert {"llm"} == {link["created_by"] for link in answer["links"]}
+
+
+async def test_what_is_saved_is_answered_even_if_it_cannot_be_read_again(call, memories, monkeypatch):
+    """An error would make a model save a second time."""
+
+    async def fail(_id):
+        raise StoreError("the disk is gone")
+
+    monkeypatch.setattr(memories, "links_of", fail)
+    monkeypatch.setattr(memories, "get", fail)
+    first = await call("save/decision", topic="disks", decision="Buy disks", reasoning="They break")
+    outcome = await call("evolve/outcome", decision_id=first["id"], outcome="SUCCESS")
+    second = await call(
+        "evolve/supersede", decision_id=first["id"], decision="Rent disks", reasoning="They still break"
+    )
+
+    assert [] == first["links"]
+    assert "SUCCESS" == outcome["outcome"]
+    assert first["id"] == second["supersedes"]
+    assert 2 == await memories.count()
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("save/decision", {"topic": " ", "decision": "x", "reasoning": ""}, "topic must not be empty"),
+        (
+            "save/decision",
+            {"topic": "a", "decision": "x", "reasoning": "", "confidence": 1.5},
+            "confidence must be a number",
+        ),
+        ("save/decision", {"topic": "a", "decision": "", "reasoning": ""}, "decision must be a string of at least 1"),
+        ("save/insight", {"content": "a", "links": [{"to_id": "x", "relation": "y"}]}, "did you mean relationship"),
+        ("save/insight", {"content": "\ud800"}, "content: character 1 is a lone surrogate"),
+        ("evolve/outcome", {"decision_id": " ", "outcome": "FAILED", "reason": "x"}, "decision_id must not be empty"),
+        ("search/recent", {"since": "yesterday"}, "since must be a date or time in ISO 8601"),
+        ("search/recent", {"since": "2026"}, "since must be a date or time in ISO 8601, such as 2026-03-01"),
+        ("search/recent", {"since": "0001-01-01T00:00+23:59"}, "since must lie between"),
+        ("search/recent", {"limit": 51}, "limit must be an integer from 1 to 50, got 51"),
+        ("search/by_context", {"query": "x", "types": []}, "types must be"),
+    ],
+)
+async def test_what_breaks_a_rule_is_refused_by_name(call, memories, name, arguments, message):
+    """The message names the argument and the rule, and nothing is stored."""
+    with pytest.raises(InvalidArgument, match=message):
+        await call(name, **arguments)
+
+    assert 0 == await memories.count()
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("save/decision", {"topic": "a", "decision": "b", "reasoning": "c", "supersedes": "?"}),
+        (
+            "save/decision",
+            {"topic": "a", "decision": "b", "reasoning": "c", "links": [{"to_id": "?", "relationship": "r"}]},
+        ),
+        ("save/checkpoint", {"summary": "s", "implements": ["?"]}),
+        ("load/context", {"id": "?"}),
+        ("evolve/outcome", {"decision_id": "?", "outcome": "SUCCESS"}),
+        ("evolve/supersede", {"decision_id": "?", "decision": "b", "reasoning": "c"}),
+    ],
+)
+async def test_an_unknown_id_is_refused_with_the_nearest(call, memories, jwt, name, arguments):
+    """An id with a letter too few names the one that was meant, and nothing is stored."""
+    before = await memories.count()
+    wrong = json.loads(json.dumps(arguments).replace("?", jwt[0][:-1]))
+    with pytest.raises(MemoryNotFound) as refused:
+        await call(name, **wrong)
+
+    assert jwt[0] in refused.value.hint
+    assert before == await memories.count()
+
+
+@pytest.mark.parametrize("wrong", ["auth", "인증", "decision"])
+async def test_what_is_no_id_is_answered_with_where_ids_come_from(call, jwt, wrong):
+    """A topic in place of an id is near no id, and the hint says what gives one."""
+    with pytest.raises(MemoryNotFound, match="search/by_context, search/by_topic and search/recent give ids"):
+        await call("evolve/outcome", decision_id=wrong, outcome="SUCCESS")
+
+
+# ---- searching
+
+
+@pytest.mark.parametrize("query", ["why did we leave JWT?", "왜 JWT를 버렸지?"])
+@pytest.mark.parametrize(("limit", "types"), [(1, None), (2, None), (5, None), (5, ["decision"]), (5, ["context"])])
+async def test_one_search_tells_why_jwt_was_left_and_for_what(call, jwt, query, limit, types):
+    """Whichever memory is found first, the answer holds the failure's reason and what took its place."""
+    answer = await call("search/by_context", query=query, limit=limit, types=types)
+    told = json.dumps(answer["found"])
+
+    assert "A stolen token could not be revoked" in told
+    assert "Keep sessions in Redis" in told
+    assert jwt[0] in told
+    assert jwt[1] in told
+
+
+async def test_a_hit_shows_what_a_decision_came_to(call, jwt):
+    """A failed decision comes with outcome, reason, and what stands in its place."""
+    answer = await call("search/by_context", query="JWT for logins", types=["decision"])
+    hit = next(one for one in answer["found"] if one["id"] == jwt[0])
+
+    assert ("FAILED", "A stolen token could not be revoked") == (hit["outcome"], hit["outcome_reason"])
+    assert (jwt[1], "Keep sessions in Redis") == (hit["superseded_by"], hit["in_its_place"])
+    assert 0.3 < hit["relevance"] <= 1
+
+
+async def test_an_outcomes_reason_names_its_decision(call, jwt):
+    """What was saved as the reason of an outcome leads to the decision, and to what holds now."""
+    answer = await call("search/recent", types=["context"])
+
+    assert [(jwt[0], jwt[1])] == [(one["tells_outcome_of"], one["superseded_by"]) for one in answer["found"]]
+
+
+async def test_what_is_superseded_twice_names_what_holds_today(call, jwt):
+    """Of a chain of three, the first one is answered with the last."""
+    third = await call("evolve/supersede", decision_id=jwt[1], decision="Use passkeys", reasoning="No passwords")
+    answer = await call("search/recent", types=["decision"])
+
+    assert {third["id"]: None, jwt[1]: third["id"], jwt[0]: third["id"]} == {
+        one["id"]: one["superseded_by"] for one in answer["found"]
+    }
+
+
+async def test_every_tool_names_what_holds_today(call, session):
+    """Along a chain and at a fork, ``superseded_by`` is one and the same in every answer."""
+    ids = [(await call("save/decision", topic="auth", decision="Version 0", reasoning="r"))["id"]]
+    for number in range(1, 4):
+        ids.append(
+            (await call("evolve/supersede", decision_id=ids[-1], decision=f"Version {number}", reasoning="r"))["id"]
+        )
+    await call("evolve/outcome", decision_id=ids[0], outcome="FAILED", reason="it broke")
+    first = await call("load/context", id=ids[0])
+    outcome = await call("evolve/outcome", decision_id=ids[1], outcome="PARTIAL")
+    why = (await call("search/recent", types=["context"]))["found"][0]
+    told = await call("load/context", id=why["id"])
+    versions = (await call("search/by_topic", topic="auth"))["versions"]
+    hits = (await call("search/by_context", query="Version", types=["decision"]))["found"]
+
+    assert (ids[3], [ids[1]]) == (first["memory"]["superseded_by"], first["memory"]["successors"])
+    assert f"This decision no longer holds: {ids[3]} took its place." == first["note"]
+    assert ids[3] == outcome["superseded_by"]
+    assert (ids[3], ids[0]) == (why["superseded_by"], why["tells_outcome_of"])
+    assert (ids[3], ids[0]) == (told["memory"]["superseded_by"], told["memory"]["tells_outcome_of"])
+    assert f"{ids[0]}, no longer holds: {ids[3]} took its place" in told["note"]
+    expected = {ids[0]: ids[3], ids[1]: ids[3], ids[2]: ids[3], ids[3]: None}
+    assert expected == {one["id"]: one["superseded_by"] for one in versions}
+    assert expected == {one["id"]: one["superseded_by"] for one in hits}
+
+    fork = await call("evolve/supersede", decision_id=ids[0], decision="Version 4", reasoning="r")
+    again = await call("load/context", id=ids[0])
+
+    assert f"by {ids[1]} (in whose place {ids[3]} stands): there are 2 successors now" in fork["note"]
+    assert (fork["id"], {fork["id"], ids[1]}) == (
+        again["memory"]["superseded_by"],
+        {*again["memory"]["successors"]},
+    )
+
+
+@given(
+    pairs=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)).filter(lambda pair: pair[0] > pair[1]), max_size=10),
+    circle=st.booleans(),
+)
+def test_what_holds_is_what_a_search_says(pairs, circle):
+    """Whatever superseded what, with forks and joins and a circle, tools and searches name the same memory."""
+    reader = PlainReader()
+    memories = [plain_memory(f"m{number}", at=number * 60.0) for number in range(7)]
+    for memory in memories:
+        reader.put(memory)
+    for place, (newer, older) in enumerate([*pairs, *([(0, 6)] if circle else [])]):
+        reader.put_link(
+            plain_link(
+                f"m{newer}", f"m{older}", "supersedes", link_id=f"l{place}", type=LinkType.EVOLUTION, created_by="user"
+            )
+        )
+    for node in range(7):
+        chain = chain_of(reader, graph.evolution(reader, node))
+        searched = graph.superseded(reader, [node]).get(node)
+
+        assert (None if searched is None else f"m{searched}") == standing(chain, f"m{node}")
+
+
+async def test_what_cannot_be_read_beside_a_hit_costs_only_itself(call, memories, jwt, monkeypatch):
+    """Another process may delete a memory between two reads of one search."""
+
+    async def gone(*_, **__):
+        raise MemoryNotFound("gone")
+
+    monkeypatch.setattr(memories, "evolution", gone)
+    monkeypatch.setattr(memories, "get", gone)
+    answer = await call("search/recent", types=["decision"])
+    monkeypatch.setattr(memories, "search", gone)
+    topic = await call("search/by_topic", topic="Auth")
+
+    assert [(jwt[1], None), (jwt[0], jwt[1])] == [(one["id"], one["superseded_by"]) for one in answer["found"]]
+    assert [None, None] == [one["in_its_place"] for one in answer["found"]]
+    assert [] == topic["near_topics"]
+
+
+async def test_nothing_found_says_what_to_try(call, jwt):
+    """An unrelated question is answered with a warning, and an empty store says that it is empty."""
+    answer = await call("search/by_context", query="Quetzalcoatl", limit=1)
+    none = await call("search/by_context", query="JWT", types=["insight"])
+    recent = await call("search/recent", since="2100-01-01")
+
+    assert "Don't take these for an answer" in answer["note"]
+    assert ([], True) == (none["found"], none["note"].startswith("Nothing was found"))
+    assert ([], True) == (recent["found"], "leave out types or since" in recent["note"])
+
+
+async def test_an_empty_store_is_no_error(call):
+    """Every search of an empty store answers."""
+    assert "nothing saved yet" in (await call("search/recent"))["note"]
+    assert [] == (await call("search/by_context", query="anything?"))["found"]
+    assert "Ask search/by_context" in (await call("search/by_topic", topic="auth"))["note"]
+
+
+async def test_a_topic_shows_its_versions_newest_first(call, jwt):
+    """Versions, outcomes, reasons and the links between them."""
+    answer = await call("search/by_topic", topic="auth")
+    versions = {one["id"]: one for one in answer["versions"]}
+
+    assert [jwt[1], jwt[0]] == list(versions)
+    assert "A stolen token could not be revoked" == versions[jwt[0]]["outcome_reason"]
+    assert (jwt[1], [jwt[1]]) == (versions[jwt[0]]["superseded_by"], versions[jwt[0]]["successors"])
+    assert (None, []) == (versions[jwt[1]]["superseded_by"], versions[jwt[1]]["successors"])
+    assert [(jwt[1], jwt[0], "supersedes")] == [
+        (link["from_id"], link["to_id"], link["relationship"]) for link in answer["links"]
+    ]
+    assert [] == answer["forks"]
+
+
+async def test_a_fork_is_shown_and_said(call, jwt):
+    """Two successors of one decision are a fork, and whoever makes it is told."""
+    other = await call("evolve/supersede", decision_id=jwt[0], decision="Use passkeys", reasoning="No passwords")
+    answer = await call("search/by_topic", topic="auth")
+
+    assert f"was superseded before, by {jwt[1]}" in other["note"]
+    assert [jwt[0]] == answer["forks"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"), [("Auth Strategy", "auth_strategy"), ("auth-strategi", "auth_strategy"), ("인증", "인증 방식")]
+)
+async def test_an_unknown_topic_names_near_ones(call, asked, meant):
+    """Topics that look nearly the same are proposed, in any script."""
+    for topic in ("auth_strategy", "deployment", "인증 방식"):
+        await call("save/decision", topic=topic, decision=f"Something about {topic}", reasoning="because")
+    answer = await call("search/by_topic", topic=asked)
+
+    assert [] == answer["versions"]
+    assert meant == answer["near_topics"][0]
+    assert meant in answer["note"]
+
+
+async def test_a_long_history_is_walked_from_one_answer_to_the_next(call):
+    """Of 25 versions, 20 are shown; the last one's context shows the others."""
+    ids = [(await call("save/decision", topic="colour", decision="Colour 0", reasoning=""))["id"]]
+    for number in range(1, 25):
+        answer = await call("evolve/supersede", decision_id=ids[-1], decision=f"Colour {number}", reasoning="taste")
+        ids.append(answer["id"])
+    shown = await call("search/by_topic", topic="colour")
+    last = shown["versions"][-1]["id"]
+    around = await call("load/context", id=last)
+    middle = await call("load/context", id=ids[12])
+
+    assert (20, 5) == (len(shown["versions"]), shown["older_versions"])
+    assert last == ids[5]
+    assert ids[0] == around["evolution"][-1]["id"]
+    assert (10, 15) == (len(around["evolution"]), around["more_versions"])
+    assert {ids[11], ids[12], ids[13]} < {one["id"] for one in middle["evolution"]}
+
+
+async def test_recent_memories_go_by_time_and_type(call, memories):
+    """A date without a time zone is UTC, and what is older is left out."""
+    for days in range(3):
+        await memories.save_insight(f"fact {days}", created_at=NOON + dt.timedelta(days=days))
+    await memories.save_checkpoint("stop", created_at=NOON)
+
+    async def contents(**arguments):
+        return [one["content"] for one in (await call("search/recent", **arguments))["found"]]
+
+    assert ["fact 2", "fact 1"] == await contents(limit=2)
+    assert ["fact 2", "fact 1"] == await contents(since="2026-03-02")
+    assert ["fact 2"] == await contents(since="2026-03-03T14:00:00+02:00")
+    assert [] == await contents(since="2026-03-03T12:00:01Z")
+    assert ["stop"] == await contents(types=["checkpoint"])
+
+
+async def test_answers_stay_short_however_long_the_memories_are(call, memories):
+    """Fifty memories of 2,000 characters each are answered in a few thousand words."""
+    await memories.save_many(
+        {
+            "type": "decision",
+            "topic": f"topic {number}",
+            "decision": f"{number} " + "long " * 200,
+            "reasoning": "why " * 250,
+        }
+        for number in range(50)
+    )
+    answer = await call("search/by_context", query="long", limit=50)
+    recent = await call("search/recent", limit=50)
+
+    assert 50 == len(answer["found"]) == len(recent["found"])
+    assert 40_000 > len(json.dumps(answer))
+    assert 40_000 > len(json.dumps(recent))
+
+
+async def test_searching_and_loading_store_no_memory(call, memories, jwt):
+    """Reading changes nothing."""
+    before = await memories.stats()
+    await call("search/by_context", query="JWT")
+    await call("search/by_topic", topic="auth")
+    await call("search/recent")
+    await call("load/checkpoint")
+    await call("load/context", id=jwt[0])
+    after = await memories.stats()
+
+    assert before["memories"] == after["memories"]
+    assert before["links"] == after["links"]
+
+
+# ---- loading
+
+
+async def test_a_missing_checkpoint_is_an_answer(call):
+    """Nothing to go on with is no error."""
+    answer = await call("load/checkpoint")
+
+    assert (False, None) == (answer["found"], answer["id"])
+    assert "There is no checkpoint yet" in answer["note"]
+
+
+async def test_the_newest_checkpoint_is_loaded(call, jwt):
+    """Summary, files, steps, what it carries out, and how old it is."""
+    await call("save/checkpoint", summary="older")
+    saved = await call(
+        "save/checkpoint", summary="newer", open_files=["a.py", "b.py"], next_steps=["test it"], implements=[jwt[1]]
+    )
+    answer = await call("load/checkpoint")
+
+    assert (True, saved["id"], "newer") == (answer["found"], answer["id"], answer["summary"])
+    assert (["a.py", "b.py"], ["test it"], [jwt[1]]) == (
+        answer["open_files"],
+        answer["next_steps"],
+        answer["implements"],
+    )
+    assert "just now" == answer["age"]
+    assert [] == answer["more"]
+
+
+async def test_a_long_checkpoint_goes_on_behind_handles(call, session):
+    """What is too long is cut, can be read whole, and is kept once however often it is loaded."""
+    summary = "가나다 " * 500
+    files = [f"directory/file_{number}.py" for number in range(200)]
+    await call("save/checkpoint", summary=summary, open_files=files)
+    answer = await call("load/checkpoint")
+    again = await call("load/checkpoint")
+    more = {one["field"]: one for one in answer["more"]}
+
+    assert 1000 == len(answer["summary"])
+    assert files[:30] == answer["open_files"]
+    assert {"summary", "open_files"} == more.keys()
+    assert summary == session.refs.get(more["summary"]["fd"]).text
+    assert files == session.refs.get(more["open_files"]["fd"]).text.splitlines()
+    assert answer["more"] == again["more"]
+    assert 2 == len(session.refs)
+
+
+async def test_full_refs_cost_the_rest_and_not_the_answer(memories):
+    """Where there is no room for a handle, a longer beginning is shown, and said to be one."""
+    call = caller(memories, RefStore(settings=DescriptorSettings(max_bytes=10)))
+    saved = await call("save/decision", topic="a", decision="x" * 9000, reasoning="y" * 2000)
+    answer = await call("load/context", id=saved["id"])
+    more = {one["field"]: one for one in answer["more"]}
+
+    assert 4000 == len(answer["memory"]["content"])
+    assert 2000 == len(answer["memory"]["reasoning"])
+    assert "reasoning" not in more
+    assert (None, 9000) == (more["content"]["fd"], more["content"]["characters"])
+    assert "no room" in more["content"]["note"]
+
+
+async def test_many_short_items_without_room_are_counted(memories):
+    """Where there is no room for a handle, the first items are shown and all are counted."""
+    call = caller(memories, RefStore(settings=DescriptorSettings(max_bytes=10)))
+    await call("save/checkpoint", summary="many files", open_files=[f"f{number}" for number in range(31)])
+    answer = await call("load/checkpoint")
+
+    assert [f"f{number}" for number in range(30)] == answer["open_files"]
+    assert [(None, "31 items, of which the first 30 are shown")] == [(one["fd"], one["note"]) for one in answer["more"]]
+
+
+async def test_a_few_long_items_are_shortened_and_said_to_be(memories, call, session):
+    """Each shows its beginning, and the whole of them stands behind a handle, or is said to be missing."""
+    steps = [f"{number}: {'test it well, ' * 30}" for number in range(3)]
+    await call("save/checkpoint", summary="to do", next_steps=steps)
+    answer = await call("load/checkpoint")
+    full = await caller(memories, RefStore(settings=DescriptorSettings(max_bytes=10)))("load/checkpoint")
+    (more,) = answer["more"]
+
+    assert [160] * 3 == [len(one) for one in answer["next_steps"]]
+    assert f"3 items, of which the first 3 are shown, shortened; read_fd with fd={more['fd']}" in more["note"]
+    assert "\n".join(one.strip() for one in steps) == session.refs.get(more["fd"]).text.replace(" \n", "\n").strip()
+    assert [(None, "3 items, of which the first 3 are shown, shortened")] == [
+        (one["fd"], one["note"]) for one in full["more"]
+    ]
+
+
+async def test_a_memory_comes_with_all_that_belongs_to_it(call, jwt):
+    """The whole text, outcomes, evolution, links, and what is around."""
+    await call("save/insight", content="Tokens live long", links=[{"to_id": jwt[0], "relationship": "explains"}])
+    answer = await call("load/context", id=jwt[0])
+    memory = answer["memory"]
+
+    assert ("Use JWT for logins", "No state on the server", 0.7) == (
+        memory["content"],
+        memory["reasoning"],
+        memory["confidence"],
+    )
+    assert [("FAILED", "A stolen token could not be revoked")] == [
+        (one["outcome"], one["reason"]) for one in memory["outcomes"]
+    ]
+    assert (jwt[1], [jwt[1]]) == (memory["superseded_by"], memory["successors"])
+    assert f"{jwt[1]} took its place" in answer["note"]
+    assert [jwt[1], jwt[0]] == [one["id"] for one in answer["evolution"]]
+    assert {"supersedes", "outcome_of", "explains"} <= {link["relationship"] for link in answer["links"]}
+    assert "Tokens live long" in {one["content"] for one in answer["around"]}
+
+
+@pytest.mark.parametrize("kind", ["insight", "checkpoint", "context"])
+async def test_every_type_of_memory_can_be_loaded(call, memories, kind):
+    """What belongs to a type is shown, and what does not is null or empty."""
+    if kind == "insight":
+        saved = await memories.save_insight("a fact", category="speed", tags=["t"], source="a page")
+    elif kind == "checkpoint":
+        saved = await memories.save_checkpoint("a fact", open_files=["f"], next_steps=["s"])
+    else:
+        saved = await memories.save_context("a fact", source="a page", topic="a topic")
+    memory = (await call("load/context", id=saved.id))["memory"]
+
+    assert ("a fact", None, None) == (memory["content"], memory["reasoning"], memory["outcome"])
+    assert ("speed" if kind == "insight" else None) == memory["category"]
+    assert (["f"] if kind == "checkpoint" else []) == memory["open_files"]
+    assert (None if kind == "checkpoint" else "a page") == memory["source"]
+
+
+async def test_evidence_outlives_its_handle(call, memories, session):
+    """What a ref stood for is shown when it is short, and behind a handle when it is long."""
+    resolving = memories.resolving(
+        lambda source: (
+            (f"{source}@1", {"ref:s": "short", "ref:l": "long " * 900}[source]) if source.startswith("ref:") else None
+        )
+    )
+    saved = await caller(resolving, session.refs)(
+        "save/decision", topic="t", decision="d", reasoning="r", evidence=["ref:s", "ref:l", "https://example.org"]
+    )
+    answer = await call("load/context", id=saved["id"])
+
+    assert [("ref:s@1", "short"), ("https://example.org", None)] == [
+        (one["source"], one["content"]) for one in answer["evidence"] if one["source"] != "ref:l@1"
+    ]
+    assert "long " * 900 == session.refs.get(answer["more"][0]["fd"]).text
+
+
+async def test_all_evidence_is_reachable(call, session):
+    """What is long goes on behind a handle, and so do the pieces beyond the tenth."""
+    long = "the minutes of the meeting\n" * 60
+    pieces = [long, *(f"https://example.org/{number}" for number in range(1, 10)), "the eleventh " * 40, "the last"]
+    saved = await call("save/decision", topic="t", decision="d", reasoning="r", evidence=pieces)
+    answer = await call("load/context", id=saved["id"])
+    more = {one["field"]: one for one in answer["more"]}
+    sources = [one["source"] for one in answer["evidence"]]
+
+    assert (400, "…") == (len(sources[0]), sources[0][-1])
+    assert pieces[1:10] == sources[1:]
+    assert 2 == answer["more_evidence"]
+    assert {"evidence[0].source", "evidence"} == more.keys()
+    assert long.strip() == session.refs.get(more["evidence[0].source"]["fd"]).text.strip()
+    assert "2 more than the 10 that are shown" in more["evidence"]["note"]
+    rest = session.refs.get(more["evidence"]["fd"]).text
+
+    assert all(piece.strip() in rest for piece in pieces[10:])
+
+
+async def test_kept_texts_beyond_the_tenth_piece_are_reachable(memories, session):
+    """A text that a handle stood for stands with the pieces that an answer leaves out."""
+    resolving = memories.resolving(lambda source: (f"{source}@1", f"text of {source}") if "ref:" in source else None)
+    call = caller(resolving, session.refs)
+    saved = await call(
+        "save/decision", topic="t", decision="d", reasoning="r", evidence=[f"ref:r{number}" for number in range(12)]
+    )
+    answer = await call("load/context", id=saved["id"])
+    rest = session.refs.get(answer["more"][0]["fd"]).text
+
+    assert "evidence[10] ref:r10@1:\ntext of ref:r10\nevidence[11] ref:r11@1:\ntext of ref:r11" == rest
+
+
+async def test_what_has_no_room_is_said_to_be_left_out(memories):
+    """Where there is no room for a handle, the answer says how much is missing."""
+    call = caller(memories, RefStore(settings=DescriptorSettings(max_bytes=10)))
+    saved = await call(
+        "save/decision", topic="t", decision="d", reasoning="r", evidence=[f"page {number}" for number in range(12)]
+    )
+    answer = await call("load/context", id=saved["id"])
+
+    assert [(None, "2 more than the 10 that are shown: there is no room left for another fd")] == [
+        (one["fd"], one["note"]) for one in answer["more"]
+    ]
+
+
+async def test_nothing_of_an_insight_is_cut_without_a_handle(call, session):
+    """Category, source, the reasons of links and what is mentioned can all be read whole."""
+    other = (await call("save/insight", content="another fact"))["id"]
+    texts = {"category": "kind " * 300, "source": "a page " * 300, "links[0].reason": "because " * 100}
+    saved = await call(
+        "save/insight",
+        content=f"a fact about {' '.join(f'1-{number}' for number in range(1, 200))}",
+        category=texts["category"],
+        source=texts["source"],
+        links=[{"to_id": other, "relationship": "explains", "reason": texts["links[0].reason"]}],
+    )
+    answer = await call("load/context", id=saved["id"])
+    more = {one["field"]: one["fd"] for one in answer["more"]}
+
+    for field, text in texts.items():
+        assert text.strip() == session.refs.get(more[field]).text.strip()
+    assert (1000, 1000, 160) == (
+        len(answer["memory"]["category"]),
+        len(answer["memory"]["source"]),
+        len(answer["links"][0]["reason"]),
+    )
+
+
+async def test_links_beyond_those_shown_are_reachable(call, session):
+    """Of thirty links, the ten that are left out stand behind a handle."""
+    middle = (await call("save/insight", content="the middle"))["id"]
+    ids = {
+        (
+            await call(
+                "save/insight", content=f"fact {number}", links=[{"to_id": middle, "relationship": f"likes {number}"}]
+            )
+        )["id"]
+        for number in range(30)
+    }
+    answer = await call("load/context", id=middle)
+    (rest,) = (one for one in answer["more"] if one["field"] == "links")
+    text = session.refs.get(rest["fd"]).text
+
+    assert 20 == len(answer["links"])
+    assert answer["more_links"] == len(text.splitlines())
+    assert ids <= {link["from_id"] for link in answer["links"]} | {one.split()[0] for one in text.splitlines()}
+
+
+async def test_every_outcome_is_reachable(call, session):
+    """Long reasons of earlier outcomes, and outcomes before the last ten, stand behind handles."""
+    saved = (await call("save/decision", topic="t", decision="d", reasoning="r"))["id"]
+    for number in range(12):
+        await call("evolve/outcome", decision_id=saved, outcome="PARTIAL", reason=f"{number}: " + "so it came " * 60)
+    answer = await call("load/context", id=saved)
+    more = {one["field"]: one["fd"] for one in answer["more"]}
+
+    assert 10 == len(answer["memory"]["outcomes"])
+    assert {"outcomes", *(f"outcomes[{number}].reason" for number in range(2, 11))} <= more.keys()
+    assert 2 == session.refs.get(more["outcomes"]).text.count("PARTIAL: ")
+    assert session.refs.get(more["outcomes[5].reason"]).text.startswith("5: so it came")
+
+
+async def test_a_session_takes_references_for_evidence_and_for_contents(session):
+    """A ``$ref`` is the text where a text is wanted, and the handle, whose text is kept, where evidence is."""
+    await session.observe('<ref id="plan">Shield first</ref>')
+    saved = await session.call(
+        "save/decision",
+        {
+            "topic": "defence",
+            "decision": {"$ref": "ref:plan"},
+            "reasoning": "raids",
+            "confidence": "0.9",
+            "evidence": [{"$ref": "ref:plan"}],
+        },
+    )
+    answer = await session.call("load/context", {"id": saved["id"]})
+
+    assert ("Shield first", 0.9) == (answer["memory"]["content"], answer["memory"]["confidence"])
+    assert [{"source": "ref:plan@1", "content": "Shield first"}] == answer["evidence"]
+
+
+# ---- evolving
+
+
+async def test_an_outcome_can_change_and_the_earlier_ones_stay(call, memories):
+    """The answer says what holds now and what was said before."""
+    saved = await call("save/decision", topic="t", decision="Deploy on Friday", reasoning="We are brave")
+    await call("evolve/outcome", decision_id=saved["id"], outcome="SUCCESS")
+    answer = await call("evolve/outcome", decision_id=saved["id"], outcome="FAILED", reason="It broke on Saturday")
+
+    assert ("FAILED", "It broke on Saturday", ["SUCCESS"]) == (
+        answer["outcome"],
+        answer["outcome_reason"],
+        answer["outcomes_before"],
+    )
+    assert "still stands" in answer["note"]
+    assert "FAILED" == (await memories.get(saved["id"])).metadata.outcome
+
+
+async def test_a_failure_needs_a_reason(call, memories, jwt):
+    """Without one nothing is changed, and the hint says why it matters."""
+    with pytest.raises(InvalidArgument, match="a FAILED outcome needs a reason"):
+        await call("evolve/outcome", decision_id=jwt[1], outcome="FAILED")
+
+    assert (await memories.get(jwt[1])).metadata.outcome is None
+
+
+async def test_only_decisions_evolve(call):
+    """What is no decision has no outcome and no successor; the argument is named, and where a decision is found."""
+    saved = (await call("save/checkpoint", summary="halfway"))["id"]
+    refused = " must be the id of a decision, and 'checkpoint_.*' is of the type checkpoint .*search/by_topic gives"
+    with pytest.raises(InvalidArgument, match=f"^decision_id{refused}"):
+        await call("evolve/outcome", decision_id=saved, outcome="SUCCESS")
+    with pytest.raises(InvalidArgument, match=f"^decision_id{refused}"):
+        await call("evolve/supersede", decision_id=saved, decision="b", reasoning="c")
+    with pytest.raises(InvalidArgument, match=f"^supersedes{refused}"):
+        await call("save/decision", topic="a", decision="b", reasoning="c", supersedes=saved)
+
+
+async def test_a_successor_keeps_the_topic(call, memories, jwt):
+    """The answer shows what was replaced, with the reason of its failure."""
+    answer = await call("evolve/supersede", decision_id=jwt[1], decision="Use passkeys", reasoning="", confidence=0.9)
+    memory = await memories.get(answer["id"])
+
+    assert ("auth", 0.9) == (memory.topic, memory.metadata.confidence)
+    assert ("auth", jwt[1], "Keep sessions in Redis") == (
+        answer["topic"],
+        answer["supersedes"],
+        answer["replaced"]["content"],
+    )
+
+
+# ---- words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (-5, "just now"),
+        (59, "just now"),
+        (60, "1 minute ago"),
+        (7199, "1 hour ago"),
+        (3 * 86400, "3 days ago"),
+        (20 * 86400, "2 weeks ago"),
+        (400 * 86400, "1 year ago"),
+    ],
+)
+def test_ages_are_put_in_words(seconds, words):
+    """The largest unit of which there is one."""
+    assert words == age(NOON, NOON + dt.timedelta(seconds=seconds))
+
+
+def test_beginnings_are_marked():
+    """What is cut ends with a mark, and what fits stays as it is."""
+    assert "abc" == beginning("abc", 3)
+    assert "ab…" == beginning("abcd", 3)
+    assert "a b" == line("a\n\n   b", 3)
+    assert "a b…" == line("a\nb c", 4)
