@@ -1,0 +1,166 @@
+"""
+A session's tools for Anthropic's Messages API: what to send, and what to answer.
+
+Dicts come out, and SDK objects or dicts go in, so the SDK itself is not imported here; the extra ``anthropic`` has it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+import attrs
+
+from mama_structs.adapters.answers import answer, offered
+from mama_structs.adapters.reading import cut_off, field, held_strictly, text_field
+from mama_structs.adapters.schemas import is_recursive, plain_schema, strict_schema, subschemas
+from mama_structs.errors import InvalidArgument
+from mama_structs.session import Session
+from mama_structs.tools import Tool
+from mama_structs.tools.schema import JSONSchema
+
+# Anthropic's limits for all strict tools of a request together (structured outputs, schema complexity limits).
+_MAX_STRICT_TOOLS: Final = 20
+_MAX_OPTIONAL: Final = 24
+_MAX_UNIONS: Final = 16
+# One other name among a tool's arguments, and Anthropic refuses the request with all its tools.
+_PROPERTY: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+_ACCEPTED: Final = "pass a message, its content, or a list of its tool_use blocks"
+
+
+def tools(session: Session, *, message: object = None, strict: bool | Collection[str] = False) -> list[dict[str, Any]]:
+    """
+    Return a session's tools as the argument ``tools`` of ``client.messages.create``.
+
+    Args:
+        session: Whose tools.
+        message: What the user said, by which `Session.tools_for` chooses; None for all tools.
+        strict: Whether the model is held to the schemas: of these tools (``["save/decision"]``), or of all. Anthropic
+            takes some 20 strict tools in a request, with 24 optional arguments: in the tools' order, those that fit.
+
+    Raises:
+        InvalidArgument: A tool has an argument whose name Anthropic does not take.
+        UnknownTool: *strict* names a tool that there is not.
+
+    """
+    held = held_strictly(session.tools, strict=strict)
+    budget = _Budget()
+    return [
+        _tool(wire, tool, strict=budget.taken(tool.input_schema) if tool.name in held else None)
+        for wire, tool in offered(session, message)
+    ]
+
+
+async def handle(session: Session, message: object, *, host: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+    """
+    Run the tool calls of a model's message, one after the other, and return the user's message to append.
+
+    All results stand in one message, as Anthropic wants them, in the calls' order and with their ids; what went wrong
+    has ``is_error`` and says what to change. A call that the output limit cut short does not run. Other blocks (text,
+    thinking, what Anthropic ran itself) are passed over; the model's message is the caller's to append, before this.
+
+    Args:
+        session: Whose tools. Its refs come from `Session.observe`, which the caller calls first.
+        message: A Message, its content, or a list of ``tool_use`` blocks; objects of the SDK or dicts.
+        host: Values for the tools' parameters ``ctx``, ``run_context`` and ``tool_context``, which no model sees.
+
+    Returns:
+        The message, None where nothing was called.
+
+    Raises:
+        InvalidArgument: *message* is none of these; nothing ran.
+        SessionClosed: The session is closed.
+        WrongLoop: It belongs to another event loop.
+
+    """
+    calls = _calls(message)
+    results = [await _result(session, call, host) for call in calls]
+    return {"role": "user", "content": results} if results else None
+
+
+@attrs.frozen(kw_only=True)
+class _Call:
+    """One ``tool_use`` block."""
+
+    id: str
+    name: str
+    arguments: object
+    is_cut_off: bool
+
+
+@attrs.define
+class _Budget:
+    """What is left of Anthropic's limits for strict tools."""
+
+    tools: int = _MAX_STRICT_TOOLS
+    optional: int = _MAX_OPTIONAL
+    unions: int = _MAX_UNIONS
+
+    def taken(self, schema: JSONSchema) -> JSONSchema | None:
+        """Return a schema's strict form and count it; None where it has none, or none that still fits."""
+        strict = strict_schema(schema, nullable=False)
+        if strict is None or is_recursive(strict):
+            return None
+        optional, unions = _counts(strict)
+        if self.tools < 1 or self.optional < optional or self.unions < unions:
+            return None
+        self.tools, self.optional, self.unions = self.tools - 1, self.optional - optional, self.unions - unions
+        return strict
+
+
+def _counts(schema: JSONSchema) -> tuple[int, int]:
+    """Count the optional properties and those of several types, in all objects of a schema."""
+    optional = unions = 0
+    for node in subschemas(schema):
+        properties = node.get("properties", {})
+        optional += len(properties.keys() - set(node.get("required", ())))
+        unions += sum("anyOf" in one for one in properties.values())
+    return optional, unions
+
+
+def _tool(wire: str, tool: Tool, *, strict: JSONSchema | None) -> dict[str, Any]:
+    unfit = [name for name in tool.input_schema.get("properties", {}) if not _PROPERTY.fullmatch(name)]
+    if unfit:
+        raise InvalidArgument(
+            f"{tool.name}: Anthropic does not take an argument named {unfit[0]!r:.80}",
+            hint="use at most 64 of the letters A to Z, digits, _ . and - in names of arguments",
+        )
+    described = {"name": wire, "description": tool.description}
+    if strict is not None:
+        return {**described, "input_schema": strict, "strict": True}
+    return {**described, "input_schema": plain_schema(tool.input_schema)}
+
+
+async def _result(session: Session, call: _Call, host: Mapping[str, Any] | None) -> dict[str, Any]:
+    answered = cut_off() if call.is_cut_off else await answer(session, call.name, call.arguments, host=host)
+    return {
+        "type": "tool_result",
+        "tool_use_id": call.id,
+        "content": answered.text,
+        "is_error": answered.is_error,
+    }
+
+
+def _calls(message: object) -> list[_Call]:
+    content = message if isinstance(message, list | tuple) else field(message, "content")
+    is_message = isinstance(message, list | tuple) or field(message, "role") == "assistant"
+    if not is_message or not isinstance(content, list | tuple | str):
+        raise InvalidArgument(
+            f"the model's message must be one of Anthropic's, got {type(message).__name__}", hint=_ACCEPTED
+        )
+    blocks: Sequence[object] = [] if isinstance(content, str) else content
+    for block in blocks:
+        if not isinstance(field(block, "type"), str):
+            raise InvalidArgument(f"a content block must have a type, got {type(block).__name__}", hint=_ACCEPTED)
+    is_short = field(message, "stop_reason") == "max_tokens"
+    return [
+        _Call(
+            id=text_field(block, "id"),
+            name=text_field(block, "name"),
+            arguments=field(block, "input"),
+            is_cut_off=is_short and number == len(blocks),
+        )
+        for number, block in enumerate(blocks, start=1)
+        if field(block, "type") == "tool_use"
+    ]

@@ -1,0 +1,74 @@
+"""A session's tools for LangChain; needs the extra ``langchain``."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NoReturn
+
+import attrs
+
+from mama_structs.adapters.answers import answer, offered
+from mama_structs.adapters.schemas import plain_schema
+from mama_structs.session import Session
+from mama_structs.tools.signature import HOST_PARAMETERS
+
+try:
+    from langchain_core.runnables import RunnableConfig
+    from langchain_core.tools import StructuredTool, ToolException
+except ImportError as _missing:
+    raise ImportError(
+        "mama_structs.adapters.langchain needs LangChain: pip install 'mama-structs[langchain]'"
+    ) from _missing
+
+# The one keyword under which a model's arguments travel: on their own ones called config or self would be lost.
+_ARGUMENTS: Final = "arguments"
+
+
+class SessionTool(StructuredTool):
+    """A tool of a session: async only, and what checks the arguments is the session's own tool."""
+
+    def _parse_input(self, tool_input: str | dict[str, Any], *_others: object, **_more: object) -> dict[str, Any]:
+        return {_ARGUMENTS: tool_input}
+
+    def _run(self, *_arguments: object, **_keywords: object) -> NoReturn:
+        raise NotImplementedError(
+            f"{self.name} is async, as the session is: await tool.ainvoke(...), or agent.ainvoke(...) for all of it"
+        )
+
+
+def tools(session: Session, *, message: object = None) -> list[StructuredTool]:
+    """
+    Return a session's tools, for ``bind_tools``, an agent or a tool node.
+
+    A call that goes wrong gives a `ToolMessage` with the status ``"error"`` that says what to change.
+    Otherwise the message has the text for the model as its content, and what the tool gave as its artifact.
+    A host's own tool that takes ``ctx``, ``run_context`` or ``tool_context`` gets the `RunnableConfig`.
+
+    Args:
+        session: Whose tools; it must be open while they are used, on the event loop that opened it.
+        message: What the user said, or the conversation so far, by which `Session.tools_for` chooses;
+            None for all tools.
+
+    """
+    return [
+        SessionTool(
+            name=wire,
+            description=tool.description,
+            args_schema=plain_schema(tool.input_schema),
+            coroutine=_caller(session, wire),
+            response_format="content_and_artifact",
+            handle_tool_error=True,
+            metadata={"title": tool.title, **attrs.asdict(tool.annotations)},
+        )
+        for wire, tool in offered(session, message)
+    ]
+
+
+def _caller(session: Session, wire: str) -> Callable[..., Awaitable[tuple[str, Any]]]:
+    async def call(arguments: object, config: RunnableConfig) -> tuple[str, Any]:
+        answered = await answer(session, wire, arguments, host=dict.fromkeys(HOST_PARAMETERS, config))
+        if answered.is_error:
+            raise ToolException(answered.text)
+        return answered.text, answered.data
+
+    return call

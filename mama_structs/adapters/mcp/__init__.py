@@ -1,0 +1,29 @@
+"""
+A session's tools over the Model Context Protocol, on the official SDK: stdio and streamable HTTP.
+
+``mama-structs serve-mcp STORE`` does what most need; a host that embeds the server calls `server`, `serve_stdio` and
+`serve_http` itself.
+"""
+
+try:
+    from mama_structs.adapters.mcp.exchange import EXTENSION, MESSAGE_KEY, MESSAGE_METHOD
+    from mama_structs.adapters.mcp.http import address_for, serve_http
+    from mama_structs.adapters.mcp.server import McpServer, MessageParams, server
+    from mama_structs.adapters.mcp.stdio import serve_stdio
+except ModuleNotFoundError as _missing:
+    if (_missing.name or "").startswith("mama_structs"):
+        raise
+    _message = f"{_missing.name} is not installed: pip install 'mama-structs[mcp]'"
+    raise ModuleNotFoundError(_message, name=_missing.name) from _missing
+
+__all__ = [
+    "EXTENSION",
+    "MESSAGE_KEY",
+    "MESSAGE_METHOD",
+    "McpServer",
+    "MessageParams",
+    "address_for",
+    "serve_http",
+    "serve_stdio",
+    "server",
+]

@@ -1,0 +1,162 @@
+"""
+A session's tools for OpenAI's APIs, Responses and Chat Completions: what to send, and what to answer.
+
+Dicts come out, and SDK objects or dicts go in, so the SDK itself is not imported here; the extra ``openai`` has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, TypeAlias
+
+import attrs
+
+from mama_structs.adapters.answers import answer, offered
+from mama_structs.adapters.reading import cut_off, field, held_strictly, text_field
+from mama_structs.adapters.schemas import plain_schema, strict_schema
+from mama_structs.errors import InvalidArgument
+from mama_structs.session import Session
+from mama_structs.tools import Tool
+
+API: TypeAlias = Literal["responses", "chat"]
+
+_ACCEPTED: Final = "pass a response, a completion, its message, or a list of its output items or tool calls"
+
+
+def tools(
+    session: Session, *, message: object = None, api: API = "responses", strict: bool | Collection[str] = True
+) -> list[dict[str, Any]]:
+    """
+    Return a session's tools as the argument ``tools`` of OpenAI's clients.
+
+    Args:
+        session: Whose tools.
+        message: What the user said, by which `Session.tools_for` chooses; None for all tools.
+        api: ``"responses"`` for ``client.responses.create``, ``"chat"`` for ``client.chat.completions.create``.
+        strict: Whether the model is held to the schemas, or for which tools (``["save/decision"]``). What is optional
+            is then required and may be null, and ``{"$ref": "ref:x"}`` cannot stand for a text. A tool that takes
+            free-form data has no strict schema, and is sent as it is.
+
+    Raises:
+        InvalidArgument: There is no such *api*.
+        UnknownTool: *strict* names a tool that there is not.
+
+    """
+    if api not in ("responses", "chat"):
+        raise InvalidArgument(f"api must be 'responses' or 'chat', got {api!r:.40}")
+    held = held_strictly(session.tools, strict=strict)
+    functions = [_function(wire, tool, strict=tool.name in held) for wire, tool in offered(session, message)]
+    if api == "chat":
+        return [{"type": "function", "function": function} for function in functions]
+    return [{"type": "function", **function} for function in functions]
+
+
+async def handle(session: Session, answered: object, *, host: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    """
+    Run the tool calls of a model's answer, one after the other, and return the messages to append.
+
+    One message for each call, in the calls' order and with their ids: also for what went wrong, which says what to
+    change. A call that the output limit cut short does not run. Other items (text, reasoning, what OpenAI ran itself)
+    are passed over; the answer itself is the caller's to append, before these.
+
+    Args:
+        session: Whose tools. Its refs come from `Session.observe`, which the caller calls first.
+        answered: A Response, a ChatCompletion (its first choice), a message, or a list of output items or tool calls;
+            objects of the SDK or dicts.
+        host: Values for the tools' parameters ``ctx``, ``run_context`` and ``tool_context``, which no model sees.
+
+    Returns:
+        ``function_call_output`` items or ``tool`` messages; none where nothing was called.
+
+    Raises:
+        InvalidArgument: *answered* is none of these; nothing ran.
+        SessionClosed: The session is closed.
+        WrongLoop: It belongs to another event loop.
+
+    """
+    calls = list(_calls(answered))
+    return [await _output(session, call, host) for call in calls]
+
+
+@attrs.frozen(kw_only=True)
+class _Call:
+    """One tool call, of either API."""
+
+    id: str
+    name: str
+    arguments: object
+    is_chat: bool
+    is_cut_off: bool
+
+
+def _function(wire: str, tool: Tool, *, strict: bool) -> dict[str, Any]:
+    parameters = strict_schema(tool.input_schema) if strict else None
+    return {
+        "name": wire,
+        "description": tool.description,
+        "parameters": plain_schema(tool.input_schema) if parameters is None else parameters,
+        "strict": parameters is not None,
+    }
+
+
+async def _output(session: Session, call: _Call, host: Mapping[str, Any] | None) -> dict[str, Any]:
+    answered = cut_off() if call.is_cut_off else await answer(session, call.name, call.arguments, host=host)
+    if call.is_chat:
+        return {"role": "tool", "tool_call_id": call.id, "content": answered.text}
+    return {"type": "function_call_output", "call_id": call.id, "output": answered.text}
+
+
+def _calls(answered: object) -> Iterator[_Call]:
+    """Find the calls by the shape of what was passed."""
+    if isinstance(answered, list | tuple):
+        yield from _calls_in(answered, is_short=False)
+    elif isinstance(field(answered, "choices"), list | tuple):
+        for choice in field(answered, "choices")[:1]:
+            yield from _calls_of_message(field(choice, "message"), is_short=field(choice, "finish_reason") == "length")
+    elif isinstance(field(answered, "output"), list | tuple):
+        yield from _calls_in(field(answered, "output"), is_short=field(answered, "status") == "incomplete")
+    else:
+        yield from _calls_of_message(answered, is_short=False)
+
+
+def _calls_of_message(message: object, *, is_short: bool) -> Iterator[_Call]:
+    calls = field(message, "tool_calls")
+    if field(message, "role") != "assistant" or not isinstance(calls, list | tuple | None):
+        raise InvalidArgument(
+            f"the model's answer must be one of OpenAI's, got {type(message).__name__}", hint=_ACCEPTED
+        )
+    yield from _calls_in(calls or (), is_short=is_short)
+
+
+def _calls_in(items: Sequence[object], *, is_short: bool) -> Iterator[_Call]:
+    """Yield the calls among the items of an answer; of a short one the last item may be half of what was meant."""
+    for number, item in enumerate(items, start=1):
+        call = _call(item)
+        if call is not None:
+            is_last = is_short and number == len(items) and field(item, "status") != "completed"
+            yield attrs.evolve(call, is_cut_off=call.is_cut_off or is_last)
+
+
+def _call(item: object) -> _Call | None:
+    """Return the call that an output item or a tool call is; other items are none."""
+    kind = field(item, "type")
+    if kind == "function_call":
+        return _Call(
+            id=text_field(item, "call_id"),
+            name=text_field(item, "name"),
+            arguments=field(item, "arguments"),
+            is_chat=False,
+            is_cut_off=field(item, "status") == "incomplete",
+        )
+    if kind == "function" or (kind is None and field(item, "function") is not None):
+        function = field(item, "function")
+        return _Call(
+            id=text_field(item, "id"),
+            name=text_field(function, "name"),
+            arguments=field(function, "arguments"),
+            is_chat=True,
+            is_cut_off=False,
+        )
+    if not isinstance(kind, str):
+        raise InvalidArgument(f"an output item must have a type, got {type(item).__name__}", hint=_ACCEPTED)
+    return None

@@ -1,0 +1,74 @@
+"""A session's tools for the OpenAI Agents SDK; needs the extra ``openai-agents``."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from mama_structs.adapters.answers import answer, offered
+from mama_structs.adapters.schemas import plain_schema, strict_schema
+from mama_structs.session import Session
+from mama_structs.tools import Tool
+from mama_structs.tools.signature import HOST_PARAMETERS
+from mama_structs.tools.spoken import last_user_text
+
+try:
+    from agents import AgentBase, FunctionTool, RunContextWrapper
+    from agents.tool_context import ToolContext
+except ImportError as _missing:
+    raise ImportError(
+        "mama_structs.adapters.openai_agents needs the OpenAI Agents SDK: pip install 'mama-structs[openai-agents]'"
+    ) from _missing
+
+
+def tools(session: Session, *, strict: bool = True) -> list[FunctionTool]:
+    """
+    Return a session's tools, for ``Agent(tools=[...])``.
+
+    In each run the model is offered the tools that `Session.tools_for` chooses for what the user said last.
+    What goes wrong is the call's output, and says what to change.
+    A host's own tool that takes ``ctx``, ``run_context`` or ``tool_context`` gets the `ToolContext`.
+
+    Args:
+        session: Whose tools; it must be open while they are used, on the event loop that opened it.
+        strict: Whether the model is held to the schemas. What is optional is then required and may be null; a tool
+            that takes free-form data has no such schema, and is sent as it is.
+
+    """
+    choice = _Choice(session)
+    return [_function_tool(session, wire, tool, choice=choice, strict=strict) for wire, tool in offered(session)]
+
+
+class _Choice:
+    """Which tools a run is offered: decided once for what its user said, and not again for each tool and turn."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._by_run: WeakKeyDictionary[RunContextWrapper[Any], tuple[str, frozenset[str]]] = WeakKeyDictionary()
+
+    def names(self, run: RunContextWrapper[Any]) -> frozenset[str]:
+        """Return the names on the wire."""
+        said = last_user_text(run.turn_input)
+        known = self._by_run.get(run)
+        if known is None or known[0] != said:
+            known = said, frozenset(wire for wire, _ in offered(self._session, said))
+            self._by_run[run] = known
+        return known[1]
+
+
+def _function_tool(session: Session, wire: str, tool: Tool, *, choice: _Choice, strict: bool) -> FunctionTool:
+    def is_enabled(run: RunContextWrapper[Any], _agent: AgentBase[Any]) -> bool:
+        return wire in choice.names(run)
+
+    async def on_invoke_tool(context: ToolContext[Any], arguments: str) -> str:
+        return (await answer(session, wire, arguments, host=dict.fromkeys(HOST_PARAMETERS, context))).text
+
+    form = strict_schema(tool.input_schema) if strict else None
+    return FunctionTool(
+        name=wire,
+        description=tool.description,
+        params_json_schema=plain_schema(tool.input_schema) if form is None else form,
+        strict_json_schema=form is not None,
+        on_invoke_tool=on_invoke_tool,
+        is_enabled=is_enabled,
+    )

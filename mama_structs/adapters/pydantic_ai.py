@@ -1,0 +1,124 @@
+"""A session's tools for Pydantic AI; needs the extra ``pydantic-ai``."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, Self
+
+import attrs
+
+from mama_structs.adapters.answers import answer, offered
+from mama_structs.adapters.schemas import plain_schema
+from mama_structs.session import Session
+from mama_structs.tools import Tool
+from mama_structs.tools.signature import HOST_PARAMETERS
+from mama_structs.tools.spoken import last_user_text
+
+try:
+    from pydantic_ai import AbstractToolset, ModelRetry, RunContext, ToolDefinition, ToolFailed
+    from pydantic_ai.toolsets import ToolsetTool
+    from pydantic_core import SchemaValidator, core_schema
+except ImportError as _missing:
+    raise ImportError(
+        "mama_structs.adapters.pydantic_ai needs Pydantic AI: pip install 'mama-structs[pydantic-ai]'"
+    ) from _missing
+
+# Any object goes through: the session's own tool says what is wrong with arguments, in words for a model.
+_OBJECT: Final = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema()))
+
+
+class SessionToolset(AbstractToolset[Any]):
+    """The tools of a session; `toolset` makes one."""
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        id: str | None = None,  # noqa: A002 - the framework's word
+        max_retries: int | None = None,
+    ) -> None:
+        self._session = session
+        self._id = id
+        self._max_retries = max_retries
+        self._asked: tuple[str, tuple[str, ...]] | None = None
+        self._offered: list[ToolDefinition] = []
+
+    @property
+    def id(self) -> str | None:
+        """The toolset's name among those of an agent."""
+        return self._id
+
+    async def for_run(self, ctx: RunContext[Any]) -> Self:  # noqa: ARG002 - what a run is about shows in its steps
+        """Return a toolset for one run, which keeps to itself which tools that run is offered."""
+        return type(self)(self._session, id=self._id, max_retries=self._max_retries)
+
+    async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
+        """Return the tools for what the user said last, decided once as long as that is the same."""
+        said = last_user_text(ctx.messages) or last_user_text(ctx.prompt)
+        asked = (said, self._session.tools.names)
+        if asked != self._asked:
+            self._offered = [_definition(wire, tool) for wire, tool in offered(self._session, said)]
+            self._asked = asked
+        max_retries = ctx.max_retries if self._max_retries is None else self._max_retries
+        return {
+            one.name: ToolsetTool(toolset=self, tool_def=one, max_retries=max_retries, args_validator=_OBJECT)
+            for one in self._offered
+        }
+
+    async def call_tool(
+        self,
+        name: str,
+        tool_args: dict[str, Any],
+        ctx: RunContext[Any],
+        tool: ToolsetTool[Any],  # noqa: ARG002 - the name says which
+    ) -> Any:
+        """
+        Run a tool and return what it gave, as JSON-able data.
+
+        Raises:
+            ModelRetry: The arguments are wrong, and the model may correct them.
+            ToolFailed: Something else went wrong, or the model has had its tries; the run goes on.
+
+        """
+        answered = await answer(self._session, name, tool_args, host=dict.fromkeys(HOST_PARAMETERS, ctx))
+        if not answered.is_error:
+            # By way of the text, which has no half of a surrogate pair: Pydantic AI could not write one as JSON.
+            return answered.text if isinstance(answered.data, str) else json.loads(answered.text)
+        # The types of `InvalidArgument` and of an id that nothing has: what better arguments mend.
+        kind = answered.data["error"]["type"]
+        if (kind == "not_found" or kind.startswith("invalid_")) and ctx.retry < ctx.max_retries:
+            raise ModelRetry(answered.text)
+        raise ToolFailed(answered.text)
+
+
+def toolset(
+    session: Session,
+    *,
+    id: str | None = None,  # noqa: A002 - the framework's word
+    max_retries: int | None = None,
+) -> AbstractToolset[Any]:
+    """
+    Return a session's tools as a toolset, for ``Agent(toolsets=[...])``.
+
+    Before each request the model is offered the tools that `Session.tools_for` chooses for what the user said last.
+    Wrong arguments are a `ModelRetry` as often as a tool may be retried, and from then on, like everything else that
+    goes wrong, a `ToolFailed`, which does not end the run. Arguments that are no JSON are Pydantic AI's own matter.
+    A host's own tool that takes ``ctx``, ``run_context`` or ``tool_context`` gets the `RunContext`.
+
+    Args:
+        session: Whose tools; it must be open while they are used, on the event loop that opened it.
+        id: The toolset's name among those of an agent.
+        max_retries: How often a model may correct the arguments of a call; None for the agent's own number.
+
+    """
+    return SessionToolset(session, id=id, max_retries=max_retries)
+
+
+def _definition(wire: str, tool: Tool) -> ToolDefinition:
+    return ToolDefinition(
+        name=wire,
+        description=tool.description,
+        parameters_json_schema=plain_schema(tool.input_schema),
+        return_schema=tool.output_schema,
+        metadata={"title": tool.title, **attrs.asdict(tool.annotations)},
+    )

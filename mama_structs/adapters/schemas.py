@@ -1,0 +1,358 @@
+"""
+A tool's JSON Schema as providers take it: as it is, or in the strict form that a model cannot depart from.
+
+Pure functions of schemas. The strict form has what OpenAI, Azure and Anthropic have in common, so a request is not
+refused for one keyword: ``type``, ``enum``, ``anyOf``, ``items``, ``properties``, ``$ref`` and descriptions. What other
+keywords demand is said in the description instead, and the tool still checks it.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import attrs
+
+from mama_structs.tools.schema import JSONSchema
+
+_REFERENCE: Final = "#/$defs/"
+_SCALARS: Final = frozenset({"string", "integer", "number", "boolean", "null"})
+# Of no weight for what is accepted; `_said` tells the default where it matters.
+_REMARKS: Final = frozenset(
+    {
+        "$comment",
+        "$schema",
+        "default",
+        "deprecated",
+        "description",
+        "discriminator",
+        "examples",
+        "readOnly",
+        "title",
+        "writeOnly",
+    }
+)
+# Demands that words can make: without them the schema accepts more, and the tool says what was wrong.
+_DEMANDS: Final = frozenset(
+    {
+        "contentEncoding",
+        "contentMediaType",
+        "exclusiveMaximum",
+        "exclusiveMinimum",
+        "format",
+        "maxItems",
+        "maxLength",
+        "maximum",
+        "minItems",
+        "minLength",
+        "minimum",
+        "multipleOf",
+        "pattern",
+        "uniqueItems",
+    }
+)
+# Where schemas stand within a schema: one, in a list, by name.
+_ONE: Final = ("items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else")
+_SEVERAL: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
+_NAMED: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_NULL: Final[JSONSchema] = {"type": "null"}
+_LONG_DEFAULT: Final = 80
+_GREAT_LENGTH: Final = 1000
+_WORDS: Final[Mapping[str, str]] = {
+    "exclusiveMinimum": "above {}",
+    "exclusiveMaximum": "below {}",
+    "multipleOf": "a multiple of {}",
+    "pattern": "matching {}",
+    "format": "as {}",
+    "contentEncoding": "in {}",
+    "contentMediaType": "of type {}",
+}
+
+# OpenAI's limits of one strict schema (structured outputs, supported schemas).
+_MAX_DEPTH: Final = 10
+_MAX_PROPERTIES: Final = 5000
+_MAX_ENUM_VALUES: Final = 1000
+_MAX_CHARACTERS: Final = 120_000
+_LARGE_ENUM: Final = 250
+_MAX_LARGE_ENUM: Final = 15_000
+
+
+class _NoStrictFormError(Exception):
+    """The schema accepts what no strict schema can say; it never leaves this module."""
+
+
+def plain_schema(schema: Mapping[str, Any]) -> JSONSchema:
+    """
+    Return a schema for a tool that is not strict: a copy, in which every array says something of its items.
+
+    OpenAI refuses a request with an array that does not, whether strict or not.
+    """
+    copied = copy.deepcopy(dict(schema))
+    for node in subschemas(copied):
+        if "array" in _kinds(node) and "items" not in node and "prefixItems" not in node:
+            node["items"] = {}
+    return copied
+
+
+def strict_schema(schema: Mapping[str, Any], *, nullable: bool = True) -> JSONSchema | None:
+    """
+    Return the strict form of a tool's schema, or None where it has none and must be sent as it is.
+
+    No object takes other properties than its own. There is no strict form of what is free: any object, any value,
+    arrays of anything, arrays with a schema for each place; nor beyond OpenAI's limits of size and depth.
+
+    Args:
+        schema: Of a tool's arguments.
+        nullable: Whether what is optional is required and may be null (as OpenAI wants it), rather than left out.
+
+    """
+    definitions = schema.get("$defs", {})
+    try:
+        strict = _Strict(nullable=nullable, definitions=frozenset(definitions))
+        root = strict.write({key: value for key, value in schema.items() if key != "$defs"})
+        if root.get("type") != "object":
+            return None
+        written = {name: strict.write(definitions[name]) for name in _reached(schema, definitions)}
+        if written:
+            root["$defs"] = {name: written[name] for name in definitions if name in written}
+        return root if _fits(root) else None
+    except (_NoStrictFormError, RecursionError):
+        return None
+
+
+def subschemas(schema: Any) -> Iterator[JSONSchema]:
+    """Yield a schema and all schemas within it, without following ``$ref``."""
+    waiting = [schema]
+    while waiting:
+        node = waiting.pop()
+        if not isinstance(node, dict):
+            continue
+        yield node
+        waiting.extend(map(node.get, _ONE))
+        for keyword in _SEVERAL:
+            waiting.extend(_list(node.get(keyword)))
+        for keyword in _NAMED:
+            inner = node.get(keyword)
+            waiting.extend(inner.values() if isinstance(inner, dict) else ())
+
+
+def is_recursive(schema: Mapping[str, Any]) -> bool:
+    """Tell whether a definition of a schema contains itself."""
+    definitions: Mapping[str, Any] = schema.get("$defs", {})
+    return any(name in _reached(one, definitions) for name, one in definitions.items())
+
+
+@attrs.frozen(kw_only=True)
+class _Strict:
+    nullable: bool
+    definitions: frozenset[str]
+
+    def write(self, node: Any, *, remarks: Iterable[str] = ()) -> JSONSchema:
+        """Return the strict form of one schema; *remarks* go into its description."""
+        if not isinstance(node, dict):
+            raise _NoStrictFormError
+        form = self._form(node)
+        said = _said(node, remarks)
+        if said and "$ref" in form:
+            # Nothing may stand beside a reference.
+            form = {"anyOf": [form]}
+        return {"description": said, **form} if said else form
+
+    def _form(self, node: JSONSchema) -> JSONSchema:
+        if "$ref" in node:
+            _refuse_others(node, {"$ref"})
+            return self._reference(node["$ref"])
+        for keyword in ("anyOf", "oneOf"):
+            if keyword in node:
+                _refuse_others(node, {keyword})
+                return {"anyOf": [self.write(one) for one in _list(node[keyword])]}
+        if "enum" in node or "const" in node:
+            return _choice(node)
+        kinds = _kinds(node)
+        if len(kinds) == 1:
+            return self._of_kind(node, kinds[0])
+        if not kinds:
+            raise _NoStrictFormError
+        return {"anyOf": [self._of_kind(node, kind) for kind in kinds]}
+
+    def _reference(self, reference: object) -> JSONSchema:
+        if not isinstance(reference, str) or reference.removeprefix(_REFERENCE) not in self.definitions:
+            raise _NoStrictFormError
+        return {"$ref": reference}
+
+    def _of_kind(self, node: JSONSchema, kind: object) -> JSONSchema:
+        _refuse_others(node, {"type", "items", "properties", "required", "additionalProperties", *_DEMANDS})
+        if kind == "object":
+            return self._object(node)
+        if kind == "array":
+            return {"type": "array", "items": self.write(node.get("items"))}
+        if kind not in _SCALARS:
+            raise _NoStrictFormError
+        return {"type": kind}
+
+    def _object(self, node: JSONSchema) -> JSONSchema:
+        closed = node.get("additionalProperties") is False
+        properties = node.get("properties", {} if closed else None)
+        if not isinstance(properties, dict) or not (closed or "additionalProperties" not in node):
+            raise _NoStrictFormError
+        required = frozenset(_list(node.get("required")))
+        written = {name: self._property(one, required=name in required) for name, one in properties.items()}
+        return {
+            "type": "object",
+            "properties": written,
+            "required": [name for name in written if self.nullable or name in required],
+            "additionalProperties": False,
+        }
+
+    def _property(self, node: Any, *, required: bool) -> JSONSchema:
+        if required or not isinstance(node, dict):
+            return self.write(node)
+        default = _default(node)
+        if not self.nullable or _takes_null(node):
+            return self.write(node, remarks=[] if default in _NONE else [f"default: {default}"])
+        remark = "null for none" if default in _NONE else f"null for the default, {default}"
+        return _or_null(self.write(node, remarks=[remark]))
+
+
+def _said(node: JSONSchema, remarks: Iterable[str]) -> str:
+    """Return a schema's description with what the strict form leaves unsaid."""
+    added = "; ".join([*_demands(node), *remarks])
+    description = node.get("description")
+    if not isinstance(description, str) or not description:
+        return added
+    return f"{description} ({added})" if added else description
+
+
+def _demands(node: JSONSchema) -> Iterator[str]:
+    """Say in words what the strict form does not demand; of great lengths the tool says when one is passed."""
+    yield from _range(node.get("minimum"), node.get("maximum"))
+    yield from _range(_counted(node.get("minLength")), _counted(node.get("maxLength")), "characters")
+    yield from _range(_counted(node.get("minItems")), _counted(node.get("maxItems")), "items")
+    for keyword, words in _WORDS.items():
+        if keyword in node:
+            yield words.format(node[keyword])
+    if node.get("uniqueItems") is True:
+        yield "none twice"
+
+
+def _counted(number: Any) -> Any:
+    return number if isinstance(number, int) and 0 < number < _GREAT_LENGTH else None
+
+
+def _range(least: Any, most: Any, unit: str = "") -> Iterator[str]:
+    of = f" {unit}" if unit else ""
+    if unit and least == 1 and most is None:
+        yield "not empty"
+    elif least is not None and most is not None:
+        yield f"{least} to {most}{of}"
+    elif least is not None:
+        yield f"at least {least}{of}"
+    elif most is not None:
+        yield f"at most {most}{of}"
+
+
+def _choice(node: JSONSchema) -> JSONSchema:
+    """Return an enum as strict schemas know it: with a type, and so one for each type."""
+    _refuse_others(node, {"enum", "const", "type"})
+    values = _list(node["enum"]) if "enum" in node else [node["const"]]
+    by_kind: dict[str, list[Any]] = {}
+    for value in values:
+        kind = _KIND_OF.get(type(value))
+        if kind is None:
+            raise _NoStrictFormError
+        by_kind.setdefault(kind, []).append(value)
+    forms: list[JSONSchema] = [_NULL if kind == "null" else {"type": kind, "enum": of} for kind, of in by_kind.items()]
+    if not forms:
+        raise _NoStrictFormError
+    return dict(forms[0]) if len(forms) == 1 else {"anyOf": [dict(form) for form in forms]}
+
+
+_KIND_OF: Final[Mapping[type, str]] = {
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    type(None): "null",
+}
+
+
+def _or_null(schema: JSONSchema) -> JSONSchema:
+    said = {key: value for key, value in schema.items() if key == "description"}
+    form = {key: value for key, value in schema.items() if key != "description"}
+    variants = form.get("anyOf", [form])
+    return {**said, "anyOf": [*variants, dict(_NULL)]}
+
+
+def _takes_null(node: Any) -> bool:
+    """Tell whether a schema accepts null on its own account."""
+    if not isinstance(node, dict):
+        return False
+    if "enum" in node or "const" in node:
+        return None in (_list(node["enum"]) if "enum" in node else [node["const"]])
+    variants = [*_list(node.get("anyOf")), *_list(node.get("oneOf"))]
+    return "null" in _kinds(node) or any(_takes_null(one) for one in variants)
+
+
+# Defaults as JSON that go without saying.
+_NONE: Final = frozenset({"", "null", '""', "[]", "{}"})
+
+
+def _default(node: JSONSchema) -> str:
+    """Return the default as JSON, empty where there is none."""
+    if "default" not in node:
+        return ""
+    text = json.dumps(node["default"], ensure_ascii=False)
+    return text if len(text) <= _LONG_DEFAULT else f"{text[:_LONG_DEFAULT]}…"
+
+
+def _refuse_others(node: JSONSchema, known: Iterable[str]) -> None:
+    if node.keys() - _REMARKS - frozenset(known):
+        raise _NoStrictFormError
+
+
+def _kinds(node: JSONSchema) -> list[Any]:
+    kind = node.get("type")
+    return kind if isinstance(kind, list) else [] if kind is None else [kind]
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _reached(schema: Any, definitions: Mapping[str, Any]) -> set[str]:
+    """Return the names of the definitions that a schema needs, those of these included."""
+    found: set[str] = set()
+    waiting = [schema]
+    while waiting:
+        for node in subschemas({key: value for key, value in waiting.pop().items() if key != "$defs"}):
+            reference = node.get("$ref")
+            name = reference.removeprefix(_REFERENCE) if isinstance(reference, str) else ""
+            if name in definitions and name not in found:
+                found.add(name)
+                waiting.append(definitions[name])
+    return found
+
+
+def _fits(schema: JSONSchema) -> bool:
+    """Tell whether a strict schema keeps within OpenAI's limits."""
+    nodes = list(subschemas(schema))
+    names = [name for node in nodes for key in ("properties", "$defs") for name in node.get(key, ())]
+    enums = [[str(value) for value in node["enum"]] for node in nodes if "enum" in node]
+    properties = sum(len(node.get("properties", ())) for node in nodes)
+    return (
+        properties <= _MAX_PROPERTIES
+        and sum(map(len, enums)) <= _MAX_ENUM_VALUES
+        and sum(map(len, names)) + sum(len(value) for values in enums for value in values) <= _MAX_CHARACTERS
+        and all(len(values) <= _LARGE_ENUM or sum(map(len, values)) <= _MAX_LARGE_ENUM for values in enums)
+        and max(map(_depth, [schema, *schema.get("$defs", {}).values()])) <= _MAX_DEPTH
+    )
+
+
+def _depth(node: JSONSchema) -> int:
+    """Count how many objects stand within one another."""
+    inner = [*node.get("properties", {}).values(), *node.get("anyOf", ())]
+    if "items" in node:
+        inner.append(node["items"])
+    return ("properties" in node) + max(map(_depth, inner), default=0)

@@ -1,0 +1,272 @@
+"""A session's tools in LangChain: an agent's loop of langchain_core alone, driven by a scripted chat model."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import socket
+import sys
+from collections.abc import Generator
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from pydantic import PrivateAttr
+
+from mama_structs import HashEmbedder, Session
+from mama_structs.adapters import langchain
+from mama_structs.adapters.answers import wire_names
+from mama_structs.errors import SessionClosed
+
+Story = Generator[dict[str, Any] | str, Any, None]
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch):
+    """Nothing here may talk to anybody, telemetry included."""
+
+    def refuse(_socket: socket.socket, address: object) -> None:
+        raise AssertionError(f"connects to {address}")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+class ScriptedChatModel(BaseChatModel):
+    """A chat model that says what a generator yields, and sends it what the tools answered."""
+
+    _story: Any = PrivateAttr()
+
+    def __init__(self, story: Story) -> None:
+        super().__init__()
+        self._story = story
+
+    def bind_tools(self, tools, **kwargs):
+        return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], **kwargs)
+
+    def _generate(self, messages: list[BaseMessage], stop=None, run_manager=None, **kwargs: Any) -> ChatResult:
+        last = messages[-1]
+        step = self._story.send(last if isinstance(last, ToolMessage) else None)
+        call = {"type": "tool_call", "id": f"call_{len(messages)}", **step} if isinstance(step, dict) else None
+        message = AIMessage(content="", tool_calls=[call]) if call else AIMessage(content=step)
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+
+def call(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"name": name, "args": arguments}
+
+
+async def turn(session: Session, model: ScriptedChatModel, messages: list[BaseMessage], said: str) -> str:
+    """Run an agent's loop for what the user says, with the tools for it, until the agent answers."""
+    messages.append(HumanMessage(said))
+    tools = {tool.name: tool for tool in langchain.tools(session, message=messages)}
+    bound = model.bind_tools(list(tools.values()))
+    while True:
+        answer = await bound.ainvoke(messages)
+        messages.append(answer)
+        if not answer.tool_calls:
+            return answer.content
+        messages += [await tools[one["name"]].ainvoke(one) for one in answer.tool_calls]
+
+
+def by_name(session: Session) -> dict[str, BaseTool]:
+    return {tool.name: tool for tool in langchain.tools(session)}
+
+
+def called(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"type": "tool_call", "id": "call_1", "name": name, "args": arguments}
+
+
+async def test_agent_answers_from_memory_why_jwt_was_left():
+    """An agent saves, supersedes and marks a decision, and tells from memory why it was left, and for what."""
+
+    def story() -> Story:
+        saved = yield call("save__decision", topic="auth", decision="Use JWT for logins", reasoning="No state to keep")
+        yield "Noted"
+        jwt = saved.artifact["id"]
+        redis, why = "Keep sessions in Redis", "They can be revoked at once"
+        yield call("evolve__supersede", decision_id=jwt, decision=redis, reasoning=why)
+        yield "Replaced"
+        failure = "stolen tokens stayed valid until they ran out"
+        yield call("evolve__outcome", decision_id=jwt, outcome="FAILED", reason=failure)
+        yield "Marked"
+        search = yield call("search__by_context", query="why did we leave JWT?")
+        old = next(one for one in json.loads(search.content)["found"] if one["id"] == jwt)
+        yield f"{old['content']} {old['outcome']}: {old['outcome_reason']}. Now: {old['in_its_place']}"
+
+    messages: list[BaseMessage] = []
+    async with Session.open(embedder=HashEmbedder()) as session:
+        model = ScriptedChatModel(story())
+        await turn(session, model, messages, "Let's use JWT for logins, we need not keep any state.")
+        await turn(session, model, messages, "Instead of JWT we keep sessions in Redis, those can be revoked.")
+        await turn(session, model, messages, "JWT failed: stolen tokens stayed valid until they ran out.")
+        final = await turn(session, model, messages, "Why did we leave JWT?")
+
+    assert ["success"] * 4 == [one.status for one in messages if isinstance(one, ToolMessage)]
+    assert "FAILED: stolen tokens stayed valid until they ran out" in final
+    assert "Use JWT for logins" in final
+    assert "Keep sessions in Redis" in final
+
+
+async def test_wrong_call_is_an_error_message_that_says_what_to_change():
+    """The model corrects a call by what the error message tells it."""
+    told = []
+
+    def story() -> Story:
+        told.append((yield call("save__decision", topic="auth", decision="Use JWT")))
+        saved = yield call("save__decision", topic="auth", decision="Use JWT", reasoning="No state")
+        told.append((yield call("evolve__outcome", decision_id=saved.artifact["id"][:-1], outcome="SUCCESS")))
+        done = yield call("evolve__outcome", decision_id=saved.artifact["id"], outcome="SUCCESS")
+        yield done.status
+
+    async with Session.open(embedder=HashEmbedder()) as session:
+        final = await turn(session, ScriptedChatModel(story()), [], "hello")
+        count = await session.memories.count()
+
+    missing, unknown = told
+
+    assert ["error", "error"] == [missing.status, unknown.status]
+    assert "reasoning is required" in json.loads(missing.content)["error"]["message"]
+    assert "not_found" == json.loads(unknown.content)["error"]["type"]
+    assert "did you mean" in json.loads(unknown.content)["error"]["hint"]
+    assert "success" == final
+    assert 1 == count
+
+
+@pytest.mark.parametrize("said", ["continue from yesterday", "어제 하던 작업 이어서 하자"])
+async def test_list_narrows_with_the_message(said):
+    """What the user says chooses the tools; without a message there are all."""
+    async with Session.open(embedder=HashEmbedder()) as session:
+        everything = [tool.name for tool in langchain.tools(session)]
+        resuming = [tool.name for tool in langchain.tools(session, message=said)]
+        messages = [tool.name for tool in langchain.tools(session, message=[HumanMessage(said)])]
+
+    assert set(resuming) < set(everything)
+    assert {"load__checkpoint", "save__decision", "search__recent"} <= set(resuming)
+    assert "evolve__outcome" not in resuming
+    assert resuming == messages
+
+
+async def test_schemas_reach_the_model():
+    """LangChain's own converter gives the provider each tool's schema, and a name and a description that it takes."""
+    async with Session.open(embedder=HashEmbedder()) as session:
+        found = by_name(session)
+        names = wire_names(session).by_tool
+        for tool in session.tools.values():
+            converted = convert_to_openai_tool(found[names[tool.name]])["function"]
+            jsonschema.Draft202012Validator.check_schema(converted["parameters"])
+
+            assert re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,39}", converted["name"])
+            assert wire_names(session).said(tool.description) == converted["description"]
+            assert tool.input_schema == found[names[tool.name]].args_schema
+            assert list(tool.input_schema["properties"]) == list(converted["parameters"]["properties"])
+            assert tool.input_schema["required"] == converted["parameters"].get("required", [])
+
+
+async def test_arguments_keep_their_names():
+    """LangChain's own parameters (config, run_manager, self and the like) are ordinary names for a model."""
+
+    async def deploy(config: dict[str, str], callbacks: str, run_manager: str) -> str:
+        return f"{config['region']} {callbacks} {run_manager}"
+
+    async with Session.open(embedder=HashEmbedder()) as session:
+        session.tools.add(deploy)
+        done = await by_name(session)["deploy"].ainvoke(
+            called("deploy", config={"region": "eu"}, callbacks="two", run_manager="three")
+        )
+        wrong = await by_name(session)["deploy"].ainvoke(called("deploy", self=1, arguments={}, config={}))
+
+    assert "eu two three" == done.content
+    assert "error" == wrong.status
+    assert "self" in wrong.content
+
+
+async def test_host_tool_gets_the_runnable_config():
+    """A tool of the host's own that takes ctx gets LangChain's config, and no model can set it."""
+
+    async def whoami(ctx: RunnableConfig) -> str:
+        return ctx["configurable"]["user"]
+
+    async with Session.open(embedder=HashEmbedder()) as session:
+        session.tools.add(whoami)
+        tool = by_name(session)["whoami"]
+        done = await tool.ainvoke(called("whoami"), config={"configurable": {"user": "ada"}})
+        forged = await tool.ainvoke(called("whoami", ctx={"configurable": {"user": "eve"}}))
+
+    assert "ada" == done.content
+    assert {} == tool.args
+    assert "error" == forged.status
+
+
+async def test_host_tool_that_raises_is_an_error_message(caplog):
+    """What a host's own tool raises reaches the model as an error, and the log in full."""
+
+    async def broken() -> str:
+        raise RuntimeError("the cable is cut")
+
+    async with Session.open(embedder=HashEmbedder()) as session:
+        session.tools.add(broken)
+        message = await by_name(session)["broken"].ainvoke(called("broken"))
+
+    assert "error" == message.status
+    assert "the cable is cut" in message.content
+    assert "Traceback" in caplog.text
+
+
+async def test_sync_call_says_to_await():
+    """A tool called without await names what to call in its place."""
+    async with Session.open(embedder=HashEmbedder()) as session:
+        with pytest.raises(NotImplementedError, match=r"save__decision is async.*ainvoke"):
+            by_name(session)["save__decision"].invoke(called("save__decision", topic="t"))
+
+
+async def test_closed_session_is_the_hosts_matter():
+    """A tool of a closed session raises: about that a model can do nothing."""
+    async with Session.open(embedder=HashEmbedder()) as session:
+        tool = by_name(session)["list_refs"]
+
+    with pytest.raises(SessionClosed):
+        await tool.ainvoke(called("list_refs"))
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(data=st.data())
+async def test_every_tool_takes_anything_without_raising(data):
+    """Whatever a model sends, the answer is a message, an error or not, and the session stays usable."""
+    async with Session.open(embedder=HashEmbedder()) as session:
+        tool = data.draw(st.sampled_from(langchain.tools(session)), label="tool")
+        names = st.sampled_from([*tool.args, "config", "self", "ctx", "type"]) | st.text(max_size=8)
+        arguments = data.draw(st.dictionaries(names, ANYTHING, max_size=5), label="arguments")
+        message = await tool.ainvoke({"type": "tool_call", "id": "call_1", "name": tool.name, "args": arguments})
+
+        assert message.status in ("success", "error")
+        assert isinstance(message.content, str)
+        assert 0 <= await session.memories.count() <= 1
+
+
+def test_missing_framework_names_the_extra(monkeypatch):
+    """Without LangChain the import says what to install."""
+    for name in [name for name in sys.modules if name.split(".")[0] == "langchain_core"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "mama_structs.adapters.langchain")
+
+    with pytest.raises(ImportError, match=r"pip install 'mama-structs\[langchain\]'"):
+        importlib.import_module("mama_structs.adapters.langchain")

@@ -1,0 +1,500 @@
+"""A session's tools over MCP's streamable HTTP, on loopback: many clients, and who is kept out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import time
+
+import aiohttp
+import httpx2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mcp import Client
+from mcp.client.extension import advertise
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import ToolListChangedNotification
+
+from mama_structs import HashEmbedder, Session
+from mama_structs.adapters.mcp import EXTENSION, MESSAGE_KEY, serve_http, server
+from mama_structs.adapters.mcp.listening import Address, BearerToken, check_token
+from mama_structs.errors import InvalidArgument, MamaStructsError
+
+TOKEN = "a-token-of-more-than-sixteen-characters"
+RESUMING = "continue from yesterday"
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "raw", "version": "1"},
+    },
+}
+LIST = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "tools/list",
+    "params": {
+        "_meta": {
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientCapabilities": {},
+        }
+    },
+}
+RAW = {
+    "legacy": (INITIALIZE, {}),
+    "2026-07-28": (LIST, {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/list"}),
+}
+ERAS = tuple(RAW)
+INITIALIZED = "notifications/initialized"
+
+
+@contextlib.asynccontextmanager
+async def served(own, **options):
+    """Serve on loopback for the length of a block, and give the URL."""
+    told = asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(serve_http(own, port=0, started=told.set_result, **options))
+    await asyncio.wait({told, serving}, return_when=asyncio.FIRST_COMPLETED)
+    try:
+        if serving.done():
+            serving.result()
+        yield told.result()
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+async def post(url, era, *, headers=(), body=None):
+    """Ask as a client would, with some headers of one's own, and return status, headers and text."""
+    question, more = RAW[era]
+    own = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json", **more, **dict(headers)}
+    data = json.dumps(question) if body is None else body
+    async with aiohttp.ClientSession() as http, http.post(url, data=data, headers=own) as answer:
+        return answer.status, answer.headers, await answer.text()
+
+
+async def say_until(heard, client):
+    """Repeat a message: a client opens its stream some time after the handshake, and hears nothing before."""
+    async with asyncio.timeout(10):
+        while not heard.is_set():
+            await client.call_tool("list_refs", {}, meta={MESSAGE_KEY: RESUMING})
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(heard.wait(), 0.1)
+
+
+def untimed(session):
+    """A server for which no time passes, however busy the machine is."""
+    return server(session, clock=lambda: 0.0)
+
+
+async def names_of(client):
+    return {tool.name for tool in (await client.list_tools(cache_mode="bypass")).tools}
+
+
+@pytest.fixture
+async def session():
+    async with Session.open() as session:
+        yield session
+
+
+@pytest.fixture(params=ERAS)
+def era(request):
+    return request.param
+
+
+# Clients
+
+
+async def test_twenty_clients_at_once_lose_nothing(tmp_path):
+    """Clients of both eras save at the same time, and every memory is there afterwards, also after a restart."""
+
+    async def agent(url, number):
+        async with Client(url, mode=ERAS[number % 2]) as client:
+            listed = await names_of(client)
+            ids = []
+            for step in range(2):
+                given = {"topic": f"t{number}", "decision": f"d{number}.{step}", "reasoning": "because"}
+                result = await client.call_tool("save__decision", given)
+                ids.append(json.loads(result.content[0].text)["id"])
+            found = await client.call_tool("search__by_topic", {"topic": f"t{number}"})
+            return len(listed), ids, found.content[0].text
+
+    async with Session.open(tmp_path / "agent.mama", embedder=HashEmbedder()) as session:
+        async with served(session) as url:
+            told = await asyncio.gather(*(agent(url, number) for number in range(20)))
+        expected = len(session.tools)
+    async with Session.open(tmp_path / "agent.mama") as session:
+        kept = {memory.id for memory in await session.memories.recent(limit=100)}
+
+    assert {expected} == {count for count, _, _ in told}
+    assert 40 == len(kept)
+    assert kept == {one for _, ids, _ in told for one in ids}
+    for number, (_, _, found) in enumerate(told):
+        assert f"d{number}.1" in found
+
+
+async def test_a_client_of_before_2026_sees_the_list_change(session):
+    """The notification reaches the stream of the client's session, and its next list is shorter."""
+    heard = asyncio.Event()
+
+    async def take(message):
+        if isinstance(message, ToolListChangedNotification):
+            heard.set()
+
+    async with served(untimed(session)) as url, Client(url, mode="legacy", message_handler=take) as client:
+        full = await names_of(client)
+        await say_until(heard, client)
+        narrowed = await names_of(client)
+
+    assert narrowed < full
+    assert {"save__decision", "load__checkpoint", "list_refs"} <= narrowed
+
+
+async def test_a_client_that_says_who_it_is_sees_the_list_change(session):
+    """Without sessions (2026-07-28) the client is known by the extension that it declares, and others are not meant."""
+    follower = advertise(EXTENSION, {"client": "agent-1"})
+    other = advertise(EXTENSION, {"client": "agent-2"})
+    async with (
+        served(untimed(session)) as url,
+        Client(url, mode="2026-07-28", extensions=[follower]) as client,
+        Client(url, mode="2026-07-28", extensions=[other]) as second,
+        Client(url, mode="2026-07-28") as anybody,
+    ):
+        full = await names_of(client)
+        async with client.listen(tools_list_changed=True) as changes:
+            await client.call_tool("list_refs", {}, meta={MESSAGE_KEY: RESUMING})
+            await asyncio.wait_for(anext(changes), 2)
+            narrowed = await names_of(client)
+        others = await names_of(second), await names_of(anybody)
+
+    assert narrowed < full
+    assert (full, full) == others
+
+
+async def test_nobody_in_particular_keeps_the_full_list(session):
+    """A client of 2026-07-28 that does not say who it is cannot be told from others: it sees everything."""
+    async with served(session) as url, Client(url, mode="2026-07-28") as client:
+        full = await names_of(client)
+        async with client.listen(tools_list_changed=True):
+            await client.call_tool("list_refs", {}, meta={MESSAGE_KEY: RESUMING})
+
+            assert full == await names_of(client)
+
+
+async def test_a_client_that_follows_outlasts_many_others(session, monkeypatch):
+    """More sessions than are remembered come and go; its list still follows, and who has left is forgotten."""
+    monkeypatch.setattr("mama_structs.adapters.mcp.clients.MAX_CLIENTS", 3)
+    heard = asyncio.Event()
+
+    async def take(message):
+        if isinstance(message, ToolListChangedNotification):
+            heard.set()
+
+    own = untimed(session)
+    async with served(own) as url:
+        async with Client(url, mode="legacy", message_handler=take) as client:
+            full = await names_of(client)
+            await say_until(heard, client)
+            narrowed = await names_of(client)
+            async with contextlib.AsyncExitStack() as others:
+                for number in range(4):
+                    other = await others.enter_async_context(Client(url, mode="legacy"))
+                    assert full == await names_of(other), number
+                during = len(list(own._clients))
+                heard.clear()
+                await client.call_tool("list_refs", {}, meta={MESSAGE_KEY: "what colour is the sky?"})
+                await asyncio.wait_for(heard.wait(), 5)
+                widened = await names_of(client)
+        for _ in range(500):
+            # The connection of the lifespan is there as long as the server.
+            if 1 == (after := len(list(own._clients))):
+                break
+            await asyncio.sleep(0.01)
+
+    assert narrowed < full == widened
+    assert (4, 1) == (during, after)
+
+
+async def test_a_client_from_before_a_restart_is_told_to_ask(session):
+    """A server that knows nothing of a handle (2026-07-28) cannot know its list: the first stream says to ask."""
+    myself = advertise(EXTENSION, {"client": "agent-1"})
+    async with served(untimed(session)) as url, Client(url, mode="2026-07-28", extensions=[myself]) as client:
+        async with client.listen(tools_list_changed=True) as changes:
+            await asyncio.wait_for(anext(changes), 5)
+
+        assert len(session.tools) == len(await names_of(client))
+
+
+async def test_null_stands_for_no_arguments(session, era):
+    """What clients in other languages send for a call without arguments is a call."""
+    for arguments in ({"arguments": None}, {}, {"arguments": {"limit": "2", "since": None}}):
+        call = {**LIST, "method": "tools/call", "params": {**LIST["params"], "name": "search__recent", **arguments}}
+        async with served(session) as url:
+            more = {}
+            if era == "legacy":
+                _, headers, _ = await post(url, era)
+                more = {"Mcp-Session-Id": headers["Mcp-Session-Id"]}
+                del call["params"]["_meta"]
+                await post(url, era, body=json.dumps({"jsonrpc": "2.0", "method": INITIALIZED}), headers=more)
+            else:
+                more = {"Mcp-Method": "tools/call", "Mcp-Name": "search__recent"}
+            status, _, text = await post(url, era, body=json.dumps(call), headers=more)
+
+        assert 200 == status
+        assert '"isError":false' in text
+
+
+async def test_a_stop_ends_the_streams_and_lets_calls_end(session):
+    """Clients that only listen do not hold up the end; a call that has begun is answered."""
+    begun = asyncio.Event()
+
+    async def slow() -> str:
+        begun.set()
+        await asyncio.sleep(0.3)
+        return "done"
+
+    session.tools.add(slow)
+    async with contextlib.AsyncExitStack() as serving, contextlib.AsyncExitStack() as clients:
+        url = await serving.enter_async_context(served(session))
+        client = await clients.enter_async_context(Client(url, mode="2026-07-28"))
+        await client.list_tools()
+        listening = await clients.enter_async_context(client.listen(tools_list_changed=True))
+        call = asyncio.create_task(client.call_tool("slow", {}))
+        await begun.wait()
+        await serving.aclose()
+        result = await call
+        rest = [event async for event in listening]
+
+    assert "done" == result.content[0].text
+    assert [] == rest
+
+
+async def test_clients_that_only_listen_do_not_hold_up_the_end(session, caplog):
+    """The streams of both eras end at once and in order; nothing is cut off."""
+    heard = asyncio.Event()
+
+    async def take(message):
+        if isinstance(message, ToolListChangedNotification):
+            heard.set()
+
+    async with contextlib.AsyncExitStack() as serving, contextlib.AsyncExitStack() as clients:
+        url = await serving.enter_async_context(served(session))
+        client = await clients.enter_async_context(Client(url, mode="legacy", message_handler=take))
+        modern = await clients.enter_async_context(Client(url, mode="2026-07-28"))
+        await clients.enter_async_context(modern.listen(tools_list_changed=True))
+        await client.list_tools()
+        await say_until(heard, client)
+        began = time.monotonic()
+        await serving.aclose()
+        took = time.monotonic() - began
+
+    assert took < 1.5
+    assert [] == [record.getMessage() for record in caplog.records if record.name.startswith("uvicorn")]
+
+
+# Who is kept out
+
+
+async def test_pages_of_the_web_are_kept_out(session, era):
+    """Another Host or Origin than the server's own is refused, as is what a form can send without asking."""
+    expected = [
+        ({}, 200),
+        ({"Host": "localhost:{port}"}, 200),
+        ({"Origin": "http://localhost:{port}"}, 200),
+        ({"Host": "evil.example"}, 421),
+        ({"Host": "evil.example:{port}"}, 421),
+        ({"Host": "127.0.0.1"}, 421),
+        ({"Host": "127.0.0.1:{port}.evil.example"}, 421),
+        ({"Host": "localhost.evil.example:{port}"}, 421),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "http://evil.example:{port}"}, 403),
+        ({"Origin": "http://127.0.0.1:{port}.evil.example"}, 403),
+        ({"Origin": "http://127.0.0.1:1"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Content-Type": "text/plain"}, 400),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 400),
+    ]
+    async with served(session) as url:
+        port = url.rpartition(":")[2].partition("/")[0]
+        told = [
+            (headers, (await post(url, era, headers={k: v.format(port=port) for k, v in headers.items()}))[0])
+            for headers, _ in expected
+        ]
+
+    assert expected == told
+
+
+async def test_sessions_are_kept_from_pages_of_the_web(session):
+    """Who has the id of a session can neither listen to it nor end it from another Host."""
+    async with served(session) as url:
+        _, headers, _ = await post(url, "legacy")
+        own = {"Mcp-Session-Id": headers["Mcp-Session-Id"], "Accept": "text/event-stream"}
+        evil = {**own, "Host": "evil.example"}
+        async with aiohttp.ClientSession() as http:
+            async with http.get(url, headers=evil) as answer:
+                listening = answer.status
+            async with http.delete(url, headers=evil) as answer:
+                ending = answer.status
+            async with http.delete(url, headers=own) as answer:
+                ended = answer.status
+
+    assert (421, 421, 200) == (listening, ending, ended)
+
+
+async def test_further_names_are_let_in_when_they_are_allowed(session, era):
+    """A host behind a proxy of another name says so."""
+    async with served(session, allowed_hosts=["agents.example"]) as url:
+        allowed, _, _ = await post(url, era, headers={"Host": "agents.example", "Origin": "https://agents.example"})
+        other, _, _ = await post(url, era, headers={"Host": "agent.example"})
+
+    assert 200 == allowed
+    assert 421 == other
+
+
+async def test_a_token_is_checked_where_there_is_one(session, era, caplog):
+    """Without the token, or with another one, nothing is answered but how to send one."""
+    async with served(session, token=TOKEN) as url:
+        answers = [
+            await post(url, era, headers=headers)
+            for headers in (
+                {},
+                {"Authorization": "Bearer another-token-of-many-characters"},
+                {"Authorization": f"Bearer {TOKEN}x"},
+                {"Authorization": "Bearer "},
+                {"Authorization": f"Basic {TOKEN}"},
+                {"Authorization": "Bearer t\u00f6ken"},
+            )
+        ]
+        right, _, _ = await post(url, era, headers={"Authorization": f"Bearer {TOKEN}"})
+
+    assert {401} == {status for status, _, _ in answers}
+    assert all(headers["WWW-Authenticate"].startswith("Bearer") for _, headers, _ in answers)
+    assert 200 == right
+    assert TOKEN not in caplog.text
+    assert not any(TOKEN in text for _, _, text in answers)
+
+
+async def test_the_official_client_sends_a_token(session, era):
+    """A client is given the token as a header of its HTTP client."""
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with (
+        served(session, token=TOKEN) as url,
+        httpx2.AsyncClient(headers=headers) as http,
+        Client(streamable_http_client(url, http_client=http), mode=era) as client,
+    ):
+        listed = await names_of(client)
+
+    assert len(session.tools) == len(listed)
+
+
+async def test_a_body_that_is_too_long_is_refused(session, era):
+    """The server reads no more than it was told, whether or not the length is announced."""
+
+    async def pieces():
+        for _ in range(100):
+            yield b"x" * 100
+
+    async with served(session, max_body=5000) as url:
+        announced, _, _ = await post(url, era, body=b"x" * 5001)
+        streamed, _, _ = await post(url, era, body=pieces())
+        right, _, _ = await post(url, era)
+
+    assert (413, 413, 200) == (announced, streamed, right)
+
+
+async def test_what_is_no_request_is_refused_and_the_server_goes_on(session, era):
+    """Nonsense is answered with a client's error."""
+    bodies = [b"", b"{", b"[]", b"null", b'{"jsonrpc": "2.0"}', b"\xff\xfe", b"[" * 3000]
+    async with served(session) as url:
+        told = {body: (await post(url, era, body=body))[0] for body in bodies}
+        after, _, _ = await post(url, era)
+
+    assert {} == {body: status for body, status in told.items() if status != 202 and not 400 <= status < 500}
+    assert 200 == after
+
+
+# At the door
+
+
+async def test_without_a_token_only_loopback_is_served(session):
+    """An address that others can reach needs a token; nothing is listened on."""
+    for host in ("0.0.0.0", "::", "0", ""):
+        with pytest.raises(InvalidArgument, match=r"token|host"):
+            await serve_http(session, host=host, port=0)
+
+
+async def test_with_a_token_any_address_is_served(session, era):
+    """With a token the server listens where it is told, and still looks at the Host."""
+    authorized = {"Authorization": f"Bearer {TOKEN}"}
+    async with served(session, host="0.0.0.0", token=TOKEN) as url:
+        port = url.rpartition(":")[2].partition("/")[0]
+        near = f"http://127.0.0.1:{port}/mcp"
+        by_name, _, _ = await post(near, era, headers={**authorized, "Host": f"{socket.gethostname()}:{port}"})
+        right, _, _ = await post(near, era, headers=authorized)
+        missing, _, _ = await post(near, era)
+        evil, _, _ = await post(near, era, headers={**authorized, "Host": f"evil.example:{port}"})
+
+    assert (200, 200, 401, 421) == (by_name, right, missing, evil)
+
+
+async def test_a_taken_address_is_named(session):
+    """Two servers cannot share a port."""
+    async with served(session) as url:
+        port = int(url.rpartition(":")[2].partition("/")[0])
+        with pytest.raises(MamaStructsError, match=f"port {port}"):
+            await serve_http(session, port=port)
+
+
+async def test_bad_arguments_are_named(session):
+    """Each argument is checked before anything is listened on, and no message repeats a token."""
+    for options in (
+        {"port": -1},
+        {"port": 65_536},
+        {"port": "80"},
+        {"port": True},
+        {"host": None},
+        {"host": "no such host"},
+        {"token": ""},
+        {"token": "short"},
+        {"token": "with spaces in it, many of them"},
+        {"token": "t\u00f6ken-of-more-than-sixteen"},
+        {"token": "line\nbreak-of-more-than-sixteen"},
+        {"allowed_hosts": "agents.example"},
+        {"allowed_hosts": ["*"]},
+        {"allowed_hosts": ["http://agents.example"]},
+        {"allowed_hosts": [""]},
+        {"max_body": 0},
+    ):
+        (name,) = options
+        with pytest.raises(InvalidArgument, match=name) as raised:
+            await serve_http(session, **{"port": 0, **options})
+
+        assert not options.get("token") or options["token"] not in str(raised.value)
+
+
+@given(sent=st.text(max_size=50))
+async def test_only_the_token_itself_is_taken(sent):
+    """No other text is taken for the token, whatever is in it."""
+    told = await BearerToken(check_token(TOKEN)).verify_token(sent)
+
+    assert (sent == TOKEN) == (told is not None)
+
+
+@given(host=st.sampled_from(["127.0.0.1", "127.8.9.10", "::1", "::ffff:127.0.0.1"]), port=st.integers(1, 65_535))
+async def test_loopback_is_seen_by_its_address(host, port):
+    """What counts is the address that a name stands for."""
+    address = await Address.of(host, port)
+
+    assert address.is_loopback
+    assert all(one.endswith(f":{port}") or port in (80, 443) for one in address.hosts(()))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "::ffff:10.1.2.3", "192.0.2.1", "fe80::1"])
+async def test_other_addresses_are_no_loopback(host):
+    """Whatever others may reach needs a token."""
+    assert not (await Address.of(host, 1)).is_loopback

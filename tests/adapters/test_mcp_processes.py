@@ -1,0 +1,291 @@
+"""``mama-structs serve-mcp`` as hosts run it: a process of its own, over stdio and over HTTP."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx2
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import ToolListChangedNotification
+
+from mama_structs import HashEmbedder, Session
+from mama_structs.adapters.mcp import MESSAGE_KEY
+from mama_structs.errors import InvalidArgument
+from mama_structs.mcp_cli import TOKEN_VARIABLE, _token, add_commands
+
+COMMAND = [sys.executable, "-m", "mama_structs", "serve-mcp"]
+TOKEN = "a-token-of-more-than-sixteen-characters"
+RESUMING = "continue from yesterday"
+KEPT_WHEN_RESUMING = {"save__decision", "load__checkpoint", "load__context", "search__recent"}
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+
+
+def stdio(store, *options):
+    return StdioServerParameters(command=COMMAND[0], args=[*COMMAND[1:], str(store), *options], env=ENVIRONMENT)
+
+
+def said(result):
+    return result.content[0].text
+
+
+async def made(store):
+    """Make a store whose embedder takes no time to load; a process that opens it takes the same."""
+    async with Session.open(store, embedder=HashEmbedder()) as session:
+        await session.memories.save_insight("made for a test")
+    return store
+
+
+async def names_of(client):
+    return {tool.name for tool in (await client.list_tools(cache_mode="bypass")).tools}
+
+
+async def followed(client, hear):
+    """Say a message and ask for the list when it has changed: again where a busy machine took more than 500 ms."""
+    full = await names_of(client)
+    for _ in range(5):
+        await client.call_tool("list_refs", {}, meta={MESSAGE_KEY: RESUMING})
+        await hear()
+        names = await names_of(client)
+        if names != full:
+            break
+    return names
+
+
+@contextlib.asynccontextmanager
+async def running(*arguments, **options):
+    """Start the command, and kill what is left of it at the end of the block."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND, *map(str, arguments), stdin=pipe, stdout=pipe, stderr=pipe, env=ENVIRONMENT | options
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.communicate()
+
+
+async def test_an_agent_over_stdio_lists_calls_and_comes_back(tmp_path):
+    """The story of an agent: every tool is called, the list follows, and the next process remembers."""
+    store = await made(tmp_path / "agent.mama")
+    async with Client(stdio(store), mode="auto") as client:
+        listed = {tool.name: tool for tool in (await client.list_tools(cache_mode="bypass")).tools}
+        decision = {"topic": "auth", "decision": "Use JWT", "reasoning": "no state on the server"}
+        first = json.loads(said(await client.call_tool("save__decision", decision)))["id"]
+        outcome = {"decision_id": first, "outcome": "FAILED", "reason": "tokens could not be revoked"}
+        after = {"decision_id": first, "decision": "Use sessions", "reasoning": "they can be revoked"}
+        story = [
+            await client.call_tool("evolve__outcome", outcome),
+            await client.call_tool("evolve__supersede", after),
+            await client.call_tool("save__checkpoint", {"summary": "the login is half done"}),
+            await client.call_tool("save__insight", {"content": "tokens outlive a logout"}),
+            await client.call_tool("load__context", {"id": first}),
+            await client.call_tool("search__by_topic", {"topic": "auth"}),
+        ]
+        # Whatever it is given, a tool answers, and the protocol does not fail.
+        for name, tool in listed.items():
+            for given in ({}, {"nonsense": 1}, dict.fromkeys(tool.input_schema.get("properties", {}), "x")):
+                result = await client.call_tool(name, given)
+                assert said(result)
+                assert not given.get("nonsense") or "nonsense" in said(result)
+        async with client.listen(tools_list_changed=True) as changes:
+            narrowed = await followed(client, lambda: asyncio.wait_for(anext(changes), 5))
+
+    assert [] == [said(result) for result in story if result.is_error]
+    assert "tokens could not be revoked" in said(story[-1])
+    memory_tools = {name for name in listed if "__" in name}
+    assert KEPT_WHEN_RESUMING == narrowed & memory_tools
+    assert narrowed > set(listed) - memory_tools
+
+    heard = asyncio.Event()
+
+    async def take(message):
+        if isinstance(message, ToolListChangedNotification):
+            heard.set()
+
+    async with Client(stdio(store, "--verbose"), mode="legacy", message_handler=take) as client:
+        checkpoint = await client.call_tool("load__checkpoint", {})
+        why = await client.call_tool("search__by_context", {"query": "why did we leave JWT?"})
+        full = await names_of(client)
+        await client.call_tool("list_refs", {}, meta={MESSAGE_KEY: RESUMING})
+        await asyncio.wait_for(heard.wait(), 5)
+        await asyncio.sleep(0.6)
+        late = await names_of(client)
+
+        async def hear():
+            await asyncio.wait_for(heard.wait(), 5)
+
+        heard.clear()
+        in_time = await followed(client, hear)
+
+    assert "the login is half done" in said(checkpoint)
+    assert "tokens could not be revoked" in said(why)
+    assert set(listed) == full == late
+    assert narrowed == in_time
+
+
+async def test_nothing_but_the_protocol_is_on_stdout_and_a_signal_ends_it(tmp_path):
+    """Every line is a message, also after nonsense; SIGTERM ends a server whose client stays, with all data whole."""
+    store = tmp_path / "agent.mama"
+    async with running(await made(store), "--verbose") as process:
+
+        async def ask(number, method, **params):
+            request = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            while True:
+                answer = json.loads(await asyncio.wait_for(process.stdout.readline(), 20))
+                if answer.get("id") == number:
+                    return answer
+
+        process.stdin.write(b"no json\n\n{}\n\xff\xfe\n")
+        about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
+        hello = await ask(1, "initialize", **about)
+        process.stdin.write(b'{"jsonrpc": "2.0", "method": "notifications/initialized"}\n')
+        given = {"topic": "t", "decision": "안녕 \u2028 d", "reasoning": "r" * 200_000}
+        saved = await ask(2, "tools/call", name="save__decision", arguments=given)
+        process.send_signal(signal.SIGTERM)
+        rest, log = await asyncio.wait_for(asyncio.gather(process.stdout.read(), process.stderr.read()), 20)
+        code = await process.wait()
+    async with Session.open(store) as session:
+        memory, _ = await session.memories.recent()
+        report = await session.check()
+
+    assert hello["result"]["capabilities"]["tools"]["listChanged"]
+    assert memory.id == json.loads(saved["result"]["content"][0]["text"])["id"]
+    assert (0, b"") == (code, rest)
+    assert report.ok
+    assert b"rrrr" not in log
+
+
+async def test_an_http_server_is_stopped_while_clients_save(tmp_path):
+    """SIGTERM in the middle of saves: what was acknowledged is there, the store is whole, the token is nowhere."""
+    store, secret = await made(tmp_path / "agent.mama"), tmp_path / "token"
+    secret.write_text(f"{TOKEN}\n")
+    secret.chmod(0o600)
+    acknowledged, enough = [], asyncio.Event()
+
+    async def agent(url, number):
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        async with (
+            httpx2.AsyncClient(headers=headers) as http,
+            Client(streamable_http_client(url, http_client=http), mode=("legacy", "auto")[number % 2]) as client,
+        ):
+            for step in range(1000):
+                given = {"topic": f"t{number}", "decision": f"d{step}", "reasoning": "because"}
+                result = await client.call_tool("save__decision", given)
+                acknowledged.append(json.loads(said(result))["id"])
+                if len(acknowledged) == 8:
+                    enough.set()
+
+    async with running(store, "--http", "0", "--token-file", secret, "--verbose") as process:
+        url = (await asyncio.wait_for(process.stdout.readline(), 30)).decode().strip()
+        async with httpx2.AsyncClient() as http:
+            refused = await http.post(url, json={})
+        agents = [asyncio.create_task(agent(url, number)) for number in range(4)]
+        await asyncio.wait_for(enough.wait(), 30)
+        process.send_signal(signal.SIGTERM)
+        rest, log = await asyncio.wait_for(asyncio.gather(process.stdout.read(), process.stderr.read()), 20)
+        code = await process.wait()
+        await asyncio.gather(*agents, return_exceptions=True)
+    async with Session.open(store) as session:
+        kept = {memory.id for memory in await session.memories.recent(limit=100)}
+        report = await session.check()
+
+    assert url.startswith("http://127.0.0.1:")
+    assert 401 == refused.status_code
+    assert (0, b"") == (code, rest)
+    assert set(acknowledged) <= kept
+    assert report.ok
+    assert TOKEN.encode() not in log
+
+
+# At the door, in this process
+
+
+def run(*arguments):
+    parser = argparse.ArgumentParser()
+    add_commands(parser.add_subparsers(), lambda text: pytest.fail(f"said {text}"))
+    given = parser.parse_args(["serve-mcp", *map(str, arguments)])
+    return given.run(given)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--http", "evil"],
+        ["--http", "127.0.0.1:"],
+        ["--http", ":80"],
+        ["--http", "70000"],
+        ["--http", "::1:80"],
+        ["--http", "127.0.0.1:8\u00b2"],
+        ["--dynamic", "maybe"],
+        ["--token-file", "token"],
+        ["--allow-host", "agents.example"],
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(tmp_path, capsys, options):
+    """The command says what it takes, and makes nothing."""
+    with pytest.raises(SystemExit) as ended:
+        run(tmp_path / "agent.mama", *options)
+
+    assert 2 == ended.value.code
+    assert options[0] in capsys.readouterr().err
+    assert [] == list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0"])
+def test_an_address_that_others_reach_needs_a_token(tmp_path, monkeypatch, address):
+    """Without a token the server does not start, and makes nothing."""
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+
+    with pytest.raises(InvalidArgument, match="token"):
+        run(tmp_path / "agent.mama", "--http", address)
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_a_token_that_is_none_is_refused(tmp_path, monkeypatch):
+    """A missing or empty file, or a token too short, is named; the token is not repeated."""
+    empty = tmp_path / "empty"
+    empty.write_text("\n")
+    monkeypatch.setenv(TOKEN_VARIABLE, "2short")
+
+    with pytest.raises(InvalidArgument, match="cannot be read"):
+        run(tmp_path / "agent.mama", "--http", "0", "--token-file", tmp_path / "missing")
+    with pytest.raises(InvalidArgument, match="holds no token"):
+        run(tmp_path / "agent.mama", "--http", "0", "--token-file", empty)
+    with pytest.raises(InvalidArgument, match="16 characters") as raised:
+        run(tmp_path / "agent.mama", "--http", "0")
+    assert "2short" not in str(raised.value)
+
+
+@pytest.mark.parametrize("empty", ["", "  \n"])
+def test_a_variable_that_was_not_filled_in_is_refused(tmp_path, monkeypatch, empty):
+    """A secret that failed to expand must not open the server; without the variable loopback needs no token."""
+    monkeypatch.setenv(TOKEN_VARIABLE, empty)
+
+    with pytest.raises(InvalidArgument, match=f"{TOKEN_VARIABLE} is set and empty: unset it, or give a token"):
+        run(tmp_path / "agent.mama", "--http", "0")
+    assert [] == list(tmp_path.iterdir())
+
+    monkeypatch.delenv(TOKEN_VARIABLE)
+
+    assert _token(None, os.environ) is None
+
+
+def test_help_names_what_a_host_needs():
+    """The command is there, and its help says how a token is given."""
+    told = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, env=ENVIRONMENT, check=True).stdout
+
+    assert TOKEN_VARIABLE in told
+    assert "--http" in told

@@ -1,0 +1,598 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mama_structs import Session
+from mama_structs.adapters import openai as adapter
+from mama_structs.errors import InvalidArgument, SessionClosed, UnknownTool
+
+openai = pytest.importorskip("openai")
+
+SHOUT = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "shout", "arguments": '{"text": "a"}'}
+SHOUT_IN_CHAT = {"id": "call_1", "type": "function", "function": {"name": "shout", "arguments": '{"text": "a"}'}}
+SAID = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": []}
+
+
+# Answers that are nearly right.
+anything = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from(["function_call", "function", "assistant", "shout", "x"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["type", "role", "output", "choices", "message", "tool_calls", "function", "name", "id", "call_id"]
+            ),
+            inner,
+            max_size=5,
+        )
+    ),
+    max_leaves=8,
+)
+json_texts = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text() | st.sampled_from(["text", "fd"]), inner),
+    max_leaves=5,
+).map(json.dumps)
+
+
+# Opening a session takes longer than a call, and nothing that these calls do is kept.
+one_session = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture
+async def session():
+    async with Session.open() as opened:
+
+        async def shout(text: str, times: int = 1) -> str:
+            """Shout a text."""
+            heard.append(text)
+            return text.upper() * times
+
+        async def keep(data: dict[str, Any]) -> int:
+            """Keep anything."""
+            return len(data)
+
+        heard: list[str] = []
+        opened.tools.add(shout)
+        opened.tools.add(keep)
+        opened.heard = heard
+        yield opened
+
+
+class ScriptedModel:
+    """A server that answers each request with what the next step of a script makes of it."""
+
+    def __init__(self, *steps):
+        self.steps = list(steps)
+        self.requests: list[dict[str, Any]] = []
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        asked = await request.json()
+        self.requests.append(asked)
+        said = self.steps.pop(0)(asked)
+        if not asked.get("stream"):
+            return web.json_response(said)
+        return web.Response(
+            text="".join(f"data: {json.dumps(event)}\n\n" for event in said), content_type="text/event-stream"
+        )
+
+    async def __aenter__(self):
+        application = web.Application()
+        application.router.add_post("/v1/{api:.+}", self.answer)
+        self.server = TestServer(application)
+        await self.server.start_server()
+        self.client = openai.AsyncOpenAI(api_key="none", base_url=str(self.server.make_url("/v1")), max_retries=0)
+        return self
+
+    async def __aexit__(self, *_):
+        await self.client.close()
+        await self.server.close()
+
+
+def response(*output: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {
+        "id": "resp_1",
+        "object": "response",
+        "created_at": 1,
+        "model": "scripted",
+        "output": list(output),
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+        "status": "completed",
+        **more,
+    }
+
+
+def completion(message: dict[str, Any], finish_reason: str = "stop") -> dict[str, Any]:
+    return {
+        "id": "chatcmpl_1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "scripted",
+        "choices": [
+            {"index": 0, "finish_reason": finish_reason, "message": {"role": "assistant", "content": None, **message}}
+        ],
+    }
+
+
+# The three turns of a conversation, once for both APIs: what the model calls, and what it says.
+
+REASON = "A stolen JWT could not be revoked before it expired"
+USER = ["We use JWT for logins.", "JWT is out, a stolen one could not be revoked.", "Why did we leave JWT?"]
+
+
+def results_of(asked: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what the tools have answered so far, as a scripted model reads it."""
+    texts = [one["output"] for one in asked.get("input", ()) if one.get("type") == "function_call_output"]
+    texts += [one["content"] for one in asked.get("messages", ()) if one["role"] == "tool"]
+    return [json.loads(text) for text in texts]
+
+
+def save(asked):
+    return [("save__decision", {"topic": "auth", "decision": "Use JWT for logins", "reasoning": "no session store"})]
+
+
+def leave(asked):
+    first = results_of(asked)[0]["id"]
+    return [
+        (
+            "evolve__supersede",
+            {"decision_id": first, "decision": "Keep sessions in Redis", "reasoning": "can be revoked"},
+        ),
+        ("evolve__outcome", {"decision_id": first, "outcome": "FAILED", "reason": REASON}),
+    ]
+
+
+def look(asked):
+    return [("search__by_context", {"query": "Why did we leave JWT?"})]
+
+
+def explain(asked):
+    found = results_of(asked)[-1]["found"]
+    jwt = next(one for one in found if one["content"] == "Use JWT for logins")
+    return f"We left it because: {jwt['outcome_reason']}. Since then: {jwt['in_its_place']}."
+
+
+SCRIPT = [save, lambda _: "Noted.", leave, lambda _: "Replaced.", look, explain]
+
+
+def filled(asked: dict[str, Any], name: str, arguments: dict[str, Any]) -> str:
+    """Write arguments as a model does that is held to the strict schema: null for what it leaves out."""
+    tools = {one.get("function", one)["name"]: one.get("function", one) for one in asked["tools"]}
+    assert tools[name]["strict"] is True
+    return json.dumps({**dict.fromkeys(tools[name]["parameters"]["properties"]), **arguments})
+
+
+def in_responses(step):
+    def answer(asked):
+        said = step(asked)
+        if isinstance(said, str):
+            return response({**SAID, "content": [{"type": "output_text", "text": said, "annotations": []}]})
+        calls = [
+            {
+                "type": "function_call",
+                "id": f"fc_{number}",
+                "call_id": f"call_{len(asked['input'])}_{number}",
+                "name": name,
+                "arguments": filled(asked, name, arguments),
+                "status": "completed",
+            }
+            for number, (name, arguments) in enumerate(said)
+        ]
+        return response({"type": "reasoning", "id": "rs_1", "summary": []}, *calls)
+
+    return answer
+
+
+def in_chat(step):
+    def answer(asked):
+        said = step(asked)
+        if isinstance(said, str):
+            return completion({"content": said})
+        calls = [
+            {
+                "id": f"call_{len(asked['messages'])}_{number}",
+                "type": "function",
+                "function": {"name": name, "arguments": filled(asked, name, arguments)},
+            }
+            for number, (name, arguments) in enumerate(said)
+        ]
+        return completion({"tool_calls": calls}, "tool_calls")
+
+    return answer
+
+
+async def test_an_agent_on_responses_remembers_why_it_left_jwt():
+    """The real client talks to a scripted model, and the reason of the failure comes out of memory."""
+    async with Session.open() as session, ScriptedModel(*map(in_responses, SCRIPT)) as model:
+        conversation: list[Any] = []
+        said = ""
+        for user in USER:
+            conversation.append({"role": "user", "content": user})
+            while True:
+                answered = await model.client.responses.create(
+                    model="scripted", input=conversation, tools=adapter.tools(session, message=user)
+                )
+                await session.observe(answered)
+                conversation += answered.output
+                outputs = await adapter.handle(session, answered)
+                if not outputs:
+                    break
+                conversation += outputs
+            said = answered.output_text
+
+        assert f"We left it because: {REASON}. Since then: Keep sessions in Redis." == said
+        assert [] == model.steps
+        decisions = [one for one in (await session.memories.by_topic("auth")).memories if one.type == "decision"]
+        assert ["Keep sessions in Redis", "Use JWT for logins"] == [one.content for one in decisions]
+
+
+async def test_an_agent_on_chat_completions_remembers_why_it_left_jwt():
+    """As on the Responses API, with the shapes of the other one."""
+    async with Session.open() as session, ScriptedModel(*map(in_chat, SCRIPT)) as model:
+        conversation: list[Any] = []
+        said = None
+        for user in USER:
+            conversation.append({"role": "user", "content": user})
+            while True:
+                answered = await model.client.chat.completions.create(
+                    model="scripted", messages=conversation, tools=adapter.tools(session, message=user, api="chat")
+                )
+                await session.observe(answered)
+                conversation.append(answered.choices[0].message)
+                outputs = await adapter.handle(session, answered)
+                if not outputs:
+                    break
+                conversation += outputs
+            said = answered.choices[0].message.content
+
+        assert f"We left it because: {REASON}. Since then: Keep sessions in Redis." == said
+        assert [] == model.steps
+
+
+async def test_the_final_response_of_a_stream_is_handled(session):
+    """The SDK's helper streams end with the same objects as a plain request."""
+    call = {**SHOUT, "status": "completed"}
+    events = [
+        {"type": "response.created", "sequence_number": 0, "response": response(status="in_progress")},
+        {
+            "type": "response.output_item.added",
+            "sequence_number": 1,
+            "output_index": 0,
+            "item": {**call, "arguments": ""},
+        },
+        {
+            "type": "response.function_call_arguments.delta",
+            "sequence_number": 2,
+            "output_index": 0,
+            "item_id": "fc_1",
+            "delta": call["arguments"],
+        },
+        {"type": "response.output_item.done", "sequence_number": 3, "output_index": 0, "item": call},
+        {"type": "response.completed", "sequence_number": 4, "response": response(call)},
+    ]
+    async with ScriptedModel(lambda _: events) as model:
+        async with model.client.responses.stream(
+            model="scripted", input="shout", tools=adapter.tools(session)
+        ) as stream:
+            answered = await stream.get_final_response()
+        outputs = await adapter.handle(session, answered)
+
+    assert [{"type": "function_call_output", "call_id": "call_1", "output": "A"}] == outputs
+
+
+class TestTools:
+    async def test_they_have_the_shape_of_each_api(self, session):
+        """The Responses API is flat, and Chat Completions has the function inside."""
+        flat = adapter.tools(session)
+        nested = adapter.tools(session, api="chat")
+
+        assert {"type", "name", "description", "parameters", "strict"} == set().union(*flat)
+        assert [
+            {"type": "function", "function": {k: v for k, v in one.items() if k != "type"}} for one in flat
+        ] == nested
+        assert len(session.tools) == len(flat)
+
+    async def test_they_are_strict_where_they_can_be(self, session):
+        """What takes anything is sent as it is, and says that it is not strict."""
+        strict = {one["name"]: one["strict"] for one in adapter.tools(session)}
+
+        assert ["keep"] == [name for name, is_strict in strict.items() if not is_strict]
+        assert {False} == {one["strict"] for one in adapter.tools(session, strict=False)}
+        assert ["save__decision"] == [
+            one["name"] for one in adapter.tools(session, strict=["save/decision"]) if one["strict"]
+        ]
+
+    async def test_what_is_not_strict_may_leave_out_what_is_optional(self, session):
+        """It has the tool's own schema."""
+        shout = next(one for one in adapter.tools(session, strict=False) if one["name"] == "shout")
+
+        assert session.tools["shout"].input_schema == shout["parameters"]
+        assert ["text"] == shout["parameters"]["required"]
+
+    async def test_a_message_chooses(self, session):
+        """What `tools_for` offers for a message is what is sent, under the same names."""
+        message = "What did we decide about logins?"
+        names = [tool.name.replace("/", "__") for tool in session.tools_for(message)]
+
+        assert names == [one["name"] for one in adapter.tools(session, message=message)]
+
+    async def test_wrong_options_are_refused(self, session):
+        """The error names what there is."""
+        with pytest.raises(InvalidArgument, match="'responses' or 'chat'"):
+            adapter.tools(session, api="completions")
+        with pytest.raises(InvalidArgument, match="strict must be"):
+            adapter.tools(session, strict="save/decision")
+        with pytest.raises(UnknownTool, match="save/decision"):
+            adapter.tools(session, strict=["save/decisions"])
+
+
+def as_object(answered: dict[str, Any]) -> Any:
+    """Return the SDK's object of an answer."""
+    if "output" in answered:
+        return openai.types.responses.Response.model_validate(answered)
+    return openai.types.chat.ChatCompletion.model_validate(answered)
+
+
+class TestHandle:
+    @pytest.mark.parametrize(
+        "answered",
+        [
+            response(SHOUT),
+            as_object(response(SHOUT)),
+            response(SHOUT)["output"],
+            as_object(response(SHOUT)).output,
+            [SHOUT],
+            (SHOUT,),
+            response(
+                {"type": "reasoning", "id": "r", "summary": []}, SAID, {"type": "web_search_call", "id": "w"}, SHOUT
+            ),
+        ],
+    )
+    async def test_an_answer_of_responses_may_come_in_any_form(self, session, answered):
+        """Objects, dicts, and parts of them give the same."""
+        outputs = await adapter.handle(session, answered)
+
+        assert [{"type": "function_call_output", "call_id": "call_1", "output": "A"}] == outputs
+
+    @pytest.mark.parametrize(
+        "answered",
+        [
+            completion({"tool_calls": [SHOUT_IN_CHAT]}),
+            as_object(completion({"tool_calls": [SHOUT_IN_CHAT]})),
+            as_object(completion({"tool_calls": [SHOUT_IN_CHAT]})).choices[0].message,
+            as_object(completion({"tool_calls": [SHOUT_IN_CHAT]})).choices[0].message.tool_calls,
+            {"role": "assistant", "tool_calls": [SHOUT_IN_CHAT]},
+            [SHOUT_IN_CHAT],
+            # As compatible servers write it.
+            [{key: value for key, value in SHOUT_IN_CHAT.items() if key != "type"}],
+        ],
+    )
+    async def test_an_answer_of_chat_completions_may_come_in_any_form(self, session, answered):
+        """As for the Responses API."""
+        outputs = await adapter.handle(session, answered)
+
+        assert [{"role": "tool", "tool_call_id": "call_1", "content": "A"}] == outputs
+
+    @pytest.mark.parametrize(
+        "answered",
+        [
+            [],
+            response(),
+            response(SAID),
+            as_object(response(SAID)),
+            completion({"content": "Hello"}),
+            as_object(completion({"content": "Hello"})),
+            {"role": "assistant", "content": "Hello"},
+            SAID,
+            {"choices": []},
+        ],
+    )
+    async def test_where_nothing_was_called_there_is_nothing_to_append(self, session, answered):
+        """The turn is over."""
+        assert [] == await adapter.handle(session, answered)
+
+    @pytest.mark.parametrize(
+        "answered",
+        [
+            None,
+            "shout",
+            {},
+            {"role": "user", "content": "shout"},
+            {"role": "tool", "tool_call_id": "x", "content": "A"},
+            {"role": "assistant", "tool_calls": 3},
+            {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]},
+            {"choices": [None]},
+            {"output": [None]},
+            ["shout"],
+            [{"type": "function_call", "name": "shout", "arguments": "{}"}],
+            [{"type": "function_call", "call_id": "", "name": "shout", "arguments": "{}"}],
+            [{"type": "function", "id": "x", "function": {"arguments": "{}"}}],
+            [SHOUT, {"name": "shout"}],
+        ],
+    )
+    async def test_what_is_no_answer_of_a_model_is_refused_before_anything_runs(self, session, answered):
+        """A bug of the host's is no tool result."""
+        with pytest.raises(InvalidArgument):
+            await adapter.handle(session, answered)
+        assert [] == session.heard
+
+    async def test_calls_run_in_order_and_keep_their_ids(self, session):
+        """Tools write: what the model asked for first comes first."""
+        calls = [
+            {**SHOUT, "call_id": f"c{number}", "arguments": json.dumps({"text": str(number)})} for number in range(5)
+        ]
+        outputs = await adapter.handle(session, calls)
+
+        assert ["0", "1", "2", "3", "4"] == session.heard == [one["output"] for one in outputs]
+        assert ["c0", "c1", "c2", "c3", "c4"] == [one["call_id"] for one in outputs]
+
+    async def test_a_call_that_fails_is_answered_and_the_others_run(self, session):
+        """Each id has an answer, as the API demands; the errors say what to change."""
+        outputs = await adapter.handle(
+            session,
+            [
+                {**SHOUT, "call_id": "1", "arguments": '{"text": '},
+                {**SHOUT, "call_id": "2", "arguments": '{"txt": "a"}'},
+                {**SHOUT, "call_id": "3", "name": "shoot"},
+                {**SHOUT, "call_id": "4", "name": "load__context", "arguments": '{"id": "decision_x"}'},
+                {**SHOUT, "call_id": "5"},
+            ],
+        )
+        told = [json.loads(one["output"])["error"] for one in outputs[:4]]
+
+        assert ["1", "2", "3", "4", "5"] == [one["call_id"] for one in outputs]
+        assert ["invalid_argument", "invalid_argument", "unknown_tool", "not_found"] == [one["type"] for one in told]
+        assert "one JSON object" in told[0]["hint"]
+        assert "did you mean text" in told[1]["message"]
+        assert "did you mean shout?" == told[2]["hint"]
+        assert "A" == outputs[4]["output"]
+
+    async def test_a_call_that_was_cut_off_does_not_run(self, session):
+        """Arguments that happen to be whole JSON may still be half of what the model meant."""
+        cut = [
+            response(SHOUT, {**SHOUT, "call_id": "call_2", "status": "incomplete"}, status="incomplete"),
+            response(SHOUT, {**SHOUT, "call_id": "call_2"}, status="incomplete"),
+            completion({"tool_calls": [SHOUT_IN_CHAT, {**SHOUT_IN_CHAT, "id": "call_2"}]}, "length"),
+        ]
+        for answered in [*cut, *map(as_object, cut)]:
+            session.heard.clear()
+            outputs = await adapter.handle(session, answered)
+            told = json.loads(outputs[1].get("output") or outputs[1].get("content"))["error"]
+
+            assert ["a"] == session.heard
+            assert "cut off" in told["message"]
+            assert "call_2" == (outputs[1].get("call_id") or outputs[1].get("tool_call_id"))
+
+    async def test_an_item_that_says_itself_that_it_is_incomplete_does_not_run(self, session):
+        """Whoever passes items alone is as safe."""
+        outputs = await adapter.handle(session, [{**SHOUT, "status": "incomplete"}, {**SHOUT, "status": "completed"}])
+
+        assert ["a"] == session.heard
+        assert ["cut off" in one["output"] for one in outputs] == [True, False]
+
+    async def test_calls_before_a_text_that_was_cut_off_run(self, session):
+        """They were complete."""
+        completed = response({**SHOUT, "status": "completed"}, status="incomplete")
+
+        for answered in (response(SHOUT, SAID, status="incomplete"), completed):
+            outputs = await adapter.handle(session, answered)
+
+            assert ["A"] == [one["output"] for one in outputs]
+
+    @one_session
+    @given(
+        calls=st.lists(
+            st.tuples(
+                st.text(min_size=1) | st.sampled_from(["shout", "list_refs", "search_fd"]), st.text() | json_texts
+            ),
+            max_size=3,
+        )
+    )
+    async def test_every_call_has_an_answer_whatever_the_model_sends(self, session, calls):
+        """No name and no arguments break the loop, and the ids stay with their calls."""
+        in_responses = [
+            {**SHOUT, "call_id": f"c{number}", "name": name, "arguments": arguments}
+            for number, (name, arguments) in enumerate(calls)
+        ]
+        in_chat = [
+            {"id": one["call_id"], "type": "function", "function": {"name": one["name"], "arguments": one["arguments"]}}
+            for one in in_responses
+        ]
+        outputs = await adapter.handle(session, response(*in_responses))
+        messages = await adapter.handle(session, completion({"tool_calls": in_chat}, "tool_calls"))
+
+        ids = [f"c{number}" for number in range(len(calls))]
+        assert ids == [one["call_id"] for one in outputs] == [one["tool_call_id"] for one in messages]
+        assert [one["output"] for one in outputs] == [one["content"] for one in messages]
+        assert json.dumps(outputs).encode()
+
+    @one_session
+    @given(answered=anything)
+    async def test_what_is_passed_is_handled_or_refused(self, session, answered):
+        """There is no other error than ours."""
+        with contextlib.suppress(InvalidArgument):
+            assert isinstance(await adapter.handle(session, answered), list)
+
+    async def test_only_the_first_choice_counts(self, session):
+        """As in `Session.observe`."""
+        answered = completion({"tool_calls": [SHOUT_IN_CHAT]})
+        answered["choices"] *= 2
+
+        assert 1 == len(await adapter.handle(session, answered))
+
+    async def test_what_others_run_is_left_to_them(self, session):
+        """Custom tools are none of a session's."""
+        custom = {"type": "custom_tool_call", "id": "x", "call_id": "x", "name": "shell", "input": "ls"}
+        in_chat = {"id": "x", "type": "custom", "custom": {"name": "shell", "input": "ls"}}
+
+        assert 1 == len(await adapter.handle(session, response(custom, SHOUT)))
+        assert 1 == len(await adapter.handle(session, completion({"tool_calls": [in_chat, SHOUT_IN_CHAT]})))
+
+    async def test_the_host_gives_what_no_model_sees(self, session):
+        """A tool's ``ctx`` comes from the caller, and is in no schema."""
+
+        async def whoami(ctx: dict[str, str]) -> str:
+            """Say who asks."""
+            return ctx["user"]
+
+        session.tools.add(whoami)
+        outputs = await adapter.handle(
+            session, [{**SHOUT, "name": "whoami", "arguments": "{}"}], host={"ctx": {"user": "Ada"}}
+        )
+
+        assert ["Ada"] == [one["output"] for one in outputs]
+        assert "ctx" not in json.dumps(adapter.tools(session)[-1])
+
+    async def test_a_cancelled_handle_is_cancelled(self, session):
+        """The call under way ends, and those behind it do not begin."""
+        began = asyncio.Event()
+
+        async def wait() -> None:
+            """Wait."""
+            began.set()
+            await asyncio.sleep(60)
+
+        session.tools.add(wait)
+        running = asyncio.create_task(
+            adapter.handle(session, [{**SHOUT, "name": "wait", "arguments": "{}"}, {**SHOUT, "call_id": "2"}])
+        )
+        await began.wait()
+        running.cancel()
+
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert [] == session.heard
+
+    async def test_a_closed_session_raises(self, session):
+        """No model could do anything about it."""
+        await session.close()
+
+        with pytest.raises(SessionClosed):
+            await adapter.handle(session, [SHOUT])
+
+
+def test_neither_adapter_loads_an_sdk():
+    """Dicts come out, and objects are read by their shape: the SDK is the host's."""
+    program = (
+        "import sys, mama_structs.adapters.openai, mama_structs.adapters.anthropic;"
+        "print([name for name in ('openai', 'anthropic', 'pydantic', 'httpx', 'httpx2') if name in sys.modules])"
+    )
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert "[]" == loaded.stdout.strip()

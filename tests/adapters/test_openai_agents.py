@@ -1,0 +1,319 @@
+"""A session's tools in the OpenAI Agents SDK: agents driven by the SDK's own scripted model."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import re
+import socket
+import sys
+from collections.abc import Generator
+from typing import Any
+
+import jsonschema
+import pytest
+from agents import Agent, FunctionTool, ModelBehaviorError, RunConfig, RunContextWrapper, Runner
+from agents.strict_schema import ensure_strict_json_schema
+from agents.testing import ModelCall, ModelStep, ScriptedModel, assistant_message, function_call
+from agents.tool_context import ToolContext
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs import HashEmbedder, Session
+from mama_structs.adapters import answers, openai_agents
+from mama_structs.errors import SessionClosed
+
+Story = Generator[tuple[str, Any] | str, str, None]
+QUIET = RunConfig(tracing_disabled=True)
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch):
+    """Nothing here may talk to anybody, telemetry included."""
+
+    def refuse(_socket: socket.socket, address: object) -> None:
+        raise AssertionError(f"connects to {address}")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+@pytest.fixture
+async def session():
+    async with Session.open(embedder=HashEmbedder()) as session:
+        yield session
+
+
+def scripted(story: Story, *, requests: int = 100) -> ScriptedModel:
+    """Make a model that says what a generator yields, and sends it what the tools answered."""
+
+    def respond(call: ModelCall) -> list[Any]:
+        output = call.input[-1].get("output") if isinstance(call.input, list) else None
+        step = story.send(output)
+        if isinstance(step, str):
+            return [assistant_message(step)]
+        name, arguments = step
+        return [function_call(name, arguments, call_id=f"call_{len(call.input)}")]
+
+    return ScriptedModel([ModelStep.respond(respond)] * requests)
+
+
+def call(name: str, **arguments: Any) -> tuple[str, dict[str, Any]]:
+    return name, arguments
+
+
+async def run(tools: list[FunctionTool], story: Story, said: Any = "hello", **options: Any) -> Any:
+    agent = Agent(name="agent", model=scripted(story), tools=tools)
+    return await Runner.run(agent, said, **({"run_config": QUIET, "max_turns": 50} | options))
+
+
+def offered(model_call: ModelCall) -> set[str]:
+    return {tool.name for tool in model_call.tools}
+
+
+async def test_agent_answers_from_memory_why_jwt_was_left():
+    """An agent saves, supersedes and marks a decision, and tells from memory why it was left, and for what."""
+
+    def story() -> Story:
+        saved = yield call("save__decision", topic="auth", decision="Use JWT for logins", reasoning="No state to keep")
+        yield "Noted"
+        jwt = json.loads(saved)["id"]
+        redis, why = "Keep sessions in Redis", "They can be revoked at once"
+        yield call("evolve__supersede", decision_id=jwt, decision=redis, reasoning=why, confidence=None)
+        yield "Replaced"
+        failure = "stolen tokens stayed valid until they ran out"
+        yield call("evolve__outcome", decision_id=jwt, outcome="FAILED", reason=failure)
+        yield "Marked"
+        search = yield call("search__by_context", query="why did we leave JWT?", types=None, limit=None)
+        old = next(one for one in json.loads(search)["found"] if one["id"] == jwt)
+        yield f"{old['content']} {old['outcome']}: {old['outcome_reason']}. Now: {old['in_its_place']}"
+
+    items: list[Any] = []
+    async with Session.open(embedder=HashEmbedder()) as session:
+        one = Agent(name="agent", model=scripted(story()), tools=openai_agents.tools(session))
+        for said in (
+            "Let's use JWT for logins, we need not keep any state.",
+            "Instead of JWT we keep sessions in Redis, those can be revoked.",
+            "JWT failed: stolen tokens stayed valid until they ran out.",
+            "Why did we leave JWT?",
+        ):
+            result = await Runner.run(one, [*items, {"role": "user", "content": said}], run_config=QUIET)
+            items = result.to_input_list()
+
+    assert "FAILED: stolen tokens stayed valid until they ran out" in result.final_output
+    assert "Use JWT for logins" in result.final_output
+    assert "Keep sessions in Redis" in result.final_output
+
+
+async def test_wrong_call_is_an_output_that_says_what_to_change(session):
+    """The model corrects a call by what its output says: a missing argument, an unknown id, arguments cut short."""
+
+    def story() -> Story:
+        missing = yield call("save__decision", topic="auth", decision="Use JWT")
+        saved = yield call("save__decision", topic="auth", decision="Use JWT", reasoning="No state")
+        known = json.loads(saved)["id"]
+        unknown = yield call("evolve__outcome", decision_id=known[:-1], outcome="SUCCESS", reason=None)
+        cut = yield "evolve__outcome", '{"decision_id": "deci'
+        yield call("evolve__outcome", decision_id=known, outcome="SUCCESS", reason=None)
+        yield json.dumps([json.loads(one)["error"] for one in (missing, unknown, cut)])
+
+    result = await run(openai_agents.tools(session), story())
+    missing, unknown, cut = json.loads(result.final_output)
+
+    assert "reasoning is required" in missing["message"]
+    assert "not_found" == unknown["type"]
+    assert "did you mean" in unknown["hint"]
+    assert "no JSON" in cut["message"]
+    assert 1 == await session.memories.count()
+
+
+async def test_list_follows_what_the_user_says(session):
+    """Each run has the tools for its own input, in all its turns; a later message of the conversation changes them."""
+    tools = openai_agents.tools(session)
+    everything = {wire for wire, _ in answers.offered(session)}
+
+    def story() -> Story:
+        yield call("load__checkpoint")
+        yield "Welcome back"
+
+    model = scripted(story())
+    agent = Agent(name="agent", model=model, tools=tools)
+    first = await Runner.run(agent, "continue from yesterday", run_config=QUIET)
+    version = session.exposed.current.version
+    model.extend([[assistant_message("Sunny")]])
+    later = Agent(name="agent", model=(other := ScriptedModel([[assistant_message("Sunny")]])), tools=tools)
+    await Runner.run(later, [*first.to_input_list(), {"role": "user", "content": "The weather?"}], run_config=QUIET)
+    one, two = map(offered, model.calls)
+
+    assert 2 == version
+    assert one == two
+    assert one < everything
+    assert {"load__checkpoint", "save__decision", "search__recent"} <= one
+    assert "evolve__outcome" not in one
+    assert everything == offered(other.calls[0])
+
+
+async def test_runs_at_the_same_time_have_their_own_lists(session, caplog):
+    """Two runs that share the tools do not choose for one another, and each decides once."""
+    tools = openai_agents.tools(session)
+
+    def story() -> Story:
+        yield call("load__checkpoint")
+        yield call("load__checkpoint")
+        yield "done"
+
+    models = [scripted(story()), scripted(story())]
+    agents = [Agent(name="agent", model=model, tools=tools) for model in models]
+    said = ["continue from yesterday", "What is the weather?"]
+    runs = [Runner.run(one, text, run_config=QUIET) for one, text in zip(agents, said, strict=True)]
+    with caplog.at_level("INFO", logger="mama_structs"):
+        await asyncio.gather(*runs)
+    resuming, others = ([offered(one) for one in model.calls] for model in models)
+
+    assert resuming[0] == resuming[1] == resuming[2]
+    assert {wire for wire, _ in answers.offered(session)} == others[0] == others[1] == others[2]
+    assert resuming[0] < others[0]
+    assert 2 == caplog.text.count("tools for a message")
+
+
+async def test_call_of_a_hidden_tool_goes_back_to_the_model_where_the_host_says_so(session):
+    """By default the SDK ends a run that calls what is not offered; its own switch tells the model instead."""
+
+    def story() -> Story:
+        said = yield call("evolve__outcome", decision_id="x", outcome="SUCCESS", reason=None)
+        yield said
+
+    tools = openai_agents.tools(session)
+    told = RunConfig(tracing_disabled=True, tool_not_found_behavior="return_error_to_model")
+    result = await run(tools, story(), "continue from yesterday", run_config=told)
+
+    assert "evolve__outcome" in result.final_output
+    with pytest.raises(ModelBehaviorError, match="evolve__outcome"):
+        await run(tools, story(), "continue from yesterday")
+
+
+async def test_definitions_are_strict(session):
+    """Names keep to every provider's rule; schemas are valid, and pass the SDK's own strict form without a change."""
+    for tool in openai_agents.tools(session):
+        schema = tool.params_json_schema
+        jsonschema.Draft202012Validator.check_schema(schema)
+
+        assert re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,39}", tool.name)
+        assert tool.strict_json_schema
+        assert schema == ensure_strict_json_schema(json.loads(json.dumps(schema)))
+        assert list(schema["properties"]) == schema["required"]
+
+
+async def test_free_form_tool_is_sent_as_it_is(session):
+    """A host's tool that takes any keys has no strict schema; and a host may want none at all."""
+
+    async def tag(labels: dict[str, str], *, force: bool = False) -> str:
+        return f"{sorted(labels)} {force}"
+
+    session.tools.add(tag)
+    free = {tool.name: tool for tool in openai_agents.tools(session)}
+    loose = openai_agents.tools(session, strict=False)
+
+    def story() -> Story:
+        yield (yield call("tag", labels={"b": "1", "a": "2"}))
+
+    result = await run(list(free.values()), story())
+
+    assert not free["tag"].strict_json_schema
+    assert ["labels"] == free["tag"].params_json_schema["required"]
+    assert "['a', 'b'] False" == result.final_output
+    assert not any(tool.strict_json_schema for tool in loose)
+
+
+async def test_host_tool_gets_the_tool_context(session):
+    """A tool of the host's own that takes tool_context gets the SDK's, and no model can set it."""
+
+    async def whoami(tool_context: RunContextWrapper[str]) -> str:
+        assert isinstance(tool_context, ToolContext)
+        return f"{tool_context.context} {tool_context.tool_name}"
+
+    def story() -> Story:
+        forged = yield call("whoami", tool_context="eve")
+        done = yield call("whoami")
+        yield f"{'error' in forged} {done}"
+
+    session.tools.add(whoami)
+    result = await run(openai_agents.tools(session), story(), context="ada")
+
+    assert "True ada whoami" == result.final_output
+
+
+async def test_host_tool_that_raises_is_an_output(session, caplog):
+    """What a host's own tool raises reaches the model, and the log in full; the run goes on."""
+
+    async def broken() -> str:
+        raise RuntimeError("the cable is cut")
+
+    def story() -> Story:
+        yield (yield call("broken"))
+
+    session.tools.add(broken)
+    result = await run(openai_agents.tools(session), story())
+
+    assert "the cable is cut" in result.final_output
+    assert "Traceback" in caplog.text
+
+
+async def test_streamed_run_is_the_same(session):
+    """A streamed run calls the tools and comes to the same answer."""
+
+    def story() -> Story:
+        yield (yield call("list_refs", category=None))
+
+    agent = Agent(name="agent", model=scripted(story()), tools=openai_agents.tools(session))
+    result = Runner.run_streamed(agent, "hello", run_config=QUIET)
+    kinds = [event.type async for event in result.stream_events()]
+
+    assert '<ref_list count="0"/>' == result.final_output
+    assert "run_item_stream_event" in kinds
+
+
+async def test_closed_session_is_the_hosts_matter():
+    """A run on a closed session raises: about that a model can do nothing."""
+    async with Session.open(embedder=HashEmbedder()) as session:
+        tools = openai_agents.tools(session)
+
+    with pytest.raises(SessionClosed):
+        await run(tools, iter(()))
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(data=st.data())
+async def test_every_tool_takes_anything_without_ending_the_run(data):
+    """Whatever a model sends, JSON or not, the run comes to its answer, and the session stays usable."""
+    async with Session.open(embedder=HashEmbedder()) as session:
+        tools = openai_agents.tools(session)
+        tool = data.draw(st.sampled_from(tools), label="tool")
+        names = st.sampled_from([*tool.params_json_schema["properties"], "ctx", "self"]) | st.text(max_size=8)
+        sent = st.dictionaries(names, ANYTHING, max_size=5) | ANYTHING
+        arguments = data.draw(sent.map(json.dumps) | st.text(max_size=20), label="arguments")
+
+        def story() -> Story:
+            output = yield tool.name, arguments
+            yield type(output).__name__
+
+        result = await run(tools, story())
+
+        assert "str" == result.final_output
+        assert 0 <= await session.memories.count() <= 1
+
+
+def test_missing_framework_names_the_extra(monkeypatch):
+    """Without the SDK the import says what to install."""
+    for name in [name for name in sys.modules if name.split(".")[0] == "agents"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "mama_structs.adapters.openai_agents")
+
+    with pytest.raises(ImportError, match=r"pip install 'mama-structs\[openai-agents\]'"):
+        importlib.import_module("mama_structs.adapters.openai_agents")

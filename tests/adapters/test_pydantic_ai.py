@@ -1,0 +1,364 @@
+"""A session's tools in Pydantic AI: agents driven by its own function and test models."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import re
+import socket
+import sys
+from collections.abc import Callable, Generator
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic_ai import Agent, RunContext, models
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models.test import TestModel
+
+from mama_structs import HashEmbedder, Session
+from mama_structs.adapters import answers, pydantic_ai
+from mama_structs.adapters.answers import wire_names
+from mama_structs.errors import SessionClosed
+
+Story = Generator[ToolCallPart | str, ToolReturnPart, None]
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch):
+    """Nothing here may talk to anybody, telemetry included."""
+
+    def refuse(_socket: socket.socket, address: object) -> None:
+        raise AssertionError(f"connects to {address}")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(models, "ALLOW_MODEL_REQUESTS", False)
+
+
+@pytest.fixture
+async def session():
+    async with Session.open(embedder=HashEmbedder()) as session:
+        yield session
+
+
+def scripted(story: Story, seen: list[AgentInfo] | None = None) -> FunctionModel:
+    """Make a model that says what a generator yields, and sends it what the tools answered."""
+
+    async def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        if seen is not None:
+            seen.append(info)
+        last = messages[-1].parts[-1]
+        step = story.send(last if isinstance(last, ToolReturnPart) else None)
+        return ModelResponse(parts=[TextPart(step) if isinstance(step, str) else step])
+
+    return FunctionModel(respond)
+
+
+def call(name: str, **arguments: Any) -> ToolCallPart:
+    return ToolCallPart(name, arguments)
+
+
+def agent(session: Session, story: Story, **options: Any) -> Agent:
+    return Agent(scripted(story), toolsets=[pydantic_ai.toolset(session)], **options)
+
+
+def returns(result: Any) -> list[ToolReturnPart]:
+    return [part for message in result.all_messages() for part in message.parts if isinstance(part, ToolReturnPart)]
+
+
+async def test_agent_answers_from_memory_why_jwt_was_left():
+    """An agent saves, supersedes and marks a decision, and tells from memory why it was left, and for what."""
+
+    def story() -> Story:
+        saved = yield call("save__decision", topic="auth", decision="Use JWT for logins", reasoning="No state to keep")
+        yield "Noted"
+        jwt = saved.content["id"]
+        redis, why = "Keep sessions in Redis", "They can be revoked at once"
+        yield call("evolve__supersede", decision_id=jwt, decision=redis, reasoning=why)
+        yield "Replaced"
+        failure = "stolen tokens stayed valid until they ran out"
+        yield call("evolve__outcome", decision_id=jwt, outcome="FAILED", reason=failure)
+        yield "Marked"
+        search = yield call("search__by_context", query="why did we leave JWT?")
+        old = next(one for one in search.content["found"] if one["id"] == jwt)
+        yield f"{old['content']} {old['outcome']}: {old['outcome_reason']}. Now: {old['in_its_place']}"
+
+    messages: list[ModelMessage] = []
+    async with Session.open(embedder=HashEmbedder()) as session:
+        one = agent(session, story())
+        for said in (
+            "Let's use JWT for logins, we need not keep any state.",
+            "Instead of JWT we keep sessions in Redis, those can be revoked.",
+            "JWT failed: stolen tokens stayed valid until they ran out.",
+            "Why did we leave JWT?",
+        ):
+            result = await one.run(said, message_history=messages)
+            messages = result.all_messages()
+
+    assert ["success"] * 4 == [part.outcome for part in returns(result)]
+    assert "FAILED: stolen tokens stayed valid until they ran out" in result.output
+    assert "Use JWT for logins" in result.output
+    assert "Keep sessions in Redis" in result.output
+
+
+async def test_model_corrects_wrong_arguments(session):
+    """A wrong call comes back to be tried again, and says what to change; an unknown id names the nearest."""
+
+    def story() -> Story:
+        missing = yield call("save__decision", topic="auth", decision="Use JWT")
+        saved = yield call("save__decision", topic="auth", decision="Use JWT", reasoning="No state")
+        unknown = yield call("evolve__outcome", decision_id=saved.content["id"][:-1], outcome="SUCCESS")
+        yield call("evolve__outcome", decision_id=saved.content["id"], outcome="SUCCESS")
+        yield json.dumps([json.loads(missing.content)["error"], json.loads(unknown.content)["error"]])
+
+    result = await agent(session, story()).run("We use JWT")
+    missing, unknown = json.loads(result.output)
+
+    assert ["retried", "success", "retried", "success"] == [part.outcome for part in returns(result)]
+    assert "reasoning is required" in missing["message"]
+    assert "not_found" == unknown["type"]
+    assert "did you mean" in unknown["hint"]
+    assert 1 == await session.memories.count()
+
+
+@pytest.mark.parametrize("retries", [0, 1, 3])
+async def test_wrong_calls_never_end_the_run(session, retries):
+    """After the tries that a tool has, wrong arguments are a failed call: the run goes on to an answer."""
+
+    def story() -> Story:
+        for _ in range(5):
+            yield call("evolve__outcome", decision_id="decision_none", outcome="SUCCESS")
+        yield "I give up"
+
+    result = await agent(session, story(), retries={"tools": retries}).run("It worked")
+
+    assert "I give up" == result.output
+    assert ["retried"] * retries + ["failed"] * (5 - retries) == [part.outcome for part in returns(result)]
+
+
+async def test_toolset_has_its_own_number_of_tries(session):
+    """The number given with the toolset goes before the agent's."""
+
+    def story() -> Story:
+        for _ in range(3):
+            yield call("evolve__outcome", decision_id="decision_none", outcome="SUCCESS")
+        yield "I give up"
+
+    toolset = pydantic_ai.toolset(session, id="memory", max_retries=2)
+    result = await Agent(scripted(story()), toolsets=[toolset]).run("It worked")
+
+    assert "memory" == toolset.id
+    assert ["retried", "retried", "failed"] == [part.outcome for part in returns(result)]
+
+
+async def test_list_follows_what_the_user_says(session):
+    """Each run has the tools for its own prompt, from the first request to the last; decided once, not per request."""
+    seen: list[AgentInfo] = []
+
+    def story() -> Story:
+        yield call("load__checkpoint")
+        yield "Welcome back"
+
+    toolset = pydantic_ai.toolset(session)
+    first = await Agent(scripted(story(), seen), toolsets=[toolset]).run("continue from yesterday")
+    version = session.exposed.current.version
+    await Agent(scripted(story(), seen), toolsets=[toolset]).run("What is the weather?")
+    await Agent(scripted(story(), seen), toolsets=[toolset]).run(message_history=first.all_messages()[:1])
+    offered = [{tool.name for tool in info.function_tools} for info in seen]
+    everything = {wire for wire, _ in answers.offered(session)}
+
+    assert 2 == version
+    assert everything == offered[2] == offered[3]
+    assert offered[0] == offered[1] == offered[4] == offered[5]
+    assert offered[0] < everything
+    assert {"load__checkpoint", "save__decision", "search__recent"} <= offered[0]
+    assert "evolve__outcome" not in offered[0]
+
+
+async def test_runs_at_the_same_time_have_their_own_lists(session, caplog):
+    """Two runs that share the toolset do not choose for one another, and each decides once."""
+    seen: list[list[AgentInfo]] = [[], []]
+
+    def story() -> Story:
+        yield call("load__checkpoint")
+        yield call("load__checkpoint")
+        yield "done"
+
+    toolset = pydantic_ai.toolset(session)
+    agents = [Agent(scripted(story(), infos), toolsets=[toolset]) for infos in seen]
+    said = ["continue from yesterday", "What is the weather?"]
+    with caplog.at_level("INFO", logger="mama_structs"):
+        await asyncio.gather(*(one.run(text) for one, text in zip(agents, said, strict=True)))
+    resuming, others = ([{tool.name for tool in one.function_tools} for one in infos] for infos in seen)
+
+    assert resuming[0] == resuming[1] == resuming[2]
+    assert {wire for wire, _ in answers.offered(session)} == others[0] == others[1] == others[2]
+    assert resuming[0] < others[0]
+    assert 2 == caplog.text.count("tools for a message")
+
+
+async def test_tool_added_during_a_run_is_offered_at_the_next_request(session):
+    """A host's tool that is added between two requests reaches the model with the second."""
+    seen: list[AgentInfo] = []
+
+    async def deploy() -> str:
+        return "deployed"
+
+    def story() -> Story:
+        yield call("list_refs")
+        session.tools.add(deploy)
+        yield call("list_refs")
+        done = yield call("deploy")
+        yield done.content
+
+    result = await Agent(scripted(story(), seen), toolsets=[pydantic_ai.toolset(session)]).run("Deploy it")
+
+    assert "deployed" == result.output
+    assert [False, False, True, True] == ["deploy" in {tool.name for tool in one.function_tools} for one in seen]
+
+
+async def test_definitions_are_valid(session):
+    """Names keep to every provider's rule, schemas are valid and the tool's own, and hosts see how tools behave."""
+    model = TestModel(call_tools=[])
+    await Agent(model, toolsets=[pydantic_ai.toolset(session)]).run("hello")
+    definitions = model.last_model_request_parameters.function_tools
+    names = answers.wire_names(session)
+
+    assert len(session.tools) == len(definitions)
+    for one in definitions:
+        tool = session.tools[names.tool(one.name)]
+        jsonschema.Draft202012Validator.check_schema(one.parameters_json_schema)
+
+        assert re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,39}", one.name)
+        assert tool.input_schema == one.parameters_json_schema
+        assert wire_names(session).said(tool.description) == one.description
+        assert tool.annotations.read_only is one.metadata["read_only"]
+
+
+async def test_pydantic_ais_own_test_model_calls_every_tool(session):
+    """The framework's test model, which makes arguments up from the schemas, calls every tool and comes to an end."""
+    result = await Agent(TestModel(), toolsets=[pydantic_ai.toolset(session)]).run("hello")
+
+    assert {wire for wire, _ in answers.offered(session)} == {part.tool_name for part in returns(result)}
+    assert await session.memories.count() > 0
+
+
+async def test_host_tool_gets_the_run_context(session):
+    """A tool of the host's own that takes run_context gets Pydantic AI's, and no model can set it."""
+
+    async def whoami(run_context: RunContext[str]) -> str:
+        return run_context.deps
+
+    def story() -> Story:
+        forged = yield call("whoami", run_context={"deps": "eve"})
+        done = yield call("whoami")
+        yield f"{forged.outcome} {done.content}"
+
+    session.tools.add(whoami)
+    result = await agent(session, story(), deps_type=str).run("Who am I?", deps="ada")
+
+    assert "retried ada" == result.output
+
+
+async def test_result_that_is_no_unicode_reaches_the_model(session):
+    """Half a surrogate pair in a tool's result is replaced, where Pydantic AI would fail to write it as JSON."""
+
+    async def halved() -> dict[str, str]:
+        return {"text": "a\ud800"}
+
+    def story() -> Story:
+        done = yield call("halved")
+        yield done.content["text"]
+
+    session.tools.add(halved)
+    result = await agent(session, story()).run("Try it")
+
+    assert "a?" == result.output
+    assert b"a?" in result.all_messages_json()
+
+
+async def test_host_tool_that_raises_is_a_failed_call(session, caplog):
+    """What a host's own tool raises is not tried again: the model is told, and the log has it in full."""
+
+    async def broken() -> str:
+        raise RuntimeError("the cable is cut")
+
+    def story() -> Story:
+        done = yield call("broken")
+        yield f"{done.outcome}: {done.content}"
+
+    session.tools.add(broken)
+    result = await agent(session, story()).run("Try it")
+
+    assert result.output.startswith("failed: ")
+    assert "the cable is cut" in result.output
+    assert "Traceback" in caplog.text
+
+
+@pytest.mark.parametrize("change", [lambda toolset: toolset.prefixed("mama"), lambda toolset: toolset.filtered(reads)])
+async def test_toolset_can_be_wrapped(session, change: Callable[..., Any]):
+    """Pydantic AI's wrappers work: names get a prefix, and tools are filtered by how they behave."""
+
+    def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        if len(messages) > 1:
+            return ModelResponse(parts=[TextPart(messages[-1].parts[-1].content)])
+        name = next(tool.name for tool in info.function_tools if tool.name.endswith("list_refs"))
+        return ModelResponse(parts=[call(name)])
+
+    result = await Agent(FunctionModel(respond), toolsets=[change(pydantic_ai.toolset(session))]).run("hello")
+
+    assert '<ref_list count="0"/>' == result.output
+
+
+def reads(_ctx: RunContext[Any], definition: Any) -> bool:
+    return definition.metadata["read_only"]
+
+
+async def test_closed_session_is_the_hosts_matter():
+    """A run on a closed session raises: about that a model can do nothing."""
+    async with Session.open(embedder=HashEmbedder()) as session:
+        one = Agent(TestModel(), toolsets=[pydantic_ai.toolset(session)])
+
+    with pytest.raises(SessionClosed):
+        await one.run("hello")
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(data=st.data())
+async def test_every_tool_takes_anything_without_ending_the_run(data):
+    """Whatever a model sends, the run comes to its answer, and the session stays usable."""
+    async with Session.open(embedder=HashEmbedder()) as session:
+        tool = session.tools[data.draw(st.sampled_from(session.tools.names), label="tool")]
+        names = st.sampled_from([*tool.input_schema["properties"], "ctx", "self", "name"]) | st.text(max_size=8)
+        arguments = data.draw(st.lists(st.dictionaries(names, ANYTHING, max_size=5), min_size=1, max_size=3))
+
+        def story() -> Story:
+            for one in arguments:
+                yield ToolCallPart(answers.wire_names(session).by_tool[tool.name], one)
+            yield "done"
+
+        result = await agent(session, story()).run("hello")
+
+        assert "done" == result.output
+        assert len(arguments) == len(returns(result))
+        assert 0 <= await session.memories.count() <= len(arguments)
+
+
+def test_missing_framework_names_the_extra(monkeypatch):
+    """Without Pydantic AI the import says what to install."""
+    for name in [name for name in sys.modules if name.split(".")[0] == "pydantic_ai"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "mama_structs.adapters.pydantic_ai")
+
+    with pytest.raises(ImportError, match=r"pip install 'mama-structs\[pydantic-ai\]'"):
+        importlib.import_module("mama_structs.adapters.pydantic_ai")

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from mama_structs import Session
+from mama_structs.adapters.answers import offered, wire_names
+from mama_structs.adapters.names import MAX_WIRE_NAME, WireNames, wire_name
+from mama_structs.errors import UnknownTool
+
+RULES = {
+    "openai": re.compile(r"[a-zA-Z0-9_-]{1,64}"),
+    "anthropic": re.compile(r"[a-zA-Z0-9_-]{1,128}"),
+    "mcp": re.compile(r"[A-Za-z0-9_.-]{1,128}"),
+    "gemini": re.compile(r"[a-zA-Z_][a-zA-Z0-9_.-]{0,63}"),
+}
+# The prefix of a host that knows several servers, and the strictest rule for the whole.
+PREFIXED = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,63}")
+
+parts = st.text("abzAZ019_-", min_size=1, max_size=34)
+tool_names = st.one_of(parts, st.tuples(parts, parts).map("/".join)).filter(lambda name: len(name) <= 64)
+# Few letters, so that names clash once they are on the wire.
+clashing = st.lists(st.sampled_from(["a/b", "a__b", "a-b", "a_b", "a__b_2", "a__b_3", "a/b_2", "a_b_2", "-", "_", "0"]))
+long_names = st.integers(30, 60).flatmap(
+    lambda size: st.sampled_from(["x" * size, "x" * size + "/y", "x-" * (size // 2)])
+)
+name_lists = st.one_of(st.lists(tool_names, max_size=12), clashing, st.lists(long_names, max_size=8)).map(
+    lambda names: list(dict.fromkeys(names))
+)
+
+
+@given(name_lists)
+@example(["save/decision", "save__decision", "save-_decision"])
+@example(["x" * 64, "x" * 40, "x" * 63 + "/"])
+def test_every_name_on_the_wire_obeys_every_providers_rule(names):
+    """Whatever tools are called, all providers take the names, with room for a host's prefix."""
+    wired = WireNames.of(names)
+
+    assert set(names) == set(wired.by_tool)
+    for wire in wired.by_wire:
+        assert len(wire) <= MAX_WIRE_NAME
+        assert PREFIXED.fullmatch(f"mcp__mama_structs__{wire}")
+        assert all(rule.fullmatch(wire) for rule in RULES.values())
+
+
+@given(name_lists)
+def test_names_are_mapped_both_ways_without_a_clash(names):
+    """Each tool has one name on the wire, and each name on the wire is one tool's."""
+    wired = WireNames.of(names)
+
+    assert names == [wired.tool(wired.by_tool[name]) for name in names]
+    assert len(names) == len(set(wired.by_tool.values())) == len(wired.by_wire)
+
+
+@given(name_lists, st.integers(0, 12))
+def test_tools_that_are_added_later_change_no_name(names, number):
+    """A conversation goes on with the names that the model has seen."""
+    earlier, later = WireNames.of(names[:number]), WireNames.of(names)
+
+    assert dict(earlier.by_tool) == {name: later.by_tool[name] for name in names[:number]}
+
+
+@given(st.text(max_size=80))
+def test_any_text_becomes_a_name(text):
+    """Not even what no tool could be called breaks a rule."""
+    wire = wire_name(text)
+
+    assert len(wire) <= MAX_WIRE_NAME
+    assert all(rule.fullmatch(wire) for rule in RULES.values())
+
+
+def test_the_names_read_well():
+    """A slash becomes two underscores, and what every provider takes stays as it is."""
+    assert "save__decision" == wire_name("save/decision")
+    assert "structs_query_player" == wire_name("structs_query_player")
+    assert "tool_2fast" == wire_name("2fast")
+
+
+def test_names_that_are_cut_stay_apart():
+    """Two long names with one beginning are two names."""
+    names = [f"{'very_long_name_of_a_tool_' * 2}{end}" for end in ("one", "two")]
+
+    assert 2 == len({wire_name(name) for name in names})
+
+
+def test_the_tools_own_name_is_understood():
+    """A model that has read save/decision in an answer may call it so."""
+    wired = WireNames.of(["save/decision", "load/context"])
+
+    assert "save/decision" == wired.tool("save/decision") == wired.tool("save__decision")
+
+
+def test_the_name_on_the_wire_goes_before_another_tools_own_name():
+    """What a model was offered is what it means."""
+    wired = WireNames.of(["a/b", "a__b"])
+
+    assert "a/b" == wired.tool("a__b")
+    assert "a__b" == wired.tool("a__b_2")
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_ones():
+    """The hint has names as the model knows them."""
+    wired = WireNames.of(["save/decision", "load/context"])
+
+    with pytest.raises(UnknownTool) as misspelt:
+        wired.tool("save__decison")
+    with pytest.raises(UnknownTool) as other:
+        wired.tool("delete_everything")
+    with pytest.raises(UnknownTool) as none:
+        WireNames.of([]).tool("x")
+
+    assert "did you mean save__decision?" == misspelt.value.hint
+    assert "there are: save__decision, load__context" == other.value.hint
+    assert "there are: none" == none.value.hint
+
+
+async def test_a_hidden_tool_has_a_name_and_clashes_with_none():
+    """What is offered for a message has the same names as when everything is offered."""
+    async with Session.open() as session:
+
+        async def decide() -> None:
+            """Decide."""
+
+        session.tools.add(decide, name="save__decision")
+        everything = {tool.name: wire for wire, tool in offered(session)}
+        some = {tool.name: wire for wire, tool in offered(session, "What did we decide about logins?")}
+
+        assert set(session.tools) == everything.keys()
+        assert "save__decision" == everything["save/decision"]
+        assert "save__decision_2" == everything["save__decision"]
+        assert everything == everything | some
+        assert everything.items() <= wire_names(session).by_tool.items()
+
+
+def test_hidden_tools_have_names_of_which_no_hint_tells():
+    """They take no name from a tool that is shown, and whoever knows them can call them."""
+    wired = WireNames.of(["save/decision", "save-decision"], hidden=["save_decision"])
+
+    assert "save-decision" == wired.tool("save_decision")
+    assert "save_decision" == wired.tool("save_decision_2")
+    with pytest.raises(UnknownTool) as misspelt:
+        wired.tool("save_decision_3")
+    assert "did you mean save_decision or save__decision?" == misspelt.value.hint
