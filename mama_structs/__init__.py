@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mama_structs.memory.model import MemoryType as MemoryType
     from mama_structs.memory.model import Outcome as Outcome
     from mama_structs.memory.results import Chain as Chain
+    from mama_structs.memory.results import Evidence as Evidence
     from mama_structs.memory.results import Hit as Hit
     from mama_structs.memory.results import Reached as Reached
     from mama_structs.memory.results import Similar as Similar
@@ -46,11 +47,14 @@ if TYPE_CHECKING:
     from mama_structs.settings import MemorySettings as MemorySettings
     from mama_structs.settings import ReferenceSettings as ReferenceSettings
     from mama_structs.settings import Settings as Settings
+    from mama_structs.settings import ToolSettings as ToolSettings
     from mama_structs.storage.inspection import Finding as Finding
     from mama_structs.structs.client import StructsClient as StructsClient
     from mama_structs.structs.ids import EntityId as EntityId
     from mama_structs.structs.ids import EntityType as EntityType
     from mama_structs.structs.source import StructsSource as StructsSource
+    from mama_structs.tools.exposure import Context as Context
+    from mama_structs.tools.exposure import Exposure as Exposure
     from mama_structs.tools.tool import Tool as Tool
     from mama_structs.tools.tool import ToolAnnotations as ToolAnnotations
     from mama_structs.tools.toolset import ToolSet as ToolSet
@@ -59,11 +63,14 @@ _SOURCES = {
     "Calibration": "mama_structs.memory.embedding.protocol",
     "Chain": "mama_structs.memory.results",
     "CheckReport": "mama_structs.composition",
+    "Context": "mama_structs.tools.exposure",
     "Descriptor": "mama_structs.descriptors.entries",
     "DescriptorSettings": "mama_structs.settings",
     "Embedder": "mama_structs.memory.embedding.protocol",
     "EntityId": "mama_structs.structs.ids",
     "EntityType": "mama_structs.structs.ids",
+    "Evidence": "mama_structs.memory.results",
+    "Exposure": "mama_structs.tools.exposure",
     "Finding": "mama_structs.storage.inspection",
     "Found": "mama_structs.references.detection",
     "HashEmbedder": "mama_structs.memory.embedding.hashed",
@@ -99,6 +106,7 @@ _SOURCES = {
     "Tool": "mama_structs.tools.tool",
     "ToolAnnotations": "mama_structs.tools.tool",
     "ToolSet": "mama_structs.tools.toolset",
+    "ToolSettings": "mama_structs.settings",
     "UniversalSentenceEmbedder": "mama_structs.memory.embedding.universal",
     "as_embedder": "mama_structs.memory.embedding.callables",
     "with_descriptors": "mama_structs.descriptors.decorator",
@@ -109,11 +117,14 @@ __all__ = [
     "Calibration",
     "Chain",
     "CheckReport",
+    "Context",
     "Descriptor",
     "DescriptorSettings",
     "Embedder",
     "EntityId",
     "EntityType",
+    "Evidence",
+    "Exposure",
     "Finding",
     "Found",
     "HashEmbedder",
@@ -149,6 +160,7 @@ __all__ = [
     "Tool",
     "ToolAnnotations",
     "ToolSet",
+    "ToolSettings",
     "UniversalSentenceEmbedder",
     "as_embedder",
     "with_descriptors",

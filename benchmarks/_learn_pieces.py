@@ -1,0 +1,126 @@
+"""
+Learn what messages of each kind are made of, from the labelled lists of the tests; see docs/explanation/exposure.md.
+
+``python benchmarks/_learn_pieces.py v`` leaves the list v out, and says how many of its messages the weights alone get
+right; with ``--write`` the weights of all lists but those named are written to ``mama_structs/tools/cues_learned.py``.
+Softmax regression on the pieces of a message (`mama_structs.tools.wording.pieces`), with Adam and a small L2 penalty.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import string
+import sys
+import unicodedata
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from mama_structs.tools.wording import own_words, pieces
+
+ROOT = Path(__file__).parents[1]
+LISTS = ROOT / "tests" / "data" / "exposure" / "messages.jsonl"
+TARGET = ROOT / "mama_structs" / "tools" / "cues_learned.py"
+KINDS = (None, "resuming", "deciding", "searching", "tracking")
+SCALE = string.ascii_uppercase + string.ascii_lowercase
+UNIT, KEPT, COMMON, LEAST, PENALTY = 0.08, 4000, 12_000, 3, 1e-4
+PLAIN = re.compile(r"^[a-z0-9가-힣 '?!.,◻:^$]+$")
+
+
+def rows(known):
+    found = [json.loads(line) for line in LISTS.read_text(encoding="utf-8").splitlines()]
+    chosen = [row for row in found if known(row["list"])]
+    return [(pieces(own_words(row["text"]).words), KINDS.index(row["kind"])) for row in chosen]
+
+
+def matrix(messages, features):
+    places = {feature: place for place, feature in enumerate(features)}
+    found = np.zeros((len(messages), len(features)), np.float32)
+    for number, (own, _) in enumerate(messages):
+        known = [places[one] for one in own if one in places]
+        if known:
+            found[number, known] = 1 / np.sqrt(len(known))
+    return found
+
+
+def fitted(given, kinds, steps):
+    weights, bias = np.zeros((given.shape[1], len(KINDS)), np.float32), np.zeros(len(KINDS), np.float32)
+    wanted = np.eye(len(KINDS), dtype=np.float32)[kinds]
+    mean, square = np.zeros_like(weights), np.zeros_like(weights)
+    for step in range(1, steps + 1):
+        scores = given @ weights + bias
+        likely = np.exp(scores - scores.max(1)[:, None])
+        off = (likely / likely.sum(1)[:, None] - wanted) / len(given)
+        slope = given.T @ off + PENALTY * weights
+        mean, square = 0.9 * mean + 0.1 * slope, 0.999 * square + 0.001 * slope * slope
+        weights -= 0.05 * (mean / (1 - 0.9**step)) / (np.sqrt(square / (1 - 0.999**step)) + 1e-8)
+        bias -= 0.1 * off.sum(0)
+    return weights, bias
+
+
+def learned(messages):
+    counts = Counter(piece for own, _ in messages for piece in sorted(own) if PLAIN.match(piece))
+    features = [piece for piece, count in counts.most_common(COMMON) if count >= LEAST]
+    kinds = np.array([kind for _, kind in messages])
+    weights, _ = fitted(matrix(messages, features), kinds, 120)
+    telling = np.abs(weights - weights.mean(1)[:, None]).max(1) * np.sqrt([counts[one] for one in features])
+    features = [features[place] for place in np.argsort(-telling, kind="stable")[:KEPT]]
+    weights, bias = fitted(matrix(messages, features), kinds, 250)
+    weights, bias = weights - weights.mean(1)[:, None], bias - bias.mean()
+    steps = np.clip(np.round(weights / UNIT), -SCALE.index("a"), len(SCALE) - 1 - SCALE.index("a")).astype(int)
+    return features, steps, bias
+
+
+def width(text):
+    return sum(2 if unicodedata.east_asian_width(letter) in "WFA" else 1 for letter in text)
+
+
+def block(name, entries):
+    lines = [""]
+    for place, entry in enumerate(entries):
+        piece = entry + ("|" if place < len(entries) - 1 else "")
+        if width(lines[-1] + piece) > 112:
+            lines.append("")
+        lines[-1] += piece
+    return f"{name}: Final = (\n" + "".join(f'    "{line}"\n' for line in lines) + ")\n"
+
+
+def write(features, steps, bias):
+    entries = [
+        "".join(SCALE[SCALE.index("a") + step] for step in own) + piece
+        for piece, own in sorted(zip(features, steps.tolist(), strict=True))
+        if any(own)
+    ]
+    korean = [entry for entry in entries if re.search("[가-힣]", entry)]
+    english = [entry for entry in entries if entry not in set(korean)]
+    TARGET.write_text(
+        '"""\n'
+        "What messages of each kind are made of, learned from the labelled lists of the tests.\n\n"
+        "Written by benchmarks/_learn_pieces.py.\n"
+        "An entry is five letters, the weights that a piece has for none, resuming, deciding, searching and tracking\n"
+        "(``A`` to ``z``; ``a`` is nought), and then the piece.\n"
+        '"""\n\n'
+        "from __future__ import annotations\n\nfrom typing import Final\n\n"
+        f"{block('ENGLISH_PIECES', english)}{block('KOREAN_PIECES', korean)}"
+        "# The weights of a text without known pieces, and the size of one step in the scale of letters.\n"
+        f"PIECE_BIAS: Final = ({', '.join(f'{one:.4f}' for one in bias)})\n"
+        f"PIECE_UNIT: Final = {UNIT}\n",
+        encoding="utf-8",
+    )
+
+
+def main():
+    without = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
+    features, steps, bias = learned(rows(lambda name: name not in without))
+    for name in without:
+        messages = rows(lambda own, name=name: own == name)
+        best = (matrix(messages, features) @ (steps * UNIT) + bias).argmax(1)
+        print(f"{name}: {np.mean([one == kind for one, (_, kind) in zip(best, messages, strict=True)]):.1%}")
+    if "--write" in sys.argv:
+        write(features, steps, bias)
+
+
+if __name__ == "__main__":
+    main()

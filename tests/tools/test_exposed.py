@@ -1,0 +1,202 @@
+"""The tools that a model is offered now: versions, subscribers, the log."""
+
+import logging
+
+import attrs
+import pytest
+
+from mama_structs.errors import InvalidArgument
+from mama_structs.tools import Tool, ToolSet
+from mama_structs.tools.exposed import Exposed, ExposedTools
+from mama_structs.tools.exposure import MEMORY_TOOLS, Exposure
+
+RESUMING, ORDINARY = "continue from yesterday", "fix the build"
+SEARCHING = "what was the decision on caching?"
+
+
+async def run():
+    """Run."""
+
+
+@pytest.fixture
+def tools():
+    tools = ToolSet()
+    for name in ("read_fd", *MEMORY_TOOLS):
+        tools.add(run, name=name)
+    return tools
+
+
+@pytest.fixture
+def exposed(tools):
+    return ExposedTools(tools)
+
+
+def test_the_version_rises_with_the_set_of_names_only(exposed):
+    """Everything is offered at first; a version is new when the names are, and not when only the reason is."""
+    first = exposed.current
+    same = exposed.for_message(ORDINARY)
+    narrow = exposed.for_message(RESUMING)
+    again = exposed.for_message("어제 작업 이어서 하자")
+    wide = exposed.for_message(None)
+
+    assert (1, 1, 2, 2, 3) == tuple(each.version for each in (first, same, narrow, again, wide))
+    assert (False, False, True, True, False) == tuple(each.narrowed for each in (first, same, narrow, again, wide))
+    assert {"read_fd", "save/decision", "load/checkpoint", "load/context", "search/recent"} == {*narrow.names}
+    assert "load/checkpoint" == narrow.names[0]
+    assert wide is exposed.current
+    assert [*wide.names] == [tool.name for tool in exposed.tools()]
+
+
+def test_it_shows_what_it_offers_and_decides_nothing_for_that(exposed, tools):
+    """The version, how many tools of how many are offered, and the mode."""
+    first = repr(exposed)
+    narrow = exposed.for_message(RESUMING)
+    tools.add(run, name="save/file")
+
+    assert f"<ExposedTools version 1: {len(tools) - 1} of {len(tools) - 1} tools, auto>" == first
+    assert f"<ExposedTools version 2: {len(narrow.names)} of {len(tools)} tools, auto>" == repr(exposed)
+
+
+def test_a_tool_that_is_added_appears(exposed, tools):
+    """A tool of the host's appears at the next look, and a memory tool only where the context has it."""
+    told = []
+    exposed.subscribe(told.append)
+    narrow = exposed.for_message(RESUMING)
+    tools.add(run, name="save/file")
+
+    assert "save/file" in exposed.current.names
+    assert [narrow.version, narrow.version + 1] == [each.version for each in told]
+    assert exposed.current is told[-1]
+
+    tools.add(attrs.evolve(Tool.from_function(run, name="update_outcome"), deprecated=True))
+
+    assert "update_outcome" not in exposed.current.names
+    assert narrow.version + 1 == exposed.current.version
+    assert exposed.current.narrowed
+
+
+def test_a_hidden_tool_that_is_the_first_narrows(exposed):
+    """A set without memory tools is never narrowed."""
+    tools = ToolSet()
+    tools.add(run, name="read_fd")
+
+    assert not ExposedTools(tools).for_message(RESUMING).narrowed
+    assert () == ExposedTools(ToolSet()).for_message(RESUMING).names
+
+
+def test_static_tools_stay_and_the_decision_is_logged(tools, caplog):
+    """With force_static nothing is ever hidden, and the log still says what would have been."""
+    exposed = ExposedTools(tools, mode="force_static")
+    with caplog.at_level(logging.INFO, logger="mama_structs"):
+        offered = exposed.for_message(RESUMING)
+
+    assert (1, tools.names, False, "resuming") == (
+        offered.version,
+        offered.names,
+        offered.narrowed,
+        offered.context.kind,
+    )
+    assert "resuming" in caplog.text
+
+
+def test_the_log_has_numbers_and_no_text(exposed, caplog):
+    """Every decision is one line at INFO: kind, confidence, counts, version; the message's words are not in it."""
+    with caplog.at_level(logging.INFO, logger="mama_structs"):
+        exposed.for_message("what did we decide on the secretword?")
+        exposed.for_message("secretword")
+
+    assert [logging.INFO] * 2 == [record.levelno for record in caplog.records]
+    assert ["searching", None] == [record.args[0] for record in caplog.records]
+    assert "7 of 11 exposed, version 2" in caplog.messages[0]
+    assert "11 of 11 exposed, version 3" in caplog.messages[1]
+    assert "secretword" not in caplog.text
+
+
+def test_subscribers_hear_of_changes_only_until_they_leave(exposed):
+    """A subscriber is called when names changed, as often as it subscribed, and no more after it left."""
+    told = []
+    leave, leave_too = exposed.subscribe(told.append), exposed.subscribe(told.append)
+    exposed.for_message(ORDINARY)
+
+    assert [] == told
+
+    narrow = exposed.for_message(RESUMING)
+    leave()
+    leave()
+    wide = exposed.for_message(ORDINARY)
+    leave_too()
+    exposed.for_message(RESUMING)
+
+    assert [narrow, narrow, wide] == told
+
+
+def test_a_failing_subscriber_stops_nothing(exposed, caplog):
+    """What a subscriber raises is logged; the others are told, and the choice stands."""
+    told = []
+
+    def fail(_exposed):
+        raise RuntimeError("no client")
+
+    exposed.subscribe(fail)
+    exposed.subscribe(told.append)
+    narrow = exposed.for_message(RESUMING)
+
+    assert [narrow] == told
+    assert ["ERROR"] == [record.levelname for record in caplog.records if record.levelno > logging.INFO]
+
+
+def test_a_subscriber_may_ask_for_another_message(exposed):
+    """A choice made within a callback is what the later subscribers hear, and only that."""
+    told = []
+
+    def widen(change):
+        if change.narrowed:
+            exposed.for_message(ORDINARY)
+
+    exposed.subscribe(widen)
+    exposed.subscribe(told.append)
+    exposed.for_message(RESUMING)
+
+    assert [3] == [each.version for each in told]
+    assert 3 == exposed.current.version
+
+
+def test_a_subscriber_that_leaves_in_its_callback_disturbs_nobody(exposed):
+    """Leaving while being told skips no one."""
+    told = []
+
+    def once(change):
+        told.append(change)
+        leave()
+
+    leave = exposed.subscribe(once)
+    exposed.subscribe(told.append)
+    exposed.for_message(RESUMING)
+    exposed.for_message(ORDINARY)
+
+    assert [2, 2, 3] == [each.version for each in told]
+
+
+async def test_what_would_have_to_be_awaited_is_refused(exposed):
+    """A coroutine function as a callback would never run, and is refused."""
+    with pytest.raises(InvalidArgument, match="must be a function that is not async"):
+        exposed.subscribe(run)
+    with pytest.raises(InvalidArgument, match="must be a function"):
+        exposed.subscribe("callback")
+
+
+def test_an_unknown_mode_is_refused(tools):
+    """The three modes are all there are."""
+    with pytest.raises(InvalidArgument, match="mode must be one of auto, force_static, force_dynamic, got 'static'"):
+        ExposedTools(tools, mode="static")
+
+
+def test_the_exposure_given_is_used(tools):
+    """A host's own exposure decides."""
+    exposure = Exposure(cues=())
+    exposed = ExposedTools(tools, exposure=exposure, mode="force_dynamic")
+
+    assert exposure is exposed.exposure
+    assert "force_dynamic" == exposed.mode
+    assert not exposed.for_message(SEARCHING).narrowed
+    assert isinstance(exposed.current, Exposed)

@@ -1,0 +1,502 @@
+"""Which memory tools a message calls for."""
+
+import collections
+import functools
+import json
+import pathlib
+import time
+import unicodedata
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs.errors import InvalidArgument
+from mama_structs.tools import DEFAULT_CUES
+from mama_structs.tools.cues import DEFAULT_CONTEXTS, OTHER, ContextRule, Cue
+from mama_structs.tools.cues_learned import ENGLISH_PIECES, KOREAN_PIECES
+from mama_structs.tools.exposure import (
+    ALWAYS,
+    MEMORY_TOOLS,
+    NO_CONTEXT,
+    SUCCESSORS,
+    Context,
+    Exposure,
+)
+from mama_structs.tools.wording import own_words, pieces
+
+LINES = (pathlib.Path(__file__).parents[1] / "data" / "exposure" / "messages.jsonl").read_text(encoding="utf-8")
+MESSAGES = [json.loads(line) for line in LINES.splitlines()]
+EXPOSURE = Exposure()
+HOST = ("read_fd", "structs_query_player", "save/file", "search/logs", "evolve/plan", "loadit")
+NAMES = (*HOST[:3], *MEMORY_TOOLS, *SUCCESSORS, *HOST[3:])
+
+
+@functools.cache
+def detected(text):
+    return EXPOSURE.detect(text)
+
+
+def kind_of(text):
+    return detected(text).kind
+
+
+# The labelled lists
+
+
+@pytest.mark.parametrize("which", "abcdegijklmtuv")
+def test_the_context_is_right_for_nine_messages_of_ten(which):
+    """On every list of labelled messages at least 90 % of the kinds are right, None included."""
+    rows = [row for row in MESSAGES if row["list"] == which]
+    wrong = [row["text"] for row in rows if kind_of(row["text"]) != row["kind"]]
+
+    assert len(rows) > 80
+    assert len(wrong) <= 0.1 * len(rows), wrong
+
+
+def test_a_needed_tool_is_never_hidden():
+    """No message of any list has a tool hidden that it needs."""
+    wrong = [
+        row["text"]
+        for row in MESSAGES
+        if not {*row["needed"]} <= {*EXPOSURE.select(MEMORY_TOOLS, detected(row["text"]))}
+    ]
+
+    assert [] == wrong
+
+
+def test_tools_are_hidden_for_most_clear_messages():
+    """Tools are hidden for half of the messages that are about something, or the whole would be pointless."""
+    about = [row for row in MESSAGES if row["kind"] is not None and row["list"] not in "fh"]
+    narrowed = [row for row in about if detected(row["text"]).allowed != "all"]
+
+    assert len(narrowed) >= 0.5 * len(about)
+
+
+def test_the_lists_are_long_enough_and_in_two_languages():
+    """The lists have hundreds of messages, none twice, in both languages and of every kind."""
+    counts = collections.Counter((row["language"], row["kind"]) for row in MESSAGES)
+
+    assert len(MESSAGES) >= 3_000
+    assert len(MESSAGES) == len({row["text"] for row in MESSAGES})
+    assert all({*row["needed"]} <= {*MEMORY_TOOLS} for row in MESSAGES)
+    for language in ("en", "ko"):
+        assert min(counts[language, kind] for kind in (None, "resuming", "deciding", "searching", "tracking")) >= 30
+
+
+def test_decomposed_letters_and_other_apostrophes_change_nothing():
+    """A message says the same in NFD, with curly apostrophes, and with spaces around it."""
+    for row in MESSAGES[::6]:
+        said = detected(row["text"])
+        decomposed = unicodedata.normalize("NFD", row["text"]).replace("n't", "n\u2019t")
+
+        assert said == EXPOSURE.detect(f"  {decomposed}\n"), row["text"]
+
+
+# What a user says, and what only looks like it
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("어제 작업 이어서 하자", "resuming"),
+        ("pick up where we left off", "resuming"),
+        ("which should we choose?", "deciding"),
+        ("what was the decision?", "searching"),
+        ("어제 결정한 것 찾아줘", "searching"),
+        ("어떻게했지", "searching"),
+        ("this is a failure", "tracking"),
+        ("it failed, mark it", "tracking"),
+        ("research the market", None),
+        ("discontinue the product", None),
+        ("", None),
+        ("   \n", None),
+        ("We decided yesterday that ids are strings, now fix the parser", None),
+    ],
+)
+def test_what_is_meant_is_told_from_what_a_substring_says(text, kind):
+    """The cases at which plain substrings failed are told apart."""
+    assert kind == kind_of(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "what does this mean:\n```\nwhat did we decide yesterday?\n```",
+        "translate `continue from yesterday` into German",
+        "put 「어제 작업 이어서 하자」 into the ticket",
+        'the button says "which should we choose?", make it blue',
+        "fix this\n2026-11-22 10:00:00 resume the last session\nERROR decision failed, mark it",
+        "> what did we decide about caching?\nplease answer this mail",
+    ],
+)
+def test_quotations_code_and_logs_say_nothing(text):
+    """What is quoted, pasted or code is not what the user wants."""
+    assert NO_CONTEXT == EXPOSURE.detect(text)
+
+
+def test_a_message_that_is_one_quotation_is_read():
+    """Quotation marks around a whole message are only wrapping."""
+    assert "resuming" == kind_of('"continue from yesterday"')
+
+
+@pytest.mark.parametrize(
+    ("plain", "negated"),
+    [
+        ("continue from yesterday", "do not continue from yesterday"),
+        ("record the decision: no ORM", "don't record the decision: no ORM"),
+        ("그걸로 결정하자", "아직 결정하지 마"),
+        ("이 결정 저장해줘", "이 결정 저장하지 말고 기다려"),
+    ],
+)
+def test_what_is_not_to_be_done_is_no_request(plain, negated):
+    """A negated request is none, whether the negation stands before the verb or behind it."""
+    assert kind_of(plain) is not None
+    assert kind_of(negated) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "continue from yesterday, then save a checkpoint",
+        "find the caching decision and replace it with redis",
+        "mark the raid plan as failed and search for similar failures",
+        "어제 작업 이어서 하고 왜 JWT 버렸는지도 찾아줘",
+        "JWT 왜 버렸지? 교훈으로 저장해줘",
+    ],
+)
+def test_everything_is_seen_where_two_things_are_asked_for(text):
+    """A second request that needs other tools leaves less than the threshold."""
+    context = EXPOSURE.detect(text)
+
+    assert context.confidence < 0.7
+    assert ("all", ()) == (context.allowed, context.priority)
+
+
+def test_a_kind_that_is_not_sure_enough_does_not_decide():
+    """A kind that another request overrules is left out, and the others are still compared (this raised once)."""
+    cues = (
+        Cue(kind="deciding", pattern="keep", weight=0.79),
+        Cue(kind=OTHER, pattern="paint", weight=0.9),
+        Cue(kind="searching", pattern="look", weight=0.5),
+    )
+
+    assert "searching" == Exposure(cues=cues).detect("keep it, paint it, look").kind
+
+
+def test_two_messages_in_one_hardly_ever_hide_what_either_needs():
+    """Of messages that are two messages of the lists, at most one in a hundred has a needed tool hidden."""
+    rows = [row for row in MESSAGES if row["needed"] and len(row["text"]) < 160]
+    pairs = list(zip(rows, rows[::-1], strict=True))[: len(rows) // 2 : 2]
+    hidden = [
+        f"{first['text']} {second['text']}"
+        for first, second in pairs
+        if not {*first["needed"], *second["needed"]}
+        <= {*EXPOSURE.select(MEMORY_TOOLS, EXPOSURE.detect(f"{first['text']} {second['text']}"))}
+    ]
+
+    assert len(pairs) > 200
+    assert len(hidden) <= 0.01 * len(pairs), hidden
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("Timestamps are UTC from now on, remember that.", "deciding"),
+        ("we go with NATS because it is simpler. note that down", "deciding"),
+        ("배포는 화요일에만 하기로 했어. 기록해줘", "deciding"),
+        ("로그는 JSON으로 갑시다, 남겨 주세요", "deciding"),
+        ("remember that the staging password rotates on mondays", None),
+        ("스테이징 비번은 월요일마다 바뀌어. 기억해줘", None),
+        ("let's keep it simple and store the result in a list", None),
+        ("로그 파일에 에러를 기록해줘", None),
+    ],
+)
+def test_keeping_a_choice_decides_and_keeping_a_fact_does_not(text, kind):
+    """To have a choice or a rule remembered is to decide; a fact is for another tool, and code is neither."""
+    assert kind == kind_of(text)
+
+
+@pytest.mark.parametrize("text", ["last session에서 하던 작업 이어서 go", "그 strategy failed였어"])
+def test_a_particle_ends_an_english_word(text):
+    """English cues see words that a Korean particle follows without a space."""
+    english = Exposure(cues=[cue for cue in DEFAULT_CUES if cue.language == "en"])
+
+    assert english.detect(text).kind is not None
+
+
+# Providers' messages
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": "continue from yesterday"},
+        {"role": "user", "content": [{"type": "text", "text": "continue from yesterday"}]},
+        {"role": "user", "content": [{"type": "input_text", "text": "continue from yesterday"}, {"type": "image"}]},
+        {"role": "user", "parts": [{"text": "continue from yesterday"}]},
+        [{"type": "text", "text": "continue from yesterday"}],
+        ["continue from yesterday"],
+        [
+            {"role": "system", "content": "what did we decide?"},
+            {"role": "user", "content": "what did we decide?"},
+            {"role": "assistant", "content": "which should we choose?"},
+            {"role": "user", "content": "continue from yesterday"},
+            {"role": "assistant", "content": None, "tool_calls": []},
+            {"role": "tool", "content": "which should we choose?"},
+            {"role": "user", "content": [{"type": "tool_result", "content": "which should we choose?"}]},
+        ],
+        {"messages": [{"role": "user", "content": "continue from yesterday"}], "model": "m"},
+        {"input": "continue from yesterday"},
+        {"kind": "request", "parts": [{"part_kind": "user-prompt", "content": "continue from yesterday"}]},
+        {"type": "human", "content": "continue from yesterday"},
+    ],
+)
+def test_the_users_last_text_counts(message):
+    """Of a provider's messages only the user's last text counts, as a dict or as an object."""
+
+    def as_object(value):
+        if isinstance(value, dict):
+            return attrs.make_class("Message", list(value))(*map(as_object, value.values()))
+        return [as_object(item) for item in value] if isinstance(value, list) else value
+
+    assert "resuming" == EXPOSURE.detect(message).kind
+    assert EXPOSURE.detect(message) == EXPOSURE.detect(as_object(message))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        None,
+        42,
+        [],
+        {},
+        object(),
+        {"role": "assistant", "content": "continue from yesterday"},
+        {"role": "user", "content": None},
+        {"role": "user", "content": 3},
+        [{"type": "tool_result", "content": "continue from yesterday"}],
+        {"kind": "response", "parts": [{"content": "continue from yesterday"}]},
+    ],
+)
+def test_what_is_no_text_of_a_user_says_nothing(message):
+    """A message without the user's words, or of a shape that is not known, hides nothing and raises nothing."""
+    assert NO_CONTEXT == EXPOSURE.detect(message)
+
+
+# Selection
+
+
+def test_each_context_shows_its_tools_and_the_core():
+    """The mapping is that of the requirements; the core is always there, and the first tool comes first."""
+    expected = {
+        "resuming": {"load/context", "search/recent"},
+        "deciding": {"save/insight", "search/by_context", "search/by_topic", "evolve/supersede"},
+        "searching": {"search/by_topic", "search/by_context", "search/recent", "load/context"},
+        "tracking": {"evolve/outcome", "evolve/supersede", "search/by_topic", "search/recent"},
+    }
+    texts = {
+        "resuming": "continue from yesterday",
+        "deciding": "which one should we choose?",
+        "searching": "what was the decision on caching?",
+        "tracking": "mark the caching decision as failed",
+    }
+    for kind, text in texts.items():
+        context = EXPOSURE.detect(text)
+
+        assert kind == context.kind
+        assert context.confidence >= 0.7
+        assert expected[kind] | {*ALWAYS} == context.allowed
+        assert context.priority[0] == EXPOSURE.select(NAMES, context)[0]
+
+
+def test_only_memory_tools_are_hidden():
+    """A host's tool stays whatever it is called, and a name of v1.0 goes with its successor."""
+    seen = EXPOSURE.select(NAMES, EXPOSURE.detect("continue from yesterday"))
+
+    assert {*HOST} <= {*seen}
+    assert {"load_checkpoint", "save_decision", "list_decisions"} == {*seen} & {*SUCCESSORS}
+    assert "evolve/outcome" not in seen
+
+
+def test_without_a_context_nothing_moves():
+    """Where all tools are seen, they keep their order."""
+    assert NAMES == EXPOSURE.select(NAMES, EXPOSURE.detect("fix the build"))
+
+
+@given(
+    names=st.lists(st.sampled_from(NAMES), unique=True),
+    text=st.sampled_from([row["text"] for row in MESSAGES]) | st.text(max_size=200),
+)
+def test_selection_only_drops_memory_tools_and_keeps_the_order(names, text):
+    """Whatever the message: each tool once, hosts' tools all there, the core there, the rest in the order given."""
+    context = EXPOSURE.detect(text)
+    seen = EXPOSURE.select(names, context)
+    rest = [name for name in seen if name not in context.priority]
+
+    assert len({*seen}) == len(seen)
+    assert {*names} - {*seen} <= {*MEMORY_TOOLS, *SUCCESSORS} - {*ALWAYS}
+    assert rest == [name for name in names if name in rest]
+    assert 0 <= context.confidence <= 1
+    assert (context.allowed == "all") == (context.confidence < 0.7 or context.kind is None)
+
+
+# What messages are made of
+
+
+def test_pieces_name_a_kind_but_hide_nothing_alone():
+    """Without a cue a kind may be named by what such messages are made of, and then every tool is shown."""
+    cues_alone = Exposure(cues=DEFAULT_CUES[:-1])
+    named = [
+        row["text"]
+        for row in MESSAGES[-400::4]
+        if kind_of(row["text"]) is not None and cues_alone.detect(row["text"]).kind is None
+    ]
+
+    assert named
+    assert all(detected(text).allowed == "all" for text in named)
+
+
+def test_each_piece_is_there_once_with_five_weights():
+    """The weights have a letter for each kind, and a piece that can be found."""
+    entries = [*ENGLISH_PIECES.split("|"), *KOREAN_PIECES.split("|")]
+    found = {piece for row in MESSAGES for piece in pieces(own_words(row["text"]).words)}
+
+    assert len(entries) == len({entry[5:] for entry in entries})
+    assert all(entry[:5].isalpha() and entry[:5].isascii() for entry in entries)
+    assert {entry[5:] for entry in entries} <= found
+
+
+# Cues of a host
+
+
+def test_a_host_adds_a_language():
+    """Cues in another language work beside ours."""
+    exposure = Exposure(
+        cues=(*DEFAULT_CUES, Cue(kind="resuming", words=("mach weiter", "wo waren wir"), language="de"))
+    )
+
+    assert "resuming" == exposure.detect("Wo waren wir gestern?").kind
+    assert "resuming" == exposure.detect("machweiter bitte").kind
+    assert exposure.detect("das Kilo waren wir los").kind is None
+    assert "resuming" == exposure.detect("continue from yesterday").kind
+
+
+def test_a_host_adds_a_context():
+    """A kind of the host's own has its own tools."""
+    rule = ContextRule(kind="planning", tools=("search/*",), priority=("search/recent",), doubts="but")
+    exposure = Exposure(cues=[Cue(kind="planning", pattern=r"\bplan\b", weight=0.9)], contexts=[rule], always=())
+
+    assert Context("planning", 0.9, frozenset(n for n in MEMORY_TOOLS if n.startswith("search/")), rule.priority) == (
+        exposure.detect("Plan the week")
+    )
+    assert "all" == exposure.detect("plan the week, but slowly").allowed
+    assert exposure.detect("planets").kind is None
+
+
+def test_masks_and_other_requests_count_against_a_context():
+    """A cue without a kind takes words away; one of the kind `OTHER` is a rival."""
+    base = (Cue(kind="searching", words=("look",), weight=0.9),)
+    masked = Exposure(cues=(*base, Cue(kind=None, words=("look out",))))
+    rivalled = Exposure(cues=(*base, Cue(kind=OTHER, words=("paint",))))
+
+    assert "searching" == masked.detect("look here").kind
+    assert masked.detect("look out").kind is None
+    assert rivalled.detect("look here").confidence > 0.7 > rivalled.detect("paint it, then look").confidence
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Cue(kind="searching", pattern="("), "regular expression"),
+        (lambda: Cue(kind="searching"), "either words or a pattern"),
+        (lambda: Cue(kind="searching", words=("a",), pattern="a"), "either words or a pattern"),
+        (lambda: Cue(kind="searching", words="weiter"), "words must be a tuple"),
+        (lambda: Cue(kind="searching", words=(" ",)), "words must be a tuple"),
+        (lambda: Cue(kind="searching", words=(3,)), "words must be a tuple"),
+        (lambda: Cue(kind="searching", pattern=3), "pattern must be a text"),
+        (lambda: Cue(kind="searching", pattern="a*"), "must not match the empty text"),
+        (lambda: Cue(kind="searching", words=("a",), weight=0), "weight must be"),
+        (lambda: Cue(kind="searching", words=("a",), weight=1.1), "weight must be"),
+        (lambda: Cue(kind=3, words=("a",)), "kind must be"),
+        (lambda: ContextRule(kind="a", tools="save/*"), "tools must be a tuple"),
+        (lambda: ContextRule(kind="a", tools=("save/*",), doubts="("), "doubts must be a regular expression"),
+        (lambda: ContextRule(kind="a", tools=("save/*",), doubts=3), "doubts must be a regular expression"),
+        (lambda: Exposure(threshold=2), "threshold must be"),
+        (lambda: Exposure(threshold="0.7"), "threshold must be"),
+        (lambda: Exposure(cues=("decide",)), "cues must be objects of Cue"),
+        (lambda: Exposure(contexts=3), "contexts must be objects of ContextRule"),
+        (lambda: Exposure(cues=(), contexts=DEFAULT_CONTEXTS * 2), "one rule a kind"),
+        (lambda: Exposure(cues=(Cue(kind="planning", words=("plan",)),)), "the kind of a cue must be one of"),
+        (lambda: Exposure(always="save/decision"), "always must be a tuple"),
+    ],
+)
+def test_what_does_not_fit_is_refused_when_made(make, message):
+    """A cue, a context or an exposure that makes no sense is refused at once."""
+    with pytest.raises(InvalidArgument, match=message):
+        make()
+
+
+# Hostile and long texts
+
+
+@given(st.text())
+def test_any_text_has_a_context(text):
+    """No text makes the decision fail."""
+    assert isinstance(EXPOSURE.detect(text), Context)
+
+
+def test_of_a_long_message_both_ends_are_read_and_nothing_is_hidden():
+    """A request before or after a pasted megabyte is found; but what was not read may ask for anything."""
+    filler = "the quick brown fox jumps over the lazy dog. " * 20_000
+    for text in (f"continue from yesterday. {filler}", f"{filler} continue from yesterday"):
+        context = EXPOSURE.detect(text)
+
+        assert ("resuming", "all") == (context.kind, context.allowed)
+    assert "resuming" == EXPOSURE.detect(f"continue from yesterday\n```\n{filler}\nwhat did we decide?\n```").kind
+
+
+HOSTILE = (
+    "a",
+    " ",
+    "\n",
+    '"',
+    "`",
+    "```",
+    "_a",
+    "or ",
+    "까 ",
+    "할지 ",
+    "- ",
+    "did we we we ",
+    "what did we decide yesterday? ",
+    "결정 뭐 했어 어제 ",
+    "we'll always ",
+    "record that: ",
+    "로 가자 기록 ",
+)
+
+
+@pytest.mark.parametrize("unit", HOSTILE)
+def test_a_megabyte_takes_little_more_than_a_paragraph(unit, untraced):
+    """Time is bounded however long a message is, and whatever it repeats."""
+    text = unit * (1_000_000 // len(unit))
+    started = time.process_time()
+    EXPOSURE.detect(text)
+
+    # About 10 ms were measured.
+    assert time.process_time() - started < 0.25
+
+
+def test_a_decision_takes_less_than_a_millisecond(untraced):
+    """A typical message is decided in under a millisecond (0.5 measured), with room for a busy machine."""
+    texts = [row["text"] for row in MESSAGES[::12]]
+    seconds = []
+    for _ in range(3):
+        started = time.process_time()
+        for text in texts:
+            EXPOSURE.detect(text)
+        seconds.append(time.process_time() - started)
+
+    assert min(seconds) / len(texts) < 0.001
