@@ -114,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     import argparse
     import importlib.metadata
 
-    from mama_structs.memory_cli import add_commands
+    from mama_structs import mcp_cli, memory_cli, migration_cli
 
     parser = argparse.ArgumentParser(prog="mama-structs", description="References, memory and refs for agents.")
     version = importlib.metadata.version("mama-structs")
@@ -151,7 +151,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_world(node, players=40, latency=0)
     node.set_defaults(run=_fake_node)
-    add_commands(commands, _say)
+    for part in (memory_cli, migration_cli, mcp_cli):
+        part.add_commands(commands, _say)
     return parser
 
 

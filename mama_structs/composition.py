@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -12,17 +12,26 @@ import attrs
 
 from mama_structs.descriptors.events import Event
 from mama_structs.descriptors.ingesting import Ingested, RefStream
+from mama_structs.descriptors.store import RefStore
 from mama_structs.directories import Keeper, Place
+from mama_structs.errors import EntityNotFound, MemoryNotFound
 from mama_structs.loops import LoopBound
+from mama_structs.memory.ids import MAX_RANDOM, MIN_RANDOM
+from mama_structs.memory.model import DecisionMetadata, Memory, MemoryType
+from mama_structs.memory.results import shortened
 from mama_structs.memory.store import MemoryStore
 from mama_structs.references.resolver import Resolver
-from mama_structs.references.schemes import IdScheme
+from mama_structs.references.schemes import IdScheme, Source
 from mama_structs.storage import Finding
 
 _REF: Final = "$ref"
 _HANDLES: Final = ("fd:", "ref:")
 _MAX_DEPTH: Final = 100
 _MAX_MENTIONS: Final = 1000
+# What models put around a handle.
+_AROUND: Final = " \t\r\n`'\"<>[](){}"
+# Decisions about one entity that a reference carries.
+_RECALLED: Final = 3
 _PUNCTUATION: Final = ".:!?*_~#@|"
 # Between an id and what is no part of it, where the whole word is none.
 _BETWEEN: Final = re.compile(r"[/=:|→]")
@@ -42,7 +51,8 @@ def with_contents(
     Args:
         arguments: As the model gave them; they are not changed.
         text_of: Gives the text of a handle.
-        handles: Names of arguments that are handles themselves, and get the handle in place of the text.
+        handles: Names of arguments that are handles themselves, or lists of them, and get the handle in place of the
+            text.
 
     Raises:
         HandleNotFound: Nothing has one of the handles.
@@ -52,7 +62,7 @@ def with_contents(
     if not isinstance(arguments, Mapping):
         return arguments
     return {
-        name: (_handle_in(value) or value) if name in handles else _with_content(value, text_of, _MAX_DEPTH)
+        name: _with_handles(value) if name in handles else _with_content(value, text_of, _MAX_DEPTH)
         for name, value in arguments.items()
     }
 
@@ -61,6 +71,12 @@ def _handle_in(value: Any) -> str | None:
     """Return the handle of ``{"$ref": "ref:x"}``, None for everything else."""
     handle = value.get(_REF) if isinstance(value, Mapping) and len(value) == 1 else None
     return handle if isinstance(handle, str) and handle.startswith(_HANDLES) else None
+
+
+def _with_handles(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_handle_in(item) or item for item in value]
+    return _handle_in(value) or value
 
 
 def _with_content(value: Any, text_of: Callable[[str], str], depth: int) -> Any:
@@ -99,6 +115,94 @@ def mentions_in(text: str, schemes: Collection[IdScheme]) -> tuple[str, ...]:
         if len(found) >= _MAX_MENTIONS:
             break
     return tuple(found)
+
+
+MEMORY_IDS: Final = IdScheme(
+    name="memory",
+    pattern=rf"({'|'.join(kind.value for kind in MemoryType)})_\S*_[0-9]{{10,}}_[0-9a-z]{{{MIN_RANDOM},{MAX_RANDOM}}}",
+    type_of={kind.value: kind.value for kind in MemoryType},
+    types=frozenset(kind.value for kind in MemoryType),
+    contains="_",
+)
+"""How the ids of memories look, those of v1.0 included."""
+
+
+def memory_source(memories: Callable[[], MemoryStore]) -> Source:
+    """
+    Return a source that answers for the ids of memories.
+
+    Args:
+        memories: Gives the memories, once they are open.
+
+    """
+
+    async def fetch(memory_id: str) -> Mapping[str, Any]:
+        try:
+            return _as_entity(await memories().get(memory_id))
+        except MemoryNotFound as error:
+            raise EntityNotFound(memory_id) from error
+
+    return Source(MEMORY_IDS, fetch=fetch, is_cached=False)
+
+
+def _as_entity(memory: Memory) -> dict[str, Any]:
+    fields: dict[str, Any] = {"topic": memory.topic, "content": shortened(memory.content)}
+    if isinstance(memory.metadata, DecisionMetadata):
+        fields["outcome"] = memory.metadata.outcome
+        fields["outcome_reason"] = memory.metadata.outcome_reason and shortened(memory.metadata.outcome_reason)
+    fields["created_at"] = memory.created_at.isoformat()
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def recall_from(
+    memories: Callable[[], MemoryStore],
+) -> Callable[[Sequence[str]], Awaitable[Mapping[str, Sequence[Mapping[str, Any]]]]]:
+    """
+    Return what gives the newest decisions about entities, an id and one line each.
+
+    Args:
+        memories: Gives the memories, once they are open.
+
+    """
+
+    async def recall(ids: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+        found = {one: await memories().about(one, limit=_RECALLED, types=[MemoryType.DECISION]) for one in ids}
+        return {
+            one: [{"id": memory.id, "decision": _one_line(memory)} for memory in decisions]
+            for one, decisions in found.items()
+            if decisions
+        }
+
+    return recall
+
+
+def _one_line(memory: Memory) -> str:
+    outcome = memory.metadata.outcome if isinstance(memory.metadata, DecisionMetadata) else None
+    return f"{f'[{outcome.value}] ' if outcome else ''}{shortened(memory.content)}"
+
+
+def contents_of(refs: RefStore) -> Callable[[str], tuple[str, str] | None]:
+    """
+    Return what gives the versioned handle and the text for a piece of evidence, None for what is no handle.
+
+    What begins as a handle does is one, or a mistake: as plain words it would be gone with its conversation.
+    Blanks, quotes and brackets around it, and capitals, are forgiven.
+
+    Args:
+        refs: Where handles stand for texts.
+
+    """
+
+    def find(evidence: str) -> tuple[str, str] | None:
+        bare = evidence.strip(_AROUND)
+        kind, colon, name = bare.partition(":")
+        handle = f"{kind.lower()}{colon}{name}"
+        if not handle.startswith(_HANDLES):
+            return None
+        entry = refs.get(handle)
+        return entry.versioned, entry.text
+
+    return find
 
 
 class SessionStream:

@@ -14,7 +14,16 @@ from typing import Any, Protocol, Self, runtime_checkable
 import attrs
 
 from mama_structs import binding
-from mama_structs.composition import CheckReport, Home, SessionStream, mentions_in, with_contents
+from mama_structs.composition import (
+    CheckReport,
+    Home,
+    SessionStream,
+    contents_of,
+    memory_source,
+    mentions_in,
+    recall_from,
+    with_contents,
+)
 from mama_structs.descriptors.decorator import wrapped_or_whole
 from mama_structs.descriptors.ingesting import Ingested
 from mama_structs.descriptors.journal import check_conversation
@@ -33,8 +42,12 @@ from mama_structs.references.schemes import EntitySource, check_sources
 from mama_structs.settings import Settings
 from mama_structs.storage import check_path
 from mama_structs.storage.backup import backup
-from mama_structs.tools import Tool, ToolAnnotations, ToolSet
-from mama_structs.tools.refs import HANDLES, ref_tools
+from mama_structs.tools import Tool, ToolAnnotations, ToolSet, to_jsonable
+from mama_structs.tools.deprecated import deprecated_tools
+from mama_structs.tools.exposed import ExposedTools
+from mama_structs.tools.exposure import Exposure
+from mama_structs.tools.memories import memory_tools
+from mama_structs.tools.refs import ref_tools
 
 _log = logging.getLogger("mama_structs")
 
@@ -58,13 +71,26 @@ class Session:
     Used with ``async with`` it is also the one that a bare `with_references` or `with_descriptors` in that block uses.
     """
 
-    def __init__(self, *, home: Home, place: Place, settings: Settings, tools: Iterable[Tool]) -> None:
+    def __init__(
+        self,
+        *,
+        home: Home,
+        place: Place,
+        settings: Settings,
+        exposure: Exposure | None = None,
+        tools: Iterable[Tool] = (),
+    ) -> None:
         self.settings: Settings = settings
         self.tools: ToolSet = ToolSet()
+        self.exposed: ExposedTools = ExposedTools(self.tools, exposure=exposure, mode=settings.tools.dynamic)
+        self._exposure = exposure
         self._home = home
         self._place = place
+        self._memories = home.memories.resolving(contents_of(place.refs))
         self._closing: asyncio.Task[None] | None = None
-        for tool in tools:
+        own, self._hidden = self._own_tools()
+        self._own: frozenset[str] = frozenset(tool.name for tool in own)
+        for tool in (*own, *tools):
             self.tools.add(tool)
         home.users += 1
         self._closed = False
@@ -81,6 +107,7 @@ class Session:
         namespace: str = "default",
         conversation: str | None = None,
         settings: Settings | None = None,
+        exposure: Exposure | None = None,
     ) -> Opening:
         """
         Open a session: ``async with Session.open(...) as session`` or ``session = await Session.open(...)``.
@@ -95,6 +122,7 @@ class Session:
             namespace: Whose memories; those of other namespaces are never seen.
             conversation: The name of a conversation to come back to, or to begin; None for a fresh one.
             settings: See `Settings`.
+            exposure: By which words `tools_for` tells what a message asks for; None for the cues that come along.
 
         Raises:
             InvalidArgument: An argument breaks its rule; raised at once, before anything is opened.
@@ -105,6 +133,8 @@ class Session:
         """
         if settings is not None and not isinstance(settings, Settings):
             raise InvalidArgument(f"settings must be Settings, got {settings!r:.80}")
+        if exposure is not None and not isinstance(exposure, Exposure):
+            raise InvalidArgument(f"exposure must be an Exposure, got {exposure!r:.80}")
         own = check_sources(sources)
         all_sources = own if structs is None else check_sources([_structs_source(structs), *own])
         path = _path(location)
@@ -119,6 +149,7 @@ class Session:
                 namespace=own_namespace,
                 conversation=name,
                 settings=settings or Settings(),
+                exposure=exposure,
             )
         )
 
@@ -132,15 +163,20 @@ class Session:
         namespace: str,
         conversation: str | None,
         settings: Settings,
+        exposure: Exposure | None,
     ) -> Self:
         loop = LoopBound("session")
         loop.check()
-        resolver = Resolver(sources, settings=settings.references, home=loop)
+        known: list[Home] = []
+        all_sources = check_sources([*sources, memory_source(lambda: known[0].memories)])
+        recall = recall_from(lambda: known[0].memories)
+        resolver = Resolver(all_sources, settings=settings.references, home=loop, recall=recall)
         keeper: Keeper = Nowhere() if path is None else await Directory.opened(path)
         home = Home(keeper, path=path, resolver=resolver, loop=loop)
+        known.append(home)
         place = None
         try:
-            schemes = [source.scheme for source in sources]
+            schemes = [source.scheme for source in all_sources]
             memories, close = await open_memories(
                 keeper.engines,
                 namespace=namespace,
@@ -155,7 +191,7 @@ class Session:
             ready_made = [tool for one in sources if isinstance(one, OffersTools) for tool in one.tools(resolver)]
             annotations = ToolAnnotations(read_only=True)
             tools = [Tool.from_function(tool, annotations=annotations) for tool in ready_made]
-            return cls(home=home, place=place, settings=settings, tools=[*tools, *ref_tools(place.refs)])
+            return cls(home=home, place=place, settings=settings, exposure=exposure, tools=tools)
         except BaseException:
             await to_its_end(home.leave(place))
             raise
@@ -184,12 +220,24 @@ class Session:
     @property
     def memories(self) -> MemoryStore:
         """Decisions, checkpoints, insights and contexts; forks share them."""
-        return self._home.memories
+        return self._memories
 
     @property
     def refs(self) -> RefStore:
         """What keeps refs and descriptors."""
         return self._place.refs
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """The names of tools that work without being shown: those of v1.0, unless the settings show them."""
+        return tuple(name for name in self._hidden if name not in self.tools)
+
+    def _own_tools(self) -> tuple[list[Tool], dict[str, Tool]]:
+        """Return the tools on this session's own memories and refs, and those that work without being shown."""
+        memories = memory_tools(self.memories, self.refs) if self.settings.tools.memory else []
+        deprecated = deprecated_tools(self.memories) if self.settings.tools.memory else []
+        shown = [*memories, *ref_tools(self.refs), *(deprecated if self.settings.tools.deprecated else ())]
+        return shown, {tool.name: tool for tool in deprecated}
 
     @property
     def is_open(self) -> bool:
@@ -201,7 +249,24 @@ class Session:
         """The decorator `with_references`, bound to this session."""
         return bound_to(self.resolver)
 
-    async def call(self, tool_name: str, arguments: Mapping[str, Any] | None = None) -> Any:
+    def tools_for(self, message: object) -> list[Tool]:
+        """
+        Return the tools that a model should see for a message of its user, those that it asks for first.
+
+        Tools of other memories work are left out only where it is clear what the message asks for; see `Exposure`.
+        A tool that is left out still works, and tools of the host, of refs and of the chain are never left out.
+
+        Args:
+            message: A text, or a provider's message or list of messages, of which the last one of the user counts.
+
+        """
+        self._check_here()
+        self.exposed.for_message(message)
+        return self.exposed.tools()
+
+    async def call(
+        self, tool_name: str, arguments: Mapping[str, Any] | None = None, *, host: Mapping[str, Any] | None = None
+    ) -> Any:
         """
         Run a tool with arguments as a model gives them, and return data that JSON can hold.
 
@@ -210,8 +275,9 @@ class Session:
         ``<fd_result>``, whatever the tool's output schema says; when there is no room for it, it comes back whole.
 
         Args:
-            tool_name: The name of one of `tools`.
+            tool_name: The name of one of `tools`, or of a deprecated tool.
             arguments: Its arguments by name, checked against the tool's schema.
+            host: Values for the tool's parameters ``ctx``, ``run_context`` and ``tool_context``.
 
         Raises:
             UnknownTool: There is no such tool.
@@ -220,7 +286,7 @@ class Session:
 
         """
         self._check()
-        tool = self.tools[tool_name]
+        tool = self._hidden[tool_name] if tool_name in self.hidden else self.tools[tool_name]
         asked = {} if arguments is None else arguments
         try:
             given = self._given(tool, asked)
@@ -229,7 +295,7 @@ class Session:
                 raise
             return tool.on_error(error, asked)
         with binding.using(self):
-            result = await self.tools.call(tool_name, given)
+            result = to_jsonable(await tool.run(given, host=host))
         if not tool.wrapped or not self.settings.descriptors.enabled:
             return result
         shown = wrapped_or_whole(self.refs, result, what=tool_name)
@@ -243,7 +309,7 @@ class Session:
 
     def _given(self, tool: Tool, asked: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a tool's arguments with texts in place of references, checked without repeating a text in an error."""
-        handles = () if tool.wrapped else HANDLES
+        handles = tool.handles
         given = with_contents(asked, lambda handle: self.refs.get(handle).text, handles=handles)
         if given == asked:
             return asked
@@ -327,9 +393,13 @@ class Session:
         """
         self._check_here()
         place = self._home.keeper.fork(self._place, conversation, self._home.loop.loop)
-        own = {tool.name: tool for tool in ref_tools(place.refs)}
-        tools = [own.get(name, tool) for name, tool in self.tools.items()]
-        return type(self)(home=self._home, place=place, settings=self.settings, tools=tools)
+        return type(self)(
+            home=self._home,
+            place=place,
+            settings=self.settings,
+            exposure=self._exposure,
+            tools=[tool for name, tool in self.tools.items() if name not in self._own],
+        )
 
     async def check(self) -> CheckReport:
         """

@@ -30,7 +30,7 @@ get_ref(ref_id="parser")                                 all of it
 read_fd(fd="ref:parser", mode="line", start=10, count=5) lines 10 to 14
 search_fd(fd="ref:parser", query="parse")                where it says so
 fd_to_file(fd="ref:parser", file_path="parser.py")       write it to a file
-Any argument of any tool may be {{"$ref": "ref:parser"}}: the tool gets the marked text in its place.
+Any argument may be {{"$ref": "ref:parser"}} where you can write an object: the tool gets the marked text.
 </reference_id_instructions>"""
 
 _DESCRIPTORS = """\
@@ -49,7 +49,7 @@ read_fd(fd="fd:1", read_all=true)                        all of it
 read_fd(fd="fd:1", page=2, extract_to_new_fd=true)       keep page 2 as a new fd
 search_fd(fd="fd:1", query="error", context=2)           matches with two lines around each
 fd_to_file(fd="fd:1", file_path="out.txt")               write it to a file; mode="append" and mode="insert" too
-Any argument of any tool may be {{"$ref": "fd:1"}}: the tool gets the whole text in its place.
+Any argument may be {{"$ref": "fd:1"}} where you can write an object: the tool gets the whole text.
 </file_descriptor_instructions>"""
 
 _WRAPPING = (

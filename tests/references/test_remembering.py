@@ -110,7 +110,9 @@ async def test_a_field_of_that_name_is_left_alone():
         )
 
     assert 3 == result["remembered"]
-    assert ("for ever", ABOUT["0-1"]) == tuple(result["references"]["0-1"][key] for key in ("remembered_", "remembered"))
+    assert ("for ever", ABOUT["0-1"]) == tuple(
+        result["references"]["0-1"][key] for key in ("remembered_", "remembered")
+    )
 
 
 async def test_a_failed_reference_that_is_remembered_is_still_a_failed_one():
