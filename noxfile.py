@@ -31,7 +31,7 @@ def _show_pyenv_interpreters() -> None:
 
 
 _show_pyenv_interpreters()
-nox.options.sessions = ["lint", "types", "docs", "tests"]
+nox.options.sessions = ["lint", "types", "tests"]
 nox.options.error_on_missing_interpreters = False
 nox.options.default_venv_backend = "venv"
 nox.needs_version = ">=2024.4"
@@ -54,26 +54,22 @@ def types(session: nox.Session) -> None:
     session.run("pyright", "tests/typing")
 
 
-@nox.session
-def docs(session: nox.Session) -> None:
-    """Every code block of README and docs, and the reference's completeness."""
-    session.install(".[test]")
-    session.run("pytest", "tests/docs", *session.posargs)
-
-
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
-    """All tests against the built package; branch coverage is judged on the interpreter that runs nox."""
+    """All tests, those of the docs included, against the built package; coverage is judged where nox runs."""
     session.install(".[test]")
     if session.posargs:
         session.run("pytest", *session.posargs)
         return
     # What measures wants the machine for itself, and is judged once: the code is the same everywhere.
-    at_once = ["-n", "auto", "--dist", "worksteal", "-m", "not pace", "--ignore=tests/docs"]
+    on_all_cores = ["-n", "auto", "--dist", "worksteal"]
+    at_once = [*on_all_cores, "-m", "not pace", "--ignore=tests/docs"]
     if session.python != HERE:
-        # Most examples are tried on one interpreter.
-        session.run("pytest", *at_once, env={"HYPOTHESIS_PROFILE": "brief"})
+        # Most examples are tried on one interpreter, and the quality of answers is judged there.
+        once = ["--ignore=tests/benchmarks", "--ignore-glob=tests/memory/test_*_quality.py"]
+        session.run("pytest", *at_once, *once, env={"HYPOTHESIS_PROFILE": "brief"})
         return
+    session.run("pytest", *on_all_cores, "tests/docs")
     session.run("pytest", "-m", "pace", "--ignore=tests/docs")
     session.run("coverage", "erase")
     session.run("pytest", "--cov", "--cov-report=", *at_once)

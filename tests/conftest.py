@@ -21,7 +21,7 @@ settings.register_profile("nightly", deadline=None, print_blob=True, max_example
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "here"))
 
 
-PACE = ("benchmarks", "test_parser_speed.py", "test_hostile.py")
+PACE = ("test_targets.py", "test_parser_speed.py", "test_hostile.py")
 
 
 def pytest_collection_modifyitems(items):

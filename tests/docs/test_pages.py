@@ -161,7 +161,7 @@ def test_errors_are_in_the_reference(docs):
     "documented",
     [
         *("ReferenceOptions", "ReferenceSettings", "IdScheme", "Source", "StructsClient", "ResolverStats"),
-        *("DescriptorSettings", "Settings", "RefStore", "with_descriptors"),
+        *("DescriptorSettings", "ToolSettings", "Settings", "RefStore", "with_descriptors"),
         *("Ingested", "Diagnostic", "Excerpt", "SearchResult", "Match", "FileResult", "Usage", "Suggestion"),
         *("Ref", "Descriptor"),
         *("MemorySettings", "LinkingPolicy", "Memory", "Link", "Hit", "Chain", "Reached", "Similar", "Surroundings"),
@@ -231,7 +231,9 @@ def test_events_are_in_the_reference_with_their_signatures(docs):
     assert known == {name: parameters.replace("*, ", "") for name, parameters in rows.items()}
 
 
-@pytest.mark.parametrize("documented", ["ReferenceSettings", "DescriptorSettings", "MemorySettings", "LinkingPolicy"])
+@pytest.mark.parametrize(
+    "documented", ["ReferenceSettings", "DescriptorSettings", "MemorySettings", "ToolSettings", "LinkingPolicy"]
+)
 def test_defaults_of_settings_are_as_the_reference_says(docs, documented):
     """Each setting has a row, with its default."""
     rows = re.findall(r"^\| `(\w+)` \| `?(.*?)`? \|", _section(docs, documented), re.MULTILINE)
@@ -293,9 +295,9 @@ def test_providers_are_in_the_reference_with_their_arguments(docs):
         assert known == {argument: ast.literal_eval(value or "None") for argument, value in arguments}, name
 
 
-async def test_tools_for_refs_are_in_the_reference_with_their_arguments(docs):
-    """The row of each of the five tools names its arguments, in order, with their defaults."""
-    rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", _section(docs, "Tools for models"), re.MULTILINE)
+async def test_a_sessions_tools_are_in_the_reference_with_their_arguments(docs):
+    """The row of each tool names its arguments, in order, with their defaults."""
+    rows = re.findall(r"^\| `([\w/]+)` \| (.*?) \|", _section(docs, "Tools for models"), re.MULTILINE)
     known = {}
     async with Session.open() as session:
         for name, tool in session.tools.items():
@@ -386,8 +388,8 @@ def test_second_command_runs_the_docs_and_the_tests(docs):
     default = re.search(r"nox\.options\.sessions = \[(.*?)\]", noxfile, re.DOTALL)
 
     assert default
-    assert {"docs", "tests"} <= set(re.findall(r'"(\w+)"', default[1]))
-    assert 'session.run("pytest", "tests/docs"' in noxfile
+    assert {"lint", "types", "tests"} == set(re.findall(r'"(\w+)"', default[1]))
+    assert 'session.run("pytest", *on_all_cores, "tests/docs")' in noxfile
     with (docs.root / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)
     assert "mama_structs.cli:main" == project["project"]["scripts"]["mama-structs"]

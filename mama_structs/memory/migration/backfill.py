@@ -105,6 +105,8 @@ class BackFill:
     chosen: list[tuple[int, int, Kind, float | None]] = attrs.field(init=False, factory=list)
     _degrees: Counter[int] = attrs.field(init=False, factory=Counter)
     _chains: dict[int, int] = attrs.field(init=False, factory=dict)
+    # The vectors of all, as of a change: for each slice anew they would cost more than the links.
+    _among: tuple[int, Among] | None = attrs.field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
         """Take up what the old file says."""
@@ -146,7 +148,9 @@ class BackFill:
                 asked[at] = reader.vectors(node)
         if not asked:
             return []
-        ahead = prefetched(reader, Among.of(reader, list(self.positions)), list(asked.values()))
+        if self._among is None or self._among[0] != reader.change:
+            self._among = reader.change, Among.of(reader, list(self.positions))
+        ahead = prefetched(reader, self._among[1], list(asked.values()))
         return [pair for at, vectors in asked.items() for pair in self._likely(ahead, at, vectors, calibration)]
 
     def _likely(self, reader: Reader, at: int, vectors: NDArray[np.float32], calibration: Calibrate) -> list[Likely]:
