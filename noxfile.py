@@ -48,7 +48,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Types of the package, of decorated tools, and completeness of the public ones."""
-    session.install(".[test]", "mypy==2.4.1", "pyright[nodejs]==1.1.414")
+    session.install("--no-compile", ".[test]", "mypy==2.4.1", "pyright[nodejs]==1.1.414")
     session.run("mypy")
     session.run("pyright", "--verifytypes", "mama_structs", "--ignoreexternal")
     session.run("pyright", "tests/typing")
@@ -57,7 +57,7 @@ def types(session: nox.Session) -> None:
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
     """All tests, those of the docs included, against the built package; coverage is judged where nox runs."""
-    session.install(".[test]")
+    session.install("--no-compile", ".[test]")
     if session.posargs:
         session.run("pytest", *session.posargs)
         return
@@ -79,7 +79,7 @@ def tests(session: nox.Session) -> None:
 @nox.session(default=False)
 def nightly(session: nox.Session) -> None:
     """The property tests with 10,000 examples each."""
-    session.install(".[test]")
+    session.install("--no-compile", ".[test]")
     paths = session.posargs or ["tests", "--ignore=tests/docs"]
     session.run("pytest", *paths, env={"HYPOTHESIS_PROFILE": "nightly"})
 
@@ -87,7 +87,7 @@ def nightly(session: nox.Session) -> None:
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
     """All benchmarks; each prints a table and writes JSON to benchmarks/results."""
-    session.install(".[test]")
+    session.install("--no-compile", ".[test]")
     scripts = session.posargs or sorted(str(path) for path in Path("benchmarks").glob("[!_]*.py"))
     for script in scripts:
         session.run("python", script)
