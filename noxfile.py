@@ -65,8 +65,14 @@ def tests(session: nox.Session) -> None:
     on_all_cores = ["-n", "auto", "--dist", "worksteal"]
     at_once = [*on_all_cores, "-m", "not pace", "--ignore=tests/docs"]
     if session.python != HERE:
-        # Most examples are tried on one interpreter, and the quality of answers is judged there.
-        once = ["--ignore=tests/benchmarks", "--ignore-glob=tests/memory/test_*_quality.py"]
+        # Most examples are tried on one interpreter; the quality of answers, and what processes that are killed or
+        # share a directory leave, is judged there.
+        once = [
+            "--ignore=tests/benchmarks",
+            "--ignore-glob=tests/memory/test_*_quality.py",
+            "--ignore=tests/memory/test_engine_crash.py",
+            "--ignore-glob=tests/*/test_*_processes.py",
+        ]
         session.run("pytest", *at_once, *once, env={"HYPOTHESIS_PROFILE": "brief"})
         return
     session.run("pytest", *on_all_cores, "tests/docs")
