@@ -65,9 +65,10 @@ def tests(session: nox.Session) -> None:
     on_all_cores = ["-n", "auto", "--dist", "worksteal"]
     at_once = [*on_all_cores, "-m", "not pace", "--ignore=tests/docs"]
     if session.python != HERE:
-        # Most examples are tried on one interpreter; the quality of answers, and what processes that are killed or
-        # share a directory leave, is judged there.
+        # Most examples are tried on one interpreter; the quality of answers, what processes that are killed or share
+        # a directory leave, and other people's frameworks are judged there.
         once = [
+            "--ignore=tests/adapters",
             "--ignore=tests/benchmarks",
             "--ignore-glob=tests/memory/test_*_quality.py",
             "--ignore=tests/memory/test_engine_crash.py",
