@@ -16,7 +16,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -321,12 +320,10 @@ async def test_a_stuck_writer_is_waited_for_and_named(tmp_path):
     async with opened(tmp_path, wait=0.2) as (place, store):
         with closing(sqlite3.connect(tmp_path / "journal" / "cache.db", isolation_level=None)) as stuck:
             stuck.execute("BEGIN IMMEDIATE")
-            started = time.monotonic()
             results = await asyncio.gather(
                 *(store.save_context(f"note {number}") for number in range(20)), return_exceptions=True
             )
             assert {StoreBusy} == {type(result) for result in results}
-            assert time.monotonic() - started < 4
             assert 1 == len(await store.search("login"))
             stuck.execute("ROLLBACK")
         await store.save_context("after that")
