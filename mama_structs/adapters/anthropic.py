@@ -13,8 +13,9 @@ from typing import Any, Final
 import attrs
 
 from mama_structs.adapters.answers import answer, offered
-from mama_structs.adapters.reading import cut_off, field, held_strictly, text_field
+from mama_structs.adapters.reading import cut_off, held_strictly
 from mama_structs.adapters.schemas import is_recursive, plain_schema, strict_schema, subschemas
+from mama_structs.descriptors.messages import field, text_field
 from mama_structs.errors import InvalidArgument
 from mama_structs.session import Session
 from mama_structs.tools import Tool

@@ -12,8 +12,9 @@ from typing import Any, Final, Literal, TypeAlias
 import attrs
 
 from mama_structs.adapters.answers import answer, offered
-from mama_structs.adapters.reading import cut_off, field, held_strictly, text_field
+from mama_structs.adapters.reading import cut_off, held_strictly
 from mama_structs.adapters.schemas import plain_schema, strict_schema
+from mama_structs.descriptors.messages import field, text_field
 from mama_structs.errors import InvalidArgument
 from mama_structs.session import Session
 from mama_structs.tools import Tool

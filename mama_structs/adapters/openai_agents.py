@@ -7,10 +7,10 @@ from weakref import WeakKeyDictionary
 
 from mama_structs.adapters.answers import answer, offered
 from mama_structs.adapters.schemas import plain_schema, strict_schema
+from mama_structs.descriptors.messages import said_by_user
 from mama_structs.session import Session
 from mama_structs.tools import Tool
 from mama_structs.tools.signature import HOST_PARAMETERS
-from mama_structs.tools.spoken import last_user_text
 
 try:
     from agents import AgentBase, FunctionTool, RunContextWrapper
@@ -48,7 +48,7 @@ class _Choice:
 
     def names(self, run: RunContextWrapper[Any]) -> frozenset[str]:
         """Return the names on the wire."""
-        said = last_user_text(run.turn_input)
+        said = said_by_user(run.turn_input)
         known = self._by_run.get(run)
         if known is None or known[0] != said:
             known = said, frozenset(wire for wire, _ in offered(self._session, said))

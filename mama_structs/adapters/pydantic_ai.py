@@ -9,10 +9,10 @@ import attrs
 
 from mama_structs.adapters.answers import answer, offered
 from mama_structs.adapters.schemas import plain_schema
+from mama_structs.descriptors.messages import said_by_user
 from mama_structs.session import Session
 from mama_structs.tools import Tool
 from mama_structs.tools.signature import HOST_PARAMETERS
-from mama_structs.tools.spoken import last_user_text
 
 try:
     from pydantic_ai import AbstractToolset, ModelRetry, RunContext, ToolDefinition, ToolFailed
@@ -54,7 +54,7 @@ class SessionToolset(AbstractToolset[Any]):
 
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
         """Return the tools for what the user said last, decided once as long as that is the same."""
-        said = last_user_text(ctx.messages) or last_user_text(ctx.prompt)
+        said = said_by_user(ctx.messages) or said_by_user(ctx.prompt)
         asked = (said, self._session.tools.names)
         if asked != self._asked:
             self._offered = [_definition(wire, tool) for wire, tool in offered(self._session, said)]

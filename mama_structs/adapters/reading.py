@@ -1,34 +1,15 @@
-"""Reading a provider's messages by their shape: objects of an SDK and dicts alike."""
+"""What the adapters of several providers do alike with calls of tools."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any, Final
+from collections.abc import Collection
+from typing import Final
 
 from mama_structs.adapters.answers import Answer, failed
 from mama_structs.errors import InvalidArgument
 from mama_structs.tools import ToolSet
 
 _CUT_OFF: Final = "the call was cut off before its arguments were complete, and nothing was done"
-
-
-def field(value: object, name: str) -> Any:
-    """Return a field of an SDK's object or of a dict; None where there is none."""
-    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
-
-
-def text_field(value: object, name: str) -> str:
-    """
-    Return a field that must be text.
-
-    Raises:
-        InvalidArgument: It is none: what was passed is no provider's message.
-
-    """
-    text = field(value, name)
-    if not isinstance(text, str) or not text:
-        raise InvalidArgument(f"{name} of a tool call must be text, got {type(text).__name__}")
-    return text
 
 
 def held_strictly(tools: ToolSet, *, strict: bool | Collection[str]) -> frozenset[str]:

@@ -1,14 +1,17 @@
 """
-Which texts of a model's output may hold ``<ref>`` tags: its own text, and neither its thinking nor its tool calls.
+The text in a provider's messages: the model's own words, which may hold ``<ref>`` tags, and the user's.
 
-Everything here goes by the shape of what it is given, so no provider's package is imported.
+Everything goes by the shape of what is given, so no provider's package is imported.
 A value counts as text when it is a `str`, never because it has an attribute of that name: a stand-in that answers
 to every name must not be taken for a message.
+Of a model's output what is not known is refused; of a user's it is passed over, as no turn may fail because nobody
+knows what it is about.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from typing import Any, Final
 
 import attrs
@@ -16,10 +19,14 @@ import attrs
 from mama_structs.errors import InvalidArgument
 
 _TEXT_BLOCKS: Final = frozenset({"text", "output_text"})
+_USER_TEXT_BLOCKS: Final = frozenset({"text", "input_text"})
 _MESSAGES: Final = frozenset({"message", "ai", "AIMessageChunk"})
 # Words that say, in `role` or in `type`, who speaks.
 _MODEL_ROLES: Final = frozenset({"assistant", "model", "ai"})
-_OTHER_ROLES: Final = frozenset({"user", "human", "system", "developer", "tool", "function"})
+_USER_ROLES: Final = frozenset({"user", "human"})
+_TOOL_ROLES: Final = frozenset({"system", "developer", "tool", "function"})
+_NOT_USERS: Final = _MODEL_ROLES | _TOOL_ROLES | {"AIMessageChunk"}
+_REQUESTS: Final = ("messages", "input", "contents")
 _ACCEPTED: Final = (
     "accepted: text, a list of content blocks, an assistant message as a dict or SDK object,"
     " or a whole answer with content, choices, output or candidates"
@@ -31,16 +38,8 @@ _ACCEPTED_CHUNKS: Final = (
 # Blocks that a host may pass on one by one; between two texts they end a piece, as in a whole message.
 _OTHER_BLOCKS: Final = frozenset(
     {
-        "thinking",
-        "redacted_thinking",
-        "reasoning",
-        "tool_use",
-        "server_tool_use",
-        "mcp_tool_use",
-        "function_call",
-        "custom_tool_call",
-        "refusal",
-        "image",
+        *("thinking", "redacted_thinking", "reasoning", "refusal", "image"),
+        *("tool_use", "server_tool_use", "mcp_tool_use", "function_call", "custom_tool_call"),
     }
 )
 
@@ -49,201 +48,184 @@ _BEGINNINGS: Final = frozenset({"message_start", "response.output_item.added"})
 _INNER: Final = {"content_block_start": "content_block", "content_block_delta": "delta"}
 _TEXT_HOLDERS: Final = _TEXT_BLOCKS | {"text_delta"}
 
-
-@attrs.frozen
-class Delta:
-    """
-    What one chunk of a stream adds.
-
-    Args:
-        text: May be empty.
-        starts_piece: Whether the text before it is a piece of its own, which this text does not go on with.
-
-    """
-
-    text: str
-    starts_piece: bool = attrs.field(default=False, kw_only=True)
+# Texts as they stand, and None where a piece ends.
+_Said = list[str | None]
 
 
-def texts_of(message: object) -> list[str]:
-    """
-    Find the pieces of a model's output that are its own text.
-
-    Neighbouring text blocks are one piece, joined without anything between, since a provider may cut one text into
-    several blocks (citations).
-    Any other block between them (thinking, a tool call, a refusal, an image) ends a piece, and so does a message.
-    Of several choices only the first (index 0) is taken: it is the one that a conversation goes on with.
-
-    Args:
-        message: Text; a content block, or a list of blocks and texts; an assistant message or a whole answer, as a
-            dict or as the object that a provider's SDK gives; a list of messages; None, as a message without text has
-            it for content.
-
-    Returns:
-        Pieces in the order in which they stand; none is empty.
-
-    Raises:
-        InvalidArgument: It has none of these shapes, its text is no `str`, or it is the message of a user or tool.
-
-    """
-    pieces = _Pieces()
-    if isinstance(message, str):
-        pieces.add(message)
-    elif isinstance(message, list | tuple):
-        for number, item in enumerate(message):
-            if not (_take_answer(item, pieces) or _take_block(item, pieces)):
-                raise _unknown(item, f"message[{number}]")
-    elif message is not None and not (_take_answer(message, pieces) or _take_block(message, pieces)):
-        raise _unknown(message, "message")
-    return pieces.close()
-
-
-class _Pieces:
-    """Joins neighbouring texts; quadratic joining is avoided by keeping them apart until a piece ends."""
-
-    def __init__(self) -> None:
-        self._done: list[str] = []
-        self._open: list[str] = []
-
-    def add(self, text: str) -> None:
-        self._open.append(text)
-
-    def end(self) -> None:
-        piece = "".join(self._open)
-        if piece:
-            self._done.append(piece)
-        self._open.clear()
-
-    def close(self) -> list[str]:
-        self.end()
-        return self._done
-
-
-def _field(value: object, name: str) -> Any:
-    """Read a key of a dict, or an attribute that may be missing."""
+def field(value: object, name: str) -> Any:
+    """Read a key of a dict, or an attribute of an SDK's object; None where there is none."""
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
+def text_field(value: object, name: str) -> str:
+    """Read a field of a tool call that must be text, or raise `InvalidArgument`."""
+    text = field(value, name)
+    if not isinstance(text, str) or not text:
+        raise InvalidArgument(f"{name} of a tool call must be text, got {type(text).__name__}")
+    return text
+
+
 def _word(value: object, name: str) -> str | None:
-    found = _field(value, name)
+    found = field(value, name)
     return found if isinstance(found, str) else None
 
 
-def _take_answer(value: object, pieces: _Pieces) -> bool:
-    """Take a message, or a whole answer that holds messages; False when it is neither."""
+# Content blocks of MCP and of providers: dicts with a type, of which some hold text.
+
+
+def block_text(block: dict[str, Any]) -> str | None:
+    """Return the text of a block, None where it holds none."""
+    text = block.get("text")
+    return text if block["type"] == "text" and isinstance(text, str) else None
+
+
+def joined_blocks(blocks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Make one block of each run of texts, a line for each; what else the blocks said is that of the first."""
+    made: list[dict[str, Any]] = []
+    for block in blocks:
+        text, before = block_text(block), block_text(made[-1]) if made else None
+        if text is None or before is None:
+            made.append(block)
+        else:
+            made[-1] = {**made[-1], "text": f"{before}\n{text}"}
+    return made
+
+
+def are_blocks(value: object) -> bool:
+    """Tell whether a tool's result is a list of content blocks of which at least one is text."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(block, dict) and isinstance(block.get("type"), str) for block in value)
+        and any(block_text(block) is not None for block in value)
+    )
+
+
+# The model's words
+
+
+def said_by_model(message: object) -> list[str]:
+    """
+    Find the pieces of a model's output that are its own text, and neither its thinking nor its tool calls.
+
+    Neighbouring text blocks are one piece, joined without anything between, since a provider may cut one text into
+    several blocks (citations).
+    Any other block between them ends a piece, and so does a message.
+    Of several choices only the first (index 0) is taken: it is the one that a conversation goes on with.
+    What has no known shape, and the message of a user or tool, raises `InvalidArgument`.
+    """
+    if isinstance(message, list | tuple):
+        said = _in_all(message, "message", _in_answer, _in_block)
+    elif message is None:
+        said = []
+    else:
+        found = _in_answer(message)
+        found = _in_block(message) if found is None else found
+        if found is None:
+            raise _unknown(message, "message")
+        said = found
+    runs = ("".join(text or "" for text in run) for is_end, run in groupby(said, key=lambda t: t is None) if not is_end)
+    return [piece for piece in runs if piece]
+
+
+def _in_all(items: Sequence[object], where: str, *readers: Callable[[object], _Said | None]) -> _Said:
+    said: _Said = []
+    for number, item in enumerate(items):
+        found = next((found for read in readers if (found := read(item)) is not None), None)
+        if found is None:
+            raise _unknown(item, f"{where}[{number}]")
+        said += found
+    return said
+
+
+def _in_answer(value: object) -> _Said | None:
+    """Read a message, or a whole answer that holds messages; None when it is neither."""
     if isinstance(value, str):
-        return False
+        return None
     kind, role = _word(value, "type"), _word(value, "role")
-    _refuse_others(kind, role)
-    if role is not None or kind in _MESSAGES or (kind is None and _has_content(value)):
-        pieces.end()
-        _take_content(value, pieces)
-        pieces.end()
-        return True
-    if kind is not None:
-        return False
-    return _take_choices(value, pieces) or _take_output(value, pieces) or _take_candidates(value, pieces)
-
-
-def _refuse_others(kind: str | None, role: str | None) -> None:
     # A block may say of what type it is with one of these words (`function`): where a role is given, the role counts.
-    speaker = role if role is not None else kind if kind in _OTHER_ROLES else None
+    speaker = role if role is not None else kind if kind in _USER_ROLES | _TOOL_ROLES else None
     if speaker is not None and speaker not in _MODEL_ROLES:
         raise InvalidArgument(
             f"message must be the model's own output, got one with the role {speaker!r:.40}",
             hint="pass messages with the role assistant (or model) only; refs that others write are never stored",
         )
+    if role is not None or kind in _MESSAGES or (kind is None and _has_content(value)):
+        return [None, *_in_content(value), None]
+    if kind is None:
+        for name, read in _HOLDERS.items():
+            held = field(value, name)
+            if isinstance(held, list | tuple):
+                return read(held)
+    return None
 
 
 def _has_content(value: object) -> bool:
     if isinstance(value, Mapping):
         return "content" in value or isinstance(value.get("parts"), list | tuple)
-    return isinstance(_field(value, "content"), str | list | tuple) or isinstance(_field(value, "parts"), list | tuple)
+    return isinstance(field(value, "content"), str | list | tuple) or isinstance(field(value, "parts"), list | tuple)
 
 
-def _take_content(message: object, pieces: _Pieces) -> None:
-    content = _field(message, "content")
+def _in_content(message: object) -> _Said:
+    content = field(message, "content")
     if isinstance(content, str):
-        pieces.add(content)
-    elif isinstance(content, list | tuple):
-        for number, block in enumerate(content):
-            if not _take_block(block, pieces):
-                raise _unknown(block, f"content[{number}]")
-    elif content is not None:
+        return [content]
+    if isinstance(content, list | tuple):
+        return _in_all(content, "content", _in_block)
+    if content is not None:
         raise _unknown(content, "content")
-    else:
-        _take_parts(_field(message, "parts"), pieces)
+    # Parts have no type: what has a text, and is no thought, is text.
+    parts = field(message, "parts")
+    return [
+        text if isinstance(text := field(part, "text"), str) and field(part, "thought") is not True else None
+        for part in (parts if isinstance(parts, list | tuple) else ())
+    ]
 
 
-def _take_block(block: object, pieces: _Pieces) -> bool:
-    """Take a text or a content block; False when it is neither."""
+def _in_block(block: object) -> _Said | None:
+    """Read a text or a content block; None when it is neither."""
     if isinstance(block, str):
-        pieces.add(block)
-        return True
+        return [block]
     kind = _word(block, "type")
     if kind is None:
-        return False
-    if kind in _TEXT_BLOCKS:
-        pieces.add(_text_in(block, kind))
-    else:
-        pieces.end()
-    return True
-
-
-def _text_in(block: object, kind: str) -> str:
-    text = _field(block, "text")
+        return None
+    if kind not in _TEXT_BLOCKS:
+        return [None]
+    text = field(block, "text")
     if not isinstance(text, str):
         raise InvalidArgument(
             f"the text of a block of type {kind!r} must be a str, got {type(text).__name__}", hint=_ACCEPTED
         )
-    return text
+    return [text]
 
 
-def _take_parts(parts: object, pieces: _Pieces) -> None:
-    """Take parts, which have no type: what has a text, and is no thought, is text."""
-    for part in parts if isinstance(parts, list | tuple) else ():
-        text = _field(part, "text")
-        if isinstance(text, str) and _field(part, "thought") is not True:
-            pieces.add(text)
-        else:
-            pieces.end()
-
-
-def _take_choices(answer: object, pieces: _Pieces) -> bool:
-    choices = _field(answer, "choices")
-    if not isinstance(choices, list | tuple):
-        return False
+def _in_choices(choices: Sequence[Any]) -> _Said:
     choice = _first_choice(choices)
-    if choice is not None and not _take_answer(_field(choice, "message"), pieces):
+    found = [] if choice is None else _in_answer(field(choice, "message"))
+    if found is None:
         raise InvalidArgument(
             "choices[0] must have a message", hint="chunks of a stream are fed to stream(), one after the other"
         )
-    return True
+    return found
+
+
+def _in_candidates(candidates: Sequence[Any]) -> _Said | None:
+    candidate = _first_choice(candidates)
+    # A candidate that was blocked has no content.
+    content = None if candidate is None else field(candidate, "content")
+    return [] if content is None else _in_answer(content)
+
+
+_HOLDERS: Final[Mapping[str, Callable[[Sequence[Any]], _Said | None]]] = {
+    "choices": _in_choices,
+    "output": lambda output: _in_all(output, "output", _in_answer, _in_block),
+    "candidates": _in_candidates,
+}
 
 
 def _first_choice(choices: Sequence[Any]) -> object:
     # Some providers give no index where there is one choice.
-    return next((choice for choice in choices if _field(choice, "index") in (0, None)), None)
-
-
-def _take_output(answer: object, pieces: _Pieces) -> bool:
-    output = _field(answer, "output")
-    if not isinstance(output, list | tuple):
-        return False
-    for number, item in enumerate(output):
-        if not (_take_answer(item, pieces) or _take_block(item, pieces)):
-            raise _unknown(item, f"output[{number}]")
-    return True
-
-
-def _take_candidates(answer: object, pieces: _Pieces) -> bool:
-    candidates = _field(answer, "candidates")
-    if not isinstance(candidates, list | tuple):
-        return False
-    candidate = _first_choice(candidates)
-    # A candidate that was blocked has no content.
-    content = None if candidate is None else _field(candidate, "content")
-    return content is None or _take_answer(content, pieces)
+    return next((choice for choice in choices if field(choice, "index") in (0, None)), None)
 
 
 def _unknown(value: object, where: str) -> InvalidArgument:
@@ -252,6 +234,17 @@ def _unknown(value: object, where: str) -> InvalidArgument:
     return InvalidArgument(
         f"{where} must be text, a content block or a message, got {type(value).__name__}{of_type}", hint=_ACCEPTED
     )
+
+
+# The model's words, chunk by chunk
+
+
+@attrs.frozen
+class Delta:
+    """What one chunk of a stream adds; *starts_piece* tells that its text does not go on with the text before it."""
+
+    text: str
+    starts_piece: bool = attrs.field(default=False, kw_only=True)
 
 
 class DeltaReader:
@@ -267,13 +260,7 @@ class DeltaReader:
         self._came_raw = False
 
     def read(self, chunk: object) -> Delta | None:
-        """
-        Tell what *chunk* adds; None when it is nothing.
-
-        Raises:
-            InvalidArgument: It is neither text nor a chunk or event of a stream.
-
-        """
+        """Tell what *chunk* adds, None when it is nothing; raise `InvalidArgument` when it is no piece of a stream."""
         echoed = _echo_of(chunk)
         if echoed is not None:
             return Delta(echoed) if echoed and not self._came_raw else None
@@ -285,10 +272,10 @@ class DeltaReader:
 
 def _echo_of(chunk: object) -> str | None:
     """Find the text in a helper's event that repeats what the raw event before it brought; None in all others."""
-    if isinstance(chunk, str) or _field(chunk, "snapshot") is None:
+    if isinstance(chunk, str) or field(chunk, "snapshot") is None:
         return None
     kind = _word(chunk, "type")
-    text = _field(chunk, "text") if kind == "text" else _field(chunk, "delta") if kind == "content.delta" else None
+    text = field(chunk, "text") if kind == "text" else field(chunk, "delta") if kind == "content.delta" else None
     return text if isinstance(text, str) else None
 
 
@@ -296,22 +283,11 @@ def delta_of(chunk: object) -> Delta | None:
     """
     Find what one chunk of a stream adds to the model's text.
 
-    Taken are texts, text deltas, text that a block starts with, and whole text blocks.
-    What repeats text is left out: events of the kinds *done* and *stop*, and the events with a `snapshot` that the
-    helper streams of some SDKs yield right after the raw event (``type="text"``, ``type="content.delta"``); a host that
-    passes on only those uses `DeltaReader`.
+    Taken are texts, text deltas, text that a block starts with, and whole text blocks; what repeats text is left out:
+    events of the kinds *done* and *stop*, and those with a `snapshot` (see `DeltaReader`).
     A block that is no text, and the beginning of a message, start a new piece.
     Tool calls in chunks with `choices` do not: their final message has one text, whatever came between.
-
-    Args:
-        chunk: Text, an event, or a chunk, as a dict or SDK object; None, as the text of a chunk without text is.
-
-    Returns:
-        None when the chunk adds nothing.
-
-    Raises:
-        InvalidArgument: It is none of these. Events of a type that is not known add nothing.
-
+    Events of a type that is not known add nothing; what is no chunk raises `InvalidArgument`.
     """
     if chunk is None or isinstance(chunk, str):
         return Delta(chunk) if chunk else None
@@ -325,29 +301,29 @@ def delta_of(chunk: object) -> Delta | None:
 
 def _delta_of_event(event: object, kind: str) -> Delta | None:
     if kind == "chunk":
-        return _delta_of_choices(_field(event, "chunk"))
+        return _delta_of_choices(field(event, "chunk"))
     if _begins_other(event, kind):
         return Delta("", starts_piece=True)
     if kind == "response.output_text.delta":
         return _text_delta(event, "delta")
-    holder = _field(event, _INNER[kind]) if kind in _INNER else event
-    taken = _word(holder, "type") in _TEXT_HOLDERS and _field(event, "snapshot") is None
+    holder = field(event, _INNER[kind]) if kind in _INNER else event
+    taken = _word(holder, "type") in _TEXT_HOLDERS and field(event, "snapshot") is None
     return _text_delta(holder, "text") if taken else None
 
 
 def _begins_other(event: object, kind: str) -> bool:
     """Tell whether a message begins, or a block that is no text."""
     if kind == "content_block_start":
-        return _word(_field(event, "content_block"), "type") not in _TEXT_BLOCKS
+        return _word(field(event, "content_block"), "type") not in _TEXT_BLOCKS
     if kind == "response.content_part.added":
-        return _word(_field(event, "part"), "type") not in _TEXT_BLOCKS
+        return _word(field(event, "part"), "type") not in _TEXT_BLOCKS
     other = kind in _OTHER_BLOCKS or kind.endswith("_tool_result")
     # The events of helper streams bear the names of blocks, and come while the block is under way.
-    return kind in _BEGINNINGS or (other and _field(event, "snapshot") is None)
+    return kind in _BEGINNINGS or (other and field(event, "snapshot") is None)
 
 
 def _text_delta(holder: object, name: str) -> Delta | None:
-    text = _field(holder, name)
+    text = field(holder, name)
     if not isinstance(text, str):
         kind = _word(holder, "type")
         raise InvalidArgument(
@@ -357,17 +333,17 @@ def _text_delta(holder: object, name: str) -> Delta | None:
 
 
 def _delta_of_choices(chunk: object) -> Delta | None:
-    choices = _field(chunk, "choices")
+    choices = field(chunk, "choices")
     if not isinstance(choices, list | tuple):
         raise _no_chunk(chunk, type(chunk).__name__)
     choice = _first_choice(choices)
     if choice is None:
         # The last chunk may tell the usage only, and others may belong to further choices.
         return None
-    delta = _field(choice, "delta")
+    delta = field(choice, "delta")
     if delta is None:
         raise _no_chunk(chunk, type(chunk).__name__)
-    content = _field(delta, "content")
+    content = field(delta, "content")
     if content is None:
         return None
     if not isinstance(content, str):
@@ -382,3 +358,69 @@ def _no_chunk(value: object, kind: str) -> InvalidArgument:
         f"chunk must be text or a piece of a stream, got {type(value).__name__} ({kind!r:.40})",
         hint=f"{_ACCEPTED_CHUNKS}; whole messages are given to ingest()",
     )
+
+
+# The user's words
+
+
+def said_by_user(message: object) -> str:
+    """
+    Find the text of the user's last message: "" where there is none, and for shapes that are not known.
+
+    Messages of the user without any text (results of tools) are passed over: while an agent works at a request, what it
+    was asked stays what counts.
+    """
+    if isinstance(message, list | tuple):
+        spoken = [None if isinstance(item, str) else _is_user(item) for item in message]
+        if all(said is None for said in spoken):
+            return "".join(map(_user_text_in, message))
+        pairs = zip(reversed(message), reversed(spoken), strict=True)
+        return next((text for item, said in pairs if said and (text := _own_text(item))), "")
+    if message is None or isinstance(message, str):
+        return message or ""
+    is_user = _is_user(message)
+    if is_user is not None:
+        return _own_text(message) if is_user else ""
+    for name in _REQUESTS:
+        held = field(message, name)
+        if isinstance(held, str | list | tuple):
+            return said_by_user(held)
+    return _user_text_in(message)
+
+
+def _is_user(value: object) -> bool | None:
+    """Tell whether this is a message of the user; None when it is no message."""
+    kind = _word(value, "type") or ""
+    speaker = _word(value, "role") or kind
+    if speaker in _USER_ROLES:
+        return True
+    if speaker in _NOT_USERS or speaker.endswith(("_tool_result", "_call", "_call_output")):
+        return False
+    if isinstance(field(value, "parts"), list | tuple):
+        # What a framework sent to a model (a request) may hold the user's prompt; what came back never does.
+        return _word(value, "kind") != "response"
+    # A bare `content` is taken for the user's, as a bare text is.
+    return True if isinstance(field(value, "content"), str | list | tuple) and not kind else None
+
+
+def _own_text(message: object) -> str:
+    content = field(message, "content")
+    return _user_texts(content if isinstance(content, str | list | tuple) else field(message, "parts"))
+
+
+def _user_texts(content: object) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(filter(None, map(_user_text_in, content))) if isinstance(content, list | tuple) else ""
+
+
+def _user_text_in(block: object) -> str:
+    """Read a text or a content block; "" where it is no text of the user."""
+    if isinstance(block, str):
+        return block
+    kind = _word(block, "type") or _word(block, "part_kind")
+    if kind == "user-prompt":
+        return _user_texts(field(block, "content"))
+    text = field(block, "text")
+    wanted = kind in _USER_TEXT_BLOCKS or (not kind and field(block, "thought") is not True)
+    return text if wanted and isinstance(text, str) else ""

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol, Self, get_args
 
-from mama_structs.descriptors.blocks import are_blocks, joined, text_of
 from mama_structs.descriptors.categories import Category, category_of
 from mama_structs.descriptors.collect import Collected, Collector
 from mama_structs.descriptors.content import Content
@@ -20,7 +19,7 @@ from mama_structs.descriptors.events import Diagnostic
 from mama_structs.descriptors.export import ExportMode, FileResult, export
 from mama_structs.descriptors.handles import RefHandle, parse_handle
 from mama_structs.descriptors.ingesting import Ingested, RefStream
-from mama_structs.descriptors.messages import texts_of
+from mama_structs.descriptors.messages import are_blocks, block_text, joined_blocks, said_by_model
 from mama_structs.descriptors.pasted import split_pasted
 from mama_structs.descriptors.preview import preview
 from mama_structs.descriptors.prompts import instructions
@@ -188,7 +187,7 @@ class RefStore:
         """
         self._check_open()
         collector = Collector(marks=self.settings.references_enabled)
-        for piece in texts_of(message):
+        for piece in said_by_model(message):
             collector.feed(piece)
             collector.end_piece()
         return self._take(collector.finish())
@@ -594,17 +593,17 @@ class RefStore:
     def _wrap_blocks(self, blocks: Sequence[dict[str, Any]], source: str) -> Sequence[dict[str, Any]]:
         """Wrap the long texts; where many short ones are long together, those that stand side by side are one."""
         limit = self.settings.wrap_over
-        lengths = [len(text) for block in blocks if (text := text_of(block)) is not None]
+        lengths = [len(text) for block in blocks if (text := block_text(block)) is not None]
         if sum(lengths) <= limit:
             return blocks
         if max(lengths) <= limit:
-            blocks = joined(blocks)
-        long = [text for block in blocks if (text := text_of(block)) is not None and len(text) > limit]
+            blocks = joined_blocks(blocks)
+        long = [text for block in blocks if (text := block_text(block)) is not None and len(text) > limit]
         # Room for all of them, or nothing is stored.
         self._shelf.check_room(*map(Content.of, long))
         return [
             block if text is None or len(text) <= limit else {**block, "text": self.wrap(text, source=source)}
-            for block, text in ((block, text_of(block)) for block in blocks)
+            for block, text in ((block, block_text(block)) for block in blocks)
         ]
 
 

@@ -12,10 +12,10 @@ from typing import Final, Literal
 
 import attrs
 
+from mama_structs.descriptors.messages import said_by_user
 from mama_structs.errors import InvalidArgument
 from mama_structs.tools.clauses import asks_beside
 from mama_structs.tools.cues import DEFAULT_CONTEXTS, OTHER, ContextRule, Cue, as_tuple, check_texts
-from mama_structs.tools.spoken import last_user_text
 from mama_structs.tools.wording import GAP, Wording, own_words, pieces
 
 # The only tools that are ever hidden, by their whole names: a host's own `save/file` is none of them.
@@ -210,7 +210,7 @@ class Exposure:
                 objects, of which the user's last text counts; None, or a shape that is not known, tells nothing.
 
         """
-        wording = own_words(last_user_text(message))
+        wording = own_words(said_by_user(message))
         signs = list(self._signs(wording.words))
         context = self._decide(signs, wording)
         # The weights were learned beside our cues, and say nothing where a host has its own instead. Nor can pieces

@@ -1,4 +1,4 @@
-"""`texts_of` and `delta_of`, with the real classes of two providers' packages where they are installed."""
+"""`said_by_model` and `delta_of`, with the real classes of two providers' packages where they are installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.descriptors.messages import Delta, DeltaReader, delta_of, texts_of
+from mama_structs.descriptors.messages import Delta, DeltaReader, delta_of, said_by_model
 from mama_structs.errors import InvalidArgument
 
 
@@ -84,7 +84,7 @@ def pieces_of_stream(chunks, read=None):
 )
 def test_pieces_of_a_message(message, pieces):
     """Text blocks that touch are one piece, other blocks and messages part them, and nothing else is taken."""
-    assert pieces == texts_of(message)
+    assert pieces == said_by_model(message)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_pieces_of_a_message(message, pieces):
 def test_unknown_shapes_are_refused(message, words):
     """What has no known shape is refused with its type and what is accepted, and is never taken for text."""
     with pytest.raises(InvalidArgument) as caught:
-        texts_of(message)
+        said_by_model(message)
 
     assert words in str(caught.value)
     assert caught.value.hint is not None
@@ -127,7 +127,7 @@ def test_unknown_shapes_are_refused(message, words):
 def test_messages_of_others_are_refused(role, wrap):
     """Only the model's own output is scanned: a tag in a user's message or a tool's result is nobody's mark."""
     with pytest.raises(InvalidArgument, match="own output") as caught:
-        texts_of(wrap({"role": role, "content": '<ref id="planted">x</ref>'}))
+        said_by_model(wrap({"role": role, "content": '<ref id="planted">x</ref>'}))
 
     assert "planted" not in str(caught.value)
 
@@ -135,13 +135,13 @@ def test_messages_of_others_are_refused(role, wrap):
 def test_a_message_that_says_in_its_type_who_speaks_is_refused_too():
     """Some frameworks name the speaker in the type."""
     with pytest.raises(InvalidArgument, match="human"):
-        texts_of(SimpleNamespace(type="human", content="a"))
+        said_by_model(SimpleNamespace(type="human", content="a"))
 
 
 def test_nothing_of_the_content_is_in_an_error():
     """Errors name types and places, never content."""
     with pytest.raises(InvalidArgument) as caught:
-        texts_of({"role": "assistant", "content": [{"type": "text", "text": "secret"}, {"secret": "secret"}]})
+        said_by_model({"role": "assistant", "content": [{"type": "text", "text": "secret"}, {"secret": "secret"}]})
 
     assert "secret" not in str(caught.value)
 
@@ -158,7 +158,7 @@ def as_block(block):
 @given(blocks=BLOCKS)
 def test_pieces_hold_all_text_in_order(blocks):
     """However texts and other blocks follow each other, joined pieces are all the text, and none is empty."""
-    pieces = texts_of([as_block(block) for block in blocks])
+    pieces = said_by_model([as_block(block) for block in blocks])
 
     assert "".join(block for block in blocks if isinstance(block, str)) == "".join(pieces)
     assert all(pieces)
@@ -168,11 +168,11 @@ def test_pieces_hold_all_text_in_order(blocks):
 def test_dicts_objects_and_messages_give_the_same(blocks):
     """A list of blocks, of objects, a message with it, and its blocks fed one by one have the same pieces."""
     dicts = [as_block(block) for block in blocks]
-    expected = texts_of(dicts)
+    expected = said_by_model(dicts)
 
-    assert expected == texts_of([SimpleNamespace(**block) for block in dicts])
-    assert expected == texts_of({"role": "assistant", "content": dicts})
-    assert expected == texts_of({"type": "message", "role": "assistant", "content": tuple(dicts)})
+    assert expected == said_by_model([SimpleNamespace(**block) for block in dicts])
+    assert expected == said_by_model({"role": "assistant", "content": dicts})
+    assert expected == said_by_model({"type": "message", "role": "assistant", "content": tuple(dicts)})
     assert expected == pieces_of_stream(dicts)
     assert expected == pieces_of_stream(dicts, delta_of)
 
@@ -186,7 +186,7 @@ def test_many_small_blocks_take_linear_time():
         times = []
         for _ in range(3):
             begun = time.perf_counter()
-            texts_of(blocks)
+            said_by_model(blocks)
             times.append(time.perf_counter() - begun)
         return min(times)
 
@@ -338,19 +338,19 @@ def test_an_anthropic_message_as_the_sdk_gives_it():
     types = provider("anthropic.types")
     message = anthropic_message(types, [["a"], ["b"], "thinking", "tool_use", ["c"]])
 
-    assert ["ab", "c"] == texts_of(message)
-    assert ["ab", "c"] == texts_of(message.content)
-    assert ["ab", "c"] == texts_of(message.model_dump())
-    assert ["ab", "c"] == texts_of({"role": "assistant", "content": message.content})
-    assert ["c"] == texts_of(message.content[-1])
-    assert ["ab", "c", "ab", "c"] == texts_of([message, message])
+    assert ["ab", "c"] == said_by_model(message)
+    assert ["ab", "c"] == said_by_model(message.content)
+    assert ["ab", "c"] == said_by_model(message.model_dump())
+    assert ["ab", "c"] == said_by_model({"role": "assistant", "content": message.content})
+    assert ["c"] == said_by_model(message.content[-1])
+    assert ["ab", "c", "ab", "c"] == said_by_model([message, message])
 
 
 @given(blocks=ANTHROPIC_BLOCKS, first_in_start=st.booleans())
 def test_an_anthropic_stream_gives_the_pieces_of_its_message(blocks, first_in_start):
     """Events, and their dict forms, put together are what the final message gives."""
     types = provider("anthropic.types")
-    expected = texts_of(anthropic_message(types, blocks))
+    expected = said_by_model(anthropic_message(types, blocks))
     events = list(anthropic_events(types, blocks, first_in_start=first_in_start))
 
     assert expected == pieces_of_stream(events)
@@ -363,7 +363,7 @@ def test_an_anthropic_helper_stream_gives_no_text_twice(blocks):
     """The helper stream yields each text raw and once more: it is taken once."""
     types = provider("anthropic.types")
     events = list(helper_events(types, blocks))
-    expected = texts_of(anthropic_message(types, blocks))
+    expected = said_by_model(anthropic_message(types, blocks))
 
     assert expected == pieces_of_stream(events)
     assert expected == pieces_of_stream(events, delta_of)
@@ -376,7 +376,7 @@ def test_only_the_text_events_of_an_anthropic_helper_stream_are_enough(blocks):
     types = provider("anthropic.types")
     events = [event for event in helper_events(types, blocks) if event.type == "text"]
 
-    assert "".join(texts_of(anthropic_message(types, blocks))) == "".join(pieces_of_stream(events))
+    assert "".join(said_by_model(anthropic_message(types, blocks))) == "".join(pieces_of_stream(events))
 
 
 def test_two_anthropic_messages_in_one_stream_are_not_joined():
@@ -428,11 +428,11 @@ def test_a_chat_completion_as_the_sdk_gives_it():
     chat = provider("openai.types.chat")
     answer = completion(chat, ["a", "b"])
 
-    assert ["a"] == texts_of(answer)
-    assert ["a"] == texts_of(answer.model_dump())
-    assert ["a"] == texts_of(answer.choices[0].message)
-    assert ["a"] == texts_of([answer.choices[0].message.model_dump(exclude_none=True)])
-    assert [] == texts_of(completion(chat, [None]))
+    assert ["a"] == said_by_model(answer)
+    assert ["a"] == said_by_model(answer.model_dump())
+    assert ["a"] == said_by_model(answer.choices[0].message)
+    assert ["a"] == said_by_model([answer.choices[0].message.model_dump(exclude_none=True)])
+    assert [] == said_by_model(completion(chat, [None]))
 
 
 @given(parts=st.lists(st.text(max_size=5)))
@@ -440,7 +440,7 @@ def test_a_chat_stream_gives_the_pieces_of_its_message(parts):
     """Chunks put together are what the final message gives; other choices and tool calls add nothing."""
     chat = provider("openai.types.chat")
     chunks = list(completion_chunks(chat, parts))
-    expected = texts_of(completion(chat, ["".join(parts), "other"]))
+    expected = said_by_model(completion(chat, ["".join(parts), "other"]))
 
     assert expected == pieces_of_stream(chunks)
     assert expected == pieces_of_stream(chunks, delta_of)
@@ -557,10 +557,10 @@ def test_a_response_as_the_sdk_gives_it():
     responses = provider("openai.types.responses")
     answer = response(responses, ["reasoning", [["a"], ["b"], None, ["c"]], "function_call", [["d"]]])
 
-    assert ["ab", "c", "d"] == texts_of(answer)
-    assert ["ab", "c", "d"] == texts_of(answer.model_dump())
-    assert ["ab", "c", "d"] == texts_of(answer.output)
-    assert ["ab", "c"] == texts_of(answer.output[1])
+    assert ["ab", "c", "d"] == said_by_model(answer)
+    assert ["ab", "c", "d"] == said_by_model(answer.model_dump())
+    assert ["ab", "c", "d"] == said_by_model(answer.output)
+    assert ["ab", "c"] == said_by_model(answer.output[1])
 
 
 @given(items=ITEMS)
@@ -568,7 +568,7 @@ def test_a_response_stream_gives_the_pieces_of_its_response(items):
     """Events put together are what the final response gives; events that repeat text add nothing."""
     responses = provider("openai.types.responses")
     events = list(response_events(responses, items))
-    expected = texts_of(response(responses, items))
+    expected = said_by_model(response(responses, items))
 
     assert expected == pieces_of_stream(events)
     assert expected == pieces_of_stream(events, delta_of)
