@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 import unicodedata
-from collections.abc import Collection, Iterable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Final, NamedTuple, TypeVar
 
 import attrs
 import numpy as np
@@ -17,7 +18,8 @@ from numpy.typing import NDArray
 
 from mama_structs.memory.backend import Direction, Filter, LinkTable, Nodes, Reader
 from mama_structs.memory.decay import strengths
-from mama_structs.memory.model import LinkType
+from mama_structs.memory.ids import milliseconds
+from mama_structs.memory.model import CREATORS, LinkType
 
 MAX_DEPTH: Final = 5
 """How deep a traversal goes at the most (DESIGN section 6)."""
@@ -25,7 +27,11 @@ TOPIC_DEPTH: Final = 3
 CONTEXT_DEPTH: Final = 2
 DEFAULT_LIMIT: Final = 1000
 
+K = TypeVar("K", bound=Hashable)
+
 _EVOLUTION: Final = frozenset({LinkType.EVOLUTION})
+_EVOLUTION_TYPE: Final = tuple(LinkType).index(LinkType.EVOLUTION)
+_SYSTEM: Final = CREATORS.index("system")
 # From this level on, and again whenever it has doubled, a walk along a chain looks where the rest of it probably is.
 _LONG_CHAIN: Final = 16
 
@@ -95,7 +101,6 @@ def traverse(
     direction: Direction = "both",
     min_strength: float = 0.0,
     limit: int = DEFAULT_LIMIT,
-    as_of_ms: int | None = None,
 ) -> list[Step]:
     """
     Return what is reached from a memory, nearest first, and strongest first within a level.
@@ -112,7 +117,6 @@ def traverse(
         direction: Along links (``out``), against them (``in``), or either way.
         min_strength: A path weaker than this is not followed.
         limit: Steps at the most; those of the deepest level that are too many are the weakest.
-        as_of_ms: Links and memories made later do not exist.
 
     """
     return spread(
@@ -124,7 +128,6 @@ def traverse(
         direction=direction,
         min_strength=min_strength,
         limit=limit,
-        as_of_ms=as_of_ms,
     )
 
 
@@ -138,7 +141,6 @@ def spread(
     direction: Direction = "both",
     min_strength: float = 0.0,
     limit: int = DEFAULT_LIMIT,
-    as_of_ms: int | None = None,
 ) -> list[Step]:
     """Return what `traverse` does for several memories to begin at, none of which is part of the answer."""
     level = _Level.at(starts)
@@ -147,8 +149,7 @@ def spread(
     for depth in range(1, min(max_depth, MAX_DEPTH) + 1):
         if not len(level.nodes) or len(steps) >= limit:
             break
-        table = _existing(reader, reader.links(level.nodes, direction, types), as_of_ms)
-        ways = _ways_on(level, table, direction, visited, now_ms)
+        ways = _ways_on(level, reader.links(level.nodes, direction, types), direction, visited, now_ms)
         level = _next_level(level, ways, min_strength, limit - len(steps))
         steps += level.steps(depth)
         visited = np.sort(np.concatenate([visited, level.nodes]))
@@ -176,25 +177,24 @@ def around(
     return traverse(reader, node, now_ms=now_ms, max_depth=depth, limit=limit)
 
 
-def evolution(reader: Reader, node: int, *, as_of_ms: int | None = None) -> ChainNodes:
+def evolution(reader: Reader, node: int) -> ChainNodes:
     """
     Return the whole evolution that a memory is part of, with its forks, however long it is.
 
     Args:
         reader: Where to read.
         node: A memory; one that neither supersedes nor is superseded is a chain of its own.
-        as_of_ms: Links and memories made later do not exist.
 
     """
-    return evolutions(reader, [node], as_of_ms=as_of_ms)
+    return evolutions(reader, [node])
 
 
-def evolutions(reader: Reader, nodes: Sequence[int] | Nodes, *, as_of_ms: int | None = None) -> ChainNodes:
+def evolutions(reader: Reader, nodes: Sequence[int] | Nodes) -> ChainNodes:
     """Return the evolutions that any of some memories is part of, as one."""
-    begun = np.unique(np.asarray(nodes, np.int64))
-    members = _component(begun, _closure(reader, begun, "both", as_of_ms))
+    begun = set(map(int, nodes))
+    members = _component(begun, _closure(reader, begun, "both"))
     # Asked once more: the walk may have met a link from either end.
-    links = _existing(reader, reader.links(members, "out", _EVOLUTION), as_of_ms)
+    links = reader.links(members, "out", _EVOLUTION)
     chain = _newest_first(reader, members)
     return ChainNodes(chain, links, chain[np.isin(chain, _forks(links))])
 
@@ -217,74 +217,93 @@ def by_topic(
     return TopicNodes(chain, spread(reader, chain.nodes, now_ms=now_ms, max_depth=depth, limit=limit))
 
 
-def superseded(reader: Reader, nodes: Sequence[int] | Nodes, *, as_of_ms: int | None = None) -> dict[int, int]:
+def holding(links: Iterable[tuple[K, K]], newest_first: Iterable[K]) -> dict[K, K]:
     """
-    Return those of some memories that are superseded, each with what stands in its place today.
+    Return which of some memories are superseded, each with what stands in its place today.
 
-    That is the newest of the memories at the end of its evolution: of those that supersede it, directly or not, and
-    that nothing supersedes. Where evolution runs in a circle, its newest memory is taken to stand.
+    That is the newest of those that supersede it, directly or not, and that nothing supersedes. Where evolution runs in
+    circles only, it is the newest memory of a circle that leads nowhere else. Every answer goes by this one rule.
 
     Args:
-        reader: Where to read.
-        nodes: The memories asked about.
-        as_of_ms: Links and memories made later do not exist.
+        links: Evolution links, the newer memory first; one with an end that is not among the memories does not count.
+        newest_first: The memories.
 
     """
-    asked = np.unique(np.asarray(nodes, np.int64))
-    table = _closure(reader, asked, "in", as_of_ms)
-    if not len(table):
-        return {}
-    newest = _newest_first(reader, np.unique(np.concatenate([table.sources, table.targets]))).tolist()
-    older: dict[int, list[int]] = {node: [] for node in newest}
-    newer: dict[int, list[int]] = {node: [] for node in newest}
-    for source, target in zip(table.sources.tolist(), table.targets.tolist(), strict=True):
-        older[source].append(target)
-        newer[target].append(source)
-    standing: dict[int, int] = {}
-    for end in (node for node in newest if not newer[node]):
-        _stand(end, older, standing)
-    # What is left leads into circles only.
-    for node in newest:
-        while node not in standing:
-            circle = _last_circle(node, newer, older)
-            _stand(next(other for other in newest if other in circle), older, standing)
-    return {node: standing[node] for node in asked.tolist() if standing.get(node, node) != node}
+    newer: dict[K, list[K]] = {one: [] for one in newest_first}
+    older: dict[K, list[K]] = {one: [] for one in newer}
+    for source, target in links:
+        if source in newer and target in newer:
+            newer[target].append(source)
+            older[source].append(target)
+    standing: dict[K, K] = {}
+    replaced: set[K] = set()
+    # Those that nothing supersedes first; what they leave leads into circles.
+    for end in sorted(newer, key=lambda one: bool(newer[one])):
+        if end in standing or end in replaced:
+            continue
+        below = _reached(end, older) if newer[end] else set()
+        if not _reached(end, newer) <= below:
+            replaced |= below
+            continue
+        waiting = [end]
+        while waiting:
+            one = waiting.pop()
+            if one not in standing:
+                standing[one] = end
+                waiting += older[one]
+    return {one: end for one, end in standing.items() if one != end}
 
 
-def _stand(end: int, older: dict[int, list[int]], standing: dict[int, int]) -> None:
-    """Let *end* stand for all that it supersedes, directly or not, and for which nothing stands yet."""
-    waiting = [end]
+def _reached(start: K, edges: Mapping[K, Sequence[K]]) -> set[K]:
+    """Return what *edges* lead to from a memory; itself only where they lead back."""
+    found: set[K] = set()
+    waiting = list(edges[start])
     while waiting:
-        node = waiting.pop()
-        if node not in standing:
-            standing[node] = end
-            waiting += older[node]
-
-
-def _last_circle(node: int, newer: dict[int, list[int]], older: dict[int, list[int]]) -> set[int]:
-    """Return a circle that *node* leads to and that leads nowhere else; no way on from *node* has an end."""
-    while True:
-        passed: set[int] = set()
-        while node not in passed:
-            passed.add(node)
-            node = newer[node][0]
-        circle = _reached(node, newer)
-        away = circle - _reached(node, older)
-        if not away:
-            return circle
-        node = min(away)
-
-
-def _reached(node: int, edges: dict[int, list[int]]) -> set[int]:
-    """Return what *edges* lead to from a node; the node itself only where they lead back."""
-    found: set[int] = set()
-    waiting = list(edges[node])
-    while waiting:
-        other = waiting.pop()
-        if other not in found:
-            found.add(other)
-            waiting += edges[other]
+        one = waiting.pop()
+        if one not in found:
+            found.add(one)
+            waiting += edges[one]
     return found
+
+
+class Successors:
+    """What took the place of memories, as far as it was asked for; as it was known at a moment, or now."""
+
+    def __init__(self, reader: Reader, as_of: datetime | None = None) -> None:
+        self.replaced_by: dict[int, set[int]] = {}
+        self._reader = reader
+        self._as_of = as_of
+        self._seen: set[int] = set()
+
+    def newest(self, nodes: Sequence[int] | Nodes, table: LinkTable | None = None) -> dict[int, int]:
+        """Return those of *nodes* that are superseded, each with what holds; *table* has all links that end at them."""
+        wanted = set(map(int, nodes))
+        if unseen := wanted - self._seen:
+            found = _closure(self._reader, unseen, "in", self._as_of, table)
+            for source, target in zip(found.sources.tolist(), found.targets.tolist(), strict=True):
+                self.replaced_by.setdefault(target, set()).add(source)
+            self._seen |= unseen.union(found.sources.tolist())
+        links = [(source, target) for target, sources in self.replaced_by.items() for source in sources]
+        known = np.array(sorted({one for link in links for one in link}), np.int64)
+        standing = holding(links, _newest_first(self._reader, known).tolist())
+        return {node: standing[node] for node in sorted(wanted) if node in standing}
+
+
+def known_by(table: LinkTable, as_of: datetime | None) -> LinkTable:
+    """
+    Return the links of a table that were there at *as_of*.
+
+    What people or a model linked later was not known then. A link by ``system`` says what its ends had in them all the
+    time, and may be made much later, by a migration or when memories are embedded anew: it counts as soon as both are.
+    """
+    if as_of is None or not len(table):
+        return table
+    return only(table, (table.creators == _SYSTEM) | (table.created <= milliseconds(as_of)))
+
+
+def only(table: LinkTable, rows: NDArray[np.bool_]) -> LinkTable:
+    """Return some links of a table."""
+    return LinkTable(*(column[rows] for column in attrs.astuple(table, recurse=False)))
 
 
 @attrs.frozen
@@ -356,39 +375,41 @@ def _within(nodes: Nodes, known: Nodes) -> NDArray[np.bool_]:
     return same
 
 
-def _existing(reader: Reader, table: LinkTable, as_of_ms: int | None) -> LinkTable:
-    """Leave out the links that did not exist at a time, or one of whose ends did not."""
-    if as_of_ms is None or not len(table):
-        return table
-    ends, position = np.unique(np.concatenate([table.sources, table.targets]), return_inverse=True)
-    there = (reader.facts(ends).created <= as_of_ms)[position.reshape(-1)]
-    return _selected(table, (table.created <= as_of_ms) & there[: len(table)] & there[len(table) :])
+def _closure(
+    reader: Reader,
+    begun: set[int],
+    direction: Direction,
+    as_of: datetime | None = None,
+    table: LinkTable | None = None,
+) -> LinkTable:
+    """
+    Return the evolution links of some nodes and of all that these lead to, of which some may come twice.
 
-
-def _selected(table: LinkTable, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> LinkTable:
-    return LinkTable(*(column[chosen] for column in attrs.astuple(table, recurse=False)))
-
-
-def _closure(reader: Reader, begun: Nodes, direction: Direction, as_of_ms: int | None) -> LinkTable:
-    """Return the evolution links of some nodes and of all that these lead to; some may come twice, and others too."""
-    tables = [reader.links(begun[:0], direction, _EVOLUTION)]
-    level = set(begun.tolist())
-    seen = set(level)
+    A table of all links of the first ones saves asking for these; what was not there at *as_of* leads nowhere.
+    """
+    tables = [reader.links(np.zeros(0, np.int64), direction, _EVOLUTION)]
+    level, seen = set(begun), set(begun)
     for depth in itertools.count(1):
         if not level:
             break
-        asked = np.fromiter(level, np.int64, len(level))
-        table = _existing(reader, reader.links(asked, direction, _EVOLUTION), as_of_ms)
-        tables.append(table)
-        level = set(table.sources.tolist())
+        if table is None:
+            table = known_by(reader.links(np.array(sorted(level), np.int64), direction, _EVOLUTION), as_of)
+        rows = table.types == _EVOLUTION_TYPE
+        if as_of is not None:
+            rows &= reader.facts(table.sources).created <= milliseconds(as_of)
+        if direction == "in":
+            rows &= np.isin(table.targets, list(level))
+        tables.append(only(table, rows))
+        level = set(tables[-1].sources.tolist())
         if direction == "both":
-            level.update(table.targets.tolist())
+            level.update(tables[-1].targets.tolist())
         level -= seen
         if level and depth >= _LONG_CHAIN and depth & (depth - 1) == 0:
             # One question a link is slow on a long chain, most of which has its end's topic.
             level.update(_of_same_topic(reader, np.array(sorted(level), np.int64)).tolist())
             level -= seen
         seen |= level
+        table = None
     columns = (attrs.astuple(table, recurse=False) for table in tables)
     return LinkTable(*(np.concatenate(column) for column in zip(*columns, strict=True)))
 
@@ -400,13 +421,13 @@ def _of_same_topic(reader: Reader, nodes: Nodes) -> Nodes:
     return np.concatenate([nodes[:0], *(reader.window(Filter(topic=memory.topic)) for memory in memories)])
 
 
-def _component(begun: Nodes, table: LinkTable) -> Nodes:
+def _component(begun: set[int], table: LinkTable) -> Nodes:
     """Return the nodes that links connect with *begun*, these included."""
     neighbours: dict[int, list[int]] = {}
     for source, target in zip(table.sources.tolist(), table.targets.tolist(), strict=True):
         neighbours.setdefault(source, []).append(target)
         neighbours.setdefault(target, []).append(source)
-    found = set(begun.tolist())
+    found = set(begun)
     waiting = list(found)
     while waiting:
         for other in neighbours.get(waiting.pop(), ()):

@@ -15,11 +15,11 @@ from mama_structs.memory.asking import asks_for_history
 from mama_structs.memory.backend import Facts, Filter, LinkTable, Nodes, Reader
 from mama_structs.memory.candidates import Calibrate, Candidates, Question
 from mama_structs.memory.decay import strengths
+from mama_structs.memory.graph import Successors, known_by, only
 from mama_structs.memory.ids import milliseconds
 from mama_structs.memory.model import LinkType, MemoryType
 from mama_structs.memory.periods import Period, period_in
 from mama_structs.memory.ranking import WEIGHTS, Positions, Values, Weights
-from mama_structs.memory.successors import Successors, known_by
 
 _FOUND: Final = 96
 _FOLLOWED: Final = 48
@@ -203,7 +203,7 @@ class _Ground:
         known = (sources >= 0) & (targets >= 0) & (sources != targets)
         return cls(
             facts=reader.facts(candidates.nodes),
-            table=successors.only(table, known),
+            table=only(table, known),
             sources=sources[known],
             targets=targets[known],
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mama_structs.errors import MamaStructsError
+from mama_structs.memory.graph import holding
 from mama_structs.memory.model import Link, LinkType
 from mama_structs.memory.results import Chain
 from mama_structs.memory.saving import OUTCOME_OF
@@ -22,24 +23,13 @@ def standing(chain: Chain, memory_id: str) -> str | None:
     """
     Return what stands in a memory's place today, None where it holds itself.
 
-    As everywhere in a search: the newest of those that supersede it, directly or not, and that nothing supersedes.
-    Where evolution runs in a circle, the newest memory of the circle is taken to stand.
-
     Args:
         chain: The evolution that the memory is part of.
         memory_id: The memory's id.
 
     """
-    newer: dict[str, list[str]] = {}
-    for link in chain.links:
-        newer.setdefault(link.to_id, []).append(link.from_id)
-    later = _reached(newer, memory_id)
-    ends = {one for one in later if one not in newer}
-    if not ends:
-        # Only circles: those that lead nowhere else.
-        ends = {one for one in later if all(one in _reached(newer, other) for other in _reached(newer, one))}
-    last = next((memory.id for memory in chain.memories if memory.id in ends), None)
-    return None if last == memory_id else last
+    links = ((link.from_id, link.to_id) for link in chain.links)
+    return holding(links, (memory.id for memory in chain.memories)).get(memory_id)
 
 
 async def successor(memories: MemoryStore, memory_id: str, links: Iterable[Link]) -> str | None:
@@ -72,15 +62,3 @@ def decision_told_of(links: Iterable[Link], memory_id: str) -> str | None:
         ),
         None,
     )
-
-
-def _reached(newer: dict[str, list[str]], memory_id: str) -> set[str]:
-    """Return what supersedes a memory, directly or not; the memory itself only where evolution runs in a circle."""
-    found: set[str] = set()
-    waiting = list(newer.get(memory_id, ()))
-    while waiting:
-        one = waiting.pop()
-        if one not in found:
-            found.add(one)
-            waiting += newer.get(one, ())
-    return found

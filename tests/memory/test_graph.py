@@ -71,7 +71,9 @@ def edges_of(reader, direction, types, as_of_ms=None):
     ways = []
     for link in {link.id: link for node in alive(reader) for link in reader.read_links(node)}.values():
         source, target = reader.find(link.from_id), reader.find(link.to_id)
-        exists = as_of_ms is None or max(made[source], made[target], milliseconds(link.created_at)) <= as_of_ms
+        # What the system linked was in the memories all the time.
+        linked = 0 if link.created_by == "system" else milliseconds(link.created_at)
+        exists = as_of_ms is None or max(made[source], made[target], linked) <= as_of_ms
         if exists and (types is None or link.link_type in types):
             power = strength(link, from_milliseconds(NOW_MS))
             ways += [(source, target, power)] if direction != "in" else []
@@ -79,9 +81,9 @@ def edges_of(reader, direction, types, as_of_ms=None):
     return ways
 
 
-def plainly_traversed(reader, start, *, types, max_depth, direction, min_strength, limit, as_of_ms):
+def plainly_traversed(reader, start, *, types, max_depth, direction, min_strength, limit):
     """Return (node, depth, strength) in order, by looking at every way in every round."""
-    ways = edges_of(reader, direction, types, as_of_ms)
+    ways = edges_of(reader, direction, types)
     level, seen, found = {start: 1.0}, {start}, []
     for depth in range(1, min(max_depth, 5) + 1):
         reached = {}
@@ -106,7 +108,6 @@ traversals = st.fixed_dictionaries(
         "direction": st.sampled_from(["out", "in", "both"]),
         "min_strength": st.sampled_from([0.0, 0.05, 0.5, 0.7]),
         "limit": st.integers(0, 8),
-        "as_of_ms": st.none() | st.integers(0, 5).map(lambda second: START + 1000 * second),
     }
 )
 
@@ -175,23 +176,22 @@ def test_what_is_around_a_memory_is_two_links_away():
     assert {1, 2, 4, 5} == {step.node for step in graph.around(reader, 3, now_ms=NOW_MS)}
 
 
-def members(reader, begun, as_of_ms=None):
+def members(reader, begun):
     """Return what evolution connects with some nodes."""
     found = set(begun)
-    ways = edges_of(reader, "both", {LinkType.EVOLUTION}, as_of_ms)
+    ways = edges_of(reader, "both", {LinkType.EVOLUTION})
     while more := {there for here, there, _ in ways if here in found} - found:
         found |= more
     return found
 
 
-@given(reader=readers(), data=st.data(), as_of=st.none() | st.integers(0, 5))
-def test_an_evolution_is_whole(reader, data, as_of):
+@given(reader=readers(), data=st.data())
+def test_an_evolution_is_whole(reader, data):
     """All that evolution connects is in the chain once, newest first, with each link once."""
-    as_of_ms = None if as_of is None else START + 1000 * as_of
     node = data.draw(st.sampled_from(alive(reader)))
-    chain = graph.evolution(reader, node, as_of_ms=as_of_ms)
-    expected = members(reader, {node}, as_of_ms)
-    ways = [way for way in edges_of(reader, "out", {LinkType.EVOLUTION}, as_of_ms) if way[0] in expected]
+    chain = graph.evolution(reader, node)
+    expected = members(reader, {node})
+    ways = [way for way in edges_of(reader, "out", {LinkType.EVOLUTION}) if way[0] in expected]
     pairs = {(source, target) for source, target, _ in ways}
     forks = {one for one in expected for side in (0, 1) if sum(pair[side] == one for pair in pairs) > 1}
     order = [one for one in reader.window().tolist() if one in expected]
@@ -213,7 +213,7 @@ def test_a_long_chain_is_whole(topics):
         reader.put_link(plain_link(f"m{node + 1}", f"m{node}", type=LinkType.EVOLUTION))
 
     assert list(range(199, -1, -1)) == graph.evolution(reader, 70).nodes.tolist()
-    assert {3: 199, 150: 199} == graph.superseded(reader, [3, 150, 199])
+    assert {3: 199, 150: 199} == graph.Successors(reader).newest([3, 150, 199])
 
 
 def test_forks_are_told():
@@ -275,14 +275,16 @@ def test_a_topic_is_found_however_it_is_composed():
 def test_what_stands_is_the_newest_end(reader, as_of):
     """What stands for a memory is reached from it, leads nowhere but into its own circle, and is the newest such."""
     as_of_ms = None if as_of is None else START + 1000 * as_of
+    moment = None if as_of is None else from_milliseconds(as_of_ms)
+    there = [node for node in alive(reader) if moment is None or reader.get([node])[0].created_at <= moment]
     ways = edges_of(reader, "in", {LinkType.EVOLUTION}, as_of_ms)
-    ahead = {node: {node} for node in alive(reader)}
+    ahead = {node: {node} for node in there}
     for _ in ahead:
         for older, newer, _ in ways:
             ahead[older] |= ahead[newer]
     age = {node: position for position, node in enumerate(reader.window().tolist())}
     successors = {node: {newer for older, newer, _ in ways if older == node} for node in ahead}
-    found = graph.superseded(reader, alive(reader), as_of_ms=as_of_ms)
+    found = graph.Successors(reader, moment).newest(there)
 
     for node, reached in ahead.items():
         ends = {one for one in reached if not successors[one]}
@@ -298,34 +300,55 @@ def test_what_stands_is_the_newest_end(reader, as_of):
 @pytest.mark.parametrize("asked", [[], [0]])
 def test_nothing_stands_for_what_nobody_superseded(asked):
     """A memory without evolution is not in the answer."""
-    assert {} == graph.superseded(chain_of((2, 1)), asked)
+    assert {} == graph.Successors(chain_of((2, 1))).newest(asked)
 
 
 def test_a_search_of_the_past_does_not_know_later_decisions():
     """As of a moment before the successor was made, the old decision still stands."""
     reader = chain_of((1, 0), (2, 1), at=[0, 100, 200])
 
-    assert {0: 2, 1: 2} == graph.superseded(reader, [0, 1, 2])
-    assert {0: 1} == graph.superseded(reader, [0, 1], as_of_ms=START + 150_000)
-    assert {} == graph.superseded(reader, [0, 1], as_of_ms=START + 50_000)
+    assert {0: 2, 1: 2} == graph.Successors(reader).newest([0, 1, 2])
+    assert {0: 1} == graph.Successors(reader, from_milliseconds(START + 150_000)).newest([0, 1])
+    assert {} == graph.Successors(reader, from_milliseconds(START + 50_000)).newest([0, 1])
 
 
 def test_a_circle_stands_by_its_newest_memory():
     """Two decisions that supersede each other end with the newer one, and so does what they supersede."""
     reader = chain_of((1, 0), (2, 1), (1, 2))
 
-    assert {0: 2, 1: 2} == graph.superseded(reader, np.array([0, 1, 2]))
+    assert {0: 2, 1: 2} == graph.Successors(reader).newest(np.array([0, 1, 2]))
 
 
 def test_a_circle_that_is_left_stands_by_what_left_it():
     """A decision that supersedes one of a circle stands for all of it, even where it says to be older."""
     reader = chain_of((1, 0), (0, 1), (2, 0), at=[10, 20, 5])
 
-    assert {0: 2, 1: 2} == graph.superseded(reader, [0, 1, 2])
+    assert {0: 2, 1: 2} == graph.Successors(reader).newest([0, 1, 2])
 
 
 def test_a_circle_that_leads_to_another_does_not_stand():
     """Of two circles the last one stands, by its newest memory, however new the first says to be."""
     reader = chain_of((1, 0), (0, 1), (2, 1), (3, 2), (2, 3), at=[10, 11, 1, 2])
 
-    assert {0: 3, 1: 3, 2: 3} == graph.superseded(reader, [0, 1, 2, 3])
+    assert {0: 3, 1: 3, 2: 3} == graph.Successors(reader).newest([0, 1, 2, 3])
+
+
+@given(
+    ages=st.permutations(range(7)),
+    links=st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=16),
+)
+def test_one_rule_says_what_holds(ages, links):
+    """Of all that supersedes a memory, an end, else a member of a circle without a way out: of these the newest."""
+    between = [(newer, older) for newer, older in links if newer in ages and older in ages]
+    ahead = {one: {one} for one in ages}
+    for _ in ages:
+        for newer, older in between:
+            ahead[older] |= ahead[newer]
+    superseded = {older for _, older in between}
+    expected = {}
+    for one, reached in ahead.items():
+        ends = {end for end in reached if end not in superseded}
+        circles = {end for end in reached if all(end in ahead[other] for other in ahead[end])}
+        expected[one] = min(ends or circles, key=ages.index)
+
+    assert {one: end for one, end in expected.items() if one != end} == graph.holding(links, ages)

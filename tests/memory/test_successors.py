@@ -8,8 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mama_structs.memory.graph import Successors, known_by
 from mama_structs.memory.model import LinkType
-from mama_structs.memory.successors import Successors, heads, known_by, pairs
+from mama_structs.memory.successors import heads, pairs
 from mama_structs.testing.memories import PlainReader, plain_link, plain_memory
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -35,13 +36,13 @@ def store(chain: list[tuple[int, int]], size: int, **fields: object) -> PlainRea
 
 
 def test_the_end_of_a_chain_stands_in_the_place_of_all_before():
-    """However long it is, with a fork it is the newest branch."""
-    reader = store([(1, 0), (2, 1), (3, 1), (4, 2)], 6)
-    newest = Successors(reader, None).newest(np.arange(6))
+    """However long it is, with a fork it is the newest end."""
+    reader = store([(1, 0), (2, 1), (3, 1), (4, 2), (6, 5)], 8)
+    newest = Successors(reader, None).newest(np.arange(8))
 
-    assert {0: 3, 1: 3, 2: 4} == newest
-    assert [3, 4] == heads(newest).tolist()
-    assert [[0, 1, 2], [3, 3, 4]] == [nodes.tolist() for nodes in pairs(newest)]
+    assert {0: 4, 1: 4, 2: 4, 5: 6} == newest
+    assert [4, 6] == heads(newest).tolist()
+    assert [[0, 1, 2, 5], [4, 4, 4, 6]] == [nodes.tolist() for nodes in pairs(newest)]
 
 
 def test_what_was_linked_later_was_not_known_then():

@@ -876,7 +876,7 @@ def test_what_stands_is_what_every_search_takes_to_stand(count, pairs, data):
             reader.put_link(link)
     nodes = reader.window().tolist()
     memories = reader.get(nodes)
-    replaced = graph.superseded(reader, nodes)
+    replaced = graph.Successors(reader).newest(nodes)
 
     assert [memory for node, memory in zip(nodes, memories, strict=True) if node not in replaced] == (
         standing(memories, links)

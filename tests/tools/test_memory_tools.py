@@ -444,7 +444,7 @@ def test_what_holds_is_what_a_search_says(pairs, circle):
         )
     for node in range(7):
         chain = chain_of(reader, graph.evolution(reader, node))
-        searched = graph.superseded(reader, [node]).get(node)
+        searched = graph.Successors(reader).newest([node]).get(node)
 
         assert (None if searched is None else f"m{searched}") == standing(chain, f"m{node}")
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
 import attrs
 
+from mama_structs.memory.graph import holding
 from mama_structs.memory.model import Link, Memory, MemoryType
 from mama_structs.memory.results import Chain, Hit
 
@@ -54,42 +55,13 @@ def standing(memories: Sequence[Memory], links: Iterable[Link]) -> list[Memory]:
     """
     Return those of some memories that none of the others supersedes, directly or not, in the same order.
 
-    Where evolution runs in a circle that nothing outside of it supersedes, its newest memory is taken to stand.
-
     Args:
         memories: Newest first.
         links: The evolution links between them.
 
     """
-    older: dict[str, list[str]] = {memory.id: [] for memory in memories}
-    newer: dict[str, list[str]] = {memory.id: [] for memory in memories}
-    for link in links:
-        if link.from_id in older and link.to_id in older:
-            older[link.from_id].append(link.to_id)
-            newer[link.to_id].append(link.from_id)
-    found = []
-    passed: set[str] = set()
-    for memory in memories:
-        if memory.id in passed:
-            continue
-        below = _reached(memory.id, older)
-        # Whatever supersedes it is in a circle with it, and older.
-        if _reached(memory.id, newer) <= below:
-            found.append(memory)
-            passed |= below
-    return found
-
-
-def _reached(start: str, edges: Mapping[str, Sequence[str]]) -> set[str]:
-    """Return what *edges* lead to from a memory; itself only where they lead back."""
-    found: set[str] = set()
-    waiting = list(edges[start])
-    while waiting:
-        one = waiting.pop()
-        if one not in found:
-            found.add(one)
-            waiting.extend(edges[one])
-    return found
+    replaced = holding(((link.from_id, link.to_id) for link in links), (memory.id for memory in memories))
+    return [memory for memory in memories if memory.id not in replaced]
 
 
 def decisions_on(chain: Chain, topic: str) -> list[Memory]:
