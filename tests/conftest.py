@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -19,6 +20,38 @@ settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True
 settings.register_profile("brief", parent=settings.get_profile("ci"), max_examples=10)
 settings.register_profile("nightly", deadline=None, print_blob=True, max_examples=10_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "here"))
+
+
+ROOT = Path(__file__).parents[1]
+# What tools keep beside the code on purpose; git ignores it.
+KEPT = {"__pycache__", "results", "build", "dist"}
+
+
+def files_of_the_tree():
+    """Every file of the checkout, but for what begins with a dot and what tools keep."""
+    found = set()
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = [name for name in folders if not (name.startswith(".") or name in KEPT or name.endswith("-info"))]
+        found.update(Path(folder, name).relative_to(ROOT) for name in names if not name.startswith("."))
+    return found
+
+
+def pytest_sessionstart(session):
+    """Note what is there before the first test."""
+    if not hasattr(session.config, "workerinput"):
+        session.config.stash[TREE] = files_of_the_tree()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session, exitstatus):
+    """Fail the run when a test left a file in the checkout: tests write below their own temporary directories."""
+    before = session.config.stash.get(TREE, None)
+    if before is not None and (left := sorted(files_of_the_tree() - before)):
+        print(f"\nERROR: tests left files in the checkout: {', '.join(map(str, left[:9]))}")  # noqa: T201 - the summary of a run
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+TREE = pytest.StashKey()
 
 
 class Steps:
@@ -56,7 +89,7 @@ def steps():
     return Steps()
 
 
-PACE = ("test_targets.py", "test_parser_speed.py", "test_hostile.py")
+PACE = ("test_parser_speed.py", "test_hostile.py")
 
 
 def pytest_collection_modifyitems(items):
