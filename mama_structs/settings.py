@@ -3,71 +3,42 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import attrs
 
+from mama_structs._check import CENTURY, choice, flag, refused, seconds, setting, share, whole
 from mama_structs.errors import InvalidSetting
 
 _PREFIX = "MAMA_STRUCTS_"
-# Seconds: longer spans lead out of the calendar.
-_CENTURY = 100 * 366 * 86400.0
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 
 Section = TypeVar("Section")
 
 
-def _name_of(instance: Any, attribute: attrs.Attribute[Any]) -> str:
-    return f"{type(instance).__name__}.{attribute.name}"
-
-
-def _boolean(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
-    if not isinstance(value, bool):
-        name = _name_of(instance, attribute)
-        raise InvalidSetting(f"{name} must be True or False, got {value!r}", name=name)
-
-
-def _whole(minimum: int) -> Any:
-    def validate(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
-        if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-            name = _name_of(instance, attribute)
-            raise InvalidSetting(f"{name} must be a whole number of {minimum} or more, got {value!r}", name=name)
-
-    return validate
-
-
-def _seconds(*, zero: bool, most: float = sys.float_info.max) -> Any:
-    def validate(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
-        number = value if isinstance(value, int | float) and not isinstance(value, bool) else None
-        if number is None or not (0 <= number <= most) or (number == 0 and not zero):
-            name = _name_of(instance, attribute)
-            bound = "0 or more" if zero else "more than 0"
-            above = "" if most == sys.float_info.max else f", at most {most:.0f},"
-            raise InvalidSetting(f"{name} must be {bound} seconds{above} got {value!r}", name=name)
-
-    return validate
-
-
-def _one_of(*choices: str) -> Any:
-    def validate(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
-        if value not in choices:
-            name = _name_of(instance, attribute)
-            raise InvalidSetting(f"{name} must be one of {', '.join(choices)}, got {value!r}", name=name)
-
-    return validate
-
-
 def _as_path(value: Any) -> Any:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-def _text(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
+def _path(name: str, value: object) -> None:
     if not isinstance(value, str) or "\0" in value:
-        name = _name_of(instance, attribute)
-        raise InvalidSetting(f"{name} must be text without NUL, got {value!r:.80}", name=name)
+        raise refused(name, "must be text without NUL", value)
+
+
+def _instance(name: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise refused(name, f"must be a {kind.__name__}", value)
+
+
+_FLAG: Final = setting(flag)
+_COUNT: Final = setting(whole, 0)
+_POSITIVE: Final = setting(whole, 1)
+_SECONDS: Final = setting(seconds)
+_SECONDS_OR_ZERO: Final = setting(seconds, zero=True)
+_SPAN: Final = setting(seconds, zero=True, most=CENTURY)
+_SHARE: Final = setting(share)
 
 
 @attrs.frozen(kw_only=True)
@@ -92,15 +63,15 @@ class ReferenceSettings:
 
     """
 
-    enabled: bool = attrs.field(default=True, validator=_boolean)
-    max_parallel_queries: int = attrs.field(default=5, validator=_whole(1))
-    query_timeout: float = attrs.field(default=2.0, validator=_seconds(zero=False))
-    cache_ttl: float = attrs.field(default=30.0, validator=_seconds(zero=True))
-    cache_until: Literal["ttl", "block"] = attrs.field(default="ttl", validator=_one_of("ttl", "block"))
-    cache_entries: int = attrs.field(default=4096, validator=_whole(0))
-    cache_bytes: int = attrs.field(default=32 * 2**20, validator=_whole(0))
-    not_found_ttl: float = attrs.field(default=5.0, validator=_seconds(zero=True))
-    include_memories: bool = attrs.field(default=False, validator=_boolean)
+    enabled: bool = attrs.field(default=True, validator=_FLAG)
+    max_parallel_queries: int = attrs.field(default=5, validator=_POSITIVE)
+    query_timeout: float = attrs.field(default=2.0, validator=_SECONDS)
+    cache_ttl: float = attrs.field(default=30.0, validator=_SECONDS_OR_ZERO)
+    cache_until: Literal["ttl", "block"] = attrs.field(default="ttl", validator=setting(choice, ("ttl", "block")))
+    cache_entries: int = attrs.field(default=4096, validator=_COUNT)
+    cache_bytes: int = attrs.field(default=32 * 2**20, validator=_COUNT)
+    not_found_ttl: float = attrs.field(default=5.0, validator=_SECONDS_OR_ZERO)
+    include_memories: bool = attrs.field(default=False, validator=_FLAG)
 
 
 @attrs.frozen(kw_only=True)
@@ -125,22 +96,16 @@ class DescriptorSettings:
 
     """
 
-    enabled: bool = attrs.field(default=True, validator=_boolean)
-    references_enabled: bool = attrs.field(default=True, validator=_boolean)
-    wrap_over: int = attrs.field(default=8_000, validator=_whole(0))
-    page_size: int = attrs.field(default=4_000, validator=_whole(1))
-    preview_head: int = attrs.field(default=1_500, validator=_whole(0))
-    preview_tail: int = attrs.field(default=500, validator=_whole(0))
-    max_bytes: int = attrs.field(default=64 * 2**20, validator=_whole(0))
-    max_handles: int = attrs.field(default=10_000, validator=_whole(0))
-    search_timeout: float = attrs.field(default=2.0, validator=_seconds(zero=False))
-    root: str = attrs.field(default="", converter=_as_path, validator=_text)
-
-
-def _share(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        name = _name_of(instance, attribute)
-        raise InvalidSetting(f"{name} must be a number from 0 to 1, got {value!r:.40}", name=name)
+    enabled: bool = attrs.field(default=True, validator=_FLAG)
+    references_enabled: bool = attrs.field(default=True, validator=_FLAG)
+    wrap_over: int = attrs.field(default=8_000, validator=_COUNT)
+    page_size: int = attrs.field(default=4_000, validator=_POSITIVE)
+    preview_head: int = attrs.field(default=1_500, validator=_COUNT)
+    preview_tail: int = attrs.field(default=500, validator=_COUNT)
+    max_bytes: int = attrs.field(default=64 * 2**20, validator=_COUNT)
+    max_handles: int = attrs.field(default=10_000, validator=_COUNT)
+    search_timeout: float = attrs.field(default=2.0, validator=_SECONDS)
+    root: str = attrs.field(default="", converter=_as_path, validator=setting(_path))
 
 
 @attrs.frozen(kw_only=True)
@@ -163,14 +128,14 @@ class LinkingPolicy:
 
     """
 
-    threshold: float = attrs.field(default=0.75, validator=_share)
-    max_semantic: int = attrs.field(default=5, validator=_whole(0))
-    max_temporal: int = attrs.field(default=3, validator=_whole(0))
-    temporal_window: float = attrs.field(default=3600.0, validator=_seconds(zero=True, most=_CENTURY))
-    temporal_same_topic: bool = attrs.field(default=False, validator=_boolean)
-    topic_window: float = attrs.field(default=0.0, validator=_seconds(zero=True, most=_CENTURY))
-    max_incoming: int = attrs.field(default=32, validator=_whole(0))
-    minimum: float = attrs.field(default=0.3, validator=_share)
+    threshold: float = attrs.field(default=0.75, validator=_SHARE)
+    max_semantic: int = attrs.field(default=5, validator=_COUNT)
+    max_temporal: int = attrs.field(default=3, validator=_COUNT)
+    temporal_window: float = attrs.field(default=3600.0, validator=_SPAN)
+    temporal_same_topic: bool = attrs.field(default=False, validator=_FLAG)
+    topic_window: float = attrs.field(default=0.0, validator=_SPAN)
+    max_incoming: int = attrs.field(default=32, validator=_COUNT)
+    minimum: float = attrs.field(default=0.3, validator=_SHARE)
 
     @classmethod
     def default(cls) -> LinkingPolicy:
@@ -207,15 +172,6 @@ def _as_policy(value: Any) -> Any:
     return LinkingPolicy.preset(value) if isinstance(value, str) else value
 
 
-def _section(kind: type[Any]) -> Any:
-    def validate(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
-        if not isinstance(value, kind):
-            name = _name_of(instance, attribute)
-            raise InvalidSetting(f"{name} must be a {kind.__name__}, got {value!r:.80}", name=name)
-
-    return validate
-
-
 @attrs.frozen(kw_only=True)
 class MemorySettings:
     """
@@ -239,17 +195,19 @@ class MemorySettings:
 
     """
 
-    linking: LinkingPolicy = attrs.field(factory=LinkingPolicy, converter=_as_policy, validator=_section(LinkingPolicy))
-    exact_up_to: int = attrs.field(default=20_000, validator=_whole(0))
-    traversal_entries: int = attrs.field(default=100, validator=_whole(0))
-    traversal_ttl: float = attrs.field(default=300.0, validator=_seconds(zero=True, most=_CENTURY))
-    prune_every: float = attrs.field(default=7 * 86400.0, validator=_seconds(zero=True, most=_CENTURY))
-    prune_below: float = attrs.field(default=0.2, validator=_share)
-    prune_temporal_after: float = attrs.field(default=30 * 86400.0, validator=_seconds(zero=True, most=_CENTURY))
-    max_content: int = attrs.field(default=1_000_000, validator=_whole(1))
-    max_evidence: int = attrs.field(default=16 * 2**20, validator=_whole(0))
-    embedding_cache: int = attrs.field(default=2_048, validator=_whole(0))
-    snapshot_every: int = attrs.field(default=10_000, validator=_whole(1))
+    linking: LinkingPolicy = attrs.field(
+        factory=LinkingPolicy, converter=_as_policy, validator=setting(_instance, LinkingPolicy)
+    )
+    exact_up_to: int = attrs.field(default=20_000, validator=_COUNT)
+    traversal_entries: int = attrs.field(default=100, validator=_COUNT)
+    traversal_ttl: float = attrs.field(default=300.0, validator=_SPAN)
+    prune_every: float = attrs.field(default=7 * 86400.0, validator=_SPAN)
+    prune_below: float = attrs.field(default=0.2, validator=_SHARE)
+    prune_temporal_after: float = attrs.field(default=30 * 86400.0, validator=_SPAN)
+    max_content: int = attrs.field(default=1_000_000, validator=_POSITIVE)
+    max_evidence: int = attrs.field(default=16 * 2**20, validator=_COUNT)
+    embedding_cache: int = attrs.field(default=2_048, validator=_COUNT)
+    snapshot_every: int = attrs.field(default=10_000, validator=_POSITIVE)
 
 
 @attrs.frozen(kw_only=True)
@@ -268,11 +226,11 @@ class ToolSettings:
 
     """
 
-    memory: bool = attrs.field(default=True, validator=_boolean)
+    memory: bool = attrs.field(default=True, validator=_FLAG)
     dynamic: Literal["auto", "force_static", "force_dynamic"] = attrs.field(
-        default="auto", validator=_one_of("auto", "force_static", "force_dynamic")
+        default="auto", validator=setting(choice, ("auto", "force_static", "force_dynamic"))
     )
-    deprecated: bool = attrs.field(default=False, validator=_boolean)
+    deprecated: bool = attrs.field(default=False, validator=_FLAG)
 
 
 @attrs.frozen(kw_only=True)
@@ -288,10 +246,14 @@ class Settings:
 
     """
 
-    references: ReferenceSettings = attrs.field(factory=ReferenceSettings, validator=_section(ReferenceSettings))
-    descriptors: DescriptorSettings = attrs.field(factory=DescriptorSettings, validator=_section(DescriptorSettings))
-    memory: MemorySettings = attrs.field(factory=MemorySettings, validator=_section(MemorySettings))
-    tools: ToolSettings = attrs.field(factory=ToolSettings, validator=_section(ToolSettings))
+    references: ReferenceSettings = attrs.field(
+        factory=ReferenceSettings, validator=setting(_instance, ReferenceSettings)
+    )
+    descriptors: DescriptorSettings = attrs.field(
+        factory=DescriptorSettings, validator=setting(_instance, DescriptorSettings)
+    )
+    memory: MemorySettings = attrs.field(factory=MemorySettings, validator=setting(_instance, MemorySettings))
+    tools: ToolSettings = attrs.field(factory=ToolSettings, validator=setting(_instance, ToolSettings))
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:

@@ -1,0 +1,111 @@
+"""The checks of arguments: what each lets through, what it says otherwise, and its forms for attrs."""
+
+import datetime as dt
+import enum
+import sys
+
+import attrs
+import numpy as np
+import pytest
+
+from mama_structs import _check
+from mama_structs.errors import InvalidArgument, InvalidSetting
+
+
+class Shape(enum.StrEnum):
+    """A choice."""
+
+    ROUND = "round"
+    FLAT = "flat"
+
+
+class Unshowable:
+    """A value without a repr."""
+
+    def __repr__(self):
+        raise RuntimeError("no")
+
+
+ONE = dt.datetime(2026, 1, 2, 3, 4, 5, 678_901, tzinfo=dt.timezone(dt.timedelta(hours=2)))
+
+
+@pytest.mark.parametrize(
+    ("expected", "call"),
+    [
+        (3, lambda: _check.whole("n", 3, 1, 3)),
+        (0, lambda: _check.whole("n", 0)),
+        (7, lambda: _check.whole("n", _check.index(np.int64(7)))),
+        (2.0, lambda: _check.number("n", 2)),
+        (0.5, lambda: _check.share("n", np.float32(0.5))),
+        (1.0, lambda: _check.share("n", 1)),
+        (0.0, lambda: _check.seconds("n", 0, zero=True)),
+        (sys.float_info.max, lambda: _check.seconds("n", sys.float_info.max)),
+        (False, lambda: _check.flag("n", value=False)),
+        (Shape.FLAT, lambda: _check.choice("n", "flat", Shape)),
+        ("b", lambda: _check.choice("n", "b", ("a", "b"))),
+        ("é", lambda: _check.text("n", "é", most=1)),
+        ("", lambda: _check.text("n", "", empty=True)),
+        (b"\xc3\xa9", lambda: _check.encodable("n", "é")),
+        (("a", "b"), lambda: _check.texts("n", iter(["a", "b"]), most=2)),
+        (dt.datetime(2026, 1, 2, 1, 4, 5, 678_000, tzinfo=dt.UTC), lambda: _check.moment("n", ONE)),
+        (dt.datetime(2026, 1, 2, tzinfo=dt.UTC), lambda: _check.moment("n", "2026-01-02T00:00Z")),
+    ],
+)
+def test_what_keeps_its_rule_comes_back(expected, call):
+    """Each check returns the value, of its plain type."""
+    found = call()
+
+    assert (type(expected), expected) == (type(found), found)
+
+
+@pytest.mark.parametrize(
+    ("message", "call"),
+    [
+        ("n must be a whole number of 1 or more, got True", lambda: _check.whole("n", True, 1)),
+        ("n must be a whole number from 1 to 3, got 4", lambda: _check.whole("n", 4, 1, 3)),
+        ("n must be a whole number, 1 or more, got 0", lambda: _check.whole("n", 0, 1, mark=",")),
+        ("n must be a whole number of 0 or more, got a int", lambda: _check.whole("n", -(10**5000))),
+        ("n must be a finite number, got nan", lambda: _check.number("n", float("nan"))),
+        ("n must be a finite number, got 1000", lambda: _check.number("n", 10**400)),
+        ("n must be a number from 0 to 1, got '0'", lambda: _check.share("n", "0")),
+        ("n must be a number from 0 to 1, got nan", lambda: _check.share("n", float("nan"))),
+        ("n must be more than 0 seconds, got 0", lambda: _check.seconds("n", 0)),
+        ("n must be 0 or more seconds, at most 9, got 10", lambda: _check.seconds("n", 10, zero=True, most=9)),
+        ("n must be True or False, got a Unshowable", lambda: _check.flag("n", Unshowable())),
+        ("n must be one of round, flat, got []", lambda: _check.choice("n", [], Shape)),
+        ("n must be a text, got bytes", lambda: _check.text("n", b"x")),
+        ("n must not be empty", lambda: _check.text("n", " \n")),
+        ("n must have at most 1 characters, got 2", lambda: _check.text("n", "ab", most=1)),
+        ("n: character 2 is a lone surrogate, which no file can hold", lambda: _check.text("n", "a\ud800")),
+        ("n must be a list of texts, got str", lambda: _check.texts("n", "ab")),
+        ("n must be a list of texts, got dict", lambda: _check.texts("n", {})),
+        ("n must have at most 1 items, got 2", lambda: _check.texts("n", ["a", "b"], most=1)),
+        ("n[1] must be a text, got int", lambda: _check.texts("n", ["a", 1])),
+        ("n must be an ISO 8601 time, got 'soon'", lambda: _check.moment("n", "soon")),
+        ("n must be a datetime, got int", lambda: _check.moment("n", 1)),
+        ("n must have a time zone, got ", lambda: _check.moment("n", ONE.replace(tzinfo=None))),
+        ("n must lie between 1970 and 9000, got ", lambda: _check.moment("n", ONE.replace(year=1969))),
+    ],
+)
+def test_what_breaks_its_rule_is_refused(message, call):
+    """The message names argument, rule and value."""
+    with pytest.raises(InvalidArgument) as caught:
+        call()
+
+    assert caught.value.args[0].startswith(message)
+
+
+def test_attrs_validators_name_the_field():
+    """With its class and as a setting, or by itself."""
+
+    @attrs.frozen
+    class Options:
+        size: int = attrs.field(default=1, validator=_check.setting(_check.whole, 1))
+        depth: int = attrs.field(default=1, validator=_check.field(_check.whole, most=2))
+
+    with pytest.raises(InvalidSetting, match=r"^Options\.size must be a whole number of 1 or more, got 0$") as caught:
+        Options(size=0)
+    with pytest.raises(InvalidArgument, match=r"^depth must be a whole number from 0 to 2, got 3$"):
+        Options(depth=3)
+
+    assert "Options.size" == caught.value.name
