@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from mama_structs.memory.backend import Direction, Filter, LinkTable, Nodes, Reader
 from mama_structs.memory.decay import strengths
 from mama_structs.memory.ids import milliseconds
-from mama_structs.memory.model import CREATORS, LinkType
+from mama_structs.memory.model import CREATORS, ContextMetadata, Link, LinkType, Memory
+from mama_structs.memory.saving import OUTCOME_OF
 
 MAX_DEPTH: Final = 5
 """How deep a traversal goes at the most (DESIGN section 6)."""
@@ -287,6 +288,52 @@ class Successors:
         known = np.array(sorted({one for link in links for one in link}), np.int64)
         standing = holding(links, _newest_first(self._reader, known).tolist())
         return {node: standing[node] for node in sorted(wanted) if node in standing}
+
+
+@attrs.frozen(kw_only=True)
+class Beside:
+    """What answers show beside a memory."""
+
+    memory: Memory
+    links: tuple[Link, ...]
+    """Those that begin or end at it, oldest first."""
+    superseded_by: Memory | None
+    """What holds in its place today; for the reason of an outcome, in its decision's place. None where it holds."""
+    outcome_of: str | None
+    """The decision whose outcome it explains."""
+
+    @property
+    def successors(self) -> list[str]:
+        """The memories that superseded it directly, newest link first."""
+        found = [link for link in self.links if link.link_type is LinkType.EVOLUTION and link.to_id == self.memory.id]
+        found.sort(key=lambda link: link.created_at, reverse=True)
+        return list(dict.fromkeys(link.from_id for link in found))
+
+
+def beside(reader: Reader, memory_ids: Iterable[str]) -> dict[str, Beside]:
+    """Return what answers show beside memories, by id, all of it in one go; those that are not there are left out."""
+    nodes = {name: node for name in memory_ids if (node := reader.find(name)) is not None}
+    memories = dict(zip(nodes, reader.get([*nodes.values()]), strict=True))
+    links = {name: tuple(reader.read_links(node)) for name, node in nodes.items()}
+    told = {
+        name: link.to_id
+        for name, memory in memories.items()
+        if isinstance(memory.metadata, ContextMetadata) and memory.metadata.source == OUTCOME_OF
+        for link in reversed(links[name])
+        if link.from_id == name and link.metadata.original_relationship == OUTCOME_OF
+    }
+    about = {name: reader.find(told[name]) if name in told else node for name, node in nodes.items()}
+    newest = Successors(reader).newest([node for node in about.values() if node is not None])
+    standing = dict(zip(newest, reader.get([*newest.values()]), strict=True))
+    return {
+        name: Beside(
+            memory=memories[name],
+            links=links[name],
+            superseded_by=None if node is None else standing.get(node),
+            outcome_of=told.get(name),
+        )
+        for name, node in about.items()
+    }
 
 
 def known_by(table: LinkTable, as_of: datetime | None) -> LinkTable:

@@ -764,6 +764,10 @@ class MemoryStore:
         memory_id = check_id("id", id)
         return await self._shared.read(lambda reader: reader.read_links(saving.found(reader, memory_id)))
 
+    async def _beside(self, ids: Iterable[str]) -> dict[str, graph.Beside]:
+        """Return what the tools show beside memories, by id, in one read; those that are not there are left out."""
+        return await self._shared.read(lambda reader: graph.beside(reader, ids))
+
     async def relationships(self) -> list[RelationshipWord]:
         """Return the words that links were given, the most frequent first, with those that mean nearly the same."""
         counts = await self._shared.read(lambda reader: reader.relationships())

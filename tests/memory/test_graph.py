@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mama_structs.memory import graph
 from mama_structs.memory.decay import strength
 from mama_structs.memory.ids import from_milliseconds, milliseconds
-from mama_structs.memory.model import LinkType
+from mama_structs.memory.model import LinkType, MemoryType
 from mama_structs.testing.memories import PlainReader, plain_link, plain_memory
 
 START = milliseconds(datetime(2026, 1, 1, tzinfo=UTC))
@@ -331,6 +331,22 @@ def test_a_circle_that_leads_to_another_does_not_stand():
     reader = chain_of((1, 0), (0, 1), (2, 1), (3, 2), (2, 3), at=[10, 11, 1, 2])
 
     assert {0: 3, 1: 3, 2: 3} == graph.Successors(reader).newest([0, 1, 2, 3])
+
+
+def test_what_answers_show_comes_in_one_go():
+    """Links, what holds today and the decision that an outcome is of; an unknown id is left out."""
+    reader = chain_of((1, 0), (2, 0), (3, 1))
+    reader.put(plain_memory("why", type=MemoryType.CONTEXT, source="outcome_of"))
+    reader.put_link(plain_link("why", "m0", "outcome_of", type=LinkType.IMPLEMENTATION, at=9))
+    shown = graph.beside(reader, ["m0", "m3", "gone", "why"])
+
+    assert ["m0", "m3", "why"] == list(shown)
+    assert ["m3", None, "m3"] == [one.superseded_by and one.superseded_by.id for one in shown.values()]
+    assert [None, None, "m0"] == [one.outcome_of for one in shown.values()]
+    assert [{"m1", "m2"}, set(), set()] == [{*one.successors} for one in shown.values()]
+    assert [reader.read_links(0), reader.read_links(3), reader.read_links(4)] == [
+        [*one.links] for one in shown.values()
+    ]
 
 
 @given(
