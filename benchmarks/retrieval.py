@@ -58,7 +58,7 @@ from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder, is_installed
 from mama_structs.memory.ranking import WEIGHTS, Weights
 from mama_structs.memory.saving import OUTCOME_OF
-from mama_structs.memory.searching import SearchRequest, search
+from mama_structs.memory.search import SearchRequest, search
 from mama_structs.memory.store import MemoryStore
 from mama_structs.session import Session
 from mama_structs.settings import LinkingPolicy, MemorySettings, Settings

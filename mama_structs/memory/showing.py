@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 
 import numpy as np
 
-from mama_structs.memory import graph, saving, searching
+from mama_structs.memory import graph
 from mama_structs.memory.backend import LinkTable, Reader
-from mama_structs.memory.model import Link, LinkType, Memory
-from mama_structs.memory.results import Chain, Hit, Reached
-
-
-def hit(reader: Reader, ranked: searching.Ranked, memory: Memory, moment: datetime | None) -> Hit:
-    """Return what a search found, as of *moment* where there is one."""
-    return Hit(
-        memory=memory if moment is None else saving.as_of(memory, moment),
-        score=ranked.score,
-        relevance=ranked.relevance,
-        parts=ranked.parts,
-        path=tuple(reader.ids(ranked.path)),
-        superseded_by=None if ranked.superseded_by is None else reader.ids([ranked.superseded_by])[0],
-    )
+from mama_structs.memory.model import Link, LinkType
+from mama_structs.memory.results import Chain, Reached
 
 
 def reached_along(reader: Reader, steps: Sequence[graph.Step]) -> tuple[Reached, ...]:

@@ -12,7 +12,7 @@ import attrs
 import numpy as np
 
 from mama_structs.errors import InvalidArgument, LinkNotFound, MamaStructsError, MemoryNotFound
-from mama_structs.memory import care, contents, graph, saving, searching, showing, transfer
+from mama_structs.memory import care, contents, graph, saving, search, showing, transfer
 from mama_structs.memory.backend import Direction, Filter, Reader, Writer
 from mama_structs.memory.contents import FindContent, Found, parse_kept
 from mama_structs.memory.drafts import (
@@ -534,7 +534,7 @@ class MemoryStore:
             mentions=check_mentions(mentions),
         )
         record = self._shared.record
-        request = searching.SearchRequest(
+        request = search.SearchRequest(
             text=text,
             vector=await self._shared.embedding.query(text),
             where=where,
@@ -545,12 +545,7 @@ class MemoryStore:
             calibration=self.embedder.calibration,
         )
 
-        def plan(reader: Reader) -> list[Hit]:
-            ranked = searching.search(reader, request)
-            memories = reader.get([one.node for one in ranked])
-            return [showing.hit(reader, one, memory, moment) for one, memory in zip(ranked, memories, strict=True)]
-
-        return await self._shared.read(plan, made_by=record)
+        return await self._shared.read(lambda reader: search.hits(reader, request), made_by=record)
 
     # The graph
 

@@ -7,20 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.memory import ranking
-from mama_structs.memory.candidates import Question
 from mama_structs.memory.embedded.vectors import VectorIndex
 from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.ranking import WEIGHTS
+from mama_structs.memory.search import PreparedQuery
 from mama_structs.testing.memories import PlainReader, plain_memory
 
 CALIBRATION = Calibration(0.3, 12.0)
 
 
-def question(reader: PlainReader, words: str = "", seed: int = 0) -> Question:
+def question(reader: PlainReader, words: str = "", seed: int = 0) -> PreparedQuery:
     """Return a question with a random vector."""
     vector = np.random.default_rng(seed).standard_normal(6).astype(np.float32)
     vector /= np.linalg.norm(vector)
-    return Question.of(reader, words, vector, calibration=CALIBRATION, weights=WEIGHTS)
+    return PreparedQuery.of(reader, words, vector, calibration=CALIBRATION, weights=WEIGHTS)
 
 
 @given(pieces=st.lists(st.integers(0, 3), min_size=1, max_size=8), lenders=st.integers(1, 4), seed=st.integers(0, 99))

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from mama_structs.memory.graph import Successors, known_by
 from mama_structs.memory.model import LinkType
-from mama_structs.memory.successors import heads, pairs
 from mama_structs.testing.memories import PlainReader, plain_link, plain_memory
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -41,8 +40,6 @@ def test_the_end_of_a_chain_stands_in_the_place_of_all_before():
     newest = Successors(reader, None).newest(np.arange(8))
 
     assert {0: 4, 1: 4, 2: 4, 5: 6} == newest
-    assert [4, 6] == heads(newest).tolist()
-    assert [[0, 1, 2, 5], [4, 4, 4, 6]] == [nodes.tolist() for nodes in pairs(newest)]
 
 
 def test_what_was_linked_later_was_not_known_then():

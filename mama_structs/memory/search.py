@@ -1,0 +1,476 @@
+"""
+A search from the question to the hits, step by step; how candidates are scored is in `ranking` (DESIGN section 6).
+
+All of it are plans over a `Reader`, which ask the store in few whole questions, never once per memory.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from mama_structs.memory import ranking, saving
+from mama_structs.memory.analysis import query_terms
+from mama_structs.memory.backend import Facts, Filter, LinkTable, Nodes, Reader
+from mama_structs.memory.decay import strengths
+from mama_structs.memory.graph import Successors, known_by, only
+from mama_structs.memory.ids import milliseconds
+from mama_structs.memory.model import LinkType, MemoryType
+from mama_structs.memory.periods import Period, period_in
+from mama_structs.memory.ranking import WEIGHTS, Positions, Values, Weights
+from mama_structs.memory.results import Hit
+
+Calibrate = Callable[[NDArray[np.floating[Any]]], NDArray[np.floating[Any]]]
+
+_FOUND: Final = 96
+_FOLLOWED: Final = 48
+_COMPARED: Final = 128
+_BROUGHT: Final = 128
+# Memories with which a missing word counts half.
+_FEW: Final = 10
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_IN_PERIOD: Final = 0.35
+_LONGEST_QUERY: Final = 4_000
+
+_TYPES: Final = tuple(MemoryType)
+_CONTEXT: Final = _TYPES.index(MemoryType.CONTEXT)
+_DECISION: Final = _TYPES.index(MemoryType.DECISION)
+_EVOLUTION: Final = tuple(LinkType).index(LinkType.EVOLUTION)
+_IMPLEMENTATION: Final = tuple(LinkType).index(LinkType.IMPLEMENTATION)
+# Temporal links say that two memories were written in one sitting, which is no reason to show both.
+_LINKS: Final = (LinkType.EVOLUTION, LinkType.IMPLEMENTATION, LinkType.ASSOCIATION)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class SearchRequest:
+    """One search."""
+
+    text: str
+    vector: NDArray[np.float32]
+    """The question's embedding, of shape (dimensions,), normalised."""
+    where: Filter = attrs.field(factory=Filter)
+    history: bool = False
+    """Whether superseded memories rank as high as others; they do too where the question asks for what was."""
+    as_of: datetime | None = None
+    """The moment that is searched as if it were now; None for the present."""
+    now: datetime
+    limit: int = 10
+    calibration: Calibrate
+    """What an array of the embedder's cosines means, each 0 to 1."""
+
+    @property
+    def moment(self) -> datetime:
+        """The time that counts as now."""
+        return self.now if self.as_of is None else self.as_of
+
+
+@attrs.frozen(kw_only=True)
+class Ranked:
+    """One result of a search, as `Hit` says it, with nodes in place of memories."""
+
+    node: int
+    score: float
+    relevance: float
+    parts: Mapping[str, float]
+    path: tuple[int, ...] = ()
+    superseded_by: int | None = None
+
+
+def hits(reader: Reader, request: SearchRequest) -> list[Hit]:
+    """Return what answers a question best as callers get it, as it was at the moment that is searched."""
+    ranked = search(reader, request)
+    named = list({node for one in ranked for node in (*one.path, one.superseded_by) if node is not None})
+    ids = dict(zip(named, reader.ids(named), strict=True))
+    memories = reader.get([one.node for one in ranked])
+    return [
+        Hit(
+            memory=memory if request.as_of is None else saving.as_of(memory, request.as_of),
+            score=one.score,
+            relevance=one.relevance,
+            parts=one.parts,
+            path=tuple([ids[node] for node in one.path]),
+            superseded_by=None if one.superseded_by is None else ids[one.superseded_by],
+        )
+        for one, memory in zip(ranked, memories, strict=True)
+    ]
+
+
+def search(reader: Reader, request: SearchRequest, *, weights: Weights = WEIGHTS) -> list[Ranked]:
+    """Return what answers a question best, best first: *limit* memories if so many match the filter at all."""
+    if request.limit <= 0:
+        return []
+    # What was made at that very moment was there.
+    where = _narrowed(request.where, None, None if request.as_of is None else request.as_of + _MILLISECOND)
+    period = period_in(request.text, request.moment)
+    words = request.text if period is None else request.text.replace(period.words, " ", 1)
+    query = PreparedQuery.of(reader, words, request.vector, calibration=request.calibration, weights=weights)
+    nodes = _found(reader, query, where, period, max(_FOUND, request.limit))
+    if len(nodes) < request.limit:
+        # There is nothing else that speaks for these than that the filter lets them through.
+        nodes = np.union1d(nodes, reader.window(where, limit=request.limit))
+    candidates = query.judged(reader, nodes)
+    followed = candidates.nodes[ranking.best(candidates.evidence, max(_FOLLOWED, request.limit))]
+    table = known_by(reader.links(followed, "both", _LINKS), request.as_of)
+    chains = Successors(reader, request.as_of)
+    holding = chains.newest(followed, table).values()
+    brought = _passing(reader, _ends(table, holding, candidates, request), nodes, where)
+    candidates = candidates.joined(query.judged(reader, brought))
+    return _ranked(reader, request, query, candidates, period=period, table=table, chains=chains)
+
+
+# What is asked
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class PreparedQuery:
+    """A question, with what the store knows of its words."""
+
+    vector: NDArray[np.float32]
+    calibration: Calibrate
+    weights: Weights
+    terms: Mapping[str, float]
+    """Its words, without those that name a time."""
+    rarity: float
+    """The highest BM25 score that a memory can have for it."""
+    unknown: float
+    """The share of that which lies in words that occur nowhere."""
+
+    @classmethod
+    def of(
+        cls, reader: Reader, words: str, vector: NDArray[np.float32], *, calibration: Calibrate, weights: Weights
+    ) -> PreparedQuery:
+        """Return what *reader* knows of a question."""
+        terms = query_terms(words)
+        rarities = {term: rarity * terms.get(term, 0.0) for term, rarity in reader.rarity(terms).items()}
+        count = reader.count()
+        # Between the rarity of a word that one memory has, and that of one that none has.
+        nowhere = math.log(1 + count + 0.5)
+        whole = sum(rarities.values())
+        unknown = sum(rarity for term, rarity in rarities.items() if rarity > nowhere * terms.get(term, 0.0))
+        # That a word occurs nowhere says little where there are few memories.
+        unknown *= count / (count + _FEW)
+        return cls(
+            vector=vector,
+            calibration=calibration,
+            weights=weights,
+            terms=terms,
+            rarity=whole,
+            unknown=unknown / whole if whole > 0 else 0.0,
+        )
+
+    def judged(self, reader: Reader, nodes: Nodes) -> ScoredNodes:
+        """Return *nodes*, which must ascend, with what speaks for each of them."""
+        meanings = self.meanings(reader.similarities(self.vector, nodes))
+        shares = np.zeros(len(nodes))
+        if self.rarity > 0 and len(nodes):
+            scores = reader.word_scores(self.terms, nodes)
+            shares = np.clip(scores / self.rarity, 0.0, 1.0).astype(np.float64)
+        return ScoredNodes(nodes, meanings, shares, ranking.evidence(meanings, shares, self.weights))
+
+    def meanings(self, cosines: NDArray[np.float32]) -> Values:
+        """Return the log-odds of *cosines*."""
+        return ranking.log_odds(self.calibration(cosines.astype(np.float64)))
+
+    def alike(self, reader: Reader, nodes: Nodes, lenders: int) -> Values:
+        """
+        Return how alike the texts of *nodes* are to those of the first so many of them, of shape (lenders, nodes).
+
+        Of a long text that lends, the piece that answers counts; of another one, the piece that is most like that.
+        """
+        pieces, counts = reader.pieces(nodes)
+        begins = np.cumsum(counts) - counts
+        having = np.flatnonzero(counts)
+        ties = np.zeros((lenders, len(nodes)))
+        rows = having[having < lenders]
+        if not len(rows):
+            return ties
+        answering = [
+            begin + (int((pieces[begin : begin + count] @ self.vector).argmax()) if count > 1 else 0)
+            for begin, count in zip(begins[rows].tolist(), counts[rows].tolist(), strict=True)
+        ]
+        cosines = pieces[answering] @ pieces.T
+        if len(pieces) > len(having):
+            cosines = np.maximum.reduceat(cosines, begins[having], axis=1)
+        ties[np.ix_(rows, having)] = ranking.likeness(self.meanings(cosines), self.weights)
+        return ties
+
+
+# Who asks for reasons, or for what was given up, wants the decision that was: its successor only says what came next.
+_PAST: Final = re.compile(
+    r"\b(?:why|how come|reasons?|rationale|causes?(?= of)"
+    r"|abandon(?:ed|ing)?|(?:gave|give|given|giving) up|(?:got|get|gotten|getting) rid"
+    r"|(?:was|were) dropped|thr(?:ew|own) (?:\w+ )?(?:out|away)|discarded|scrapped"
+    r"|went wrong|(?:was|were|is|are) wrong with|trouble with|what failed|no longer|not any ?more|anymore"
+    r"|(?:is|are) gone|previous(?:ly)?|former(?:ly)?|originally|at first|in the past|back then|history of"
+    r"|(?<!is )(?<!are )(?<!be )used to)\b"
+    r"|왜(?=$|[ ?!.,]|냐|인지)|이유|까닭|원인|어째서|어쩌다|예전|과거|이전에|이전의|원래|당시|애초|처음에는"
+    r"|그만[두뒀둔]|포기[하한해했]|버렸|버린|버리게|폐기[하한해했]|걷어[냈낸]|더 ?이상",
+    re.IGNORECASE,
+)
+# What says that the present is meant all the same: "Why do we use it now?", "the reason for which it still holds".
+_PRESENT: Final = re.compile(
+    r"\b(?:now|nowadays|today|currently|current|at present|at the moment|these days|right now|still|as things stand"
+    r"|in force)\b|지금|현재|요즘|요새|아직",
+    re.IGNORECASE,
+)
+
+
+def asks_for_history(query: str) -> bool:
+    """Tell whether a question asks for reasons or for what was, which a superseded memory answers as well."""
+    text = " ".join(query[:_LONGEST_QUERY].split())
+    return _PAST.search(text) is not None and _PRESENT.search(text) is None
+
+
+# What may answer
+
+
+@attrs.frozen(eq=False)
+class ScoredNodes:
+    """Memories that may be results, each once, by ascending node, with what speaks for each by itself."""
+
+    nodes: Nodes
+    meanings: Values
+    """Log-odds by calibrated cosine."""
+    shares: Values
+    """The share of the question's rarity that each has."""
+    evidence: Values
+    """Both together."""
+
+    def joined(self, other: ScoredNodes) -> ScoredNodes:
+        """Return these and *other* ones."""
+        order = np.argsort(np.concatenate([self.nodes, other.nodes]))
+        columns = zip(attrs.astuple(self, recurse=False), attrs.astuple(other, recurse=False), strict=True)
+        return ScoredNodes(*(np.concatenate(column)[order] for column in columns))
+
+    def positions(self, nodes: Collection[int] | Nodes) -> Positions:
+        """Return where *nodes* stand here, -1 for those that do not."""
+        wanted = np.array(nodes, np.int64)
+        if not len(self.nodes):
+            return np.full(len(wanted), -1, np.intp)
+        at = np.minimum(self.nodes.searchsorted(wanted), len(self.nodes) - 1)
+        return np.where(self.nodes[at] == wanted, at, -1)
+
+
+def _narrowed(where: Filter, since: datetime | None, until: datetime | None) -> Filter:
+    sinces = [moment for moment in (where.since, since) if moment is not None]
+    untils = [moment for moment in (where.until, until) if moment is not None]
+    return attrs.evolve(where, since=max(sinces, default=None), until=min(untils, default=None))
+
+
+def _found(reader: Reader, query: PreparedQuery, where: Filter, period: Period | None, limit: int) -> Nodes:
+    """Return the nodes that meaning or words find, and those of the period that was asked for."""
+    found = [reader.nearest(query.vector, limit, where).nodes, reader.words(query.terms, limit, where).nodes]
+    if period is not None:
+        within = _narrowed(where, period.since, period.until)
+        found.append(reader.nearest(query.vector, limit, within).nodes)
+        found.append(reader.words(query.terms, limit, within).nodes)
+        found.append(reader.window(within, limit=limit))
+    return np.unique(np.concatenate(found)).astype(np.int64)
+
+
+def _ends(table: LinkTable, holding: Collection[int], known: ScoredNodes, request: SearchRequest) -> Nodes:
+    """Return the nodes that links lead to (the strongest, where they are very many) and what holds, if not *known*."""
+    order = np.argsort(-strengths(table, milliseconds(request.moment)), kind="stable")
+    ends = np.concatenate([table.sources[order], table.targets[order]])
+    ends = ends[known.positions(ends) < 0]
+    unique, first = np.unique(ends, return_index=True)
+    # Both ends of a link stand as far from the start of their half as the link is weak.
+    strongest = unique[np.argsort(first % max(len(table), 1), kind="stable")[:_BROUGHT]]
+    leaders = np.array(sorted(set(holding)), np.int64)
+    return np.unique(np.concatenate([strongest, leaders[known.positions(leaders) < 0]]))
+
+
+def _passing(reader: Reader, nodes: Nodes, found: Nodes, where: Filter) -> Nodes:
+    """Return those of *nodes* that a filter lets through, as it did *found*."""
+    if not len(nodes) or where == Filter():
+        return nodes
+    facts = reader.facts(nodes)
+    passes = _within(facts, where.since, where.until)
+    if where.types is not None:
+        passes &= np.isin(facts.types, [_TYPES.index(kind) for kind in where.types])
+    if where.topic is not None:
+        # Readers know topics by number, which whatever was found has.
+        passes &= np.isin(facts.topics, reader.facts(found[:1]).topics)
+    nodes = nodes[passes]
+    if where.mentions is None:
+        return nodes
+    named = [where.mentions <= set(memory.mentions) for memory in reader.get(nodes)]
+    return nodes[np.array(named, np.bool_)]
+
+
+def _within(facts: Facts, since: datetime | None, until: datetime | None) -> NDArray[np.bool_]:
+    """Return which memories were made in a period, which has no begin or no end where that is None."""
+    inside = np.ones(len(facts.created), np.bool_)
+    if since is not None:
+        inside &= facts.created >= milliseconds(since)
+    if until is not None:
+        inside &= facts.created < milliseconds(until)
+    return inside
+
+
+# What answers best
+
+
+@attrs.frozen(eq=False)
+class _Ground:
+    """What is known of candidates, and the links between them with the positions where these begin and end."""
+
+    facts: Facts
+    table: LinkTable
+    sources: Positions
+    targets: Positions
+
+    @classmethod
+    def of(cls, reader: Reader, candidates: ScoredNodes, table: LinkTable) -> _Ground:
+        """Return those links of *table* that have both ends among *candidates*."""
+        sources, targets = candidates.positions(table.sources), candidates.positions(table.targets)
+        known = (sources >= 0) & (targets >= 0) & (sources != targets)
+        return cls(reader.facts(candidates.nodes), only(table, known), sources[known], targets[known])
+
+    def outcomes(self) -> tuple[Positions, Positions]:
+        """
+        Return memories of outcomes, and the decision of each.
+
+        Only those are contexts that implement: `MemoryStore.set_outcome` makes them.
+        """
+        told = (self.table.types == _IMPLEMENTATION) & (self.facts.types[self.sources] == _CONTEXT)
+        told &= self.facts.types[self.targets] == _DECISION
+        return self.sources[told], self.targets[told]
+
+    def tied(self, lenders: Positions, ties: Values, now_ms: int, weights: Weights) -> Values:
+        """Return *ties*, of shape (lenders, candidates), raised to what links make them; none ties to itself."""
+        close = weights.tie * strengths(self.table, now_ms).astype(np.float64)
+        close[(self.table.types == _EVOLUTION) | (self.table.types == _IMPLEMENTATION)] = weights.tie
+        topics = self.facts.topics
+        same = (topics[lenders, np.newaxis] == topics) & (topics >= 0)
+        raised: Values = np.maximum(ties, weights.topic * same)
+        row_of = np.full(ties.shape[1], -1, np.intp)
+        row_of[lenders] = np.arange(len(lenders))
+        for here, there in ((self.sources, self.targets), (self.targets, self.sources)):
+            rows = row_of[here]
+            mine = rows >= 0
+            np.maximum.at(raised, (rows[mine], there[mine]), close[mine])
+        raised[np.arange(len(lenders)), lenders] = 0.0
+        # What lends to a decision lends to the memory of its outcome no more than it may have beside it.
+        raised[:, self.outcomes()[0]] *= weights.outcome
+        return raised
+
+
+def _ranked(
+    reader: Reader,
+    request: SearchRequest,
+    query: PreparedQuery,
+    candidates: ScoredNodes,
+    *,
+    period: Period | None,
+    table: LinkTable,
+    chains: Successors,
+) -> list[Ranked]:
+    """Return the best of *candidates* by what speaks for them, what lends to them, time and supersession."""
+    weights, nodes = query.weights, candidates.nodes
+    if not len(nodes):
+        return []
+    now_ms = milliseconds(request.moment)
+    ground = _Ground.of(reader, candidates, table)
+    own = ranking.paired(candidates.evidence, *ground.outcomes(), weights)
+    compared = ranking.best(own, max(_COMPARED, weights.lenders))
+    lenders = compared[: weights.lenders]
+    ties = np.zeros((len(lenders), len(nodes)))
+    ties[:, compared] = query.alike(reader, nodes[compared], len(lenders))
+    gains, givers = ranking.lent(own, lenders, ground.tied(lenders, ties, now_ms, weights))
+    summed = ranking.below_givers(own + gains, own, givers)
+    inside, strength = np.zeros(len(nodes), np.bool_), 0.0
+    if period is not None:
+        inside, strength = _within(ground.facts, period.since, period.until), period.strength
+    favoured = ranking.in_period(summed, inside, strength, weights)
+    fresh = favoured * ranking.recency(ground.facts.created, now_ms, weights)
+    timed = scores = favoured + fresh
+    newest = chains.newest(nodes[ranking.best(scores, 2 * request.limit)])
+    history = request.history or asks_for_history(request.text)
+    if not history:
+        scores = _led(candidates, scores, newest, inside, weights)
+    order = ranking.best(scores, request.limit)
+    if not history:
+        order = newest_first(order, nodes, ground.facts, newest, inside)
+        order = behind_successors(order, nodes, chains.replaced_by, inside)
+    relevances = ranking.relevance(np.maximum(own, gains), query.unknown, weights)
+    # "What did we note yesterday?" is answered by whatever was.
+    relevances = np.maximum(relevances, np.where(inside, _IN_PERIOD * strength, 0.0))
+    parts = {
+        "outcome": own - candidates.evidence,
+        "graph": summed - own,
+        "period": favoured - summed,
+        "recency": fresh,
+        "superseded": scores - timed,
+    }
+    # A memory that went before another took its place, and has the score of that place.
+    places = np.sort(scores[order])[::-1]
+    meanings = 1 / (1 + np.exp(-candidates.meanings))
+    ranked = []
+    for position, score in zip(order.tolist(), places.tolist(), strict=True):
+        why = {"meaning": float(meanings[position]), "words": float(candidates.shares[position])}
+        why.update({name: float(part[position]) for name, part in parts.items() if part[position]})
+        lent = givers[position] >= 0 and gains[position] > candidates.evidence[position]
+        ranked.append(
+            Ranked(
+                node=int(nodes[position]),
+                score=score,
+                relevance=float(relevances[position]),
+                parts=why,
+                path=(int(nodes[givers[position]]),) if lent else (),
+                superseded_by=newest.get(int(nodes[position])),
+            )
+        )
+    return ranked
+
+
+def _led(
+    candidates: ScoredNodes, scores: Values, newest: Mapping[int, int], inside: NDArray[np.bool_], weights: Weights
+) -> Values:
+    """Return scores in which what holds is at least as good as what it replaced."""
+    old, leaders = candidates.positions([*newest]), candidates.positions([*newest.values()])
+    # Who asks for a period wants what was written in it, even where it does not hold any more.
+    same = (leaders >= 0) & (inside[old] == inside[leaders])
+    held = inside[old] & ~same
+    return ranking.led(scores, old[~held], np.where(same, leaders, -1)[~held], weights)
+
+
+def newest_first(
+    order: Positions, nodes: Nodes, facts: Facts, newest: Mapping[int, int], inside: NDArray[np.bool_]
+) -> Positions:
+    """Return an order in which, on the places that a chain has, the newest comes first; before it, the period's own."""
+    chains: dict[int, list[int]] = {}
+    for place, node in enumerate(nodes[order].tolist()):
+        chains.setdefault(newest.get(node, node), []).append(place)
+    arranged = order.copy()
+    for places in chains.values():
+        members = order[places]
+        # Times may be odd in imported data: what holds goes first all the same.
+        replaced = np.array([node in newest for node in nodes[members].tolist()])
+        arranged[places] = members[np.lexsort((-nodes[members], -facts.created[members], replaced, ~inside[members]))]
+    return arranged
+
+
+def behind_successors(
+    order: Positions, nodes: Nodes, replaced_by: Mapping[int, Collection[int]], inside: NDArray[np.bool_]
+) -> Positions:
+    """Return an order in which each memory comes behind all that replaced it directly, as where a chain forks."""
+    arranged = order.tolist()
+    for position in order.tolist():
+        node = int(nodes[position])
+        # What replaced it and is replaced by it in turn, in a cycle, is left where it is.
+        after = {one for one in replaced_by.get(node, ()) if node not in replaced_by.get(one, ())}
+        if not after or inside[position]:
+            continue
+        place = arranged.index(position)
+        last = max((at for at, other in enumerate(arranged) if int(nodes[other]) in after), default=-1)
+        if last > place:
+            arranged.insert(last, arranged.pop(place))
+    return np.array(arranged, order.dtype)
