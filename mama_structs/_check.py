@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, SupportsIndex, TypeGuard, TypeVar
 
-import attrs
-
 from mama_structs.errors import InvalidArgument, InvalidSetting
 
 T = TypeVar("T")
@@ -155,19 +153,19 @@ def shown(value: object) -> str:
         return f"a {type(value).__name__}"
 
 
-def field(check: Callable[..., object], *args: Any, **rules: Any) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
+def field(check: Callable[..., object], *args: Any, **rules: Any) -> Callable[..., None]:
     """Return an attrs validator that names just the field."""
 
-    def validate(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    def validate(_: object, attribute: Any, value: object) -> None:
         check(attribute.name, value, *args, **rules)
 
     return validate
 
 
-def setting(check: Callable[..., object], *args: Any, **rules: Any) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
+def setting(check: Callable[..., object], *args: Any, **rules: Any) -> Callable[..., None]:
     """Return an attrs validator that names class and field, and raises `InvalidSetting`."""
 
-    def validate(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    def validate(instance: object, attribute: Any, value: object) -> None:
         name = f"{type(instance).__name__}.{attribute.name}"
         try:
             check(name, value, *args, **rules)

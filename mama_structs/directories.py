@@ -18,6 +18,7 @@ from typing import Final, Protocol
 
 import attrs
 
+from mama_structs._async import in_own_thread
 from mama_structs.descriptors.journal import (
     ConversationJournal,
     check_conversation,
@@ -29,7 +30,6 @@ from mama_structs.descriptors.journal import (
 from mama_structs.descriptors.shelf import Shelf
 from mama_structs.descriptors.store import RefStore, root_of
 from mama_structs.errors import InvalidArgument, StoreBusy, StoreError, StoreReadOnly
-from mama_structs.loops import in_own_thread
 from mama_structs.memory.embedded.engines import Engines
 from mama_structs.settings import DescriptorSettings
 from mama_structs.storage import DirectoryLocks, Finding, Storage

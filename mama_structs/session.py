@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 import attrs
 
-from mama_structs import binding
+from mama_structs._async import LoopBound, enter_session, leave_session, open_sessions, to_its_end, using_session
 from mama_structs.composition import (
     CheckReport,
     Home,
@@ -30,7 +30,6 @@ from mama_structs.descriptors.journal import check_conversation
 from mama_structs.descriptors.store import RefStore
 from mama_structs.directories import Directory, Keeper, Nowhere, Place
 from mama_structs.errors import DescriptorError, InvalidArgument, SessionClosed, StoreError
-from mama_structs.loops import LoopBound, to_its_end
 from mama_structs.memory.drafts import check_namespace
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.opening import check_embedder, open_memories
@@ -94,7 +93,7 @@ class Session:
             self.tools.add(tool)
         home.users += 1
         self._closed = False
-        binding.add(self)
+        open_sessions.add(self)
 
     @classmethod
     def open(
@@ -294,7 +293,7 @@ class Session:
             if tool.on_error is None:
                 raise
             return tool.on_error(error, asked)
-        with binding.using(self):
+        with using_session(self):
             result = to_jsonable(await tool.run(given, host=host))
         if not tool.wrapped or not self.settings.descriptors.enabled:
             return result
@@ -487,20 +486,20 @@ class Session:
         """
         self._home.loop.check()
         self._closed = True
-        binding.remove(self)
+        open_sessions.discard(self)
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._home.leave(self._place))
         await asyncio.shield(self._closing)
 
     async def __aenter__(self) -> Self:
         self._check()
-        binding.enter(self)
+        enter_session(self)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        binding.leave(self)
+        leave_session(self)
         await self.close()
 
     def __del__(self) -> None:

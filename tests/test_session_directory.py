@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from mama_structs import Session, binding
+from mama_structs import Session, _async
 from mama_structs.descriptors import journal
 from mama_structs.errors import (
     HandleDamaged,
@@ -318,9 +318,9 @@ def test_sessions_of_other_threads_come_and_go_while_one_is_looked_for():
         while not stop.is_set():
             some = [Some() for _ in range(50)]
             for one in some:
-                binding.add(one)
+                _async.open_sessions.add(one)
             for one in some:
-                binding.remove(one)
+                _async.open_sessions.discard(one)
 
     threads = [threading.Thread(target=churn) for _ in range(2)]
     interval = sys.getswitchinterval()
@@ -329,7 +329,7 @@ def test_sessions_of_other_threads_come_and_go_while_one_is_looked_for():
         thread.start()
     try:
         for _ in range(3_000):
-            binding.find_session()
+            _async.find_session()
     finally:
         stop.set()
         for thread in threads:

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import attrs
 
+from mama_structs._plain import json_size
 from mama_structs.errors import MamaStructsError, StructsUnreachable
-from mama_structs.references.payloads import json_size
 from mama_structs.references.section import References
 from mama_structs.session import Session
 from mama_structs.settings import DescriptorSettings, Settings

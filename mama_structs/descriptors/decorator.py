@@ -8,8 +8,8 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar, overload
 
-from mama_structs import binding
-from mama_structs.callables import called_by, disguise, is_async_callable, name_of
+from mama_structs._async import find_session, no_session
+from mama_structs._introspect import called_by, disguise, is_async_callable, name_of
 from mama_structs.descriptors.store import RefStore
 from mama_structs.errors import InvalidArgument, QuotaExceeded
 
@@ -94,8 +94,8 @@ def _decorated(tool: Callable[..., Any], *, store: RefStore | None) -> Callable[
 
 
 def _store_of_session(tool: str) -> RefStore:
-    session = binding.find_session()
+    session = find_session()
     if session is None:
-        raise binding.no_session(f"{tool} keeps large results", hint="@with_descriptors(store=session.refs)")
+        raise no_session(f"{tool} keeps large results", hint="@with_descriptors(store=session.refs)")
     refs: RefStore = session.refs
     return refs

@@ -24,10 +24,10 @@ from typing import Any, Final
 
 import attrs
 
+from mama_structs._async import in_own_thread
 from mama_structs.descriptors.content import Content
 from mama_structs.descriptors.pages import Pages
 from mama_structs.errors import InvalidParameter, SearchTimeout
-from mama_structs.loops import in_own_thread
 
 MAX_QUERY: Final = 1_000
 MAX_LIMIT: Final = 1_000

@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol, Self, get_args
 
+from mama_structs._async import LoopBound, in_own_thread
+from mama_structs._plain import to_jsonable
 from mama_structs.descriptors.categories import Category, category_of
 from mama_structs.descriptors.collect import Collected, Collector
 from mama_structs.descriptors.content import Content
@@ -38,8 +40,6 @@ from mama_structs.errors import (
     SessionClosed,
     WrongLoop,
 )
-from mama_structs.jsonable import to_jsonable
-from mama_structs.loops import LoopBound, in_own_thread
 from mama_structs.settings import DescriptorSettings
 
 _WRAPPED = re.compile('<fd_result fd="(fd:[0-9]+)"')

@@ -15,8 +15,8 @@ from typing import Final
 
 import attrs
 
+from mama_structs._async import in_own_thread
 from mama_structs.errors import InvalidArgument
-from mama_structs.loops import in_own_thread
 
 FindContent = Callable[[str], tuple[str, str] | None]
 """Gives the versioned handle and the text of what a handle stands for, None for what is no handle."""

@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 
 import attrs
 
+from mama_structs._async import LoopBound
 from mama_structs.errors import EmbeddingFailed, InvalidArgument
-from mama_structs.loops import LoopBound
 from mama_structs.memory.care import record_of
 from mama_structs.memory.contents import FindContent, nothing
 from mama_structs.memory.embedded.engine import mismatch

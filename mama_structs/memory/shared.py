@@ -11,8 +11,8 @@ from typing import Final, TypeVar
 import attrs
 import numpy as np
 
+from mama_structs._async import LoopBound
 from mama_structs.errors import SessionClosed
-from mama_structs.loops import LoopBound
 from mama_structs.memory import care, contents
 from mama_structs.memory.backend import Reader, Writer
 from mama_structs.memory.contents import Found

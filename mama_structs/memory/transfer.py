@@ -14,8 +14,8 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from mama_structs._async import in_own_thread
 from mama_structs.errors import EmbedderMismatch, InvalidArgument, StoreDamaged, StoreError
-from mama_structs.loops import in_own_thread
 from mama_structs.memory import export_lines
 from mama_structs.memory.backend import Backend, Reader, Writer
 from mama_structs.memory.care import record_of

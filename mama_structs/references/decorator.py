@@ -9,8 +9,8 @@ from typing import Any, Concatenate, Final, Literal, ParamSpec, Protocol, Self, 
 
 import attrs
 
-from mama_structs import binding
-from mama_structs.callables import called_by, disguise, is_async_callable, name_of
+from mama_structs._async import find_session, no_session
+from mama_structs._introspect import called_by, disguise, is_async_callable, name_of
 from mama_structs.errors import InvalidArgument
 from mama_structs.references.options import ReferenceOptions, check_kind, check_primary
 from mama_structs.references.resolver import Resolver
@@ -255,7 +255,7 @@ class _Plan:
             if not options.wanted:
                 return await function(*args, **kwargs)
             if resolver is None:
-                raise binding.no_session(
+                raise no_session(
                     f"{name} asks for references",
                     hint="@session.with_references or @with_references(resolver=resolver)",
                 )
@@ -294,7 +294,7 @@ def _refuse_descriptors(tool: Callable[..., Any], name: str) -> None:
 
 
 def _resolver_of_session() -> Resolver | None:
-    session = binding.find_session()
+    session = find_session()
     return None if session is None else session.resolver
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 import attrs
 
-from mama_structs.references.payloads import SCALARS, plain_of
+from mama_structs._plain import SCALARS, plain_of
 from mama_structs.references.schemes import MAX_ID_LENGTH, IdScheme
 
 _log = logging.getLogger("mama_structs")

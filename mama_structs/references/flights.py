@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import attrs
 
+from mama_structs._plain import json_size, own_copy
 from mama_structs.errors import MalformedResponse, MamaStructsError
 from mama_structs.references.attempt import Attempt, current_attempt
 from mama_structs.references.cache import Answer
 from mama_structs.references.failures import Failure, failure_of, gone, timed_out
-from mama_structs.references.payloads import json_size, own_copy
 from mama_structs.references.schemes import Fetch, FetchMany
 from mama_structs.references.stats import Counters
 

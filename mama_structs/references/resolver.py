@@ -12,14 +12,14 @@ from typing import Any, Final, Literal, Self
 
 import attrs
 
+from mama_structs._async import LoopBound
+from mama_structs._plain import as_payload, copy_plain
 from mama_structs.errors import EntityNotFound, InvalidArgument, MamaStructsError, SessionClosed
-from mama_structs.loops import LoopBound
 from mama_structs.references.cache import Answer, Cache
 from mama_structs.references.detection import Detector, Found, Scan
 from mama_structs.references.failures import Failure, exception_of, gone, not_found, past_deadline, unknown_id
 from mama_structs.references.flights import Flights, Outcome, Question
 from mama_structs.references.options import ReferenceOptions, Scope, check_kind, check_primary
-from mama_structs.references.payloads import as_payload, copy_plain
 from mama_structs.references.planning import TOTAL, Plan
 from mama_structs.references.run import Recall, Run
 from mama_structs.references.schemes import EntitySource, check_sources

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import attrs
 
+from mama_structs._plain import json_size
 from mama_structs.references.cache import Answer
 from mama_structs.references.detection import Detector, Found, Scan
 from mama_structs.references.flights import Outcome
 from mama_structs.references.options import ReferenceOptions, Scope
-from mama_structs.references.payloads import json_size
 from mama_structs.references.planning import Plan, plan_level
 from mama_structs.references.section import REMEMBERED, Origin, Record, Sought, build, entry_of, is_failed
 from mama_structs.references.shape import SECTION, Shape

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 import attrs
 
-from mama_structs.callables import is_async_callable
+from mama_structs._introspect import is_async_callable
 from mama_structs.errors import InvalidArgument
 
 # Longer strings are no ids of anybody; it bounds what is matched and remembered.

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import attrs
 
+from mama_structs._plain import as_mapping, copy_plain, json_size
 from mama_structs.references.cache import Answer
 from mama_structs.references.failures import Failure
 from mama_structs.references.options import ReferenceOptions
-from mama_structs.references.payloads import as_mapping, copy_plain, json_size
 from mama_structs.references.planning import BYTES
 from mama_structs.references.shape import META, SECTION
 

@@ -8,8 +8,8 @@ from typing import Any, Final, Literal
 
 import attrs
 
+from mama_structs._plain import SCALARS, as_mapping, unstructure
 from mama_structs.references.detection import Detector
-from mama_structs.references.payloads import SCALARS, as_mapping, unstructure
 
 PayloadKind = Literal["query", "list"]
 

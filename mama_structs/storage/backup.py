@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import quote
 
+from mama_structs._async import in_own_thread
 from mama_structs.errors import StoreBusy, StoreDamaged, StoreError
-from mama_structs.loops import in_own_thread
 from mama_structs.storage.durable import JOURNAL, DraftDirectory
 from mama_structs.storage.failures import DATABASE, damaged, from_os, is_busy, store_error
 from mama_structs.storage.opening import MARK_FILE

@@ -25,8 +25,8 @@ from typing import Any, Final, TypeVar
 import attrs
 import diskcache  # type: ignore[import-untyped]  # it ships no types
 
+from mama_structs._async import LoopBound
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreBusy, StoreError, StoreFull
-from mama_structs.loops import LoopBound
 from mama_structs.storage._disk import Damaged, check_key
 from mama_structs.storage.failures import again, damaged, identity_of, is_busy, store_error
 from mama_structs.storage.inspection import Finding, inspect_store, pending_finding

@@ -23,8 +23,8 @@ from typing import Final
 
 import attrs
 
+from mama_structs._async import LoopBound
 from mama_structs.errors import StoreBusy, StoreError, StoreReadOnly
-from mama_structs.loops import LoopBound
 
 if sys.platform != "win32":
     import fcntl

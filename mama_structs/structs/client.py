@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import attrs
 
+from mama_structs._async import LoopBound
 from mama_structs.errors import EntityNotFound, InvalidArgument, SessionClosed
-from mama_structs.loops import LoopBound
 from mama_structs.structs import routes
 from mama_structs.structs.answers import Answer, Envelope
 from mama_structs.structs.arguments import base_url_of, id_of, page_query, seconds_of, whole_of

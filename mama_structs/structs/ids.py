@@ -12,8 +12,8 @@ from typing import Self
 
 import attrs
 
+from mama_structs._plain import written
 from mama_structs.errors import InvalidArgument
-from mama_structs.plain import written
 
 MAX_INDEX = 2**64 - 1
 _TEXT = re.compile(r"(0|[1-9][0-9]?)-([1-9][0-9]{0,19})", re.ASCII)

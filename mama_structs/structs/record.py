@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import attrs
 
-from mama_structs.plain import written
+from mama_structs._plain import written
 
 _WIRE = "wire"
 _OFF_WIRE = "off_wire"

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from mama_structs.callables import is_async_callable
+from mama_structs._introspect import is_async_callable
 from mama_structs.errors import InvalidArgument
 from mama_structs.references.decorator import ReferencedTool
 from mama_structs.references.resolver import Resolver

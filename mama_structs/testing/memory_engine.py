@@ -9,7 +9,7 @@ from typing import Final, Self
 
 import attrs
 
-from mama_structs.loops import LoopBound
+from mama_structs._async import LoopBound
 from mama_structs.memory.contents import FindContent, nothing
 from mama_structs.memory.embedded.engines import Engines
 from mama_structs.memory.embedding.hashed import HashEmbedder

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mama_structs._lazy import attach
 
 if TYPE_CHECKING:
-    from mama_structs.jsonable import to_jsonable as to_jsonable
+    from mama_structs._plain import to_jsonable as to_jsonable
     from mama_structs.tools.cues import DEFAULT_CONTEXTS as DEFAULT_CONTEXTS
     from mama_structs.tools.cues import OTHER as OTHER
     from mama_structs.tools.cues import ContextRule as ContextRule
@@ -36,7 +36,7 @@ _SOURCES = {
     "Tool": "mama_structs.tools.tool",
     "ToolAnnotations": "mama_structs.tools.tool",
     "ToolSet": "mama_structs.tools.toolset",
-    "to_jsonable": "mama_structs.jsonable",
+    "to_jsonable": "mama_structs._plain",
 }
 
 __all__ = [

@@ -5,8 +5,8 @@ from __future__ import annotations
 import reprlib
 from typing import TYPE_CHECKING, Any
 
+from mama_structs._plain import is_written_as_text, to_jsonable
 from mama_structs.errors import InvalidArgument
-from mama_structs.jsonable import is_written_as_text, to_jsonable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

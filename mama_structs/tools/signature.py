@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 import attrs
 
+from mama_structs._introspect import bound_by_partials, layers_of
+from mama_structs._plain import to_jsonable
 from mama_structs.errors import InvalidArgument, MamaStructsError
-from mama_structs.jsonable import to_jsonable
-from mama_structs.tools.functions import bound_by_partials, layers_of
 from mama_structs.tools.given_names import nearest, renamed
 from mama_structs.tools.leniency import fits, is_finite, mended
 from mama_structs.tools.schema import describe, expected, schemas_of, shortened

@@ -8,9 +8,9 @@ from typing import Any
 
 import attrs
 
+from mama_structs._introspect import layers_of, refuse_sync
 from mama_structs.errors import InvalidArgument, MamaStructsError
 from mama_structs.tools.docstrings import split_docstring
-from mama_structs.tools.functions import layers_of, refuse_sync
 from mama_structs.tools.signature import Signature
 
 MAX_NAME_LENGTH = 64

@@ -8,8 +8,8 @@ from typing import Any, Final, TypeVar, overload
 
 import attrs
 
+from mama_structs._plain import to_jsonable
 from mama_structs.errors import InvalidArgument, UnknownTool
-from mama_structs.jsonable import to_jsonable
 from mama_structs.tools.tool import Tool, ToolAnnotations
 
 _Default = TypeVar("_Default")

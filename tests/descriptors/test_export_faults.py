@@ -24,6 +24,7 @@ from pathlib import Path
 import pytest
 
 import mama_structs
+from mama_structs._async import in_own_thread
 from mama_structs.descriptors import confined
 from mama_structs.descriptors import export as export_module
 from mama_structs.descriptors.export import export
@@ -37,7 +38,6 @@ from mama_structs.errors import (
     InvalidParameter,
     PathDenied,
 )
-from mama_structs.loops import in_own_thread
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="there it is refused as a whole")
 

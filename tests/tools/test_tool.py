@@ -23,8 +23,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from mama_structs._plain import to_jsonable
 from mama_structs.errors import InvalidArgument
-from mama_structs.jsonable import to_jsonable
 from mama_structs.references.decorator import with_references
 from mama_structs.structs.ids import EntityId
 from mama_structs.tools import Tool, ToolAnnotations

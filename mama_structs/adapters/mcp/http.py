@@ -13,11 +13,11 @@ from mcp.server.transport_security import DEFAULT_MAX_REQUEST_BODY_SIZE, Transpo
 from starlette.applications import Starlette
 from starlette.middleware.authentication import AuthenticationMiddleware
 
+from mama_structs._async import to_its_end
 from mama_structs.adapters.mcp.ending import StreamsEnd
 from mama_structs.adapters.mcp.listening import Address, BearerToken, bound_socket, check_allowed, check_token
 from mama_structs.adapters.mcp.server import McpServer, server_of
 from mama_structs.errors import InvalidArgument
-from mama_structs.loops import to_its_end
 from mama_structs.session import Session
 
 DEFAULT_PORT: Final = 8317

@@ -10,8 +10,8 @@ import attrs
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mama_structs._async import in_own_thread
 from mama_structs.errors import EmbeddingFailed, InvalidArgument
-from mama_structs.loops import in_own_thread
 from mama_structs.memory.embedding.calling import InThread, embedded
 from mama_structs.memory.embedding.pairs import TRIPLES
 from mama_structs.memory.embedding.protocol import Calibration, Embedder

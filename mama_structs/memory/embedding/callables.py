@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 from numpy.typing import ArrayLike
 
-from mama_structs.callables import is_async_callable
+from mama_structs._introspect import is_async_callable
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.embedding.calibrating import Calibrating
 from mama_structs.memory.embedding.limits import text, whole

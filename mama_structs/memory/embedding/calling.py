@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from mama_structs.callables import is_async_callable
+from mama_structs._introspect import is_async_callable
 from mama_structs.errors import EmbeddingFailed
 from mama_structs.memory.embedding.checking import Checked, checked
 from mama_structs.memory.embedding.protocol import Embedder, Kind

@@ -17,8 +17,8 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from mama_structs._async import LoopBound, in_own_thread, to_its_end
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, SessionClosed
-from mama_structs.loops import LoopBound, in_own_thread, to_its_end
 from mama_structs.memory.embedding.calibrating import calibrated
 from mama_structs.memory.embedding.calling import embedded
 from mama_structs.memory.embedding.limits import whole

@@ -22,8 +22,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from mama_structs._async import in_own_thread
 from mama_structs.errors import MigrationError
-from mama_structs.loops import in_own_thread
 from mama_structs.memory.backend import Reader, Writer
 from mama_structs.memory.drafts import check_file, check_flag, check_progress
 from mama_structs.memory.embedded.keys import EmbedderRecord

@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.errors import MalformedResponse
-from mama_structs.plain import written
-from mama_structs.references.payloads import (
-    MAX_ANSWER_DEPTH,
+from mama_structs._plain import (
+    MAX_DEPTH,
     as_mapping,
     as_payload,
     copy_plain,
     json_size,
     own_copy,
     plain_of,
+    written,
 )
+from mama_structs.errors import MalformedResponse
 from mama_structs.structs.attributes import Coin
 from mama_structs.structs.ids import EntityId
 
@@ -186,8 +186,8 @@ def test_the_depth_of_an_answer_is_bounded(wrap):
             value = wrap(value)
         return {"a": value}
 
-    assert "a" in own_copy(nested(MAX_ANSWER_DEPTH // 2 - 1))
-    for levels in (MAX_ANSWER_DEPTH + 1, 10_000):
+    assert "a" in own_copy(nested(MAX_DEPTH // 2 - 1))
+    for levels in (MAX_DEPTH + 1, 10_000):
         with pytest.raises(MalformedResponse, match="deeper than 100"):
             own_copy(nested(levels))
 
@@ -198,9 +198,9 @@ def test_exactly_a_hundred_levels_are_fine():
     def nested(levels):
         return {"a": nested(levels - 1)} if levels else "x"
 
-    assert nested(MAX_ANSWER_DEPTH) == own_copy(nested(MAX_ANSWER_DEPTH))
+    assert nested(MAX_DEPTH) == own_copy(nested(MAX_DEPTH))
     with pytest.raises(MalformedResponse):
-        own_copy(nested(MAX_ANSWER_DEPTH + 1))
+        own_copy(nested(MAX_DEPTH + 1))
 
 
 def test_a_cyclic_answer_is_refused():

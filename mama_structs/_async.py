@@ -1,4 +1,4 @@
-"""Objects that belong to one event loop and one process."""
+"""Objects of one event loop and process, work that is not left half done, and which session a decorator uses."""
 
 from __future__ import annotations
 
@@ -7,23 +7,18 @@ import contextlib
 import contextvars
 import os
 import threading
-from collections.abc import Callable, Coroutine
+import weakref
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
-from mama_structs.errors import WrongLoop
+from mama_structs.errors import NoSession, WrongLoop
 
 T = TypeVar("T")
 
 
 class LoopBound:
-    """
-    Remembers the loop, thread and process of its first use, and refuses any other.
-
-    Args:
-        what: The object's name in messages.
-
-    """
+    """Remembers the loop, thread and process of an object's first use, and refuses any other with `WrongLoop`."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -49,13 +44,7 @@ class LoopBound:
         return self.is_elsewhere or (self._loop is not None and self._loop.is_closed())
 
     def check(self) -> None:
-        """
-        Bind to the running loop, or refuse.
-
-        Raises:
-            WrongLoop: This is another loop, no loop, or another process.
-
-        """
+        """Bind to the running loop, or refuse another loop, no loop and another process."""
         self._check_process()
         try:
             running = asyncio.get_running_loop()
@@ -68,25 +57,13 @@ class LoopBound:
             raise WrongLoop(f"the {self._what} belongs to another event loop", hint="open another one in this loop")
 
     def check_thread(self) -> None:
-        """
-        Refuse another thread or process than that of the loop; for what needs no running loop.
-
-        Raises:
-            WrongLoop: This is another thread or process.
-
-        """
+        """Refuse another thread or process than that of the loop; for what needs no running loop."""
         self._check_process()
         if self._thread is not None and self._thread != threading.get_ident():
             raise WrongLoop(f"the {self._what} belongs to another thread", hint="call it in its loop's thread")
 
     def check_here(self) -> None:
-        """
-        Bind to the calling thread at the first use, or refuse another; for what works without any loop.
-
-        Raises:
-            WrongLoop: This is another thread or process.
-
-        """
+        """Bind to the calling thread at the first use, or refuse another; for what works without any loop."""
         if self._thread is None:
             self._thread = threading.get_ident()
         self.check_thread()
@@ -97,13 +74,7 @@ class LoopBound:
 
 
 async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """
-    Await something that must not be left half done: a cancelled caller waits until it has ended.
-
-    Raises:
-        CancelledError: The caller was cancelled meanwhile, however often.
-
-    """
+    """Await something that must not be left half done: a cancelled caller, however often, waits for its end."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -120,19 +91,9 @@ async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
 
 async def in_own_thread(work: Callable[[], T], *, is_left: bool = False) -> T:
     """
-    Run something that may block for long in a thread of its own, so that it takes no place from others.
+    Run *work*, which may block for long, in a thread and a context copy of its own; the interpreter's end waits for it.
 
-    The interpreter's end waits for the thread.
-
-    Args:
-        work: Called in a copy of the caller's context.
-        is_left: Whether a caller that is cancelled leaves at once, and the thread ends when it likes;
-            else it waits until the thread has ended.
-
-    Raises:
-        CancelledError: The caller was cancelled meanwhile, however often.
-        RuntimeError: No thread can be started.
-
+    A cancelled caller waits for the thread's end, too, or leaves at once where *is_left* says so.
     """
     loop = asyncio.get_running_loop()
     # No task: the loop's end cancels all tasks, and would not wait for the thread.
@@ -164,3 +125,73 @@ async def in_own_thread(work: Callable[[], T], *, is_left: bool = False) -> T:
     if cancelled is not None:
         raise cancelled
     return outcome.result()
+
+
+class Bindable(Protocol):
+    """A session as far as a decorator sees it, which takes one of the parts: they do not know each other."""
+
+    @property
+    def resolver(self) -> Any:
+        """What resolves its references."""
+
+    @property
+    def refs(self) -> Any:
+        """What keeps its refs and descriptors."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be used: opened, not closed, and its event loop still there."""
+
+
+# Innermost last.
+_entered: contextvars.ContextVar[tuple[Bindable, ...]] = contextvars.ContextVar("mama_structs_sessions", default=())
+open_sessions: Final[weakref.WeakSet[Bindable]] = weakref.WeakSet()
+"""Those of this process that a bare decorator may choose from."""
+
+
+def enter_session(session: Bindable) -> None:
+    """Make *session* the one of this context."""
+    _entered.set((*_entered.get(), session))
+
+
+def leave_session(session: Bindable) -> None:
+    """Undo the last `enter_session`; one of another context, as a notebook's cells are, has nothing to undo here."""
+    entered = list(_entered.get())
+    for place in reversed(range(len(entered))):
+        if entered[place] is session:
+            del entered[place]
+            _entered.set(tuple(entered))
+            return
+
+
+@contextlib.contextmanager
+def using_session(session: Bindable) -> Iterator[None]:
+    """Make *session* the one of this context for a while."""
+    enter_session(session)
+    try:
+        yield
+    finally:
+        leave_session(session)
+
+
+def find_session() -> Bindable | None:
+    """Return the session that a bare decorator uses here: the one entered last, else the only open one."""
+    for session in reversed(_entered.get()):
+        if session.is_open:
+            return session
+    candidates = _candidates()
+    return candidates[0] if len(candidates) == 1 else None
+
+
+def no_session(what: str, *, hint: str) -> NoSession:
+    """Return the error where `find_session` finds none: *what* names tool and purpose, *hint* how to bind it."""
+    count = len(_candidates())
+    state = f"{count} sessions are open and none was entered here" if count else "no session is open"
+    return NoSession(f"{what}, but {state}", hint=f"enter one (async with Session.open(...)), or bind the tool: {hint}")
+
+
+def _candidates() -> list[Bindable]:
+    while True:
+        # Another thread may open or close a session meanwhile.
+        with contextlib.suppress(RuntimeError):
+            return [session for session in list(open_sessions) if session.is_open]

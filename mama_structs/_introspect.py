@@ -1,0 +1,118 @@
+"""What is inside functions, methods, partials, wrappers and callable objects."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, cast
+
+import attrs
+
+from mama_structs.errors import InvalidArgument
+
+
+def is_async_callable(function: object) -> bool:
+    """Tell whether calling *function* gives something to await: functions, methods, partials, callable objects."""
+    return inspect.iscoroutinefunction(function) or (
+        callable(function) and inspect.iscoroutinefunction(type(function).__call__)
+    )
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return the name of a function, of what a partial holds, or of a callable object's class."""
+    function = _without_partials(function)
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def called_by(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what runs when *function* is called: itself, or a callable object's bound ``__call__``."""
+    return function if hasattr(function, "__name__") or isinstance(function, functools.partial) else _call_of(function)
+
+
+def described_by(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function that the docstring and the annotations stand on."""
+    function = _without_partials(function)
+    return function if hasattr(function, "__name__") else _call_of(function)
+
+
+def disguise(wrapper: Any, function: Callable[..., Any], signature: inspect.Signature) -> None:
+    """Let *wrapper*, which has a *signature* of its own, look like the *function* that it wraps."""
+    described = described_by(function)
+    functools.update_wrapper(wrapper, described)
+    wrapper.__name__ = name_of(function)
+    called = called_by(function)
+    wrapper.__doc__ = described.__doc__ or (None if described is called else inspect.getdoc(type(function)))
+    wrapper.__signature__ = signature
+    wrapper.__annotations__ = {
+        name: annotation
+        for name, annotation in getattr(described, "__annotations__", {}).items()
+        if name in signature.parameters or name == "return"
+    }
+
+
+@attrs.frozen
+class FunctionLayer:
+    """
+    One function on the way from a callable to what it wraps.
+
+    Args:
+        name: The function's, or its class's.
+        docstring: As written.
+        namespace: Where its annotations were written.
+        title: Its attribute ``tool_title``, for functions that bring the name for people along.
+
+    """
+
+    name: str
+    docstring: str | None
+    namespace: dict[str, Any]
+    title: str | None = None
+
+
+def layers_of(function: Any) -> list[FunctionLayer]:
+    """Return the functions behind a callable, the outermost first; at least one."""
+    layers = []
+    while function is not None:
+        function = _without_partials(function)
+        wrapped = getattr(function, "__wrapped__", None)
+        if inspect.ismethod(function):
+            function = function.__func__
+        if inspect.isfunction(function):
+            title = getattr(function, "tool_title", None)
+            layers.append(FunctionLayer(function.__name__, function.__doc__, function.__globals__, title))
+        else:
+            kind = type(function)
+            call: Any = inspect.unwrap(kind.__call__)
+            layers.append(FunctionLayer(kind.__name__, call.__doc__ or kind.__doc__, getattr(call, "__globals__", {})))
+        function = wrapped
+    return layers
+
+
+def bound_by_partials(function: Any) -> frozenset[str]:
+    """Return the names of the keyword arguments that partials around a function have set."""
+    names: set[str] = set()
+    while isinstance(function, functools.partial):
+        names.update(function.keywords)
+        function = function.func
+    return frozenset(names)
+
+
+def refuse_sync(function: Any) -> None:
+    """Raise `InvalidArgument` for everything whose call does not give a coroutine."""
+    function = _without_partials(function)
+    if not is_async_callable(function):
+        raise InvalidArgument(
+            f"a tool must be an async function, got {getattr(function, '__qualname__', None) or repr(function)[:80]}",
+            hint="declare it with async def; run blocking work in asyncio.to_thread",
+        )
+
+
+def _without_partials(function: Callable[..., Any]) -> Callable[..., Any]:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def _call_of(function: Any) -> Callable[..., Any]:
+    return cast("Callable[..., Any]", function.__call__)

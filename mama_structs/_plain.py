@@ -1,0 +1,320 @@
+"""Anything as plain data: in full as JSON, one level of it, or as a copy of our own."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import decimal
+import enum
+import functools
+import json
+import math
+import os
+import uuid
+from array import array
+from collections import UserString
+from collections.abc import Iterable, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import Set as AbstractSet
+from typing import Any, Final
+
+import attrs
+
+from mama_structs.errors import MalformedResponse, MamaStructsError
+
+MAX_DEPTH: Final = 100
+# Deeper answers of a source are not data but an attack on recursive readers.
+MAX_ANSWER_MEMBERS: Final = 1_000_000
+
+SCALARS: Final = frozenset({int, float, bool, type(None), str, bytes})
+"""Exact types that hold nothing."""
+
+_BY_MSGSPEC: Final = (bytes, bytearray, memoryview, dt.date, dt.time, dt.timedelta, decimal.Decimal, uuid.UUID)
+# Sequences to Python, but no arrays to JSON; a text's members are texts again, without end.
+_ATOMS: Final = (bytes, bytearray, memoryview, range, array, UserString)
+_HINT: Final = (
+    "return mappings, lists, strings, numbers, or attrs, dataclass, pydantic and msgspec objects made of them"
+)
+_STEPS: Final = 8
+
+
+@functools.singledispatch
+def written(value: object) -> Any:
+    """Return the plain data that a registered type is written as; what is of no registered type comes back itself."""
+    return value
+
+
+def to_jsonable(value: object) -> Any:
+    """
+    Return *value* as what `json.loads` could have given: dicts with str keys, lists, str, numbers, bool and None.
+
+    Plain JSON data comes back equal, in new containers.
+    attrs, dataclass, pydantic and msgspec objects become objects without their private fields, enums their values,
+    numpy arrays lists, sets sorted lists, dates and times ISO 8601 text, bytes base64 text, `Decimal` and `UUID` text.
+    What has a ``parse`` and a ``__str__`` of its own, as `EntityId`, becomes that text.
+    NaN and the infinities become null, since JSON has no word for them.
+
+    Raises:
+        MamaStructsError: The value has no JSON form, contains itself, has keys that become the same text,
+            or is nested more than 100 levels deep.
+
+    """
+    return _Walk().write(value)
+
+
+def is_written_as_text(kind: type) -> bool:
+    """Whether objects of this class become their own text, which its ``parse`` reads back."""
+    return callable(getattr(kind, "parse", None)) and any("__str__" in vars(one) for one in kind.__mro__[:-1])
+
+
+@attrs.define
+class _Walk:
+    """One walk through one value; *path* is where it is, *above* holds the ids of the containers around."""
+
+    path: list[object] = attrs.field(factory=list)
+    above: set[int] = attrs.field(factory=set)
+
+    def write(self, value: Any) -> Any:
+        kind = type(value)
+        if value is None or kind is str or kind is int or kind is bool:
+            return value
+        if isinstance(value, (enum.Enum, os.PathLike)):
+            return self.write(value.value if isinstance(value, enum.Enum) else os.fspath(value))
+        if isinstance(value, (str, int, float)):
+            return _plain_scalar(value)
+        if isinstance(value, _BY_MSGSPEC):
+            import msgspec  # noqa: PLC0415 - only for the few values that need it
+
+            return msgspec.to_builtins(value)
+        if id(value) in self.above:
+            raise self._error("the result contains itself", hint="return a tree; name other objects by their ids")
+        if len(self.above) >= MAX_DEPTH:
+            raise self._error(f"the result is nested more than {MAX_DEPTH} levels deep", hint="return flatter data")
+        self.above.add(id(value))
+        try:
+            return self._write_container(value)
+        finally:
+            self.above.remove(id(value))
+
+    def _write_container(self, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return self._write_mapping(value.items())
+        if isinstance(value, AbstractSet):
+            return _in_order(self._write_all(value))
+        if isinstance(value, (Sequence, ValuesView)):
+            return self._write_all(value)
+        return self._write_object(value, type(value))
+
+    def _write_object(self, value: Any, kind: Any) -> Any:
+        plain = written(value)
+        if plain is not value:
+            return self.write(plain)
+        if not isinstance(value, type):
+            if callable(getattr(kind, "model_dump", None)):
+                return self.write(self._dumped(value))
+            if callable(getattr(kind, "tolist", None)):
+                return self.write(value.tolist())
+            if is_written_as_text(kind):
+                return str(value)
+            fields = _public_fields(value)
+            if fields is not None:
+                return self._write_mapping(fields)
+        raise self._no_form(value)
+
+    def _write_mapping(self, items: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
+        done: dict[str, Any] = {}
+        for key, item in items:
+            self.path.append(key)
+            text = key if type(key) is str else self._key(key)
+            if text in done:
+                raise self._error("two keys of the result become the same text", hint="use keys that differ as text")
+            done[text] = self.write(item)
+            self.path.pop()
+        return done
+
+    def _write_all(self, items: Iterable[Any]) -> list[Any]:
+        done = []
+        for number, item in enumerate(items):
+            self.path.append(number)
+            done.append(self.write(item))
+            self.path.pop()
+        return done
+
+    def _key(self, key: object) -> str:
+        """Write a key as JSON writes the same value, without quotes."""
+        done = self.write(key)
+        if isinstance(done, (dict, list)):
+            raise self._error("a key of the result is no scalar", hint="use text or numbers as keys")
+        return done if isinstance(done, str) else json.dumps(done)
+
+    def _dumped(self, value: Any) -> Any:
+        try:
+            return value.model_dump(mode="json")
+        # The model's own serializers run here and may raise anything.
+        except Exception as cause:
+            raise self._no_form(value) from cause
+
+    def _no_form(self, value: object) -> MamaStructsError:
+        return self._error(f"the result holds a {type(value).__qualname__}, which has no JSON form", hint=_HINT)
+
+    def _error(self, message: str, *, hint: str) -> MamaStructsError:
+        """Name the place, by its keys and in short; never the content."""
+        steps = [f"[{step}]" if type(step) is int else f".{step!s:.40}" for step in self.path]
+        where = "".join(["$", *(steps if len(steps) <= _STEPS else [*steps[: _STEPS - 1], "…"])])
+        return MamaStructsError(f"{message}, at {where}", hint=hint)
+
+
+def _plain_scalar(value: str | float) -> str | int | float | None:
+    """Strip a subclass (numpy's floats, for one) down to the plain type."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int(value)
+    return float(value) if math.isfinite(value) else None
+
+
+def _in_order(items: list[Any]) -> list[Any]:
+    """Sort what was a set, so that equal sets are written alike; mixed types go by their JSON text."""
+    try:
+        return sorted(items)
+    except TypeError:
+        return sorted(items, key=lambda item: json.dumps(item, sort_keys=True))
+
+
+def _public_fields(value: Any) -> list[tuple[str, Any]] | None:
+    """Return the public fields of an object under the names to write; None for what has no fields."""
+    kind = type(value)
+    if not hasattr(kind, "__struct_fields__"):
+        names = _field_names(kind)
+        return None if names is None else [(name, getattr(value, name)) for name in names if not name.startswith("_")]
+    import msgspec  # noqa: PLC0415 - loaded already, as a Struct is at hand
+
+    pairs = zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)
+    fields = [(shown, getattr(value, name)) for name, shown in pairs]
+    # What tells the members of a union apart comes along.
+    tag = kind.__struct_config__
+    return [*(one for one in fields if one[1] is not msgspec.UNSET), *[(tag.tag_field, tag.tag)] * bool(tag.tag_field)]
+
+
+def _field_names(kind: type) -> list[str] | None:
+    if attrs.has(kind):
+        return [field.name for field in attrs.fields(kind)]
+    return [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else None
+
+
+def unstructure(value: object) -> Any:
+    """Return one level of plain data: attrs, dataclass and pydantic objects become a dict, others stay as they are."""
+    plain = written(value)
+    if plain is not value or isinstance(value, type):
+        return plain
+    kind: Any = type(value)
+    names = _field_names(kind)
+    if names is None and _is_pydantic(kind):
+        names = list(kind.model_fields)
+    if names is None:
+        return value
+    fields = {name: getattr(value, name) for name in names}
+    return fields["root"] if getattr(kind, "__pydantic_root_model__", False) else fields
+
+
+def _is_pydantic(kind: Any) -> bool:
+    return callable(getattr(kind, "model_dump", None)) and hasattr(kind, "model_fields")
+
+
+def as_mapping(value: object) -> Mapping[str, Any] | None:
+    """Return *value* as a mapping, None when it is no mapping and cannot be seen as one; one level only."""
+    plain = value if isinstance(value, Mapping) else unstructure(value)
+    return plain if isinstance(plain, Mapping) else None
+
+
+def as_payload(result: object) -> Mapping[str, Any] | None:
+    """Return a tool's result as a mapping: a mapping itself, or a model with all that it holds as plain data."""
+    if isinstance(result, Mapping):
+        return result
+    if as_mapping(result) is None:
+        return None
+    kind: Any = type(result)
+    try:
+        return own_copy(kind.model_dump(result, mode="json") if _is_pydantic(kind) else result)
+    except Exception:  # noqa: BLE001 - a model with a cycle, or with a value that pydantic cannot write
+        return as_mapping(result)
+
+
+def plain_of(value: object) -> str | Mapping[Any, Any] | Sequence[Any] | None:
+    """Return one level of how *value* is written: text, a mapping or an array (sets sorted); None for anything else."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, Mapping):
+        return value
+    if isinstance(value, _ATOMS):
+        return None
+    if isinstance(value, Sequence):
+        return value
+    if isinstance(value, AbstractSet):
+        return sorted(value, key=_order)
+    plain = unstructure(value)
+    return None if plain is value else plain_of(plain)
+
+
+def _order(member: object) -> str:
+    """Return a text to sort a set's member by: the same in every process, which a set's own text is not."""
+    if isinstance(member, AbstractSet):
+        return f"{{{', '.join(sorted(map(_order, member)))}}}"
+    if isinstance(member, tuple):
+        return f"({', '.join(map(_order, member))})"
+    return str(member)
+
+
+def own_copy(answer: object) -> dict[str, Any]:
+    """
+    Return a source's answer as a dict of our own: its dicts and lists are nobody else's.
+
+    It is bounded, since containers that share others level by level would be copied without end.
+
+    Raises:
+        MalformedResponse: It is no mapping, is nested deeper than 100 levels, or has more than a million members.
+
+    """
+    mapping = as_mapping(answer)
+    if mapping is None:
+        raise MalformedResponse(f"the source answered {type(answer).__name__} instead of a mapping")
+    left = MAX_ANSWER_MEMBERS
+
+    def counted(members: Iterable[Any]) -> Iterator[Any]:
+        nonlocal left
+        for member in members:
+            left -= 1
+            if left < 0:
+                raise MalformedResponse(f"the answer has more than {MAX_ANSWER_MEMBERS} members")
+            yield member
+
+    def copied(value: Any, depth: int) -> Any:
+        kind = type(value)
+        if kind is str or kind is int or kind is bool or value is None or kind is float:
+            return value
+        if depth == 0:
+            raise MalformedResponse(f"the answer is nested deeper than {MAX_DEPTH} levels")
+        plain = plain_of(value)
+        if isinstance(plain, Mapping):
+            return {str(key): copied(member, depth - 1) for key, member in counted(plain.items())}
+        if plain is None or isinstance(plain, str):
+            return value if plain is None else plain
+        return [copied(member, depth - 1) for member in counted(plain)]
+
+    own: dict[str, Any] = copied(mapping, MAX_DEPTH)
+    return own
+
+
+def copy_plain(value: Any) -> Any:
+    """Copy data that `own_copy` made: its dicts and lists, nothing else."""
+    kind = type(value)
+    if kind is dict:
+        return {key: copy_plain(member) for key, member in value.items()}
+    if kind is list:
+        return [copy_plain(member) for member in value]
+    return value
+
+
+def json_size(value: object) -> int:
+    """Return the bytes of *value* as compact JSON in UTF-8; what JSON cannot hold counts as its text."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+    return len(text.encode("utf-8", "surrogatepass"))
