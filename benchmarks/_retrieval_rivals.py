@@ -10,10 +10,10 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.analysis import query_terms, weighted_terms
 from mama_structs.memory.embedded.words import WordIndex
 from mama_structs.memory.embedding.protocol import Embedder, Kind
 from mama_structs.memory.embedding.service import EmbeddingService
+from mama_structs.memory.text import query_terms, weighted_terms
 
 RIVALS: Final = ("BM25", "vectors", "RRF", "sum 0.3", "sum 0.4", "sum 0.5", "sum 0.6", "sum 0.7")
 """BM25 with syllable bigrams; cosines; reciprocal ranks (k = 60); sums of scores, with this share for the cosines."""

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from mama_structs.memory import evidence, linking
 from mama_structs.memory.embedding import Embedder, HashEmbedder, UniversalSentenceEmbedder
 from mama_structs.memory.model import METADATA, Link, LinkMetadata, LinkType, Memory, MemoryType
-from mama_structs.memory.texts import embedded_text
+from mama_structs.memory.text import embedded_text
 from mama_structs.settings import LinkingPolicy
 from mama_structs.testing.memories import PlainReader
 

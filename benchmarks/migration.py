@@ -20,7 +20,7 @@ from mama_structs.memory.embedding.default import default_embedder
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.migration import migrate, read_old, rollback
 from mama_structs.memory.migration.plan import plan_of
-from mama_structs.memory.texts import embedded_text
+from mama_structs.memory.text import embedded_text
 from mama_structs.session import Session
 from mama_structs.testing.mama_v1_0 import OldStore
 

@@ -23,7 +23,7 @@ T = TypeVar("T")
 Nodes = NDArray[np.int64]
 Scores = NDArray[np.float32]
 Query = str | Mapping[str, float]
-"""What words are looked for: a text, or the terms of one (`analysis.query_terms`), where it is asked for repeatedly."""
+"""What words are looked for: a text, or the terms of one (`text.query_terms`), where it is asked for repeatedly."""
 Direction = Literal["out", "in", "both"]
 """Along links to older memories (``out``), against them (``in``), or either way."""
 

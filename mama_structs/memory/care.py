@@ -17,7 +17,7 @@ from mama_structs.memory.embedded.keys import EmbedderRecord
 from mama_structs.memory.embedding.protocol import Embedder, fingerprint_of
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.ids import milliseconds
-from mama_structs.memory.texts import embedded_text
+from mama_structs.memory.text import embedded_text
 from mama_structs.settings import MemorySettings
 from mama_structs.storage import Finding
 

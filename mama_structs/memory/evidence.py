@@ -17,11 +17,10 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.analysis import query_terms
 from mama_structs.memory.backend import Filter, Nodes, Reader
 from mama_structs.memory.ids import milliseconds
 from mama_structs.memory.model import CREATORS, LinkType, Memory
-from mama_structs.memory.texts import indexed_text
+from mama_structs.memory.text import indexed_text, query_terms
 
 Values = NDArray[np.float64]
 Terms = Mapping[str, float]

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.memory import ranking, saving
-from mama_structs.memory.analysis import query_terms
 from mama_structs.memory.backend import Facts, Filter, LinkTable, Nodes, Reader
 from mama_structs.memory.decay import strengths
 from mama_structs.memory.graph import Successors, known_by, only
@@ -26,6 +25,7 @@ from mama_structs.memory.model import LinkType, MemoryType
 from mama_structs.memory.periods import Period, period_in
 from mama_structs.memory.ranking import WEIGHTS, Positions, Values, Weights
 from mama_structs.memory.results import Hit
+from mama_structs.memory.text import query_terms
 
 Calibrate = Callable[[NDArray[np.floating[Any]]], NDArray[np.floating[Any]]]
 

@@ -25,7 +25,7 @@ from mama_structs.memory.model import LinkType
 from mama_structs.memory.relationships import EXAMPLES, link_type_of, normalised
 from mama_structs.memory.results import Reached
 from mama_structs.memory.saving import Linking, Prepared
-from mama_structs.memory.texts import embedded_text
+from mama_structs.memory.text import embedded_text
 from mama_structs.memory.traversal_cache import TraversalCache
 from mama_structs.settings import MemorySettings
 

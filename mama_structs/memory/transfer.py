@@ -25,7 +25,7 @@ from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.export_lines import Header, KeptText, Record
 from mama_structs.memory.model import Link, Memory
 from mama_structs.memory.results import Imported
-from mama_structs.memory.texts import embedded_text
+from mama_structs.memory.text import embedded_text
 from mama_structs.storage.durable import DraftFile
 
 Progress = Callable[[int, int], object]

@@ -13,7 +13,6 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.analysis import query_terms, weighted_terms
 from mama_structs.memory.backend import (
     Direction,
     Facts,
@@ -40,7 +39,7 @@ from mama_structs.memory.model import (
     Memory,
     MemoryType,
 )
-from mama_structs.memory.texts import indexed_text
+from mama_structs.memory.text import indexed_text, query_terms, weighted_terms
 
 T = TypeVar("T")
 

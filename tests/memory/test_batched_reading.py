@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.memory.analysis import query_terms
 from mama_structs.memory.codec import Entry, read_entry, read_memory, write_entry
 from mama_structs.memory.embedded.catalogue import Catalogue
 from mama_structs.memory.embedded.vectors import VectorIndex
 from mama_structs.memory.embedded.words import WordIndex
+from mama_structs.memory.text import query_terms
 from mama_structs.testing.memories import PlainReader, plain_link, plain_memory
 
 TERMS = [f"t{number}" for number in range(6)]

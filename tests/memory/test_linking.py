@@ -13,7 +13,7 @@ from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.evidence import FEATURES, Evidence, gather
 from mama_structs.memory.linking import BIAS, WEIGHTS, automatic_links, probabilities
 from mama_structs.memory.model import LinkType, MemoryType
-from mama_structs.memory.texts import embedded_text
+from mama_structs.memory.text import embedded_text
 from mama_structs.settings import LinkingPolicy
 from mama_structs.testing.memories import PlainReader, plain_link, plain_memory
 

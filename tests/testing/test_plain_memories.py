@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.memory.analysis import query_terms, weighted_terms
 from mama_structs.memory.backend import Filter
 from mama_structs.memory.embedded.words import WordIndex
 from mama_structs.memory.model import LinkType, MemoryType
+from mama_structs.memory.text import query_terms, weighted_terms
 from mama_structs.testing.memories import PlainBackend, PlainReader, plain_link, plain_memory
 
 

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.errors import StoreDamaged
-from mama_structs.memory import analysis
 from mama_structs.memory.backend import (
     Direction,
     Facts,
@@ -27,6 +26,7 @@ from mama_structs.memory.embedded.keys import EmbedderRecord, Keys, numbered, ve
 from mama_structs.memory.embedded.touched import Touched
 from mama_structs.memory.embedded.views import Views
 from mama_structs.memory.model import DecisionMetadata, Link, LinkType, Memory
+from mama_structs.memory.text import query_terms
 from mama_structs.storage import Damaged, Snapshot
 
 T = TypeVar("T")
@@ -387,7 +387,7 @@ class JournalReader:
 
 def terms_of(query: Query) -> Mapping[str, float]:
     """Return what a query looks for, with the weight of each term."""
-    return analysis.query_terms(query) if isinstance(query, str) else query
+    return query_terms(query) if isinstance(query, str) else query
 
 
 def read_vectors(place: Place, key: str, value: bytes | Damaged | None) -> NDArray[np.float32]:

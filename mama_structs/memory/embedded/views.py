@@ -9,7 +9,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory import analysis, texts
 from mama_structs.memory.backend import Filter
 from mama_structs.memory.codec import Entry
 from mama_structs.memory.embedded.adjacency import Adjacency
@@ -18,6 +17,7 @@ from mama_structs.memory.embedded.vectors import VectorIndex
 from mama_structs.memory.embedded.words import WordIndex
 from mama_structs.memory.ids import milliseconds
 from mama_structs.memory.model import Link, Memory, MemoryType
+from mama_structs.memory.text import indexed_text, weighted_terms
 
 Vectors = NDArray[np.float32]
 
@@ -176,4 +176,4 @@ class Views:
 
 def indexed_terms(memory: Memory) -> dict[str, float]:
     """Return the terms under which a memory is found, with how often each counts."""
-    return analysis.weighted_terms(texts.indexed_text(memory))
+    return weighted_terms(indexed_text(memory))

@@ -47,7 +47,7 @@ from mama_structs.memory.model import Link, Memory
 from mama_structs.memory.saving import OUTCOME_OF
 from mama_structs.memory.shared import Shared
 from mama_structs.memory.store import MemoryStore
-from mama_structs.memory.texts import embedded_text
+from mama_structs.memory.text import embedded_text
 
 T = TypeVar("T")
 Progress = Callable[[int, int], object]

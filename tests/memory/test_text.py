@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.memory.analysis import BIGRAM, query_terms, terms, weighted_terms
+from mama_structs.memory.text import BIGRAM, query_terms, terms, weighted_terms
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data" / "retrieval"
 

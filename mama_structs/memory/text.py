@@ -1,5 +1,5 @@
 """
-Turns text into the terms by which words are indexed and found: English, Korean, identifiers, and mixtures of them.
+What of a memory is indexed, and the terms of a text: English, Korean, identifiers, and mixtures of them.
 
 A *term* is a stemmed word, an identifier as it was written (without case), or, behind `BIGRAM`, two neighbouring
 syllables. Text is taken as NFKC; every function is linear in its length.
@@ -19,7 +19,13 @@ from typing import Final, Literal
 
 from snowballstemmer.english_stemmer import EnglishStemmer  # type: ignore[import-untyped]  # it ships no types
 
-from mama_structs.memory.stop_words import ENGLISH, KOREAN
+from mama_structs.memory.model import CheckpointMetadata, DecisionMetadata, InsightMetadata, Memory
+
+MAX_EMBEDDED: Final = 65_536
+"""Characters that are embedded at the most; an embedder takes them in pieces, of which there is a limit of its own."""
+
+MAX_INDEXED: Final = 262_144
+"""Characters whose words are indexed at the most."""
 
 BIGRAM: Final = "\u0001"
 """What a term of two syllables begins with, so that it never equals a word of two syllables."""
@@ -90,13 +96,78 @@ _ENDINGS: Final = (
 )
 
 
-def _by_length(words: str) -> tuple[str, ...]:
-    return tuple(sorted(words.split("|"), key=len, reverse=True))
-
-
-_SUFFIXES: Final = _by_length(f"{_PARTICLES}|{_VERBS}|{_ENDINGS}")
+_SUFFIXES: Final = tuple(sorted(f"{_PARTICLES}|{_VERBS}|{_ENDINGS}".split("|"), key=len, reverse=True))
 _PARTICLE_SET: Final = frozenset(_PARTICLES.split("|"))
 _SHORT_PARTICLES: Final = frozenset("은는이가을를의에와과도만로")
+
+
+# Words that say nothing about what a text is about.
+_ENGLISH: Final = frozenset(
+    """
+    a about after again all also am an and any anybody anyone anything are arent as at be became because become been
+    before being both but by came can cannot cant come comes could couldnt did didnt do does doesnt doing done dont
+    each either else ever every everything for from gave get gets getting give given go goes going got had has hasnt
+    have havent having he her here hers him his how i id if ill im in into is isnt it its itself ive just let lets
+    made make makes many may me might mine more most much must my nor not now of off on once one only onto or other
+    our ours out over own please put quite rather really said same say says shall she should shouldnt since so some
+    somebody something still such take taken takes tell than that thats the their theirs them then there theres
+    these they thing things this those though through to too took until up upon us use used using very via want
+    wanted wants was wasnt we went were werent what whats when where whether which while who whom whose why will
+    with within without wont would wouldnt yet you your yours
+    """.split()  # noqa: SIM905 - a list would be a page long
+)
+
+_KOREAN: Final = frozenset(
+    """
+    것 것은 것을 것이 것들 거 게 걸 수 등 및 그 이 저 때 때는 때문 때문에 더 또 또는 왜 무엇 무엇을 무엇이 뭐
+    뭘 뭐가 어떤 어떻게 무슨 언제 어디 어디서 어디에 어느 누가 누구 얼마 얼마나 몇 우리 우리는 우리가 우리의
+    나는 내가 대한 대해 대해서 관한 관해 관해서 위해 위한 하는 하다 한다 했다 했나 했던 하고 하지 해서 한 할 함
+    되는 된다 됐다 됐나 되어 된 될 됨 있다 있는 있나 있었나 있었다 있는지 없다 없는 없나 없이 않다 않는 않은
+    않고 않았나 않기로 같은 같이 그리고 그래서 그런데 하지만 그러나 지금 지금은 이제 현재 모두 모든 다 좀 잘 안
+    못 만 뿐 줘 주세요 달라 보여 알려 인가 인가요 일까 였나 이유 이유는 이유가 어떻게든 무엇인가 무엇이었나
+    뭐였지 뭐였나
+    """.split()  # noqa: SIM905 - a list would be a page long
+)
+
+
+def embedded_text(memory: Memory) -> str:
+    """Return the text whose meaning stands for a memory: topic, content, and what else its author said about it."""
+    # An outcome is no part of it: `MemoryStore.set_outcome` makes a memory of that, so that the decision's vector stays
+    # true, and a search of the past does not know what came later.
+    body = "\n".join(_parts(memory))
+    topic = _spoken(memory.topic)
+    return (f"{topic}: {body}" if topic else body)[:MAX_EMBEDDED]
+
+
+def indexed_text(memory: Memory) -> str:
+    """Return the text whose words a memory is found by: the same and a checkpoint's files, each part in lines."""
+    lines = [*_parts(memory)]
+    if isinstance(memory.metadata, CheckpointMetadata):
+        lines.extend(memory.metadata.open_files)
+    topic = _spoken(memory.topic)
+    # In both forms, so that the whole identifier is a word, and so are its parts.
+    heads = [topic] if topic == memory.topic else [memory.topic or "", topic]
+    return "\n".join([*(head for head in heads if head), *lines])[:MAX_INDEXED]
+
+
+def _spoken(topic: str | None) -> str:
+    """Return a topic as words: agents write ``response_cache`` where they mean a response cache."""
+    return " ".join((topic or "").replace("_", " ").split())
+
+
+def _parts(memory: Memory) -> Iterator[str]:
+    metadata = memory.metadata
+    parts: tuple[str | None, ...] = ()
+    if isinstance(metadata, DecisionMetadata):
+        parts = (metadata.reasoning,)
+    elif isinstance(metadata, CheckpointMetadata):
+        parts = metadata.next_steps
+    elif isinstance(metadata, InsightMetadata):
+        parts = (metadata.category, " ".join(metadata.tags))
+    yield memory.content
+    for part in parts:
+        if part is not None and part.strip():
+            yield part
 
 
 def terms(text: str) -> list[str]:
@@ -106,7 +177,10 @@ def terms(text: str) -> list[str]:
 
 def weighted_terms(text: str) -> dict[str, float]:
     """Return the terms of a text that is to be indexed, each with how much it counts there, more than 0."""
-    return _summed(_analysed(text), _WEIGHTS)
+    sums: dict[str, float] = {}
+    for term, kind in _analysed(text):
+        sums[term] = sums.get(term, 0.0) + _WEIGHTS[kind]
+    return sums
 
 
 def query_terms(text: str) -> dict[str, float]:
@@ -121,13 +195,6 @@ def query_terms(text: str) -> dict[str, float]:
     return {term: _QUERY_WEIGHTS.get(kind, 1.0) for term, kind in reversed(telling or found)}
 
 
-def _summed(found: Iterator[tuple[str, _Kind]], weights: Mapping[_Kind, float]) -> dict[str, float]:
-    sums: dict[str, float] = {}
-    for term, kind in found:
-        sums[term] = sums.get(term, 0.0) + weights[kind]
-    return sums
-
-
 def _analysed(text: str) -> Iterator[tuple[str, _Kind]]:
     if text.isascii():
         for token in _ASCII_TOKENS.findall(text):
@@ -140,13 +207,15 @@ def _analysed(text: str) -> Iterator[tuple[str, _Kind]]:
         end = match.end()
         if match["hangul"] is not None:
             if not (attached and latin and token in _PARTICLE_SET):
-                for piece in _cut(token):
-                    yield from _cached(_korean, piece)
+                for start in range(0, len(token), _LONGEST):
+                    yield from _cached(_korean, token[start : start + _LONGEST])
             if attached and number:
                 yield number + token[:1], _Kind.WORD
             number, latin = "", False
         elif match["dense"] is not None:
-            yield from _syllables(token, token if len(token) == 1 else "")
+            if len(token) == 1:
+                yield token, _Kind.WORD
+            yield from _syllables(token)
             number, latin = "", False
         else:
             yield from _cached(_latin, token[:_LONGEST])
@@ -178,10 +247,6 @@ def _normalised_as(form: Literal["NFC", "NFKC"], text: str) -> str:
     return "".join(unicodedata.normalize(form, piece) for piece in pieces)
 
 
-def _cut(token: str) -> Iterator[str]:
-    return (token[start : start + _LONGEST] for start in range(0, len(token), _LONGEST))
-
-
 def _latin(token: str) -> Terms:
     """Return the terms of a word or identifier in any script that puts spaces between words."""
     if "," in token:
@@ -202,18 +267,18 @@ def _latin(token: str) -> Terms:
 
 def _word(word: str, kind: _Kind) -> tuple[str, _Kind]:
     stem = EnglishStemmer().stemWord(word) if word.isascii() and word.isalpha() else word
-    return (stem, _Kind.STOP if word in ENGLISH else kind)
+    return (stem, _Kind.STOP if word in _ENGLISH else kind)
 
 
 def _korean(word: str) -> Terms:
     """Return the terms of a Hangul word: without particles, and its pairs of syllables."""
-    if word in KOREAN:
+    if word in _KOREAN:
         return ((word, _Kind.STOP),)
     root = _stripped(word)
-    found = [(root, _Kind.STOP if root in KOREAN else _Kind.WORD)]
+    found = [(root, _Kind.STOP if root in _KOREAN else _Kind.WORD)]
     if len(root) == 2 and root[1] in _SHORT_PARTICLES:  # noqa: PLR2004 - 값이, but also 결과
         found.append((root[0], _Kind.ROOT))
-    found.extend(_syllables(root, ""))
+    found.extend(_syllables(root))
     return tuple(found)
 
 
@@ -228,8 +293,5 @@ def _stripped(word: str) -> str:
     return word
 
 
-def _syllables(run: str, whole: str) -> Iterator[tuple[str, _Kind]]:
-    if whole:
-        yield whole, _Kind.WORD
-    for start in range(len(run) - 1):
-        yield BIGRAM + run[start : start + 2], _Kind.BIGRAM
+def _syllables(run: str) -> Iterator[tuple[str, _Kind]]:
+    return ((BIGRAM + run[start : start + 2], _Kind.BIGRAM) for start in range(len(run) - 1))
