@@ -30,9 +30,9 @@ from mama_structs.descriptors.journal import check_conversation
 from mama_structs.descriptors.store import RefStore
 from mama_structs.directories import Directory, Keeper, Nowhere, Place
 from mama_structs.errors import DescriptorError, InvalidArgument, SessionClosed, StoreError
-from mama_structs.memory.drafts import check_namespace
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.opening import check_embedder, open_memories
+from mama_structs.memory.requests import check_namespace
 from mama_structs.memory.results import Maintained
 from mama_structs.memory.store import MemoryStore
 from mama_structs.references.decorator import ReferenceDecorator, bound_to

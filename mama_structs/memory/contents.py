@@ -32,7 +32,7 @@ _LONG: Final = 2**20
 
 
 @attrs.frozen
-class Kept:
+class KeptItem:
     """
     An item of evidence whose text is kept.
 
@@ -50,7 +50,7 @@ class Kept:
 
 
 @attrs.frozen
-class Found:
+class HandleText:
     """
     What a handle stands for.
 
@@ -68,10 +68,10 @@ def nothing(_item: str) -> None:
     """Know no handle; a `FindContent`."""
 
 
-def parse_kept(item: str) -> Kept | None:
+def parse_kept(item: str) -> KeptItem | None:
     """Return what an item of evidence names that is kept, None for a plain one."""
     found = _KEPT.fullmatch(item)
-    return None if found is None else Kept(found[1], found[2])
+    return None if found is None else KeptItem(found[1], found[2])
 
 
 def digests_in(evidence: Iterable[str]) -> tuple[str, ...]:
@@ -89,7 +89,7 @@ def is_digest(text: str) -> bool:
     return _DIGEST.fullmatch(text) is not None
 
 
-def find_all(evidence: Sequence[str], find_content: FindContent, *, most: int) -> tuple[str | Found, ...]:
+def find_all(evidence: Sequence[str], find_content: FindContent, *, most: int) -> tuple[str | HandleText, ...]:
     """
     Return evidence with what its handles stand for in their places.
 
@@ -105,12 +105,12 @@ def find_all(evidence: Sequence[str], find_content: FindContent, *, most: int) -
     return tuple(_found(position, item, find_content, min(most, LARGEST)) for position, item in enumerate(evidence))
 
 
-def _found(position: int, item: str, find_content: FindContent, most: int) -> str | Found:
+def _found(position: int, item: str, find_content: FindContent, most: int) -> str | HandleText:
     found = None if parse_kept(item) is not None else find_content(item)
     if found is None:
         return item
     source, text = found
-    if parse_kept(str(Kept(source, "0" * 64))) is None:
+    if parse_kept(str(KeptItem(source, "0" * 64))) is None:
         raise ValueError("find_content gave a source that is no handle")
     name = f"evidence[{position}]"
     try:
@@ -125,12 +125,12 @@ def _found(position: int, item: str, find_content: FindContent, most: int) -> st
             f"{name} must stand for at most {most} bytes of text, got {size}",
             hint=f"mark the part that matters as a ref of its own{more}",
         )
-    return Found(source, text)
+    return HandleText(source, text)
 
 
-async def digests_of(found: Iterable[Sequence[str | Found]]) -> dict[str, str]:
+async def digests_of(found: Iterable[Sequence[str | HandleText]]) -> dict[str, str]:
     """Return the hash of each text that handles stand for."""
-    texts = {item.text for items in found for item in items if isinstance(item, Found)}
+    texts = {item.text for items in found for item in items if isinstance(item, HandleText)}
 
     def work() -> dict[str, str]:
         return {text: digest_of(text) for text in texts}
@@ -138,7 +138,7 @@ async def digests_of(found: Iterable[Sequence[str | Found]]) -> dict[str, str]:
     return await in_own_thread(work) if sum(map(len, texts)) > _LONG else work()
 
 
-def as_kept(found: Sequence[str | Found], digests: Mapping[str, str]) -> tuple[str, ...]:
+def as_kept(found: Sequence[str | HandleText], digests: Mapping[str, str]) -> tuple[str, ...]:
     """
     Return evidence as memories have it.
 
@@ -147,4 +147,6 @@ def as_kept(found: Sequence[str | Found], digests: Mapping[str, str]) -> tuple[s
         digests: The hash of each text in it.
 
     """
-    return tuple(str(Kept(item.source, digests[item.text])) if isinstance(item, Found) else item for item in found)
+    return tuple(
+        str(KeptItem(item.source, digests[item.text])) if isinstance(item, HandleText) else item for item in found
+    )

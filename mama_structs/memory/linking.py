@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import numpy as np
@@ -40,19 +40,17 @@ _RECENT: Final = 48
 _LIKELY: Final = 0.75
 
 
+@attrs.frozen(kw_only=True)
+class Linking:
+    """How automatic links are made: which are wanted, and what the embedder's cosines mean."""
+
+    policy: LinkingPolicy
+    calibration: Callable[[Any], Any]
+
+
 @attrs.frozen
-class Choice:
-    """
-    One link to make.
-
-    Args:
-        node: The memory that it leads to.
-        link_type: Its type.
-        relationship: The word for it.
-        confidence: How sure it is, 0 to 1.
-        similarity: The cosine, None for a link that does not rest on it.
-
-    """
+class LinkChoice:
+    """One link to make; *similarity* is the cosine, None for a link that does not rest on it."""
 
     node: int
     link_type: LinkType
@@ -87,7 +85,7 @@ def automatic_links(
         new_link_id: Gives an id for each link.
 
     """
-    chosen: list[Choice] = []
+    chosen: list[LinkChoice] = []
     if policy.max_semantic and memory.type is not MemoryType.CHECKPOINT:
         within = policy.topic_window if memory.type is MemoryType.DECISION else 0.0
         candidates = gather(
@@ -130,7 +128,7 @@ def probabilities(evidence: Evidence, weights: Sequence[float] = WEIGHTS, bias: 
     return 0.5 + 0.5 * np.tanh(0.5 * odds)
 
 
-def _semantic(reader: Reader, memory: Memory, candidates: Candidates, policy: LinkingPolicy) -> list[Choice]:
+def _semantic(reader: Reader, memory: Memory, candidates: Candidates, policy: LinkingPolicy) -> list[LinkChoice]:
     """Return the associations, surest first, but last what explicit links lead to anyway."""
     evidence = candidates.evidence
     probable = probabilities(evidence)
@@ -150,7 +148,7 @@ def _semantic(reader: Reader, memory: Memory, candidates: Candidates, policy: Li
     order = np.lexsort((-candidates.nodes, -candidates.created, -confidence, evidence.chain > 0))
     wanted = order[confidence[order] > 0][: policy.max_semantic]
     return [
-        Choice(
+        LinkChoice(
             int(candidates.nodes[at]),
             LinkType.ASSOCIATION,
             RELATED if surest[at] >= by_topic[at] else SAME_TOPIC,
@@ -161,7 +159,7 @@ def _semantic(reader: Reader, memory: Memory, candidates: Candidates, policy: Li
     ]
 
 
-def _temporal(reader: Reader, memory: Memory, policy: LinkingPolicy, covered: Collection[int]) -> list[Choice]:
+def _temporal(reader: Reader, memory: Memory, policy: LinkingPolicy, covered: Collection[int]) -> list[LinkChoice]:
     """Return the links to what was saved shortly before, newest first."""
     same_topic = policy.temporal_same_topic
     if same_topic and memory.topic is None:
@@ -176,7 +174,7 @@ def _temporal(reader: Reader, memory: Memory, policy: LinkingPolicy, covered: Co
     confidence = 0.3 + 0.2 * (1 - np.clip(age, 0, 1))
     wanted = _free(reader, nodes, policy) & (confidence >= policy.minimum) & ~_in(nodes, covered)
     return [
-        Choice(int(nodes[at]), LinkType.TEMPORAL, CLOSE_IN_TIME, float(confidence[at]))
+        LinkChoice(int(nodes[at]), LinkType.TEMPORAL, CLOSE_IN_TIME, float(confidence[at]))
         for at in np.flatnonzero(wanted)[: policy.max_temporal]
     ]
 

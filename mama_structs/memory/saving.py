@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 import attrs
 import numpy as np
@@ -13,9 +14,8 @@ from numpy.typing import NDArray
 from mama_structs.errors import InvalidArgument, MemoryNotFound
 from mama_structs.memory.backend import Reader, Writer
 from mama_structs.memory.contents import parse_kept
-from mama_structs.memory.drafts import Draft, LinkDraft
 from mama_structs.memory.ids import new_link_id
-from mama_structs.memory.linking import automatic_links
+from mama_structs.memory.linking import Linking, automatic_links
 from mama_structs.memory.model import (
     CreatedBy,
     DecisionMetadata,
@@ -24,11 +24,12 @@ from mama_structs.memory.model import (
     LinkType,
     Memory,
     MemoryType,
-    Outcome,
     OutcomeChange,
 )
-from mama_structs.memory.relationships import normalised
-from mama_structs.settings import LinkingPolicy
+from mama_structs.memory.relationships import EXAMPLES, link_type_of, normalised
+from mama_structs.memory.requests import LinkRequest, SaveRequest
+from mama_structs.memory.shared import AT_ONCE, Shared
+from mama_structs.memory.text import embedded_text
 
 SUPERSEDES: Final = "supersedes"
 IMPLEMENTS: Final = "implements"
@@ -37,47 +38,56 @@ _NEAREST: Final = 3
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Prepared:
+class PreparedSave:
     """
-    What is ready to be saved.
+    A memory that was asked for.
 
     Args:
-        draft: What was asked for.
+        request: What was asked for.
         memory: The memory.
-        vectors: Its vectors, of shape (pieces, dimensions).
-        link_types: The type of each relationship word that the draft uses.
+        contents: Texts that its evidence names, by their hash; others may be among them.
+        vectors: Its vectors, of shape (pieces, dimensions), when it is prepared.
+        link_types: The type of each relationship word that the request uses, likewise.
 
     """
 
-    draft: Draft
+    request: SaveRequest
     memory: Memory
-    vectors: NDArray[np.float32]
-    link_types: Mapping[str, LinkType]
+    contents: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    vectors: NDArray[np.float32] = attrs.field(factory=lambda: np.empty((0, 0), np.float32))
+    link_types: Mapping[str, LinkType] = attrs.field(factory=dict)
 
 
-@attrs.frozen(kw_only=True)
-class Linking:
-    """
-    How automatic links are made.
+async def prepare(shared: Shared, asked: Sequence[PreparedSave]) -> list[PreparedSave]:
+    """Embed what was asked for, and find what it mentions and the types of its links."""
+    kinds = await link_types(shared, sorted({link.relationship for one in asked for link in one.request.links}))
+    memories = []
+    for position, one in enumerate(asked):
+        if position and position % AT_ONCE == 0:
+            await asyncio.sleep(0)
+        memories.append(attrs.evolve(one.memory, mentions=tuple(shared.find_mentions(embedded_text(one.memory)))))
+    vectors = await shared.embedding.documents([embedded_text(memory) for memory in memories])
+    return [
+        attrs.evolve(one, memory=memory, vectors=pieces, link_types=kinds)
+        for one, memory, pieces in zip(asked, memories, vectors, strict=True)
+    ]
 
-    Args:
-        policy: Which are wanted.
-        calibration: What the embedder's cosines mean.
 
-    """
-
-    policy: LinkingPolicy
-    calibration: Callable[[Any], Any]
+async def link_types(shared: Shared, words: Sequence[str]) -> dict[str, LinkType]:
+    """Return the type of each relationship word."""
+    kinds = {word: link_type_of(word) for word in words}
+    unknown = [word for word, mapped in kinds.items() if mapped.fallback]
+    if unknown:
+        found = await shared.embedding.documents([*map(normalised, unknown), *EXAMPLES])
+        vectors = [pieces[0] for pieces in found]
+        examples = np.stack(vectors[len(unknown) :])
+        for word, vector in zip(unknown, vectors, strict=False):
+            kinds[word] = link_type_of(word, vector=vector, example_vectors=examples)
+    return {word: mapped.link_type for word, mapped in kinds.items()}
 
 
 def found(reader: Reader, memory_id: str) -> int:
-    """
-    Return a memory's node.
-
-    Raises:
-        MemoryNotFound: There is no such memory; the nearest ids are named.
-
-    """
+    """Return a memory's node, or raise `MemoryNotFound` with the nearest ids."""
     node = reader.find(memory_id)
     if node is None:
         hint = None
@@ -88,106 +98,65 @@ def found(reader: Reader, memory_id: str) -> int:
 
 
 def decision(reader: Reader, memory_id: str) -> Memory:
-    """
-    Return a decision.
-
-    Raises:
-        MemoryNotFound: There is no such memory.
-        InvalidArgument: It is no decision.
-
-    """
+    """Return a decision, or refuse a memory of another type."""
     (memory,) = reader.get([found(reader, memory_id)])
     if memory.type is not MemoryType.DECISION:
         raise InvalidArgument(f"{memory_id!r:.200} must be a decision, and is of the type {memory.type.value}")
     return memory
 
 
-def check_evidence(reader: Reader, draft: Draft) -> None:
-    """
-    See that every text is kept that evidence names by its hash, or is about to be.
-
-    Raises:
-        InvalidArgument: One is not.
-
-    """
-    for position, item in enumerate(draft.memory.evidence):
+def check_ends(reader: Reader, asked: PreparedSave) -> Memory | None:
+    """Refuse a save that links to what does not exist, or names a text that is not kept; return what it supersedes."""
+    before = None if asked.request.supersedes is None else decision(reader, asked.request.supersedes)
+    for to_id in (*asked.request.implements, *(link.to_id for link in asked.request.links)):
+        found(reader, to_id)
+    for position, item in enumerate(asked.memory.evidence):
         kept = parse_kept(item)
-        if kept is not None and kept.digest not in draft.contents and not reader.has_content(kept.digest):
+        if kept is not None and kept.digest not in asked.contents and not reader.has_content(kept.digest):
             raise InvalidArgument(
                 f"evidence[{position}] names a text by its hash that no memory keeps",
                 hint="give the handle alone, such as ref:name or fd:1",
             )
+    return before
 
 
-def not_before(memory: Memory, before: Memory, *, is_dated: bool) -> Memory:
-    """
-    Return a memory that is not older than the one that it supersedes.
-
-    A clock that stepped back meanwhile is corrected; a time that somebody gave is not.
-
-    Raises:
-        InvalidArgument: The time that was given is earlier.
-
-    """
-    if memory.created_at >= before.created_at:
-        return memory
-    if is_dated:
-        raise InvalidArgument(
-            f"created_at must not be before {before.created_at.isoformat()}, when the decision was made that it "
-            f"supersedes, got {memory.created_at.isoformat()}"
-        )
-    return attrs.evolve(memory, created_at=before.created_at, updated_at=before.created_at)
-
-
-def save(writer: Writer, prepared: Prepared, linking: Linking) -> Memory:
-    """
-    Save a memory with its links.
-
-    Raises:
-        MemoryNotFound: A link ends at no memory; nothing was saved.
-        InvalidArgument: What it supersedes is no decision, or a later one, or its evidence names a text that is not
-            kept; nothing was saved.
-
-    """
-    draft, memory = prepared.draft, prepared.memory
-    check_evidence(writer, draft)
-    explicit: list[Link] = []
-    if draft.supersedes is not None:
-        before = decision(writer, draft.supersedes)
-        memory = not_before(memory, before, is_dated=draft.is_dated)
-        explicit.append(_link(memory, draft.supersedes, SUPERSEDES, LinkType.EVOLUTION, 1.0))
-    explicit += [_link(memory, to_id, IMPLEMENTS, LinkType.IMPLEMENTATION, 1.0) for to_id in draft.implements]
-    for asked in draft.links:
-        kind = prepared.link_types[asked.relationship]
-        explicit.append(_link(memory, asked.to_id, asked.relationship, kind, asked.confidence, asked=asked))
-    for link in explicit:
-        found(writer, link.to_id)
-    explicit = _strongest(explicit)
+def save(writer: Writer, prepared: PreparedSave, linking: Linking) -> Memory:
+    """Save a memory with its links, and return it."""
+    request, memory = prepared.request, prepared.memory
+    before = check_ends(writer, prepared)
+    asked = [
+        *((_certainly(to_id, IMPLEMENTS), LinkType.IMPLEMENTATION) for to_id in request.implements),
+        *((link, prepared.link_types[link.relationship]) for link in request.links),
+    ]
+    if before is not None:
+        memory = _not_before(memory, before, is_dated=request.created_at is not None)
+        asked.insert(0, (_certainly(before.id, SUPERSEDES), LinkType.EVOLUTION))
+    # Of links with the same end and word the one with the highest confidence, the first of equals.
+    explicit: dict[tuple[str, str], Link] = {}
+    for one, link_type in asked:
+        key = (one.to_id, normalised(one.relationship))
+        if key not in explicit or explicit[key].confidence < one.confidence:
+            explicit[key] = _link(memory.id, one, link_type, memory.metadata.created_by, memory.created_at)
     automatic = automatic_links(
         writer,
         memory,
         prepared.vectors,
         policy=linking.policy,
         calibration=linking.calibration,
-        explicit=[link.to_id for link in explicit],
+        explicit=[link.to_id for link in explicit.values()],
         new_link_id=new_link_id,
     )
-    writer.put(memory, vectors=prepared.vectors, links=[*explicit, *automatic], contents=draft.contents)
+    writer.put(memory, vectors=prepared.vectors, links=[*explicit.values(), *automatic], contents=prepared.contents)
     return memory
 
 
 def add_link(
-    writer: Writer, from_id: str, asked: LinkDraft, link_type: LinkType, *, created_by: CreatedBy, now: datetime
+    writer: Writer, from_id: str, asked: LinkRequest, link_type: LinkType, *, created_by: CreatedBy, now: datetime
 ) -> Link:
     """
     Make a link between two memories, and return it, or the one of that word that is there already, made stronger.
 
     An explicit link takes over the automatic ones between the two.
-
-    Raises:
-        MemoryNotFound: One of them does not exist.
-        InvalidArgument: They are one and the same.
-
     """
     source = found(writer, from_id)
     found(writer, asked.to_id)
@@ -204,28 +173,13 @@ def add_link(
         and normalised(link.metadata.original_relationship) == word
     ]
     if same:
-        link = attrs.evolve(
-            same[0],
-            confidence=max(same[0].confidence, asked.confidence),
-            metadata=attrs.evolve(
-                same[0].metadata,
-                reason=asked.reason or same[0].metadata.reason,
-                tags=asked.tags or same[0].metadata.tags,
-            ),
-        )
+        known = same[0].metadata
+        metadata = attrs.evolve(known, reason=asked.reason or known.reason, tags=asked.tags or known.tags)
+        link = attrs.evolve(same[0], confidence=max(same[0].confidence, asked.confidence), metadata=metadata)
         if link == same[0]:
             return link
     else:
-        link = Link(
-            id=new_link_id(),
-            from_id=from_id,
-            to_id=asked.to_id,
-            link_type=link_type,
-            confidence=asked.confidence,
-            created_by=created_by,
-            metadata=LinkMetadata(original_relationship=asked.relationship, reason=asked.reason, tags=asked.tags),
-            created_at=now,
-        )
+        link = _link(from_id, asked, link_type, created_by, now)
         if created_by != "system":
             writer.delete_links([one.id for one in between if is_automatic(one)])
     writer.put_link(link)
@@ -241,23 +195,14 @@ def set_outcome(
     writer: Writer,
     memory_id: str,
     change: OutcomeChange,
-    reason: Prepared | None,
+    reason: PreparedSave | None,
     linking: Linking,
     *,
     created_by: CreatedBy,
     is_dated: bool,
 ) -> Memory:
-    """
-    Give a decision an outcome, save its reason as a memory of its own, and return the decision.
-
-    Raises:
-        MemoryNotFound: There is no such memory.
-        InvalidArgument: It is no decision, or the time that was given is before it was made.
-
-    """
+    """Give a decision an outcome, save its reason as a memory of its own, and return the decision."""
     memory = decision(writer, memory_id)
-    metadata = memory.metadata
-    assert isinstance(metadata, DecisionMetadata)  # noqa: S101 - a decision has no other
     if change.at < memory.created_at:
         if is_dated:
             raise InvalidArgument(
@@ -265,80 +210,66 @@ def set_outcome(
                 f"got {change.at.isoformat()}"
             )
         change = attrs.evolve(change, at=memory.created_at)
-    history = tuple(sorted((*metadata.history, change), key=lambda one: one.at))
-    last = history[-1]
-    changed = attrs.evolve(
-        memory,
-        metadata=attrs.evolve(
-            metadata, outcome=last.outcome, outcome_reason=last.reason, outcome_at=last.at, history=history
-        ),
-        updated_at=max(memory.updated_at, change.at),
-    )
+    history = tuple(sorted((*_history(memory), change), key=lambda one: one.at))
+    changed = _with_history(memory, history, max(memory.updated_at, change.at))
     writer.put(changed)
     if reason is not None:
-        save(writer, reason, linking)
+        made = save(writer, reason, linking)
+        outcome_of = _certainly(memory_id, OUTCOME_OF)
         add_link(
-            writer,
-            reason.memory.id,
-            LinkDraft(to_id=memory_id, relationship=OUTCOME_OF, confidence=1.0),
-            LinkType.IMPLEMENTATION,
-            created_by=created_by,
-            now=reason.memory.created_at,
+            writer, made.id, outcome_of, LinkType.IMPLEMENTATION, created_by=created_by, now=reason.memory.created_at
         )
     return changed
 
 
 def as_of(memory: Memory, moment: datetime) -> Memory:
     """Return a memory as it was at a moment: later outcomes are taken away."""
-    metadata = memory.metadata
-    if not isinstance(metadata, DecisionMetadata) or all(one.at <= moment for one in metadata.history):
+    history = tuple(one for one in _history(memory) if one.at <= moment)
+    if len(history) == len(_history(memory)):
         return memory
-    history = tuple(one for one in metadata.history if one.at <= moment)
+    return _with_history(memory, history, max([memory.created_at, *(one.at for one in history)]))
+
+
+def _history(memory: Memory) -> tuple[OutcomeChange, ...]:
+    return memory.metadata.history if isinstance(memory.metadata, DecisionMetadata) else ()
+
+
+def _with_history(memory: Memory, history: tuple[OutcomeChange, ...], updated_at: datetime) -> Memory:
     last = history[-1] if history else None
-    outcome: Outcome | None = last.outcome if last else None
-    return attrs.evolve(
-        memory,
-        metadata=attrs.evolve(
-            metadata,
-            history=history,
-            outcome=outcome,
-            outcome_reason=last.reason if last else None,
-            outcome_at=last.at if last else None,
-        ),
-        updated_at=max([memory.created_at, *(one.at for one in history)]),
-    )
+    fields = {
+        "history": history,
+        "outcome": last.outcome if last else None,
+        "outcome_reason": last.reason if last else None,
+        "outcome_at": last.at if last else None,
+    }
+    metadata = attrs.evolve(memory.metadata, **fields)  # type: ignore[arg-type]  # a decision's
+    return attrs.evolve(memory, metadata=metadata, updated_at=updated_at)
 
 
-def _link(
-    memory: Memory,
-    to_id: str,
-    relationship: str,
-    link_type: LinkType,
-    confidence: float,
-    *,
-    asked: LinkDraft | None = None,
-) -> Link:
+def _not_before(memory: Memory, before: Memory, *, is_dated: bool) -> Memory:
+    """Correct a time before that of what is superseded, for a clock may step back; refuse one that was given."""
+    if memory.created_at >= before.created_at:
+        return memory
+    if is_dated:
+        raise InvalidArgument(
+            f"created_at must not be before {before.created_at.isoformat()}, when the decision was made that it "
+            f"supersedes, got {memory.created_at.isoformat()}"
+        )
+    return attrs.evolve(memory, created_at=before.created_at, updated_at=before.created_at)
+
+
+def _certainly(to_id: str, relationship: str) -> LinkRequest:
+    return LinkRequest(to_id=to_id, relationship=relationship, confidence=1.0)
+
+
+def _link(from_id: str, asked: LinkRequest, link_type: LinkType, created_by: CreatedBy, created_at: datetime) -> Link:
     return Link(
         id=new_link_id(),
-        from_id=memory.id,
-        to_id=to_id,
+        from_id=from_id,
+        to_id=asked.to_id,
         link_type=link_type,
-        confidence=confidence,
-        created_by=memory.metadata.created_by,
-        metadata=LinkMetadata(
-            original_relationship=relationship,
-            reason=None if asked is None else asked.reason,
-            tags=() if asked is None else asked.tags,
-        ),
-        created_at=memory.created_at,
+        confidence=asked.confidence,
+        created_by=created_by,
+        metadata=LinkMetadata(original_relationship=asked.relationship, reason=asked.reason, tags=asked.tags),
+        created_at=created_at,
     )
-
-
-def _strongest(links: Sequence[Link]) -> list[Link]:
-    """Keep of links with the same end and word the one with the highest confidence, the first of equals."""
-    kept: dict[tuple[str, str], Link] = {}
-    for link in links:
-        key = (link.to_id, normalised(link.metadata.original_relationship))
-        if key not in kept or kept[key].confidence < link.confidence:
-            kept[key] = link
-    return list(kept.values())

@@ -9,23 +9,17 @@ from datetime import datetime
 from typing import Final, TypeVar
 
 import attrs
-import numpy as np
 
 from mama_structs._async import LoopBound
 from mama_structs.errors import SessionClosed
-from mama_structs.memory import care, contents
+from mama_structs.memory import care
 from mama_structs.memory.backend import Reader, Writer
-from mama_structs.memory.contents import Found
-from mama_structs.memory.drafts import Door, Draft
 from mama_structs.memory.embedded.engine import Engine, mismatch
 from mama_structs.memory.embedded.keys import EmbedderRecord
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.ids import from_milliseconds
-from mama_structs.memory.model import LinkType
-from mama_structs.memory.relationships import EXAMPLES, link_type_of, normalised
+from mama_structs.memory.linking import Linking
 from mama_structs.memory.results import Reached
-from mama_structs.memory.saving import Linking, Prepared
-from mama_structs.memory.text import embedded_text
 from mama_structs.memory.traversal_cache import TraversalCache
 from mama_structs.settings import MemorySettings
 
@@ -56,7 +50,6 @@ class Shared:
     loop: LoopBound = attrs.field(kw_only=True)
     find_mentions: Callable[[str], Sequence[str]] = attrs.field(default=lambda _text: (), kw_only=True)
     clock: Callable[[], float] = attrs.field(default=time.time, kw_only=True)
-    door: Door = attrs.field(init=False)
     cache: TraversalCache[list[Reached]] = attrs.field(init=False)
     record: EmbedderRecord = attrs.field(init=False)
     # The embedder that is taking over, as long as one is.
@@ -66,7 +59,6 @@ class Shared:
     """Held while something is saved in the place of what was read to be the newest; see `tools.deprecated`."""
 
     def __attrs_post_init__(self) -> None:
-        self.door = Door(namespace=self.backend.namespace, max_content=self.settings.max_content)
         self.cache = self._new_cache()
         self.record = care.record_of(self.embedding.embedder)
 
@@ -119,54 +111,6 @@ class Shared:
             return plan(writer)
 
         return await self.backend.write(checked)
-
-    async def with_contents(self, drafts: Sequence[Draft], found: Sequence[Sequence[str | Found]]) -> list[Draft]:
-        """
-        Return drafts with the texts that the handles in their evidence stand for.
-
-        Args:
-            drafts: What was asked for.
-            found: The evidence of each, as `contents.find_all` gives it.
-
-        """
-        digests = await contents.digests_of(found)
-        texts = {digest: text for text, digest in digests.items()}
-        return [
-            attrs.evolve(
-                draft,
-                memory=attrs.evolve(draft.memory, evidence=contents.as_kept(items, digests)),
-                contents=texts,
-            )
-            for draft, items in zip(drafts, found, strict=True)
-        ]
-
-    async def prepare(self, drafts: Sequence[Draft]) -> list[Prepared]:
-        """Embed what was asked for, and find what it mentions and the types of its links."""
-        words = {link.relationship for draft in drafts for link in draft.links}
-        kinds = await self.link_types(sorted(words))
-        memories = []
-        for position, draft in enumerate(drafts):
-            if position and position % AT_ONCE == 0:
-                await asyncio.sleep(0)
-            mentions = tuple(self.find_mentions(embedded_text(draft.memory)))
-            memories.append(attrs.evolve(draft.memory, mentions=mentions))
-        vectors = await self.embedding.documents([embedded_text(memory) for memory in memories])
-        return [
-            Prepared(draft=draft, memory=memory, vectors=pieces, link_types=kinds)
-            for draft, memory, pieces in zip(drafts, memories, vectors, strict=True)
-        ]
-
-    async def link_types(self, words: Sequence[str]) -> dict[str, LinkType]:
-        """Return the type of each relationship word."""
-        kinds = {word: link_type_of(word) for word in words}
-        unknown = [word for word, mapped in kinds.items() if mapped.fallback]
-        if unknown:
-            found = await self.embedding.documents([*map(normalised, unknown), *EXAMPLES])
-            vectors = [pieces[0] for pieces in found]
-            examples = np.stack(vectors[len(unknown) :])
-            for word, vector in zip(unknown, vectors, strict=False):
-                kinds[word] = link_type_of(word, vector=vector, example_vectors=examples)
-        return {word: mapped.link_type for word, mapped in kinds.items()}
 
     async def take_over(self, embedding: EmbeddingService) -> None:
         """Use another embedder from now on, and end the one before."""

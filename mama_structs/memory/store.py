@@ -6,39 +6,22 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import attrs
 import numpy as np
 
+from mama_structs import _check
 from mama_structs.errors import InvalidArgument, LinkNotFound, MamaStructsError, MemoryNotFound
-from mama_structs.memory import care, contents, graph, saving, search, showing, transfer
+from mama_structs.memory import care, contents, graph, requests, saving, search, showing, transfer
 from mama_structs.memory.backend import Direction, Filter, Reader, Writer
-from mama_structs.memory.contents import FindContent, Found, parse_kept
-from mama_structs.memory.drafts import (
-    Draft,
-    check_choice,
-    check_confidence,
-    check_creator,
-    check_file,
-    check_flag,
-    check_id,
-    check_limit,
-    check_mentions,
-    check_progress,
-    check_share,
-    check_text,
-    check_time,
-    check_topic,
-    check_types,
-    link_draft,
-    within,
-)
+from mama_structs.memory.contents import FindContent, HandleText, parse_kept
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.ids import is_id, milliseconds
-from mama_structs.memory.model import CreatedBy, Link, LinkType, Memory, MemoryType, Outcome, OutcomeChange
+from mama_structs.memory.model import CREATORS, CreatedBy, Link, LinkType, Memory, MemoryType, Outcome, OutcomeChange
 from mama_structs.memory.relationships import near_synonyms, normalised
+from mama_structs.memory.requests import check_id, check_limit, check_progress, check_types
 from mama_structs.memory.results import (
     Chain,
     Evidence,
@@ -51,9 +34,11 @@ from mama_structs.memory.results import (
     Similar,
     Surroundings,
 )
+from mama_structs.memory.saving import PreparedSave
 from mama_structs.memory.shared import AT_ONCE, Shared
 from mama_structs.storage import Finding
 
+T = TypeVar("T")
 Progress = Callable[[int, int], object]
 """Told how much of a long piece of work is done, and of how much."""
 
@@ -80,7 +65,6 @@ class MemoryStore:
         self._shared = shared
         self._backend = shared.backend
         self._settings = shared.settings
-        self._door = shared.door
         self._find_content = find_content
 
     def __repr__(self) -> str:
@@ -150,21 +134,7 @@ class MemoryStore:
             StoreError: It cannot be written; nothing was saved.
 
         """
-        return await self._save(
-            self._door.decision(
-                now=self._shared.now,
-                topic=topic,
-                decision=decision,
-                reasoning=reasoning,
-                confidence=confidence,
-                supersedes=supersedes,
-                implements=implements,
-                links=links,
-                evidence=evidence,
-                created_at=created_at,
-                created_by=created_by,
-            )
-        )
+        return await self._save(requests.DecisionRequest(**_arguments(locals())))
 
     async def save_checkpoint(
         self,
@@ -191,17 +161,7 @@ class MemoryStore:
             InvalidArgument, MemoryNotFound, EmbeddingFailed, StoreError: As for `save_decision`.
 
         """
-        return await self._save(
-            self._door.checkpoint(
-                now=self._shared.now,
-                summary=summary,
-                open_files=open_files,
-                next_steps=next_steps,
-                implements=implements,
-                created_at=created_at,
-                created_by=created_by,
-            )
-        )
+        return await self._save(requests.CheckpointRequest(**_arguments(locals())))
 
     async def save_insight(
         self,
@@ -230,18 +190,7 @@ class MemoryStore:
             InvalidArgument, MemoryNotFound, EmbeddingFailed, StoreError: As for `save_decision`.
 
         """
-        return await self._save(
-            self._door.insight(
-                now=self._shared.now,
-                content=content,
-                category=category,
-                tags=tags,
-                source=source,
-                links=links,
-                created_at=created_at,
-                created_by=created_by,
-            )
-        )
+        return await self._save(requests.InsightRequest(**_arguments(locals())))
 
     async def save_context(
         self,
@@ -266,16 +215,7 @@ class MemoryStore:
             InvalidArgument, EmbeddingFailed, StoreError: As for `save_decision`.
 
         """
-        return await self._save(
-            self._door.context(
-                now=self._shared.now,
-                content=content,
-                topic=topic,
-                source=source,
-                created_at=created_at,
-                created_by=created_by,
-            )
-        )
+        return await self._save(requests.ContextRequest(**_arguments(locals())))
 
     async def save_many(
         self, records: Iterable[Mapping[str, Any]], *, progress: Progress | None = None
@@ -302,27 +242,27 @@ class MemoryStore:
         check_progress(progress)
         if isinstance(records, str | bytes | Mapping) or not isinstance(records, Iterable):
             raise InvalidArgument(f"records must be a list of mappings, got {type(records).__name__}")
-        drafts: list[Draft] = []
-        found: list[tuple[str | Found, ...]] = []
+        asked: list[PreparedSave] = []
+        found: list[tuple[str | HandleText, ...]] = []
         for position, record in enumerate(records):
             if position % AT_ONCE == 0:
                 # Others have their turn in the loop.
                 await asyncio.sleep(0)
             try:
-                drafts.append(self._door.record(record, now=self._shared.now))
-                found.append(self._found(drafts[-1]))
+                asked.append(self._draft(requests.request_of(record)))
+                found.append(self._texts_of(asked[-1]))
             except InvalidArgument as error:
-                raise within(f"records[{position}]", error) from error
+                raise requests.within(f"records[{position}]", error) from error
             except MamaStructsError as error:
                 error.add_note(f"in records[{position}]")
                 raise
-        drafts = await self._shared.with_contents(drafts, found)
+        drafts = await _with_contents(asked, found)
         await self._shared.read(lambda reader: _check_ends(reader, drafts))
         saved: list[Memory] = []
         try:
             for start in range(0, len(drafts), _CHUNK):
                 made_by = self._shared.record
-                prepared = await self._shared.prepare(drafts[start : start + _CHUNK])
+                prepared = await saving.prepare(self._shared, drafts[start : start + _CHUNK])
                 for first in range(0, len(prepared), AT_ONCE):
                     some = prepared[first : first + AT_ONCE]
                     saved += await self._shared.write(
@@ -347,8 +287,7 @@ class MemoryStore:
             StoreDamaged: What is on disk is not what was saved.
 
         """
-        memory_id = check_id("id", id)
-        return await self._shared.read(lambda reader: reader.get([saving.found(reader, memory_id)])[0])
+        return await self._read(id, lambda reader, node: reader.get([node])[0])
 
     async def evidence_of(self, id: str) -> list[Evidence]:  # noqa: A002 - as above
         """
@@ -359,13 +298,9 @@ class MemoryStore:
             StoreDamaged: A text is gone, or not what was kept.
 
         """
-        memory_id = check_id("id", id)
-
-        def plan(reader: Reader) -> list[Evidence]:
-            (memory,) = reader.get([saving.found(reader, memory_id)])
-            return [self._evidence(reader, item) for item in memory.evidence]
-
-        return await self._shared.read(plan)
+        return await self._read(
+            id, lambda reader, node: [self._evidence(reader, item) for item in reader.get([node])[0].evidence]
+        )
 
     async def delete(self, id: str) -> int:  # noqa: A002 - as above
         """
@@ -412,7 +347,7 @@ class MemoryStore:
             since: Only from this time on (with a time zone).
 
         """
-        where = Filter(types=check_types(types), since=None if since is None else check_time("since", since))
+        where = Filter(types=check_types(types), since=None if since is None else _check.moment("since", since))
         most = check_limit(limit)
         return await self._shared.read(lambda reader: reader.get(reader.window(where, limit=most)))
 
@@ -436,8 +371,8 @@ class MemoryStore:
 
         """
         self._shared.check()
-        text = check_text("id_or_text", id_or_text, most=self._settings.max_content)
-        least = None if threshold is None else check_share("threshold", threshold)
+        text = _check.text("id_or_text", id_or_text, most=self._settings.max_content)
+        least = None if threshold is None else _check.share("threshold", threshold)
         most = check_limit(limit)
         record = self._shared.record
         calibration = await self._shared.embedding.calibration()
@@ -524,21 +459,21 @@ class MemoryStore:
 
         """
         self._shared.check()
-        text = check_text("query", query, most=_MAX_QUERY)
-        moment = None if as_of is None else check_time("as_of", as_of)
+        text = _check.text("query", query, most=_MAX_QUERY)
+        moment = None if as_of is None else _check.moment("as_of", as_of)
         where = Filter(
             types=check_types(types),
-            topic=None if topic is None else check_topic(topic),
-            since=None if since is None else check_time("since", since),
-            until=None if until is None else check_time("until", until),
-            mentions=check_mentions(mentions),
+            topic=None if topic is None else requests.check_topic(topic),
+            since=None if since is None else _check.moment("since", since),
+            until=None if until is None else _check.moment("until", until),
+            mentions=requests.check_mentions(mentions),
         )
         record = self._shared.record
         request = search.SearchRequest(
             text=text,
             vector=await self._shared.embedding.query(text),
             where=where,
-            history=check_flag("history", history),
+            history=_check.flag("history", history),
             as_of=moment,
             now=self._shared.now,
             limit=check_limit(limit),
@@ -557,7 +492,7 @@ class MemoryStore:
             topic: Exactly as it was saved.
 
         """
-        named = check_topic(topic)
+        named = requests.check_topic(topic)
         now_ms = milliseconds(self._shared.now)
 
         def plan(reader: Reader) -> Chain:
@@ -574,10 +509,7 @@ class MemoryStore:
             MemoryNotFound: There is none with this id.
 
         """
-        memory_id = check_id("id", id)
-        return await self._shared.read(
-            lambda reader: showing.chain_of(reader, graph.evolution(reader, saving.found(reader, memory_id)))
-        )
+        return await self._read(id, lambda reader, node: showing.chain_of(reader, graph.evolution(reader, node)))
 
     async def set_outcome(
         self,
@@ -607,22 +539,22 @@ class MemoryStore:
         """
         self._shared.check()
         memory_id = check_id("id", id)
-        result = check_choice("outcome", outcome, Outcome)
-        creator = check_creator(created_by)
-        why = None if reason is None else check_text("reason", reason, most=self._settings.max_content)
+        result = _check.choice("outcome", outcome, Outcome)
+        creator = _check.choice("created_by", created_by, CREATORS)
+        why = None if reason is None else _check.text("reason", reason, most=self._settings.max_content)
         if result is Outcome.FAILED and why is None:
             raise InvalidArgument(
                 "a FAILED outcome needs a reason", hint="say why it failed: that is what is searched for later"
             )
-        moment = self._shared.now if at is None else check_time("at", at)
+        moment = self._shared.now if at is None else _check.moment("at", at)
         record = self._shared.record
         before = await self._shared.read(lambda reader: saving.decision(reader, memory_id))
         prepared = None
         if why is not None:
-            draft = self._door.context(
-                now=moment, content=why, topic=before.topic, source=saving.OUTCOME_OF, created_by=creator
+            asked = requests.ContextRequest(
+                content=why, topic=before.topic, source=saving.OUTCOME_OF, created_at=moment, created_by=creator
             )
-            (prepared,) = await self._shared.prepare([draft])
+            (prepared,) = await saving.prepare(self._shared, [self._draft(asked)])
         change = OutcomeChange(outcome=result, reason=why, at=moment)
         return await self._shared.write(
             lambda writer: saving.set_outcome(
@@ -666,20 +598,12 @@ class MemoryStore:
 
         """
         self._shared.check()
-        memory_id = check_id("id", id)
-        before = await self._shared.read(lambda reader: saving.decision(reader, memory_id))
-        return await self.save_decision(
-            topic if topic is not None else before.topic or "untitled",
-            decision,
-            reasoning,
-            confidence=confidence,
-            supersedes=memory_id,
-            implements=implements,
-            links=links,
-            evidence=evidence,
-            created_at=created_at,
-            created_by=created_by,
-        )
+        given = _arguments(locals())
+        supersedes = given["supersedes"] = check_id("id", given.pop("id"))
+        before = await self._shared.read(lambda reader: saving.decision(reader, supersedes))
+        if topic is None:
+            given["topic"] = before.topic or "untitled"
+        return await self._save(requests.DecisionRequest(**given))
 
     async def link(
         self,
@@ -716,16 +640,16 @@ class MemoryStore:
         """
         self._shared.check()
         source = check_id("from_id", from_id)
-        asked = link_draft(
+        asked = requests.LinkRequest(
             to_id=to_id,
             relationship=relationship,
-            confidence=check_confidence(confidence),
+            confidence=confidence,
             reason=reason,
-            tags=tags,
+            tags=tags,  # type: ignore[arg-type]  # made a tuple there
         )
-        creator = check_creator(created_by)
-        moment = self._shared.now if created_at is None else check_time("created_at", created_at)
-        kinds = await self._shared.link_types([asked.relationship])
+        creator = _check.choice("created_by", created_by, CREATORS)
+        moment = self._shared.now if created_at is None else _check.moment("created_at", created_at)
+        kinds = await saving.link_types(self._shared, [asked.relationship])
         return await self._shared.write(
             lambda writer: saving.add_link(
                 writer, source, asked, kinds[asked.relationship], created_by=creator, now=moment
@@ -756,8 +680,7 @@ class MemoryStore:
             MemoryNotFound: There is none with this id.
 
         """
-        memory_id = check_id("id", id)
-        return await self._shared.read(lambda reader: reader.read_links(saving.found(reader, memory_id)))
+        return await self._read(id, lambda reader, node: reader.read_links(node))
 
     async def _beside(self, ids: Iterable[str]) -> dict[str, graph.Beside]:
         """Return what the tools show beside memories, by id, in one read; those that are not there are left out."""
@@ -813,7 +736,7 @@ class MemoryStore:
         depth = check_limit(max_depth, name="max_depth")
         if direction not in _DIRECTIONS:
             raise InvalidArgument(f"direction must be one of {', '.join(_DIRECTIONS)}, got {direction!r:.40}")
-        least = check_share("min_strength", min_strength)
+        least = _check.share("min_strength", min_strength)
         most = check_limit(limit)
         now_ms = milliseconds(self._shared.now)
         key = (start, types, depth, direction, least, most)
@@ -861,11 +784,9 @@ class MemoryStore:
             MemoryNotFound: There is none with this id.
 
         """
-        memory_id = check_id("id", id)
         now_ms = milliseconds(self._shared.now)
 
-        def plan(reader: Reader) -> Surroundings:
-            node = saving.found(reader, memory_id)
+        def plan(reader: Reader, node: int) -> Surroundings:
             return Surroundings(
                 memory=reader.get([node])[0],
                 chain=showing.chain_of(reader, graph.evolution(reader, node)),
@@ -873,7 +794,7 @@ class MemoryStore:
                 links=tuple(reader.read_links(node)),
             )
 
-        return await self._shared.read(plan)
+        return await self._read(id, plan)
 
     # Care
 
@@ -889,7 +810,7 @@ class MemoryStore:
 
         """
         self._shared.check()
-        moment = self._shared.now if now is None else check_time("now", now)
+        moment = self._shared.now if now is None else _check.moment("now", now)
         return await care.prune(self._backend, moment, self._settings)
 
     async def maintain(self) -> Maintained:
@@ -974,7 +895,7 @@ class MemoryStore:
         """
         self._shared.check()
         check_progress(progress)
-        target = check_file(path)
+        target = requests.check_file(path)
         return await transfer.export_jsonl(self._backend, target, progress)
 
     async def import_jsonl(self, path: str | Path, *, progress: Progress | None = None) -> Imported:
@@ -995,7 +916,7 @@ class MemoryStore:
         """
         self._shared.check()
         check_progress(progress)
-        source = check_file(path)
+        source = requests.check_file(path)
         return await transfer.import_jsonl(self._backend, self._shared.embedding, source, progress)
 
     async def stats(self) -> dict[str, Any]:
@@ -1018,15 +939,24 @@ class MemoryStore:
         """Take nothing more, and end the embedder's work; the session calls this."""
         await self._shared.close()
 
-    async def _save(self, draft: Draft) -> Memory:
+    async def _read(self, memory_id: str, plan: Callable[[Reader, int], T]) -> T:
+        """Run a plan that reads what is known of one memory."""
+        checked = check_id("id", memory_id)
+        return await self._shared.read(lambda reader: plan(reader, saving.found(reader, checked)))
+
+    async def _save(self, request: requests.SaveRequest) -> Memory:
         shared = self._shared
+        draft = self._draft(request)
         shared.check()
         record = shared.record
-        (draft,) = await shared.with_contents([draft], [self._found(draft)])
-        (prepared,) = await shared.prepare([draft])
+        (prepared,) = await saving.prepare(shared, await _with_contents([draft], [self._texts_of(draft)]))
         return await shared.write(lambda writer: saving.save(writer, prepared, shared.linking), made_by=record)
 
-    def _found(self, draft: Draft) -> tuple[str | Found, ...]:
+    def _draft(self, request: requests.SaveRequest) -> PreparedSave:
+        memory = request.memory(self.namespace, now=self._shared.now, max_content=self._settings.max_content)
+        return PreparedSave(request=request, memory=memory)
+
+    def _texts_of(self, draft: PreparedSave) -> tuple[str | HandleText, ...]:
         return contents.find_all(draft.memory.evidence, self._find_content, most=self._settings.max_evidence)
 
     def _evidence(self, reader: Reader, item: str) -> Evidence:
@@ -1039,15 +969,30 @@ class MemoryStore:
         return Evidence(source=kept.source, digest=kept.digest, text=text)
 
 
-def _check_ends(reader: Reader, drafts: Sequence[Draft]) -> None:
+def _arguments(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a method, which are those of a request: `tests/memory/test_requests.py` compares them."""
+    return {name: value for name, value in given.items() if name != "self"}
+
+
+async def _with_contents(
+    drafts: Sequence[PreparedSave], evidence: Sequence[Sequence[str | HandleText]]
+) -> list[PreparedSave]:
+    """Give memories the texts that the handles in their evidence stand for."""
+    digests = await contents.digests_of(evidence)
+    texts = {digest: text for text, digest in digests.items()}
+    return [
+        attrs.evolve(
+            draft, memory=attrs.evolve(draft.memory, evidence=contents.as_kept(items, digests)), contents=texts
+        )
+        for draft, items in zip(drafts, evidence, strict=True)
+    ]
+
+
+def _check_ends(reader: Reader, drafts: Sequence[PreparedSave]) -> None:
     """Refuse records that link to what does not exist before any of them is saved."""
     for position, draft in enumerate(drafts):
         try:
-            if draft.supersedes is not None:
-                saving.decision(reader, draft.supersedes)
-            for to_id in (*draft.implements, *(link.to_id for link in draft.links)):
-                saving.found(reader, to_id)
-            saving.check_evidence(reader, draft)
+            saving.check_ends(reader, draft)
         except (MemoryNotFound, InvalidArgument) as error:
             error.add_note(f"in records[{position}]")
             raise

@@ -10,8 +10,8 @@ import msgspec
 from msgspec import Meta
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.drafts import MAX_ITEMS, MAX_LINKS, MAX_TOPIC
 from mama_structs.memory.relationships import LONGEST
+from mama_structs.memory.requests import MAX_ITEMS, MAX_LINKS, MAX_TOPIC
 
 MAX_LIMIT: Final = 50
 _MAX_ID: Final = 512

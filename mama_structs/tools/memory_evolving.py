@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from mama_structs.memory.drafts import check_id
+from mama_structs.memory.requests import check_id
 from mama_structs.memory.store import MemoryStore
 from mama_structs.tools.memory_answers import MemoryLine, line, memory_line, outcome_of
 from mama_structs.tools.memory_arguments import Id, Result, Share, Text

@@ -28,7 +28,7 @@ from mama_structs.errors import (
     StoreFull,
 )
 from mama_structs.memory import contents
-from mama_structs.memory.contents import Kept, digest_of, digests_in, parse_kept
+from mama_structs.memory.contents import KeptItem, digest_of, digests_in, parse_kept
 from mama_structs.memory.embedded import inspection
 from mama_structs.memory.embedded.keys import Keys, numbered
 from mama_structs.memory.embedding.hashed import HashEmbedder
@@ -118,7 +118,7 @@ async def test_any_text_comes_back_as_it_was(texts, plain):
 @given(source=st.from_regex(r"(ref|fd):[^\s#]{1,80}", fullmatch=True), text=TEXTS, words=TEXTS)
 def test_what_is_kept_is_told_from_what_is_plain(source, text, words):
     """The form of a kept item is read as it was written, and nothing else is taken for one."""
-    kept = Kept(source, digest_of(text))
+    kept = KeptItem(source, digest_of(text))
 
     assert kept == parse_kept(str(kept))
     assert (kept.digest,) == digests_in([words, str(kept), str(kept)])
@@ -168,7 +168,7 @@ async def test_evidence_of_superseding_and_of_many(tmp_path):
 async def test_records_may_name_what_an_earlier_one_keeps(tmp_path):
     """A record that names a text by its hash finds what the same call keeps."""
     handles = Handles({"ref:a": "one"})
-    named = str(Kept("ref:a@1", digest_of("one")))
+    named = str(KeptItem("ref:a@1", digest_of("one")))
     record = {"type": "decision", "topic": "t", "decision": "d", "reasoning": "r"}
     async with opened(tmp_path, handles) as store:
         saved = await store.save_many([{**record, "evidence": ["ref:a"]}, {**record, "evidence": [named]}])
@@ -226,7 +226,7 @@ async def test_a_text_that_no_file_can_hold(tmp_path):
 
 async def test_a_hash_that_nobody_keeps(tmp_path):
     """What looks like kept evidence and is not here is refused: in no later call could it be found."""
-    named = str(Kept("ref:a@1", digest_of("elsewhere")))
+    named = str(KeptItem("ref:a@1", digest_of("elsewhere")))
     handles = Handles({})
     record = {"type": "decision", "topic": "t", "decision": "d", "reasoning": "r", "evidence": [named]}
     async with opened(tmp_path, handles) as store:
@@ -291,7 +291,7 @@ async def test_whatever_one_transaction_does(plans):
     def done(writer, steps):
         for memory_id, named in steps:
             if named is not None:
-                evidence = [str(Kept("ref:x@1", digest)) for digest in sorted(named)]
+                evidence = [str(KeptItem("ref:x@1", digest)) for digest in sorted(named)]
                 writer.put(plain_memory(memory_id, evidence=evidence), vectors=vectors, contents=NAMED)
             elif writer.find(memory_id) is not None:
                 writer.delete(memory_id)
@@ -564,7 +564,7 @@ async def test_a_session_keeps_what_its_own_refs_stand_for(tmp_path):
 async def test_the_plain_model_keeps_the_same_promises():
     """It keeps what is named, forgets what is not, and refuses what it was not given."""
     backend = PlainBackend()
-    named = str(Kept("ref:a@1", digest_of("text")))
+    named = str(KeptItem("ref:a@1", digest_of("text")))
     given = {digest_of("text"): "text", digest_of("other"): "other"}
     with pytest.raises(KeyError):
         await backend.write(lambda writer: writer.put(plain_memory("a", evidence=[named])))

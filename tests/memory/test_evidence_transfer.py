@@ -10,7 +10,7 @@ import pytest
 
 from mama_structs.errors import InvalidArgument, StoreFull
 from mama_structs.memory import export_lines, transfer
-from mama_structs.memory.contents import Kept, digest_of
+from mama_structs.memory.contents import KeptItem, digest_of
 from mama_structs.memory.embedded.keys import EmbedderRecord
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.embedding.service import EmbeddingService
@@ -46,7 +46,7 @@ async def embedding():
 
 
 def named(text, source="ref:x@1"):
-    return str(Kept(source, digest_of(text)))
+    return str(KeptItem(source, digest_of(text)))
 
 
 def filled(*evidence):

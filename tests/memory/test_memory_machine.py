@@ -23,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from mama_structs.errors import InvalidArgument, LinkNotFound, MemoryNotFound, StoreError
 from mama_structs.memory import graph
-from mama_structs.memory.contents import Kept, digest_of, digests_in
+from mama_structs.memory.contents import KeptItem, digest_of, digests_in
 from mama_structs.memory.decay import is_prunable
 from mama_structs.memory.ids import from_milliseconds, milliseconds
 from mama_structs.memory.model import DecisionMetadata, LinkType, MemoryType, Outcome, OutcomeChange
@@ -67,7 +67,7 @@ MANY = 10_000
 def kept(evidence):
     """Return evidence as memories have it."""
     return tuple(
-        str(Kept(HANDLES[item][0], digest_of(HANDLES[item][1]))) if item in HANDLES else item for item in evidence
+        str(KeptItem(HANDLES[item][0], digest_of(HANDLES[item][1]))) if item in HANDLES else item for item in evidence
     )
 
 

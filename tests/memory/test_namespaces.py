@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from mama_structs import Session
 from mama_structs.errors import InvalidArgument, LinkNotFound, MemoryNotFound
-from mama_structs.memory.contents import Kept, digest_of
+from mama_structs.memory.contents import KeptItem, digest_of
 from mama_structs.memory.ids import milliseconds
 from mama_structs.memory.model import Link, LinkMetadata, LinkType, MemoryType
 from mama_structs.memory.store import MemoryStore
@@ -50,7 +50,7 @@ def built(world, namespace, mark):
     for number, (text, topic, kind, targets) in enumerate(world):
         memory = plain_memory(
             f"memory_{number}", f"{text} {mark}", type=kind, topic=topic, mentions=mentions(text),
-            at=START + timedelta(minutes=number), evidence=["https://x", str(Kept(f"ref:{number}@1", kept[number % 2]))],
+            at=START + timedelta(minutes=number), evidence=["https://x", str(KeptItem(f"ref:{number}@1", kept[number % 2]))],
         )  # fmt: skip
         memories.append(attrs.evolve(memory, namespace=namespace))
         own = []

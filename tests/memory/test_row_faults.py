@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from mama_structs.errors import EmbedderMismatch, InvalidArgument, StoreDamaged
 from mama_structs.memory import care, transfer
-from mama_structs.memory.drafts import check_namespace
 from mama_structs.memory.embedded import engine as engine_module
 from mama_structs.memory.embedded import loading
 from mama_structs.memory.embedded.keys import EmbedderRecord, Keys, last_number, numbered, own_number
 from mama_structs.memory.embedded.reading import Place, read_vectors
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.embedding.protocol import Calibration
+from mama_structs.memory.requests import check_namespace
 from mama_structs.session import Session
 from mama_structs.storage import Storage
 from mama_structs.testing.memory_engine import SMALL, OpenedDirectory

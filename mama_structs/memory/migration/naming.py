@@ -10,9 +10,9 @@ from typing import Final
 import attrs
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.drafts import check_id
 from mama_structs.memory.ids import milliseconds, slug
 from mama_structs.memory.model import MemoryType
+from mama_structs.memory.requests import check_id
 
 _TITLE: Final = 200
 

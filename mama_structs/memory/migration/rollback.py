@@ -9,14 +9,15 @@ from typing import Final
 import attrs
 import msgspec
 
+from mama_structs import _check
 from mama_structs.errors import MigrationError
 from mama_structs.memory.backend import Reader, Writer
-from mama_structs.memory.drafts import check_flag, check_progress
 from mama_structs.memory.migration.marks import Mark, digest_of, migration_of
 from mama_structs.memory.migration.record import Record, forget, keep, key_of, record_of, records_of
 from mama_structs.memory.migration.report import RollbackReport
 from mama_structs.memory.migration.values import printable
 from mama_structs.memory.model import Link
+from mama_structs.memory.requests import check_progress
 from mama_structs.memory.shared import Shared
 from mama_structs.memory.store import MemoryStore
 
@@ -63,7 +64,7 @@ async def rollback(memories: MemoryStore, *, force: bool = False, progress: Prog
         StoreError: The store cannot be read or written; what was deleted before stays so.
 
     """
-    check_flag("force", force)
+    _check.flag("force", force)
     check_progress(progress)
     shared = memories._shared  # noqa: SLF001 - this package's
     shared.check()

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import attrs
 
-from mama_structs.memory.drafts import MAX_TOPIC
 from mama_structs.memory.ids import from_milliseconds
 from mama_structs.memory.migration.marks import OLD
 from mama_structs.memory.migration.naming import Ids
@@ -29,6 +28,7 @@ from mama_structs.memory.model import (
     Outcome,
     OutcomeChange,
 )
+from mama_structs.memory.requests import MAX_TOPIC
 from mama_structs.memory.saving import OUTCOME_OF
 
 NO_TOPIC: Final = "untitled"

@@ -22,10 +22,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from mama_structs import _check
 from mama_structs._async import in_own_thread
 from mama_structs.errors import MigrationError
 from mama_structs.memory.backend import Reader, Writer
-from mama_structs.memory.drafts import check_file, check_flag, check_progress
 from mama_structs.memory.embedded.keys import EmbedderRecord
 from mama_structs.memory.migration.backfill import BackFill, Likely, spread
 from mama_structs.memory.migration.marks import (
@@ -44,6 +44,7 @@ from mama_structs.memory.migration.rows import Planned
 from mama_structs.memory.migration.source import OldDatabase, read_old
 from mama_structs.memory.migration.standing import Present, Standing, State, standing_of
 from mama_structs.memory.model import Link, Memory
+from mama_structs.memory.requests import check_file, check_progress
 from mama_structs.memory.saving import OUTCOME_OF
 from mama_structs.memory.shared import Shared
 from mama_structs.memory.store import MemoryStore
@@ -82,7 +83,7 @@ async def migrate(
         StoreError: The store cannot be read or written; what was written before stays.
 
     """
-    check_flag("dry_run", dry_run)
+    _check.flag("dry_run", dry_run)
     check_progress(progress)
     file = check_file(path)
     memories._shared.check()  # noqa: SLF001 - this package's

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from mama_structs.errors import InvalidArgument, MamaStructsError
-from mama_structs.memory.drafts import check_topic
 from mama_structs.memory.model import CreatedBy, Memory, MemoryType, Outcome
+from mama_structs.memory.requests import check_topic
 from mama_structs.memory.results import shortened
 from mama_structs.tools.deprecated.arguments import named
 from mama_structs.tools.deprecated.choosing import Recency, decisions_on, ranked, similar_topics

@@ -1,0 +1,286 @@
+"""What a caller asks to be saved: a frozen class for each type of memory, which checks its arguments."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Final, TypeVar
+
+import attrs
+
+from mama_structs import _check
+from mama_structs.errors import InvalidArgument
+from mama_structs.memory.ids import new_id
+from mama_structs.memory.model import CREATORS, METADATA, CreatedBy, Memory, MemoryType
+from mama_structs.memory.relationships import check_relationship
+
+T = TypeVar("T")
+
+MAX_TOPIC: Final = 200
+MAX_ITEMS: Final = 1000
+MAX_LINKS: Final = 100
+MAX_ID: Final = 512
+MAX_ITEM: Final = 10_000
+_MAX_NAMESPACE: Final = 100
+_MAX_NAMESPACE_BYTES: Final = 200
+_MAX_RESULTS: Final = 2**31
+_TITLE: Final = 200
+
+
+def check_topic(topic: object, name: str = "topic") -> str:
+    """Return a topic, in NFC and without blanks around it."""
+    return unicodedata.normalize("NFC", _check.text(name, topic, most=MAX_TOPIC)).strip()
+
+
+def check_id(name: str, value: object) -> str:
+    """Return an id in NFC, else as it is written."""
+    return unicodedata.normalize("NFC", _check.text(name, value, most=MAX_ID))
+
+
+def check_ids(name: str, value: object) -> tuple[str, ...]:
+    """Return several ids, each once."""
+    found = _check.texts(name, value, most=MAX_ITEMS, longest=MAX_ITEM)
+    _check.items(name, found, most=MAX_LINKS, what="ids")
+    return tuple(dict.fromkeys(check_id(f"{name}[{position}]", item) for position, item in enumerate(found)))
+
+
+def _check_links(name: str, value: object) -> tuple[LinkRequest, ...]:
+    found = _check.items(name, value, of="mappings", most=MAX_LINKS)
+    return tuple(_check_link(f"{name}[{position}]", item) for position, item in enumerate(found))
+
+
+def _check_link(name: str, item: object) -> LinkRequest:
+    if isinstance(item, LinkRequest):
+        return item
+    if not isinstance(item, Mapping):
+        raise InvalidArgument(f"{name} must be a mapping with to_id and relationship, got {type(item).__name__}")
+    known = [field.name for field in attrs.fields(LinkRequest)]
+    unknown = [str(key) for key in item if key not in known]
+    missing = [key for key in ("to_id", "relationship") if key not in item]
+    if unknown or missing:
+        what = f"lacks {' and '.join(missing)}" if missing else f"has an unknown {unknown[0]!r:.40}"
+        raise InvalidArgument(f"{name} {what}", hint=f"a link has {', '.join(known)}")
+    try:
+        return LinkRequest(**item)
+    except InvalidArgument as error:
+        raise within(name, error) from error
+
+
+_texts: Final = partial(_check.texts, most=MAX_ITEMS, longest=MAX_ITEM)
+_CHECKS: Final[Mapping[str, Callable[[str, Any], object]]] = {
+    "topic": lambda name, value: check_topic(value, name),
+    "decision": _check.text,
+    "reasoning": partial(_check.text, empty=True),
+    "summary": _check.text,
+    "content": _check.text,
+    "category": _check.text,
+    "source": _check.text,
+    "confidence": _check.share,
+    "supersedes": check_id,
+    "implements": check_ids,
+    "links": _check_links,
+    "evidence": _texts,
+    "open_files": _texts,
+    "next_steps": _texts,
+    "tags": _texts,
+    "to_id": check_id,
+    "relationship": lambda _, value: check_relationship(value),
+    "reason": partial(_check.text, most=MAX_ITEM),
+    "created_at": _check.moment,
+    "created_by": partial(_check.choice, known=CREATORS),
+}
+_OF_ANY_LENGTH: Final = ("decision", "reasoning", "summary", "content", "category", "source")
+"""Texts of which the settings say how long they may be."""
+
+
+def _checked(_cls: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
+    """Give each field the check of its name; None passes where it is the default."""
+
+    def converter(field: attrs.Attribute[Any]) -> Callable[[object], object]:
+        check, or_none = partial(_CHECKS[field.name], field.name), field.default is None
+        return lambda value: None if value is None and or_none else check(value)
+
+    return [field.evolve(converter=converter(field)) for field in fields]
+
+
+@attrs.frozen(kw_only=True, field_transformer=_checked)
+class LinkRequest:
+    """A link that was asked for."""
+
+    to_id: str
+    relationship: str
+    confidence: float = 0.8
+    reason: str | None = None
+    tags: tuple[str, ...] = ()
+
+
+@attrs.frozen(kw_only=True, field_transformer=_checked)
+class SaveRequest:
+    """A memory that was asked for; of what a type does not take, it has the default."""
+
+    type: ClassVar[MemoryType]
+    text: ClassVar[str] = "content"
+    """Which argument is the memory's content."""
+
+    topic: str | None = attrs.field(default=None, init=False)
+    supersedes: str | None = attrs.field(default=None, init=False)
+    implements: tuple[str, ...] = attrs.field(default=(), init=False)
+    links: tuple[LinkRequest, ...] = attrs.field(default=(), init=False)
+    evidence: tuple[str, ...] = attrs.field(default=(), init=False)
+    created_at: datetime | None = None
+    created_by: CreatedBy = "user"
+
+    def memory(self, namespace: str, *, now: datetime, max_content: int) -> Memory:
+        """Return the memory, without mentions, and with its evidence as it was given."""
+        for name in _OF_ANY_LENGTH:
+            if (text := getattr(self, name, None)) is not None:
+                _check.text(name, text, most=max_content, empty=True)
+        given = {name: getattr(self, name) for name in attrs.fields_dict(type(self))}
+        metadata = METADATA[self.type]
+        created = self.created_at or _check.moment("created_at", now)
+        content = given[self.text]
+        return Memory(
+            id=new_id(self.type, given["topic"] if self.type is MemoryType.DECISION else content[:_TITLE], created),
+            type=self.type,
+            content=content,
+            topic=self.topic,
+            metadata=metadata(**{name: given[name] for name in attrs.fields_dict(metadata) if name in given}),
+            evidence=self.evidence,
+            created_at=created,
+            updated_at=created,
+            namespace=namespace,
+        )
+
+
+@attrs.frozen(kw_only=True, field_transformer=_checked)
+class DecisionRequest(SaveRequest):
+    """What `MemoryStore.save_decision` takes."""
+
+    type = MemoryType.DECISION
+    text = "decision"
+
+    topic: str
+    decision: str
+    reasoning: str
+    confidence: float = 0.7
+    supersedes: str | None = None
+    implements: tuple[str, ...] = ()
+    links: tuple[LinkRequest, ...] = ()
+    evidence: tuple[str, ...] = ()
+
+
+@attrs.frozen(kw_only=True, field_transformer=_checked)
+class CheckpointRequest(SaveRequest):
+    """What `MemoryStore.save_checkpoint` takes."""
+
+    type = MemoryType.CHECKPOINT
+    text = "summary"
+
+    summary: str
+    open_files: tuple[str, ...] = ()
+    next_steps: tuple[str, ...] = ()
+    implements: tuple[str, ...] = ()
+
+
+@attrs.frozen(kw_only=True, field_transformer=_checked)
+class InsightRequest(SaveRequest):
+    """What `MemoryStore.save_insight` takes."""
+
+    type = MemoryType.INSIGHT
+
+    content: str
+    category: str | None = None
+    tags: tuple[str, ...] = ()
+    source: str | None = None
+    links: tuple[LinkRequest, ...] = ()
+
+
+@attrs.frozen(kw_only=True, field_transformer=_checked)
+class ContextRequest(SaveRequest):
+    """What `MemoryStore.save_context` takes."""
+
+    type = MemoryType.CONTEXT
+
+    content: str
+    topic: str | None = None
+    source: str | None = None
+
+
+_REQUESTS: Final = {form.type: form for form in (DecisionRequest, CheckpointRequest, InsightRequest, ContextRequest)}
+
+
+def request_of(record: object) -> SaveRequest:
+    """Return what a record of `MemoryStore.save_many` asks for."""
+    if not isinstance(record, Mapping):
+        raise InvalidArgument(f"a record must be a mapping, got {type(record).__name__}")
+    unknown = [name for name in record if not isinstance(name, str)]
+    if unknown:
+        raise InvalidArgument(f"a record has no argument {unknown[0]!r:.40}")
+    given = dict(record)
+    kind = _check.choice("type", given.pop("type", None), MemoryType)
+    try:
+        return _REQUESTS[kind](**given)
+    except TypeError as error:
+        # The interpreter names the argument, and no value.
+        problem = str(error).partition("() ")[2] or "its arguments are not those of its type"
+        raise InvalidArgument(f"{kind.value}: {problem}") from None
+
+
+def within(name: str, error: InvalidArgument) -> InvalidArgument:
+    """Return an error that says in which of several items another one arose."""
+    return InvalidArgument(f"{name}: {error.args[0]}", hint=error.hint)
+
+
+def check_types(value: object) -> frozenset[MemoryType] | None:
+    """Return types to restrict to, None for all."""
+    if value is None:
+        return None
+    several = [value] if isinstance(value, str) else _check.items("types", value, of="types")
+    found = frozenset(_check.choice("types", one, MemoryType) for one in several)
+    if not found:
+        raise InvalidArgument("types must name at least one type", hint="leave it out to mean all")
+    return found
+
+
+def check_mentions(value: object) -> frozenset[str] | None:
+    """Return ids that must be mentioned, None for any."""
+    if value is None:
+        return None
+    found = frozenset(check_ids("mentions", [value] if isinstance(value, str) else value))
+    if not found:
+        raise InvalidArgument("mentions must name at least one id", hint="leave it out to mean any")
+    return found
+
+
+def check_progress(value: object) -> None:
+    """Refuse what cannot be told how far something has come."""
+    if value is not None and not callable(value):
+        raise InvalidArgument(f"progress must be a function of two numbers, got {type(value).__name__}")
+
+
+def check_file(value: object) -> Path:
+    """Return a file's path."""
+    if not isinstance(value, str | os.PathLike) or not (text := os.fspath(value)) or not isinstance(text, str):
+        raise InvalidArgument(f"path must be a file's path, got {value!r:.80}")
+    return Path(text)
+
+
+def check_limit(value: object, *, name: str = "limit") -> int:
+    """Return a number of results."""
+    return min(_check.whole(name, _check.index(value), 1), _MAX_RESULTS)
+
+
+def check_namespace(name: object) -> str:
+    """Return a namespace's name, in NFC."""
+    found = unicodedata.normalize("NFC", _check.text("namespace", name, most=_MAX_NAMESPACE))
+    size = len(found.encode())
+    if size > _MAX_NAMESPACE_BYTES:
+        raise InvalidArgument(
+            f"namespace must have at most {_MAX_NAMESPACE_BYTES} bytes as UTF-8, got {size}: each of them may take "
+            "three of the 1,024 bytes of a key"
+        )
+    return found
