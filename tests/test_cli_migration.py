@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
+import contextlib
+import io
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import mama_structs
-from mama_structs import migration_cli
+from mama_structs import cli
 from mama_structs.errors import InvalidArgument, MigrationError
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.session import Session
@@ -35,11 +36,9 @@ def old(tmp_path):
 
 def run(*command):
     """Run a command, and return its code and what it printed."""
-    said = []
-    parser = argparse.ArgumentParser()
-    migration_cli.add_commands(parser.add_subparsers(), said.append)
-    given = parser.parse_args([str(part) for part in command])
-    return given.run(given), "\n".join(said)
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        code = cli._run(cli._parse([str(part) for part in command]))
+    return code, said.getvalue()
 
 
 def count(store, namespace="default"):
@@ -65,6 +64,17 @@ def test_migrate_and_rollback(old, tmp_path):
     assert (0, memories) == (again["added"], again["known"])
     assert (memories, 0) == (undone["memories"], count(store, "mine"))
     assert "nothing to roll back" in run("rollback", store)[1]
+
+
+def test_progress_is_one_line(old, tmp_path, monkeypatch, capsys):
+    """Where stderr is no terminal, only the last step is told, whatever the time between steps."""
+    monkeypatch.setattr(cli, "_TOLD_EVERY", 0)
+    run("migrate", old, tmp_path / "new.mama", "--embedder", "hash")
+    told = capsys.readouterr().err
+
+    assert 1 == told.count("\n")
+    assert told.startswith("migrated ")
+    assert told.endswith(" steps\n")
 
 
 def test_dry_run_makes_nothing(old, tmp_path):
@@ -106,8 +116,8 @@ def test_force(old, tmp_path):
 
 
 INTERRUPTED = """
-    import argparse, sys
-    from mama_structs import migration_cli
+    import sys
+    from mama_structs import cli
     from mama_structs.memory.embedding.hashed import HashEmbedder
 
     def slow(self, texts, **_):
@@ -115,10 +125,7 @@ INTERRUPTED = """
         import time; time.sleep(0.5); raise SystemError
 
     HashEmbedder.embed = slow
-    parser = argparse.ArgumentParser()
-    migration_cli.add_commands(parser.add_subparsers(), print)
-    given = parser.parse_args(sys.argv[1:])
-    given.run(given)
+    cli._run(cli._parse(sys.argv[1:]))
 """
 
 

@@ -188,10 +188,6 @@ def part_of(module):
 TOP = {
     "testing",
     "cli",
-    "memory_cli",
-    "migration_cli",
-    "mcp_cli",
-    "terminal",
     "demo",
     "__main__",
     "adapters",
@@ -228,10 +224,7 @@ def test_imports_run_one_way(file):
 
     allowed = ALLOWED.get(part)
     assert allowed is None or [] == [module for module in imported if part_of(module) not in {part, *allowed}]
-    assert (
-        part in {"__init__", "cli", "memory_cli", "migration_cli", "mcp_cli", "demo", "__main__", "testing", "adapters"}
-        or "mama_structs" not in imported
-    )
+    assert part in {"__init__", "cli", "demo", "__main__", "testing", "adapters"} or "mama_structs" not in imported
 
 
 def test_the_rules_of_imports_know_every_part():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -11,6 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import httpx2
 import pytest
@@ -18,10 +18,10 @@ from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ToolListChangedNotification
 
-from mama_structs import HashEmbedder, Session
+from mama_structs import HashEmbedder, Session, cli
 from mama_structs.adapters.mcp import MESSAGE_KEY
+from mama_structs.cli import TOKEN_VARIABLE, _token
 from mama_structs.errors import InvalidArgument
-from mama_structs.mcp_cli import TOKEN_VARIABLE, _token, add_commands
 
 COMMAND = [sys.executable, "-m", "mama_structs", "serve-mcp"]
 TOKEN = "a-token-of-more-than-sixteen-characters"
@@ -214,10 +214,8 @@ async def test_an_http_server_is_stopped_while_clients_save(tmp_path):
 
 
 def run(*arguments):
-    parser = argparse.ArgumentParser()
-    add_commands(parser.add_subparsers(), lambda text: pytest.fail(f"said {text}"))
-    given = parser.parse_args(["serve-mcp", *map(str, arguments)])
-    return given.run(given)
+    with mock.patch.object(cli, "_say", lambda text: pytest.fail(f"said {text}")):
+        return cli._run(cli._parse(["serve-mcp", *map(str, arguments)]))
 
 
 @pytest.mark.parametrize(

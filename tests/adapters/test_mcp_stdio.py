@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -16,8 +15,8 @@ from hypothesis import strategies as st
 from mama_structs import Session, adapters
 from mama_structs.adapters.mcp import serve_stdio
 from mama_structs.adapters.mcp.stdio import _lines
+from mama_structs.cli import _adapter, _parse, _settings
 from mama_structs.errors import MamaStructsError
-from mama_structs.mcp_cli import _adapter, _settings, add_commands
 
 ABOUT = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
 
@@ -121,9 +120,7 @@ async def test_a_stdin_that_fails_is_its_end():
 
 
 def parsed(*arguments):
-    parser = argparse.ArgumentParser()
-    add_commands(parser.add_subparsers(), print)
-    return parser.parse_args(["serve-mcp", "agent.mama", *arguments])
+    return _parse(["serve-mcp", "agent.mama", *arguments])
 
 
 def test_options_stand_above_the_environment(monkeypatch):
