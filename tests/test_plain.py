@@ -24,7 +24,7 @@ from mama_structs._plain import (
     written,
 )
 from mama_structs.errors import MalformedResponse
-from mama_structs.structs.attributes import Coin
+from mama_structs.structs.entities import Coin
 from mama_structs.structs.ids import EntityId
 
 JSON = st.recursive(

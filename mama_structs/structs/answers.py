@@ -1,36 +1,43 @@
-"""Answers about one entity: its record, what comes beside it, and the height it was read at."""
+"""Answers about one entity and pages of a list: the records, and the height that they were read at."""
 
-from typing import Any, Generic, TypeVar
+import functools
+import types
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import attrs
 
-from mama_structs.structs.attributes import (
-    GridAttributes,
-    GridRecord,
-    PlanetAttributes,
-    PlayerInventory,
-    StructAttributes,
-)
 from mama_structs.structs.entities import (
     Address,
-    Agreement,
-    Allocation,
-    Fleet,
-    Guild,
-    GuildMembershipApplication,
-    Infusion,
+    GridAttributes,
+    GridRecord,
+    GuildRankPermissionRecord,
+    InternalAddressAssociation,
+    PermissionRecord,
     Planet,
+    PlanetAttributeRecord,
+    PlanetAttributes,
     Player,
-    Provider,
-    Reactor,
+    PlayerInventory,
     Struct,
-    Substation,
+    StructAttributeRecord,
+    StructAttributes,
 )
 from mama_structs.structs.ids import EntityId
 from mama_structs.structs.record import JSON_NUMBER, OFF_WIRE, Record, wire
-from mama_structs.structs.struct_types import StructType
 
-E_co = TypeVar("E_co", bound=Record, covariant=True)
+R_co = TypeVar("R_co", bound=Record, covariant=True)
+
+# The JSON names of one record in an answer, and of the records of a page, where they are not the class's own.
+_IN_ANSWER: dict[type[Record], str] = {GridRecord: "gridRecord"}
+_IN_PAGE: dict[type[Record], str] = {
+    Address: "address",
+    GridRecord: "gridRecords",
+    StructAttributeRecord: "structAttributeRecords",
+    PlanetAttributeRecord: "planetAttributeRecords",
+    PermissionRecord: "permissionRecords",
+    GuildRankPermissionRecord: "guild_rank_permission_records",
+    InternalAddressAssociation: "internalAddressAssociation",
+}
 
 
 class Envelope(dict[str, Any]):
@@ -53,9 +60,27 @@ class Envelope(dict[str, Any]):
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Answer(Record, Generic[E_co]):
+class _Of(Record, Generic[R_co]):
+    """Holds records of one class: ``Answer[Guild]`` is a class of its own, which knows the JSON name of a guild."""
+
+    height: int | None = attrs.field(default=None, eq=False, metadata=OFF_WIRE)
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, record: Any) -> Any:
+            is_record = isinstance(record, type) and issubclass(record, Record)
+            return _class_of(cls, record) if is_record else super().__class_getitem__(record)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        _, (cls, values) = super().__reduce__()
+        # No module has the class of ``Answer[Guild]``: it is made again where a copy is.
+        return _remade, (*_PARTS.get(cls, (cls, None)), values)
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class Answer(_Of[R_co]):
     """
-    What the chain says about one entity.
+    What the chain says about one entity, such as ``Answer[Guild]``.
 
     Args:
         entity: Its record.
@@ -64,29 +89,73 @@ class Answer(Record, Generic[E_co]):
 
     """
 
-    entity: E_co
-    height: int | None = attrs.field(default=None, eq=False, metadata=OFF_WIRE)
+    entity: R_co
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class GridAnswer(Answer[E_co]):
-    """An answer about an entity that the power grid knows."""
+class Pagination(Record):
+    """
+    Where a page ends.
+
+    Args:
+        next_key: Where the next page begins (base64), None after the last one.
+        total: How many records there are; 0 unless it was asked to be counted.
+
+    """
+
+    next_key: str | None = attrs.field(default=None, metadata=wire("next_key"))
+    total: int = 0
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class Page(_Of[R_co]):
+    """
+    One page of a list, such as ``Page[Guild]``: bare records, without what an answer has beside its entity.
+
+    Args:
+        records: The records, in byte order of their ids.
+        pagination: Where the page ends, None where the node gives no pages.
+        height: The height of the chain when it was read; no part of the JSON, nor of equality.
+
+    """
+
+    records: tuple[R_co, ...] = ()
+    pagination: Pagination | None = None
+
+
+_PARTS: dict[type[Any], tuple[type[Any], type[Record]]] = {}
+
+
+@functools.cache
+def _class_of(cls: type[Any], record: type[Record]) -> type[Any]:
+    if issubclass(cls, Page):
+        hint: Any = tuple[record, ...]  # type: ignore[valid-type]
+        field = {"records": attrs.field(default=(), metadata=wire(_IN_PAGE.get(record, record.__name__)))}
+    else:
+        hint, field = record, {"entity": attrs.field(metadata=wire(_IN_ANSWER.get(record, record.__name__)))}
+    name = f"{cls.__name__}[{record.__name__}]"
+    body = {"__module__": __name__, "__doc__": cls.__doc__, "__annotations__": dict.fromkeys(field, hint), **field}
+    plain = types.new_class(name, (cls,), exec_body=lambda namespace: namespace.update(body))
+    made: type[Any] = attrs.frozen(kw_only=True, repr=False)(plain)
+    _PARTS[made] = (cls, record)
+    return made
+
+
+def _remade(cls: Any, record: type[Record] | None, values: dict[str, Any]) -> Any:
+    return (cls if record is None else cls[record])(**values)
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class GridAnswer(Answer[R_co]):
+    """An answer about an entity that the power grid knows, such as ``GridAnswer[Reactor]``."""
 
     grid_attributes: GridAttributes | None = None
-
-
-@attrs.frozen(kw_only=True, repr=False)
-class GuildAnswer(Answer[Guild]):
-    """The answer of ``/structs/guild/{id}``."""
-
-    entity: Guild = attrs.field(metadata=wire("Guild"))
 
 
 @attrs.frozen(kw_only=True, repr=False)
 class PlayerAnswer(GridAnswer[Player]):
     """The answer of ``/structs/player/{id}``."""
 
-    entity: Player = attrs.field(metadata=wire("Player"))
     player_inventory: PlayerInventory | None = None
 
 
@@ -94,45 +163,15 @@ class PlayerAnswer(GridAnswer[Player]):
 class PlanetAnswer(GridAnswer[Planet]):
     """The answer of ``/structs/planet/{id}``."""
 
-    entity: Planet = attrs.field(metadata=wire("Planet"))
     planet_attributes: PlanetAttributes | None = None
-
-
-@attrs.frozen(kw_only=True, repr=False)
-class ReactorAnswer(GridAnswer[Reactor]):
-    """The answer of ``/structs/reactor/{id}``."""
-
-    entity: Reactor = attrs.field(metadata=wire("Reactor"))
-
-
-@attrs.frozen(kw_only=True, repr=False)
-class SubstationAnswer(GridAnswer[Substation]):
-    """The answer of ``/structs/substation/{id}``."""
-
-    entity: Substation = attrs.field(metadata=wire("Substation"))
 
 
 @attrs.frozen(kw_only=True, repr=False)
 class StructAnswer(GridAnswer[Struct]):
     """The answer of ``/structs/struct/{id}``; the defenders are structs that protect this one."""
 
-    entity: Struct = attrs.field(metadata=wire("Struct"))
     struct_attributes: StructAttributes | None = None
     struct_defenders: tuple[EntityId | None, ...] = ()
-
-
-@attrs.frozen(kw_only=True, repr=False)
-class AllocationAnswer(GridAnswer[Allocation]):
-    """The answer of ``/structs/allocation/{id}``."""
-
-    entity: Allocation = attrs.field(metadata=wire("Allocation"))
-
-
-@attrs.frozen(kw_only=True, repr=False)
-class InfusionAnswer(Answer[Infusion]):
-    """The answer of ``/structs/infusion/{destinationId}/{address}``."""
-
-    entity: Infusion = attrs.field(metadata=wire("Infusion"))
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -145,48 +184,6 @@ class AddressAnswer(Address):
     def entity(self) -> Address:
         """The record, which is this answer itself."""
         return self
-
-
-@attrs.frozen(kw_only=True, repr=False)
-class FleetAnswer(Answer[Fleet]):
-    """The answer of ``/structs/fleet/{id}``."""
-
-    entity: Fleet = attrs.field(metadata=wire("Fleet"))
-
-
-@attrs.frozen(kw_only=True, repr=False)
-class ProviderAnswer(GridAnswer[Provider]):
-    """The answer of ``/structs/provider/{id}``."""
-
-    entity: Provider = attrs.field(metadata=wire("Provider"))
-
-
-@attrs.frozen(kw_only=True, repr=False)
-class AgreementAnswer(Answer[Agreement]):
-    """The answer of ``/structs/agreement/{id}``."""
-
-    entity: Agreement = attrs.field(metadata=wire("Agreement"))
-
-
-@attrs.frozen(kw_only=True, repr=False)
-class StructTypeAnswer(Answer[StructType]):
-    """The answer of ``/structs/struct_type/{id}``."""
-
-    entity: StructType = attrs.field(metadata=wire("StructType"))
-
-
-@attrs.frozen(kw_only=True, repr=False)
-class GuildMembershipApplicationAnswer(Answer[GuildMembershipApplication]):
-    """The answer of ``/structs/guild_membership_application/{guildId}/{playerId}``."""
-
-    entity: GuildMembershipApplication = attrs.field(metadata=wire("GuildMembershipApplication"))
-
-
-@attrs.frozen(kw_only=True, repr=False)
-class GridRecordAnswer(Answer[GridRecord]):
-    """The answer of ``/structs/grid/{attributeId}``; the value of an unknown id is 0."""
-
-    entity: GridRecord = attrs.field(metadata=wire("gridRecord"))
 
 
 @attrs.frozen(kw_only=True, repr=False)

@@ -7,35 +7,27 @@ from typing import TYPE_CHECKING, Any, Self
 
 import attrs
 
+from mama_structs import _check
 from mama_structs._async import LoopBound
 from mama_structs.errors import EntityNotFound, InvalidArgument, SessionClosed
-from mama_structs.structs import routes
 from mama_structs.structs.answers import Answer, Envelope
-from mama_structs.structs.arguments import base_url_of, id_of, page_query, seconds_of, whole_of
 from mama_structs.structs.ids import EntityId, EntityType
-from mama_structs.structs.reads import Reads, listing_of, typed
-from mama_structs.structs.retrying import Backoff
+from mama_structs.structs.reads import Reads, typed
+from mama_structs.structs.routes import ANSWERS, NodeQuery, base_url_of, id_of, listing_of, page_query
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
 
-    from mama_structs.structs.transport import Transport
+    from mama_structs.structs.transport import Backoff, Transport
 else:
     # aiohttp loads when a client is first used; annotations must be readable before that.
-    ClientSession = Transport = Any
+    ClientSession = Backoff = Transport = Any
 
 _MANY = 10_000
 _HOW_TO_READ = {
     EntityType.INFUSION: "infusions have no ids: read one by its destination and address",
     EntityType.ADDRESS: "addresses have no ids: read one by the address itself",
 }
-
-
-def _whole(least: int, most: int) -> Any:
-    def check(_: Any, attribute: Any, value: int) -> None:
-        whole_of(attribute.name, value, least=least, most=most)
-
-    return check
 
 
 @attrs.define(eq=False, repr=False, on_setattr=attrs.setters.frozen)
@@ -62,13 +54,13 @@ class StructsClient(Reads):
 
     base_url: str = attrs.field(converter=base_url_of)
     session: ClientSession | None = attrs.field(default=None, kw_only=True)
-    timeout: float = attrs.field(
-        default=10.0, kw_only=True, validator=lambda _, attribute, value: seconds_of(attribute.name, value)
+    timeout: float = attrs.field(default=10.0, kw_only=True, validator=_check.field(_check.seconds))
+    max_connections: int = attrs.field(default=8, kw_only=True, validator=_check.field(_check.whole, 1, _MANY))
+    retries: int = attrs.field(default=2, kw_only=True, validator=_check.field(_check.whole, 0, _MANY))
+    max_response_bytes: int = attrs.field(
+        default=16 * 2**20, kw_only=True, validator=_check.field(_check.whole, 1, 2**40)
     )
-    max_connections: int = attrs.field(default=8, kw_only=True, validator=_whole(1, _MANY))
-    retries: int = attrs.field(default=2, kw_only=True, validator=_whole(0, _MANY))
-    max_response_bytes: int = attrs.field(default=16 * 2**20, kw_only=True, validator=_whole(1, 2**40))
-    _backoff: Backoff = attrs.field(factory=Backoff, kw_only=True, alias="_backoff")
+    _backoff: Backoff | None = attrs.field(default=None, kw_only=True, alias="_backoff")
     _transport: Transport | None = attrs.field(default=None, init=False, on_setattr=attrs.setters.NO_OP)
     _home: LoopBound | None = attrs.field(default=None, init=False, on_setattr=attrs.setters.NO_OP)
     _closed: bool = attrs.field(default=False, init=False, on_setattr=attrs.setters.NO_OP)
@@ -143,8 +135,7 @@ class StructsClient(Reads):
     async def fetch(self, entity_id: EntityId | str) -> Answer[Any]:
         """Return the typed answer about an entity of any type that has ids; see `query` for the errors."""
         asked = _readable(entity_id)
-        model: type[Answer[Any]] = routes.ROUTES[asked.type].answer
-        return typed(await self._read(asked), model)
+        return typed(await self._read(asked), ANSWERS[asked.type])
 
     async def list_page(
         self,
@@ -174,7 +165,7 @@ class StructsClient(Reads):
         listing.next_key(envelope, after=None if reverse else key)
         return envelope
 
-    async def _send(self, request: routes.Request) -> Envelope:
+    async def _send(self, request: NodeQuery) -> Envelope:
         self._check_usable()
         if not self.is_open:
             raise InvalidArgument(f"{self!r} is not open", hint="use it with `async with`")
@@ -195,7 +186,7 @@ class StructsClient(Reads):
                 retries=self.retries,
                 max_response_bytes=self.max_response_bytes,
                 slots=asyncio.Semaphore(transport.connections_of(session, self.max_connections)),
-                backoff=self._backoff,
+                backoff=self._backoff or transport.Backoff(),
             )
         return self._transport
 

@@ -1,5 +1,5 @@
 """
-The twelve entity types of the chain, as its records show them.
+The records of the chain: the twelve entity types, what stands beside them in answers, and the kinds of structs.
 
 Fields stand in the order of the chain's definitions; numbers are whole, references are ids or None.
 ``creator`` is always an address, ``owner`` always a player.
@@ -9,19 +9,162 @@ from decimal import Decimal
 
 import attrs
 
-from mama_structs.structs.attributes import Coin
 from mama_structs.structs.enums import (
+    ActiveWeaponry,
     AllocationType,
     Ambit,
     FleetStatus,
     GuildJoinBypassLevel,
     GuildJoinType,
+    OreReserveDefenses,
+    PassiveWeaponry,
+    PlanetaryDefenses,
+    PlanetaryMining,
+    PlanetaryRefineries,
     PlanetStatus,
+    PowerGeneration,
     ProviderAccessPolicy,
     RegistrationStatus,
+    UnitDefenses,
+    WeaponControl,
 )
 from mama_structs.structs.ids import EntityId, EntityType
-from mama_structs.structs.record import Record
+from mama_structs.structs.record import UINT256, Record, wire
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class Coin(Record):
+    """An amount of one token; unlike the chain's other numbers it may have up to 256 bits."""
+
+    denom: str = ""
+    amount: int = attrs.field(default=0, metadata=UINT256)
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class PlayerInventory(Record):
+    """What the primary address of a player can spend."""
+
+    rocks: Coin = attrs.field(factory=Coin)
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class GridAttributes(Record):
+    """
+    What the power grid knows of an object; power is in milliwatts.
+
+    On a planet ``ore`` is what is still buried, on a player what can be stolen.
+    """
+
+    ore: int = 0
+    fuel: int = 0
+    capacity: int = 0
+    load: int = 0
+    structs_load: int = 0
+    power: int = 0
+    connection_capacity: int = 0
+    connection_count: int = 0
+    allocation_pointer_start: int = 0
+    allocation_pointer_end: int = 0
+    proxy_nonce: int = 0
+    last_action: int = 0
+    nonce: int = 0
+    ready: int = 0
+    checkpoint_block: int = 0
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class StructAttributes(Record):
+    """The state of a struct; ``status`` is a bit mask that the ``is_`` fields spell out."""
+
+    health: int = 0
+    status: int = 0
+    block_start_build: int = 0
+    block_start_ore_mine: int = 0
+    block_start_ore_refine: int = 0
+    protected_struct_index: int = 0
+    type_count: int = 0
+    is_materialized: bool = False
+    is_built: bool = False
+    is_online: bool = False
+    is_hidden: bool = False
+    is_destroyed: bool = False
+    is_locked: bool = False
+
+    @property
+    def protected_struct(self) -> EntityId | None:
+        """The struct that this one defends: the chain gives its bare index, 0 for none."""
+        return EntityId(EntityType.STRUCT, self.protected_struct_index) if self.protected_struct_index else None
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class PlanetAttributes(Record):
+    """The defences and the clocks of a planet."""
+
+    planetary_shield: int = 0
+    repair_network_quantity: int = 0
+    defensive_cannon_quantity: int = 0
+    coordinated_global_shield_network_quantity: int = 0
+    low_orbit_ballistics_interceptor_network_quantity: int = 0
+    advanced_low_orbit_ballistics_interceptor_network_quantity: int = 0
+    low_orbit_ballistics_interceptor_network_success_rate_numerator: int = 0
+    low_orbit_ballistics_interceptor_network_success_rate_denominator: int = 0
+    orbital_jamming_station_quantity: int = 0
+    advanced_orbital_jamming_station_quantity: int = 0
+    block_start_raid: int = 0
+    block_raider_arrived: int = 0
+    block_start_ore_mine: int = 0
+    block_start_ore_refine: int = 0
+    ore_mining_active_quantity: int = 0
+    ore_refining_active_quantity: int = 0
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class AttributeRecord(Record):
+    """One row of the attribute lists; its id is ``attribute-type-index``."""
+
+    attribute_id: str = ""
+    value: int = 0
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class StructAttributeRecord(AttributeRecord):
+    """One row of the struct attribute list."""
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class PlanetAttributeRecord(AttributeRecord):
+    """One row of the planet attribute list."""
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class GridRecord(AttributeRecord):
+    """One row of the grid list."""
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class PermissionRecord(Record):
+    """Which permissions (a bit mask) a player has on an object; its id is ``object@player``."""
+
+    permission_id: str = ""
+    value: int = 0
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class GuildRankPermissionRecord(Record):
+    """From which rank on the members of a guild have a permission on an object."""
+
+    object_id: EntityId | None = None
+    guild_id: EntityId | None = None
+    permissions: int = 0
+    rank: int = 0
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class InternalAddressAssociation(Record):
+    """Which guild or provider an internal address belongs to."""
+
+    address: str = ""
+    object_id: EntityId | None = None
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -232,3 +375,87 @@ class GuildMembershipApplication(Record):
     registration_status: RegistrationStatus | str = RegistrationStatus.PROPOSED
     proposer: EntityId | None = None
     substation_id: EntityId | None = None
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class StructType(Record):
+    """
+    A kind of struct; ``id`` is a bare number.
+
+    The ambit fields are bit masks: 1 shifted by the number of the ambit.
+    """
+
+    id: int
+    type: str = ""
+    class_: str = attrs.field(default="", metadata=wire("class"))
+    class_abbreviation: str = ""
+    default_cosmetic_model_number: str = ""
+    default_cosmetic_name: str = ""
+    category: EntityType | str = EntityType.GUILD
+    build_limit: int = 0
+    build_difficulty: int = 0
+    build_draw: int = 0
+    max_health: int = 0
+    passive_draw: int = 0
+    possible_ambit: int = 0
+    movable: bool = False
+    slot_bound: bool = False
+
+    primary_weapon: ActiveWeaponry | str = ActiveWeaponry.NONE
+    primary_weapon_control: WeaponControl | str = WeaponControl.NONE
+    primary_weapon_charge: int = 0
+    primary_weapon_ambits: int = 0
+    primary_weapon_targets: int = 0
+    primary_weapon_shots: int = 0
+    primary_weapon_damage: int = 0
+    primary_weapon_blockable: bool = False
+    primary_weapon_counterable: bool = False
+    primary_weapon_recoil_damage: int = 0
+    primary_weapon_shot_success_rate_numerator: int = 0
+    primary_weapon_shot_success_rate_denominator: int = 0
+    primary_weapon_guaranteed_shots: int = 0
+    primary_weapon_armour_piercing: bool = False
+
+    secondary_weapon: ActiveWeaponry | str = ActiveWeaponry.NONE
+    secondary_weapon_control: WeaponControl | str = WeaponControl.NONE
+    secondary_weapon_charge: int = 0
+    secondary_weapon_ambits: int = 0
+    secondary_weapon_targets: int = 0
+    secondary_weapon_shots: int = 0
+    secondary_weapon_damage: int = 0
+    secondary_weapon_blockable: bool = False
+    secondary_weapon_counterable: bool = False
+    secondary_weapon_recoil_damage: int = 0
+    secondary_weapon_shot_success_rate_numerator: int = 0
+    secondary_weapon_shot_success_rate_denominator: int = 0
+    secondary_weapon_guaranteed_shots: int = 0
+    secondary_weapon_armour_piercing: bool = False
+
+    passive_weaponry: PassiveWeaponry | str = PassiveWeaponry.NONE
+    unit_defenses: UnitDefenses | str = UnitDefenses.NONE
+    ore_reserve_defenses: OreReserveDefenses | str = OreReserveDefenses.NONE
+    planetary_defenses: PlanetaryDefenses | str = PlanetaryDefenses.NONE
+    planetary_mining: PlanetaryMining | str = PlanetaryMining.NONE
+    planetary_refinery: PlanetaryRefineries | str = PlanetaryRefineries.NONE
+    power_generation: PowerGeneration | str = PowerGeneration.NONE
+
+    activate_charge: int = 0
+    build_charge: int = 0
+    defend_change_charge: int = 0
+    move_charge: int = 0
+    stealth_activate_charge: int = 0
+    attack_reduction: int = 0
+    attack_counterable: bool = False
+    stealth_systems: bool = False
+    counter_attack: int = 0
+    counter_attack_same_ambit: int = 0
+    post_destruction_damage: int = 0
+    generating_rate: int = 0
+    planetary_shield_contribution: int = 0
+    ore_mining_difficulty: int = 0
+    ore_refining_difficulty: int = 0
+    unguided_defensive_success_rate_numerator: int = 0
+    unguided_defensive_success_rate_denominator: int = 0
+    guided_defensive_success_rate_numerator: int = 0
+    guided_defensive_success_rate_denominator: int = 0
+    trigger_raid_defeat_by_destruction: bool = False

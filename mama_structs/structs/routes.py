@@ -1,24 +1,159 @@
-"""The chain's routes as tables, and requests built from them: pure values."""
+"""Requests to the chain: what a caller gives, checked, and the routes, as pure values."""
 
+import base64
+import binascii
+import enum
+import ipaddress
+import re
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import attrs
 
-from mama_structs.errors import MalformedResponse
-from mama_structs.structs import answers, attributes, entities, pages, struct_types
-from mama_structs.structs.arguments import place_of
+from mama_structs import _check
+from mama_structs.errors import InvalidArgument, MalformedResponse
+from mama_structs.structs import entities
+from mama_structs.structs.answers import Answer, GridAnswer, Page, Pagination, PlanetAnswer, PlayerAnswer, StructAnswer
 from mama_structs.structs.convert import structure
-from mama_structs.structs.ids import EntityType
-from mama_structs.structs.record import Record
+from mama_structs.structs.ids import MAX_INDEX, EntityId, EntityType
+from mama_structs.structs.record import Record, wire_name
 
-A_co = TypeVar("A_co", bound=Record, covariant=True)
+N = TypeVar("N", bound=enum.StrEnum)
 R_co = TypeVar("R_co", bound=Record, covariant=True)
+
+_HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+", re.ASCII)
+_NUMBERS = re.compile(r"[0-9.]+", re.ASCII)
+_PORT = re.compile(r"(?::[0-9]{1,5})?", re.ASCII)
+_PREFIX = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._~-]+)*", re.ASCII)
+_ADDRESS = re.compile(r"[a-z0-9]{3,90}", re.ASCII)
+_ATTRIBUTE_ID = re.compile(r"(0|[1-9][0-9]?)-([0-9]+-[0-9]+)", re.ASCII)
+_LONGEST_KEY = 4096
+_LONGEST_HOST, _LONGEST_LABEL = 253, 63
+
+# --- what a caller gives ---------------------------------------------------------------------------------------------
+
+
+def base_url_of(text: str) -> str:
+    """Return a base URL without its last slash, or raise `InvalidArgument`."""
+    hint = "such as http://localhost:1317"
+    try:
+        parts = urlsplit(text) if isinstance(text, str) else None
+        port = parts.port if parts else None
+    except ValueError as error:
+        raise InvalidArgument("base_url is no URL", hint=hint) from error
+    # The URL itself stays out of the messages: where it breaks a rule it may hold a password.
+    if parts is None or parts.scheme not in ("http", "https"):
+        raise InvalidArgument("base_url must begin with http:// or https://", hint=hint)
+    if "@" in parts.netloc:
+        raise InvalidArgument("base_url must not hold a user or password", hint="give the session headers instead")
+    if not _is_host(parts.hostname or "", parts.netloc) or port == 0:
+        raise InvalidArgument("base_url must name a host, and a port from 1 to 65535 if any", hint=hint)
+    if "?" in text or "#" in text:
+        raise InvalidArgument("base_url must not have a query or fragment", hint=hint)
+    prefix = parts.path.rstrip("/")
+    if not _PREFIX.fullmatch(prefix) or text != text.strip() or not text.isprintable():
+        raise InvalidArgument("base_url's path must be of letters, digits and ._~- only", hint=hint)
+    return f"{parts.scheme}://{parts.netloc}{prefix}"
+
+
+def _is_host(host: str, netloc: str) -> bool:
+    """Whether a host can be looked up: an address, or a name that the encoding of names takes."""
+    # An IPv6 address stands in brackets, and nothing else does; parsers differ on what follows the brackets.
+    written = f"[{host}]" if ":" in host else host
+    if not _HOST.fullmatch(host) or not _PORT.fullmatch(netloc.lower().removeprefix(written)):
+        return False
+    if ":" in host or _NUMBERS.fullmatch(host):
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            return False
+        return True
+    labels = host.removesuffix(".").split(".")
+    return len(host) <= _LONGEST_HOST and all(0 < len(label) <= _LONGEST_LABEL for label in labels)
+
+
+def id_of(value: EntityId | str, *types: EntityType) -> EntityId:
+    """Return an id of one of *types* (any, where none is given), or raise `InvalidArgument`."""
+    entity_id = EntityId.parse(value)  # type: ignore[arg-type]  # it gives an EntityId back as it is
+    if types and entity_id.type not in types:
+        wanted = " or ".join(wanted.value for wanted in types)
+        raise InvalidArgument(
+            f"{entity_id} is the id of a {entity_id.type.value}, not of a {wanted}",
+            hint=f"ids of this type begin with {' or '.join(f'{wanted.code}-' for wanted in types)}",
+        )
+    return entity_id
+
+
+def address_of(text: str) -> str:
+    """Return an account address, or raise `InvalidArgument`: it goes into a path as it is."""
+    if not isinstance(text, str) or not _ADDRESS.fullmatch(text):
+        raise InvalidArgument(
+            f"an address must be of 3 to 90 lower-case letters and digits, got {text!r:.80}", hint="such as structs1…"
+        )
+    return text
+
+
+def attribute_id_of(text: str, names: type[enum.StrEnum]) -> str:
+    """Return an attribute id such as ``11-1-194``, or raise `InvalidArgument`."""
+    matched = _ATTRIBUTE_ID.fullmatch(text) if isinstance(text, str) else None
+    if matched is None or int(matched[1]) >= len(names):
+        raise InvalidArgument(
+            f"an attribute id must be an attribute's number and an entity id, got {text!r:.80}",
+            hint=f"such as 11-1-194, the number being below {len(names)}",
+        )
+    return f"{int(matched[1])}-{EntityId.parse(matched[2])}"
+
+
+def attribute_of(name: str, names: type[N]) -> N:
+    """Return an attribute by its name, or raise `InvalidArgument`: the chain reads a wrong name as attribute 0."""
+    try:
+        return names(name)
+    except ValueError:
+        raise InvalidArgument(
+            f"there is no attribute {name!r:.80}", hint=f"one of {', '.join(member.value for member in names)}"
+        ) from None
+
+
+def place_of(key: object) -> bytes | None:
+    """Return the place in a list that a page key stands for, None where the text is no key: base64, not too long."""
+    if not isinstance(key, str) or not 0 < len(key) <= _LONGEST_KEY:
+        return None
+    try:
+        return base64.b64decode(key, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+def page_query(
+    *,
+    key: str | None = None,
+    limit: int = 100,
+    offset: int | None = None,
+    reverse: bool = False,
+    count_total: bool = False,
+) -> tuple[tuple[str, str], ...]:
+    """Return the query parameters of one page; a limit always, since without one the node counts its whole store."""
+    if key is not None and offset is not None:
+        raise InvalidArgument("key and offset exclude each other", hint="give key to go on, offset to begin somewhere")
+    query = [("pagination.limit", str(_check.whole("limit", limit, 1, MAX_INDEX)))]
+    if key is not None:
+        if place_of(key) is None:
+            raise InvalidArgument(f"key must be base64 text, got {key!r:.80}", hint="give the next_key of a page")
+        query.append(("pagination.key", key))
+    if offset is not None:
+        query.append(("pagination.offset", str(_check.whole("offset", offset, 0, MAX_INDEX))))
+    for name, flag in (("reverse", reverse), ("count_total", count_total)):
+        if _check.flag(name, flag):
+            query.append((f"pagination.{name}", "true"))
+    return tuple(query)
+
+
+# --- what is asked ---------------------------------------------------------------------------------------------------
 
 
 @attrs.frozen(kw_only=True)
-class Request:
+class NodeQuery:
     """
     One GET.
 
@@ -43,61 +178,58 @@ class Request:
         return self.path + "?" + "&".join(f"{name}={quote(value, safe='')}" for name, value in self.query)
 
 
-@attrs.frozen
-class Route(Generic[A_co]):
-    """
-    How to ask for one entity.
+def one(model: type[Record], *segments: str, asked: str) -> NodeQuery:
+    """Return the request for one entity, which *segments* name, answered as *model* says."""
+    return NodeQuery(path="/".join(("/structs", *segments)), key=_key_of(model), asked=asked)
 
-    Args:
-        name: The route's name.
-        envelope: The field of the answer that holds the record.
-        answer: The model of the answer.
-        flat: Whether the answer is the record itself.
 
-    """
+def check_about(payload: Mapping[str, Any], model: type[Record], **expected: str) -> None:
+    """Raise `MalformedResponse` where the answer is not about the entity with the *expected* fields."""
+    key = _key_of(model)
+    record, path = (payload[key], f"$.{key}") if issubclass(model, Answer) else (payload, "$")
+    if not isinstance(record, dict):
+        raise MalformedResponse("must be an object", path=path)
+    for name, value in expected.items():
+        if record.get(name) != value:
+            raise MalformedResponse(f"must be {value!r}, which was asked for", path=f"{path}.{name}")
 
-    name: str
-    envelope: str
-    answer: type[A_co]
-    flat: bool = attrs.field(default=False, kw_only=True)
 
-    def request(self, *segments: str, asked: str) -> Request:
-        """Return the request for the entity that *segments* name."""
-        return Request(path="/".join((f"/structs/{self.name}", *segments)), key=self.envelope, asked=asked)
-
-    def check(self, payload: Mapping[str, Any], **expected: str) -> None:
-        """Raise `MalformedResponse` where the answer is not about the entity with the *expected* fields."""
-        record, path = (payload, "$") if self.flat else (payload[self.envelope], f"$.{self.envelope}")
-        if not isinstance(record, dict):
-            raise MalformedResponse("must be an object", path=path)
-        for name, value in expected.items():
-            if record.get(name) != value:
-                raise MalformedResponse(f"must be {value!r}, which was asked for", path=f"{path}.{name}")
+def _key_of(model: type[Record]) -> str:
+    """Return the JSON name of the entity, or of the field that a flat answer begins with."""
+    fields = attrs.fields_dict(model)
+    return wire_name(
+        next(fields[name] for name in ("entity", "address", "attribute", "block_height") if name in fields)
+    )
 
 
 @attrs.frozen
 class Listing(Generic[R_co]):
-    """How to ask for a list of records: the route, and the model of its pages."""
+    """How to ask for a list of records: by which route, and what each of them is."""
 
     name: str
-    key: str
-    page: type[pages.Page[R_co]]
+    record: type[R_co]
 
-    def request(self, *segments: str, query: tuple[tuple[str, str], ...]) -> Request:
+    @property
+    def page(self) -> type[Page[R_co]]:
+        """The model of a page."""
+        pages: Any = Page
+        model: type[Page[R_co]] = pages[self.record]
+        return model
+
+    @property
+    def key(self) -> str:
+        """The JSON name of a page's records."""
+        return wire_name(attrs.fields_dict(self.page)["records"])
+
+    def request(self, *segments: str, query: tuple[tuple[str, str], ...]) -> NodeQuery:
         """Return the request for one page."""
-        return Request(path="/".join((f"/structs/{self.name}", *segments)), key=self.key, query=query)
+        return NodeQuery(path="/".join((f"/structs/{self.name}", *segments)), key=self.key, query=query)
 
     def next_key(self, payload: Mapping[str, Any], *, after: str | None) -> str | None:
         """
         Check how a page ends, its records apart, and return where the next one begins, None after the last.
 
-        Args:
-            payload: The answer, which has the list's key.
-            after: Where this page began, None where the next one may begin anywhere.
-
-        Raises:
-            MalformedResponse: The answer is no page, or leads nowhere: lists are in ascending byte order of their keys.
-
+        Keys ascend, in byte order, from *after*, which is None where the next page may begin anywhere.
         """
         if not isinstance(payload[self.key], list):
             raise MalformedResponse("must be an array", path=f"$.{self.key}")
@@ -115,87 +247,33 @@ class Listing(Generic[R_co]):
 class _End(Record):
     """What every page has beside its records."""
 
-    pagination: pages.Pagination | None = None
+    pagination: Pagination | None = None
 
 
-GUILD = Route("guild", "Guild", answers.GuildAnswer)
-PLAYER = Route("player", "Player", answers.PlayerAnswer)
-PLANET = Route("planet", "Planet", answers.PlanetAnswer)
-REACTOR = Route("reactor", "Reactor", answers.ReactorAnswer)
-SUBSTATION = Route("substation", "Substation", answers.SubstationAnswer)
-STRUCT = Route("struct", "Struct", answers.StructAnswer)
-ALLOCATION = Route("allocation", "Allocation", answers.AllocationAnswer)
-FLEET = Route("fleet", "Fleet", answers.FleetAnswer)
-PROVIDER = Route("provider", "Provider", answers.ProviderAnswer)
-AGREEMENT = Route("agreement", "Agreement", answers.AgreementAnswer)
-INFUSION = Route("infusion", "Infusion", answers.InfusionAnswer)
-ADDRESS = Route("address", "address", answers.AddressAnswer, flat=True)
-STRUCT_TYPE = Route("struct_type", "StructType", answers.StructTypeAnswer)
-GRID = Route("grid", "gridRecord", answers.GridRecordAnswer)
-STRUCT_ATTRIBUTE = Route("struct_attribute", "attribute", answers.AttributeAnswer, flat=True)
-PLANET_ATTRIBUTE = Route("planet_attribute", "attribute", answers.AttributeAnswer, flat=True)
-
-BLOCK_HEIGHT = Request(path="/blockheight", key="blockHeight")
-
-ROUTES: Mapping[EntityType, Route[Any]] = {
-    EntityType.GUILD: GUILD,
-    EntityType.PLAYER: PLAYER,
-    EntityType.PLANET: PLANET,
-    EntityType.REACTOR: REACTOR,
-    EntityType.SUBSTATION: SUBSTATION,
-    EntityType.STRUCT: STRUCT,
-    EntityType.ALLOCATION: ALLOCATION,
-    EntityType.FLEET: FLEET,
-    EntityType.PROVIDER: PROVIDER,
-    EntityType.AGREEMENT: AGREEMENT,
+ANSWERS: Mapping[EntityType, type[Answer[Any]]] = {
+    EntityType.GUILD: Answer[entities.Guild],
+    EntityType.PLAYER: PlayerAnswer,
+    EntityType.PLANET: PlanetAnswer,
+    EntityType.REACTOR: GridAnswer[entities.Reactor],
+    EntityType.SUBSTATION: GridAnswer[entities.Substation],
+    EntityType.STRUCT: StructAnswer,
+    EntityType.ALLOCATION: GridAnswer[entities.Allocation],
+    EntityType.FLEET: Answer[entities.Fleet],
+    EntityType.PROVIDER: GridAnswer[entities.Provider],
+    EntityType.AGREEMENT: Answer[entities.Agreement],
 }
-"""The routes of everything that has a ``type-index`` id."""
-
-GUILDS = Listing[entities.Guild]("guild", "Guild", pages.GuildPage)
-PLAYERS = Listing[entities.Player]("player", "Player", pages.PlayerPage)
-PLANETS = Listing[entities.Planet]("planet", "Planet", pages.PlanetPage)
-REACTORS = Listing[entities.Reactor]("reactor", "Reactor", pages.ReactorPage)
-SUBSTATIONS = Listing[entities.Substation]("substation", "Substation", pages.SubstationPage)
-STRUCTS = Listing[entities.Struct]("struct", "Struct", pages.StructPage)
-ALLOCATIONS = Listing[entities.Allocation]("allocation", "Allocation", pages.AllocationPage)
-INFUSIONS = Listing[entities.Infusion]("infusion", "Infusion", pages.InfusionPage)
-ADDRESSES = Listing[entities.Address]("address", "address", pages.AddressPage)
-FLEETS = Listing[entities.Fleet]("fleet", "Fleet", pages.FleetPage)
-PROVIDERS = Listing[entities.Provider]("provider", "Provider", pages.ProviderPage)
-AGREEMENTS = Listing[entities.Agreement]("agreement", "Agreement", pages.AgreementPage)
-STRUCT_TYPES = Listing[struct_types.StructType]("struct_type", "StructType", pages.StructTypePage)
+"""How the chain answers about everything that has a ``type-index`` id."""
 
 LISTINGS: Mapping[str, Listing[Any]] = {
-    listing.name: listing
-    for listing in (
-        GUILDS,
-        PLAYERS,
-        PLANETS,
-        REACTORS,
-        SUBSTATIONS,
-        STRUCTS,
-        ALLOCATIONS,
-        INFUSIONS,
-        ADDRESSES,
-        FLEETS,
-        PROVIDERS,
-        AGREEMENTS,
-        STRUCT_TYPES,
-    )
+    **{kind: Listing(kind.value, getattr(entities, kind.capitalize())) for kind in EntityType},
+    "struct_type": Listing("struct_type", entities.StructType),
 }
 """The whole lists, by the name of the type."""
 
-PLANETS_BY_PLAYER = Listing[entities.Planet]("planet_by_player", "Planet", pages.PlanetPage)
-ADDRESSES_BY_PLAYER = Listing[entities.Address]("address_by_player", "address", pages.AddressPage)
-PERMISSIONS_BY_OBJECT = Listing[attributes.PermissionRecord](
-    "permission/object", "permissionRecords", pages.PermissionPage
-)
-PERMISSIONS_BY_PLAYER = Listing[attributes.PermissionRecord](
-    "permission/player", "permissionRecords", pages.PermissionPage
-)
-AGREEMENTS_BY_PROVIDER = Listing[entities.Agreement]("agreement_by_provider", "Agreement", pages.AgreementPage)
-ALLOCATIONS_BY_SOURCE = Listing[entities.Allocation]("allocation_by_source", "Allocation", pages.AllocationPage)
-ALLOCATIONS_BY_DESTINATION = Listing[entities.Allocation](
-    "allocation_by_destination", "Allocation", pages.AllocationPage
-)
-INFUSIONS_BY_DESTINATION = Listing[entities.Infusion]("infusion_by_destination", "Infusion", pages.InfusionPage)
+
+def listing_of(name: EntityType | str) -> Listing[Any]:
+    """Return the list of all entities of a type, or raise `InvalidArgument`."""
+    listing = LISTINGS.get(name) if isinstance(name, str) else None
+    if listing is None:
+        raise InvalidArgument(f"there is no list of {name!r:.80}", hint=f"one of {', '.join(sorted(LISTINGS))}")
+    return listing

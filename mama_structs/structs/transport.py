@@ -2,12 +2,20 @@
 One GET to the node: with retries, a cap on the body, strict decoding, and errors told apart by the body first.
 
 This module imports aiohttp; the client loads it when it is first used.
+What decodes raises a plain `ValueError` for a body that breaks a rule: the caller knows which answer it was.
 """
 
 import asyncio
+import email.utils
+import json
+import math
+import random
 import re
 import time
-from typing import Any, NoReturn
+import zlib
+from collections.abc import Awaitable, Callable
+from datetime import UTC
+from typing import Any, NoReturn, Protocol
 
 import aiohttp
 import attrs
@@ -18,6 +26,7 @@ from mama_structs.errors import (
     MalformedResponse,
     QueryTimeout,
     RateLimited,
+    ResponseTooLarge,
     SessionClosed,
     StructsAPIError,
     StructsError,
@@ -25,9 +34,7 @@ from mama_structs.errors import (
 )
 from mama_structs.references.attempt import Attempt, current_attempt
 from mama_structs.structs.answers import Envelope
-from mama_structs.structs.decoding import Body, decode_json
-from mama_structs.structs.retrying import Backoff, parse_retry_after
-from mama_structs.structs.routes import Request
+from mama_structs.structs.routes import NodeQuery
 
 _REDIRECTS, _ERRORS = 300, 400
 _TOO_MANY_REQUESTS = 429
@@ -40,6 +47,161 @@ _NO_NODE = "is the node running, and is the base URL that of its REST interface?
 _OLD_AIOHTTP = "a session with a base_url of its own needs aiohttp 3.12 or later"
 _NO_ROUTE = frozenset({404, 405, 501})
 _WRONG_BASE = "is the base URL that of the chain's REST interface (port 1317 on a local node)?"
+MAX_DEPTH = 100
+_GZIP, _ZLIB, _RAW_DEFLATE = 31, 15, -15
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+_SECONDS = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,12})?", re.ASCII)
+
+
+@attrs.frozen(kw_only=True)
+class Backoff:
+    """Exponential backoff with full jitter, in seconds: *base* is the longest first pause, *cap* the longest."""
+
+    base: float = 0.1
+    cap: float = 2.0
+    draw: Callable[[], float] = random.random
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+
+    def pause(self, retry: int, *, retry_after: float | None, left: float) -> float | None:
+        """Return how long to wait before a retry (from 0), None where that does not fit into the time *left*."""
+        # The exponent is bounded so that a large count of retries cannot overflow.
+        pause = self.draw() * min(self.cap, self.base * 2 ** min(retry, 32))
+        pause = max(pause, retry_after or 0.0)
+        return pause if pause < left else None
+
+
+def parse_retry_after(text: str | None, *, now: float) -> float | None:
+    """Read a Retry-After header: seconds, decimals included, or the date of HTTP; None where it is neither."""
+    if text is None:
+        return None
+    if _SECONDS.fullmatch(text.strip()):
+        return float(text)
+    try:
+        date = email.utils.parsedate_to_datetime(text)
+        # A date without a zone is in UTC, as every date of HTTP.
+        return max(0.0, (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - now)
+    except (ValueError, OverflowError):
+        return None
+
+
+class _Inflater(Protocol):
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, /, max_length: int = ...) -> bytes: ...
+
+
+class Body:
+    """
+    A body that arrives in chunks, decompressed as it comes and never beyond a cap.
+
+    A few hundred kilobytes of gzip can hold gigabytes: no step may produce more than what is still allowed.
+    """
+
+    def __init__(self, encoding: str, *, limit: int) -> None:
+        self._encoding = encoding.strip().lower()
+        if self._encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
+            raise ValueError(f"has the content encoding {encoding[:40]!r}, which was not asked for")
+        self._compressed = self._encoding not in ("", "identity")
+        self._limit = limit
+        self._inflater: _Inflater | None = None
+        self._content = bytearray()
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next chunk, of any length."""
+        # One byte more than allowed tells "too large" from "just fits".
+        room = self._limit - len(self._content) + 1
+        self._content += self._inflate(chunk, room) if self._compressed and chunk else chunk
+        if len(self._content) > self._limit:
+            raise ResponseTooLarge(self._limit)
+
+    def finish(self) -> bytes:
+        """Return the whole body, or raise `ValueError` where the compressed data ends too early."""
+        if self._compressed and (self._inflater is None or not self._inflater.eof):
+            raise ValueError(f"ends in the middle of its {self._encoding} data")
+        return bytes(self._content)
+
+    def _inflate(self, chunk: bytes, room: int) -> bytes:
+        if self._inflater is None:
+            self._inflater = zlib.decompressobj(self._window(chunk))
+        try:
+            content = self._inflater.decompress(chunk, room)
+        except zlib.error as error:
+            raise ValueError(f"is not valid {self._encoding} data") from error
+        if self._inflater.unused_data:
+            raise ValueError(f"has bytes behind its {self._encoding} data")
+        return content
+
+    def _window(self, chunk: bytes) -> int:
+        if self._encoding != "deflate":
+            return _GZIP
+        # "deflate" is zlib data by the standard, but some servers leave the zlib header out.
+        return _ZLIB if chunk[0] & 0x0F == zlib.DEFLATED else _RAW_DEFLATE
+
+
+def decode_json(content: bytes) -> Any:
+    """Read JSON as the standard has it: UTF-8, finite numbers, and at most `MAX_DEPTH` levels."""
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError("is not UTF-8") from error
+    try:
+        value = _DECODER.decode(text)
+    except RecursionError as error:
+        raise ValueError(f"is nested deeper than {MAX_DEPTH} levels") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"is not JSON: {error.msg} at character {error.pos}") from error
+    except _RuleError:
+        raise
+    except ValueError as error:  # int() takes no more than 4300 digits
+        raise ValueError("has a number with too many digits") from error
+    if _deeper_than(value, MAX_DEPTH):
+        raise ValueError(f"is nested deeper than {MAX_DEPTH} levels")
+    if _SURROGATE_ESCAPE.search(text) and _has_lone_surrogate(value):
+        raise ValueError("has an escaped half of a surrogate pair")
+    return value
+
+
+class _RuleError(ValueError):
+    """A rule of ours, as opposed to one of the parser's."""
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise _RuleError(f"has the number {name}, which JSON does not")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise _RuleError("has a number that is too large")
+    return number
+
+
+# Made once: json.loads with options would make one for each text.
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+
+
+def _deeper_than(value: Any, limit: int) -> bool:
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(limit):
+        level = [
+            child
+            for node in level
+            for child in (node.values() if isinstance(node, dict) else node)
+            if isinstance(child, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _has_lone_surrogate(value: Any) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def open_session(*, max_connections: int) -> aiohttp.ClientSession:
@@ -52,11 +214,7 @@ def open_session(*, max_connections: int) -> aiohttp.ClientSession:
 
 
 def connections_of(session: aiohttp.ClientSession, most: int) -> int:
-    """
-    Return how many requests can be in progress at once, up to *most*.
-
-    Who waits for a connection inside the session has a slot already, and loses time.
-    """
+    """Return how many requests can be in progress at once: who waits for a connection in the session loses time."""
     connector = session.connector
     if connector is None:
         return most
@@ -78,15 +236,8 @@ class Transport:
     """
     Sends requests to one node through a session of aiohttp that somebody else opens and closes.
 
-    Args:
-        session: The session; its own settings for redirects, decompression and timeouts are overruled.
-        base_url: Where the routes begin, without a slash at the end.
-        timeout: Seconds for one `get` with all its retries, from when it has its slot.
-        retries: How often a request is sent again.
-        max_response_bytes: The largest body after decompression.
-        slots: Bounds the requests at once; waiting for one costs none of the timeout.
-        backoff: How long to wait before a retry.
-
+    The session's own settings for redirects, decompression and timeouts are overruled.
+    *timeout* is for one `get` with all its retries, from when it has its slot: waiting for one costs none of it.
     """
 
     session: aiohttp.ClientSession
@@ -97,32 +248,20 @@ class Transport:
     slots: asyncio.Semaphore
     backoff: Backoff
 
-    async def get(self, request: Request) -> Envelope:
-        """
-        Return the JSON object that the node answers with.
-
-        Raises:
-            EntityNotFound: The node says so, whatever the HTTP status.
-            RateLimited: It refuses more requests, and waiting as it asks does not fit into the time.
-            StructsAPIError: It answers with another error.
-            MalformedResponse: It answers with something else than the object that the request expects.
-            ResponseTooLarge: The body is over the limit.
-            StructsUnreachable: There is no connection, or none that lasts.
-            QueryTimeout: The time is over.
-
-        """
+    async def get(self, request: NodeQuery) -> Envelope:
+        """Return the JSON object that the node answers with, or raise what it answers, or that it does not."""
         async with self.slots:
             # Pauses keep their slot: a node that asks us to slow down should see fewer of us.
             end = asyncio.get_running_loop().time() + self.timeout
             try:
                 async with asyncio.timeout_at(end):
-                    return await self._get_patiently(request, end)
+                    return await self._get_with_retries(request, end)
             except TimeoutError as error:
                 raise QueryTimeout(
                     f"{request.path} had no answer within {self.timeout:g} s", seconds=self.timeout
                 ) from error
 
-    async def _get_patiently(self, request: Request, end: float) -> Envelope:
+    async def _get_with_retries(self, request: NodeQuery, end: float) -> Envelope:
         attempt = current_attempt.get() or Attempt()
         retry = 0
         while True:
@@ -146,7 +285,7 @@ class Transport:
         left = expires - asyncio.get_running_loop().time()
         return self.backoff.pause(retry, retry_after=failure.retry_after, left=left)
 
-    async def _get_once(self, request: Request) -> Envelope:
+    async def _get_once(self, request: NodeQuery) -> Envelope:
         try:
             async with self.session.get(
                 yarl.URL(self.base_url + request.target, encoded=True),
@@ -179,7 +318,7 @@ class Transport:
                 raise StructsUnreachable(f"{request.path}: aiohttp cannot send this{said}", hint=hint) from error
             raise
 
-    async def _read(self, request: Request, response: aiohttp.ClientResponse) -> Envelope:
+    async def _read(self, request: NodeQuery, response: aiohttp.ClientResponse) -> Envelope:
         status = response.status
         if _REDIRECTS <= status < _ERRORS:
             raise StructsAPIError(
@@ -220,7 +359,7 @@ def _looks_like_json(content: bytes) -> bool:
     return content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"["))
 
 
-def _is_error(payload: Any, request: Request) -> bool:
+def _is_error(payload: Any, request: NodeQuery) -> bool:
     """Whether a body that came with a good status is an error nevertheless, as the docs of the chain have it."""
     code, message = _error_of(payload)
     return code not in (None, 0) and message is not None and request.key not in payload
@@ -237,7 +376,9 @@ def _error_of(payload: Any) -> tuple[int | None, str | None]:
     )
 
 
-def _raise_error(request: Request, status: int, payload: Any, *, retry_after: str | None, hint: str | None) -> NoReturn:
+def _raise_error(
+    request: NodeQuery, status: int, payload: Any, *, retry_after: str | None, hint: str | None
+) -> NoReturn:
     code, message = _error_of(payload)
     # The chain answers 500 for an id that does not exist: only the body tells.
     if request.asked is not None and code is not None and message is not None and "not found" in message.lower():

@@ -12,37 +12,40 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mama_structs import structs
 from mama_structs.errors import InvalidArgument, MalformedResponse
 from mama_structs.structs import (
     Address,
-    AddressAnswer,
-    AttributeRecord,
-    Coin,
-    ErrorBody,
+    Answer,
     Fleet,
     FleetStatus,
-    GridAttributes,
-    GridRecord,
+    GridAnswer,
     Guild,
-    GuildAnswer,
-    GuildRankPermissionPage,
     Infusion,
-    PermissionPage,
+    Page,
     Planet,
     PlanetAnswer,
     PlanetStatus,
     Player,
     PlayerAnswer,
-    PlayerPage,
     Provider,
-    ReactorAnswer,
+    Reactor,
     Record,
     Struct,
     StructAnswer,
     StructType,
+    answers,
+    entities,
 )
+from mama_structs.structs.answers import AddressAnswer, ErrorBody
 from mama_structs.structs.convert import structure, unstructure
+from mama_structs.structs.entities import (
+    AttributeRecord,
+    Coin,
+    GridAttributes,
+    GridRecord,
+    GuildRankPermissionRecord,
+    PermissionRecord,
+)
 from mama_structs.structs.ids import EntityId, EntityType
 from mama_structs.structs.record import NUMBER, is_on_wire, wire_name
 
@@ -50,7 +53,7 @@ DATA = Path(__file__).parent.parent / "data" / "structs"
 FILES = {
     "lcd_captured/fleet_rows_trimmed.json": list[Fleet],
     "lcd_captured/grid_records.json": list[GridRecord],
-    "lcd_captured/permission_by_player_page.json": PermissionPage,
+    "lcd_captured/permission_by_player_page.json": Page[PermissionRecord],
     "lcd_captured/planet_attribute_records.json": list[AttributeRecord],
     "lcd_captured/planet_rows_trimmed.json": list[Planet],
     "lcd_captured/player_rows_trimmed.json": list[Player],
@@ -59,24 +62,34 @@ FILES = {
     "lcd_captured/struct_rows.json": list[Struct],
     "lcd_docs/address.json": AddressAnswer,
     "lcd_docs/error_object_not_found.json": ErrorBody,
-    "lcd_docs/guild_0-1.json": GuildAnswer,
-    "lcd_docs/guild_rank_permission_by_object.json": GuildRankPermissionPage,
+    "lcd_docs/guild_0-1.json": Answer[Guild],
+    "lcd_docs/guild_rank_permission_by_object.json": Page[GuildRankPermissionRecord],
     "lcd_docs/infusion_record_partial.json": Infusion,
     "lcd_docs/planet_2-1.json": PlanetAnswer,
     "lcd_docs/player_1-11.json": PlayerAnswer,
-    "lcd_docs/player_list_empty.json": PlayerPage,
-    "lcd_docs/reactor_3-1.json": ReactorAnswer,
+    "lcd_docs/player_list_empty.json": Page[Player],
+    "lcd_docs/reactor_3-1.json": GridAnswer[Reactor],
 }
-RECORDS = sorted(
-    (
-        model
-        for model in (getattr(structs, name) for name in structs.__all__)
-        if isinstance(model, type)
-        and issubclass(model, Record)
-        and model not in (Record, structs.Answer, structs.GridAnswer, structs.Page)
-    ),
-    key=lambda model: model.__name__,
-)
+NAMED = {
+    model
+    for module in (entities, answers)
+    for model in vars(module).values()
+    if isinstance(model, type) and issubclass(model, Record) and not vars(model).get("__parameters__")
+} - {Record}
+ANSWERED = ["Guild", "Infusion", "Fleet", "Agreement", "StructType", "GuildMembershipApplication", "GridRecord"]
+ON_GRID = ["Reactor", "Substation", "Allocation", "Provider"]
+LISTED = [
+    *ANSWERED,
+    *ON_GRID,
+    *["Player", "Planet", "Struct", "Address", "StructAttributeRecord", "PlanetAttributeRecord"],
+]
+LISTED += ["PermissionRecord", "GuildRankPermissionRecord", "InternalAddressAssociation"]
+PARAMETRISED = {
+    answer[getattr(entities, name)]
+    for answer, names in ((Answer, ANSWERED), (GridAnswer, ON_GRID), (Page, LISTED))
+    for name in names
+}
+RECORDS = sorted(NAMED | PARAMETRISED, key=lambda model: model.__name__)
 
 
 def payload_of(name):
@@ -127,7 +140,7 @@ def test_absent_is_told_apart_from_zero():
 
 def test_unknown_fields_are_kept():
     """A newer chain's fields are there, under their own names."""
-    guild = structure(payload_of("lcd_docs/guild_0-1.json"), GuildAnswer).entity
+    guild = structure(payload_of("lcd_docs/guild_0-1.json"), Answer[Guild]).entity
 
     assert {"entryInfusion": "0"} == guild.extra
 
@@ -251,9 +264,9 @@ def test_null_blocks_are_none_and_differ_from_absent_ones():
     [
         pytest.param({"id": "1-1", "name": None}, Player, "$.name", id="null as text"),
         pytest.param({"id": "1-1", "name": 5}, Player, "$.name", id="number as text"),
-        pytest.param({"isBuilt": "false"}, structs.StructAttributes, "$.isBuilt", id="text as bool"),
-        pytest.param({"isBuilt": 1}, structs.StructAttributes, "$.isBuilt", id="number as bool"),
-        pytest.param({"isBuilt": None}, structs.StructAttributes, "$.isBuilt", id="null as bool"),
+        pytest.param({"isBuilt": "false"}, entities.StructAttributes, "$.isBuilt", id="text as bool"),
+        pytest.param({"isBuilt": 1}, entities.StructAttributes, "$.isBuilt", id="number as bool"),
+        pytest.param({"isBuilt": None}, entities.StructAttributes, "$.isBuilt", id="null as bool"),
         pytest.param({"ore": 1.9}, GridAttributes, "$.ore", id="fraction as number"),
         pytest.param({"ore": 1}, GridAttributes, "$.ore", id="JSON number"),
         pytest.param({"ore": True}, GridAttributes, "$.ore", id="bool as number"),
@@ -293,9 +306,9 @@ def test_null_blocks_are_none_and_differ_from_absent_ones():
         pytest.param({"Player": None}, PlayerAnswer, "$.Player", id="null entity"),
         pytest.param({}, PlayerAnswer, "$.Player", id="no entity"),
         pytest.param({"player": {"id": "1-1"}}, PlayerAnswer, "$.Player", id="lower-case envelope"),
-        pytest.param({"Planet": [{"id": "2-1"}] * 3 + [{"id": "2-1", "space": [5]}]}, structs.PlanetPage,
+        pytest.param({"Planet": [{"id": "2-1"}] * 3 + [{"id": "2-1", "space": [5]}]}, Page[Planet],
                      "$.Planet[3].space[0]", id="in a page"),
-        pytest.param({"Planet": {}}, structs.PlanetPage, "$.Planet", id="object as rows"),
+        pytest.param({"Planet": {}}, Page[Planet], "$.Planet", id="object as rows"),
         pytest.param([{"id": "5-1"}, []], list[Struct], "$[1]", id="array as row"),
         pytest.param("abc", list[Struct], "$", id="text as rows"),
         pytest.param([], Player, "$", id="array as record"),
@@ -321,7 +334,7 @@ def test_messages_say_what_was_wanted_and_shorten_what_came():
 
 
 @pytest.mark.parametrize(
-    "model", [float, bytes, dict[str, str], structs.Answer, structs.Answer[Player], set[str], typing.Literal["a"]]
+    "model", [float, bytes, dict[str, str], Answer, Page, GridAnswer, set[str], typing.Literal["a"]]
 )
 def test_what_has_no_rule_is_refused(model):
     """Cattrs would fall back on rules that coerce."""

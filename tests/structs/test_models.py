@@ -16,20 +16,32 @@ import pytest
 from mama_structs import structs
 from mama_structs.structs import (
     Address,
-    AddressAnswer,
-    Coin,
+    Answer,
     Fleet,
     FleetStatus,
+    GridAnswer,
+    Guild,
+    Page,
     Provider,
+    Reactor,
     Record,
-    StructAttributes,
     StructType,
+    answers,
+    entities,
+    enums,
 )
+from mama_structs.structs.answers import AddressAnswer, Envelope, Pagination
+from mama_structs.structs.entities import Coin, GuildRankPermissionRecord, StructAttributes
 from mama_structs.structs.ids import EntityId, EntityType
 from mama_structs.structs.record import is_on_wire, wire_name
 
-PUBLIC = [getattr(structs, name) for name in structs.__all__]
-RECORDS = [value for value in PUBLIC if isinstance(value, type) and issubclass(value, Record)]
+RECORDS = [
+    value
+    for module in (entities, answers)
+    for value in vars(module).values()
+    if isinstance(value, type) and issubclass(value, Record)
+]
+RECORDS += [Answer[Guild], GridAnswer[Reactor], Page[Guild]]
 
 
 def wire_names(model):
@@ -64,8 +76,8 @@ def test_struct_type_has_every_field_of_the_chain():
     ("model", "expected"),
     [
         (structs.Infusion, "destinationType destinationId fuel power commission playerId address ratio defusing"),
-        (structs.Pagination, "next_key total"),
-        (structs.GuildRankPermissionPage, "guild_rank_permission_records pagination"),
+        (Pagination, "next_key total"),
+        (Page[GuildRankPermissionRecord], "guild_rank_permission_records pagination"),
         (structs.StructAnswer, "Struct gridAttributes structAttributes structDefenders"),
     ],
 )  # fmt: skip
@@ -83,7 +95,7 @@ def test_defaults_of_enums_are_the_first_names(model):
 
 
 @pytest.mark.parametrize(
-    ("names", "count"), [(structs.GridAttribute, 15), (structs.StructAttribute, 7), (structs.PlanetAttribute, 16)]
+    ("names", "count"), [(enums.GridAttribute, 15), (enums.StructAttribute, 7), (enums.PlanetAttribute, 16)]
 )
 def test_attribute_enums_name_the_fields_of_their_blocks(names, count):
     """The names that single attributes are read by are those of the blocks."""
@@ -92,7 +104,7 @@ def test_attribute_enums_name_the_fields_of_their_blocks(names, count):
     )
 
     assert count == len(names)
-    assert {member.value for member in names} <= set(wire_names(getattr(structs, block)))
+    assert {member.value for member in names} <= set(wire_names(getattr(entities, block)))
 
 
 def test_repr_shows_what_differs_from_zero_and_can_be_pasted_back():
@@ -174,15 +186,38 @@ def test_the_door_lists_what_it_has():
     typed = {alias.asname: node.module for node in guarded.body for alias in node.names if alias.asname == alias.name}
 
     assert structs._SOURCES == typed
-    assert sorted(structs.__all__) == sorted(structs._SOURCES)
+    assert sorted(structs._SOURCES) == structs.__all__ == dir(structs)
     for name, home in structs._SOURCES.items():
         assert getattr(structs, name) is getattr(importlib.import_module(home), name)
+
+
+def test_an_answer_of_a_record_is_one_class():
+    """`Answer[Guild]` is the same class each time, its name can be pasted back, and it keeps to what it answers."""
+    answer = Answer[Guild](entity=Guild(id=EntityId.parse("0-1")), height=3)
+
+    assert Answer[Guild] is type(answer)
+    assert answer == eval(repr(answer))
+    assert isinstance(answer, Answer)
+    assert not isinstance(answer, Page)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
+def test_answers_and_pages_are_copied_whole(copied):
+    """Although no module has the class of `Answer[Guild]`."""
+    answer = Answer[Guild](entity=Guild(id=EntityId.parse("0-1")), height=3)
+    player = structs.PlayerAnswer(entity=structs.Player(id=EntityId.parse("1-1")), extra={"new": 1})
+    page = Page[Guild](records=(answer.entity,), pagination=Pagination(next_key="a"))
+
+    for one in (answer, player, page):
+        assert one == copied(one)
+        assert type(one) is type(copied(one))
+        assert one.height == copied(one).height
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
 def test_envelopes_are_copied_with_their_height(copied):
     """A raw answer is a dictionary that knows when it was read."""
-    envelope = copied(structs.Envelope({"Player": {}}, height=7))
+    envelope = copied(Envelope({"Player": {}}, height=7))
 
     assert {"Player": {}} == envelope
     assert 7 == envelope.height

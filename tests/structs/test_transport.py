@@ -27,9 +27,14 @@ from mama_structs.errors import (
 )
 from mama_structs.references.attempt import Attempt, current_attempt
 from mama_structs.structs.client import StructsClient
-from mama_structs.structs.decoding import MAX_DEPTH, Body, decode_json
-from mama_structs.structs.retrying import Backoff, parse_retry_after
-from mama_structs.structs.transport import connections_of
+from mama_structs.structs.transport import (
+    MAX_DEPTH,
+    Backoff,
+    Body,
+    connections_of,
+    decode_json,
+    parse_retry_after,
+)
 
 PLAYER = {"Player": {"id": "1-11"}}
 NOT_FOUND = {"code": 2, "message": "codespace structs code 1050: object not found", "details": []}

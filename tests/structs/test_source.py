@@ -94,7 +94,7 @@ async def test_names_are_everywhere_the_same(ready):
     assert 20 == len(ready)
     assert [*ready] == [tool.__name__ for tool in ready.values()] == [tool.__qualname__ for tool in ready.values()]
     assert [*ready] == [Tool.from_function(tool).name for tool in ready.values()]
-    assert {"mama_structs.structs.toolbox"} == {tool.__module__ for tool in ready.values()}
+    assert {"mama_structs.structs.source"} == {tool.__module__ for tool in ready.values()}
 
 
 async def test_descriptions_say_when_and_when_not(ready):
@@ -368,6 +368,6 @@ async def test_two_chains_never_share_a_page():
 
 def test_importing_the_toolbox_needs_no_schemas():
     """The library that makes schemas loads with the first tools, not with this module."""
-    code = "import sys, mama_structs.structs.toolbox; sys.exit('msgspec' in sys.modules)"
+    code = "import sys, mama_structs.structs.source; sys.exit('msgspec' in sys.modules)"
 
     assert 0 == subprocess.run([sys.executable, "-c", code], check=False).returncode
