@@ -2,8 +2,8 @@
 Learn what messages of each kind are made of, from the labelled lists of the tests; see docs/explanation/exposure.md.
 
 ``python benchmarks/_learn_pieces.py v`` leaves the list v out, and says how many of its messages the weights alone get
-right; with ``--write`` the weights of all lists but those named are written to ``mama_structs/tools/cues_learned.py``.
-Softmax regression on the pieces of a message (`mama_structs.tools.wording.pieces`), with Adam and a small L2 penalty.
+right; with ``--write`` the weights of all lists but those named are written to ``mama_structs/tools/data/weights.tsv``.
+Softmax regression on the pieces of a message (`mama_structs.tools.exposure.pieces`), with Adam and a small L2 penalty.
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ import json
 import re
 import string
 import sys
-import unicodedata
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 
-from mama_structs.tools.wording import own_words, pieces
+from mama_structs.tools.exposure import own_words, pieces
 
 ROOT = Path(__file__).parents[1]
 LISTS = ROOT / "tests" / "data" / "exposure" / "messages.jsonl"
-TARGET = ROOT / "mama_structs" / "tools" / "cues_learned.py"
+TARGET = ROOT / "mama_structs" / "tools" / "data" / "weights.tsv"
 KINDS = (None, "resuming", "deciding", "searching", "tracking")
 SCALE = string.ascii_uppercase + string.ascii_lowercase
 UNIT, KEPT, COMMON, LEAST, PENALTY = 0.08, 4000, 12_000, 3, 1e-4
@@ -73,42 +72,23 @@ def learned(messages):
     return features, steps, bias
 
 
-def width(text):
-    return sum(2 if unicodedata.east_asian_width(letter) in "WFA" else 1 for letter in text)
-
-
-def block(name, entries):
-    lines = [""]
-    for place, entry in enumerate(entries):
-        piece = entry + ("|" if place < len(entries) - 1 else "")
-        if width(lines[-1] + piece) > 112:
-            lines.append("")
-        lines[-1] += piece
-    return f"{name}: Final = (\n" + "".join(f'    "{line}"\n' for line in lines) + ")\n"
-
-
 def write(features, steps, bias):
-    entries = [
-        "".join(SCALE[SCALE.index("a") + step] for step in own) + piece
+    lines = TARGET.read_text(encoding="utf-8").splitlines()
+    kept = [line for line in lines if line.startswith("#") or line.count("\t") == 2]
+    numbers = {"unit": str(UNIT), "bias": " ".join(f"{one:.4f}" for one in bias)}
+    for place, line in enumerate(kept):
+        name, _, rest = line.partition("\t")
+        if name in numbers:
+            kept[place] = f"{name}\t{numbers[name]}\t{rest.partition(chr(9))[2]}"
+    pieces_of = [
+        (piece, "".join(SCALE[SCALE.index("a") + step] for step in own))
         for piece, own in sorted(zip(features, steps.tolist(), strict=True))
         if any(own)
     ]
-    korean = [entry for entry in entries if re.search("[가-힣]", entry)]
-    english = [entry for entry in entries if entry not in set(korean)]
-    TARGET.write_text(
-        '"""\n'
-        "What messages of each kind are made of, learned from the labelled lists of the tests.\n\n"
-        "Written by benchmarks/_learn_pieces.py.\n"
-        "An entry is five letters, the weights that a piece has for none, resuming, deciding, searching and tracking\n"
-        "(``A`` to ``z``; ``a`` is nought), and then the piece.\n"
-        '"""\n\n'
-        "from __future__ import annotations\n\nfrom typing import Final\n\n"
-        f"{block('ENGLISH_PIECES', english)}{block('KOREAN_PIECES', korean)}"
-        "# The weights of a text without known pieces, and the size of one step in the scale of letters.\n"
-        f"PIECE_BIAS: Final = ({', '.join(f'{one:.4f}' for one in bias)})\n"
-        f"PIECE_UNIT: Final = {UNIT}\n",
-        encoding="utf-8",
-    )
+    # Those of English first, so that a change of one language is a change of one part.
+    pieces_of.sort(key=lambda entry: re.search("[가-힣]", entry[0]) is not None)
+    entries = [f"{piece.replace(' ', '_')}\t{letters}" for piece, letters in pieces_of]
+    TARGET.write_text("\n".join([*kept, *entries]) + "\n", encoding="utf-8")
 
 
 def main():

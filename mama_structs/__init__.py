@@ -54,16 +54,20 @@ if TYPE_CHECKING:
     from mama_structs.structs.ids import EntityType as EntityType
     from mama_structs.structs.source import StructsSource as StructsSource
     from mama_structs.tools.exposure import Context as Context
+    from mama_structs.tools.exposure import ContextRule as ContextRule
+    from mama_structs.tools.exposure import Cue as Cue
     from mama_structs.tools.exposure import Exposure as Exposure
     from mama_structs.tools.tool import Tool as Tool
     from mama_structs.tools.tool import ToolAnnotations as ToolAnnotations
-    from mama_structs.tools.toolset import ToolSet as ToolSet
+    from mama_structs.tools.tool import ToolSet as ToolSet
 
 _SOURCES = {
     "Calibration": "mama_structs.memory.embedding.protocol",
     "Chain": "mama_structs.memory.results",
     "CheckReport": "mama_structs.composition",
     "Context": "mama_structs.tools.exposure",
+    "ContextRule": "mama_structs.tools.exposure",
+    "Cue": "mama_structs.tools.exposure",
     "Descriptor": "mama_structs.descriptors.entries",
     "DescriptorSettings": "mama_structs.settings",
     "Embedder": "mama_structs.memory.embedding.protocol",
@@ -105,7 +109,7 @@ _SOURCES = {
     "Surroundings": "mama_structs.memory.results",
     "Tool": "mama_structs.tools.tool",
     "ToolAnnotations": "mama_structs.tools.tool",
-    "ToolSet": "mama_structs.tools.toolset",
+    "ToolSet": "mama_structs.tools.tool",
     "ToolSettings": "mama_structs.settings",
     "UniversalSentenceEmbedder": "mama_structs.memory.embedding.universal",
     "as_embedder": "mama_structs.memory.embedding.callables",
@@ -118,6 +122,8 @@ __all__ = [
     "Chain",
     "CheckReport",
     "Context",
+    "ContextRule",
+    "Cue",
     "Descriptor",
     "DescriptorSettings",
     "Embedder",

@@ -14,6 +14,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 import attrs
 
 from mama_structs._async import LoopBound, enter_session, leave_session, open_sessions, to_its_end, using_session
+from mama_structs._plain import to_jsonable
 from mama_structs.composition import (
     CheckReport,
     Home,
@@ -41,12 +42,11 @@ from mama_structs.references.schemes import EntitySource, check_sources
 from mama_structs.settings import Settings
 from mama_structs.storage import check_path
 from mama_structs.storage.backup import backup
-from mama_structs.tools import Tool, ToolAnnotations, ToolSet, to_jsonable
 from mama_structs.tools.deprecated import deprecated_tools
-from mama_structs.tools.exposed import ExposedTools
-from mama_structs.tools.exposure import Exposure
+from mama_structs.tools.exposure import Exposure, ToolView
 from mama_structs.tools.memories import memory_tools
 from mama_structs.tools.refs import ref_tools
+from mama_structs.tools.tool import Tool, ToolAnnotations, ToolSet
 
 _log = logging.getLogger("mama_structs")
 
@@ -81,7 +81,7 @@ class Session:
     ) -> None:
         self.settings: Settings = settings
         self.tools: ToolSet = ToolSet()
-        self.exposed: ExposedTools = ExposedTools(self.tools, exposure=exposure, mode=settings.tools.dynamic)
+        self.exposed: ToolView = ToolView(self.tools, exposure=exposure, mode=settings.tools.dynamic)
         self._exposure = exposure
         self._home = home
         self._place = place

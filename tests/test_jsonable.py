@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mama_structs._plain import to_jsonable
 from mama_structs.errors import InvalidArgument, MamaStructsError
 from mama_structs.structs.ids import EntityId, EntityType
-from mama_structs.tools import to_jsonable
 
 
 class Level(enum.IntEnum):

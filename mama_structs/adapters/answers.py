@@ -10,13 +10,12 @@ from typing import Any, Final
 
 import attrs
 
-from mama_structs.adapters.names import WireNames
 from mama_structs.errors import InvalidArgument, MamaStructsError, SessionClosed, WrongLoop
 from mama_structs.session import Session
-from mama_structs.tools import Tool
 from mama_structs.tools.deprecated import last_line
-from mama_structs.tools.exposure import MEMORY_TOOLS, SUCCESSORS
 from mama_structs.tools.leniency import each_once
+from mama_structs.tools.names import MEMORY_TOOLS, SUCCESSORS, WireNames
+from mama_structs.tools.tool import Tool
 
 _log = logging.getLogger("mama_structs")
 _MAX_FAULT: Final = 1000

@@ -18,8 +18,8 @@ from mama_structs.adapters.schemas import is_recursive, plain_schema, strict_sch
 from mama_structs.descriptors.messages import field, text_field
 from mama_structs.errors import InvalidArgument
 from mama_structs.session import Session
-from mama_structs.tools import Tool
 from mama_structs.tools.schema import JSONSchema
+from mama_structs.tools.tool import Tool
 
 # Anthropic's limits for all strict tools of a request together (structured outputs, schema complexity limits).
 _MAX_STRICT_TOOLS: Final = 20

@@ -17,7 +17,7 @@ from mama_structs.adapters.schemas import plain_schema, strict_schema
 from mama_structs.descriptors.messages import field, text_field
 from mama_structs.errors import InvalidArgument
 from mama_structs.session import Session
-from mama_structs.tools import Tool
+from mama_structs.tools.tool import Tool
 
 API: TypeAlias = Literal["responses", "chat"]
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from mama_structs.adapters.answers import Answer, failed
 from mama_structs.errors import InvalidArgument
-from mama_structs.tools import ToolSet
+from mama_structs.tools.tool import ToolSet
 
 _CUT_OFF: Final = "the call was cut off before its arguments were complete, and nothing was done"
 

@@ -1,114 +1,367 @@
-"""Which memory tools a model should see for a message: a pure decision from the words of the message."""
+"""
+Which memory tools a model should see for a message, and the view of a session's tools that follows it.
+
+A pure decision from the words of the message. The cues, the rules of the contexts, the learned weights and the tuned
+numbers are data, in ``data/``, which is read before the first message and not before.
+"""
 
 from __future__ import annotations
 
 import fnmatch
 import functools
+import inspect
+import itertools
+import logging
 import math
 import re
 import string
-from collections.abc import Iterable, Iterator
-from typing import Final, Literal
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.resources import files
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import attrs
 
 from mama_structs.descriptors.messages import said_by_user
 from mama_structs.errors import InvalidArgument
-from mama_structs.tools.clauses import asks_beside
-from mama_structs.tools.cues import DEFAULT_CONTEXTS, OTHER, ContextRule, Cue, as_tuple, check_texts
-from mama_structs.tools.wording import GAP, Wording, own_words, pieces
+from mama_structs.tools.names import MEMORY_TOOLS, SUCCESSORS
+from mama_structs.tools.tool import Tool, ToolSet
 
-# The only tools that are ever hidden, by their whole names: a host's own `save/file` is none of them.
-MEMORY_TOOLS: Final[tuple[str, ...]] = (
-    "save/decision",
-    "save/checkpoint",
-    "save/insight",
-    "load/checkpoint",
-    "load/context",
-    "search/by_topic",
-    "search/by_context",
-    "search/recent",
-    "evolve/outcome",
-    "evolve/supersede",
-)
-# A name of v1.0 is seen whenever the tool that took its place is.
-SUCCESSORS: Final[dict[str, str]] = {
-    "save_decision": "save/decision",
-    "recall_decision": "search/by_topic",
-    "suggest_decision": "search/by_context",
-    "list_decisions": "search/recent",
-    "update_outcome": "evolve/outcome",
-    "save_checkpoint": "save/checkpoint",
-    "load_checkpoint": "load/checkpoint",
-}
+_log = logging.getLogger("mama_structs")
+
+Mode: TypeAlias = Literal["auto", "force_static", "force_dynamic"]
+MODES: Final[tuple[str, ...]] = get_args(Mode)
+
+# The kind of cues for requests that none of the contexts covers.
+OTHER: Final = "other"
 ALWAYS: Final[tuple[str, ...]] = ("save/decision", "load/checkpoint")
-
-
-def _default_cues() -> tuple[Cue, ...]:
-    # Their patterns take a fifth of a second to compile, which no session needs before its first message.
-    from mama_structs.tools.cues_default import DEFAULT_CUES  # noqa: PLC0415 - see above
-
-    return DEFAULT_CUES
-
-
-# The order in which the learned weights of a piece stand, and the weights of a text without known pieces.
+# The order in which the learned weights of a piece stand, and the letters that they are written in.
 _LEARNED: Final[tuple[str | None, ...]] = (None, "resuming", "deciding", "searching", "tracking")
 _SCALE: Final = string.ascii_uppercase + string.ascii_lowercase
 
+_HANGUL = re.compile("[가-힣]")
+_LETTERS: Final = {"ko": _HANGUL, "en": re.compile("[a-z]")}
 
-@functools.cache
-def _weights() -> tuple[dict[str, tuple[int, ...]], tuple[float, ...], float]:
-    # Read with the cues, before the first message and not before.
-    from mama_structs.tools.cues_learned import (  # noqa: PLC0415 - see above
-        ENGLISH_PIECES,
-        KOREAN_PIECES,
-        PIECE_BIAS,
-        PIECE_UNIT,
+
+# What cues and contexts are
+
+
+def _as_tuple(value: object) -> object:
+    # A text is iterable, too, and would fall apart into letters; what is no collection stays, to be refused.
+    return value if isinstance(value, str) or not hasattr(value, "__iter__") else tuple(value)
+
+
+def _check_texts(_owner: object, field: Any, value: object) -> None:
+    if not isinstance(value, tuple) or not all(isinstance(item, str) and item.strip() for item in value):
+        name = field if isinstance(field, str) else field.name
+        raise InvalidArgument(f"{name} must be a tuple of texts that are not blank, got {value!r:.80}")
+
+
+def _compiled(cue: Cue) -> re.Pattern[str]:
+    if cue.pattern is not None:
+        if not isinstance(cue.pattern, str):
+            raise InvalidArgument(f"pattern must be a text, got {type(cue.pattern).__name__}")
+        source = unicodedata.normalize("NFC", cue.pattern)
+    else:
+        _check_texts(cue, "words", cue.words)
+        # Longer ones first, so that the match is the longest; Korean is often typed without its spaces.
+        ordered = sorted(cue.words, key=len, reverse=True)
+        each = (r"\s*".join(map(re.escape, unicodedata.normalize("NFC", words).lower().split())) for words in ordered)
+        source = rf"(?<!\w)(?:{'|'.join(each)})"
+    try:
+        # A Korean particle may follow an English word at once: to an English cue, that is where the word ends.
+        return re.compile(source, re.MULTILINE | (re.ASCII if cue.language == "en" else re.NOFLAG))
+    except re.error as error:
+        raise InvalidArgument(
+            f"the pattern of a cue must be a regular expression, got {source!r:.80}: {error}",
+            hint="escape what is meant literally, or give it as words=(...)",
+        ) from error
+
+
+@attrs.frozen(kw_only=True)
+class Cue:
+    """
+    Words that tell what a user wants.
+
+    Matched against the user's own words: composed (NFC), in lower case, one sentence a line, without quotations and
+    code. A pattern's dot does not leave the sentence, and its ``^`` and ``$`` are the sentence's ends.
+
+    Args:
+        kind: The context that it speaks for; ``"other"`` where it asks for what no context covers; None where the
+            words mean nothing here ("success message"): what it matches is taken out before the others look.
+        words: Words or phrases; each counts where a word starts with it, so that ``search`` is found in ``searching``
+            and not in ``research``. Spaces between words may be missing.
+        pattern: A regular expression, in place of *words*.
+        weight: 0 to 1: how sure it is on its own.
+        asks: Whether it asks for something. What only tells something counts as long as nothing else is asked.
+        language: ``"en"`` and ``"ko"`` are looked for only in texts with such letters; any other name is for people.
+            To ``"en"``, only ASCII letters make a word, since a Korean particle may follow at once.
+
+    Raises:
+        InvalidArgument: Neither or both of *words* and *pattern* are given, or a value is out of its range.
+
+    """
+
+    kind: str | None
+    words: tuple[str, ...] = attrs.field(default=(), converter=_as_tuple)
+    pattern: str | None = None
+    weight: float = 0.8
+    asks: bool = True
+    language: str = ""
+    regex: re.Pattern[str] = attrs.field(
+        init=False, eq=False, repr=False, default=attrs.Factory(_compiled, takes_self=True)
     )
 
-    kinds = len(_LEARNED)
-    table = {
-        entry[kinds:]: tuple(_SCALE.index(letter) - _SCALE.index("a") for letter in entry[:kinds])
-        for entry in (*ENGLISH_PIECES.split("|"), *KOREAN_PIECES.split("|"))
+    def __attrs_post_init__(self) -> None:
+        """Refuse what could never match, or would match everything."""
+        if self.kind is not None and not (isinstance(self.kind, str) and self.kind.strip()):
+            raise InvalidArgument(f"kind must be a text or None, got {self.kind!r:.80}")
+        if bool(self.words) == (self.pattern is not None):
+            raise InvalidArgument("a cue needs either words or a pattern", hint='such as words=("weiter",)')
+        if not (isinstance(self.weight, int | float) and 0 < self.weight <= 1):
+            raise InvalidArgument(f"weight must be above 0 and at most 1, got {self.weight!r:.80}")
+        if self.regex.search("") is not None:
+            raise InvalidArgument("the pattern of a cue must not match the empty text")
+
+
+def _check_pattern(_rule: object, field: Any, value: object) -> None:
+    try:
+        if value is not None:
+            re.compile(value)  # type: ignore[call-overload]  # whatever a host gave: a wrong type is an error below
+    except (re.error, TypeError) as error:
+        raise InvalidArgument(f"{field.name} must be a regular expression, got {value!r:.80}: {error}") from error
+
+
+@attrs.frozen(kw_only=True)
+class ContextRule:
+    """
+    Which memory tools a context calls for.
+
+    Args:
+        kind: The context's name, as its cues have it.
+        tools: Names, or patterns such as ``search/*``; what is always exposed need not be named.
+        priority: The tools that come first, in order.
+        doubts: A regular expression for words that may ask for a tool that is not among *tools*: where one is found,
+            nothing is hidden, however clear the context. Better one too many than one too few.
+
+    """
+
+    kind: str
+    tools: tuple[str, ...] = attrs.field(converter=_as_tuple, validator=_check_texts)
+    priority: tuple[str, ...] = attrs.field(default=(), converter=_as_tuple, validator=_check_texts)
+    doubts: str | None = attrs.field(default=None, validator=_check_pattern)
+
+
+# The data that comes along
+
+
+def _data(name: str) -> list[str]:
+    lines = files("mama_structs.tools").joinpath("data", name).read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def _patterns(name: str) -> Iterator[tuple[list[str], str]]:
+    """Yield the head of each record of a file with its pattern: alternatives, with {NAME} for the parts above."""
+    parts: dict[str, str] = {}
+    lines = _data(name)
+    heads = [number for number, line in enumerate(lines) if not line.startswith(" ")]
+    for start, end in itertools.pairwise([*heads, len(lines)]):
+        joined = "|".join(line[2:] for line in lines[start + 1 : end])
+        pattern = re.sub(r"\{([A-Z_]+)\}", lambda found: parts[found[1]], joined)
+        if lines[start].startswith("="):
+            parts[lines[start][1:]] = pattern
+        else:
+            yield lines[start].split(), pattern
+
+
+@functools.cache
+def _default_cues() -> tuple[Cue, ...]:
+    # Some 400 patterns take a fifth of a second to compile, which no session needs before its first message.
+    return tuple(
+        Cue(
+            kind=None if kind == "None" else kind,
+            weight=float(weight),
+            pattern=pattern,
+            asks="tells" not in told,
+            language=language,
+        )
+        for language in ("en", "ko")
+        for (kind, weight, *told), pattern in _patterns(f"cues_{language}.txt")
+    )
+
+
+@functools.cache
+def _default_contexts() -> tuple[ContextRule, ...]:
+    return tuple(
+        ContextRule(kind=kind, tools=tools.split(","), priority=priority.split(","), doubts=doubts)
+        for (kind, tools, priority), doubts in _patterns("contexts.txt")
+    )
+
+
+class _Weights(NamedTuple):
+    numbers: Mapping[str, float]
+    bias: tuple[float, ...]
+    pieces: Mapping[str, tuple[int, ...]]
+
+
+@functools.cache
+def _weights() -> _Weights:
+    """Read the tuned numbers, and the learned weights of pieces in steps of ``unit``."""
+    rows = [line.split("\t") for line in _data("weights.tsv")]
+    named = {row[0]: row[1] for row in rows if len(row) == 3}  # noqa: PLR2004 - with a remark
+    bias = tuple(map(float, named.pop("bias").split()))
+    pieces = {
+        row[0].replace("_", " "): tuple(_SCALE.index(letter) - _SCALE.index("a") for letter in row[1])
+        for row in rows
+        if len(row) == 2  # noqa: PLR2004 - without one
     }
-    return table, PIECE_BIAS, PIECE_UNIT
+    return _Weights({name: float(value) for name, value in named.items()}, bias, pieces)
 
 
-# A kind is named from here on; below, the message is taken to be about none.
-_NAMED: Final = 0.45
-# The same where what no context covers is asked for after it.
-_SURE: Final = 0.8
-# A second sign of the same kind counts for little, since two cues often see the same words.
-_SECOND: Final = 0.3
-# How much a rival takes away. With 0.7, a rival that is strong enough to be named leaves less than the threshold.
-_RIVALRY: Final = 0.7
-# What is only told counts this much when something else is asked for.
-_TOLD: Final = 0.4
-_MATCHES: Final = 4
-# Signs from here on are close to what is asked for; weaker ones may span a whole sentence.
-_STRONG: Final = 0.7
-# How far below the threshold doubts put a confidence at least.
-_DOUBT: Final = 0.1
-# By how much another kind must be surer of the same words, and what is then left of a sign.
-_CLEARLY: Final = 0.15
-_MISREAD: Final = 0.3
-# How likely another kind must be, by what messages of each kind are made of, to take the place of an unsure one; and
-# how likely at least the kind of a sure one.
-_LIKELY: Final = 0.4
-_UNLIKE: Final = 0.5
-# A confidence below the first needs more than that: the second.
-_FIRM: Final = 0.8
-_LIKELY_ENOUGH: Final = 0.75
-# Where pieces are this sure of the kind that weak cues name, and nothing else is asked for, the kind is clear.
-_LIKELIEST: Final = 0.85
-_CLEAR: Final = 0.75
-# What cues say, as evidence beside the pieces.
-_KIND_COUNTS: Final = 1.5
-_NO_KIND_COUNTS: Final = 0.3
+def _number(name: str) -> float:
+    return _weights().numbers[name]
 
-_HANGUL = re.compile("[가-힣]")
-_LATIN = re.compile("[a-z]")
-_LETTERS: Final = {"ko": _HANGUL, "en": _LATIN}
+
+# A user's own words: what is quoted, pasted or code says nothing about what the user wants. The bounds keep a pasted
+# megabyte as cheap as a long paragraph: requests stand at a message's beginning or end.
+
+# Stands for what was taken out, so that "mark `auth` as failed" still has an object.
+GAP: Final = "◻"
+# Characters that are read of a long message, before and after taking out what is not the user's own.
+_HEAD, _TAIL = 3_000, 5_000
+_KEPT_HEAD, _KEPT_TAIL = 300, 600
+# Longer sentences are cut: a request and its object stand closer together.
+_SENTENCE = 240
+# What pieces are taken from.
+_SENTENCES: Final = 40
+_LETTERS_IN_A_ROW: Final = (2, 3, 4)
+_FENCE: Final = "```"
+_FENCED = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
+_INLINE = re.compile(r"`[^`\n]{1,300}`")
+_QUOTED = re.compile(
+    r"\"[^\"\n]{1,400}\"|“[^”\n]{1,400}”|„[^“”\n]{1,400}[“”]|«[^»\n]{1,400}»|「[^」\n]{1,400}」|『[^』\n]{1,400}』"
+    r"|(?<!\w)['\u2018][^'\u2019\n]{2,400}['\u2019](?!\w)"
+)
+# Lines of logs, stack traces, diffs, shells and quoted mail.
+_PASTED = re.compile(
+    r"^[ \t]*(?:>|\$ |\+\+\+|@@|(?:[-+] ?){3}|\d{4}-\d\d-\d\d[ T]\d|\[?\d\d:\d\d:\d\d"
+    r"|Traceback |File \"|at [\w.$<>]+\("
+    r"|\[?(?:ERROR|INFO|WARN(?:ING)?|DEBUG|FATAL|TRACE|FAILED|PASSED)\b|E {2,}|\w+(?:Error|Exception)\b).*$",
+    re.MULTILINE,
+)
+_MEMORY_ID = re.compile(r"\b(?:decision|checkpoint|insight)_\w+", re.ASCII)
+# Addresses, paths, calls, file names and identifiers; ASCII, as a Korean particle that follows is not part of one.
+_NAMES = re.compile(
+    r"https?://[^\s가-힣]+|(?<!\S)[~.]?/[\w./-]{2,}|\b\w+(?:\.\w+)*\(\)|\b[A-Za-z0-9]*_[A-Za-z0-9_]+"
+    r"|\b[\w-]+\.(?:py|js|ts|tsx|md|json|ya?ml|toml|rs|go|txt|log|csv|sql|sh|html|css|java|kt|db)\b"
+    r"|\b[A-Z][a-z]+[A-Z]\w*",
+    re.ASCII,
+)
+_SENTENCE_END = re.compile(r"(?<=[.!?;。?!…])\s+|\n+")
+_BLANKS = re.compile(r"[ \t\r\f\v\u00a0\u3000]+")
+# "where'd we get to", "what'd you say", "u remember".
+_SHORTENED = re.compile(r"\b(where|what|how|why|who|when)'?d(?= (?:we|i|you|u|they|he|she|the|that|it)\b)")
+_YOU = re.compile(r"(?<![\w'-])u(?![\w'-])")
+_APOSTROPHES: Final = str.maketrans({"\u2019": "'", "\u2018": "'", "\u02bc": "'"})
+
+
+class Wording(NamedTuple):
+    """What a user said: composed (NFC), in lower case, one sentence a line; and whether nothing was left out."""
+
+    words: str
+    whole: bool
+
+
+def own_words(text: str) -> Wording:
+    """Find the user's own words in a message, of a long one in its beginning and its end."""
+    whole = len(text) <= _HEAD + _TAIL
+    plain = unicodedata.normalize("NFC", _bounded(text))
+    plain = _FENCED.sub(f"\n{GAP}\n", plain) if _FENCE in plain or "~~~" in plain else plain
+    plain = _QUOTED.sub(GAP, _INLINE.sub(GAP, _PASTED.sub("", plain)))
+    if not plain.strip(f"{GAP} \n\t.,:;!?"):
+        # Nothing else was said, so that the quotation marks are only wrapping; a fence is not.
+        is_wrapped = _QUOTED.fullmatch(text.strip()) is not None
+        plain = text[:_KEPT_HEAD].strip("\"'“”\u2018\u2019「」『』«» \n\t") if is_wrapped else ""
+        plain = unicodedata.normalize("NFC", plain)
+    plain = _NAMES.sub(GAP, _MEMORY_ID.sub("that decision", plain))
+    lines = filter(None, (_BLANKS.sub(" ", line).strip() for line in _SENTENCE_END.split(plain)))
+    short = (line[start : start + _SENTENCE] for line in lines for start in range(0, len(line), _SENTENCE))
+    words = "\n".join(short).lower().translate(_APOSTROPHES)
+    words = _YOU.sub("you", _SHORTENED.sub(r"\1 did", words))
+    if len(words) > _KEPT_HEAD + _KEPT_TAIL:
+        return Wording(f"{words[:_KEPT_HEAD]}\n{words[-_KEPT_TAIL:]}", whole=False)
+    return Wording(words, whole)
+
+
+def _bounded(text: str) -> str:
+    if len(text) <= _HEAD + _TAIL:
+        return text
+    # A fence may begin in the head or in what is left out, and end in the tail.
+    opens = text.count(_FENCE, 0, len(text) - _TAIL) % 2 == 1
+    head = text[:_HEAD]
+    closed = f"\n{_FENCE}" if head.count(_FENCE) % 2 else ""
+    return f"{head}{closed}\n{_FENCE if opens else ''}{text[-_TAIL:]}"
+
+
+def pieces(words: str) -> set[str]:
+    """Return what a text is made of: two to four letters in a row, words, pairs of words, how sentences begin."""
+    found: set[str] = set()
+    for sentence in words.split("\n")[:_SENTENCES]:
+        line = f" {sentence} "
+        for length in _LETTERS_IN_A_ROW:
+            found.update(line[start : start + length] for start in range(len(line) - length + 1))
+        each = line.split()
+        found.update(f" {word} " for word in each)
+        found.update(f" {word} {following} " for word, following in itertools.pairwise(each))
+        if each:
+            found.update((f"^{each[0]} ", f"^{' '.join(each[:2])} ", f" {each[-1]}$"))
+    return found
+
+
+# Whether a message asks for something beside what was recognised: if so, its tools are not known.
+
+# Where one clause ends and the next begins.
+_BREAK = re.compile(
+    r"\n|[.;:!?,…]+(?=\s|$)|\s(?=(?:and|then|but|also|before|after|because|so that|while|plus|if)\b)"
+    r"|\s-+\s|(?<=[가-힣])(?:고|는데|지만|면서|니까|거든)(?=[ ,])|\s(?=(?:그리고|근데|그런데|참고로|또|그 ?다음)\s)"
+)
+# Clauses that tell something, and cannot be taken for a request.
+_TELLS = re.compile(
+    r"(?:(?:and|but|because|so|since|well|ok|okay|sorry|hey|hi|hello|as|while|after|before|though|although) )*"
+    r"(?:i|i'm|i've|we|we're|we've|it|it's|its|they|he|she|that|that's|this|these|the|there|my|our|his|her|their|reason"
+    r"|due|thanks|thank|good (?:morning|news)|morning|now that|both|not sure|no|yes|yeah|yep|all|some)\b"
+)
+_URGES = re.compile(
+    r"\?|\b(?:please|pls|can you|could you|would you|will you|you|should|need to|needs to|let's|lets|want|must|have to"
+    r"|has to|ought|shall|wonder|wondering)\b"
+)
+_KOREAN_URGES = re.compile(
+    r"\?|줘|주세요|주라|주시|봐|보자|하자|[가-힣]자\b|까(?:요)?\b|놔|둬|둘래|해라|할 것|말 것|부탁|ㄱㄱ|고고|해\b"
+    r"|야 ?(?:해|돼|할)|싶|필요|남겨|하셈|하삼|하세요|합시다|[가-힣]래\b|알려|확인"
+)
+# Shorter ones are greetings and fillers.
+_WORDS: Final = 3
+_KOREAN_WORDS: Final = 2
+
+
+def _asks_beside(words: str, understood: list[int]) -> bool:
+    """Tell whether a clause asks for something in which no understood cue begins."""
+    breaks = [found.end() for found in _BREAK.finditer(words)]
+    for start, end in itertools.pairwise([0, *breaks, len(words)]):
+        if any(start <= place < end for place in understood):
+            continue
+        clause = words[start:end].strip()
+        count = len(clause.split())
+        if _HANGUL.search(clause) is not None:
+            if count >= _KOREAN_WORDS and _KOREAN_URGES.search(clause) is not None:
+                return True
+        elif count >= _WORDS and (_URGES.search(clause) is not None or _TELLS.match(clause) is None):
+            return True
+    return False
+
+
+# The decision
+
 # In English what is not to be done stands before the verb, in Korean behind it.
 _NOT_BEFORE = re.compile(
     r"\b(?:do not|don't|dont|never|no need to|needn't|without|instead of|not|stop|rather than|shouldn't|avoid)"
@@ -118,7 +371,6 @@ _NOT_AFTER = re.compile(
     r"[가-힣]{0,4}지 ?(?:는 |도 )?(?:마|말)|[가-힣]{0,3}[자다라냐까]는 ?(?:게|건|거|것이|말이|뜻이) ?아니"
     r"|[가-힣]{0,2}(?:할|하실) ?필요(?:는|가)? ?없"
 )
-_REACH: Final = 30
 
 
 @attrs.frozen
@@ -144,8 +396,7 @@ class Context:
 NO_CONTEXT: Final = Context(None, 0.0, "all", ())
 
 
-@attrs.frozen
-class _Sign:
+class _Sign(NamedTuple):
     """A cue that was found."""
 
     kind: str
@@ -164,9 +415,9 @@ class Exposure:
     nothing else is asked for.
 
     Args:
-        cues: What tells a context; ``(*DEFAULT_CUES, Cue(...))`` adds to ours. Beside ours, what messages of each
+        cues: What tells a context; ``(*Exposure().cues, Cue(...))`` adds to ours. Beside ours, what messages of each
             kind are made of counts, too.
-        contexts: Which tools each context calls for.
+        contexts: Which tools each context calls for; ours are ``Exposure().contexts``.
         always: Tools that are never hidden.
         threshold: The confidence from which tools are hidden.
 
@@ -176,9 +427,9 @@ class Exposure:
 
     """
 
-    cues: tuple[Cue, ...] = attrs.field(factory=_default_cues, converter=as_tuple, repr=False)
-    contexts: tuple[ContextRule, ...] = attrs.field(default=DEFAULT_CONTEXTS, converter=as_tuple, repr=False)
-    always: tuple[str, ...] = attrs.field(default=ALWAYS, converter=as_tuple, validator=check_texts)
+    cues: tuple[Cue, ...] = attrs.field(factory=_default_cues, converter=_as_tuple, repr=False)
+    contexts: tuple[ContextRule, ...] = attrs.field(factory=_default_contexts, converter=_as_tuple, repr=False)
+    always: tuple[str, ...] = attrs.field(default=ALWAYS, converter=_as_tuple, validator=_check_texts)
     threshold: float = 0.7
     _learned: bool = attrs.field(init=False, eq=False, repr=False, default=False)
 
@@ -186,8 +437,9 @@ class Exposure:
         """Refuse what does not fit together."""
         if not (isinstance(self.threshold, int | float) and 0 <= self.threshold <= 1):
             raise InvalidArgument(f"threshold must be from 0 to 1, got {self.threshold!r:.80}")
-        _check_items("cues", self.cues, Cue)
-        _check_items("contexts", self.contexts, ContextRule)
+        for name, items, wanted in (("cues", self.cues, Cue), ("contexts", self.contexts, ContextRule)):
+            if not isinstance(items, tuple) or not all(isinstance(item, wanted) for item in items):
+                raise InvalidArgument(f"{name} must be objects of {wanted.__name__}, got {items!r:.80}")
         kinds = [rule.kind for rule in self.contexts]
         if len(set(kinds)) < len(kinds):
             raise InvalidArgument(f"contexts must have one rule a kind, got {', '.join(kinds):.200}")
@@ -215,8 +467,10 @@ class Exposure:
         context = self._decide(signs, wording)
         # The weights were learned beside our cues, and say nothing where a host has its own instead. Nor can pieces
         # tell what is not to be done, or a fact that is to be kept from a rule.
-        kept = context.kind is None and any(not sign.weight or _keeps(sign) for sign in signs)
-        return context if kept or not self._learned else self._weighed(context, signs, wording)
+        keeps = any(not sign.weight or (sign.kind == OTHER and sign.weight >= _number("sure")) for sign in signs)
+        if not self._learned or (context.kind is None and keeps):
+            return context
+        return self._weighed(context, signs, wording)
 
     def select(self, names: Iterable[str], context: Context) -> tuple[str, ...]:
         """
@@ -228,7 +482,13 @@ class Exposure:
 
         """
         allowed = context.allowed
-        seen = [name for name in names if allowed == "all" or SUCCESSORS.get(name, name) in allowed or not _hides(name)]
+        seen = [
+            name
+            for name in names
+            if allowed == "all"
+            or SUCCESSORS.get(name, name) in allowed
+            or (name not in SUCCESSORS and name not in MEMORY_TOOLS)
+        ]
         first = [name for name in context.priority if name in seen]
         return (*first, *(name for name in seen if name not in first))
 
@@ -242,125 +502,109 @@ class Exposure:
             if cue.kind is not None:
                 # Most cues find nothing, and `search` says so faster than an iterator would.
                 found = cue.regex.search(text)
-                for _ in range(_MATCHES):
+                for _ in range(int(_number("matches"))):
                     if found is None:
                         break
-                    if _negated(text, found):
-                        # Said, but not wanted: it weighs nothing.
-                        yield _Sign(cue.kind, 0.0, False, *found.span())
-                    else:
-                        yield _Sign(cue.kind, cue.weight, cue.asks, *found.span())
+                    # What is said and not wanted weighs nothing.
+                    weighs = not _negated(text, found)
+                    yield _Sign(cue.kind, cue.weight * weighs, cue.asks and weighs, *found.span())
                     found = cue.regex.search(text, found.end())
 
     def _decide(self, signs: list[_Sign], wording: Wording) -> Context:
         signs = [_read_again(sign, signs) for sign in signs]
         elsewhere = max((sign.weight for sign in signs if sign.kind == OTHER), default=0.0)
         strengths = {rule.kind: _strength(rule.kind, signs, elsewhere=bool(elsewhere)) for rule in self.contexts}
+        sure = _number("sure")
         named = [
             kind
             for kind, strength in strengths.items()
             if strength
-            >= (_SURE if elsewhere >= _SURE and _last_asked(OTHER, signs) > _last_asked(kind, signs) else _NAMED)
+            >= (
+                sure if elsewhere >= sure and _last_asked(OTHER, signs) > _last_asked(kind, signs) else _number("named")
+            )
         ]
         if not named:
             return NO_CONTEXT
         best = max(strengths[one] for one in named)
-        close = [one for one in named if strengths[one] >= best - _CLEARLY]
+        close = [one for one in named if strengths[one] >= best - _number("clearly")]
         kind = max(close, key=lambda one: (_last_asked(one, signs), strengths[one]))
-        confidence = strengths[kind] * (1 - _RIVALRY * elsewhere)
+        confidence = strengths[kind] * (1 - _number("rivalry") * elsewhere)
         for rival, strength in strengths.items():
             if rival != kind:
-                confidence *= 1 - _RIVALRY * strength
+                confidence *= 1 - _number("rivalry") * strength
         rule = next(rule for rule in self.contexts if rule.kind == kind)
-        understood = [sign.start for sign in signs if sign.kind == kind and sign.weight >= _STRONG]
-        # What was not read, or not recognised, may ask for anything.
-        if (
-            not wording.whole
-            or (rule.doubts is not None and re.search(rule.doubts, wording.words) is not None)
-            or asks_beside(wording.words, understood)
-        ):
-            confidence = min(confidence, self.threshold - _DOUBT)
+        understood = [sign.start for sign in signs if sign.kind == kind and sign.weight >= _number("strong")]
+        if _doubtful(rule, wording, understood):
+            confidence = min(confidence, self.threshold - _number("doubt"))
         confidence = round(max(confidence, 0.0), 3)
         if confidence < self.threshold:
             return Context(kind, confidence, "all", ())
-        return Context(kind, confidence, self._allowed(rule), rule.priority)
+        return self._narrowed(rule, confidence)
 
     def _weighed(self, context: Context, signs: list[_Sign], wording: Wording) -> Context:
+        """Weigh what the cues say against what messages of each kind are made of."""
         if context.kind not in _LEARNED:
             return context
         likely = _likeness(wording.words, context)
-        unsure = max(self.threshold - _DOUBT, 0.0)
+        unsure = max(self.threshold - _number("doubt"), 0.0)
         if context.allowed != "all":
-            needed = _UNLIKE if context.confidence >= _FIRM else _LIKELY_ENOUGH
+            needed = _number("unlike" if context.confidence >= _number("firm") else "likely_enough")
             return context if likely[context.kind] >= needed else Context(context.kind, unsure, "all", ())
         kind = max(likely, key=lambda one: likely[one])
-        if kind is not None and kind == context.kind and likely[kind] >= _LIKELIEST:
+        if kind is not None and kind == context.kind and likely[kind] >= _number("likeliest"):
             rule = next(rule for rule in self.contexts if rule.kind == kind)
-            if _alone(rule, signs, wording):
-                return Context(kind, max(_CLEAR, self.threshold), self._allowed(rule), rule.priority)
-        if kind == context.kind or likely[kind] < _LIKELY:
+            read = [_read_again(sign, signs) for sign in signs]
+            rivals = any(sign.kind != kind and sign.weight >= _number("named") for sign in read)
+            understood = [sign.start for sign in read if sign.kind == kind and sign.weight]
+            if not rivals and not _doubtful(rule, wording, understood):
+                return self._narrowed(rule, max(_number("clear"), self.threshold))
+        if kind == context.kind or likely[kind] < _number("likely"):
             return context
         return NO_CONTEXT if kind is None else Context(kind, min(round(likely[kind], 3), unsure), "all", ())
 
-    def _allowed(self, rule: ContextRule) -> frozenset[str]:
+    def _narrowed(self, rule: ContextRule, confidence: float) -> Context:
         patterns = (*self.always, *rule.tools, *rule.priority)
-        return frozenset(name for name in MEMORY_TOOLS if any(fnmatch.fnmatchcase(name, each) for each in patterns))
-
-
-def _check_items(name: str, items: object, wanted: type) -> None:
-    if not isinstance(items, tuple) or not all(isinstance(item, wanted) for item in items):
-        raise InvalidArgument(f"{name} must be objects of {wanted.__name__}, got {items!r:.80}")
-
-
-def _hides(name: str) -> bool:
-    return name in SUCCESSORS or name in MEMORY_TOOLS
+        allowed = frozenset(name for name in MEMORY_TOOLS if any(fnmatch.fnmatchcase(name, each) for each in patterns))
+        return Context(rule.kind, confidence, allowed, rule.priority)
 
 
 def _negated(text: str, found: re.Match[str]) -> bool:
     start, end = found.span()
-    line_start = text.rfind("\n", max(0, start - _REACH), start) + 1 or max(0, start - _REACH)
-    if _NOT_BEFORE.search(text[line_start:start]) is not None:
-        return True
+    first = max(0, start - int(_number("reach")))
+    first = text.rfind("\n", first, start) + 1 or first
     # The end of the match may already be within the ending.
-    return _NOT_AFTER.search(text, max(start, end - 4), end + 8) is not None
-
-
-def _alone(rule: ContextRule, signs: list[_Sign], wording: Wording) -> bool:
-    """Tell whether nothing but this context is asked for."""
-    read = [_read_again(sign, signs) for sign in signs]
     return (
-        wording.whole
-        and not any(sign.kind != rule.kind and sign.weight >= _NAMED for sign in read)
-        and (rule.doubts is None or re.search(rule.doubts, wording.words) is None)
-        and not asks_beside(wording.words, [sign.start for sign in read if sign.kind == rule.kind and sign.weight])
+        _NOT_BEFORE.search(text[first:start]) is not None
+        or _NOT_AFTER.search(text, max(start, end - 4), end + 8) is not None
     )
 
 
-def _keeps(sign: _Sign) -> bool:
-    return sign.kind == OTHER and sign.weight >= _SURE
+def _doubtful(rule: ContextRule, wording: Wording, understood: list[int]) -> bool:
+    """Tell whether the message may ask for anything else: in what was not read, or not recognised."""
+    return (
+        not wording.whole
+        or (rule.doubts is not None and re.search(rule.doubts, wording.words) is not None)
+        or _asks_beside(wording.words, understood)
+    )
 
 
 def _likeness(words: str, context: Context) -> dict[str | None, float]:
     """Tell how likely each kind is, by what the labelled messages of that kind are made of."""
-    table, bias, unit = _weights()
+    numbers, bias, table = _weights()
     known = [weights for weights in map(table.get, pieces(words)) if weights is not None]
-    scale = unit / math.sqrt(len(known) or 1)
+    scale = numbers["unit"] / math.sqrt(len(known) or 1)
     sums = map(sum, zip(*known, strict=True)) if known else [0] * len(_LEARNED)
     logits = [total * scale + start for total, start in zip(sums, bias, strict=True)]
     if context.kind is None:
-        logits[0] += _NO_KIND_COUNTS
+        logits[0] += numbers["no_kind_counts"]
     else:
-        logits[_LEARNED.index(context.kind)] += _KIND_COUNTS * context.confidence
+        logits[_LEARNED.index(context.kind)] += numbers["kind_counts"] * context.confidence
     odds = [math.exp(logit) for logit in logits]
     return {kind: each / sum(odds) for kind, each in zip(_LEARNED, odds, strict=True)}
 
 
 def _read_again(sign: _Sign, signs: list[_Sign]) -> _Sign:
-    """
-    Weaken a sign where another kind reads the same words better.
-
-    In "did we decide on it?" nothing is decided, and "어디까지 했지" is more than a recollection.
-    """
+    """Weaken a sign where another kind reads the same words better: in "did we decide on it?" nothing is decided."""
     for other in signs:
         overlaps = other.start < sign.end and sign.start < other.end
         if not overlaps or other.kind == sign.kind or OTHER in (sign.kind, other.kind):
@@ -368,22 +612,160 @@ def _read_again(sign: _Sign, signs: list[_Sign]) -> _Sign:
         contains = (
             other.start <= sign.start and sign.end <= other.end and other.end - other.start > sign.end - sign.start
         )
-        if other.weight >= sign.weight + _CLEARLY or (contains and other.weight >= sign.weight):
-            return attrs.evolve(sign, weight=sign.weight * _MISREAD)
+        if other.weight >= sign.weight + _number("clearly") or (contains and other.weight >= sign.weight):
+            return sign._replace(weight=sign.weight * _number("misread"))
     return sign
 
 
 def _strength(kind: str, signs: list[_Sign], *, elsewhere: bool) -> float:
-    weights = sorted(
-        (sign.weight * (1 if sign.asks or not elsewhere else _TOLD) for sign in signs if sign.kind == kind),
-        reverse=True,
-    )
-    if not weights:
-        return 0.0
-    second = weights[1] if len(weights) > 1 else 0.0
-    return 1 - (1 - weights[0]) * (1 - _SECOND * second)
+    told = _number("told")
+    own = (sign.weight * (1 if sign.asks or not elsewhere else told) for sign in signs if sign.kind == kind)
+    first, second, *_ = *sorted(own, reverse=True), 0.0, 0.0
+    return 1 - (1 - first) * (1 - _number("second") * second)
 
 
 def _last_asked(kind: str, signs: list[_Sign]) -> int:
     """Return where this kind is asked for last; before the text where it is not asked for."""
     return max((sign.start for sign in signs if sign.kind == kind and sign.asks), default=-1)
+
+
+# The view that follows it
+
+
+@attrs.frozen(kw_only=True)
+class Exposed:
+    """
+    Which tools a model is offered.
+
+    Args:
+        version: Rises by one whenever the set of names changes, and only then.
+        names: The tools' names, those that the context puts first in front.
+        context: What was found out about the message.
+        narrowed: Whether tools are hidden.
+
+    """
+
+    version: int
+    names: tuple[str, ...]
+    context: Context
+    narrowed: bool
+
+
+class ToolView:
+    """
+    The tools of a session as a model sees them, message by message; it notices tools that were added.
+
+    Args:
+        tools: All tools.
+        exposure: What decides; by default `Exposure()`.
+        mode: ``"force_static"`` always offers every tool; the decision is made and logged all the same.
+            ``"auto"`` and ``"force_dynamic"`` follow the decision; they differ for adapters only.
+
+    Raises:
+        InvalidArgument: There is no such mode.
+
+    """
+
+    def __init__(self, tools: ToolSet, *, exposure: Exposure | None = None, mode: Mode = "auto") -> None:
+        if mode not in MODES:
+            raise InvalidArgument(f"mode must be one of {', '.join(MODES)}, got {mode!r:.40}")
+        self.mode: Mode = mode
+        self._tools = tools
+        self._exposure = exposure
+        self._subscribers: dict[object, Callable[[Exposed], object]] = {}
+        self._known: tuple[str, ...] = ()
+        # Tools that come before anybody looks belong to the first version.
+        self._current: Exposed | None = None
+
+    @property
+    def exposure(self) -> Exposure:
+        """What decides."""
+        if self._exposure is None:
+            self._exposure = Exposure()
+        return self._exposure
+
+    @property
+    def current(self) -> Exposed:
+        """What is offered now: as of the last message, and of the tools that there are by now."""
+        current = self._current
+        if current is None:
+            self._known = self._tools.names
+            self._current = current = Exposed(version=1, names=self._known, context=NO_CONTEXT, narrowed=False)
+        elif self._tools.names != self._known:
+            current = self._expose(current.context)
+        return current
+
+    def for_message(self, message: object) -> Exposed:
+        """Choose the tools for a message, as in `Exposure.detect`, and remember the choice."""
+        exposed = self._expose(self.exposure.detect(message))
+        context = exposed.context
+        _log.info(
+            "tools for a message: %s (confidence %.2f), %d of %d exposed, version %d, %s",
+            context.kind,
+            context.confidence,
+            len(exposed.names),
+            len(self._known),
+            exposed.version,
+            self.mode,
+        )
+        return exposed
+
+    def tools(self) -> list[Tool]:
+        """Return the tools that are offered now."""
+        return [self._tools[name] for name in self.current.names]
+
+    def subscribe(self, callback: Callable[[Exposed], object]) -> Callable[[], None]:
+        """
+        Have *callback* called whenever the set of names has changed.
+
+        It is called before `for_message` returns; what it raises is logged, and stops nothing.
+
+        Returns:
+            What ends the subscription; calling it again does nothing.
+
+        Raises:
+            InvalidArgument: It cannot be called, or would have to be awaited.
+
+        """
+        if not callable(callback) or inspect.iscoroutinefunction(callback):
+            raise InvalidArgument(
+                f"callback must be a function that is not async, got {type(callback).__name__}",
+                hint="set an event or start a task from a plain function",
+            )
+        # What it is told of is a change from what there is now.
+        _ = self.current
+        # The same function may subscribe twice; each ends its own.
+        key = object()
+        self._subscribers[key] = callback
+        return lambda: self._subscribers.pop(key, None) and None
+
+    def __repr__(self) -> str:
+        """Show the version, how many tools it offers, and the mode; nothing is decided for it."""
+        known = len(self._tools)
+        version, offered = (1, known) if self._current is None else (self._current.version, len(self._current.names))
+        return f"<ToolView version {version}: {offered} of {known} tools, {self.mode}>"
+
+    def _expose(self, context: Context) -> Exposed:
+        before = self.current if self._current is None else self._current
+        known = self._tools.names
+        names = known if self.mode == "force_static" else self._selected(known, context)
+        changed = frozenset(names) != frozenset(before.names)
+        self._known = known
+        self._current = exposed = Exposed(
+            version=before.version + changed, names=names, context=context, narrowed=len(names) < len(known)
+        )
+        for subscriber in tuple(self._subscribers.values()) if changed else ():
+            try:
+                subscriber(exposed)
+            except Exception:  # noqa: BLE001 - a subscriber's fault must cost neither the turn nor the others
+                _log.exception("a subscriber to the exposed tools failed at version %d", exposed.version)
+            if self._current is not exposed:
+                # A subscriber asked for another message: everyone has been told of the newer version by now.
+                break
+        return exposed
+
+    def _selected(self, known: tuple[str, ...], context: Context) -> tuple[str, ...]:
+        seen = self.exposure.select(known, context)
+        # A host's own tool may have a name of v1.0, and is never hidden.
+        own = [name for name in known if name in SUCCESSORS and name not in seen and not self._tools[name].deprecated]
+        return (*seen, *own)

@@ -29,7 +29,6 @@ PUBLIC_MODULES = (
     "mama_structs.structs",
     "mama_structs.testing",
     "mama_structs.testing.strategies",
-    "mama_structs.tools",
 )
 ERRORS = sorted(
     name

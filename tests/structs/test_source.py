@@ -14,7 +14,7 @@ from mama_structs import Resolver, Session, Source, StructsClient, StructsSource
 from mama_structs.errors import InvalidArgument
 from mama_structs.structs import STRUCTS_SCHEME, tools
 from mama_structs.testing import FakeNode, World
-from mama_structs.tools import Tool
+from mama_structs.tools.tool import Tool
 
 KINDS = {
     "player": "1-11", "planet": "2-1", "guild": "0-1", "struct": "5-1", "fleet": "9-11", "reactor": "3-1",

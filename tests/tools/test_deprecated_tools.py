@@ -29,7 +29,6 @@ import mama_structs
 from mama_structs import HashEmbedder, Session, Settings
 from mama_structs.adapters import anthropic, openai
 from mama_structs.adapters.answers import answer, offered
-from mama_structs.adapters.names import WireNames
 from mama_structs.errors import InvalidArgument, MamaStructsError, MemoryNotFound, SessionClosed
 from mama_structs.memory import graph
 from mama_structs.memory.model import LinkType, MemoryType, Outcome
@@ -39,7 +38,7 @@ from mama_structs.testing.memories import PlainReader, plain_link, plain_memory
 from mama_structs.testing.memory_engine import OpenedDirectory
 from mama_structs.tools.deprecated import deprecated_tools, forget_warnings, note_on
 from mama_structs.tools.deprecated.choosing import Recency, ranked, standing
-from mama_structs.tools.exposure import MEMORY_TOOLS, SUCCESSORS
+from mama_structs.tools.names import MEMORY_TOOLS, SUCCESSORS, WireNames
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 NAMES = [

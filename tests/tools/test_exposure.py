@@ -4,6 +4,7 @@ import collections
 import functools
 import json
 import pathlib
+import re
 import unicodedata
 
 import attrs
@@ -12,22 +13,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.tools import DEFAULT_CUES
-from mama_structs.tools.cues import DEFAULT_CONTEXTS, OTHER, ContextRule, Cue
-from mama_structs.tools.cues_learned import ENGLISH_PIECES, KOREAN_PIECES
+from mama_structs.tools import exposure as exposure_module
 from mama_structs.tools.exposure import (
     ALWAYS,
-    MEMORY_TOOLS,
     NO_CONTEXT,
-    SUCCESSORS,
+    OTHER,
     Context,
+    ContextRule,
+    Cue,
     Exposure,
+    own_words,
+    pieces,
 )
-from mama_structs.tools.wording import own_words, pieces
+from mama_structs.tools.names import MEMORY_TOOLS, SUCCESSORS
 
 LINES = (pathlib.Path(__file__).parents[1] / "data" / "exposure" / "messages.jsonl").read_text(encoding="utf-8")
 MESSAGES = [json.loads(line) for line in LINES.splitlines()]
 EXPOSURE = Exposure()
+DEFAULT_CUES, DEFAULT_CONTEXTS = EXPOSURE.cues, EXPOSURE.contexts
+DECISIONS = (pathlib.Path(__file__).parents[1] / "data" / "exposure" / "decisions.txt").read_text(encoding="utf-8")
+DATA = pathlib.Path(exposure_module.__file__).parent / "data"
 HOST = ("read_fd", "structs_query_player", "save/file", "search/logs", "evolve/plan", "loadit")
 NAMES = (*HOST[:3], *MEMORY_TOOLS, *SUCCESSORS, *HOST[3:])
 
@@ -357,14 +362,69 @@ def test_pieces_name_a_kind_but_hide_nothing_alone():
     assert all(detected(text).allowed == "all" for text in named)
 
 
-def test_each_piece_is_there_once_with_five_weights():
-    """The weights have a letter for each kind, and a piece that can be found."""
-    entries = [*ENGLISH_PIECES.split("|"), *KOREAN_PIECES.split("|")]
+# What is data
+
+
+def test_every_message_is_decided_as_before_cues_and_weights_were_data():
+    """Kind, confidence, tools and order are those that were written down when all of it was Python."""
+    names = [*MEMORY_TOOLS]
+    for row, line in zip(MESSAGES, DECISIONS.splitlines(), strict=True):
+        kind, confidence, allowed, *priority = line.split()
+        context = detected(row["text"])
+        tools = "all" if allowed == "all" else {names[int(number)] for number in allowed}
+
+        assert (kind, float(confidence)) == (str(context.kind), context.confidence), row["text"]
+        assert tools == (context.allowed if allowed == "all" else {*context.allowed}), row["text"]
+        assert tuple(names[int(number)] for number in "".join(priority)) == context.priority, row["text"]
+
+
+def lines_of(name):
+    return [line for line in (DATA / name).read_text(encoding="utf-8").splitlines() if line and line[0] != "#"]
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_every_line_of_a_file_of_cues_is_read(language):
+    """Each line is a named part, the head of a cue, or one alternative of its pattern; every part is used."""
+    lines = lines_of(f"cues_{language}.txt")
+    cues = [cue for cue in DEFAULT_CUES if cue.language == language]
+    heads = [line for line in lines if line[0] not in "= "]
+    parts = [line[1:] for line in lines if line[0] == "="]
+
+    assert [f"{cue.kind} {cue.weight:g}{'' if cue.asks else ' tells'}" for cue in cues] == heads
+    assert len(parts) == len({*parts})
+    assert all(any(f"{{{part}}}" in line for line in lines) for part in parts)
+    for line in lines:
+        alternative = line[2:].partition("{")[0]
+        assert line == line.rstrip()
+        assert line[0] != " " or any(alternative in cue.pattern for cue in cues), line
+        assert line[0] != " " or line[:3] != "   "
+    assert all("{" not in re.sub(r"\{\d+,?\d*\}", "", cue.pattern) for cue in cues)
+
+
+def test_every_line_of_the_weights_is_a_number_or_a_piece_with_five():
+    """The tuned numbers each say what they mean; a piece has a letter for each kind, and can be found in a message."""
+    rows = [line.split("\t") for line in lines_of("weights.tsv")]
+    numbers = [row for row in rows if len(row) == 3]
+    entries = [row for row in rows if len(row) == 2]
     found = {piece for row in MESSAGES for piece in pieces(own_words(row["text"]).words)}
 
-    assert len(entries) == len({entry[5:] for entry in entries})
-    assert all(entry[:5].isalpha() and entry[:5].isascii() for entry in entries)
-    assert {entry[5:] for entry in entries} <= found
+    assert len(rows) == len(numbers) + len(entries)
+    assert 19 + 2 == len(numbers) == len({name for name, _, _ in numbers})
+    assert all(float(number) > 0 for name, number, _ in numbers if name != "bias")
+    assert all(meaning for _, _, meaning in numbers)
+    assert len(entries) == len({piece for piece, _ in entries})
+    assert all(re.fullmatch("[A-Za-z]{5}", letters) for _, letters in entries)
+    assert {piece.replace("_", " ") for piece, _ in entries} <= found
+
+
+def test_every_line_of_the_contexts_is_read():
+    """Each rule's tools and doubts are those of the file."""
+    lines = lines_of("contexts.txt")
+    rules = [f"{rule.kind} {','.join(rule.tools)} {','.join(rule.priority)}" for rule in DEFAULT_CONTEXTS]
+
+    assert rules == [line for line in lines if line[0] not in "= "]
+    for line in lines:
+        assert line[0] != " " or any(line[2:].partition("{")[0] in rule.doubts for rule in DEFAULT_CONTEXTS), line
 
 
 # Cues of a host

@@ -20,7 +20,7 @@ from jsonschema import Draft202012Validator
 
 from mama_structs._plain import to_jsonable
 from mama_structs.errors import InvalidArgument
-from mama_structs.tools import Tool
+from mama_structs.tools.tool import Tool
 
 Name = NewType("Name", str)
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]

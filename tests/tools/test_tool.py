@@ -27,7 +27,7 @@ from mama_structs._plain import to_jsonable
 from mama_structs.errors import InvalidArgument
 from mama_structs.references.decorator import with_references
 from mama_structs.structs.ids import EntityId
-from mama_structs.tools import Tool, ToolAnnotations
+from mama_structs.tools.tool import Tool, ToolAnnotations
 
 if TYPE_CHECKING:
     from nowhere import Imaginary
@@ -806,7 +806,7 @@ def test_annotations_that_contradict_themselves_are_refused():
 
 def test_importing_tools_does_not_import_msgspec():
     """The library that makes schemas loads with the first tool."""
-    code = "import sys, mama_structs.tools; sys.exit('msgspec' in sys.modules)"
+    code = "import sys, mama_structs.tools.names; sys.exit('msgspec' in sys.modules)"
 
     assert 0 == subprocess.run([sys.executable, "-c", code], check=False).returncode
 

@@ -3,7 +3,7 @@
 import pytest
 
 from mama_structs.errors import InvalidArgument, MamaStructsError, UnknownTool
-from mama_structs.tools import Tool, ToolAnnotations, ToolSet
+from mama_structs.tools.tool import Tool, ToolAnnotations, ToolSet
 
 
 async def save(text: str) -> dict:

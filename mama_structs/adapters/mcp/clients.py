@@ -17,7 +17,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mama_structs.adapters.mcp.exchange import client_handle, when_ended
 from mama_structs.adapters.mcp.following import LIMIT, Following
-from mama_structs.tools.exposed import ExposedTools
+from mama_structs.tools.exposure import ToolView
 
 _log = logging.getLogger("mama_structs")
 
@@ -45,8 +45,8 @@ class Client:
         self,
         name: str,
         *,
-        shared: ExposedTools,
-        own: ExposedTools,
+        shared: ToolView,
+        own: ToolView,
         following: Following,
         clock: Callable[[], float],
         streams: int = _MAX_STREAMS,

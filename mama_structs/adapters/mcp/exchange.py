@@ -10,7 +10,7 @@ from mcp.server import ServerRequestContext
 from mcp.server.connection import Connection
 
 from mama_structs.adapters.answers import Answer
-from mama_structs.tools import Tool
+from mama_structs.tools.tool import Tool
 
 # A request's `_meta` may say what the user wrote; the protocol itself has no word for it.
 MESSAGE_KEY: Final = "mama-structs/message"

@@ -6,7 +6,7 @@ from typing import Final
 
 import attrs
 
-from mama_structs.tools.exposed import Mode
+from mama_structs.tools.exposure import Mode
 
 # Seconds that a client has to ask for the list after it was told that the list has changed (DESIGN 7).
 LIMIT: Final = 0.5

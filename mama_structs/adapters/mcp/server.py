@@ -19,8 +19,8 @@ from mama_structs.adapters.mcp.exchange import EXTENSION, MESSAGE_METHOD, messag
 from mama_structs.adapters.mcp.following import Following
 from mama_structs.errors import InvalidArgument, UnknownTool
 from mama_structs.session import Session
-from mama_structs.tools import Tool
-from mama_structs.tools.exposed import Exposed, ExposedTools
+from mama_structs.tools.exposure import Exposed, ToolView
+from mama_structs.tools.tool import Tool
 
 _INSTRUCTIONS: Final = (
     "A memory that outlives this conversation: decisions with their reasons and outcomes, checkpoints and insights. "
@@ -113,7 +113,7 @@ class McpServer(Server[Client]):
         mode = self.session.exposed.mode if follows else "force_static"
         shared = self.session.exposed
         # The clients' users write different messages: what they should see is kept apart.
-        own = ExposedTools(self.session.tools, exposure=shared.exposure, mode=mode)
+        own = ToolView(self.session.tools, exposure=shared.exposure, mode=mode)
         following = Following(mode, owed=owed)
         return Client(name, shared=shared, own=own, following=following, clock=self._clock, **options)
 

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, ParamSpec
 
-from mama_structs.tools.exposure import SUCCESSORS
+from mama_structs.tools.names import SUCCESSORS
 
 P = ParamSpec("P")
 REMOVED_IN: Final = "2.0"

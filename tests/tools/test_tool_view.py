@@ -6,9 +6,8 @@ import attrs
 import pytest
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.tools import Tool, ToolSet
-from mama_structs.tools.exposed import Exposed, ExposedTools
-from mama_structs.tools.exposure import MEMORY_TOOLS, Exposure
+from mama_structs.tools.exposure import MEMORY_TOOLS, Exposed, Exposure, ToolView
+from mama_structs.tools.tool import Tool, ToolSet
 
 RESUMING, ORDINARY = "continue from yesterday", "fix the build"
 SEARCHING = "what was the decision on caching?"
@@ -28,7 +27,7 @@ def tools():
 
 @pytest.fixture
 def exposed(tools):
-    return ExposedTools(tools)
+    return ToolView(tools)
 
 
 def test_the_version_rises_with_the_set_of_names_only(exposed):
@@ -53,8 +52,8 @@ def test_it_shows_what_it_offers_and_decides_nothing_for_that(exposed, tools):
     narrow = exposed.for_message(RESUMING)
     tools.add(run, name="save/file")
 
-    assert f"<ExposedTools version 1: {len(tools) - 1} of {len(tools) - 1} tools, auto>" == first
-    assert f"<ExposedTools version 2: {len(narrow.names)} of {len(tools)} tools, auto>" == repr(exposed)
+    assert f"<ToolView version 1: {len(tools) - 1} of {len(tools) - 1} tools, auto>" == first
+    assert f"<ToolView version 2: {len(narrow.names)} of {len(tools)} tools, auto>" == repr(exposed)
 
 
 def test_a_tool_that_is_added_appears(exposed, tools):
@@ -80,13 +79,13 @@ def test_a_hidden_tool_that_is_the_first_narrows(exposed):
     tools = ToolSet()
     tools.add(run, name="read_fd")
 
-    assert not ExposedTools(tools).for_message(RESUMING).narrowed
-    assert () == ExposedTools(ToolSet()).for_message(RESUMING).names
+    assert not ToolView(tools).for_message(RESUMING).narrowed
+    assert () == ToolView(ToolSet()).for_message(RESUMING).names
 
 
 def test_static_tools_stay_and_the_decision_is_logged(tools, caplog):
     """With force_static nothing is ever hidden, and the log still says what would have been."""
-    exposed = ExposedTools(tools, mode="force_static")
+    exposed = ToolView(tools, mode="force_static")
     with caplog.at_level(logging.INFO, logger="mama_structs"):
         offered = exposed.for_message(RESUMING)
 
@@ -188,13 +187,13 @@ async def test_what_would_have_to_be_awaited_is_refused(exposed):
 def test_an_unknown_mode_is_refused(tools):
     """The three modes are all there are."""
     with pytest.raises(InvalidArgument, match="mode must be one of auto, force_static, force_dynamic, got 'static'"):
-        ExposedTools(tools, mode="static")
+        ToolView(tools, mode="static")
 
 
 def test_the_exposure_given_is_used(tools):
     """A host's own exposure decides."""
     exposure = Exposure(cues=())
-    exposed = ExposedTools(tools, exposure=exposure, mode="force_dynamic")
+    exposed = ToolView(tools, exposure=exposure, mode="force_dynamic")
 
     assert exposure is exposed.exposure
     assert "force_dynamic" == exposed.mode
