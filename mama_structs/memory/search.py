@@ -22,10 +22,10 @@ from mama_structs.memory.decay import strengths
 from mama_structs.memory.graph import Successors, known_by, only
 from mama_structs.memory.ids import milliseconds
 from mama_structs.memory.model import LinkType, MemoryType
-from mama_structs.memory.periods import Period, period_in
 from mama_structs.memory.ranking import WEIGHTS, Positions, Values, Weights
 from mama_structs.memory.results import Hit
 from mama_structs.memory.text import query_terms
+from mama_structs.memory.time_words import Period, period_in
 
 Calibrate = Callable[[NDArray[np.floating[Any]]], NDArray[np.floating[Any]]]
 

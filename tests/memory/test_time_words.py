@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.memory.periods import period_in
+from mama_structs.memory.time_words import period_in
 
 # A Wednesday.
 NOW = datetime(2026, 8, 12, 15, 30, tzinfo=UTC)
