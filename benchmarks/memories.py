@@ -312,7 +312,7 @@ async def bulk(session: Session, lines: Corpus, count: int, folder: Path) -> tup
         started, busy = time.perf_counter(), time.process_time()
         await session.memories.save_many(lines.records(0, count))
         saved = time.perf_counter() - started
-        await asyncio.to_thread(session.memories._backend._views.vectors.settled, 600.0)  # noqa: SLF001 - measured
+        await asyncio.to_thread(session.memories._engine._views.vectors.settled, 600.0)  # noqa: SLF001 - measured
         settled, processor = time.perf_counter() - started, time.process_time() - busy
     pairs = row_sizes(lines.texts[:count])
     cache = raw_cache(folder / "raw-bulk")
@@ -358,7 +358,7 @@ async def saves(session: Session, lines: Corpus, start: int, count: int) -> dict
             options = {name: record[name] for name in ("topic", "created_at")}
             taken.append(await timed(memories.save_context(record["content"], **options)))
         links, links_cpu = list(wall), list(cpu)
-    drained = count_calls(memories._backend, "_drain")  # noqa: SLF001 - measured
+    drained = count_calls(memories._engine, "_drain")  # noqa: SLF001 - measured
     several = [f"{text} once more" for text in lines.texts[:TASKS]]
     await memories._shared.embedding.documents(several)  # noqa: SLF001 - not measured
     together = await timed(asyncio.gather(*map(memories.save_context, several)))
@@ -385,7 +385,7 @@ def count_calls(owner: Any, name: str) -> Callable[[], int]:
 async def searches(session: Session, lines: Corpus, count: int, raw: Any) -> dict[str, Any]:
     """Search for questions, and compare the vector part with raw hnswlib and with all compared."""
     memories = session.memories
-    rows = await memories._backend.read(lambda reader: reader.first_vectors(np.arange(reader.count())))  # noqa: SLF001 - measured
+    rows = await memories._engine.read(lambda reader: reader.first_vectors(np.arange(reader.count())))  # noqa: SLF001 - measured
     raw.resize_index(len(rows))
     raw.add_items(rows[raw.get_current_count() :])
     mode = session.stats()["memories"]["vectors"]
@@ -403,7 +403,7 @@ async def searches(session: Session, lines: Corpus, count: int, raw: Any) -> dic
             found = reader.nearest(vector, NEAREST)
             return time.perf_counter() - started, found.scores
 
-        seconds, scores = await memories._backend.read(nearest)  # noqa: SLF001 - measured
+        seconds, scores = await memories._engine.read(nearest)  # noqa: SLF001 - measured
         taken["vector part"].append(seconds)
         started = time.perf_counter()
         labels = raw.knn_query(vector[None], k=NEAREST, num_threads=1)[0][0]
@@ -472,7 +472,7 @@ async def walks(folder: Path, count: int, rounds: int) -> dict[str, Any]:
                 writer.put(memory, vectors=vectors, links=links)
 
         for start in range(0, count, 1_000):
-            await memories._backend.write(lambda writer, at=start: put(writer, at, min(at + 1_000, count)))  # noqa: SLF001
+            await memories._engine.write(lambda writer, at=start: put(writer, at, min(at + 1_000, count)))  # noqa: SLF001
         starts = [ids[number] for number in chance.integers(0, count, rounds).tolist()]
         cold, cached, reached = [], [], 0
         for start in starts:
@@ -508,7 +508,7 @@ async def probe(directory: Path) -> dict[str, float]:
         opened = time.perf_counter()
         await session.memories.search(vector_of)
         searched = time.perf_counter()
-        engine = session.memories._backend  # noqa: SLF001 - measured
+        engine = session.memories._engine  # noqa: SLF001 - measured
         await engine.settled()
         await asyncio.to_thread(engine._views.vectors.settled, 600.0)  # noqa: SLF001 - measured
         settled = time.perf_counter()

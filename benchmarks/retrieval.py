@@ -51,11 +51,11 @@ from _retrieval import (
 from _retrieval_rivals import RIVALS, Document, Documents, Remembering
 from numpy.typing import NDArray
 
-from mama_structs.memory.backend import Reader
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder, is_installed
+from mama_structs.memory.engine import Reader
 from mama_structs.memory.ranking import WEIGHTS, Weights
 from mama_structs.memory.saving import OUTCOME_OF
 from mama_structs.memory.search import SearchRequest, search
@@ -268,7 +268,7 @@ async def asked_with(store: Saved, weights: Weights, embedding: EmbeddingService
         ]
         return Answers(found, np.array([max((one.relevance for one in some), default=0.0) for some in ranked]))
 
-    return await store.memories._backend.read(plan)  # noqa: SLF001 - weights are no setting, and have no public door
+    return await store.memories._engine.read(plan)  # noqa: SLF001 - weights are no setting, and have no public door
 
 
 async def rivals(

@@ -30,7 +30,8 @@ from mama_structs.descriptors.journal import (
 from mama_structs.descriptors.shelf import Shelf
 from mama_structs.descriptors.store import RefStore, root_of
 from mama_structs.errors import InvalidArgument, StoreBusy, StoreError, StoreReadOnly
-from mama_structs.memory.embedded.engines import Engines
+from mama_structs.memory.embedded.engines import EmbeddedEngines
+from mama_structs.memory.engine import Engines
 from mama_structs.settings import DescriptorSettings
 from mama_structs.storage import DirectoryLocks, Finding, Storage
 
@@ -97,7 +98,7 @@ class Nowhere:
     def __init__(self) -> None:
         self._names: set[str] = set()
         self._storage = Storage.temporary()
-        self._engines = Engines(self._storage, snapshots=None)
+        self._engines = EmbeddedEngines(self._storage, snapshots=None)
 
     @property
     def engines(self) -> Engines:
@@ -214,7 +215,7 @@ class Directory:
                 except BaseException:
                     storage.close_now()
                     raise
-                self._engines = Engines(storage, snapshots=self.path / "views")
+                self._engines = EmbeddedEngines(storage, snapshots=self.path / "views")
                 self._storage = storage
 
     async def enter(self, conversation: str | None, settings: DescriptorSettings) -> Place:

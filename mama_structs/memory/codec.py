@@ -7,7 +7,9 @@ from typing import Final
 
 import attrs
 import msgspec
+import numpy as np
 
+from mama_structs.memory.engine import Vectors
 from mama_structs.memory.model import METADATA, Link, Memory, MemoryType
 
 FORMAT: Final = 1
@@ -93,6 +95,18 @@ def read_memory(data: bytes) -> Memory:
     record = _decode_without_links(data)
     _check_format(record.format)
     return _memory(record.memory)
+
+
+def vectors_to_bytes(vectors: Vectors) -> bytes:
+    """Return vectors of shape (pieces, dimensions) as they are kept: little-endian, one after the other."""
+    return np.ascontiguousarray(vectors, dtype="<f4").tobytes()
+
+
+def vectors_from_bytes(data: bytes, dimensions: int) -> Vectors:
+    """Return the vectors that some bytes hold, of shape (pieces, dimensions); anything else raises `ValueError`."""
+    if not data or len(data) % (4 * dimensions):
+        raise ValueError(f"{len(data)} bytes are no vectors of {dimensions} dimensions")
+    return np.frombuffer(data, dtype="<f4").reshape(-1, dimensions)
 
 
 def _check_format(form: int) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.backend import LinkTable, Scores
+from mama_structs.memory.engine import LinkTable, Scores
 from mama_structs.memory.ids import milliseconds
 from mama_structs.memory.model import CREATORS, Link, LinkType
 from mama_structs.settings import MemorySettings

@@ -17,7 +17,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.backend import Filter, Nodes, Reader
+from mama_structs.memory.engine import Filter, Nodes, Reader
 from mama_structs.memory.ids import milliseconds
 from mama_structs.memory.model import CREATORS, LinkType, Memory
 from mama_structs.memory.text import indexed_text, query_terms

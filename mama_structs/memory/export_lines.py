@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.memory.contents import LARGEST, digest_of
-from mama_structs.memory.embedded.keys import EmbedderRecord
+from mama_structs.memory.engine import EmbedderRecord
 from mama_structs.memory.model import METADATA, DecisionMetadata, Link, LinkMetadata, Memory, MemoryType
 from mama_structs.memory.requests import check_id
 

@@ -16,8 +16,8 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.backend import Direction, Filter, LinkTable, Nodes, Reader
 from mama_structs.memory.decay import strengths
+from mama_structs.memory.engine import Direction, Filter, LinkTable, Nodes, Reader
 from mama_structs.memory.ids import milliseconds
 from mama_structs.memory.model import CREATORS, ContextMetadata, Link, LinkType, Memory
 from mama_structs.memory.saving import OUTCOME_OF

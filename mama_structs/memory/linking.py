@@ -16,7 +16,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.backend import Filter, Nodes, Reader
+from mama_structs.memory.engine import Filter, Nodes, Reader
 from mama_structs.memory.evidence import SYSTEM, Calibrate, Candidates, Evidence, Values, gather, moved, nodes_of
 from mama_structs.memory.ids import milliseconds
 from mama_structs.memory.model import Link, LinkMetadata, LinkType, Memory, MemoryType

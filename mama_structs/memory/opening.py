@@ -11,16 +11,14 @@ import attrs
 
 from mama_structs._async import LoopBound
 from mama_structs.errors import EmbeddingFailed, InvalidArgument
-from mama_structs.memory.care import record_of
 from mama_structs.memory.contents import FindContent, nothing
-from mama_structs.memory.embedded.engine import mismatch
-from mama_structs.memory.embedded.engines import Engines
-from mama_structs.memory.embedded.keys import EmbedderRecord
 from mama_structs.memory.embedding.default import default_embedder
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.embedding.protocol import Calibration, Embedder
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder, is_installed
+from mama_structs.memory.engine import EmbedderRecord, Engines, mismatch
+from mama_structs.memory.maintenance import record_of
 from mama_structs.memory.shared import Shared
 from mama_structs.memory.store import MemoryStore
 from mama_structs.settings import MemorySettings
@@ -115,7 +113,7 @@ async def open_memories(
         try:
             await memories.close()
         finally:
-            await engines.leave(engine)
+            await engines.leave(namespace)
 
     return memories, close
 

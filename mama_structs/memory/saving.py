@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.errors import InvalidArgument, MemoryNotFound
-from mama_structs.memory.backend import Reader, Writer
 from mama_structs.memory.contents import parse_kept
+from mama_structs.memory.engine import Reader, Writer
 from mama_structs.memory.ids import new_link_id
 from mama_structs.memory.linking import Linking, automatic_links
 from mama_structs.memory.model import (
@@ -112,7 +112,7 @@ def check_ends(reader: Reader, asked: PreparedSave) -> Memory | None:
         found(reader, to_id)
     for position, item in enumerate(asked.memory.evidence):
         kept = parse_kept(item)
-        if kept is not None and kept.digest not in asked.contents and not reader.has_content(kept.digest):
+        if kept is not None and kept.digest not in asked.contents and not reader.known_contents([kept.digest]):
             raise InvalidArgument(
                 f"evidence[{position}] names a text by its hash that no memory keeps",
                 hint="give the handle alone, such as ref:name or fd:1",

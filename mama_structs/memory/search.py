@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.memory import ranking, saving
-from mama_structs.memory.backend import Facts, Filter, LinkTable, Nodes, Reader
 from mama_structs.memory.decay import strengths
+from mama_structs.memory.engine import Facts, Filter, LinkTable, Nodes, Reader
 from mama_structs.memory.graph import Successors, known_by, only
 from mama_structs.memory.ids import milliseconds
 from mama_structs.memory.model import LinkType, MemoryType

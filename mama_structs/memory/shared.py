@@ -12,13 +12,11 @@ import attrs
 
 from mama_structs._async import LoopBound
 from mama_structs.errors import SessionClosed
-from mama_structs.memory import care
-from mama_structs.memory.backend import Reader, Writer
-from mama_structs.memory.embedded.engine import Engine, mismatch
-from mama_structs.memory.embedded.keys import EmbedderRecord
 from mama_structs.memory.embedding.service import EmbeddingService
+from mama_structs.memory.engine import EmbedderRecord, Engine, Reader, Writer, mismatch
 from mama_structs.memory.ids import from_milliseconds
 from mama_structs.memory.linking import Linking
+from mama_structs.memory.maintenance import record_of
 from mama_structs.memory.results import Reached
 from mama_structs.memory.traversal_cache import TraversalCache
 from mama_structs.settings import MemorySettings
@@ -35,7 +33,7 @@ class Shared:
     The memories of one namespace, as far as it does not matter who asks.
 
     Args:
-        backend: What keeps them.
+        engine: What keeps them.
         embedding: What turns texts into vectors; another one after `take_over`.
         settings: For the memories.
         loop: The session's.
@@ -44,7 +42,7 @@ class Shared:
 
     """
 
-    backend: Engine
+    engine: Engine
     embedding: EmbeddingService
     settings: MemorySettings = attrs.field(kw_only=True)
     loop: LoopBound = attrs.field(kw_only=True)
@@ -60,7 +58,7 @@ class Shared:
 
     def __attrs_post_init__(self) -> None:
         self.cache = self._new_cache()
-        self.record = care.record_of(self.embedding.embedder)
+        self.record = record_of(self.embedding.embedder)
 
     @property
     def linking(self) -> Linking:
@@ -100,7 +98,7 @@ class Shared:
             self._check_embedder(made_by)
             return plan(reader)
 
-        return await self.backend.read(checked)
+        return await self.engine.read(checked)
 
     async def write(self, plan: Callable[[Writer], T], *, made_by: EmbedderRecord | None = None) -> T:
         """Run a plan that writes; the arguments are those of `read`."""
@@ -110,12 +108,12 @@ class Shared:
             self._check_embedder(made_by)
             return plan(writer)
 
-        return await self.backend.write(checked)
+        return await self.engine.write(checked)
 
     async def take_over(self, embedding: EmbeddingService) -> None:
         """Use another embedder from now on, and end the one before."""
         before, self.embedding = self.embedding, embedding
-        self.record = care.record_of(embedding.embedder)
+        self.record = record_of(embedding.embedder)
         self.cache = self._new_cache()
         await before.close()
 
@@ -131,5 +129,5 @@ class Shared:
     def _check_embedder(self, made_by: EmbedderRecord | None) -> None:
         """See that nobody has embedded everything anew since."""
         known = (self.record, self.next_record) if made_by is None else (made_by,)
-        if self.backend.embedder not in known:
-            raise mismatch(self.backend.namespace, self.backend.embedder, known[0])
+        if self.engine.embedder not in known:
+            raise mismatch(self.engine.namespace, self.engine.embedder, known[0])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mama_structs.memory import graph
-from mama_structs.memory.backend import LinkTable, Reader
+from mama_structs.memory.engine import LinkTable, Reader
 from mama_structs.memory.model import Link, LinkType
 from mama_structs.memory.results import Chain, Reached
 

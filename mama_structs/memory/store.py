@@ -13,12 +13,13 @@ import numpy as np
 
 from mama_structs import _check
 from mama_structs.errors import InvalidArgument, LinkNotFound, MamaStructsError, MemoryNotFound
-from mama_structs.memory import care, contents, graph, requests, saving, search, showing, transfer
-from mama_structs.memory.backend import Direction, Filter, Reader, Writer
+from mama_structs.memory import contents, graph, maintenance, requests, saving, search, showing, transfer
 from mama_structs.memory.contents import FindContent, HandleText, parse_kept
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.embedding.service import EmbeddingService
+from mama_structs.memory.engine import Direction, Filter, Progress, Reader, Writer
 from mama_structs.memory.ids import is_id, milliseconds
+from mama_structs.memory.maintenance import record_of
 from mama_structs.memory.model import CREATORS, CreatedBy, Link, LinkType, Memory, MemoryType, Outcome, OutcomeChange
 from mama_structs.memory.relationships import near_synonyms, normalised
 from mama_structs.memory.requests import check_id, check_limit, check_progress, check_types
@@ -39,9 +40,6 @@ from mama_structs.memory.shared import AT_ONCE, Shared
 from mama_structs.storage import Finding
 
 T = TypeVar("T")
-Progress = Callable[[int, int], object]
-"""Told how much of a long piece of work is done, and of how much."""
-
 _CHUNK: Final = 256
 _MAX_QUERY: Final = 10_000
 _NEAR_SYNONYM: Final = 0.75
@@ -63,7 +61,7 @@ class MemoryStore:
 
     def __init__(self, shared: Shared, *, find_content: FindContent = contents.nothing) -> None:
         self._shared = shared
-        self._backend = shared.backend
+        self._engine = shared.engine
         self._settings = shared.settings
         self._find_content = find_content
 
@@ -73,7 +71,7 @@ class MemoryStore:
     @property
     def namespace(self) -> str:
         """Where the memories live; those of other namespaces are never seen."""
-        return self._backend.namespace
+        return self._engine.namespace
 
     @property
     def embedder(self) -> Embedder:
@@ -298,9 +296,19 @@ class MemoryStore:
             StoreDamaged: A text is gone, or not what was kept.
 
         """
-        return await self._read(
-            id, lambda reader, node: [self._evidence(reader, item) for item in reader.get([node])[0].evidence]
-        )
+
+        def plan(reader: Reader, node: int) -> list[Evidence]:
+            (memory,) = reader.get([node])
+            kept = [parse_kept(item) for item in memory.evidence]
+            texts = reader.contents([one.digest for one in kept if one is not None])
+            return [
+                Evidence(source=item)
+                if one is None
+                else Evidence(source=one.source, digest=one.digest, text=texts[one.digest])
+                for item, one in zip(memory.evidence, kept, strict=True)
+            ]
+
+        return await self._read(id, plan)
 
     async def delete(self, id: str) -> int:  # noqa: A002 - as above
         """
@@ -811,15 +819,15 @@ class MemoryStore:
         """
         self._shared.check()
         moment = self._shared.now if now is None else _check.moment("now", now)
-        return await care.prune(self._backend, moment, self._settings)
+        return await maintenance.prune(self._engine, moment, self._settings)
 
     async def maintain(self) -> Maintained:
         """Prune if a week has passed since the last time; cheap otherwise."""
         self._shared.check()
         now = self._shared.now
-        if not await self._backend.begin_maintenance(milliseconds(now), int(self._settings.prune_every * 1000)):
+        if not await self._engine.begin_maintenance(milliseconds(now), int(self._settings.prune_every * 1000)):
             return Maintained()
-        return Maintained(pruned=await care.prune(self._backend, now, self._settings), due=True)
+        return Maintained(pruned=await maintenance.prune(self._engine, now, self._settings), due=True)
 
     async def check(self, *, progress: Progress | None = None) -> list[Finding]:
         """
@@ -830,7 +838,7 @@ class MemoryStore:
 
         """
         self._shared.check()
-        return await care.check(self._backend, progress)
+        return await self._engine.check(progress)
 
     async def rebuild(self, *, progress: Progress | None = None) -> list[str]:
         """
@@ -844,9 +852,7 @@ class MemoryStore:
 
         """
         self._shared.check()
-        found = await self._backend.reload(progress)
-        await self._backend.snapshot()
-        return found
+        return await self._engine.rebuild(progress)
 
     async def reembed(self, embedder: Embedder, *, progress: Progress | None = None) -> int:
         """
@@ -868,9 +874,9 @@ class MemoryStore:
         """
         self._shared.check()
         service = EmbeddingService(embedder, cache_entries=self._settings.embedding_cache)
-        self._shared.next_record = care.record_of(embedder)
+        self._shared.next_record = record_of(embedder)
         try:
-            count = await care.reembed(self._backend, service, progress)
+            count = await maintenance.reembed(self._engine, service, progress)
         except BaseException:
             await service.close()
             raise
@@ -896,7 +902,7 @@ class MemoryStore:
         self._shared.check()
         check_progress(progress)
         target = requests.check_file(path)
-        return await transfer.export_jsonl(self._backend, target, progress)
+        return await transfer.export_jsonl(self._engine, target, progress)
 
     async def import_jsonl(self, path: str | Path, *, progress: Progress | None = None) -> Imported:
         """
@@ -917,7 +923,7 @@ class MemoryStore:
         self._shared.check()
         check_progress(progress)
         source = requests.check_file(path)
-        return await transfer.import_jsonl(self._backend, self._shared.embedding, source, progress)
+        return await transfer.import_jsonl(self._engine, self._shared.embedding, source, progress)
 
     async def stats(self) -> dict[str, Any]:
         """Return figures about the store as it is now: memories by type, links, vectors, the traversal cache."""
@@ -930,7 +936,7 @@ class MemoryStore:
             "namespace": self.namespace,
             "embedder": self.embedder.name,
             "dimensions": self.embedder.dimensions,
-            **self._backend.figures(),
+            **self._engine.figures(),
             "embedding": attrs.asdict(self._shared.embedding.stats),
             "traversal_cache": attrs.asdict(self._shared.cache.statistics),
         }
@@ -958,15 +964,6 @@ class MemoryStore:
 
     def _texts_of(self, draft: PreparedSave) -> tuple[str | HandleText, ...]:
         return contents.find_all(draft.memory.evidence, self._find_content, most=self._settings.max_evidence)
-
-    def _evidence(self, reader: Reader, item: str) -> Evidence:
-        kept = parse_kept(item)
-        if kept is None:
-            return Evidence(source=item)
-        text = reader.content(kept.digest)
-        if text is None:
-            raise self._backend.lost_content(kept.digest)
-        return Evidence(source=kept.source, digest=kept.digest, text=text)
 
 
 def _arguments(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,21 +8,21 @@ import stat
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol, Self
+from typing import BinaryIO, Final, Self
 
 import attrs
 import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs._async import in_own_thread
-from mama_structs.errors import EmbedderMismatch, InvalidArgument, StoreDamaged, StoreError
+from mama_structs.errors import EmbedderMismatch, InvalidArgument, StoreError
 from mama_structs.memory import export_lines
-from mama_structs.memory.backend import Backend, Reader, Writer
-from mama_structs.memory.care import record_of
+from mama_structs.memory.codec import vectors_to_bytes
 from mama_structs.memory.contents import digests_in
-from mama_structs.memory.embedded.keys import EmbedderRecord, vectors_to_bytes
 from mama_structs.memory.embedding.service import EmbeddingService
+from mama_structs.memory.engine import EmbedderRecord, Engine, Reader, Writer
 from mama_structs.memory.export_lines import Header, KeptText, Record
+from mama_structs.memory.maintenance import record_of
 from mama_structs.memory.model import Link, Memory
 from mama_structs.memory.results import Imported
 from mama_structs.memory.text import embedded_text
@@ -36,18 +36,7 @@ _CHUNK_BYTES: Final = 2**23
 _SAME_TEXT: Final = "it has the hash of an earlier line's text"
 
 
-class EmbeddedBackend(Backend, Protocol):
-    """A `Backend` that knows which embedder made its vectors."""
-
-    @property
-    def embedder(self) -> EmbedderRecord:
-        """The embedder."""
-
-    def lost_content(self, digest: str) -> StoreDamaged:
-        """Return the error for a kept text that is not there."""
-
-
-async def export_jsonl(backend: EmbeddedBackend, path: Path, progress: Progress | None) -> int:
+async def export_jsonl(backend: Engine, path: Path, progress: Progress | None) -> int:
     """
     Write all memories to a file, in order of saving, and return how many.
 
@@ -94,9 +83,7 @@ def embedder_of(path: Path) -> EmbedderRecord:
         return _ExportFile.open(path, stack).header.embedder
 
 
-async def import_jsonl(
-    backend: EmbeddedBackend, embedding: EmbeddingService, path: Path, progress: Progress | None
-) -> Imported:
+async def import_jsonl(backend: Engine, embedding: EmbeddingService, path: Path, progress: Progress | None) -> Imported:
     """
     Add the memories of a file that `export_jsonl` wrote, into whatever namespace the backend keeps.
 
@@ -156,7 +143,7 @@ class _Exporting:
     It goes by ids: nodes mean something within one plan only, and may be numbered anew between two.
     """
 
-    backend: EmbeddedBackend
+    backend: Engine
     embedder: EmbedderRecord = attrs.field(init=False, default=attrs.Factory(lambda self: self.backend.embedder, True))
     waiting: deque[str] = attrs.field(init=False, factory=deque)
     seen: set[str] = attrs.field(init=False, factory=set)
@@ -197,13 +184,7 @@ class _Exporting:
 
     def _contents(self, reader: Reader, memory: Memory) -> dict[str, str]:
         """Return the texts that a memory's evidence names, without those that were given before."""
-        found = {}
-        for digest in digests_in(memory.evidence):
-            if digest not in self.written:
-                text = reader.content(digest)
-                if text is None:
-                    raise self.backend.lost_content(digest)
-                found[digest] = text
+        found = reader.contents([digest for digest in digests_in(memory.evidence) if digest not in self.written])
         self.written.update(found)
         return found
 
@@ -415,7 +396,7 @@ class _Absent(Exception):
 class _Import:
     """One run of `import_jsonl`."""
 
-    backend: EmbeddedBackend
+    backend: Engine
     embedding: EmbeddingService
     file: _ExportFile
     progress: Progress | None
@@ -509,9 +490,13 @@ class _Import:
             InvalidArgument: A memory or link of that id is there, and not the same.
 
         """
-        nodes = {one.record.memory.id: reader.find(one.record.memory.id) for one in chunk}
-        known = {memory_id: node for memory_id, node in nodes.items() if node is not None}
-        stored = dict(zip(known, reader.get(list(known.values())), strict=True))
+        ids = list(dict.fromkeys(one.record.memory.id for one in chunk))
+        known = {one: node for one, node in zip(ids, reader.find_many(ids), strict=True) if node is not None}
+        nodes = list(known.values())
+        stored = dict(zip(known, reader.get(nodes), strict=True))
+        own = dict(zip(known, reader.links_of_many(nodes, "out"), strict=True))
+        asked = [link.id for one in chunk for link in one.record.links] if links_too else []
+        taken = {link.id for link in reader.find_links(asked) if link is not None}
         missing = {}
         for one in chunk:
             memory, links = one.record.memory, one.record.links
@@ -521,10 +506,10 @@ class _Import:
                         f"line {one.number}: a memory with the id {_shown(one)} is there with other content",
                         hint="import into another namespace, or delete that memory first",
                     )
-                own = {link.id for link in reader.read_links(known[memory.id], "out")} if links else set()
-                links = missing[memory.id] = tuple(link for link in links if link.id not in own)
+                there = {link.id for link in own[memory.id]}
+                links = missing[memory.id] = tuple(link for link in links if link.id not in there)
             for link in links if links_too else ():
-                if reader.find_link(link.id) is not None:
+                if link.id in taken:
                     raise InvalidArgument(
                         f"line {one.number}: a link with the id {link.id!r:.80} is there between other memories",
                         hint="import into another namespace",
@@ -554,7 +539,8 @@ class _Import:
             if one.record.memory.id not in known
             for digest in digests_in(one.record.memory.evidence)
         }
-        absent = [digest for digest in named if digest not in contents and not writer.has_content(digest)]
+        wanted_texts = sorted(named.difference(contents))
+        absent = sorted(set(wanted_texts) - writer.known_contents(wanted_texts))
         if absent:
             raise _Absent(absent)
         dropped, later = 0, []

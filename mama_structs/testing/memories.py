@@ -13,20 +13,23 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.backend import (
+from mama_structs.errors import StoreDamaged
+from mama_structs.memory.contents import digests_in
+from mama_structs.memory.engine import (
     Direction,
+    EmbedderRecord,
     Facts,
     Filter,
     LinkTable,
     Matches,
     Nodes,
+    Progress,
     Query,
     Reader,
     Scanned,
     Scores,
     Writer,
 )
-from mama_structs.memory.contents import digests_in
 from mama_structs.memory.graph import nfc
 from mama_structs.memory.ids import milliseconds
 from mama_structs.memory.model import (
@@ -40,6 +43,7 @@ from mama_structs.memory.model import (
     MemoryType,
 )
 from mama_structs.memory.text import indexed_text, query_terms, weighted_terms
+from mama_structs.storage import Finding
 
 T = TypeVar("T")
 
@@ -132,11 +136,11 @@ def plain_link(
 
 
 @attrs.define
-class PlainReader:
+class PlainReader(Writer):
     """
     A `Reader` and `Writer` over dicts: every question looks at everything.
 
-    It has no transactions; `PlainBackend.write` undoes what a failed plan did.
+    It has no transactions; `PlainEngine.write` undoes what a failed plan did.
     Unlike an engine it takes a new memory without vectors, which then has none.
 
     Args:
@@ -153,6 +157,8 @@ class PlainReader:
     _links: dict[str, Link] = attrs.field(factory=dict, init=False)
     _contents: dict[str, str] = attrs.field(factory=dict, init=False)
     _notes: dict[str, str] = attrs.field(factory=dict, init=False)
+    _nodes: dict[str, int] = attrs.field(factory=dict, init=False)
+    _others: dict[EmbedderRecord, dict[int, NDArray[np.float32]]] = attrs.field(factory=dict, init=False)
     _touched: list[tuple[int, frozenset[int]]] = attrs.field(factory=list, init=False)
 
     @property
@@ -165,9 +171,9 @@ class PlainReader:
         """None are."""
         return 0
 
-    def find(self, memory_id: str) -> int | None:
-        """Return the node of a memory, None where there is no such memory."""
-        return next((node for node, memory in self._memories.items() if memory.id == memory_id), None)
+    def find_many(self, memory_ids: Sequence[str]) -> list[int | None]:
+        """Return the node of each memory, None where there is no such memory."""
+        return [self._nodes.get(memory_id) for memory_id in memory_ids]
 
     def get(self, nodes: Sequence[int] | Nodes) -> list[Memory]:
         """Return memories, in the order of *nodes*."""
@@ -181,11 +187,7 @@ class PlainReader:
         """Return the topics of memories, in the order of *nodes*."""
         return [memory.topic for memory in self.get(nodes)]
 
-    def vectors(self, node: int) -> NDArray[np.float32]:
-        """Return a memory's vectors, of shape (pieces, dimensions)."""
-        return self._vectors[node]
-
-    def pieces(self, nodes: Nodes) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    def pieces(self, nodes: Sequence[int] | Nodes) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Return all vectors of *nodes*, and how many each has."""
         found = [self._vectors[int(node)] for node in nodes]
         some = [vectors for vectors in found if len(vectors)]
@@ -252,10 +254,6 @@ class PlainReader:
         having = {term: sum(term in counts for counts in self._terms.values()) for term in _terms_of(query)}
         return {term: math.log(1 + (total - number + 0.5) / (number + 0.5)) for term, number in having.items()}
 
-    def terms(self, node: int) -> Collection[str]:
-        """Return the terms of a memory's indexed text."""
-        return frozenset(self._terms[node])
-
     def links(
         self, nodes: Nodes, direction: Direction = "both", types: Collection[LinkType] | None = None
     ) -> LinkTable:
@@ -268,15 +266,14 @@ class PlainReader:
         ]
         return self._table(chosen)
 
-    def read_links(self, node: int, direction: Direction = "both") -> list[Link]:
-        """Return a memory's links, in order of time and id."""
-        wanted = {self._memories[node].id}
-        chosen = [link for link in self._links.values() if _begins_or_ends(link, wanted, direction)]
-        return sorted(chosen, key=lambda link: (link.created_at, link.id))
+    def links_of_many(self, nodes: Sequence[int] | Nodes, direction: Direction = "both") -> list[list[Link]]:
+        """Return the links of each of *nodes*, in order of time and id."""
+        links = sorted(self._links.values(), key=lambda link: (link.created_at, link.id))
+        return [[link for link in links if _begins_or_ends(link, {one}, direction)] for one in self.ids(nodes)]
 
-    def find_link(self, link_id: str) -> Link | None:
-        """Return a link, None where there is no such link."""
-        return self._links.get(link_id)
+    def find_links(self, link_ids: Sequence[str]) -> list[Link | None]:
+        """Return each link, None where there is no such link."""
+        return [self._links.get(link_id) for link_id in link_ids]
 
     def window(self, where: Filter | None = None, *, newest_first: bool = True, limit: int | None = None) -> Nodes:
         """Return nodes in order of creation, equal times in order of saving."""
@@ -310,13 +307,16 @@ class PlainReader:
         """Return the ids of memories that look most like *text*, best first."""
         return difflib.get_close_matches(text, self.ids(sorted(self._memories)), max(limit, 1))[: max(limit, 0)]
 
-    def content(self, digest: str) -> str | None:
-        """Return the text that is kept under a hash, None where none is."""
-        return self._contents.get(digest)
+    def contents(self, digests: Sequence[str]) -> dict[str, str]:
+        """Return the texts that are kept under hashes; one that is gone raises `StoreDamaged`."""
+        for digest in digests:
+            if digest not in self._contents:
+                raise StoreDamaged(f"kept evidence cannot be read: {digest}", file="memory", findings=(digest,))
+        return {digest: self._contents[digest] for digest in digests}
 
-    def has_content(self, digest: str) -> bool:
-        """Tell whether a text is kept under a hash."""
-        return digest in self._contents
+    def known_contents(self, digests: Sequence[str]) -> set[str]:
+        """Return the hashes under which a text is kept."""
+        return self._contents.keys() & set(digests)
 
     def note(self, name: str) -> str | None:
         """Return the note of a name, None where there is none."""
@@ -326,9 +326,10 @@ class PlainReader:
         """Return the notes whose names begin with *prefix*, in the order of their names."""
         return {name: self._notes[name] for name in sorted(self._notes) if name.startswith(prefix)}
 
-    def stats(self) -> Mapping[str, Any]:
-        """Return how many memories and links there are."""
-        return {"memories": len(self._memories), "links": len(self._links)}
+    def without_vectors(self, embedder: EmbedderRecord) -> list[str]:
+        """Return the ids of memories that have no vectors of an embedder."""
+        having = self._others.get(embedder, {})
+        return self.ids([node for node in sorted(self._memories) if node not in having])
 
     def put(
         self,
@@ -349,6 +350,7 @@ class PlainReader:
             self._next += 1
             self._vectors[node] = np.zeros((0, 0), np.float32)
         self._memories[node] = memory
+        self._nodes[memory.id] = node
         self._terms[node] = weighted_terms(self.text_of(memory))
         if vectors is not None:
             self._vectors[node] = np.asarray(vectors, np.float32)
@@ -380,7 +382,9 @@ class PlainReader:
         if node is None:
             raise KeyError(memory_id)
         deleted = self.delete_links([link.id for link in self.read_links(node)])
-        del self._memories[node], self._vectors[node], self._terms[node]
+        del self._memories[node], self._vectors[node], self._terms[node], self._nodes[memory_id]
+        for vectors in self._others.values():
+            vectors.pop(node, None)
         self._forget_contents()
         self._touch(node)
         return deleted
@@ -399,13 +403,24 @@ class PlainReader:
         if text is not None:
             self._notes[name] = text
 
+    def put_vectors(self, embedder: EmbedderRecord, vectors: Mapping[str, NDArray[np.float32]]) -> None:
+        """Store vectors of an embedder that do not count yet, for those memories that are still there."""
+        nodes = zip(self.find_many(list(vectors)), vectors.values(), strict=True)
+        self._others.setdefault(embedder, {}).update({node: found for node, found in nodes if node is not None})
+
+    def take_vectors(self, embedder: EmbedderRecord) -> None:
+        """Let an embedder's vectors count, and drop all others."""
+        self._vectors = self._others.get(embedder, {})
+        self._others = {}
+
     def copy(self) -> PlainReader:
         """Return a copy that later writes do not change."""
         made = PlainReader(text_of=self.text_of)
         made._change, made._next = self._change, self._next
         made._memories, made._vectors, made._terms = dict(self._memories), dict(self._vectors), dict(self._terms)
         made._links, made._touched = dict(self._links), list(self._touched)
-        made._contents, made._notes = dict(self._contents), dict(self._notes)
+        made._contents, made._notes, made._nodes = dict(self._contents), dict(self._notes), dict(self._nodes)
+        made._others = {record: dict(vectors) for record, vectors in self._others.items()}
         return made
 
     def _forget_contents(self) -> None:
@@ -434,18 +449,22 @@ class PlainReader:
 
 
 @attrs.define
-class PlainBackend:
+class PlainEngine:
     """
-    A `Backend` over a `PlainReader`.
+    An `Engine` over a `PlainReader`, of one process and one thread, which keeps nothing on disk.
 
     Args:
         namespace: Its name.
+        embedder: Which embedder's vectors count.
         memories: What it keeps; tests may look and write there without awaiting.
 
     """
 
     namespace: str = "default"
+    embedder: EmbedderRecord = attrs.field(default=EmbedderRecord("plain", "plain", 2), kw_only=True)
     memories: PlainReader = attrs.field(factory=PlainReader, kw_only=True)
+    closed: bool = attrs.field(default=False, init=False)
+    _maintained_at: int = attrs.field(default=0, init=False)
 
     async def read(self, plan: Callable[[Reader], T]) -> T:
         """Run *plan* on the present state."""
@@ -457,6 +476,55 @@ class PlainBackend:
         answer = plan(attempt)
         self.memories = attempt
         return answer
+
+    async def check(self, progress: Progress | None = None) -> list[Finding]:
+        """Return the links and evidence that lead nowhere: there are none."""
+        memories = self.memories
+        known = set(memories.ids(memories.window()))
+        if progress is not None:
+            progress(len(known), len(known))
+        return [
+            Finding("error", "link", f"the link {link.id} ends at no memory", link.id)
+            for links in memories.links_of_many(memories.window())
+            for link in links
+            if not {link.from_id, link.to_id} <= known
+        ]
+
+    async def rebuild(self, progress: Progress | None = None) -> list[str]:
+        """Do nothing: nothing is derived, and nothing damaged."""
+        if progress is not None:
+            progress(self.memories.count(), self.memories.count())
+        return []
+
+    async def settled(self) -> None:
+        """Return at once: words are looked for in the texts themselves."""
+
+    async def begin_maintenance(self, now_ms: int, every_ms: int) -> bool:
+        """Tell whether maintenance is due, and note then that it has begun."""
+        if not self.memories.change or 0 <= now_ms - self._maintained_at < every_ms:
+            return False
+        before, self._maintained_at = self._maintained_at, now_ms
+        return before != 0
+
+    async def adopt(self, embedder: EmbedderRecord) -> bool:
+        """Let an embedder's vectors count, and drop all others, unless memories lack them."""
+        if embedder != self.embedder:
+            if self.memories.without_vectors(embedder):
+                return False
+            self.memories.take_vectors(embedder)
+            self.embedder = embedder
+        return True
+
+    def figures(self) -> dict[str, Any]:
+        """Return figures about what is kept."""
+        kinds = self.memories.facts(self.memories.window()).types.tolist()
+        return {
+            "memories": self.memories.count(),
+            "types": {kind.value: kinds.count(position) for position, kind in enumerate(MemoryType)},
+            "links": sum(map(len, self.memories.links_of_many(self.memories.window(), "out"))),
+            "vectors": {"mode": "exact", "vectors": int(self.memories.pieces(self.memories.window())[1].sum())},
+            "words_to_index": 0,
+        }
 
 
 def _terms_of(query: Query) -> Mapping[str, float]:

@@ -11,9 +11,10 @@ import attrs
 
 from mama_structs._async import LoopBound
 from mama_structs.memory.contents import FindContent, nothing
-from mama_structs.memory.embedded.engines import Engines
+from mama_structs.memory.embedded.engines import EmbeddedEngines
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.embedding.protocol import Embedder
+from mama_structs.memory.engine import Engines
 from mama_structs.memory.opening import open_memories
 from mama_structs.memory.store import MemoryStore
 from mama_structs.settings import MemorySettings, Settings
@@ -83,7 +84,7 @@ class OpenedDirectory:
         return cls(
             path=path,
             storage=storage,
-            engines=Engines(storage, snapshots=path / "views"),
+            engines=EmbeddedEngines(storage, snapshots=path / "views"),
             embedder=embedder,
             clock=clock,
             settings=Settings.from_env().memory if settings is None else settings,

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.memory.backend import Filter
 from mama_structs.memory.embedded.catalogue import Catalogue
+from mama_structs.memory.engine import Filter
 from mama_structs.memory.ids import from_milliseconds
 from mama_structs.memory.model import MemoryType
 

@@ -87,7 +87,7 @@ async def contents(memories):
     found = await memories.recent(limit=1000)
     links = {memory.id: await memories.links_of(memory.id) for memory in found}
     evidence = {memory.id: await memories.evidence_of(memory.id) for memory in found}
-    kept = await memories._backend.read(lambda reader: reader._rows.keys(reader._place.contents))
+    kept = await memories._engine.read(lambda reader: reader._rows.keys(reader._place.contents))
     return found, links, evidence, kept
 
 
@@ -302,14 +302,14 @@ async def test_a_full_disk_costs_no_memory_and_no_view(small_disk, always_snapsh
             except StoreFull:
                 failed += 1
         assert failed
-        assert not await store._backend.snapshot()
+        assert not await store._engine.snapshot()
         assert {memory.id for memory in saved} == {memory.id for memory in (await contents(store))[0]}
         assert [] == await place.findings()
     (small_disk / "ballast").unlink()
     async with opened(small_disk, wait=1) as (place, store):
         assert len(saved) == await store.count()
         await store.save_context("at last")
-        assert await store._backend.snapshot()
+        assert await store._engine.snapshot()
         assert [] == await place.findings()
 
 
@@ -464,7 +464,7 @@ async def test_views_that_are_deleted_cost_nothing_but_time(quick_path, always_s
         assert expected == await contents(store)
         shutil.rmtree(quick_path / "views", ignore_errors=True)
         await store.save_context("one more")
-        assert await store._backend.snapshot()
+        assert await store._engine.snapshot()
         shutil.rmtree(quick_path / "views")
         memory = await store.save_context("and another one about the login")
         assert memory == (await store.search("and another one about the login"))[0].memory
@@ -478,7 +478,7 @@ async def test_a_file_in_place_of_the_views_is_no_obstacle(quick_path, always_sn
     quick_path.joinpath("views").write_text("no folder")
     async with opened(quick_path) as (place, store):
         saved = await filled(store)
-        assert not await store._backend.snapshot()
+        assert not await store._engine.snapshot()
         assert [] == await place.findings()
     async with opened(quick_path) as (_, store):
         assert len(saved) == await store.count()
@@ -773,5 +773,5 @@ async def test_a_restored_backup_opens_with_all_memories(tmp_path):
     async with Session.open(tmp_path / "b", embedder=SMALL) as session:
         assert 6 <= await session.memories.count() <= 46
         assert not [finding for finding in (await session.check()).findings if finding.severity == "error"]
-        vector = await session.memories._backend.read(lambda reader: reader.vectors(0))
+        vector = await session.memories._engine.read(lambda reader: reader.vectors(0))
         assert np.isfinite(vector).all()

@@ -35,7 +35,7 @@ from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.results import Evidence
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.backup import backup
-from mama_structs.testing.memories import PlainBackend, plain_memory
+from mama_structs.testing.memories import PlainEngine, plain_memory
 from mama_structs.testing.memory_engine import SMALL, OpenedDirectory
 
 KEYS = Keys("default")
@@ -76,7 +76,7 @@ async def rows_of(store):
         rows = reader._rows
         return [*rows.keys(KEYS.contents), *rows.keys(KEYS.all_uses)]
 
-    return [key.removeprefix("memories/default/") for key in await store._backend.read(plan)]
+    return [key.removeprefix("memories/default/") for key in await store._engine.read(plan)]
 
 
 async def kept_in(store):
@@ -85,7 +85,7 @@ async def kept_in(store):
 
 async def plant(store, work):
     """Have rows written that are sealed as ours are."""
-    await store._backend.write(lambda writer: work(writer._writable))
+    await store._engine.write(lambda writer: work(writer._writable))
 
 
 async def decision(store, *evidence, topic="t"):
@@ -295,9 +295,9 @@ async def test_whatever_one_transaction_does(plans):
                 writer.put(plain_memory(memory_id, evidence=evidence), vectors=vectors, contents=NAMED)
             elif writer.find(memory_id) is not None:
                 writer.delete(memory_id)
-        return {digest: (writer.content(digest), writer.has_content(digest)) for digest in NAMED}
+        return writer.contents(sorted(writer.known_contents(list(NAMED))))
 
-    memory, plain = Path("/dev/shm"), PlainBackend()
+    memory, plain = Path("/dev/shm"), PlainEngine()
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as home:
         async with opened(Path(home)) as store:
             for steps, fails in plans:
@@ -308,7 +308,7 @@ async def test_whatever_one_transaction_does(plans):
                         raise EOFError
                     return seen
 
-                answers = await asyncio.gather(store._backend.write(plan), plain.write(plan), return_exceptions=True)
+                answers = await asyncio.gather(store._engine.write(plan), plain.write(plan), return_exceptions=True)
                 if fails:
                     assert [EOFError, EOFError] == [type(answer) for answer in answers]
                 else:
@@ -326,12 +326,12 @@ async def test_a_text_that_was_forgotten_can_be_kept_again(tmp_path):
         def plan(writer):
             vectors = writer.vectors(writer.find(saved.id))
             writer.delete(saved.id)
-            assert writer.content(digest_of("again")) is None
+            assert not writer.known_contents([digest_of("again")])
             with pytest.raises(KeyError):
                 writer.put(saved, vectors=vectors)
             writer.put(saved, vectors=vectors, contents={digest_of("again"): "again", digest_of("other"): "other"})
 
-        await store._backend.write(plan)
+        await store._engine.write(plan)
 
         assert ["again"] == [one.text for one in await store.evidence_of(saved.id)]
         assert [digest_of("again")] == await kept_in(store)
@@ -346,7 +346,7 @@ async def test_other_changes_of_a_memory_leave_its_evidence_alone(tmp_path):
         link = await store.link(second.id, first.id, "refines")
         await store.unlink(link.id)
         await store.prune()
-        await store._backend.snapshot()
+        await store._engine.snapshot()
         await store.rebuild()
         await store.reembed(HashEmbedder(dimensions=32))
 
@@ -408,7 +408,7 @@ async def test_a_save_that_cannot_be_written_keeps_nothing(tmp_path, monkeypatch
     """Nothing of the text is there when the disk was full, and everything when there was room again."""
     async with opened(tmp_path, Handles({"ref:a": "text"})) as store:
         await store.save_context("before")
-        journal = store._backend._storage._journal
+        journal = store._engine._storage._journal
         whole = type(journal)._in_transaction
 
         def failing(work):
@@ -563,7 +563,7 @@ async def test_a_session_keeps_what_its_own_refs_stand_for(tmp_path):
 
 async def test_the_plain_model_keeps_the_same_promises():
     """It keeps what is named, forgets what is not, and refuses what it was not given."""
-    backend = PlainBackend()
+    backend = PlainEngine()
     named = str(KeptItem("ref:a@1", digest_of("text")))
     given = {digest_of("text"): "text", digest_of("other"): "other"}
     with pytest.raises(KeyError):
@@ -572,7 +572,7 @@ async def test_the_plain_model_keeps_the_same_promises():
     await backend.write(lambda writer: writer.put(plain_memory("b", evidence=[named]), vectors=np.eye(1)))
     await backend.write(lambda writer: writer.delete("a"))
 
-    assert "text" == await backend.read(lambda reader: reader.content(digest_of("text")))
-    assert not await backend.read(lambda reader: reader.has_content(digest_of("other")))
+    assert ["text"] == list((await backend.read(lambda reader: reader.contents([digest_of("text")]))).values())
+    assert not await backend.read(lambda reader: reader.known_contents([digest_of("other")]))
     await backend.write(lambda writer: writer.put(plain_memory("b")))
-    assert await backend.read(lambda reader: reader.content(digest_of("text"))) is None
+    assert not await backend.read(lambda reader: reader.known_contents([digest_of("text")]))

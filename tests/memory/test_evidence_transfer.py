@@ -11,31 +11,29 @@ import pytest
 from mama_structs.errors import InvalidArgument, StoreFull
 from mama_structs.memory import export_lines, transfer
 from mama_structs.memory.contents import KeptItem, digest_of
-from mama_structs.memory.embedded.keys import EmbedderRecord
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.embedding.service import EmbeddingService
+from mama_structs.memory.engine import EmbedderRecord
 from mama_structs.memory.results import Imported
-from mama_structs.testing.memories import PlainBackend, plain_memory
+from mama_structs.testing.memories import PlainEngine, plain_memory
 from mama_structs.testing.memory_engine import OpenedDirectory
 
 DIMENSIONS = 4
 SECRET = "secret-content"
 
 
-class Backend(PlainBackend):
+class Backend(PlainEngine):
     """A plain backend that knows its embedder, fails at the n-th write, or does something of its own before it."""
 
-    embedder = EmbedderRecord("four", "four-1", DIMENSIONS)
-
     def __init__(self, *, before=None):
-        super().__init__()
+        super().__init__(embedder=EmbedderRecord("four", "four-1", DIMENSIONS))
         self.before = before or {}
         self.writes = 0
 
     async def write(self, plan):
         self.writes += 1
         self.before.get(self.writes, lambda: None)()
-        return await PlainBackend.write(self, plan)
+        return await PlainEngine.write(self, plan)
 
 
 @pytest.fixture

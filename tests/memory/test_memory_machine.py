@@ -298,7 +298,7 @@ class MemoryMachine(RuleBasedStateMachine):
         if chosen is None:
             return
         memory = attrs.evolve(model.get(chosen), evidence=kept(evidence))
-        self.do(actor, namespace, lambda store: store._backend.write(lambda one: one.put(memory, contents=CONTENTS)))
+        self.do(actor, namespace, lambda store: store._engine.write(lambda one: one.put(memory, contents=CONTENTS)))
         model.plain.put(memory, contents=CONTENTS)
 
     @rule(actor=ACTORS, namespace=NAMESPACES, pick=PICKS)
@@ -463,7 +463,7 @@ class MemoryMachine(RuleBasedStateMachine):
             raise Refused
 
         with pytest.raises(Refused):
-            self.do(actor, namespace, lambda store: store._backend.write(plan))
+            self.do(actor, namespace, lambda store: store._engine.write(plan))
 
     @rule(actor=ACTORS, namespace=NAMESPACES, texts=st.lists(TEXTS, min_size=1, max_size=3), pick=PICKS)
     def a_transaction_that_fails_is_undone(self, actor, namespace, texts, pick):
@@ -498,7 +498,7 @@ class MemoryMachine(RuleBasedStateMachine):
         self.actors[actor].storage.looking(lambda _rows: gate.wait(20))
         tasks = [asyncio.ensure_future(call) for call in calls]
         for _ in range(10_000):
-            if len(store._backend._queue) == len(calls):
+            if len(store._engine._queue) == len(calls):
                 break
             await asyncio.sleep(0.0002)
         gate.set()
@@ -547,7 +547,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
     @rule(actor=ACTORS, namespace=NAMESPACES)
     def snapshot(self, actor, namespace):
-        self.do(actor, namespace, lambda store: store._backend.snapshot())
+        self.do(actor, namespace, lambda store: store._engine.snapshot())
 
     @rule(actor=ACTORS, namespace=NAMESPACES)
     def rebuild(self, actor, namespace):
@@ -562,7 +562,7 @@ class MemoryMachine(RuleBasedStateMachine):
         own = {one.memory.id: attrs.evolve(one.memory, namespace=into) for one in scanned}
         links = {link.id: link for one in scanned for link in one.links}
         known = {memory_id: other.get(memory_id) for memory_id in own if other.plain.find(memory_id) is not None}
-        met = {link_id: other.plain.find_link(link_id) for link_id in links}
+        met = {link_id: other.plain.find_links([link_id])[0] for link_id in links}
         differ = any(own[memory_id] != memory for memory_id, memory in known.items())
         differ |= any(link is not None and link != links[link_id] for link_id, link in met.items())
         if differ:
@@ -592,7 +592,7 @@ class MemoryMachine(RuleBasedStateMachine):
         assert window == await store.recent(limit=MANY)
         for memory in window:
             assert model.links_of(memory.id) == await store.links_of(memory.id)
-        assert model.plain._contents == await store._backend.read(contents_of)
+        assert model.plain._contents == await store._engine.read(contents_of)
 
     @rule(actor=ACTORS, namespace=NAMESPACES, pick=PICKS, direction=st.sampled_from(["out", "in", "both"]),
           depth=st.integers(1, 6), kinds=st.none() | st.sets(st.sampled_from(LinkType), min_size=1),

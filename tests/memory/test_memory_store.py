@@ -408,7 +408,7 @@ async def test_filters_are_exact(exact_up_to):
             await store.delete(gone.id)
         everything = [one for number, one in enumerate(everything) if number % 9]
         if exact_up_to == 0:
-            store._backend._views.vectors.settled(20)
+            store._engine._views.vectors.settled(20)
 
         @settings(max_examples=max(20, settings.default.max_examples // 4))
         @given(
@@ -462,7 +462,7 @@ async def test_two_thousand_equal_memories_do_not_hide_others(tmp_path, exact_up
     saved = await store.save_many(others[:8])
     await store.save_many([{"type": "context", "content": "nothing new on the login"}] * 2000)
     saved += await store.save_many(others[8:])
-    store._backend._views.vectors.settled(30)
+    store._engine._views.vectors.settled(30)
     for memory in saved:
         assert memory.id == (await store.search(memory.content))[0].memory.id
         similar = await store.similar(memory.content, threshold=0.0, limit=3)

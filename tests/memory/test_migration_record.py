@@ -20,7 +20,7 @@ from mama_structs.memory.migration import migrate, read_old, rollback
 from mama_structs.memory.migration.record import PREFIX, records_of
 from mama_structs.session import Session
 from mama_structs.testing.mama_v1_0 import START, OldStore
-from mama_structs.testing.memories import PlainBackend
+from mama_structs.testing.memories import PlainEngine
 
 NOW = 1_764_000_000.0
 DAY = 86_400_000
@@ -322,7 +322,7 @@ def copied(data, folder):
 
 async def stopped(memories, end, work):
     """Run something that ends before its transaction of a number, and tell whether it came so far."""
-    backend = memories._shared.backend
+    backend = memories._shared.engine
     written, left = backend.write, end
 
     async def write(plan):
@@ -446,7 +446,7 @@ async def test_a_rollback_and_a_migration_at_once_do_not_mix(old, small_chunks, 
     """A migration that is taken back while it runs stops with an error, and leaves nothing."""
     async with Open() as memories:
         before = await exported(memories, tmp_path)
-        backend = memories._shared.backend
+        backend = memories._shared.engine
         written, count = backend.write, 0
 
         async def write(plan):
@@ -476,7 +476,7 @@ async def test_a_migration_begun_while_it_is_taken_back_goes_on_to_its_end(old, 
             nonlocal running
             running = running or asyncio.ensure_future(migrate(memories, old.path))
 
-        backend = memories._shared.backend
+        backend = memories._shared.engine
         written = backend.write
 
         async def write(plan):
@@ -584,10 +584,10 @@ def test_stacked_migrations_are_taken_back_one_by_one_and_counted_rightly(tmp_pa
 async def backend(request):
     """Each of the engines."""
     if request.param == "plain":
-        yield PlainBackend()
+        yield PlainEngine()
     else:
         async with Open() as memories:
-            yield memories._shared.backend
+            yield memories._shared.engine
 
 
 async def test_notes_are_kept_listed_and_forgotten(backend):

@@ -290,7 +290,7 @@ async def test_a_migration_ended_at_any_transaction_goes_on_to_the_same_store(sm
     transactions = 0
     for end in range(100):
         async with Open(tmp_path / f"{end}") as memories:
-            written = memories._shared.backend.write
+            written = memories._shared.engine.write
             left = end
 
             async def write(plan, written=written):
@@ -300,7 +300,7 @@ async def test_a_migration_ended_at_any_transaction_goes_on_to_the_same_store(sm
                 left -= 1
                 return await written(plan)
 
-            memories._shared.backend.write = write
+            memories._shared.engine.write = write
             try:
                 await migrate(memories, path)
             except Interrupted:
@@ -308,7 +308,7 @@ async def test_a_migration_ended_at_any_transaction_goes_on_to_the_same_store(sm
             else:
                 break
             finally:
-                del memories._shared.backend.write
+                del memories._shared.engine.write
         # The time at which it was begun is in the store once anything is.
         async with Open(tmp_path / f"{end}", now=NOW + (5000 if end else 0)) as memories:
             await migrate(memories, path)

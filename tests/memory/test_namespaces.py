@@ -76,7 +76,7 @@ async def fill(store, world, mark):
         for memory, own, vector in zip(memories, links, vectors, strict=True):
             writer.put(memory, vectors=vector, links=own, contents=KEPT)
 
-    await store._backend.write(plan)
+    await store._engine.write(plan)
     return [memory.id for memory in memories]
 
 
@@ -252,7 +252,7 @@ async def test_an_export_moves_memories_into_another_namespace_with_their_ids(tm
     assert [] == await store.links_of(first.id)
     assert [second.id, first.id] == [memory.id for memory in (await other.evolution(first.id)).memories]
     assert (1, 3) == (await store.count(), await other.count())
-    vectors = [await one._backend.read(lambda reader: reader.vectors(reader.find(first.id))) for one in (store, other)]
+    vectors = [await one._engine.read(lambda reader: reader.vectors(reader.find(first.id))) for one in (store, other)]
     assert np.array_equal(*vectors)
     assert milliseconds(first.created_at) == milliseconds((await other.get(first.id)).created_at)
     assert [] == await place.findings()

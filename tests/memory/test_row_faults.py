@@ -13,19 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.errors import EmbedderMismatch, InvalidArgument, StoreDamaged
-from mama_structs.memory import care, transfer
+from mama_structs.memory import transfer
 from mama_structs.memory.embedded import engine as engine_module
 from mama_structs.memory.embedded import loading
-from mama_structs.memory.embedded.keys import EmbedderRecord, Keys, last_number, numbered, own_number
+from mama_structs.memory.embedded.keys import Keys, last_number, numbered, own_number
 from mama_structs.memory.embedded.reading import Place, read_vectors
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.embedding.protocol import Calibration
+from mama_structs.memory.engine import EmbedderRecord
+from mama_structs.memory.maintenance import record_of
 from mama_structs.memory.requests import check_namespace
 from mama_structs.session import Session
 from mama_structs.storage import Storage
 from mama_structs.testing.memory_engine import SMALL, OpenedDirectory
 
-RECORD = care.record_of(SMALL)
+RECORD = record_of(SMALL)
 PLACE = Place(Keys("default"), RECORD, "/journal")
 
 
@@ -244,17 +246,17 @@ async def test_a_check_names_keys_and_vectors_that_belong_to_nobody(tmp_path):
 
 
 async def engine_of(store):
-    return store._backend
+    return store._engine
 
 
 async def test_a_check_goes_on_page_by_page_while_others_write(tmp_path, monkeypatch):
     """A memory that is deleted and imported again between two pages is no second one of its id."""
-    monkeypatch.setattr(care, "_CHECKED", 2)
+    monkeypatch.setattr(engine_module, "_CHECKED", 2)
     async with opened(tmp_path) as (_, store):
         saved = [await store.save_context(f"note {number} about thing {number}") for number in range(9)]
         await store.export_jsonl(tmp_path / "x")
         engine = await engine_of(store)
-        inspect, looks = engine.inspect, []
+        inspect, looks = engine._look, []
 
         async def counted(look):
             looks.append(look)
@@ -264,7 +266,7 @@ async def test_a_check_goes_on_page_by_page_while_others_write(tmp_path, monkeyp
                 await store.import_jsonl(tmp_path / "x")
             return await inspect(look)
 
-        monkeypatch.setattr(engine, "inspect", counted)
+        monkeypatch.setattr(engine, "_look", counted)
         assert [] == await store.check()
 
     assert len(looks) > 9

@@ -6,7 +6,7 @@ import pytest
 
 from mama_structs import HashEmbedder, Session
 from mama_structs.errors import EmbedderMismatch, EmbeddingFailed, InvalidArgument
-from mama_structs.memory.embedded.keys import EmbedderRecord
+from mama_structs.memory.engine import EmbedderRecord
 from mama_structs.memory.opening import Unavailable
 from mama_structs.settings import MemorySettings
 from mama_structs.testing.memory_engine import OpenedDirectory

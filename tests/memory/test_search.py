@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mama_structs.memory.backend import Filter
 from mama_structs.memory.embedding.protocol import Calibration
+from mama_structs.memory.engine import Filter
 from mama_structs.memory.model import LinkType, MemoryType
 from mama_structs.memory.search import SearchRequest, asks_for_history, search
 from mama_structs.testing.memories import PlainReader, plain_link, plain_memory

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument, StoreError, StoreFull
 from mama_structs.memory import export_lines, transfer
-from mama_structs.memory.embedded.keys import EmbedderRecord
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.embedding.protocol import fingerprint_of
 from mama_structs.memory.embedding.service import EmbeddingService
+from mama_structs.memory.engine import EmbedderRecord
 from mama_structs.memory.model import (
     METADATA,
     CheckpointMetadata,
@@ -41,14 +41,14 @@ from mama_structs.memory.results import Imported
 from mama_structs.memory.transfer import export_jsonl, import_jsonl
 from mama_structs.session import Session
 from mama_structs.storage import durable
-from mama_structs.testing.memories import PlainBackend, plain_link, plain_memory
+from mama_structs.testing.memories import PlainEngine, plain_link, plain_memory
 
 DIMENSIONS = 4
 RECORD = EmbedderRecord("four", "four-1", DIMENSIONS)
 
 
 @attrs.define
-class Backend(PlainBackend):
+class Backend(PlainEngine):
     """A plain backend that knows its embedder, counts what is asked of it and can fail."""
 
     embedder: EmbedderRecord = attrs.field(default=RECORD, kw_only=True)
@@ -64,7 +64,7 @@ class Backend(PlainBackend):
         self.writes += 1
         if self.writes == self.fail_at:
             raise StoreFull("no room")
-        return await PlainBackend.write(self, plan)
+        return await PlainEngine.write(self, plan)
 
     @property
     def state(self):
@@ -389,7 +389,7 @@ async def test_links_whose_end_is_nowhere_are_counted(tmp_path, embedding):
     assert Imported(added=4, dropped_links=1) == await import_jsonl(alone, embedding, tmp_path / "x", None)
     assert Imported(known=4, dropped_links=1) == await import_jsonl(alone, embedding, tmp_path / "x", None)
     assert Imported(added=4) == await import_jsonl(having, embedding, tmp_path / "x", None)
-    assert having.memories.find_link("m1>m0:relates_to") is not None
+    assert having.memories.find_links(["m1>m0:relates_to"]) != [None]
 
 
 async def test_another_namespace(tmp_path, embedding):

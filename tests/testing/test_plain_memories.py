@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.memory.backend import Filter
 from mama_structs.memory.embedded.words import WordIndex
+from mama_structs.memory.engine import Filter
 from mama_structs.memory.model import LinkType, MemoryType
 from mama_structs.memory.text import query_terms, weighted_terms
-from mama_structs.testing.memories import PlainBackend, PlainReader, plain_link, plain_memory
+from mama_structs.testing.memories import PlainEngine, PlainReader, plain_link, plain_memory
 
 
 def unit(*numbers):
@@ -118,7 +118,7 @@ def test_unknown_ends_and_loops_are_refused():
 
 async def test_a_plan_that_fails_leaves_nothing():
     """What a failed plan wrote is undone, its number of changes too."""
-    backend = PlainBackend(memories=three())
+    backend = PlainEngine(memories=three())
     before = backend.memories.change
 
     def failing(writer):
@@ -135,7 +135,7 @@ async def test_a_plan_that_fails_leaves_nothing():
 
 async def test_a_new_version_keeps_vectors_and_links():
     """Saving a memory again without vectors keeps those it has, and its links."""
-    backend = PlainBackend(memories=three())
+    backend = PlainEngine(memories=three())
     node = await backend.write(lambda writer: writer.put(plain_memory("b", "changed"), links=[plain_link("b", "a")]))
     again = await backend.write(lambda writer: writer.put(attrs.evolve(writer.get([node])[0], topic="t")))
     (one,) = await backend.read(lambda reader: reader.scan(after=0, limit=1))

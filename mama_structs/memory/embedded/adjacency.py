@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.backend import Direction, LinkTable, Nodes
 from mama_structs.memory.embedded.columns import Columns, Vocabulary, packed, unpacked
+from mama_structs.memory.engine import Direction, LinkTable, Nodes
 from mama_structs.memory.ids import milliseconds
 from mama_structs.memory.model import CREATORS, CreatedBy, Link, LinkType
 

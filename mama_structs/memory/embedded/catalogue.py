@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.backend import Facts, Filter, Nodes
 from mama_structs.memory.embedded.columns import Columns, Order, Vocabulary, packed, unpacked
+from mama_structs.memory.engine import Facts, Filter, Nodes
 from mama_structs.memory.model import MemoryType
 
 Mask = NDArray[np.bool_]
@@ -159,6 +159,10 @@ class Catalogue:
     def find(self, memory_id: str) -> int | None:
         """Return the node of a memory, None where there is no such memory."""
         return self._node_of.get(memory_id)
+
+    def find_many(self, memory_ids: Sequence[str]) -> list[int | None]:
+        """Return the node of each memory, None where there is no such memory."""
+        return [self._node_of.get(memory_id) for memory_id in memory_ids]
 
     def node_of(self, number: int) -> int | None:
         """Return the node of the memory with a number in the journal, None where there is no such memory."""

@@ -13,21 +13,19 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 import attrs
 
-from mama_structs.errors import EmbedderMismatch, SessionClosed, StoreDamaged, StoreError, StoreFull
-from mama_structs.memory.backend import Reader, Writer
+from mama_structs.errors import SessionClosed, StoreDamaged, StoreError, StoreFull
 from mama_structs.memory.codec import Entry
-from mama_structs.memory.embedded.inspection import Inspected
+from mama_structs.memory.embedded.inspection import STEPS, Checked, Inspected, Step
 from mama_structs.memory.embedded.keys import (
     FORMAT,
     Change,
-    EmbedderRecord,
     Head,
     Keys,
     encode,
@@ -37,17 +35,16 @@ from mama_structs.memory.embedded.keys import (
     own_numbers,
     read_change,
     read_head,
-    vectors_to_bytes,
     whole,
 )
 from mama_structs.memory.embedded.loading import UNUSABLE, Loaded, load_views, snapshot_parts
 from mama_structs.memory.embedded.reading import JournalReader, Place, read_vectors
 from mama_structs.memory.embedded.snapshots import SnapshotStore
 from mama_structs.memory.embedded.touched import Touched
-from mama_structs.memory.embedded.views import Vectors, Views
+from mama_structs.memory.embedded.views import Views
 from mama_structs.memory.embedded.writing import JournalWriter
-from mama_structs.memory.model import Memory
-from mama_structs.storage import Damaged, Rows, Snapshot, Storage, again, outcome
+from mama_structs.memory.engine import EmbedderRecord, Progress, Reader, Vectors, Writer, mismatch
+from mama_structs.storage import Damaged, Finding, Rows, Snapshot, Storage, again, outcome
 
 T = TypeVar("T")
 
@@ -65,6 +62,8 @@ _DROPPED_AT_ONCE: Final = 5_000
 _SLICE_SECONDS: Final = 0.01
 # Below this a snapshot is slower than reading the journal again.
 _WORTH_A_SNAPSHOT: Final = 200
+# Memories that a check compares with all views in one go, which takes some 0.1 ms each.
+_CHECKED: Final = 100
 
 _log: Final = logging.getLogger("mama_structs")
 
@@ -80,7 +79,7 @@ class _Write(Generic[T]):
     alone: bool = False
 
 
-class Engine:
+class EmbeddedEngine:
     """
     The memories of one namespace; opened by `open`.
 
@@ -196,21 +195,24 @@ class Engine:
                 self._is_drain_due = True
         return await outcome(waiting.done)
 
-    async def reload(self, progress: Callable[[int, int], object] | None = None) -> list[str]:
-        """
-        Forget all views and derive them anew from the journal.
+    async def check(self, progress: Progress | None = None) -> list[Finding]:
+        """Look at every memory, vector, link and change in the journal, and at what the views have made of them."""
+        state = Checked()
+        total = await self.read(lambda reader: reader.count())
+        for step in STEPS:
 
-        Args:
-            progress: Called with how many memories are indexed, and of how many.
+            def look(rows: Snapshot, step: Step = step) -> bool:
+                return step(Inspected(rows, self._catch_up(rows), self._place), state, _CHECKED)
 
-        Returns:
-            A line for each row that is damaged, and left out.
+            while await self._look(look):
+                if progress is not None:
+                    progress(min(state.memories, total), total)
+        if progress is not None:
+            progress(total, total)
+        return state.findings
 
-        Raises:
-            StoreError: The journal cannot be read.
-
-        """
-        self._check_open()
+    async def rebuild(self, progress: Progress | None = None) -> list[str]:
+        """Forget all views, derive them anew from the journal and write them aside; a line for each damaged row."""
 
         def work(rows: Snapshot) -> list[str]:
             if self._snapshots is not None:
@@ -219,11 +221,12 @@ class Engine:
             self._load(rows, anew=True)
             return list(self._damaged.values())
 
-        found = await self._storage.look(work)
+        found = await self._look(work)
         await self.settled(progress)
+        await self.snapshot()
         return found
 
-    async def settled(self, progress: Callable[[int, int], object] | None = None) -> None:
+    async def settled(self, progress: Progress | None = None) -> None:
         """Wait until the words of every memory are indexed."""
         total = await self.read(lambda reader: reader.count())
         while await self._storage.look(self._work_on):
@@ -232,19 +235,10 @@ class Engine:
         if progress is not None:
             progress(total, total)
 
-    def lost_content(self, digest: str) -> StoreDamaged:
-        """Return the error for a kept text that is not there."""
-        return self._place.lost(f"{self._place.contents}{digest}", "the row is missing")
-
     def figures(self) -> dict[str, Any]:
         """Return figures about the views, as they were at the last call."""
         views = self._views
         return {} if views is None else views.stats()
-
-    async def inspect(self, look: Callable[[Inspected], T]) -> T:
-        """Run *look* on the journal and the views at one moment."""
-        self._check_open()
-        return await self._storage.look(lambda rows: look(Inspected(rows, self._catch_up(rows), self._place)))
 
     async def begin_maintenance(self, now_ms: int, every_ms: int) -> bool:
         """Tell whether maintenance is due, and note then that it has begun."""
@@ -266,83 +260,37 @@ class Engine:
 
         return await self._storage.transact(work)
 
-    async def without_vectors(self, embedder: EmbedderRecord) -> list[int]:
-        """Return the numbers of memories that have no vectors of an embedder."""
+    async def adopt(self, embedder: EmbedderRecord) -> bool:
+        """Let an embedder's vectors count, unless memories lack them."""
         self._check_open()
-        return await self._storage.look(lambda rows: self._without_vectors(rows, embedder))
-
-    async def memories_numbered(self, numbers: Sequence[int]) -> dict[int, Memory]:
-        """Return memories by their numbers, as far as they are still there."""
-        self._check_open()
-        keys = {numbered(self._place.memories, number): number for number in numbers}
-
-        def work(rows: Snapshot) -> dict[int, Memory]:
-            found = rows.get_many(list(keys))
-            memories = {}
-            for key, number in keys.items():
-                # What is damaged is left out here as everywhere.
-                with contextlib.suppress(StoreDamaged):
-                    memories[number] = self._place.entry(key, found.get(key)).memory
-            return memories
-
-        return await self._storage.look(work)
-
-    async def put_vectors(self, embedder: EmbedderRecord, vectors: Mapping[int, Vectors]) -> None:
-        """Store vectors of an embedder that do not count yet, for memories that are still there."""
-        self._check_open()
-        prefix = self._keys.vectors(embedder)
+        lacking: list[str] = []
 
         def work(rows: Rows) -> None:
-            for number, found in vectors.items():
-                if rows.get(numbered(self._place.memories, number)) is not None:
-                    rows.put(numbered(prefix, number), vectors_to_bytes(found))
-
-        await self._storage.transact(work)
-
-    async def adopt(self, embedder: EmbedderRecord) -> list[int]:
-        """Let an embedder's vectors count, unless memories lack them: then return their numbers."""
-        self._check_open()
-
-        def work(rows: Rows) -> list[int]:
-            missing = self._without_vectors(rows, embedder)
+            lacking.extend(self._reader(rows).without_vectors(embedder))
             head = self._read_head(rows)
-            if missing or head is None or head.embedder == embedder:
-                return missing
+            if lacking or head is None or head.embedder == embedder:
+                return
             self._drop_orphans(rows, embedder)
             change = numbered(self._place.changes, self._last_change(rows) + 1)
             rows.put(change, encode(Change(salt=secrets.token_hex(8))))
             # Another identity: no snapshot with the old vectors is taken for one of ours.
             head.identity, head.embedder = secrets.token_hex(16), embedder
             rows.put(self._keys.head, encode(head))
-            return []
-
-        missing: list[int] = []
 
         def settled(failure: BaseException | None) -> None:
             # In the same job: nobody is to meet the one embedder's place with the other one's head.
-            if failure is None and not missing:
+            if failure is None and not lacking:
                 self._place = Place(self._keys, embedder, self._directory)
                 self._head = None
                 self._drop_views()
 
-        await outcome(self._storage.transaction(lambda rows: missing.extend(work(rows)), settled=settled))
-        if not missing:
-            await self.read(lambda reader: reader.change)
-        return missing
-
-    async def drop_other_vectors(self) -> None:
-        """Delete what other embedders left: it would outlive the memories that it was made of."""
-        self._check_open()
-
-        def work(rows: Rows) -> bool:
-            kept = self._place.vectors
-            others = [key for key in rows.keys(self._keys.all_vectors) if not key.startswith(kept)]
-            for key in others[:_DROPPED_AT_ONCE]:
-                rows.delete(key)
-            return len(others) > _DROPPED_AT_ONCE
-
-        while await self._storage.transact(work):
+        await outcome(self._storage.transaction(work, settled=settled))
+        if lacking:
+            return False
+        await self.read(lambda reader: reader.change)
+        while await self._storage.transact(self._drop_others):
             pass
+        return True
 
     async def snapshot(self) -> bool:
         """Write what is derived aside, and tell whether it is there now."""
@@ -360,10 +308,17 @@ class Engine:
 
     # What follows runs in the store's thread.
 
-    def _without_vectors(self, rows: Snapshot, embedder: EmbedderRecord) -> list[int]:
-        # What is damaged cannot be embedded.
-        memories = set(own_numbers(rows, self._place.memories, but=self._damaged))
-        return sorted(memories.difference(own_numbers(rows, self._keys.vectors(embedder))))
+    async def _look(self, look: Callable[[Snapshot], T]) -> T:
+        self._check_open()
+        return await self._storage.look(look)
+
+    def _drop_others(self, rows: Rows) -> bool:
+        """Delete some of what other embedders left, which would outlive the memories that it was made of."""
+        kept = self._place.vectors
+        others = [key for key in rows.keys(self._keys.all_vectors) if not key.startswith(kept)]
+        for key in others[:_DROPPED_AT_ONCE]:
+            rows.delete(key)
+        return len(others) > _DROPPED_AT_ONCE
 
     def _drop_orphans(self, rows: Rows, embedder: EmbedderRecord) -> None:
         """Delete vectors of memories that were deleted while others' vectors counted."""
@@ -778,16 +733,3 @@ def read_head_of(rows: Snapshot, namespace: str, directory: str) -> Head | None:
             f"the memories of {namespace!r:.80} were written by a later version", hint="upgrade mama-structs"
         )
     return head
-
-
-def mismatch(namespace: str, stored: EmbedderRecord, given: EmbedderRecord) -> EmbedderMismatch:
-    """Return the error for an embedder that is not the one that made a namespace's vectors."""
-    return EmbedderMismatch(
-        f"the memories of {namespace!r:.80} were embedded by {stored.name} ({stored.dimensions} dimensions, "
-        f"{stored.fingerprint}), and the embedder at hand is {given.name} ({given.dimensions} dimensions, "
-        f"{given.fingerprint})",
-        stored=(stored.name, stored.fingerprint),
-        given=(given.name, given.fingerprint),
-        hint="open it with the embedder that made them, or change over with `mama-structs reembed` or "
-        "MemoryStore.reembed",
-    )

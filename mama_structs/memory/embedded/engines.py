@@ -7,13 +7,13 @@ from hashlib import blake2b
 from pathlib import Path
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.embedded.engine import Engine, mismatch, read_head_of
-from mama_structs.memory.embedded.keys import EmbedderRecord
+from mama_structs.memory.embedded.engine import EmbeddedEngine, read_head_of
+from mama_structs.memory.engine import EmbedderRecord, mismatch
 from mama_structs.settings import MemorySettings
 from mama_structs.storage import Storage
 
 
-class Engines:
+class EmbeddedEngines:
     """
     Opens each namespace once.
 
@@ -27,7 +27,7 @@ class Engines:
         self._storage = storage
         self._snapshots = snapshots
         self._guard = threading.Lock()
-        self._open: dict[str, Engine] = {}
+        self._open: dict[str, EmbeddedEngine] = {}
 
     async def recorded(self, namespace: str) -> EmbedderRecord | None:
         """
@@ -40,7 +40,7 @@ class Engines:
         head = await self._storage.look(lambda rows: read_head_of(rows, namespace, str(self._storage.directory)))
         return None if head is None else head.embedder
 
-    async def open(self, namespace: str, embedder: EmbedderRecord, settings: MemorySettings) -> Engine:
+    async def open(self, namespace: str, embedder: EmbedderRecord, settings: MemorySettings) -> EmbeddedEngine:
         """
         Open a namespace, or share it; undone by `leave`.
 
@@ -54,7 +54,7 @@ class Engines:
         with self._guard:
             engine = self._open.get(namespace)
             if engine is None:
-                engine = Engine(
+                engine = EmbeddedEngine(
                     self._storage,
                     namespace,
                     embedder=embedder,
@@ -74,17 +74,18 @@ class Engines:
         try:
             await engine.open()
         except BaseException:
-            await self.leave(engine)
+            await self.leave(namespace)
             raise
         return engine
 
-    async def leave(self, engine: Engine) -> None:
+    async def leave(self, namespace: str) -> None:
         """End one session's use of a namespace; the last one closes it."""
         with self._guard:
+            engine = self._open[namespace]
             engine.users -= 1
             is_last = engine.users == 0
             if is_last:
-                del self._open[engine.namespace]
+                del self._open[namespace]
         if is_last:
             await engine.close()
 

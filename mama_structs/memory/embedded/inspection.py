@@ -240,7 +240,8 @@ def check_notes(inspected: Inspected, state: Checked, limit: int) -> bool:
     return len(page) == limit
 
 
-STEPS: Final[tuple[Callable[[Inspected, Checked, int], bool], ...]] = (
+Step = Callable[[Inspected, Checked, int], bool]
+STEPS: Final[tuple[Step, ...]] = (
     check_memories,
     check_vectors,
     check_changes,

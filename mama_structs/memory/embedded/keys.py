@@ -10,9 +10,8 @@ from urllib.parse import quote
 
 import attrs
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
+from mama_structs.memory.engine import EmbedderRecord
 from mama_structs.storage import Damaged, Snapshot
 
 FORMAT: Final = 1
@@ -20,14 +19,6 @@ _DIGITS: Final = 16
 _HEXADECIMAL: Final = "fedcba9876543210"
 # The first digits are zeros for as long as anyone writes.
 _NUMBER: Final = re.compile(r"0{4}[0-9a-f]{12}")
-
-
-class EmbedderRecord(msgspec.Struct, frozen=True):
-    """Which embedder made a namespace's vectors."""
-
-    name: str
-    fingerprint: str
-    dimensions: int
 
 
 class Head(msgspec.Struct, kw_only=True):
@@ -153,24 +144,6 @@ def _last_number(rows: Snapshot, prefix: str, digits: str) -> int | None:
         return None if own is None or rows.get(prefix + digits) is None else own
     hidden = (_last_number(rows, prefix, digits + digit) for digit in _HEXADECIMAL)
     return next((number for number in hidden if number is not None), None)
-
-
-def vectors_to_bytes(vectors: NDArray[np.float32]) -> bytes:
-    """Return vectors of shape (pieces, dimensions) as their row holds them: little-endian, one after the other."""
-    return np.ascontiguousarray(vectors, dtype="<f4").tobytes()
-
-
-def vectors_from_bytes(data: bytes, dimensions: int) -> NDArray[np.float32]:
-    """
-    Return the vectors in a row, of shape (pieces, dimensions).
-
-    Raises:
-        ValueError: The row holds something else.
-
-    """
-    if not data or len(data) % (4 * dimensions):
-        raise ValueError(f"{len(data)} bytes are no vectors of {dimensions} dimensions")
-    return np.frombuffer(data, dtype="<f4").reshape(-1, dimensions)
 
 
 def whole(value: bytes | Damaged) -> bytes:

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.errors import StoreDamaged
-from mama_structs.memory.backend import (
+from mama_structs.memory.codec import Entry, read_entry, read_memory, vectors_from_bytes
+from mama_structs.memory.contents import digest_of
+from mama_structs.memory.embedded.keys import Keys, numbered, own_number, whole
+from mama_structs.memory.embedded.touched import Touched
+from mama_structs.memory.embedded.views import Views
+from mama_structs.memory.engine import (
     Direction,
-    Facts,
+    EmbedderRecord,
     Filter,
-    LinkTable,
     Matches,
     Nodes,
     Query,
     Scanned,
     Scores,
+    Vectors,
 )
-from mama_structs.memory.codec import Entry, read_entry, read_memory
-from mama_structs.memory.contents import digest_of
-from mama_structs.memory.embedded.keys import EmbedderRecord, Keys, numbered, vectors_from_bytes, whole
-from mama_structs.memory.embedded.touched import Touched
-from mama_structs.memory.embedded.views import Views
-from mama_structs.memory.model import DecisionMetadata, Link, LinkType, Memory
+from mama_structs.memory.model import DecisionMetadata, Link, Memory
 from mama_structs.memory.text import query_terms
 from mama_structs.storage import Damaged, Snapshot
 
@@ -169,18 +169,7 @@ class Place:
 
 
 class JournalReader:
-    """
-    A `Reader` of the embedded engine.
-
-    Args:
-        rows: The journal at one moment.
-        views: What is derived from it, brought up to that moment.
-        place: Where the rows are.
-        change: The number of the last change.
-        touched: The nodes of recent changes.
-        damaged: How many memories are left out, since their rows are damaged.
-
-    """
+    """A `Reader` of the embedded engine: the journal at one moment, and the views brought up to that moment."""
 
     def __init__(
         self, rows: Snapshot, views: Views, place: Place, change: int, touched: Touched, *, damaged: int = 0
@@ -189,8 +178,18 @@ class JournalReader:
         self._views = views
         self._place = place
         self._change = change
-        self._touched = touched
         self._damaged = damaged
+        self.find, self.find_many = views.catalogue.find, views.catalogue.find_many
+        self.ids, self.topics, self.nearest_ids = (
+            views.catalogue.ids,
+            views.catalogue.topics_of,
+            views.catalogue.nearest_ids,
+        )
+        self.count, self.facts, self.window = views.catalogue.count, views.catalogue.facts, views.catalogue.window
+        self.vectors, self.pieces, self.first_vectors = views.vectors.get, views.vectors.pieces, views.vectors.first
+        self.similarities = views.vectors.similarities
+        self.links, self.relationships = views.links.links, views.links.relationships
+        self.touched_since = touched.since
 
     @property
     def damaged(self) -> int:
@@ -202,53 +201,13 @@ class JournalReader:
         """The number of the last change."""
         return self._change
 
-    def find(self, memory_id: str) -> int | None:
-        """Return the node of a memory."""
-        return self._views.catalogue.find(memory_id)
-
-    def nearest_ids(self, text: str, limit: int) -> list[str]:
-        """Return ids that look most like *text*."""
-        return self._views.catalogue.nearest_ids(text, limit)
-
     def get(self, nodes: Sequence[int] | Nodes) -> list[Memory]:
         """Return memories, in the order of *nodes*."""
         return [self._place.memory(key, row) for key, row in self._stored(nodes)]
 
-    def ids(self, nodes: Sequence[int] | Nodes) -> list[str]:
-        """Return the ids of memories."""
-        return self._views.catalogue.ids(nodes)
-
-    def topics(self, nodes: Sequence[int] | Nodes) -> list[str | None]:
-        """Return the topics of memories."""
-        return self._views.catalogue.topics_of(nodes)
-
-    def vectors(self, node: int) -> NDArray[np.float32]:
-        """Return a memory's vectors."""
-        return self._views.vectors.get(node)
-
-    def pieces(self, nodes: Nodes) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Return all vectors of *nodes*, and how many each has."""
-        return self._views.vectors.pieces(nodes)
-
-    def first_vectors(self, nodes: Nodes) -> NDArray[np.float32]:
-        """Return the vector of each memory's first piece."""
-        return self._views.vectors.first(nodes)
-
-    def count(self, where: Filter | None = None) -> int:
-        """Return how many memories there are."""
-        return self._views.catalogue.count(where)
-
-    def facts(self, nodes: Nodes) -> Facts:
-        """Return what is known of *nodes* without their text."""
-        return self._views.catalogue.facts(nodes)
-
-    def nearest(self, vector: NDArray[np.float32], limit: int, where: Filter | None = None) -> Matches:
+    def nearest(self, vector: Vectors, limit: int, where: Filter | None = None) -> Matches:
         """Return the nodes nearest to *vector*."""
         return self._views.vectors.nearest(vector, limit, self._views.catalogue.mask(where))
-
-    def similarities(self, vector: NDArray[np.float32], nodes: Nodes) -> Scores:
-        """Return the cosine of *vector* and each node's best piece."""
-        return self._views.vectors.similarities(vector, nodes)
 
     def words(self, query: Query, limit: int, where: Filter | None = None) -> Matches:
         """Return the nodes that match the query's words best."""
@@ -262,49 +221,32 @@ class JournalReader:
         """Return the query's terms with how rare each is."""
         return self._views.words.rarity(terms_of(query))
 
-    def terms(self, node: int) -> Collection[str]:
-        """Return the terms of a memory's indexed text."""
-        return self._views.words.terms(node)
-
-    def links(
-        self, nodes: Nodes, direction: Direction = "both", types: Collection[LinkType] | None = None
-    ) -> LinkTable:
-        """Return the links that begin, end or do either at *nodes*."""
-        return self._views.links.links(nodes, direction, types)
+    def links_of_many(self, nodes: Sequence[int] | Nodes, direction: Direction = "both") -> list[list[Link]]:
+        """Return the links of each of *nodes* with all that is known of them."""
+        wanted = np.asarray(nodes, np.int64)
+        ends: dict[int, set[int]] = {node: set() for node in wanted.tolist()}
+        if direction != "out":
+            table = self.links(wanted, "in")
+            for source, target in zip(table.sources.tolist(), table.targets.tolist(), strict=True):
+                ends[target].add(source)
+        read = set().union(*ends.values(), ends if direction != "in" else ())
+        links = {node: entry.links for node, entry in zip(read, self._entries(list(read)), strict=True)}
+        found = []
+        for node, memory_id in zip(wanted.tolist(), self.ids(wanted), strict=True):
+            own = list(links[node]) if direction != "in" else []
+            own += [link for source in ends[node] for link in links[source] if link.to_id == memory_id]
+            found.append(sorted(own, key=lambda link: (link.created_at, link.id)))
+        return found
 
     def read_links(self, node: int, direction: Direction = "both") -> list[Link]:
         """Return a memory's links with all that is known of them."""
-        (memory_id,) = self.ids([node])
-        found = list(self._entries([node])[0].links) if direction != "in" else []
-        if direction != "out":
-            sources = np.unique(self.links(np.array([node]), "in").sources)
-            found += [
-                link
-                for entry in self._entries(sources[sources != node])
-                for link in entry.links
-                if link.to_id == memory_id
-            ]
-        return sorted(found, key=lambda link: (link.created_at, link.id))
+        return self.links_of_many([node], direction)[0]
 
-    def find_link(self, link_id: str) -> Link | None:
-        """Return a link."""
-        for source, _target in self._views.links.find(link_id):
-            for link in self._entries([source])[0].links:
-                if link.id == link_id:
-                    return link
-        return None
-
-    def window(self, where: Filter | None = None, *, newest_first: bool = True, limit: int | None = None) -> Nodes:
-        """Return nodes in order of creation."""
-        return self._views.catalogue.window(where, newest_first=newest_first, limit=limit)
-
-    def relationships(self) -> dict[str, int]:
-        """Return the words used for links, with how many links have each."""
-        return self._views.links.relationships()
-
-    def touched_since(self, change: int) -> frozenset[int] | None:
-        """Return the nodes that changed after a change."""
-        return self._touched.since(change)
+    def find_links(self, link_ids: Sequence[str]) -> list[Link | None]:
+        """Return links by their ids."""
+        sources = sorted({source for link_id in link_ids for source, _ in self._views.links.find(link_id)})
+        found = {link.id: link for entry in self._entries(sources) for link in entry.links}
+        return [found.get(link_id) for link_id in link_ids]
 
     def scan(self, *, after: int = -1, limit: int | None = None) -> list[Scanned]:
         """Return memories in order of saving."""
@@ -315,50 +257,36 @@ class JournalReader:
             for node, entry in zip(nodes, entries, strict=True)
         ]
 
-    def content(self, digest: str) -> str | None:
-        """
-        Return a kept text.
+    def contents(self, digests: Sequence[str]) -> dict[str, str]:
+        """Return kept texts; one that is gone or damaged raises `StoreDamaged`."""
+        keys = {digest: f"{self._place.contents}{digest}" for digest in digests}
+        rows = self._many(list(keys.values()))
+        return {digest: self._place.content(key, rows.get(key)) for digest, key in keys.items()}
 
-        Raises:
-            StoreDamaged: It is not what was kept.
-
-        """
-        key = f"{self._place.contents}{digest}"
-        value = self._row(key)
-        return None if value is None else self._place.content(key, value)
-
-    def has_content(self, digest: str) -> bool:
-        """Tell whether a text is kept."""
-        return self._has(f"{self._place.contents}{digest}")
+    def known_contents(self, digests: Sequence[str]) -> set[str]:
+        """Return the hashes under which a text is kept."""
+        return {digest for digest in digests if (key := f"{self._place.contents}{digest}") in self._keys_under(key)}
 
     def note(self, name: str) -> str | None:
-        """
-        Return the note of a name, None where there is none.
-
-        Raises:
-            StoreDamaged: It is not what was written.
-
-        """
+        """Return the note of a name; one that is damaged raises `StoreDamaged`."""
         key = f"{self._place.notes}{name}"
         value = self._row(key)
         return None if value is None else self._place.note(key, value)
 
     def notes(self, prefix: str = "") -> dict[str, str]:
-        """
-        Return the notes whose names begin with *prefix*.
-
-        Raises:
-            StoreDamaged: One of them is not what was written.
-
-        """
+        """Return the notes whose names begin with *prefix*; one that is damaged raises `StoreDamaged`."""
         found = self._under(f"{self._place.notes}{prefix}")
         return {
             key.removeprefix(self._place.notes): self._place.note(key, value) for key, value in sorted(found.items())
         }
 
-    def stats(self) -> Mapping[str, Any]:
-        """Return what is worth knowing about the views."""
-        return self._views.stats()
+    def without_vectors(self, embedder: EmbedderRecord) -> list[str]:
+        """Return the ids of memories that have no vectors of an embedder."""
+        prefix, catalogue = self._place.keys.vectors(embedder), self._views.catalogue
+        having = {own_number(prefix, key) for key in self._keys_under(prefix)}
+        nodes = catalogue.after(-1)
+        numbers = catalogue.numbers(nodes)
+        return catalogue.ids([node for node, number in zip(nodes, numbers, strict=True) if number not in having])
 
     def _entries(self, nodes: Sequence[int] | Nodes) -> list[Entry]:
         return [self._place.entry(key, row) for key, row in self._stored(nodes)]
@@ -380,9 +308,9 @@ class JournalReader:
     def _under(self, prefix: str) -> dict[str, bytes | Damaged]:
         return dict(self._rows.items(prefix))
 
-    def _has(self, key: str) -> bool:
+    def _keys_under(self, prefix: str) -> set[str]:
         # Reads no value, which may be long.
-        return key in self._rows.keys(key)
+        return set(self._rows.keys(prefix))
 
 
 def terms_of(query: Query) -> Mapping[str, float]:

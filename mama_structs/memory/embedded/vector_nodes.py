@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.backend import Matches, Nodes, Scores
+from mama_structs.memory.engine import Matches, Nodes, Scores
 
 Labels = NDArray[np.int64]
 Mask = NDArray[np.bool_]

@@ -13,8 +13,8 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.backend import Scores
 from mama_structs.memory.embedded.snapshots import Segment
+from mama_structs.memory.engine import Scores
 
 Labels = NDArray[np.int64]
 Vectors = NDArray[np.float32]

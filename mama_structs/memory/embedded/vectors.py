@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.backend import Matches, Nodes, Scores
 from mama_structs.memory.embedded.snapshots import Loaded, Part, Segment
 from mama_structs.memory.embedded.vector_graph import Proved, ServedGraph
 from mama_structs.memory.embedded.vector_nodes import NO_MATCHES, Labels, Mask, NodeLabels
 from mama_structs.memory.embedded.vector_rows import BLOCK, Rows, Vectors
+from mama_structs.memory.engine import Matches, Nodes, Scores
 
 VECTORS: Final = "vectors"
 GRAPH: Final = "graph"
@@ -148,7 +148,7 @@ class VectorIndex:
         labels = self._nodes.labels(node)
         return self._rows.take(labels) if len(labels) else np.empty((0, self.dimensions), np.float32)
 
-    def pieces(self, nodes: Nodes) -> tuple[Vectors, NDArray[np.int64]]:
+    def pieces(self, nodes: Sequence[int] | Nodes) -> tuple[Vectors, NDArray[np.int64]]:
         """Return the vectors of *nodes*, in their order, of shape (pieces, dimensions), and how many each has."""
         labels, counts = self._nodes.pieces(np.asarray(nodes, np.int64))
         return self._rows.take(labels), counts

@@ -9,12 +9,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.backend import Filter
 from mama_structs.memory.codec import Entry
 from mama_structs.memory.embedded.adjacency import Adjacency
 from mama_structs.memory.embedded.catalogue import Catalogue
 from mama_structs.memory.embedded.vectors import VectorIndex
 from mama_structs.memory.embedded.words import WordIndex
+from mama_structs.memory.engine import Filter
 from mama_structs.memory.ids import milliseconds
 from mama_structs.memory.model import Link, Memory, MemoryType
 from mama_structs.memory.text import indexed_text, weighted_terms

@@ -24,8 +24,8 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.backend import Matches, Nodes, Scores
 from mama_structs.memory.embedded.segments import NAMES, UNIT, Counts, Segment, Whole
+from mama_structs.memory.engine import Matches, Nodes, Scores
 
 K1: Final = 1.2
 """How soon a further occurrence of a term stops counting."""

@@ -10,12 +10,13 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.codec import Entry, write_entry
+from mama_structs.memory.codec import Entry, vectors_to_bytes, write_entry
 from mama_structs.memory.contents import digests_in
-from mama_structs.memory.embedded.keys import Change, encode, numbered, vectors_to_bytes
+from mama_structs.memory.embedded.keys import Change, encode, numbered
 from mama_structs.memory.embedded.reading import JournalReader, Place
 from mama_structs.memory.embedded.touched import Touched
 from mama_structs.memory.embedded.views import Views
+from mama_structs.memory.engine import EmbedderRecord, Vectors
 from mama_structs.memory.model import Link, Memory
 from mama_structs.storage import Damaged, Rows
 
@@ -46,6 +47,7 @@ class JournalWriter(JournalReader):
     ) -> None:
         super().__init__(rows, views, place, change, touched, damaged=damaged)
         self._writable = rows
+        self._touched = touched
         self._before = change
         self._pending: dict[str, bytes | None] = {}
         self._undo: list[Callable[[], object]] = []
@@ -134,13 +136,22 @@ class JournalWriter(JournalReader):
 
     def delete_links(self, link_ids: Collection[str]) -> int:
         """Delete links, and return how many of them there were."""
-        found = [link for link in map(self.find_link, dict.fromkeys(link_ids)) if link is not None]
+        found = [link for link in self.find_links(list(dict.fromkeys(link_ids))) if link is not None]
         self._drop_links(found)
         return len(found)
 
     def set_note(self, name: str, text: str | None) -> None:
         """Keep a text beside the memories, or forget it."""
         self._pending[f"{self._place.notes}{name}"] = None if text is None else text.encode()
+
+    def put_vectors(self, embedder: EmbedderRecord, vectors: Mapping[str, Vectors]) -> None:
+        """Store vectors of an embedder that do not count yet."""
+        prefix = self._place.keys.vectors(embedder)
+        for memory_id, found in vectors.items():
+            node = self.find(memory_id)
+            if node is not None:
+                number = self._views.catalogue.number_of(node)
+                self._pending[numbered(prefix, number)] = vectors_to_bytes(found)
 
     def finish(self) -> int:
         """Write the rows, and return the number of the last change."""
@@ -278,7 +289,7 @@ class JournalWriter(JournalReader):
         named = digests_in(before)
         for digest in digests_in(memory.evidence):
             # One that it named before may be lost: everything else can still be changed.
-            if digest not in named and digest not in contents and not self.has_content(digest):
+            if digest not in named and digest not in contents and not self.known_contents([digest]):
                 raise KeyError(digest)
 
     def _next_change(self) -> int:
@@ -307,8 +318,9 @@ class JournalWriter(JournalReader):
     def _row(self, key: str) -> bytes | Damaged | None:
         return self._pending[key] if key in self._pending else super()._row(key)
 
-    def _has(self, key: str) -> bool:
-        return self._pending[key] is not None if key in self._pending else super()._has(key)
+    def _keys_under(self, prefix: str) -> set[str]:
+        pending = {key: value is not None for key, value in self._pending.items() if key.startswith(prefix)}
+        return {key for key in super()._keys_under(prefix) | set(pending) if pending.get(key, True)}
 
     def _under(self, prefix: str) -> dict[str, bytes | Damaged]:
         pending = {key: value for key, value in self._pending.items() if key.startswith(prefix)}

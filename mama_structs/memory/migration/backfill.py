@@ -16,7 +16,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.backend import Reader
+from mama_structs.memory.engine import Reader
 from mama_structs.memory.evidence import Calibrate, gather
 from mama_structs.memory.ids import milliseconds
 from mama_structs.memory.linking import CLOSE_IN_TIME, RELATED, probabilities

@@ -9,7 +9,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.backend import Filter, Matches, Nodes, Reader
+from mama_structs.memory.engine import Filter, Matches, Nodes, Reader
 from mama_structs.memory.ids import milliseconds
 
 # Of a long memory its beginning decides, as in `mama_structs.memory.evidence`.

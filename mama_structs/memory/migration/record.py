@@ -14,7 +14,7 @@ from typing import Final, Literal
 import msgspec
 
 from mama_structs.errors import MigrationError
-from mama_structs.memory.backend import Reader, Writer
+from mama_structs.memory.engine import Reader, Writer
 
 PREFIX: Final = "migration/"
 _SIZE: Final = 12

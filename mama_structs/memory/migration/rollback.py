@@ -11,7 +11,7 @@ import msgspec
 
 from mama_structs import _check
 from mama_structs.errors import MigrationError
-from mama_structs.memory.backend import Reader, Writer
+from mama_structs.memory.engine import Reader, Writer
 from mama_structs.memory.migration.marks import Mark, digest_of, migration_of
 from mama_structs.memory.migration.record import Record, forget, keep, key_of, record_of, records_of
 from mama_structs.memory.migration.report import RollbackReport

@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from mama_structs import _check
 from mama_structs._async import in_own_thread
 from mama_structs.errors import MigrationError
-from mama_structs.memory.backend import Reader, Writer
-from mama_structs.memory.embedded.keys import EmbedderRecord
+from mama_structs.memory.engine import EmbedderRecord, Reader, Writer
 from mama_structs.memory.migration.backfill import BackFill, Likely, spread
 from mama_structs.memory.migration.marks import (
     MARK,
@@ -99,7 +98,7 @@ async def migrate_old(
     """Do what `migrate` does with a database that was read."""
     shared = memories._shared  # noqa: SLF001 - this package's
     most = shared.settings.max_content
-    plan = await in_own_thread(lambda: plan_of(old, namespace=shared.backend.namespace, max_content=most))
+    plan = await in_own_thread(lambda: plan_of(old, namespace=shared.engine.namespace, max_content=most))
     return await _Run(shared, old, plan, dry_run=dry_run, progress=progress).run()
 
 
@@ -149,12 +148,12 @@ class _Run:
             new = [_marked(link, self.migration) for link in standing.new_links]
             await self._write_memories(ours, new, state, at)
             await self._complete_fill(fill, ours)
-            made = fill.made(namespace=self.shared.backend.namespace, migration=self.migration, at=at)
+            made = fill.made(namespace=self.shared.engine.namespace, migration=self.migration, at=at)
             await self._write_links(ours, new + made)
             await self._finish(standing)
         else:
             fill.by_time()
-            made = fill.made(namespace=self.shared.backend.namespace, migration=self.migration, at=at)
+            made = fill.made(namespace=self.shared.engine.namespace, migration=self.migration, at=at)
         return attrs.evolve(
             report,
             added=sum(one.memory.id not in state.present for one in ours) if self.dry_run else self.added,
@@ -200,7 +199,7 @@ class _Run:
         return MigrationReport(
             source=self.old.path,
             checksum=self.old.checksum,
-            namespace=self.shared.backend.namespace,
+            namespace=self.shared.engine.namespace,
             migration=self.migration,
             at=at,
             dry_run=self.dry_run,
@@ -266,7 +265,7 @@ class _Run:
 
     async def _complete_fill(self, fill: BackFill, ours: Sequence[Planned]) -> None:
         """Add what needs the vectors and words of all memories."""
-        await self.shared.backend.settled()
+        await self.shared.engine.settled()
         calibration = await self.shared.embedding.calibration()
         likely: list[Likely] = []
         places = [at for at, one in enumerate(ours) if one.memory.id in fill.fresh]

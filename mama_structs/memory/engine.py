@@ -1,46 +1,53 @@
 """
-What memory needs of an engine: the protocol under `MemoryStore`.
+What memory needs of an engine: the protocols under `MemoryStore`.
 
 Everything that decides (links, ranking, traversal, decay) is written once, as *plans* over a `Reader` or `Writer`.
 A plan is a plain function: the engine runs it where its data is, all of it on one moment's state.
+An engine's data may be behind a connection: a plan asks for many things in one question, never once for each result.
 Memories are *nodes* there: whole numbers that mean something within one plan only.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, Protocol, TypeVar
 
 import attrs
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from mama_structs.errors import EmbedderMismatch
 from mama_structs.memory.model import Link, LinkType, Memory, MemoryType
+from mama_structs.settings import MemorySettings
+from mama_structs.storage import Finding
 
 T = TypeVar("T")
 
 Nodes = NDArray[np.int64]
 Scores = NDArray[np.float32]
+Vectors = NDArray[np.float32]
 Query = str | Mapping[str, float]
 """What words are looked for: a text, or the terms of one (`text.query_terms`), where it is asked for repeatedly."""
 Direction = Literal["out", "in", "both"]
 """Along links to older memories (``out``), against them (``in``), or either way."""
+Progress = Callable[[int, int], object]
+"""Told how much of a long piece of work is done, and of how much."""
+
+
+class EmbedderRecord(msgspec.Struct, frozen=True):
+    """Which embedder made a namespace's vectors."""
+
+    name: str
+    fingerprint: str
+    dimensions: int
 
 
 @attrs.frozen(kw_only=True)
 class Filter:
-    """
-    Which memories count; what is None does not restrict.
-
-    Args:
-        types: Their types.
-        topic: Their topic, exactly (NFC).
-        since: Created at this time or later (UTC).
-        until: Created before this time (UTC).
-        mentions: They name every one of these ids.
-
-    """
+    """Which memories count: of these types, of this topic (NFC), created in [since, until), naming all *mentions*."""
 
     types: frozenset[MemoryType] | None = None
     topic: str | None = None
@@ -51,14 +58,7 @@ class Filter:
 
 @attrs.frozen
 class Matches:
-    """
-    Nodes with a score each, best first; equal scores in the order of nodes, newest first.
-
-    Args:
-        nodes: Each once.
-        scores: Higher is better.
-
-    """
+    """Nodes with a score each, best first; equal scores in the order of nodes, newest first."""
 
     nodes: Nodes
     scores: Scores
@@ -112,20 +112,11 @@ class LinkTable:
 
 @attrs.frozen(eq=False)
 class Scanned:
-    """
-    A memory as `Reader.scan` gives it.
-
-    Args:
-        node: Its node.
-        memory: The memory.
-        vectors: Of shape (pieces, dimensions).
-        links: Those that begin at it.
-
-    """
+    """A memory as `Reader.scan` gives it, with its vectors and the links that begin at it."""
 
     node: int
     memory: Memory
-    vectors: NDArray[np.float32]
+    vectors: Vectors
     links: tuple[Link, ...]
 
 
@@ -133,112 +124,143 @@ class Reader(Protocol):
     """One moment's state of a namespace."""
 
     @property
+    @abstractmethod
     def change(self) -> int:
         """The number of the last change: higher after every write, equal as long as there was none."""
 
     @property
+    @abstractmethod
     def damaged(self) -> int:
         """How many memories are left out, since they are damaged."""
 
-    def find(self, memory_id: str) -> int | None:
-        """Return the node of a memory, None where there is no such memory."""
+    @abstractmethod
+    def find_many(self, memory_ids: Sequence[str]) -> list[int | None]:
+        """Return the node of each memory, None where there is no such memory."""
 
+    def find(self, memory_id: str) -> int | None:
+        """Return the node of one memory."""
+        return self.find_many([memory_id])[0]
+
+    @abstractmethod
     def get(self, nodes: Sequence[int] | Nodes) -> list[Memory]:
         """Return memories, in the order of *nodes*."""
 
+    @abstractmethod
     def ids(self, nodes: Sequence[int] | Nodes) -> list[str]:
         """Return the ids of memories, in the order of *nodes*, without reading their text."""
 
+    @abstractmethod
     def topics(self, nodes: Sequence[int] | Nodes) -> list[str | None]:
         """Return the topics of memories, in the order of *nodes*, without reading their text."""
 
-    def vectors(self, node: int) -> NDArray[np.float32]:
-        """Return a memory's vectors, of shape (pieces, dimensions), normalised."""
+    @abstractmethod
+    def pieces(self, nodes: Sequence[int] | Nodes) -> tuple[Vectors, NDArray[np.int64]]:
+        """Return all vectors of *nodes* (pieces, dimensions), normalised, in their order, and how many each has."""
 
-    def pieces(self, nodes: Nodes) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Return all vectors of *nodes*, in their order, of shape (pieces, dimensions), and how many each has."""
+    def vectors(self, node: int) -> Vectors:
+        """Return one memory's vectors."""
+        return self.pieces([node])[0]
 
-    def first_vectors(self, nodes: Nodes) -> NDArray[np.float32]:
+    @abstractmethod
+    def first_vectors(self, nodes: Nodes) -> Vectors:
         """Return the vector of each memory's first piece, of shape (nodes, dimensions); 0 for one without any."""
 
+    @abstractmethod
     def count(self, where: Filter | None = None) -> int:
         """Return how many memories there are."""
 
+    @abstractmethod
     def facts(self, nodes: Nodes) -> Facts:
         """Return what is known of *nodes* without their text."""
 
-    def nearest(self, vector: NDArray[np.float32], limit: int, where: Filter | None = None) -> Matches:
+    @abstractmethod
+    def nearest(self, vector: Vectors, limit: int, where: Filter | None = None) -> Matches:
         """Return the nodes with the highest cosine to *vector* (normalised), *limit* of them if there are so many."""
 
-    def similarities(self, vector: NDArray[np.float32], nodes: Nodes) -> Scores:
+    @abstractmethod
+    def similarities(self, vector: Vectors, nodes: Nodes) -> Scores:
         """Return the cosine of *vector* (normalised) and each node's best piece."""
 
+    @abstractmethod
     def words(self, query: Query, limit: int, where: Filter | None = None) -> Matches:
         """Return the nodes that match the query's words best (BM25), leaving those out that share none."""
 
+    @abstractmethod
     def word_scores(self, query: Query, nodes: Nodes) -> Scores:
         """Return the BM25 score of the query for each of *nodes*, 0 where they share no word."""
 
+    @abstractmethod
     def rarity(self, query: Query) -> dict[str, float]:
         """Return the query's terms with how rare each is (inverse document frequency)."""
 
-    def terms(self, node: int) -> Collection[str]:
-        """Return the terms of a memory's indexed text."""
-
+    @abstractmethod
     def links(
         self, nodes: Nodes, direction: Direction = "both", types: Collection[LinkType] | None = None
     ) -> LinkTable:
         """Return the links that begin (``out``), end (``in``) or do either at *nodes*, each once."""
 
+    @abstractmethod
+    def links_of_many(self, nodes: Sequence[int] | Nodes, direction: Direction = "both") -> list[list[Link]]:
+        """Return the links of each of *nodes* with all that is known of them, in order of time."""
+
     def read_links(self, node: int, direction: Direction = "both") -> list[Link]:
-        """Return a memory's links with all that is known of them, in order of time."""
+        """Return one memory's links."""
+        return self.links_of_many([node], direction)[0]
 
-    def find_link(self, link_id: str) -> Link | None:
-        """Return a link, None where there is no such link."""
+    @abstractmethod
+    def find_links(self, link_ids: Sequence[str]) -> list[Link | None]:
+        """Return each link, None where there is no such link."""
 
+    @abstractmethod
     def window(self, where: Filter | None = None, *, newest_first: bool = True, limit: int | None = None) -> Nodes:
         """Return nodes in order of creation, equal times in order of saving."""
 
+    @abstractmethod
     def relationships(self) -> dict[str, int]:
         """Return the words used for links, with how many links have each."""
 
+    @abstractmethod
     def touched_since(self, change: int) -> frozenset[int] | None:
         """Return the nodes that changed, or whose links did, after a change; None where that is not known any more."""
 
+    @abstractmethod
     def scan(self, *, after: int = -1, limit: int | None = None) -> list[Scanned]:
         """Return up to *limit* memories in order of saving, those behind the node *after*."""
 
-    def content(self, digest: str) -> str | None:
-        """Return the text that is kept under a hash (`mama_structs.memory.contents`), None where none is."""
+    @abstractmethod
+    def contents(self, digests: Sequence[str]) -> dict[str, str]:
+        """Return the texts that are kept under hashes (`memory.contents`); one that is gone raises `StoreDamaged`."""
 
-    def has_content(self, digest: str) -> bool:
-        """Tell whether a text is kept under a hash, without reading it."""
+    @abstractmethod
+    def known_contents(self, digests: Sequence[str]) -> set[str]:
+        """Return the hashes under which a text is kept, without reading it."""
 
+    @abstractmethod
     def note(self, name: str) -> str | None:
         """Return the note of a name, None where there is none."""
 
+    @abstractmethod
     def notes(self, prefix: str = "") -> dict[str, str]:
         """Return the notes whose names begin with *prefix*, in the order of their names."""
 
+    @abstractmethod
     def nearest_ids(self, text: str, limit: int) -> list[str]:
         """Return the ids of memories that look most like *text*, best first."""
 
-    def stats(self) -> Mapping[str, Any]:
-        """Return figures about the engine, for people."""
+    @abstractmethod
+    def without_vectors(self, embedder: EmbedderRecord) -> list[str]:
+        """Return the ids of memories that have no vectors of an embedder, in order of saving."""
 
 
 class Writer(Reader, Protocol):
-    """
-    A `Reader` inside a write transaction, which sees what it has written.
+    """A `Reader` inside a write transaction, which sees what it has written; all of it is undone if its plan raises."""
 
-    When its plan raises, all that the plan wrote is undone.
-    """
-
+    @abstractmethod
     def put(
         self,
         memory: Memory,
         *,
-        vectors: NDArray[np.float32] | None = None,
+        vectors: Vectors | None = None,
         links: Sequence[Link] = (),
         contents: Mapping[str, str] | None = None,
     ) -> int:
@@ -258,37 +280,89 @@ class Writer(Reader, Protocol):
 
         """
 
+    @abstractmethod
     def put_link(self, link: Link) -> None:
         """Store a link, replacing the one of that id; both its ends must exist."""
 
+    @abstractmethod
     def delete(self, memory_id: str) -> int:
         """Delete a memory and all its links, and return how many links that were; an unknown id raises KeyError."""
 
+    @abstractmethod
     def delete_links(self, link_ids: Collection[str]) -> int:
         """Delete links, and return how many of them there were."""
 
+    @abstractmethod
     def set_note(self, name: str, text: str | None) -> None:
-        """
-        Keep a text beside the memories, or forget it.
+        """Keep a text beside the memories (None forgets it); it changes no memory, and no export carries it."""
 
-        It is for what is done to a namespace as a whole: it changes no memory, and no export carries it.
-
-        Args:
-            name: What it is found under.
-            text: The text, None to forget it.
-
-        """
+    @abstractmethod
+    def put_vectors(self, embedder: EmbedderRecord, vectors: Mapping[str, Vectors]) -> None:
+        """Store vectors of an embedder that do not count yet, by id, for those memories that are still there."""
 
 
-class Backend(Protocol):
-    """An engine that keeps one namespace's memories."""
+class Engine(Protocol):
+    """
+    Keeps one namespace's memories: all that `MemoryStore` and what is above it ask of an engine.
+
+    Every method raises `StoreError` where its data cannot be read or written, `SessionClosed` once it was closed,
+    and `EmbedderMismatch` once another process has embedded everything anew.
+    """
 
     @property
     def namespace(self) -> str:
         """Its name."""
+
+    @property
+    def embedder(self) -> EmbedderRecord:
+        """Which embedder's vectors count."""
 
     async def read(self, plan: Callable[[Reader], T]) -> T:
         """Run *plan* on the present state, with every write that any process has acknowledged before."""
 
     async def write(self, plan: Callable[[Writer], T]) -> T:
         """Run *plan* in a write transaction, and return what it returns when all of it is durable."""
+
+    async def check(self, progress: Progress | None = None) -> list[Finding]:
+        """Compare what is derived with what is stored; nothing is changed."""
+
+    async def rebuild(self, progress: Progress | None = None) -> list[str]:
+        """Derive everything anew from what is stored, and return a line for each damaged row, which is left out."""
+
+    async def settled(self) -> None:
+        """Wait until every memory is found by its words."""
+
+    async def begin_maintenance(self, now_ms: int, every_ms: int) -> bool:
+        """Tell whether maintenance is due, and note then that it has begun; a store just made has nothing old."""
+
+    async def adopt(self, embedder: EmbedderRecord) -> bool:
+        """Let an embedder's vectors count, and drop all others; False, and nothing done, while memories lack them."""
+
+    def figures(self) -> dict[str, Any]:
+        """Return figures about what is kept, as they were at the last call, from any thread."""
+
+
+class Engines(Protocol):
+    """Opens the namespaces of one store, each once, and shares them."""
+
+    async def recorded(self, namespace: str) -> EmbedderRecord | None:
+        """Return which embedder made a namespace's vectors, None where there is nothing yet."""
+
+    async def open(self, namespace: str, embedder: EmbedderRecord, settings: MemorySettings) -> Engine:
+        """Open a namespace, or share it; undone by `leave`."""
+
+    async def leave(self, namespace: str) -> None:
+        """End one user's use of a namespace; the last one closes it."""
+
+
+def mismatch(namespace: str, stored: EmbedderRecord, given: EmbedderRecord) -> EmbedderMismatch:
+    """Return the error for an embedder that is not the one that made a namespace's vectors."""
+    return EmbedderMismatch(
+        f"the memories of {namespace!r:.80} were embedded by {stored.name} ({stored.dimensions} dimensions, "
+        f"{stored.fingerprint}), and the embedder at hand is {given.name} ({given.dimensions} dimensions, "
+        f"{given.fingerprint})",
+        stored=(stored.name, stored.fingerprint),
+        given=(given.name, given.fingerprint),
+        hint="open it with the embedder that made them, or change over with `mama-structs reembed` or "
+        "MemoryStore.reembed",
+    )
