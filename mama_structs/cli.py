@@ -270,8 +270,7 @@ def _wrong(message: str) -> Exception:
 def _is_store(store: str) -> bool:
     import pathlib
 
-    from mama_structs.storage.failures import DATABASE
-    from mama_structs.storage.opening import MARK_FILE
+    from mama_structs.storage.files import DATABASE, MARK_FILE
 
     journal = pathlib.Path(store) / "journal"
     try:

@@ -26,7 +26,7 @@ from mama_structs.memory.maintenance import record_of
 from mama_structs.memory.model import Link, Memory
 from mama_structs.memory.results import Imported
 from mama_structs.memory.text import embedded_text
-from mama_structs.storage.durable import DraftFile
+from mama_structs.storage.files import DraftFile
 
 Progress = Callable[[int, int], object]
 
@@ -112,7 +112,7 @@ async def import_jsonl(backend: Engine, embedding: EmbeddingService, path: Path,
 
 def _draft(path: Path, stack: contextlib.ExitStack) -> DraftFile:
     # Put on the stack here: a caller that was cancelled meanwhile never gets it.
-    draft = DraftFile.open(path)
+    draft = DraftFile(path)
     stack.callback(draft.discard)
     return draft
 

@@ -15,9 +15,8 @@ from urllib.parse import quote
 
 from mama_structs._async import in_own_thread
 from mama_structs.errors import StoreBusy, StoreDamaged, StoreError
-from mama_structs.storage.durable import JOURNAL, DraftDirectory
-from mama_structs.storage.failures import DATABASE, damaged, from_os, is_busy, store_error
-from mama_structs.storage.opening import MARK_FILE
+from mama_structs.storage.failures import damaged, is_busy, store_error
+from mama_structs.storage.files import DATABASE, JOURNAL, MARK_FILE, DraftDirectory, from_os
 
 _MARK_BYTES: Final = 4096
 _PAGES: Final = 1024
@@ -80,7 +79,7 @@ def copy(directory: Path, target: Path, tell: Callable[[int, int], object]) -> N
     """
     source = directory / JOURNAL
     mark = _read_mark(source, directory)
-    draft = DraftDirectory.make(target)
+    draft = DraftDirectory(target)
     try:
         journal = draft.path / JOURNAL
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import errno
 import os
 import sqlite3
 import tempfile
@@ -11,18 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from mama_structs.errors import StoreDamaged, StoreError, StoreFull, StoreReadOnly
-
-DATABASE: Final = "cache.db"
+from mama_structs.errors import StoreDamaged, StoreError, StoreReadOnly
+from mama_structs.storage.files import DATABASE, from_os, full
 
 _BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _READ_ONLY: Final = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH})
 # What these hide is found out by trying to write a file.
 _UNCLEAR: Final = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
-
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 _PROBE: Final = b"\0" * 65536
 
@@ -52,15 +47,6 @@ def store_error(error: BaseException, directory: Path) -> StoreError:
     return StoreError(f"{directory} failed: {type(error).__name__}")
 
 
-def from_os(error: OSError, directory: Path) -> StoreError:
-    """Return the error of ours that a failure of the operating system is."""
-    if error.errno in _NO_ROOM:
-        return _full(directory)
-    if error.errno in _DENIED:
-        return _read_only(directory)
-    return StoreError(f"{directory} cannot be used: {error.strerror or type(error).__name__}")
-
-
 def damaged(directory: Path, *findings: str) -> StoreDamaged:
     """Return the error for a database that is not what was written."""
     file = directory / DATABASE
@@ -82,9 +68,9 @@ def _from_sqlite(error: sqlite3.Error, directory: Path) -> StoreError:
     if primary in _DAMAGED:
         return damaged(directory, str(error))
     if primary == sqlite3.SQLITE_FULL:
-        return _full(directory)
+        return full(directory)
     if primary in _READ_ONLY:
-        return _read_only(directory)
+        return StoreReadOnly(f"{directory} cannot be written to")
     name = getattr(error, "sqlite_errorname", None) or type(error).__name__
     return StoreError(f"{directory / DATABASE} failed: {name}: {error}")
 
@@ -96,14 +82,6 @@ def identity_of(directory: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
-
-
-def _full(directory: Path) -> StoreFull:
-    return StoreFull(f"there is no room for {directory}", hint="what was stored can be read; make room and try again")
-
-
-def _read_only(directory: Path) -> StoreReadOnly:
-    return StoreReadOnly(f"{directory} cannot be written to")
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

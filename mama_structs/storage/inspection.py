@@ -12,7 +12,7 @@ from typing import Final, Literal
 import attrs
 
 from mama_structs.storage._disk import Damaged, foreign_value, is_own, unseal
-from mama_structs.storage.failures import DATABASE
+from mama_structs.storage.files import DATABASE
 from mama_structs.storage.opening import FILES, wrong_settings
 
 # From here on, two connections that commit and checkpoint at once can no longer damage a database in WAL mode.

@@ -29,6 +29,8 @@ from mama_structs._async import LoopBound
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreBusy, StoreError, StoreFull
 from mama_structs.storage._disk import Damaged, check_key
 from mama_structs.storage.failures import again, damaged, identity_of, is_busy, store_error
+from mama_structs.storage.files import TemporaryDirectory
+from mama_structs.storage.files import sweep as sweep_temporary
 from mama_structs.storage.inspection import Finding, inspect_store, pending_finding
 from mama_structs.storage.opening import open_cache
 from mama_structs.storage.rows import (
@@ -45,7 +47,6 @@ from mama_structs.storage.rows import (
     read_row,
 )
 from mama_structs.storage.rows import size_of as size_of_changes
-from mama_structs.storage.temporary import TemporaryDirectory, sweep_temporary
 
 T = TypeVar("T")
 

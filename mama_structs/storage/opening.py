@@ -13,9 +13,9 @@ import diskcache  # type: ignore[import-untyped]  # it ships no types
 
 from mama_structs.errors import InvalidArgument, StoreDamaged, StoreError
 from mama_structs.storage._disk import BytesDisk
-from mama_structs.storage.failures import DATABASE, damaged
+from mama_structs.storage.failures import damaged
+from mama_structs.storage.files import DATABASE, MARK_FILE, make_directory, sync_directory
 
-MARK_FILE: Final = "FORMAT"
 _MARK: Final = b"mama-structs journal 1\n"
 # In the file's header: says whose it is before a single statement changes it.
 _APPLICATION: Final = 0x6D616D61
@@ -58,16 +58,6 @@ def check_path(directory: Path) -> Path:
     if os.path.expandvars(path) != str(path):
         raise InvalidArgument(f"a store's directory must not hold the name of a variable, got {path}")
     return path
-
-
-def make_directory(directory: Path) -> None:
-    """Make *directory* and what is missing above it, for this user alone, so that it outlasts a loss of power."""
-    if directory.is_dir():
-        return
-    make_directory(directory.parent)
-    with contextlib.suppress(FileExistsError):
-        directory.mkdir(mode=0o700)
-    sync_directory(directory.parent)
 
 
 def open_cache(directory: Path) -> Any:
@@ -202,14 +192,3 @@ def _make_file(directory: Path, *, marked: bool) -> None:
         )
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-
-
-def sync_directory(directory: Path) -> None:
-    """Make the names in *directory* durable, where the system has a way to."""
-    if os.name == "nt":  # pragma: no cover - Windows opens no directories
-        return
-    fd = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

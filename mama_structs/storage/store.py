@@ -21,11 +21,11 @@ from weakref import WeakKeyDictionary, ref
 
 from mama_structs.errors import InvalidArgument, SessionClosed
 from mama_structs.storage._disk import Damaged
+from mama_structs.storage.files import TemporaryDirectory
 from mama_structs.storage.inspection import Finding
 from mama_structs.storage.journal import Journal
 from mama_structs.storage.opening import check_path
 from mama_structs.storage.rows import Change, Rows, Snapshot
-from mama_structs.storage.temporary import TemporaryDirectory
 
 T = TypeVar("T")
 

@@ -40,7 +40,7 @@ from mama_structs.memory.model import (
 from mama_structs.memory.results import Imported
 from mama_structs.memory.transfer import export_jsonl, import_jsonl
 from mama_structs.session import Session
-from mama_structs.storage import durable
+from mama_structs.storage import files
 from mama_structs.testing.memories import PlainEngine, plain_link, plain_memory
 
 DIMENSIONS = 4
@@ -699,7 +699,7 @@ async def test_a_full_disk_leaves_nothing(call, tmp_path, monkeypatch):
                 raise OSError(errno.ENOSPC, "No space left on device")
             return plain(*arguments)
 
-        monkeypatch.setattr(durable.os, call, counted)
+        monkeypatch.setattr(files.os, call, counted)
         try:
             await export_jsonl(filled(), tmp_path / "x", None)
         except StoreFull:
@@ -739,7 +739,7 @@ async def test_what_a_killed_process_left_is_removed(tmp_path):
     foreign = tmp_path / ".mama-structs-file-notes.tmp"
     dead.touch()
     foreign.touch()
-    alive = durable.DraftFile.open(tmp_path / "other")
+    alive = files.DraftFile(tmp_path / "other")
     alive.write(b"half")
     dead.touch()
     await export_jsonl(filled(), tmp_path / "x", None)

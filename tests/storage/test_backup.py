@@ -17,7 +17,7 @@ import mama_structs
 from mama_structs.errors import InvalidArgument, StoreBusy, StoreDamaged, StoreError, StoreFull
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.session import Session
-from mama_structs.storage import Storage, durable
+from mama_structs.storage import Storage, files
 from mama_structs.storage import backup as module
 from mama_structs.storage.backup import backup
 
@@ -228,7 +228,7 @@ async def test_any_failure_leaves_nothing(call, source, tmp_path, monkeypatch):
             return plain(*arguments, **options)
 
         with monkeypatch.context() as patched:
-            patched.setattr(durable.os, call, counted)
+            patched.setattr(files.os, call, counted)
             try:
                 await asyncio.to_thread(module.copy, source, tmp_path / "b", lambda *_: None)
             except StoreFull:

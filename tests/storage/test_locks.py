@@ -20,8 +20,8 @@ import mama_structs
 from mama_structs.errors import StoreBusy, StoreError
 from mama_structs.storage import DirectoryLocks, Storage, sweep_temporary
 from mama_structs.storage import locks as locks_module
+from mama_structs.storage.files import TemporaryDirectory
 from mama_structs.storage.locks import LockFile, _offset
-from mama_structs.storage.temporary import TemporaryDirectory
 
 # Children import the package that is under test here.
 SRC = str(Path(mama_structs.__file__).parents[1])

@@ -27,8 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.errors import InvalidArgument
+from mama_structs.storage.files import make_directory
 from mama_structs.storage.locks import LockFile
-from mama_structs.storage.opening import make_directory
 
 FORMAT: Final = 1
 MANIFEST: Final = "manifest"
