@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from _common import RESULTS, report, take_turns
 
-from mama_structs.memory.embedding import Calibration, Embedder, HashEmbedder, UniversalSentenceEmbedder
-from mama_structs.memory.embedding.calibrating import fit, sentence_cosines, tells_apart
-from mama_structs.memory.embedding.checking import checked
-from mama_structs.memory.embedding.pairs import TRIPLES
-from mama_structs.memory.embedding.universal import is_installed
+from mama_structs.memory.embedding.calibration import fit, sentence_cosines, tells_apart, triples
+from mama_structs.memory.embedding.calls import checked
+from mama_structs.memory.embedding.hashed import HashEmbedder
+from mama_structs.memory.embedding.protocol import Calibration, Embedder
+from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder, is_installed
 
 SAMPLE = Path(__file__).parents[2] / "shared" / "data" / "retrieval" / "memories.jsonl"
 QUANTILES = (5, 50, 95)
@@ -38,7 +38,7 @@ def options() -> argparse.Namespace:
 
 
 def embedded(embedder: Embedder, texts: Sequence[str]) -> Any:
-    return checked(embedder.embed(texts), count=len(texts), dimensions=embedder.dimensions).vectors
+    return checked(embedder.embed(texts), len(texts), dimensions=embedder.dimensions).vectors
 
 
 def read(path: Path, limit: int | None) -> list[dict[str, Any]]:
@@ -134,7 +134,7 @@ def main() -> None:
     paces: list[str] = []
     figures: dict[str, Any] = {}
     for embedder in embedders:
-        alike, near, far = sentence_cosines(embedded(embedder, [text for triple in TRIPLES for text in triple]))
+        alike, near, far = sentence_cosines(embedded(embedder, [text for triple in triples() for text in triple]))
         sets = {"sentences": (alike, np.concatenate((near, far)))}
         fits = {"sentences": fit([alike], [near, far])}
         if memories:
@@ -150,7 +150,7 @@ def main() -> None:
             "sets": {},
         }
         texts = [f"{memory['content']}\n{memory.get('reasoning') or ''}" for memory in memories]
-        texts = texts or [text for triple in TRIPLES for text in triple]
+        texts = texts or [text for triple in triples() for text in triple]
         pace = figures[embedder.name]["speed"] = speed(embedder, texts, 1 if given.quick else 5)
         paces.append(
             f"{embedder.name}: {pace['documents_per_second']:.0f} documents of {pace['characters']:.0f} characters a "

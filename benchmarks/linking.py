@@ -31,7 +31,9 @@ from _common import RESULTS, report
 from numpy.typing import NDArray
 
 from mama_structs.memory import evidence, linking
-from mama_structs.memory.embedding import Embedder, HashEmbedder, UniversalSentenceEmbedder
+from mama_structs.memory.embedding.hashed import HashEmbedder
+from mama_structs.memory.embedding.protocol import Embedder
+from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder
 from mama_structs.memory.model import METADATA, Link, LinkMetadata, LinkType, Memory, MemoryType
 from mama_structs.memory.text import embedded_text
 from mama_structs.settings import LinkingPolicy

@@ -35,7 +35,7 @@ from mama_structs import Session
 from mama_structs.memory import saving
 from mama_structs.memory.codec import Entry, write_entry
 from mama_structs.memory.embedded.hnsw import SEED, Plan
-from mama_structs.memory.embedding import Calibration
+from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.ids import new_link_id
 from mama_structs.memory.model import METADATA, Link, LinkMetadata, LinkType, Memory, MemoryType
 from mama_structs.settings import MemorySettings, Settings

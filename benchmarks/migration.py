@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 from _common import arguments, report
 
-from mama_structs.memory.embedding.default import default_embedder
+from mama_structs.memory.embedding.callables import default_embedder
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.migration import migrate, read_old, rollback
 from mama_structs.memory.migration.plan import plan_of

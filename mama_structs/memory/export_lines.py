@@ -26,6 +26,7 @@ from mama_structs.memory.contents import LARGEST, digest_of
 from mama_structs.memory.engine import EmbedderRecord
 from mama_structs.memory.model import METADATA, DecisionMetadata, Link, LinkMetadata, Memory, MemoryType
 from mama_structs.memory.requests import check_id
+from mama_structs.memory.unit_vectors import are_unit, unit_vectors
 
 T = TypeVar("T")
 
@@ -41,8 +42,6 @@ _MAX_DIMENSIONS: Final = 65_536
 _MAX_DEPTH: Final = 100
 _FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST: Final = datetime(9000, 1, 1, tzinfo=UTC)
-# How far the length of a vector that was normalised as float32 can be from 1.
-_ROUNDING: Final = 1e-3
 
 
 class Header(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -320,14 +319,14 @@ def _vectors(text: str, dimensions: int) -> NDArray[np.float32]:
     if not data or len(data) % (4 * dimensions):
         raise ValueError(f"`$.vectors` must hold vectors of {dimensions} dimensions, got {len(data)} bytes")
     found = np.frombuffer(data, dtype="<f4").reshape(-1, dimensions).astype(np.float32)
+    if are_unit(found):
+        return found
     if not np.isfinite(found).all():
         raise ValueError("`$.vectors` has a number that is not finite")
-    lengths = np.linalg.norm(found.astype(np.float64), axis=1)
-    if not (lengths > 0).all():
+    vectors, usable = unit_vectors(found)
+    if not usable.all():
         raise ValueError("`$.vectors` has a vector of length 0")
-    if (np.abs(lengths - 1) > _ROUNDING).any():
-        found = (found / lengths[:, None]).astype(np.float32)
-    return found
+    return vectors
 
 
 def _read(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw, path: str = "$") -> T:

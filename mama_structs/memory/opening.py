@@ -12,7 +12,7 @@ import attrs
 from mama_structs._async import LoopBound
 from mama_structs.errors import EmbeddingFailed, InvalidArgument
 from mama_structs.memory.contents import FindContent, nothing
-from mama_structs.memory.embedding.default import default_embedder
+from mama_structs.memory.embedding.callables import default_embedder
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.embedding.protocol import Calibration, Embedder
 from mama_structs.memory.embedding.service import EmbeddingService

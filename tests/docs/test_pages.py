@@ -16,8 +16,9 @@ import pytest
 
 import mama_structs
 from mama_structs import LinkingPolicy, MemoryStore, Session, descriptors, errors, structs, testing
+from mama_structs.adapters import embedders
 from mama_structs.descriptors import events
-from mama_structs.memory import embedding, model, results
+from mama_structs.memory import model, results
 
 DEMO = "python3 -m venv .venv && .venv/bin/pip install '.[semantic]' && .venv/bin/mama-structs demo"
 TESTS = "python3 -m venv .venv-test && .venv-test/bin/pip install nox && .venv-test/bin/nox"
@@ -25,7 +26,7 @@ TESTS = "python3 -m venv .venv-test && .venv-test/bin/pip install nox && .venv-t
 PUBLIC_MODULES = (
     "mama_structs",
     "mama_structs.descriptors",
-    "mama_structs.memory.embedding",
+    "mama_structs.adapters.embedders",
     "mama_structs.structs",
     "mama_structs.testing",
     "mama_structs.testing.strategies",
@@ -132,7 +133,7 @@ def _reference_names(path):
 
 
 def _home_of(name):
-    homes = (mama_structs, descriptors, testing, embedding, results, model)
+    homes = (mama_structs, descriptors, testing, embedders, results, model)
     # The last two are no public modules: what they give is met as a result.
     return next(module for module in homes if name in getattr(module, "__all__", vars(module)))
 
@@ -288,7 +289,7 @@ def test_providers_are_in_the_reference_with_their_arguments(docs):
     assert len(rows) == 5
     for name, text in rows.items():
         arguments = re.findall(r"`(\w+)(?:=([^`]*))?`", re.sub(r"\(.*?\)", "", text))
-        parameters = inspect.signature(getattr(embedding, name)).parameters.values()
+        parameters = inspect.signature(getattr(embedders, name)).parameters.values()
         # 0 and None stand for what the provider has; an argument without a default has none to be named.
         known = {one.name: None if one.default in (inspect.Parameter.empty, 0) else one.default for one in parameters}
         assert known == {argument: ast.literal_eval(value or "None") for argument, value in arguments}, name

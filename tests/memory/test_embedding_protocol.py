@@ -10,31 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.errors import EmbeddingFailed, InvalidArgument
-from mama_structs.memory import embedding
-from mama_structs.memory.embedding import (
-    Calibration,
-    Embedder,
-    HashEmbedder,
-    UniversalSentenceEmbedder,
-    as_embedder,
-    calibrated,
-    default,
-    default_embedder,
-    fingerprint_of,
-)
-from mama_structs.memory.embedding.calibrating import PROVISIONAL, fit, tells_apart
-from mama_structs.memory.embedding.checking import checked
-from mama_structs.memory.embedding.pairs import TRIPLES
+from mama_structs.memory.embedding import callables
+from mama_structs.memory.embedding.calibration import PROVISIONAL, calibrated, fit, tells_apart, triples
+from mama_structs.memory.embedding.callables import as_embedder, default_embedder
+from mama_structs.memory.embedding.calls import checked
+from mama_structs.memory.embedding.hashed import HashEmbedder
+from mama_structs.memory.embedding.protocol import Calibration, Embedder, fingerprint_of
+from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder
 
 COSINES = st.floats(-1, 1)
 CALIBRATIONS = st.builds(Calibration, st.floats(-1, 1), st.floats(0.1, 100))
-
-
-def test_every_public_name_loads():
-    """Each name of the package is there and of the package."""
-    for name in embedding.__all__:
-        assert getattr(embedding, name).__module__.startswith("mama_structs.memory.embedding.")
-    assert sorted(embedding.__all__) == dir(embedding)
 
 
 @given(calibration=CALIBRATIONS, one=COSINES, two=COSINES)
@@ -154,8 +139,8 @@ def test_a_fingerprint_follows_what_makes_the_vectors():
 
 def test_the_default_needs_no_extra_and_says_so_once(monkeypatch, caplog):
     """Without the encoder it is the hash embedder, announced once in a process."""
-    monkeypatch.setattr(default, "is_installed", lambda: False)
-    monkeypatch.setattr(default, "_was_said", False)
+    monkeypatch.setattr(callables, "is_installed", lambda: False)
+    monkeypatch.setattr(callables, "_was_said", False)
     with caplog.at_level(logging.WARNING, logger="mama_structs"):
         found = [default_embedder(), default_embedder()]
 
@@ -166,7 +151,7 @@ def test_the_default_needs_no_extra_and_says_so_once(monkeypatch, caplog):
 
 def test_the_default_is_the_sentence_encoder_where_it_is_installed(monkeypatch, caplog):
     """Nothing is said then."""
-    monkeypatch.setattr(default, "is_installed", lambda: True)
+    monkeypatch.setattr(callables, "is_installed", lambda: True)
 
     assert UniversalSentenceEmbedder() == default_embedder()
     assert not caplog.records
@@ -256,9 +241,9 @@ async def test_calibrating_tells_what_failed():
 
 def test_the_sentences_are_all_different():
     """A repeated one would count twice."""
-    sentences = [text for triple in TRIPLES for text in triple]
+    sentences = [text for triple in triples() for text in triple]
 
-    assert len(sentences) == len(set(sentences)) == 3 * len(TRIPLES)
+    assert len(sentences) == len(set(sentences)) == 3 * len(triples())
 
 
 @given(
@@ -268,7 +253,7 @@ def test_the_sentences_are_all_different():
 )
 def test_each_row_is_normalised_or_named(rows):
     """Whatever the numbers, a row has length 1 and the given direction, or is said to be faulty."""
-    found = checked(rows, count=len(rows), dimensions=3)
+    found = checked(rows, len(rows), dimensions=3)
 
     for row, one in enumerate(rows):
         if not all(map(math.isfinite, one)):
@@ -299,7 +284,7 @@ def test_each_row_is_normalised_or_named(rows):
 def test_what_is_no_array_of_the_right_shape_is_refused(given_, message):
     """The message says what came, the hint what was expected."""
     with pytest.raises(EmbeddingFailed, match=message) as caught:
-        checked(given_, count=2, dimensions=3)
+        checked(given_, 2, dimensions=3)
 
     assert "(2, 3)" in caught.value.hint
 

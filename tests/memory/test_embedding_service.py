@@ -10,8 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, SessionClosed, WrongLoop
-from mama_structs.memory.embedding import Calibration, EmbeddingService, HashEmbedder, as_embedder
+from mama_structs.memory.embedding.callables import as_embedder
+from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.embedding.pieces import clean, cut
+from mama_structs.memory.embedding.protocol import Calibration
+from mama_structs.memory.embedding.service import EmbeddingService
 
 HASH = HashEmbedder(dimensions=32)
 

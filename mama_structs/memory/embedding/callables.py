@@ -1,20 +1,26 @@
-"""Makes an embedder of any callable."""
+"""Makes an embedder of any callable, and says which one is used where none is given."""
 
 from __future__ import annotations
 
 import inspect
+import logging
+import threading
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import attrs
 from numpy.typing import ArrayLike
 
 from mama_structs._introspect import is_async_callable
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.embedding.calibrating import Calibrating
-from mama_structs.memory.embedding.limits import text, whole
-from mama_structs.memory.embedding.pieces import LEAST_TOKENS
-from mama_structs.memory.embedding.protocol import Calibration, Kind
+from mama_structs.memory.embedding.calibration import Calibrating
+from mama_structs.memory.embedding.hashed import HashEmbedder
+from mama_structs.memory.embedding.protocol import Calibration, Embedder, Kind
+from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder, is_installed
+
+_logger: Final = logging.getLogger("mama_structs")
+_lock = threading.Lock()
+_was_said = False
 
 
 @attrs.define(kw_only=True)
@@ -29,13 +35,9 @@ class CallableEmbedder(Calibrating):
     fingerprint: str = ""
 
     def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
         if not callable(self.function):
             raise InvalidArgument(f"fn must be callable, got a {type(self.function).__name__}")
-        text("name", self.name)
-        whole("dimensions", self.dimensions, 1)
-        whole("max_tokens", self.max_tokens, LEAST_TOKENS)
-        whole("batch_size", self.batch_size, 1)
+        super().__attrs_post_init__()
 
     @property
     def is_async(self) -> bool:
@@ -86,6 +88,25 @@ def as_embedder(
         calibration=calibration,
         fingerprint=fingerprint,
     )
+
+
+def default_embedder() -> Embedder:
+    """
+    Return the sentence encoder of the extra ``semantic``, or a `HashEmbedder` where that is not installed.
+
+    The second is announced once in a process, as a warning of the logger ``mama_structs``.
+    """
+    if is_installed():
+        return UniversalSentenceEmbedder()
+    global _was_said
+    with _lock:
+        was_said, _was_said = _was_said, True
+    if not was_said:
+        _logger.warning(
+            "no sentence encoder is installed: memories are compared by their words, not by their meaning "
+            "(pip install 'mama-structs[semantic]', or give an embedder)"
+        )
+    return HashEmbedder()
 
 
 def _takes_kind(function: Callable[..., Any]) -> bool:

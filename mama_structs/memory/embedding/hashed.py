@@ -12,7 +12,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.embedding.limits import whole
+from mama_structs import _check
 from mama_structs.memory.embedding.pieces import clean
 from mama_structs.memory.embedding.protocol import Calibration, Kind, Vectors
 
@@ -67,7 +67,7 @@ class HashEmbedder:
     calibration: Calibration = _CALIBRATION
 
     def __attrs_post_init__(self) -> None:
-        whole("dimensions", self.dimensions, 16, 65_536)
+        _check.whole("dimensions", self.dimensions, 16, 65_536, mark=",")
 
     @property
     def name(self) -> str:

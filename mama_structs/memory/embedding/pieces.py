@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.embedding.limits import whole
+from mama_structs import _check
 
 MAX_PIECES: Final = 64
 """A text has so many pieces at the most; of a longer one every n-th piece is embedded."""
@@ -83,7 +83,7 @@ def cut(text: str, max_tokens: int) -> Pieces:
         InvalidArgument: *max_tokens* is below `LEAST_TOKENS`.
 
     """
-    whole("max_tokens", max_tokens, LEAST_TOKENS)
+    _check.whole("max_tokens", max_tokens, LEAST_TOKENS, mark=",")
     if len(text) * _most(text) <= max_tokens:
         return Pieces(((0, len(text)),))
     points = _points(text)

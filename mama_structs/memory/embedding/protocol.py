@@ -11,8 +11,8 @@ import attrs
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mama_structs import _check
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.embedding.limits import finite
 
 Kind = Literal["document", "query"]
 """What a text is: something to be found, or something to find it by."""
@@ -45,10 +45,10 @@ class Calibration:
     threshold: float = attrs.field(default=0.85, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
-        finite("midpoint", self.midpoint)
-        if finite("slope", self.slope) <= 0:
+        _check.number("midpoint", self.midpoint)
+        if _check.number("slope", self.slope) <= 0:
             raise InvalidArgument(f"slope must be more than 0, got {self.slope!r}")
-        if not 0 < finite("threshold", self.threshold) < 1:
+        if not 0 < _check.number("threshold", self.threshold) < 1:
             raise InvalidArgument(f"threshold must lie between 0 and 1, got {self.threshold!r}")
 
     @overload
@@ -81,8 +81,7 @@ class Calibration:
             InvalidArgument: It is no number from 0 to 1.
 
         """
-        if not 0 <= finite("similarity", similarity) <= 1:
-            raise InvalidArgument(f"similarity must be a number from 0 to 1, got {similarity!r:.40}")
+        _check.share("similarity", similarity)
         if similarity in (0, 1):
             return math.inf if similarity else -math.inf
         return self.midpoint + math.log(similarity / (1 - similarity)) / self.slope

@@ -8,7 +8,7 @@ import hashlib
 import itertools
 import logging
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
@@ -17,11 +17,12 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from mama_structs import _check
 from mama_structs._async import LoopBound, in_own_thread, to_its_end
+from mama_structs._lru import Lru
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, SessionClosed
-from mama_structs.memory.embedding.calibrating import calibrated
-from mama_structs.memory.embedding.calling import embedded
-from mama_structs.memory.embedding.limits import whole
+from mama_structs.memory.embedding.calibration import calibrated
+from mama_structs.memory.embedding.calls import embedded
 from mama_structs.memory.embedding.pieces import LEAST_TOKENS, clean, cut
 from mama_structs.memory.embedding.protocol import Calibration, Embedder, Kind, Vectors
 
@@ -56,16 +57,7 @@ class _Text:
 
 @attrs.frozen(kw_only=True)
 class EmbeddingStats:
-    """
-    What an `EmbeddingService` has done.
-
-    Args:
-        calls: How often the embedder was called.
-        texts: How many texts it embedded; each piece of a long one counts.
-        reused: How many came from the cache, or from another caller who asked for the same at the same time.
-        seconds: How long the embedder worked.
-
-    """
+    """What an `EmbeddingService` has done: calls of the embedder, pieces embedded, reused and the seconds it took."""
 
     calls: int
     texts: int
@@ -82,15 +74,6 @@ class EmbeddingService:
     Equal texts are embedded once, also by callers at the same time, and kept in a cache.
     One call of the embedder runs at a time: in the loop if it is async, else in the service's own thread.
     It belongs to one event loop.
-
-    Args:
-        embedder: Any `Embedder`; it is calibrated before its first use where it can be.
-        cache_entries: Pieces of text whose vectors are kept for reuse, the least recently used going first.
-        batch_size: Texts for one call of the embedder at the most; None: as many as it says that it takes well.
-
-    Raises:
-        InvalidArgument: An argument breaks its rule.
-
     """
 
     def __init__(self, embedder: Embedder, *, cache_entries: int = 2048, batch_size: int | None = None) -> None:
@@ -101,15 +84,14 @@ class EmbeddingService:
             raise InvalidArgument(message, hint="as_embedder(fn, name=..., dimensions=...) makes one of a function")
         if batch_size is None:
             batch_size = getattr(embedder, "batch_size", _BATCH)
-        whole("cache_entries", cache_entries, 0)
-        whole("batch_size", batch_size, 1)
-        whole("the embedder's dimensions", embedder.dimensions, 1)
-        whole("the embedder's max_tokens", embedder.max_tokens, LEAST_TOKENS)
+        _check.whole("cache_entries", cache_entries, 0, mark=",")
+        _check.whole("batch_size", batch_size, 1, mark=",")
+        _check.whole("the embedder's dimensions", embedder.dimensions, 1, mark=",")
+        _check.whole("the embedder's max_tokens", embedder.max_tokens, LEAST_TOKENS, mark=",")
         self._embedder = embedder
-        self._cache_entries = cache_entries
         self._batch_size = batch_size
         self._bound = LoopBound("embedding service")
-        self._cache: OrderedDict[bytes, NDArray[np.float32]] = OrderedDict()
+        self._cache: Lru[bytes, NDArray[np.float32]] = Lru(cache_entries)
         self._texts: dict[bytes, _Text] = {}
         self._queues: dict[Kind, deque[_Text]] = {"query": deque(), "document": deque()}
         self._task: asyncio.Task[None] | None = None
@@ -132,54 +114,18 @@ class EmbeddingService:
         return EmbeddingStats(calls=self._calls, texts=self._embedded, reused=self._reused, seconds=self._seconds)
 
     async def calibration(self) -> Calibration:
-        """
-        Return what the embedder's cosines mean, finding it out where that is not known.
-
-        Raises:
-            EmbeddingFailed: The embedder failed at the built-in sentences.
-            SessionClosed: The service was closed.
-            WrongLoop: This is another event loop than that of the first call.
-
-        """
+        """Return what the embedder's cosines mean, finding it out where that is not known."""
         self._check()
         async with self._calibrating:
             self._check()
             return await calibrated(self._embedder, in_thread=self._in_thread)
 
     async def documents(self, texts: Sequence[str]) -> list[Vectors]:
-        """
-        Return the vectors of texts that are to be found.
-
-        Args:
-            texts: Any texts; a long one is cut into pieces, at most `pieces.MAX_PIECES`, which are spread over it.
-
-        Returns:
-            For each text float32 of shape (pieces, dimensions), normalised.
-
-        Raises:
-            EmbeddingFailed: The embedder raised, or what it gave are no vectors.
-            SessionClosed: The service was closed.
-            WrongLoop: This is another event loop than that of the first call.
-
-        """
+        """Return the vectors of each text, of shape (pieces, dimensions), normalised; a long one is cut into pieces."""
         return await self._vectors(texts, "document")
 
     async def query(self, text: str) -> NDArray[np.float32]:
-        """
-        Return the vector of a text to find others by.
-
-        Args:
-            text: Any text; of a long one it is the mean of its pieces.
-
-        Returns:
-            Float32 of shape (dimensions,), normalised.
-
-        Raises:
-            EmbeddingFailed: The embedder raised, or what it gave are no vectors.
-            SessionClosed: The service was closed.
-            WrongLoop: This is another event loop than that of the first call.
-
-        """
+        """Return the vector of a text to find others by, normalised; of a long one it is the mean of its pieces."""
         (pieces,) = await self._vectors([text], "query")
         if len(pieces) == 1:
             first: NDArray[np.float32] = pieces[0]
@@ -280,7 +226,6 @@ class EmbeddingService:
         key = hashlib.blake2b(text.encode("utf-8"), digest_size=16, person=kind.encode()).digest()
         known = self._cache.get(key)
         if known is not None:
-            self._cache.move_to_end(key)
             self._reused += 1
             return known
         one = self._texts.get(key)
@@ -374,15 +319,9 @@ class EmbeddingService:
                 self._fail([one], EmbeddingFailed(f"the embedder's vector of a text {done.faults[row]}"))
                 continue
             one.vector = done.vectors[row]
-            self._keep(one)
-            self._end(one)
-
-    def _keep(self, one: _Text) -> None:
-        if self._cache_entries and one.vector is not None:
             # A copy: a row would keep all of its batch in memory.
-            self._cache[one.key] = one.vector.copy()
-            while len(self._cache) > self._cache_entries:
-                self._cache.popitem(last=False)
+            self._cache.put(one.key, one.vector.copy())
+            self._end(one)
 
     def _fail(self, batch: Sequence[_Text], error: EmbeddingFailed) -> None:
         for one in batch:

@@ -13,8 +13,8 @@ from typing import Any, Final
 import attrs
 import numpy as np
 
+from mama_structs import _check
 from mama_structs.errors import EmbeddingFailed
-from mama_structs.memory.embedding.limits import whole
 from mama_structs.memory.embedding.pieces import clean
 from mama_structs.memory.embedding.protocol import Calibration, Kind, Vectors
 
@@ -62,7 +62,7 @@ class UniversalSentenceEmbedder:
     calibration: Calibration = _CALIBRATION
 
     def __attrs_post_init__(self) -> None:
-        whole("threads", self.threads, 1)
+        _check.whole("threads", self.threads, 1, mark=",")
 
     @property
     def name(self) -> str:

@@ -1,19 +1,23 @@
-"""Finds out what the cosines of an embedder mean."""
+"""Finds out what the cosines of an embedder mean, on built-in sentences."""
 
 from __future__ import annotations
 
+import functools
+import json
 import logging
 from collections.abc import Sequence
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 import attrs
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mama_structs import _check
 from mama_structs._async import in_own_thread
 from mama_structs.errors import EmbeddingFailed, InvalidArgument
-from mama_structs.memory.embedding.calling import InThread, embedded
-from mama_structs.memory.embedding.pairs import TRIPLES
+from mama_structs.memory.embedding.calls import InThread, embedded
+from mama_structs.memory.embedding.pieces import LEAST_TOKENS
 from mama_structs.memory.embedding.protocol import Calibration, Embedder
 
 THRESHOLD: Final = 0.85
@@ -30,25 +34,27 @@ _LEAST_SLOPE: Final = 0.5  # Cosines that tell nothing, or the wrong way round, 
 _MOST_SLOPE: Final = 200.0
 
 
+@functools.cache
+def triples() -> tuple[tuple[str, str, str], ...]:
+    """
+    Return the built-in sentences: one, another about the same matter, and one about another matter of that world.
+
+    They are of the kind that agents remember: decisions, findings and notes; English, Korean, and one in each.
+    """
+    text = Path(__file__).with_name("pairs.json").read_text(encoding="utf-8")
+    return tuple((first, same, other) for first, same, other in json.loads(text))
+
+
 def fit(
     same: Sequence[NDArray[np.floating]], other: Sequence[NDArray[np.floating]], *, threshold: float = THRESHOLD
 ) -> Calibration:
     """
-    Fit a calibration to labelled cosines.
+    Fit a calibration to the cosines of pairs about the same matter, in groups, and of pairs about different ones.
 
     Logistic regression by Newton's method with Platt's targets (a little inside 0 and 1, by the number of pairs),
     which keep the slope finite where the classes do not overlap.
     Both classes weigh the same, and so do the groups of each; so both have the targets of the smaller one,
     and the midpoint lies among the cosines.
-
-    Args:
-        same: Groups of cosines of pairs about the same matter.
-        other: Groups of cosines of pairs about different ones.
-        threshold: Of the calibration that is returned.
-
-    Raises:
-        InvalidArgument: There is no group, or one is empty or holds what is not finite.
-
     """
     parts: list[tuple[NDArray[np.float64], float, float]] = []
     count = min(sum(map(len, same)), sum(map(len, other)))
@@ -72,18 +78,13 @@ def sentence_cosines(
     vectors: NDArray[np.floating],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """
-    Return the cosines of the built-in sentences.
+    Return the cosines of the built-in sentences, whose vectors come one after the other.
 
-    Args:
-        vectors: Of the sentences of `TRIPLES`, one after the other, normalised; of shape (sentences, dimensions).
-
-    Returns:
-        Of each triple's first sentence with that on the same matter, with that on another one in similar words,
-        and with the first sentences of all other triples.
-
+    They are those of each triple's first sentence with that on the same matter, with that on another one in similar
+    words, and with the first sentences of all other triples.
     """
-    triples = vectors.reshape(len(TRIPLES), 3, -1).astype(np.float64)
-    first, same, other = triples[:, 0], triples[:, 1], triples[:, 2]
+    table = vectors.reshape(len(triples()), 3, -1).astype(np.float64)
+    first, same, other = table[:, 0], table[:, 1], table[:, 2]
     across = (first @ first.T)[np.triu_indices(len(first), 1)]
     return (first * same).sum(axis=1), (first * other).sum(axis=1), across
 
@@ -105,7 +106,7 @@ def _or_provisional(calibration: Calibration | None) -> Calibration:
 @attrs.define(kw_only=True)
 class Calibrating:
     """
-    What embedders have in common whose scale is not known beforehand.
+    What embedders have in common whose scale is not known beforehand, and whose figures a caller gives.
 
     Until it is calibrated, the ``calibration`` is a guess that fits no embedder well.
     An `EmbeddingService` sees to it before its first vectors, and so does `calibrated`.
@@ -116,6 +117,12 @@ class Calibrating:
 
     def __attrs_post_init__(self) -> None:
         self.is_calibrated = self.calibration is not PROVISIONAL
+        embedder: Any = self
+        if not isinstance(embedder.name, str) or not embedder.name:
+            raise _check.refused("name", "must be text that is not empty", embedder.name)
+        _check.whole("dimensions", embedder.dimensions, 1, mark=",")
+        _check.whole("max_tokens", embedder.max_tokens, LEAST_TOKENS, mark=",")
+        _check.whole("batch_size", embedder.batch_size, 1, mark=",")
 
     def calibrate(self, calibration: Calibration) -> None:
         """Take a calibration as known, such as one that was kept with the vectors."""
@@ -139,7 +146,7 @@ async def calibrated(embedder: Embedder, *, in_thread: InThread = in_own_thread)
     """
     if not isinstance(embedder, Calibrating) or embedder.is_calibrated:
         return embedder.calibration
-    done = await embedded(embedder, [text for triple in TRIPLES for text in triple], "document", in_thread=in_thread)
+    done = await embedded(embedder, [text for triple in triples() for text in triple], "document", in_thread=in_thread)
     if done.faults:
         raise EmbeddingFailed(f"the embedder's vector of a built-in sentence {next(iter(done.faults.values()))}")
     same, near, far = sentence_cosines(done.vectors)
