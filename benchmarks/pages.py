@@ -9,10 +9,8 @@ from typing import Any
 
 from _common import arguments, compared, comparison_rows, report, take_turns
 
-from mama_structs.descriptors.content import Content
-from mama_structs.descriptors.preview import preview
-from mama_structs.descriptors.reading import read
 from mama_structs.descriptors.search import search
+from mama_structs.descriptors.text import Content, preview, read
 
 CHARS = 10_000_000
 PAGE = 4_000

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from mama_structs.descriptors.decorator import with_descriptors as with_descriptors
     from mama_structs.descriptors.entries import Descriptor as Descriptor
     from mama_structs.descriptors.entries import Ref as Ref
-    from mama_structs.descriptors.ingesting import Ingested as Ingested
     from mama_structs.descriptors.parser import RefParser as RefParser
+    from mama_structs.descriptors.store import Ingested as Ingested
     from mama_structs.descriptors.store import RefStore as RefStore
     from mama_structs.errors import MamaStructsError as MamaStructsError
     from mama_structs.memory.embedding.callables import as_embedder as as_embedder
@@ -80,7 +80,7 @@ _SOURCES = {
     "HashEmbedder": "mama_structs.memory.embedding.hashed",
     "Hit": "mama_structs.memory.results",
     "IdScheme": "mama_structs.references.schemes",
-    "Ingested": "mama_structs.descriptors.ingesting",
+    "Ingested": "mama_structs.descriptors.store",
     "Link": "mama_structs.memory.model",
     "LinkType": "mama_structs.memory.model",
     "LinkingPolicy": "mama_structs.settings",

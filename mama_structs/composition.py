@@ -11,9 +11,8 @@ from typing import Any, Final
 import attrs
 
 from mama_structs._async import LoopBound
-from mama_structs.descriptors.events import Event
-from mama_structs.descriptors.ingesting import Ingested, RefStream
-from mama_structs.descriptors.store import RefStore
+from mama_structs.descriptors.parser import Event
+from mama_structs.descriptors.store import Ingested, RefStore, RefStream
 from mama_structs.directories import Keeper, Place
 from mama_structs.errors import EntityNotFound, MemoryNotFound
 from mama_structs.memory.ids import MAX_RANDOM, MIN_RANDOM

@@ -19,15 +19,8 @@ from typing import Final, Protocol
 import attrs
 
 from mama_structs._async import in_own_thread
-from mama_structs.descriptors.journal import (
-    ConversationJournal,
-    check_conversation,
-    load,
-    missing_texts,
-    reclaim,
-    start_key,
-)
-from mama_structs.descriptors.shelf import Shelf
+from mama_structs.descriptors.entries import Entries
+from mama_structs.descriptors.log import ConversationLog, check_conversation, load, missing_texts, reclaim, start_key
 from mama_structs.descriptors.store import RefStore, root_of
 from mama_structs.errors import InvalidArgument, StoreBusy, StoreError, StoreReadOnly
 from mama_structs.memory.embedded.engines import EmbeddedEngines
@@ -53,7 +46,7 @@ class Place:
 
     conversation: str
     refs: RefStore
-    journal: ConversationJournal | None = None
+    journal: ConversationLog | None = None
     loops: list[asyncio.AbstractEventLoop] = attrs.field(factory=list)
 
     @property
@@ -248,13 +241,13 @@ class Directory:
             _claim(self.locks, name)
             try:
                 if conversation is None:
-                    shelf, journal = Shelf(settings), ConversationJournal(self.storage, name)
+                    entries, journal = Entries(settings), ConversationLog(self.storage, name)
                 else:
-                    shelf, journal = await load(self.storage, name, settings)
+                    entries, journal = await load(self.storage, name, settings)
             except BaseException:
                 self.locks.release(name)
                 raise
-            refs = RefStore.kept(shelf, journal, settings=settings, directory=self.path)
+            refs = RefStore.kept(entries, journal, settings=settings, directory=self.path)
             self._places[name] = place = Place(name, refs, journal, [loop])
             return place
 

@@ -26,9 +26,8 @@ from mama_structs.composition import (
     with_contents,
 )
 from mama_structs.descriptors.decorator import wrapped_or_whole
-from mama_structs.descriptors.ingesting import Ingested
-from mama_structs.descriptors.journal import check_conversation
-from mama_structs.descriptors.store import RefStore
+from mama_structs.descriptors.log import check_conversation
+from mama_structs.descriptors.store import Ingested, RefStore
 from mama_structs.directories import Directory, Keeper, Nowhere, Place
 from mama_structs.errors import DescriptorError, InvalidArgument, SessionClosed, StoreError
 from mama_structs.memory.embedding.protocol import Embedder

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from mama_structs import Session, _async
-from mama_structs.descriptors import journal
+from mama_structs.descriptors import log
 from mama_structs.errors import (
     HandleDamaged,
     InvalidArgument,
@@ -462,7 +462,7 @@ async def test_what_was_deleted_before_a_crash_leaves_the_disk_later(place):
 
 async def test_what_is_added_while_texts_are_reclaimed_stays(place, monkeypatch):
     """Another process may use a text again between the search for unreachable ones and their deletion."""
-    read = journal._Known.read
+    read = log._KnownChanges.read
 
     async def read_and_add(storage):
         known = await read(storage)
@@ -478,8 +478,8 @@ async def test_what_is_added_while_texts_are_reclaimed_stays(place, monkeypatch)
     session.refs.delete("fd:1")
     session.refs.delete("fd:2")
     await session.flush()
-    monkeypatch.setattr(journal._Known, "read", read_and_add)
-    assert 1 == await journal.reclaim(first_storage)
+    monkeypatch.setattr(log._KnownChanges, "read", read_and_add)
+    assert 1 == await log.reclaim(first_storage)
     await session.close()
     assert "shared text" == other.refs.get("again").text
     await other.close()

@@ -11,47 +11,47 @@ from typing import TYPE_CHECKING
 from mama_structs._lazy import attach
 
 if TYPE_CHECKING:
-    from mama_structs.descriptors.content import Content as Content
     from mama_structs.descriptors.decorator import with_descriptors as with_descriptors
     from mama_structs.descriptors.entries import Descriptor as Descriptor
     from mama_structs.descriptors.entries import Ref as Ref
-    from mama_structs.descriptors.events import Diagnostic as Diagnostic
-    from mama_structs.descriptors.events import RefEnd as RefEnd
-    from mama_structs.descriptors.events import RefStart as RefStart
-    from mama_structs.descriptors.events import RefText as RefText
-    from mama_structs.descriptors.events import Text as Text
+    from mama_structs.descriptors.entries import Usage as Usage
     from mama_structs.descriptors.export import FileResult as FileResult
-    from mama_structs.descriptors.ingesting import Ingested as Ingested
-    from mama_structs.descriptors.ingesting import RefStream as RefStream
+    from mama_structs.descriptors.kinds import Suggestion as Suggestion
+    from mama_structs.descriptors.parser import Diagnostic as Diagnostic
+    from mama_structs.descriptors.parser import RefEnd as RefEnd
     from mama_structs.descriptors.parser import RefParser as RefParser
-    from mama_structs.descriptors.reading import Excerpt as Excerpt
+    from mama_structs.descriptors.parser import RefStart as RefStart
+    from mama_structs.descriptors.parser import RefText as RefText
+    from mama_structs.descriptors.parser import Text as Text
     from mama_structs.descriptors.search import ContextLine as ContextLine
     from mama_structs.descriptors.search import Match as Match
     from mama_structs.descriptors.search import SearchResult as SearchResult
-    from mama_structs.descriptors.shelf import Usage as Usage
+    from mama_structs.descriptors.store import Ingested as Ingested
     from mama_structs.descriptors.store import RefStore as RefStore
-    from mama_structs.descriptors.suggest import Suggestion as Suggestion
+    from mama_structs.descriptors.store import RefStream as RefStream
+    from mama_structs.descriptors.text import Content as Content
+    from mama_structs.descriptors.text import Excerpt as Excerpt
 
 _SOURCES = {
-    "Content": "mama_structs.descriptors.content",
+    "Content": "mama_structs.descriptors.text",
     "ContextLine": "mama_structs.descriptors.search",
     "Descriptor": "mama_structs.descriptors.entries",
-    "Diagnostic": "mama_structs.descriptors.events",
-    "Excerpt": "mama_structs.descriptors.reading",
+    "Diagnostic": "mama_structs.descriptors.parser",
+    "Excerpt": "mama_structs.descriptors.text",
     "FileResult": "mama_structs.descriptors.export",
-    "Ingested": "mama_structs.descriptors.ingesting",
+    "Ingested": "mama_structs.descriptors.store",
     "Match": "mama_structs.descriptors.search",
     "Ref": "mama_structs.descriptors.entries",
-    "RefEnd": "mama_structs.descriptors.events",
+    "RefEnd": "mama_structs.descriptors.parser",
     "RefParser": "mama_structs.descriptors.parser",
-    "RefStart": "mama_structs.descriptors.events",
+    "RefStart": "mama_structs.descriptors.parser",
     "RefStore": "mama_structs.descriptors.store",
-    "RefStream": "mama_structs.descriptors.ingesting",
-    "RefText": "mama_structs.descriptors.events",
+    "RefStream": "mama_structs.descriptors.store",
+    "RefText": "mama_structs.descriptors.parser",
     "SearchResult": "mama_structs.descriptors.search",
-    "Suggestion": "mama_structs.descriptors.suggest",
-    "Text": "mama_structs.descriptors.events",
-    "Usage": "mama_structs.descriptors.shelf",
+    "Suggestion": "mama_structs.descriptors.kinds",
+    "Text": "mama_structs.descriptors.parser",
+    "Usage": "mama_structs.descriptors.entries",
     "with_descriptors": "mama_structs.descriptors.decorator",
 }
 

@@ -1,19 +1,76 @@
-"""What a store holds: refs, descriptors, and the marks of what is gone or broken."""
+"""What a conversation holds: refs and descriptors, their handles, what was deleted or damaged, and how much room."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+import re
+from collections.abc import Iterator, Mapping
 from datetime import datetime
+from itertools import islice
+from typing import Final, Generic, Self, TypeVar
 
 import attrs
 
-from mama_structs.descriptors.categories import Category
-from mama_structs.descriptors.content import Content
-from mama_structs.descriptors.handles import FdHandle, RefHandle
+from mama_structs.descriptors.kinds import Category
+from mama_structs.descriptors.parser import is_ref_id
+from mama_structs.descriptors.text import Content
+from mama_structs.errors import HandleDamaged, HandleNotFound, InvalidHandle, QuotaExceeded
+from mama_structs.settings import DescriptorSettings
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_NUMBER: Final = re.compile(r"[1-9][0-9]{0,17}")
+_HINT: Final = "write fd:1, ref:name, or ref:name@1 for a version"
+_NEAREST: Final = 3
+_COMPARED: Final = 2_000
+
+
+@attrs.frozen
+class FdHandle:
+    """A large input or result: ``fd:<number>``, from 1."""
+
+    number: int
+
+    def __str__(self) -> str:
+        return f"fd:{self.number}"
+
+
+@attrs.frozen
+class RefHandle:
+    """A marked part of a model's answer: ``ref:<id>`` for its newest version, or ``ref:<id>@<version>``, from 1."""
+
+    id: str
+    version: int | None = None
+
+    def __str__(self) -> str:
+        return f"ref:{self.id}" if self.version is None else f"ref:{self.id}@{self.version}"
+
+
+Handle = FdHandle | RefHandle
+
+
+def parse_handle(text: object) -> Handle:
+    """Read a handle, or raise `InvalidHandle`."""
+    if isinstance(text, FdHandle | RefHandle):
+        return text
+    if not isinstance(text, str):
+        raise InvalidHandle(f"a handle must be text, got {type(text).__name__}", hint=_HINT)
+    kind, _, name = text.partition(":")
+    if kind == "fd" and _NUMBER.fullmatch(name):
+        return FdHandle(int(name))
+    if kind == "ref":
+        ref_id, at, version = name.partition("@")
+        if is_ref_id(ref_id) and (not at or _NUMBER.fullmatch(version)):
+            return RefHandle(ref_id, int(version) if at else None)
+    shown = text if len(text) <= 80 else f"{text[:80]}…"  # noqa: PLR2004
+    meant = f"fd:{text}" if _NUMBER.fullmatch(text) else f"ref:{text}" if is_ref_id(text) else None
+    hint = _HINT if meant is None else f"did you mean {meant}?"
+    raise InvalidHandle(f"{shown!r} is no handle", handle=shown, hint=hint)
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class _Kept:
+class _StoredText:
     """A text that is kept, whatever it came from."""
 
     category: Category
@@ -43,7 +100,7 @@ class _Kept:
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Ref(_Kept):
+class Ref(_StoredText):
     """
     A part of a model's answer that the model marked.
 
@@ -80,7 +137,7 @@ class Ref(_Kept):
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Descriptor(_Kept):
+class Descriptor(_StoredText):
     """
     A large input or result, kept under a number.
 
@@ -112,30 +169,251 @@ class Descriptor(_Kept):
 
 
 @attrs.frozen
-class Deleted:
-    """
-    What is left of something that was deleted.
-
-    Args:
-        at: When (UTC).
-
-    """
+class DeletedEntry:
+    """What is left of something that was deleted at a time (UTC)."""
 
     at: datetime
 
 
 @attrs.frozen
-class Damaged:
-    """
-    What is left of something that the disk did not give back.
-
-    Args:
-        reason: What was found.
-
-    """
+class DamagedEntry:
+    """What is left of something that the disk did not give back, and why."""
 
     reason: str
 
 
 Entry = Ref | Descriptor
-Slot = Ref | Descriptor | Deleted | Damaged
+Slot = Entry | DeletedEntry | DamagedEntry
+
+
+class ForkableMap(Generic[K, V]):
+    """
+    A mapping of frozen layers that forks share, and one layer of its own for what is written later.
+
+    Nothing is ever removed: what is gone is written over with a value that says so.
+    Layers are merged so that each is more than twice the one above it: *n* entries are found in O(log n) layers, and
+    are copied O(log n) times at the most, however often the mapping is forked.
+    """
+
+    __slots__ = ("_below", "_top")
+
+    def __init__(self, below: tuple[dict[K, V], ...] = ()) -> None:
+        self._below = below
+        self._top: dict[K, V] = {}
+
+    def get(self, key: K) -> V | None:
+        """Return the newest value of a key, None where there is none."""
+        if key in self._top:
+            return self._top[key]
+        for layer in reversed(self._below):
+            if key in layer:
+                return layer[key]
+        return None
+
+    def __setitem__(self, key: K, value: V) -> None:
+        """Write a value that only this mapping, and forks of it, will see."""
+        self._top[key] = value
+
+    def fork(self) -> Self:
+        """Return a mapping that holds the same, and that later writes do not cross into or out of."""
+        if self._top:
+            top, below = self._top, self._below
+            while below and len(below[-1]) <= 2 * len(top):
+                # Into a new dict: other forks still read the old ones.
+                top, below = below[-1] | top, below[:-1]
+            self._below, self._top = (*below, top), {}
+        return type(self)(self._below)
+
+    def items(self) -> Iterator[tuple[K, V]]:
+        """Go through keys and newest values, in the order in which keys were first written."""
+        merged: dict[K, V] = {}
+        for layer in (*self._below, self._top):
+            merged.update(layer)
+        return iter(merged.items())
+
+
+@attrs.frozen
+class Usage:
+    """
+    How much a conversation holds.
+
+    Args:
+        handles: Descriptors, and refs with each version counted.
+        max_handles: How many it may hold.
+        bytes: Bytes of content, each text counted once.
+        max_bytes: How many it may hold.
+
+    """
+
+    handles: int
+    max_handles: int
+    bytes: int
+    max_bytes: int
+
+
+@attrs.define(eq=False)
+class Entries:
+    """The entries of one conversation; forks share what was there before."""
+
+    _settings: DescriptorSettings
+    # By ``fd:1`` and ``ref:x@1``; the newest version of each id, deleted ones counted; by hash: texts, held how often.
+    _slots: ForkableMap[str, Slot] = attrs.field(factory=ForkableMap, kw_only=True)
+    _newest: ForkableMap[str, int] = attrs.field(factory=ForkableMap, kw_only=True)
+    _held: ForkableMap[str, tuple[Content, int]] = attrs.field(factory=ForkableMap, kw_only=True)
+    _last_fd: int = attrs.field(default=0, kw_only=True)
+    _handles: int = attrs.field(default=0, kw_only=True)
+    _bytes: int = attrs.field(default=0, kw_only=True)
+
+    def fork(self) -> Self:
+        """Return one that holds the same; later changes do not cross."""
+        return attrs.evolve(self, slots=self._slots.fork(), newest=self._newest.fork(), held=self._held.fork())
+
+    @property
+    def usage(self) -> Usage:
+        """How much is held, and how much may be."""
+        return Usage(self._handles, self._settings.max_handles, self._bytes, self._settings.max_bytes)
+
+    @property
+    def next_fd(self) -> int:
+        """The number of the next descriptor."""
+        return self._last_fd + 1
+
+    def next_version(self, ref_id: str) -> int:
+        """Return the version that the next ref of this id will be."""
+        return (self._newest.get(ref_id) or 0) + 1
+
+    def shared(self, content: Content) -> Content:
+        """Return the equal content that is held already, or the one given."""
+        held, entries = self._held.get(content.hash) or (content, 0)
+        return held if entries else content
+
+    def _count(self, content: Content, more: int) -> int:
+        """Count an entry of a content, or one less, and return how many hold it now."""
+        count = (self._held.get(content.hash) or (content, 0))[1] + more
+        self._held[content.hash] = content, count
+        self._handles += more
+        return count
+
+    def check_room(self, *contents: Content) -> None:
+        """Raise `QuotaExceeded` unless there is room for all of them, each as an entry."""
+        if self._handles + len(contents) > self._settings.max_handles:
+            raise _exceeded("max_handles", "handle", self._handles, self._settings.max_handles, wanted=len(contents))
+        new = {one.hash: one.size for one in contents if not (self._held.get(one.hash) or (one, 0))[1]}
+        more = sum(new.values())
+        if self._bytes + more > self._settings.max_bytes:
+            raise _exceeded("max_bytes", "byte", self._bytes, self._settings.max_bytes, wanted=more)
+
+    def put(self, entry: Entry) -> None:
+        """Hold an entry; quotas are checked before."""
+        self._number(entry.versioned)
+        self._slots[entry.versioned] = entry
+        self._bytes += entry.content.size if self._count(entry.content, 1) == 1 else 0
+
+    def put_damaged(self, handle: str, reason: str) -> None:
+        """Remember that there is, or was, an entry which the disk did not give back."""
+        self._drop(handle)
+        self._slots[handle] = DamagedEntry(reason)
+
+    def delete(self, handle: str, at: datetime) -> None:
+        """Leave a tombstone under a full handle, ``fd:1`` or ``ref:x@1``."""
+        self._drop(handle)
+        self._slots[handle] = DeletedEntry(at)
+
+    def _drop(self, handle: str) -> None:
+        """Give back the room of what has this handle, and let no later entry take its number again."""
+        self._number(handle)
+        slot = self._slots.get(handle)
+        if isinstance(slot, Ref | Descriptor):
+            self._bytes -= slot.content.size if not self._count(slot.content, -1) else 0
+
+    def get(self, handle: str) -> Slot | None:
+        """Return what is under a full handle, ``fd:1`` or ``ref:x@1``, None where nothing ever was."""
+        return self._slots.get(handle)
+
+    def holds(self, handle: Handle) -> bool:
+        """Tell whether `find` gives something."""
+        return isinstance(self._slot(handle), Ref | Descriptor)
+
+    def find(self, handle: Handle) -> Entry:
+        """Return what a handle stands for, or raise `HandleNotFound` or `HandleDamaged`."""
+        slot = self._slot(handle)
+        if isinstance(slot, Ref | Descriptor):
+            return slot
+        if isinstance(slot, DamagedEntry):
+            raise HandleDamaged(
+                f"{handle} was damaged on disk: {slot.reason}",
+                handle=str(handle),
+                hint="make it again; what is damaged is listed by check()",
+            )
+        nearest = self._nearest(handle)
+        hint = f"nearest: {', '.join(nearest)}" if nearest else "nothing is stored yet"
+        if isinstance(slot, DeletedEntry):
+            raise HandleNotFound(
+                f"{handle} was deleted on {slot.at:%Y-%m-%d at %H:%M} UTC",
+                handle=str(handle),
+                nearest=nearest,
+                deleted_at=slot.at,
+                hint=hint,
+            )
+        raise HandleNotFound(f"there is no {handle}", handle=str(handle), nearest=nearest, hint=hint)
+
+    def versions(self, ref_id: str) -> tuple[str, ...]:
+        """Return the handles of all versions of a ref that were not deleted, the first version first."""
+        handles = (str(RefHandle(ref_id, number)) for number in range(1, self.next_version(ref_id)))
+        return tuple(handle for handle in handles if isinstance(self._slots.get(handle), Ref | DamagedEntry))
+
+    def newest(self, ref_id: str) -> str | None:
+        """Return the full handle of a ref's newest version that was not deleted, None where there is none."""
+        for number in range(self.next_version(ref_id) - 1, 0, -1):
+            handle = str(RefHandle(ref_id, number))
+            if isinstance(self._slots.get(handle), Ref | DamagedEntry):
+                return handle
+        return None
+
+    def live(self) -> Iterator[Entry]:
+        """Go through all entries, the oldest first."""
+        return (slot for _, slot in self._slots.items() if isinstance(slot, Ref | Descriptor))
+
+    def damaged(self) -> Iterator[tuple[str, str]]:
+        """Go through the handles that the disk did not give back, each with what was found."""
+        return ((handle, slot.reason) for handle, slot in self._slots.items() if isinstance(slot, DamagedEntry))
+
+    def _slot(self, handle: Handle) -> Slot | None:
+        if isinstance(handle, FdHandle) or handle.version is not None:
+            return self._slots.get(str(handle))
+        slot: Slot | None = None
+        for number in range(self.next_version(handle.id) - 1, 0, -1):
+            found = self._slots.get(str(RefHandle(handle.id, number)))
+            if isinstance(found, Ref | DamagedEntry):
+                return found
+            slot = slot or found
+        return slot
+
+    def _number(self, handle: str) -> None:
+        """Let no later entry take this number again."""
+        kind, _, name = handle.partition(":")
+        if kind == "fd":
+            self._last_fd = max(self._last_fd, int(name))
+        else:
+            ref_id, _, version = name.partition("@")
+            self._newest[ref_id] = max(self._newest.get(ref_id) or 0, int(version))
+
+    def _nearest(self, handle: Handle) -> tuple[str, ...]:
+        names = list(dict.fromkeys(entry.handle for entry in islice(reversed(list(self.live())), _COMPARED)))
+        if isinstance(handle, RefHandle) and handle.version is not None and (known := self.versions(handle.id)):
+            return known[-_NEAREST:]
+        unversioned = str(handle if isinstance(handle, FdHandle) else RefHandle(handle.id))
+        close = difflib.get_close_matches(unversioned, names, n=_NEAREST, cutoff=0.5)
+        same_kind = [name for name in names if name.startswith(unversioned.partition(":")[0])]
+        return tuple(close or same_kind[:_NEAREST] or names[:_NEAREST])
+
+
+def _exceeded(quota: str, unit: str, used: int, limit: int, *, wanted: int) -> QuotaExceeded:
+    more = f"{wanted:,} more {unit}{'' if wanted == 1 else 's'}"
+    return QuotaExceeded(
+        f"storing {more} would pass the limit of {limit:,} ({used:,} in use)",
+        quota=quota,
+        used=used,
+        limit=limit,
+        hint=f"the host can delete what is no longer needed, or raise settings.descriptors.{quota}",
+    )

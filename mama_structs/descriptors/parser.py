@@ -1,42 +1,450 @@
-"""Finding ``<ref id="…">…</ref>`` in a model's answer while it is being written."""
+r"""
+Finding ``<ref id="…">…</ref>`` in a model's answer while it is being written, and code, in which tags do not count.
+
+A tag begins with ``<ref`` or ``</ref``, in any case, before white space, ``/`` or ``>``; everything else (``<refs>``,
+``<reference>``, ``<ref`` before a no-break space or at the end of the text) is no tag and not worth a word. White space
+is what HTML calls so: space, tab, line feed, form feed, carriage return.
+
+* An opening tag has attributes in any order. A name has no white space, quotes, ``<``, ``>``, ``/`` or ``=``. A value
+  stands in double or single quotes, in which everything else is allowed; it is kept as written, without decoding
+  ``&amp;``. A name without a value has the value ``""``. White space around ``=`` and between attributes is free. ``/``
+  stands just before ``>`` or not at all. The first of a repeated attribute counts.
+* A closing tag has nothing but white space before its ``>``.
+* A tag has at most 512 characters.
+
+What begins like a tag and breaks these rules is text, and said to be: malformed, too long, without id, with an invalid
+id.
+
+* A *fence* opens at a line's start (of the text, or after ``\n``) after at most three spaces, with a run of three or
+  more backticks or tildes. A run of backticks opens none when a backtick follows on the same line within 1,000
+  characters. A fence closes at a line of at most three spaces, a run of the same character that is at least as long,
+  and nothing but spaces, tabs and ``\r``; else it runs to the end of the text.
+* A *span* opens with a run of backticks that is no fence, and closes with the next run of exactly as many on the same
+  line, when at most 1,000 characters are in between; else its backticks are text.
+* A run of more than 1,000 characters opens nothing. It may close a fence.
+"""
 
 from __future__ import annotations
 
+import enum
 import re
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, Literal
 
 import attrs
 
-from mama_structs.descriptors.code import (
-    PLAIN_SPAN,
-    Fence,
-    Run,
-    Span,
-    Undecided,
-    begins_line,
-    line_beginning,
-    matched_to,
-)
-from mama_structs.descriptors.events import Diagnostic, Event, RefEnd, RefStart, RefText, Text
-from mama_structs.descriptors.tags import (
-    MAX_TAG,
-    TAG_BEGINS,
-    TAG_MAY_BEGIN,
-    ClosingTag,
-    OpeningTag,
-    Refused,
-    read_tag,
-)
 from mama_structs.errors import InvalidArgument, SessionClosed
 
+MAX_TAG: Final = 512
 MAX_DEPTH: Final = 64
 # A tag right behind a run of 1,000 backticks, of which one more would begin the closing run 1,000 characters on.
 MAX_HELD: Final = 2_000
 
+# A model chooses these ids; they never become file names.
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+ID_RULE: Final = "1 to 64 of the letters A-Z and a-z, digits, _ . and -, beginning with a letter or digit"
+
+
+def is_ref_id(text: str) -> bool:
+    """Tell whether a ref may have this id."""
+    return _ID.fullmatch(text) is not None
+
+
+# What the parser reports
+
+DiagnosticKind = Literal[
+    "unclosed",
+    "nested",
+    "missing_id",
+    "invalid_id",
+    "malformed",
+    "too_long",
+    "too_deep",
+    "stray_close",
+    "in_code",
+    "new_version",
+    "invalid_text",
+    "quota_exceeded",
+]
+_NOTES: Final = frozenset({"nested", "new_version"})
+
+
+@attrs.frozen
+class Text:
+    """Text outside every ref, as it came; never empty."""
+
+    text: str
+
+
+@attrs.frozen
+class RefStart:
+    """
+    A ref begins.
+
+    Args:
+        id: As it was written.
+        attributes: All attributes but the id, names in lower case, values as they were written.
+        position: The first character of the tag, counted from 1 in the text that was scanned; no part of equality.
+
+    """
+
+    id: str
+    attributes: Mapping[str, str]
+    position: int = attrs.field(default=0, kw_only=True, eq=False)
+
+
+@attrs.frozen
+class RefText:
+    """Text inside the refs that are open, as it came, their first and last line breaks included; never empty."""
+
+    text: str
+
+
+@attrs.frozen
+class RefEnd:
+    """
+    The innermost open ref ends.
+
+    Args:
+        id: Of the ref.
+        complete: False when the text ended before the ref was closed.
+        position: The first character behind it, counted from 1 in the text that was scanned; no part of equality.
+
+    """
+
+    id: str
+    complete: bool
+    position: int = attrs.field(default=0, kw_only=True, eq=False)
+
+
+@attrs.frozen
+class Diagnostic:
+    """
+    Something about a tag that its author may not have meant.
+
+    Args:
+        kind: A word for programs.
+        id: Of the ref that it is about, None where no id can be read.
+        position: The first character of the tag, counted from 1 in the text that was scanned.
+        message: What happened and what to write instead, for a model.
+
+    """
+
+    kind: DiagnosticKind
+    id: str | None
+    position: int
+    message: str
+
+    @property
+    def is_note(self) -> bool:
+        """Whether it only says what was done: a nested ref, a new version."""
+        return self.kind in _NOTES
+
+
+Event = Text | RefStart | RefText | RefEnd | Diagnostic
+
+
+# Tags
+
+# Possessive throughout, and no alternatives that begin alike: nothing is ever tried twice.
+_SPACE: Final = r"[ \t\n\r\f]"
+_NAME: Final = r"[^ \t\n\r\f\"'<>/=]++"
+_REF: Final = r"[rR][eE][fF]"
+_AFTER_NAME: Final = r"[ \t\n\r\f/>]"
+
+# What stands behind the "<" of a tag, and of what may become a tag when the text goes on (\Z).
+_TAG_BEGINS: Final = rf"/?+{_REF}{_AFTER_NAME}"
+_TAG_MAY_BEGIN: Final = rf"/?+(?:\Z|[rR](?:\Z|[eE](?:\Z|[fF](?:\Z|{_AFTER_NAME}))))"
+
+# Where the text ends before the tag does, the group "end" is unset: every part may be cut at \Z.
+_OPENING: Final = re.compile(
+    rf"""<{_REF}(?={_AFTER_NAME}|\Z)"""
+    rf"""(?:{_SPACE}*+{_NAME}(?:{_SPACE}*+={_SPACE}*+(?:"[^"]*+(?:"|\Z)|'[^']*+(?:'|\Z)|\Z))?+)*+"""
+    rf"""{_SPACE}*+(?P<slash>/?+)(?:(?P<end>>)|\Z)"""
+)
+_CLOSING: Final = re.compile(rf"</{_REF}{_SPACE}*+(?:(?P<end>>)|\Z)")
+_BEGINNING: Final = re.compile(r"<(?:/?+(?:[rR](?:[eE][fF]?+)?+)?+)\Z")
+_ATTRIBUTE: Final = re.compile(
+    rf"""(?P<name>{_NAME})(?:{_SPACE}*+={_SPACE}*+(?:"(?P<double>[^"]*+)"|'(?P<single>[^']*+)'))?+"""
+)
+
+
+@attrs.frozen
+class _OpeningTag:
+    id: str
+    attributes: Mapping[str, str]
+    empty: bool  # Whether the tag ends the ref too: ``<ref id="a"/>``.
+    end: int
+
+
+@attrs.frozen
+class _Refused:
+    """What begins like a tag and is text; kind, id and message are those of the diagnostic."""
+
+    kind: DiagnosticKind
+    id: str | None
+    message: str
+
+
+_MALFORMED: Final = _Refused(
+    "malformed",
+    None,
+    'this opening tag is not well formed and was left as text: write <ref id="name">, with every value in quotes',
+)
+_MALFORMED_CLOSING: Final = _Refused(
+    "malformed", None, "this closing tag is not well formed and was left as text: write </ref>, nothing else"
+)
+_UNFINISHED: Final = _Refused("malformed", None, "the text ended inside this tag, which was left as text")
+_TOO_LONG: Final = _Refused(
+    "too_long", None, f"this tag was left as text: a tag has at most {MAX_TAG} characters, its quotes must be closed"
+)
+_MISSING_ID: Final = _Refused("missing_id", None, 'this tag has no id and was left as text: write <ref id="name">')
+
+
+def _read_tag(text: str, start: int, end: int, *, final: bool) -> _OpeningTag | _Refused | int | None:
+    """
+    Read the tag that begins at an index: an opening one, the index behind a closing one, or why it is none.
+
+    None when that depends on how the text, which may hold the tag up to *end*, goes on there; not if it is *final*.
+    """
+    limit = min(end, start + MAX_TAG)
+    closing = text.startswith("</", start)
+    match = (_CLOSING if closing else _OPENING).match(text, start, limit)
+    if match is None:
+        if not final and _BEGINNING.match(text, start, end):
+            return None
+        return _MALFORMED_CLOSING if closing else _MALFORMED
+    if match["end"] is None:
+        if limit == start + MAX_TAG:
+            return _TOO_LONG
+        return _UNFINISHED if final else None
+    return match.end() if closing else _opening_tag(text, match)
+
+
+def _opening_tag(text: str, match: re.Match[str]) -> _OpeningTag | _Refused:
+    attributes: dict[str, str] = {}
+    for attribute in _ATTRIBUTE.finditer(text, match.start() + len("<ref"), match.end()):
+        name, double, single = attribute.groups()
+        attributes.setdefault(name.lower(), double or single or "")
+    ref_id = attributes.pop("id", None)
+    if ref_id is None:
+        return _MISSING_ID
+    if not is_ref_id(ref_id):
+        shown = ref_id if len(ref_id) <= 80 else f"{ref_id[:80]}…"  # noqa: PLR2004 - enough to know it again
+        message = f"{shown!r} is no id, so this tag was left as text: an id is {ID_RULE}"
+        return _Refused("invalid_id", ref_id, message)
+    return _OpeningTag(ref_id, attributes, bool(match["slash"]), match.end())
+
+
+# Code
+
+_LONGEST_RUN: Final = 1_000
+_REACH: Final = 1_000
+_SHORTEST_FENCE: Final = 3
+_INDENT: Final = 3
+
+_RUNS: Final = {character: re.compile(f"{character}*+") for character in "`~"}
+# The usual span, of one backtick each and without what may be a tag, in which there is nothing to decide.
+_PLAIN_SPAN: Final = rf"`[^`\n<]{{1,{_REACH}}}+`(?=[^`])"
+
+_BLANK: Final = re.compile(r"[ \t\r]*+")
+_MAY_BE_FENCE: Final = re.compile(r"^ {0,3}(?P<mark>[`~])(?:(?P=mark)){2}[^\n]*", re.MULTILINE)
+
+
+def _begins_line(text: str, at: int) -> bool:
+    """Tell whether nothing but at most three spaces stands between a line break and an index."""
+    for index in range(at - 1, max(at - 2 - _INDENT, -1), -1):
+        if text[index] != " ":
+            return text[index] == "\n"
+    return False
+
+
+def _line_beginning(text: str) -> str:
+    """Return the end of a text behind which a fence may open: a line break and at most three spaces, else nothing."""
+    at = text.rfind("\n", max(len(text) - 1 - _INDENT, 0))
+    return text[at:] if at >= 0 and _begins_line(text, len(text)) else ""
+
+
+def _matched_to(pattern: re.Pattern[str], text: str, at: int) -> int:
+    """Return the index behind what a pattern matches at an index."""
+    match = pattern.match(text, at)
+    return at if match is None else match.end()
+
+
+@attrs.frozen
+class Fence:
+    """Fenced code that is open: the character, and the length of the run that opened it."""
+
+    character: str
+    length: int
+
+    def end(self, text: str, start: int) -> int:
+        """Return the index of the line break that ends the closing line, -1 when there is none from *start* on."""
+        run = self.character * self.length
+        at = text.find(run, start)
+        while at >= 0:
+            behind = _matched_to(_RUNS[self.character], text, at)
+            if _begins_line(text, at):
+                blank = _matched_to(_BLANK, text, behind)
+                if text.startswith("\n", blank):
+                    return blank
+            at = text.find(run, behind)
+        return -1
+
+    def line_so_far(self, text: str, start: int) -> str:
+        """Return the last line, or a shorter one that is as good, if it may become the closing one, else nothing."""
+        line = text.rfind("\n", start)
+        if line < 0:
+            return ""
+        run = text.find(self.character, line, line + 2 + _INDENT)
+        if run < 0:
+            return _line_beginning(text[line:])
+        behind = _matched_to(_RUNS[self.character], text, run)
+        blank = _matched_to(_BLANK, text, behind)
+        if blank < len(text) or not _begins_line(text, run):
+            return ""
+        if blank == behind:
+            return text[line : min(behind, run + self.length)]
+        return f"{text[line : run + self.length]} " if behind - run >= self.length else ""
+
+
+class _Undecided(enum.Enum):
+    """What a run of backticks is, when it has no closing run."""
+
+    WAIT = "depends on how the text goes on"
+    FENCE = "opens fenced code"
+    TEXT = "is text"
+
+
+@attrs.define
+class _CodeSpan:
+    """A run of backticks that may open code; *may_be_fence* until a backtick is seen behind it."""
+
+    length: int
+    may_be_fence: bool
+    searched: int = 0  # Characters behind the run that need not be searched again.
+
+    def end(self, text: str, start: int, *, final: bool) -> int | _Undecided:
+        """Return the index of the closing run of the one that ends at *start*, or what is known without it."""
+        line = text.find("\n", start, start + _REACH + 1)
+        stop = start + _REACH + 1 if line < 0 else line
+        known = final or stop <= len(text)
+        at = text.find("`", start + self.searched, stop)
+        while at >= 0:
+            self.may_be_fence = False
+            behind = _matched_to(_RUNS["`"], text, at)
+            if behind == len(text) and not final and (behind < stop or behind - at <= self.length):
+                self.searched = at - start
+                return _Undecided.WAIT
+            if behind - at == self.length:
+                return at
+            at = text.find("`", behind, stop)
+        if known:
+            return _Undecided.FENCE if self.may_be_fence else _Undecided.TEXT
+        self.searched = len(text) - start
+        return _Undecided.WAIT
+
+
+@attrs.define
+class _MarkRun:
+    """A run of backticks or tildes that is being counted."""
+
+    character: str
+    begins_line: bool
+    length: int = 0
+
+    def count(self, text: str, at: int) -> int:
+        """Count what stands at an index, and return the index behind it."""
+        end = _matched_to(_RUNS[self.character], text, at)
+        self.length += end - at
+        return end
+
+    def opens(self) -> Fence | _CodeSpan | None:
+        """Return what the run opens, now that it is counted: code, what may be code, or nothing."""
+        may_be_fence = self.begins_line and self.length >= _SHORTEST_FENCE
+        if self.length > _LONGEST_RUN:
+            return None
+        if self.character == "`":
+            return _CodeSpan(self.length, may_be_fence)
+        return Fence(self.character, self.length) if may_be_fence else None
+
+
+@attrs.frozen
+class FencedBlock:
+    """
+    A fenced block of a text that is there as a whole; positions count from 0.
+
+    Args:
+        info: What stands behind the opening fence, without blanks around it.
+        opening: Where the opening fence's line begins.
+        start: Where the content begins.
+        end: Behind the content's last character, its last line break not counted.
+        behind: Where the line behind the closing fence begins, or would.
+        closed: Whether there is a closing fence; else the block runs to the end.
+
+    """
+
+    info: str
+    opening: int
+    start: int
+    end: int
+    behind: int
+    closed: bool
+
+
+class MarkedSpans:
+    """Tells what refs touch; asked from the beginning to the end, so that all questions take one pass."""
+
+    def __init__(self, spans: Sequence[tuple[int, int]]) -> None:
+        self._spans = spans
+        self._current = 0
+
+    def touch(self, start: int, end: int) -> bool:
+        """Tell whether a ref reaches into a stretch, or up to it."""
+        while self._current < len(self._spans) and self._spans[self._current][1] <= start:
+            self._current += 1
+        return self._current < len(self._spans) and self._spans[self._current][0] <= end
+
+
+def fenced_blocks(text: str, *, marked: Sequence[tuple[int, int]] = ()) -> Iterator[FencedBlock]:
+    """Find the fenced blocks of a whole text, as `RefParser` finds them in pieces; none opens where refs are marked."""
+    refs = MarkedSpans(marked)
+    whole = text if text.endswith("\n") else f"{text}\n"
+    at = 0
+    while line := _MAY_BE_FENCE.search(whole, at):
+        run = _MarkRun(line["mark"], begins_line=True)
+        behind = run.count(whole, line.start("mark"))
+        fence = run.opens()
+        if isinstance(fence, _CodeSpan):
+            opens = fence.end(whole, behind, final=True) is _Undecided.FENCE
+            fence = Fence("`", fence.length) if opens else None
+        at = line.end()
+        if fence is None or refs.touch(line.start(), at):
+            continue
+        info, start = whole[behind:at].strip(), min(at + 1, len(text))
+        closing = fence.end(whole, at)
+        at = len(text) if closing < 0 else closing
+        end = whole.rfind("\n", 0, closing) if closing >= 0 else len(text) - text.endswith("\n")
+        end -= text[end - 1 : end + 1] == "\r\n"
+        behind = len(text) if closing < 0 else closing + 1
+        yield FencedBlock(info, line.start(), start, max(start, end), behind, closed=closing >= 0)
+
+
+def language_of(info: str) -> str | None:
+    """Read the language from what stands behind a fence: its first word, in lower case."""
+    words = info.replace("{", " ").replace("}", " ").replace(",", " ").split(maxsplit=1)
+    if not words or "=" in words[0]:
+        return None
+    word = words[0].partition(":")[0].lstrip(".").lower()[:40]
+    return word or None
+
+
+# The parser
+
 # Where a tag begins, and text that is outside refs and needs no second look, by whether the text ends here.
-_BEHIND: Final = {True: TAG_BEGINS, False: TAG_MAY_BEGIN}
+_BEHIND: Final = {True: _TAG_BEGINS, False: _TAG_MAY_BEGIN}
 _TAG: Final = {final: re.compile(f"<(?={tag})") for final, tag in _BEHIND.items()}
-_PLAIN: Final = {final: re.compile(f"(?:[^<`~]++|{PLAIN_SPAN}|<(?!{tag}))*+") for final, tag in _BEHIND.items()}
+_PLAIN: Final = {final: re.compile(f"(?:[^<`~]++|{_PLAIN_SPAN}|<(?!{tag}))*+") for final, tag in _BEHIND.items()}
 
 _WAIT: Final = -1
 
@@ -52,8 +460,7 @@ class RefParser:
 
     * Joined, the texts of all `Text` and `RefText` events are the text without the tags of its refs, byte for byte.
       Text is `RefText` while a ref is open. Line breaks at the ends of a ref's content are not trimmed here.
-    * What a tag looks like is said in `mama_structs.descriptors.tags`, what code is in `mama_structs.descriptors.code`.
-      A tag that breaks a rule is text and gives a `Diagnostic`; scanning goes on right behind its ``<``, and its
+    * A tag that breaks a rule is text and gives a `Diagnostic`; scanning goes on right behind its ``<``, and its
       closing tag closes whatever else is open.
     * In code outside every ref nothing is a tag; a valid opening tag there (in a fence: on one line) gives
       ``in_code``. Whether a line begins is judged on the raw text. Inside a ref nothing but tags counts.
@@ -73,7 +480,7 @@ class RefParser:
     # Opening tags that were too deep and whose closing tags did not come yet.
     _too_deep: int = attrs.field(default=0, init=False)
     # The code that is open, or may be; None in plain text and inside refs.
-    _code: Run | Span | Fence | None = attrs.field(default=None, init=False)
+    _code: _MarkRun | _CodeSpan | Fence | None = attrs.field(default=None, init=False)
     # The end of the text so far: what was already given away but must be seen again, and what was not.
     _before: str = attrs.field(default="\n", init=False)  # The start of the text is the start of a line.
     _held: str = attrs.field(default="", init=False)
@@ -88,20 +495,7 @@ class RefParser:
         return self._position
 
     def feed(self, chunk: str) -> list[Event]:
-        """
-        Read more of the text.
-
-        Args:
-            chunk: Any number of characters.
-
-        Returns:
-            What is known now and was not before.
-
-        Raises:
-            InvalidArgument: The chunk is no text.
-            SessionClosed: The parser was closed.
-
-        """
+        """Read more of the text, any number of characters, and return what is known now and was not before."""
         if not isinstance(chunk, str):
             raise InvalidArgument(
                 f"chunk must be str, got {type(chunk).__name__}", hint="decode bytes as a whole first"
@@ -118,20 +512,14 @@ class RefParser:
             if self._code is None:
                 if "`" not in chunk and "~" not in chunk:
                     if self._before or "\n" in chunk:
-                        self._before = line_beginning(self._before + chunk)
+                        self._before = _line_beginning(self._before + chunk)
                     return [Text(chunk)]
             elif not self._before and type(self._code) is Fence and "\n" not in chunk:
                 return [Text(chunk)]
         return self._scan(chunk, final=False)
 
     def close(self) -> list[Event]:
-        """
-        End the text.
-
-        Returns:
-            What was held back, and the ends of the refs that are open; nothing when the parser was closed before.
-
-        """
+        """End the text: return what was held back, and the ends of the refs that are open; again, nothing."""
         if self._closed:
             return []
         self._closed = True
@@ -156,9 +544,9 @@ class RefParser:
                 at = self._inside(at, final=final)
             elif code is None:
                 at = self._plain(at, final=final)
-            elif isinstance(code, Run):
+            elif isinstance(code, _MarkRun):
                 at = self._run(code, at, final=final)
-            elif isinstance(code, Span):
+            elif isinstance(code, _CodeSpan):
                 at = self._span(code, at, final=final)
             else:
                 at = self._fence(code, at, final=final)
@@ -170,29 +558,29 @@ class RefParser:
     # state that then is, reads on: `_WAIT` when there is nothing more to read.
 
     def _plain(self, at: int, *, final: bool) -> int:
-        at = matched_to(_PLAIN[final], self._text, at)
+        at = _matched_to(_PLAIN[final], self._text, at)
         if at == len(self._text):
-            return self._wait(before=line_beginning(self._text))
+            return self._wait(before=_line_beginning(self._text))
         character = self._text[at]
         if character == "<":
             return self._tag(at, final=final)
-        self._code = Run(character, begins_line(self._text, at))
+        self._code = _MarkRun(character, _begins_line(self._text, at))
         return at
 
     def _inside(self, at: int, *, final: bool) -> int:
         match = _TAG[final].search(self._text, at)
         return self._wait() if match is None else self._tag(match.start(), final=final)
 
-    def _run(self, run: Run, at: int, *, final: bool) -> int:
+    def _run(self, run: _MarkRun, at: int, *, final: bool) -> int:
         at = run.count(self._text, at)
         if at == len(self._text) and not final:
             return self._wait()
         self._code = run.opens()
         return at
 
-    def _span(self, span: Span, at: int, *, final: bool) -> int:
+    def _span(self, span: _CodeSpan, at: int, *, final: bool) -> int:
         end = span.end(self._text, at, final=final)
-        if end is Undecided.WAIT:
+        if end is _Undecided.WAIT:
             # Whatever comes, it is text up to the first tag.
             match = _TAG[final].search(self._text, max(at, self._mark))
             self._emit(len(self._text) if match is None else match.start())
@@ -201,7 +589,7 @@ class RefParser:
             self._code = None
             self._tags_in_code(at, end, final=True)
             return end + span.length
-        self._code = Fence("`", span.length) if end is Undecided.FENCE else None
+        self._code = Fence("`", span.length) if end is _Undecided.FENCE else None
         return at
 
     def _fence(self, fence: Fence, at: int, *, final: bool) -> int:
@@ -216,29 +604,29 @@ class RefParser:
         return self._wait(before=fence.line_so_far(self._text, at))
 
     def _tag(self, at: int, *, final: bool) -> int:
-        tag = read_tag(self._text, at, len(self._text), final=final)
+        tag = _read_tag(self._text, at, len(self._text), final=final)
         if tag is None:
             return self._wait(held=at)
-        if isinstance(tag, Refused):
+        if isinstance(tag, _Refused):
             self._report(tag, at)
             return at + 1
-        if isinstance(tag, OpeningTag):
-            self._opening(tag, at)
-        else:
-            self._closing(tag, at)
+        if isinstance(tag, int):
+            self._closing(at, tag)
+            return tag
+        self._opening(tag, at)
         return tag.end
 
-    def _opening(self, tag: OpeningTag, at: int) -> None:
+    def _opening(self, tag: _OpeningTag, at: int) -> None:
         if len(self._open) == MAX_DEPTH:
             message = f"ref {tag.id!r} was left as text, with its closing tag: refs may be nested {MAX_DEPTH} deep"
-            self._report(Refused("too_deep", tag.id, message), at)
+            self._report(_Refused("too_deep", tag.id, message), at)
             self._too_deep += not tag.empty
             return
         self._emit(at)
         if self._open:
             outer = self._open[-1][0]
             message = f"ref {tag.id!r} is inside ref {outer!r}: both hold the text of the inner one"
-            self._report(Refused("nested", tag.id, message), at)
+            self._report(_Refused("nested", tag.id, message), at)
         self._events.append(RefStart(tag.id, tag.attributes, position=self._place(at)))
         if tag.empty:
             self._events.append(RefEnd(tag.id, complete=True, position=self._place(tag.end)))
@@ -246,16 +634,16 @@ class RefParser:
             self._open.append((tag.id, self._place(at)))
         self._mark = tag.end
 
-    def _closing(self, tag: ClosingTag, at: int) -> None:
+    def _closing(self, at: int, end: int) -> None:
         if self._too_deep:
             self._too_deep -= 1
         elif self._open:
             self._emit(at)
-            self._events.append(RefEnd(self._open.pop()[0], complete=True, position=self._place(tag.end)))
-            self._mark = tag.end
+            self._events.append(RefEnd(self._open.pop()[0], complete=True, position=self._place(end)))
+            self._mark = end
         else:
             message = "no ref is open here, so this closing tag was left as text: write &lt;/ref> to show one"
-            self._report(Refused("stray_close", None, message), at)
+            self._report(_Refused("stray_close", None, message), at)
 
     def _tags_in_code(self, start: int, end: int, *, final: bool) -> int:
         """Report the opening tags in code; return the index of one that is not finished, or `_WAIT` without one."""
@@ -264,18 +652,18 @@ class RefParser:
         while match := _TAG[final].search(text, at, end):
             at = match.start()
             line = text.find("\n", at, min(end, at + MAX_TAG))
-            tag = read_tag(text, at, end if line < 0 else line, final=final or line >= 0)
+            tag = _read_tag(text, at, end if line < 0 else line, final=final or line >= 0)
             if tag is None:
                 return at
-            if isinstance(tag, OpeningTag):
+            if isinstance(tag, _OpeningTag):
                 message = f"ref {tag.id!r} is in code, where tags are text: to store a ref write its tag elsewhere"
-                self._report(Refused("in_code", tag.id, message), at)
+                self._report(_Refused("in_code", tag.id, message), at)
                 at = tag.end
             else:
                 at += 1
         return _WAIT
 
-    def _report(self, what: Refused, at: int) -> None:
+    def _report(self, what: _Refused, at: int) -> None:
         self._emit(at)
         self._events.append(Diagnostic(what.kind, what.id, self._place(at), what.message))
 

@@ -1,17 +1,61 @@
-"""What models are shown: each result as XML."""
+"""
+What models are shown: results as XML whose text a parser gives back exactly, and what a system prompt says.
+
+What XML 1.0 cannot hold (section 2.2 of the recommendation: most control characters, U+FFFE and U+FFFF) becomes U+FFFD,
+and the element says how often.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from mama_structs.descriptors.entries import Descriptor, Entry, Ref
 from mama_structs.descriptors.export import FileResult
-from mama_structs.descriptors.markup import Attribute, element, start_tag
-from mama_structs.descriptors.preview import Preview
-from mama_structs.descriptors.reading import Excerpt
+from mama_structs.descriptors.parser import ID_RULE
 from mama_structs.descriptors.search import Match, SearchResult
+from mama_structs.descriptors.text import Excerpt, Preview
 from mama_structs.errors import MamaStructsError
+from mama_structs.settings import DescriptorSettings
+
+_FORBIDDEN: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+_REPLACEMENT: Final = "\ufffd"
+
+Attribute = str | int | bool | None
+
+
+def _without_forbidden(text: str) -> tuple[str, int]:
+    """Return a text with U+FFFD for each character that XML cannot hold, and their number."""
+    return _FORBIDDEN.subn(_REPLACEMENT, text)
+
+
+def _escaped(text: str) -> str:
+    """Return a text as the content of an element; a parser would read a bare carriage return as a line feed."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\r", "&#13;")
+
+
+def start_tag(name: str, attributes: Mapping[str, Attribute], *, empty: bool = False) -> str:
+    """Return a start tag, *empty* if the element ends here; attributes whose value is None are left out."""
+    written = "".join(f' {key}="{_attribute(value)}"' for key, value in attributes.items() if value is not None)
+    return f"<{name}{written}{'/' if empty else ''}>"
+
+
+def element(name: str, attributes: Mapping[str, Attribute], text: str) -> str:
+    """Return an element around a text; where characters were replaced, ``replaced`` says how many."""
+    clean, replaced = _without_forbidden(text)
+    return f"{start_tag(name, {**attributes, 'replaced': replaced or None})}{_escaped(clean)}</{name}>"
+
+
+def _attribute(value: Attribute) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = _escaped(_without_forbidden(str(value))[0])
+    # A parser would read each of these as a blank.
+    return text.replace('"', "&quot;").replace("\n", "&#10;").replace("\t", "&#9;")
+
+
+# Results
 
 
 def fd_content(excerpt: Excerpt) -> str:
@@ -106,14 +150,7 @@ def fd_file_result(result: FileResult) -> str:
 
 
 def fd_error(error: MamaStructsError, *, handle: str | None = None) -> str:
-    """
-    Show what went wrong and what to do about it.
-
-    Args:
-        error: What was raised.
-        handle: What the call was about, where the error does not say it.
-
-    """
+    """Show what went wrong and what to do about it; *handle* where the error does not say what the call was about."""
     attributes = {"type": error.type, "fd": getattr(error, "handle", None) or handle}
     return _parts("fd_error", attributes, [element("message", {}, str(error))])
 
@@ -195,3 +232,66 @@ def _span(lines: tuple[int, int] | None) -> str | None:
 def _parts(name: str, attributes: dict[str, Any], parts: Sequence[str]) -> str:
     inner = "".join(f"\n{part}" for part in parts)
     return f"{start_tag(name, attributes)}{inner}\n</{name}>" if parts else start_tag(name, attributes, empty=True)
+
+
+# The system prompt
+
+_REFERENCES = f"""\
+<reference_id_instructions>
+Mark a part of your answer that you or the user may need again (code, data, a draft), and use it later by its id instead
+of writing it again:
+<ref id="parser" type="code" lang="python">
+def parse(text): ...
+</ref>
+
+- The id is {ID_RULE}. Choose one that says what the part is, and put it in quotes.
+- The part can be used as ref:parser by every call that follows, in the same turn too. The tags are not part of it.
+- An id that you use again makes a new version: ref:parser is the newest, ref:parser@1 the first.
+- Put the tags outside of code fences; inside a fence or inline code they are plain text. A fence inside a ref is kept.
+- Inside a ref, write &lt;ref or &lt;/ref where you mean the text and no tag. Refs may stand inside refs.
+- Other attributes are kept. type is code, data or text.
+
+Calls that use refs:
+list_refs()                                              what is marked so far
+get_ref(ref_id="parser")                                 all of it
+read_fd(fd="ref:parser", mode="line", start=10, count=5) lines 10 to 14
+search_fd(fd="ref:parser", query="parse")                where it says so
+fd_to_file(fd="ref:parser", file_path="parser.py")       write it to a file
+Any argument may be {{"$ref": "ref:parser"}} where you can write an object: the tool gets the marked text.
+</reference_id_instructions>"""
+
+_DESCRIPTORS = """\
+<file_descriptor_instructions>
+{intro}
+
+- Everything is counted from 1: pages, lines, characters. A page has up to {page_size:,} characters.
+- Each answer says what comes next and how much remains. What a preview leaves out, it says.
+- Search before you read many pages. A number is never used again.
+
+Calls:
+read_fd(fd="fd:1", page=2)                               one page
+read_fd(fd="fd:1", mode="line", start=10, count=5)       lines 10 to 14
+read_fd(fd="fd:1", mode="char", start=1, count=200)      the first 200 characters
+read_fd(fd="fd:1", read_all=true)                        all of it
+read_fd(fd="fd:1", page=2, extract_to_new_fd=true)       keep page 2 as a new fd
+search_fd(fd="fd:1", query="error", context=2)           matches with two lines around each
+fd_to_file(fd="fd:1", file_path="out.txt")               write it to a file; mode="append" and mode="insert" too
+Any argument may be {{"$ref": "fd:1"}} where you can write an object: the tool gets the whole text.
+</file_descriptor_instructions>"""
+
+_WRAPPING = (
+    "Results and inputs with more than {wrap_over:,} characters are kept as fd:1, fd:2 and so on;\n"
+    "you are shown the beginning and the end."
+)
+_NOT_WRAPPING = "Long texts may be kept for you as fd:1, fd:2 and so on."
+
+
+def instructions(settings: DescriptorSettings, *, stored: Sequence[Entry] | None = None) -> str:
+    """Return the blocks for a system prompt; with *stored*, a list of these entries too."""
+    intro = _WRAPPING.format(wrap_over=settings.wrap_over) if settings.enabled else _NOT_WRAPPING
+    blocks = [_DESCRIPTORS.format(intro=intro, page_size=settings.page_size)]
+    if settings.references_enabled:
+        blocks.insert(0, _REFERENCES)
+    if stored is not None:
+        blocks.append(handle_list(stored))
+    return "\n\n".join(blocks)

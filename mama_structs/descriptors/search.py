@@ -25,8 +25,7 @@ from typing import Any, Final
 import attrs
 
 from mama_structs._async import in_own_thread
-from mama_structs.descriptors.content import Content
-from mama_structs.descriptors.pages import Pages
+from mama_structs.descriptors.text import Content, Pages
 from mama_structs.errors import InvalidParameter, SearchTimeout
 
 MAX_QUERY: Final = 1_000

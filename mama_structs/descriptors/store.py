@@ -6,31 +6,24 @@ import functools
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol, Self, get_args
+from typing import Any, Final, Protocol, Self, get_args
 
+import attrs
+
+from mama_structs import _check
 from mama_structs._async import LoopBound, in_own_thread
 from mama_structs._plain import to_jsonable
-from mama_structs.descriptors.categories import Category, category_of
-from mama_structs.descriptors.collect import Collected, Collector
-from mama_structs.descriptors.content import Content
-from mama_structs.descriptors.entries import Descriptor, Entry, Ref
-from mama_structs.descriptors.events import Diagnostic
+from mama_structs.descriptors.entries import Descriptor, Entries, Entry, Ref, RefHandle, Usage, parse_handle
 from mama_structs.descriptors.export import ExportMode, FileResult, export
-from mama_structs.descriptors.handles import RefHandle, parse_handle
-from mama_structs.descriptors.ingesting import Ingested, RefStream
-from mama_structs.descriptors.messages import are_blocks, block_text, joined_blocks, said_by_model
-from mama_structs.descriptors.pasted import split_pasted
-from mama_structs.descriptors.preview import preview
-from mama_structs.descriptors.prompts import instructions
-from mama_structs.descriptors.reading import Excerpt, Mode, read
-from mama_structs.descriptors.records import DeleteRecord, Record, record_of
-from mama_structs.descriptors.render import fd_result
+from mama_structs.descriptors.kinds import Category, Suggestion, category_of, suggest
+from mama_structs.descriptors.messages import DeltaReader, are_blocks, block_text, joined_blocks, said_by_model
+from mama_structs.descriptors.parser import Diagnostic, Event, RefEnd, RefParser, RefStart, RefText, Text
+from mama_structs.descriptors.render import fd_result, instructions
 from mama_structs.descriptors.search import SearchResult, search
-from mama_structs.descriptors.shelf import Shelf, Usage
-from mama_structs.descriptors.suggest import Suggestion, suggest
+from mama_structs.descriptors.text import Content, Excerpt, Mode, preview, read, split_pasted
 from mama_structs.errors import (
     InvalidArgument,
     InvalidHandle,
@@ -42,15 +35,19 @@ from mama_structs.errors import (
 )
 from mama_structs.settings import DescriptorSettings
 
-_WRAPPED = re.compile('<fd_result fd="(fd:[0-9]+)"')
-_CATEGORIES = get_args(Category)
+_WRAPPED: Final = re.compile('<fd_result fd="(fd:[0-9]+)"')
+_CATEGORIES: Final = get_args(Category)
+_BREAKS: Final = ("\r\n", "\n")
 
 
-class Journal(Protocol):
+class Log(Protocol):
     """Where a store's changes go, to be written behind."""
 
-    def record(self, record: Record, content: Content | None) -> None:
-        """Take a change, with the text that it names."""
+    def put(self, entry: Entry) -> None:
+        """Take what was stored, with its text."""
+
+    def delete(self, handle: str, at: datetime) -> None:
+        """Take that something was deleted."""
 
 
 def _now() -> datetime:
@@ -60,6 +57,172 @@ def _now() -> datetime:
 def root_of(settings: DescriptorSettings) -> Path:
     """Return the directory below which files may be written."""
     return Path(settings.root or Path.cwd()).absolute()
+
+
+def trimmed(text: str, *, closed: bool = True) -> str:
+    r"""
+    Drop one line break after an opening tag and one before the closing tag, and nothing else.
+
+    A line break is ``\n`` or ``\r\n``.
+    After a tag that ended its line in ``\n`` a ``\r`` at the end is content: what was put on lines of its own comes
+    back exactly.
+    """
+    opening = next((kind for kind in _BREAKS if text.startswith(kind)), "")
+    text = text[len(opening) :]
+    kinds = ("\n",) if opening == "\n" else _BREAKS
+    closing = next((kind for kind in kinds if closed and text.endswith(kind)), "")
+    return text[: len(text) - len(closing)]
+
+
+@attrs.define
+class MarkedText:
+    """A ref before it is stored: what its tag said and where, and where its content is in the visible text."""
+
+    id: str
+    attributes: Mapping[str, str]
+    position: int
+    begin: int
+    end: int = -1
+    complete: bool = False
+
+
+@attrs.frozen
+class Collected:
+    """What one message holds: refs by opening tags, what the parser said, all that was scanned, and it without tags."""
+
+    marked: tuple[MarkedText, ...]
+    diagnostics: tuple[Diagnostic, ...]
+    text: str = attrs.field(repr=False)
+    visible: str = attrs.field(repr=False)
+
+    def content(self, marked: MarkedText) -> str:
+        """Return a ref's content: without the tags of refs inside, and without one line break at each end."""
+        # On demand: the contents of nested refs may together be 64 times the text.
+        return trimmed(self.visible[marked.begin : marked.end], closed=marked.complete)
+
+
+class Collector:
+    """
+    Scans the pieces of one message, chunk by chunk, and collects its refs; without *marks*, tags are text.
+
+    A ref does not go on from one piece into the next.
+    """
+
+    def __init__(self, *, marks: bool = True) -> None:
+        self._marks = marks
+        self._parser = RefParser()
+        self._fed: list[str] = []
+        self._before = 0
+        self._length = 0
+        self._visible: list[str] = []
+        self._shown = 0
+        self._open: list[MarkedText] = []
+        self._marked: list[MarkedText] = []
+        self._diagnostics: list[Diagnostic] = []
+
+    def feed(self, chunk: str) -> list[Event]:
+        """Scan the next part of the piece and return what is known by now."""
+        self._fed.append(chunk)
+        self._length += len(chunk)
+        if not self._marks:
+            return self._take([Text(chunk)] if chunk else [])
+        return self._take(self._parser.feed(chunk))
+
+    def end_piece(self) -> list[Event]:
+        """Say that what comes next is a text of its own."""
+        events = self._take(self._parser.close())
+        self._parser = RefParser()
+        self._before = self._length
+        return events
+
+    def finish(self) -> Collected:
+        """Return what was found, after the last `end_piece`."""
+        texts = "".join(self._fed), "".join(self._visible)
+        return Collected(tuple(self._marked), tuple(self._diagnostics), *texts)
+
+    def _take(self, events: Sequence[Event]) -> list[Event]:
+        taken: list[Event] = []
+        for event in events:
+            if isinstance(event, Text | RefText):
+                self._visible.append(event.text)
+                self._shown += len(event.text)
+                taken.append(event)
+                continue
+            moved = attrs.evolve(event, position=event.position + self._before)
+            taken.append(moved)
+            if isinstance(moved, RefStart):
+                self._open.append(MarkedText(moved.id, moved.attributes, moved.position, self._shown))
+                self._marked.append(self._open[-1])
+            elif isinstance(moved, RefEnd):
+                closed = self._open.pop()
+                closed.end, closed.complete = self._shown, moved.complete
+            else:
+                self._diagnostics.append(moved)
+        return taken
+
+
+@attrs.frozen(kw_only=True)
+class Ingested:
+    """
+    What one message of a model held.
+
+    Args:
+        refs: The stored refs, in order of their opening tags.
+        diagnostics: What its author may not have meant, in order of positions; worth telling the model.
+        text: The text that was scanned, as it came.
+        visible: The same without the tags of refs, for people.
+
+    """
+
+    refs: tuple[Ref, ...]
+    diagnostics: tuple[Diagnostic, ...]
+    text: str = attrs.field(repr=False)
+    visible: str = attrs.field(repr=False)
+
+
+class RefStream:
+    """
+    Takes a model's answer as it comes: ``feed`` every chunk, then ``close``.
+
+    Chunks may be cut anywhere: what is stored is the same as for the whole answer in one piece.
+    `RefStore.stream` makes one.
+    """
+
+    def __init__(self, collector: Collector, store: Callable[[Collected], Ingested]) -> None:
+        self._collector = collector
+        self._deltas = DeltaReader()
+        self._store = store
+        self._result: Ingested | None = None
+
+    def __repr__(self) -> str:
+        return f"<RefStream{', closed' if self._result is not None else ''}>"
+
+    def feed(self, chunk: object) -> list[Event]:
+        """
+        Take the next part and return what is known by now, to be shown to people.
+
+        Args:
+            chunk: Text, or a stream event of the ``anthropic`` or ``openai`` packages (objects or dicts).
+
+        Raises:
+            InvalidArgument: It is nothing of the kind.
+            SessionClosed: The stream was closed.
+
+        """
+        if self._result is not None:
+            raise SessionClosed("the stream was closed", hint="take another one for the next answer: stream()")
+        delta = self._deltas.read(chunk)
+        if delta is None:
+            return []
+        events = self._collector.end_piece() if delta.starts_piece else []
+        return [*events, *self._collector.feed(delta.text)] if delta.text else events
+
+    def close(self) -> Ingested:
+        """Store the refs, and return what was found; again, the same."""
+        if self._result is None:
+            self._collector.end_piece()
+            self._result = self._store(self._collector.finish())
+        return self._result
 
 
 class RefStore:
@@ -84,33 +247,24 @@ class RefStore:
         self.settings: DescriptorSettings = settings or DescriptorSettings()
         self.root: Path = root_of(self.settings)
         self._clock = clock
-        self._shelf = Shelf(self.settings)
-        self._journal: Journal | None = None
+        self._entries = Entries(self.settings)
+        self._log: Log | None = None
         self._directory: Path | None = None
         self._closed = False
         self._loop = LoopBound("ref store")
 
     @classmethod
-    def kept(
-        cls, shelf: Shelf, journal: Journal, *, settings: DescriptorSettings, directory: Path | None = None
-    ) -> Self:
-        """Return a store that holds what *shelf* holds; see `keep`."""
+    def kept(cls, entries: Entries, log: Log, *, settings: DescriptorSettings, directory: Path | None = None) -> Self:
+        """Return a store that holds *entries*; see `keep`."""
         store = cls(settings=settings)
-        store._shelf = shelf
-        store.keep(journal, directory=directory)
+        store._entries = entries
+        store.keep(log, directory=directory)
         return store
 
-    def keep(self, journal: Journal, *, directory: Path | None = None) -> None:
-        """
-        Hand all further changes to a journal.
-
-        Args:
-            journal: Takes them.
-            directory: The session's own, which no export may touch.
-
-        """
+    def keep(self, log: Log, *, directory: Path | None = None) -> None:
+        """Hand all further changes to a log; *directory* is the session's own, which no export may touch."""
         self._loop.check_here()
-        self._journal = journal
+        self._log = log
         self._directory = directory
 
     def close(self) -> None:
@@ -127,7 +281,7 @@ class RefStore:
         self._loop.check_here()
         child = type(self)(settings=self.settings, clock=self._clock)
         child.root = self.root
-        child._shelf = self._shelf.fork()  # noqa: SLF001 - of this class
+        child._entries = self._entries.fork()  # noqa: SLF001 - of this class
         child._loop.check_here()  # noqa: SLF001 - as above
         return child
 
@@ -145,12 +299,12 @@ class RefStore:
         return self._clock()
 
     def __repr__(self) -> str:
-        usage = self._shelf.usage
+        usage = self._entries.usage
         return f"<RefStore {usage.handles} handles, {usage.bytes:,} of {usage.max_bytes:,} bytes>"
 
     def __len__(self) -> int:
         """Count the descriptors and refs, each version of a ref for itself."""
-        return self._shelf.usage.handles
+        return self._entries.usage.handles
 
     def __contains__(self, handle: object) -> bool:
         """Tell whether `get` gives something for a handle."""
@@ -158,16 +312,16 @@ class RefStore:
             parsed = parse_handle(_with_kind(handle))
         except InvalidHandle:
             return False
-        return self._shelf.holds(parsed)
+        return self._entries.holds(parsed)
 
     def __iter__(self) -> Iterator[str]:
         """Go through the handles, the oldest first, versions of refs included."""
-        return (entry.versioned for entry in self._shelf.live())
+        return (entry.versioned for entry in self._entries.live())
 
     @property
     def usage(self) -> Usage:
         """How much is held, and how much may be."""
-        return self._shelf.usage
+        return self._entries.usage
 
     # What a model wrote
 
@@ -204,7 +358,7 @@ class RefStore:
             text: A model's answer.
 
         """
-        taken = {entry.id for entry in self._shelf.live() if isinstance(entry, Ref)}
+        taken = {entry.id for entry in self._entries.live() if isinstance(entry, Ref)}
         return suggest(text, taken=taken)
 
     # What is too large to show
@@ -226,7 +380,7 @@ class RefStore:
         content = Content.of(text)
         if not isinstance(source, str) or not source:
             raise InvalidArgument(f"source must be a word such as tool_result, got {source!r:.80}")
-        _check_storable(source)
+        _check.encodable("source", source)
         return self._add(content, source)
 
     def wrap(self, result: Any, *, source: str = "tool_result") -> Any:
@@ -287,7 +441,7 @@ class RefStore:
                 f"category must be one of {', '.join(_CATEGORIES)}, got {category!r:.80}", parameter="category"
             )
         newest: dict[str, Ref] = {}
-        for entry in self._shelf.live():
+        for entry in self._entries.live():
             if isinstance(entry, Ref):
                 newest[entry.id] = entry
         return tuple(ref for ref in newest.values() if category in {None, ref.category})
@@ -295,7 +449,7 @@ class RefStore:
     def descriptors(self) -> tuple[Descriptor, ...]:
         """Return all descriptors, the oldest first."""
         self._loop.check_here()
-        return tuple(entry for entry in self._shelf.live() if isinstance(entry, Descriptor))
+        return tuple(entry for entry in self._entries.live() if isinstance(entry, Descriptor))
 
     def versions(self, ref_id: str) -> tuple[str, ...]:
         """
@@ -310,7 +464,7 @@ class RefStore:
 
         """
         entry = self.get(ref_id)
-        return self._shelf.versions(entry.id) if isinstance(entry, Ref) else (entry.handle,)
+        return self._entries.versions(entry.id) if isinstance(entry, Ref) else (entry.handle,)
 
     def read(
         self, handle: str, *, mode: Mode = "page", start: int = 1, count: int = 1, read_all: bool = False
@@ -459,14 +613,15 @@ class RefStore:
         """
         self._check_open()
         parsed = parse_handle(handle)
-        if isinstance(parsed, RefHandle) and parsed.version is None and self._shelf.versions(parsed.id):
-            doomed = self._shelf.versions(parsed.id)
+        if isinstance(parsed, RefHandle) and parsed.version is None and self._entries.versions(parsed.id):
+            doomed = self._entries.versions(parsed.id)
         else:
-            doomed = (self._shelf.find(parsed).versioned,)
+            doomed = (self._entries.find(parsed).versioned,)
         at = self._clock()
         for one in doomed:
-            self._record(DeleteRecord(handle=one, at=at), None)
-            self._shelf.delete(one, at)
+            if self._log is not None:
+                self._log.delete(one, at)
+            self._entries.delete(one, at)
 
     def prompt(self, *, handles: bool = False) -> str:
         """
@@ -488,7 +643,7 @@ class RefStore:
 
     def _find(self, handle: str) -> Entry:
         self._loop.check_here()
-        return self._shelf.find(parse_handle(handle))
+        return self._entries.find(parse_handle(handle))
 
     def _take(self, collected: Collected) -> Ingested:
         self._check_open()
@@ -496,18 +651,19 @@ class RefStore:
         said = list(collected.diagnostics)
         for marked in collected.marked:
             try:
-                _check_storable(*marked.attributes, *marked.attributes.values())
-                content = self._shelf.shared(Content.of(collected.content(marked)))
-                self._shelf.check_room(content)
+                for text in (*marked.attributes, *marked.attributes.values()):
+                    _check.encodable("an attribute", text)
+                content = self._entries.shared(Content.of(collected.content(marked)))
+                self._entries.check_room(content)
             except QuotaExceeded as error:
                 said.append(Diagnostic("quota_exceeded", marked.id, marked.position, f"not stored: {error}"))
                 continue
             except InvalidArgument as error:
                 said.append(Diagnostic("invalid_text", marked.id, marked.position, f"not stored: {error}"))
                 continue
-            version = self._shelf.next_version(marked.id)
+            version = self._entries.next_version(marked.id)
             if version > 1:
-                before = self._shelf.newest(marked.id)
+                before = self._entries.newest(marked.id)
                 message = f"ref:{marked.id} is now version {version}"
                 message += f"; {before} is the one before" if before else ""
                 said.append(Diagnostic("new_version", marked.id, marked.position, message))
@@ -527,11 +683,11 @@ class RefStore:
         return Ingested(refs=tuple(refs), diagnostics=tuple(said), text=collected.text, visible=collected.visible)
 
     def _add(self, content: Content, source: str) -> Descriptor:
-        content = self._shelf.shared(content)
-        self._shelf.check_room(content)
+        content = self._entries.shared(content)
+        self._entries.check_room(content)
         content.pages(self.settings.page_size)  # Indexed now, so that any page can be read at once.
         descriptor = Descriptor(
-            number=self._shelf.next_fd,
+            number=self._entries.next_fd,
             source=source,
             category=category_of({}, content.text),
             created_at=self._clock(),
@@ -542,18 +698,15 @@ class RefStore:
         return descriptor
 
     def _put(self, entry: Entry) -> None:
-        # A journal that takes no more leaves everything as it was.
-        self._record(record_of(entry), entry.content)
-        self._shelf.put(entry)
-
-    def _record(self, record: Record, content: Content | None) -> None:
-        if self._journal is not None:
-            self._journal.record(record, content)
+        # A log that takes no more leaves everything as it was.
+        if self._log is not None:
+            self._log.put(entry)
+        self._entries.put(entry)
 
     def _has_wrapped(self, text: str) -> bool:
         """Tell whether a text is what `wrap` answered: where the limit is small, that is longer than the limit."""
         found = _WRAPPED.match(text)
-        entry = self._shelf.get(found[1]) if found else None
+        entry = self._entries.get(found[1]) if found else None
         return isinstance(entry, Descriptor) and text == self._shown(entry)
 
     def _wrap_text(self, text: str, source: str) -> str:
@@ -600,7 +753,7 @@ class RefStore:
             blocks = joined_blocks(blocks)
         long = [text for block in blocks if (text := block_text(block)) is not None and len(text) > limit]
         # Room for all of them, or nothing is stored.
-        self._shelf.check_room(*map(Content.of, long))
+        self._entries.check_room(*map(Content.of, long))
         return [
             block if text is None or len(text) <= limit else {**block, "text": self.wrap(text, source=source)}
             for block, text in ((block, block_text(block)) for block in blocks)
@@ -610,10 +763,3 @@ class RefStore:
 def _with_kind(handle: Any) -> Any:
     """Return the handle of a ref where only its id is given."""
     return f"ref:{handle}" if isinstance(handle, str) and ":" not in handle else handle
-
-
-def _check_storable(*texts: str) -> None:
-    try:
-        "".join(texts).encode()
-    except UnicodeEncodeError as error:
-        raise InvalidArgument("an attribute has a lone surrogate, which no file could hold") from error

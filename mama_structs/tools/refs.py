@@ -8,8 +8,7 @@ from typing import Any, Final, Literal
 
 import attrs
 
-from mama_structs.descriptors.entries import Ref
-from mama_structs.descriptors.handles import parse_handle
+from mama_structs.descriptors.entries import Ref, parse_handle
 from mama_structs.descriptors.render import (
     fd_content,
     fd_error,

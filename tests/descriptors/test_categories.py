@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.descriptors.categories import category_of, category_of_word
-from mama_structs.descriptors.fences import language_of, opening_fence
+from mama_structs.descriptors.kinds import category_of, category_of_word
+from mama_structs.descriptors.parser import fenced_blocks, language_of
 
 PYTHON = "import os\n\n\ndef parse(path):\n    # Reads it.\n    with open(path) as file:\n        return file.read()\n"
 JSON = '{"a": [1, 2, 3], "b": null}'
@@ -245,7 +245,7 @@ def test_a_deep_array_does_not_exhaust_the_stack():
     code = textwrap.dedent(
         """
         import threading
-        from mama_structs.descriptors.categories import category_of
+        from mama_structs.descriptors.kinds import category_of
         threading.stack_size(256 * 1024)
         found = []
         thread = threading.Thread(target=lambda: found.append(category_of({}, "[" * 9_000 + "]" * 9_000)))
@@ -261,23 +261,21 @@ def test_a_deep_array_does_not_exhaust_the_stack():
 
 
 @pytest.mark.parametrize(
-    ("line", "fence"),
+    ("line", "info"),
     [
-        ("```", ("`", 3, "")),
-        ("   ````python x", ("`", 4, "python x")),
-        ("~~~ `a`", ("~", 3, "`a`")),
-        ("```\r", ("`", 3, "")),
+        ("```", ""),
+        ("   ````python x", "python x"),
+        ("~~~ `a`", "`a`"),
+        ("```\r", ""),
         ("    ```", None),
         ("``", None),
         ("``` a`b", None),
         ("a ```", None),
     ],
 )
-def test_which_lines_open_a_fence(line, fence):
+def test_which_lines_open_a_fence(line, info):
     """As CommonMark has it: three marks or more, three blanks before at most, no backtick behind backticks."""
-    found = opening_fence(line)
-
-    assert fence == (found and (found.mark, found.length, found.info))
+    assert ([] if info is None else [info]) == [block.info for block in fenced_blocks(f"{line}\nx")]
 
 
 @pytest.mark.parametrize(
@@ -292,9 +290,12 @@ def test_which_lines_open_a_fence(line, fence):
         ("", False),
     ],
 )
-def test_which_lines_close_a_fence(line, closes):
+@pytest.mark.parametrize("behind", ["", "\n", "\nx"])
+def test_which_lines_close_a_fence(line, closes, behind):
     """The same mark, at least as many, and nothing else."""
-    assert closes == opening_fence("~~~~ info").closed_by(line)
+    (block,) = fenced_blocks(f"~~~~ info\nx\n{line}{behind}")
+
+    assert (closes, "info") == (block.closed, block.info)
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ import tracemalloc
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
-from mama_structs.descriptors.layers import Layers
+from mama_structs.descriptors.entries import ForkableMap
 
 
-class LayersAgainstDicts(RuleBasedStateMachine):
+class ForkableMapAgainstDicts(RuleBasedStateMachine):
     """Forked mappings and copied dicts hold the same, whatever is written and forked in whatever order."""
 
     maps = Bundle("maps")
@@ -19,7 +19,7 @@ class LayersAgainstDicts(RuleBasedStateMachine):
 
     @rule(target=maps)
     def new(self):
-        pair = (Layers(), {})
+        pair = (ForkableMap(), {})
         self.all.append(pair)
         return pair
 
@@ -41,12 +41,12 @@ class LayersAgainstDicts(RuleBasedStateMachine):
             assert [model.get(key) for key in range(13)] == [layers.get(key) for key in range(13)]
 
 
-TestLayers = LayersAgainstDicts.TestCase
+TestForkableMap = ForkableMapAgainstDicts.TestCase
 
 
 def test_layers_stay_few_however_often_a_mapping_is_forked():
     """Ten thousand writes with a fork after each are found in some twenty layers, not in ten thousand."""
-    layers = Layers()
+    layers = ForkableMap()
     for number in range(10_000):
         layers[number] = number
         layers.fork()
@@ -57,7 +57,7 @@ def test_layers_stay_few_however_often_a_mapping_is_forked():
 
 def test_a_fork_costs_no_copy():
     """A thousand forks of ten thousand entries take less memory than five copies would."""
-    layers = Layers()
+    layers = ForkableMap()
     for number in range(10_000):
         layers[number] = number
     layers.fork()

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from mama_structs.descriptors.collect import trimmed
-from mama_structs.descriptors.events import Diagnostic, RefEnd, RefStart, RefText, Text
-from mama_structs.descriptors.parser import MAX_HELD, RefParser
+from mama_structs.descriptors.parser import MAX_HELD, Diagnostic, RefEnd, RefParser, RefStart, RefText, Text
+from mama_structs.descriptors.store import trimmed
 from mama_structs.errors import InvalidArgument, MamaStructsError, SessionClosed
 from mama_structs.testing.strategies import chunkings, ref_documents, ref_ids
 

@@ -9,8 +9,7 @@ import tracemalloc
 
 import pytest
 
-from mama_structs.descriptors.events import Diagnostic
-from mama_structs.descriptors.parser import MAX_HELD, RefParser
+from mama_structs.descriptors.parser import MAX_HELD, Diagnostic, RefParser
 
 # Ten times as much may take so many times as long; squares would take a hundred times as long.
 LIMIT = 12

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mama_structs.descriptors.collect import trimmed
-from mama_structs.descriptors.events import Diagnostic, RefEnd, RefStart, RefText, Text
-from mama_structs.descriptors.parser import MAX_DEPTH, RefParser
-from mama_structs.descriptors.tags import MAX_TAG
+from mama_structs.descriptors.parser import MAX_DEPTH, MAX_TAG, Diagnostic, RefEnd, RefParser, RefStart, RefText, Text
+from mama_structs.descriptors.store import trimmed
 
 
 def parse(text, size=None):

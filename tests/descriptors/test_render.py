@@ -8,8 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mama_structs import DescriptorSettings, RefStore
-from mama_structs.descriptors.markup import element, start_tag
-from mama_structs.descriptors.render import fd_content, fd_error, handle_list, ref_content, ref_list
+from mama_structs.descriptors.render import element, fd_content, fd_error, handle_list, ref_content, ref_list, start_tag
 from mama_structs.errors import HandleNotFound
 
 # What XML 1.0 says a document may hold; the rest becomes U+FFFD.

@@ -9,10 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mama_structs.descriptors.events import RefStart
-from mama_structs.descriptors.handles import is_ref_id
-from mama_structs.descriptors.parser import RefParser
-from mama_structs.descriptors.suggest import suggest
+from mama_structs.descriptors.kinds import suggest
+from mama_structs.descriptors.parser import RefParser, RefStart, is_ref_id
 
 LONG = "value 1\nvalue 2\nvalue 3"
 

@@ -1,9 +1,9 @@
 """
-A conversation's changes on disk: one row a change, and each text once.
+A conversation's changes on disk: one row a change, JSON told apart by ``op``, and each text once.
 
 Rows, all in the session's one store:
 
-* ``conversations/<name>``: how the conversation began (`StartRecord`);
+* ``conversations/<name>``: how the conversation began (`_StartRecord`);
 * ``refs/<name>/<number>/<handle>``: its changes, numbered from 1; a fork begins with those of its parent, up to the
   number at which it was made;
 * ``texts/<hash>``: texts in UTF-8, shared by all conversations;
@@ -16,27 +16,17 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, Literal, Self, Union, cast, get_type_hints
 from urllib.parse import quote
 
 import attrs
 import msgspec
 
-from mama_structs.descriptors.content import Content
-from mama_structs.descriptors.records import (
-    DECODER,
-    ENCODER,
-    START_DECODER,
-    DeleteRecord,
-    FdRecord,
-    Record,
-    RefRecord,
-    StartRecord,
-    entry_of,
-)
-from mama_structs.descriptors.shelf import Shelf
+from mama_structs import _check
+from mama_structs.descriptors.entries import Descriptor, Entries, Entry, Ref
+from mama_structs.descriptors.text import Content
 from mama_structs.errors import InvalidArgument, StoreDamaged
 from mama_structs.settings import DescriptorSettings
 from mama_structs.storage import Change, New, Rows, Storage
@@ -55,20 +45,64 @@ _CHANGE_KEY: Final = re.compile(
 )
 
 
+class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", forbid_unknown_fields=True):
+    """A row of a conversation."""
+
+
+class _DeleteRecord(_Record, frozen=True, kw_only=True, tag="delete"):
+    """What had this handle was deleted."""
+
+    handle: str
+    at: datetime
+
+
+class _StartRecord(_Record, frozen=True, kw_only=True, tag="start"):
+    """A conversation began; a fork holds what *parent* held when its change number *parent_at* was written."""
+
+    name: str
+    created_at: datetime
+    parent: str | None
+    parent_at: int
+    version: Literal[1]
+
+
+def _record_type(entry: type[Entry], op: str) -> type[_Record]:
+    """Make the record of an entry: its fields, but for its content, of which it names the hash."""
+    hints = get_type_hints(entry)
+    fields = [(field.name, hints[field.name]) for field in attrs.fields(entry) if field.name != "content"]
+    return cast(
+        "type[_Record]",
+        msgspec.defstruct(
+            f"{entry.__name__}Record", [*fields, ("hash", str)], bases=(_Record,), tag=op, frozen=True, kw_only=True
+        ),
+    )
+
+
+_RECORDS: Final = {Ref: _record_type(Ref, "ref"), Descriptor: _record_type(Descriptor, "fd")}
+_ENCODER: Final = msgspec.json.Encoder()
+_DECODER: Final = msgspec.json.Decoder(Union[*_RECORDS.values(), _DeleteRecord])
+_START_DECODER: Final = msgspec.json.Decoder(_StartRecord)
+
+
+def _row_of(entry: Entry) -> bytes:
+    kind = type(entry)
+    fields = {field.name: getattr(entry, field.name) for field in attrs.fields(kind) if field.name != "content"}
+    return _ENCODER.encode(_RECORDS[kind](**fields, hash=entry.content.hash))
+
+
+def _entry_of(record: _Record, content: Content) -> Entry:
+    kind = next(kind for kind, record_type in _RECORDS.items() if type(record) is record_type)
+    fields = msgspec.structs.asdict(record)
+    del fields["hash"]
+    entry: Entry = kind(**fields, content=content)
+    return entry
+
+
 def check_conversation(name: object) -> str:
-    """
-    Return a conversation's name.
-
-    Raises:
-        InvalidArgument: It is no text, empty, too long or has surrogates.
-
-    """
+    """Return a conversation's name, or raise `InvalidArgument`."""
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
         raise InvalidArgument(f"conversation must be a name of 1 to {MAX_NAME} characters, got {name!r:.80}")
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise InvalidArgument("conversation must be text that UTF-8 can hold, and has a lone surrogate") from None
+    _check.encodable("conversation", name)
     return name
 
 
@@ -77,17 +111,8 @@ def start_key(conversation: str) -> str:
     return f"{_STARTS}{_quoted(conversation)}"
 
 
-class ConversationJournal:
-    """
-    Hands the changes of one conversation to the store, which writes them behind.
-
-    Args:
-        storage: The store.
-        conversation: The name.
-        last: The number of its last change.
-        started: Whether its first row is there.
-
-    """
+class ConversationLog:
+    """Hands the changes of one conversation, of which *last* is the number, to the store, which writes them behind."""
 
     def __init__(self, storage: Storage, conversation: str, *, last: int = 0, started: bool = False) -> None:
         self._storage = storage
@@ -95,30 +120,26 @@ class ConversationJournal:
         self._last = last
         self._started = started
 
-    def record(self, record: Record, content: Content | None) -> None:
-        """
-        Take a change, with the text that it names; both are written in one transaction.
+    def put(self, entry: Entry) -> None:
+        """Take what was stored, with its text, in one transaction; nothing where the store was closed, which raises."""
+        text = f"{_TEXTS}{entry.content.hash}", New(entry.content.text.encode())
+        self._add(entry.versioned, _row_of(entry), entry.created_at, text)
 
-        Raises:
-            SessionClosed: The store was closed; nothing was taken.
+    def delete(self, handle: str, at: datetime) -> None:
+        """Take that something was deleted."""
+        self._add(handle, _ENCODER.encode(_DeleteRecord(handle=handle, at=at)), at, (_DEBT, b""))
 
-        """
+    def _add(self, handle: str, row: bytes, at: datetime, beside: tuple[str, Change]) -> None:
         rows: list[tuple[str, Change]] = []
         if not self._started:
-            at = record.at if isinstance(record, DeleteRecord) else record.created_at
             rows.append(_start_row(self._conversation, at, parent=None, parent_at=0))
         number = self._last + 1
-        key = f"{_CHANGES}{_quoted(self._conversation)}/{number:010}/{_handle_of(record)}"
-        rows.append((key, ENCODER.encode(record)))
-        if content is not None:
-            rows.append((f"{_TEXTS}{content.hash}", New(content.text.encode())))
-        if isinstance(record, DeleteRecord):
-            rows.append((_DEBT, b""))
+        rows += [(f"{_CHANGES}{_quoted(self._conversation)}/{number:010}/{handle}", row), beside]
         self._storage.enqueue(rows)
         self._last, self._started = number, True
 
-    def fork(self, conversation: str, at: datetime) -> ConversationJournal:
-        """Return the journal of a conversation that begins with everything this one has recorded."""
+    def fork(self, conversation: str, at: datetime) -> Self:
+        """Return the log of a conversation that begins with everything this one has recorded."""
         if not self._started:
             return type(self)(self._storage, conversation)
         self._storage.enqueue([_start_row(conversation, at, parent=self._conversation, parent_at=self._last)])
@@ -126,21 +147,11 @@ class ConversationJournal:
         return type(self)(self._storage, conversation, last=self._last, started=True)
 
 
-async def load(storage: Storage, conversation: str, settings: DescriptorSettings) -> tuple[Shelf, ConversationJournal]:
+async def load(storage: Storage, conversation: str, settings: DescriptorSettings) -> tuple[Entries, ConversationLog]:
     """
-    Return what a conversation holds, and the journal that goes on with it.
+    Return what a conversation holds, nothing if it is new, and the log that goes on with it.
 
-    What is damaged is on the shelf as such, and everything else is there.
-
-    Args:
-        storage: The store.
-        conversation: The name; one that is new holds nothing.
-        settings: For the shelf.
-
-    Raises:
-        StoreDamaged: It cannot be told whether it is a fork, and of what.
-        StoreError: The store cannot be read.
-
+    What is damaged is among the entries as such; `StoreDamaged` where it cannot be told of what it is a fork.
     """
     changes: dict[int, _Change] = {}
     name: str | None = conversation
@@ -166,15 +177,15 @@ async def load(storage: Storage, conversation: str, settings: DescriptorSettings
             break
         name, until = start.parent, start.parent_at if until is None else min(until, start.parent_at)
     ordered = [changes[number] for number in sorted(changes)]
-    shelf = Shelf(settings)
-    _replay(shelf, ordered, await _texts(storage, ordered))
+    entries = Entries(settings)
+    _replay(entries, ordered, await _texts(storage, ordered))
     last = ordered[-1].number if ordered else 0
-    return shelf, ConversationJournal(storage, conversation, last=last, started=started)
+    return entries, ConversationLog(storage, conversation, last=last, started=started)
 
 
 async def missing_texts(storage: Storage) -> list[tuple[str, str]]:
     """Return the keys of texts that are gone, each with that of a change by which it can be reached."""
-    known = await _Known.read(storage)
+    known = await _KnownChanges.read(storage)
     texts = set(await storage.keys(_TEXTS))
     return [(text, change) for text, change in known.reachable().items() if text not in texts]
 
@@ -184,15 +195,11 @@ async def reclaim(storage: Storage) -> int:
     Delete the texts that no conversation can reach any more, if anything was deleted, and return how many.
 
     Where a row cannot be read, nothing is deleted: it may name any text.
-
-    Raises:
-        StoreError: The store cannot be read or written.
-
     """
     if _DEBT not in await storage.read([_DEBT]):
         return 0
     # Reading all of it takes a while, in which others may write: what they add is looked at in the end.
-    known = await _Known.read(storage)
+    known = await _KnownChanges.read(storage)
     texts = set(await storage.keys(_TEXTS))
     if known.unreadable:
         return 0
@@ -214,48 +221,30 @@ async def reclaim(storage: Storage) -> int:
 
 @attrs.frozen
 class _Change:
-    """
-    A row of changes.
-
-    Args:
-        conversation: Its name, as it is in keys.
-        number: Its place in the order.
-        handle: What it is about.
-        record: What it says, or what is wrong with it.
-
-    """
+    """A row of changes: its conversation as keys have it, its place, what it is about, and what it says or is wrong."""
 
     conversation: str
     number: int
     handle: str
-    record: Record | DamagedRow
+    record: _Record | DamagedRow
 
     @property
     def hash(self) -> str | None:
         """The text that it names, None where it names none."""
-        return self.record.hash if isinstance(self.record, RefRecord | FdRecord) else None
+        return getattr(self.record, "hash", None)
 
 
 @attrs.frozen
-class _Known:
-    """
-    All conversations and changes of a store at one moment.
-
-    Args:
-        keys: The keys of all changes.
-        changes: The changes that can be read, by key.
-        forks: By a conversation's name in keys, its forks and at which number each was made.
-        unreadable: Whether a row cannot be read.
-
-    """
+class _KnownChanges:
+    """All changes of a store at one moment, by key, and of each conversation its forks and where they began."""
 
     keys: frozenset[str]
     changes: Mapping[str, _Change]
     forks: Mapping[str, list[tuple[str, int]]]
-    unreadable: bool
+    unreadable: bool  # Whether a row cannot be read.
 
     @classmethod
-    async def read(cls, storage: Storage) -> _Known:
+    async def read(cls, storage: Storage) -> _KnownChanges:
         starts = await storage.keys(_STARTS)
         keys = await storage.keys(_CHANGES)
         rows = await storage.read([*starts, *keys])
@@ -281,7 +270,7 @@ class _Known:
         deleted = {
             (change.conversation, change.handle): change.number
             for change in self.changes.values()
-            if isinstance(change.record, DeleteRecord)
+            if isinstance(change.record, _DeleteRecord)
         }
         found: dict[str, str] = {}
         for key, change in self.changes.items():
@@ -309,23 +298,17 @@ def _quoted(conversation: str) -> str:
 
 
 def _start_row(conversation: str, at: datetime, *, parent: str | None, parent_at: int) -> tuple[str, bytes]:
-    record = StartRecord(name=conversation, created_at=at, parent=parent, parent_at=parent_at, version=1)
-    return start_key(conversation), ENCODER.encode(record)
+    record = _StartRecord(name=conversation, created_at=at, parent=parent, parent_at=parent_at, version=1)
+    return start_key(conversation), _ENCODER.encode(record)
 
 
-def _start_of(row: bytes | DamagedRow | None) -> StartRecord | DamagedRow | None:
+def _start_of(row: bytes | DamagedRow | None) -> _StartRecord | DamagedRow | None:
     if not isinstance(row, bytes):
         return row
     try:
-        return START_DECODER.decode(row)
+        return _START_DECODER.decode(row)
     except msgspec.MsgspecError as error:
         return DamagedRow(f"no record of this version: {error}")
-
-
-def _handle_of(record: Record) -> str:
-    if isinstance(record, RefRecord):
-        return f"ref:{record.id}@{record.version}"
-    return f"fd:{record.number}" if isinstance(record, FdRecord) else record.handle
 
 
 async def _changes_of(storage: Storage, conversation: str, *, until: int | None) -> list[_Change]:
@@ -339,10 +322,10 @@ def _read(key: str, row: bytes | DamagedRow | None) -> _Change | None:
     parts = _CHANGE_KEY.fullmatch(key)
     if parts is None:
         return None
-    record: Record | DamagedRow
+    record: _Record | DamagedRow
     if isinstance(row, bytes):
         try:
-            record = DECODER.decode(row)
+            record = _DECODER.decode(row)
         except msgspec.MsgspecError as error:
             record = DamagedRow(f"no record of this version: {error}")
     else:
@@ -350,9 +333,8 @@ def _read(key: str, row: bytes | DamagedRow | None) -> _Change | None:
     return _Change(parts["conversation"], int(parts["number"]), parts["handle"], record)
 
 
-async def _texts(storage: Storage, changes: Iterable[_Change]) -> Mapping[str, bytes | DamagedRow]:
+async def _texts(storage: Storage, changes: Sequence[_Change]) -> Mapping[str, bytes | DamagedRow]:
     """Read the texts of what was not deleted."""
-    changes = list(changes)
     gone = _deleted(changes)
     hashes = {change.hash: None for change in changes if change.hash is not None and change.handle not in gone}
     rows = await storage.read([f"{_TEXTS}{digest}" for digest in hashes])
@@ -360,27 +342,26 @@ async def _texts(storage: Storage, changes: Iterable[_Change]) -> Mapping[str, b
 
 
 def _deleted(changes: Iterable[_Change]) -> set[str]:
-    return {change.handle for change in changes if isinstance(change.record, DeleteRecord)}
+    return {change.handle for change in changes if isinstance(change.record, _DeleteRecord)}
 
 
-def _replay(shelf: Shelf, changes: Iterable[_Change], texts: Mapping[str, bytes | DamagedRow]) -> None:
+def _replay(entries: Entries, changes: Sequence[_Change], texts: Mapping[str, bytes | DamagedRow]) -> None:
     contents: dict[str, Content | str] = {}
-    changes = list(changes)
     gone = _deleted(changes)
     for change in changes:
         record = change.record
         if isinstance(record, DamagedRow):
-            shelf.put_damaged(change.handle, record.reason)
-        elif isinstance(record, DeleteRecord):
-            shelf.delete(record.handle, record.at)
-        elif change.handle not in gone:
-            content = contents.get(record.hash)
+            entries.put_damaged(change.handle, record.reason)
+        elif isinstance(record, _DeleteRecord):
+            entries.delete(record.handle, record.at)
+        elif change.hash is not None and change.handle not in gone:
+            content = contents.get(change.hash)
             if content is None:
-                content = contents[record.hash] = _content(texts.get(record.hash), record.hash)
+                content = contents[change.hash] = _content(texts.get(change.hash), change.hash)
             if isinstance(content, str):
-                shelf.put_damaged(change.handle, content)
+                entries.put_damaged(change.handle, content)
             else:
-                shelf.put(entry_of(record, content))
+                entries.put(_entry_of(record, content))
 
 
 def _content(row: bytes | DamagedRow | None, digest: str) -> Content | str:

@@ -1,0 +1,481 @@
+"""
+A text that a handle stands for: its pages and lines, an excerpt, a preview, and what of it a user pasted.
+
+Offsets count from 0, as in Python; pages, lines and characters from 1, as everywhere in this package.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Final, Literal
+
+import attrs
+
+from mama_structs import _check
+from mama_structs.descriptors.parser import fenced_blocks
+from mama_structs.errors import InvalidArgument, InvalidPage, InvalidParameter, InvalidRange
+
+# Four bytes an offset while they suffice, which for a text in memory they nearly always do.
+_SMALL: Final = 2**32
+# Longer numbers are described: Python refuses to print very long ones.
+_PRINTED: Final = 10**18
+# Characters of the user's own words that stay in sight at each end; fewer where that leaves too little to put away.
+_IN_SIGHT: Final = (1_000, 500, 250, 125)
+_UNITS: Final = {"page": "page", "line": "line", "char": "character"}
+
+Mode = Literal["page", "line", "char"]
+Span = tuple[int, int]
+
+
+def count_lines(text: str) -> int:
+    """
+    Count lines: one ends after each line feed, and what follows the last is one more.
+
+    A carriage return alone ends no line, a line feed at the end begins none, and an empty text is one empty line.
+    """
+    return text.count("\n") + (not text.endswith("\n"))
+
+
+def page_ends(text: str, page_size: int) -> Iterator[int]:
+    """
+    Yield the offset after each page, in order; the last one is the text's length.
+
+    A page ends after its last line feed, or, within a line that is longer than a page, after *page_size* characters.
+    It never ends between a carriage return and its line feed, unless a page has room for only one of them.
+    """
+    start, total = 0, len(text)
+    while start + page_size < total:
+        limit = start + page_size
+        splits_crlf = text[limit - 1] == "\r" and text[limit] == "\n" and page_size > 1
+        start = text.rfind("\n", start, limit) + 1 or limit - splits_crlf
+        yield start
+    yield total
+
+
+@attrs.frozen(eq=False, repr=False)
+class Pages:
+    """An index of a text's pages, in which finding a page, line or character costs a page and not the text."""
+
+    text: str
+    page_size: int
+    lines: int
+    _starts: Sequence[int]
+    _first_lines: Sequence[int]
+
+    @classmethod
+    def of(cls, text: str, page_size: int) -> Pages:
+        """Divide a text into pages."""
+        _check.whole("page_size", page_size, 1)
+        code = "I" if len(text) < _SMALL else "Q"
+        starts, first_lines = array(code), array(code)
+        start, line = 0, 1
+        for end in page_ends(text, page_size):
+            starts.append(start)
+            first_lines.append(line)
+            line += text.count("\n", start, end)
+            start = end
+        lines = line - text.endswith("\n")
+        return cls(text, page_size, lines, starts, first_lines)
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __repr__(self) -> str:
+        return f"<Pages: {len(self)} of at most {self.page_size} characters, {self.lines} lines>"
+
+    def bounds(self, first: int, last: int) -> tuple[int, int]:
+        """Return the offsets at which page *first* begins and after which page *last* ends."""
+        if not 1 <= first <= last <= len(self):
+            raise InvalidArgument(f"there are no pages {first} to {last}: there are {len(self)}")
+        return self._starts[first - 1], self._starts[last] if last < len(self) else len(self.text)
+
+    def page_at(self, offset: int) -> int:
+        """Return the page that holds this offset; the text's length is in the last one."""
+        if not 0 <= offset <= len(self.text):
+            raise InvalidArgument(f"there is no offset {offset}: there are {len(self.text)} characters")
+        return bisect_right(self._starts, offset)
+
+    def line_at(self, offset: int) -> int:
+        """Return the line that holds this offset; the text's length is in the last one."""
+        page = self.page_at(offset) - 1
+        line = self._first_lines[page] + self.text.count("\n", self._starts[page], offset)
+        return min(line, self.lines)
+
+    def line_start(self, line: int) -> int:
+        """Return the offset at which a line begins; the line after the last one begins at the text's length."""
+        if not 1 <= line <= self.lines + 1:
+            raise InvalidArgument(f"there is no line {line}: there are {self.lines}")
+        if line == 1:
+            return 0
+        if line > self.lines:
+            return len(self.text)
+        # The line begins in the page before the first one that begins with it or with a later one, or at its end.
+        page = bisect_left(self._first_lines, line) - 1
+        start, end = self.bounds(page + 1, page + 1)
+        breaks = line - self._first_lines[page]
+        return end - len(self.text[start:end].split("\n", breaks)[breaks])
+
+
+@attrs.frozen(repr=False)
+class Content:
+    """
+    A text that never changes; two are equal when their hashes are. Made by `Content.of`.
+
+    Args:
+        text: The text itself.
+        hash: SHA-256 of its UTF-8 form, in hexadecimal digits.
+        chars: Characters, as Python counts them.
+        size: Bytes in UTF-8.
+        lines: Lines, at least 1.
+
+    """
+
+    text: str = attrs.field(eq=False)
+    hash: str
+    chars: int = attrs.field(eq=False)
+    size: int = attrs.field(eq=False)
+    lines: int = attrs.field(eq=False)
+    _pages: dict[int, Pages] = attrs.field(factory=dict, init=False, eq=False)
+
+    @classmethod
+    def of(cls, text: str) -> Content:
+        """Measure a text, or raise `InvalidArgument` where UTF-8 has no bytes for it."""
+        if not isinstance(text, str):
+            raise InvalidArgument(f"content must be text, got {type(text).__name__}")
+        # A subclass may format, escape or translate itself; what is stored is what it holds.
+        text = str.__str__(text)
+        try:
+            data = text.encode()
+        except UnicodeEncodeError as error:
+            position = error.start + 1
+        else:
+            return cls(text, hashlib.sha256(data).hexdigest(), len(text), len(data), count_lines(text))
+        # Raised outside the handler: a UnicodeEncodeError carries the whole text.
+        raise InvalidArgument(
+            f"character {position} of the content is a lone surrogate, which no file and no model can hold",
+            hint="decode it with errors='replace', or remove it",
+        )
+
+    def pages(self, page_size: int) -> Pages:
+        """Return the index of its pages, which is made once for each size."""
+        _check.whole("page_size", page_size, 1)
+        known = self._pages.get(page_size)
+        if known is None:
+            # Two threads may both make it; they make the same.
+            known = self._pages.setdefault(page_size, Pages.of(self.text, page_size))
+        return known
+
+    def __repr__(self) -> str:
+        return f"<Content: {self.chars} characters, {self.lines} lines, {self.hash[:12]}>"
+
+
+# A part
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class Excerpt:
+    """
+    A part of a content. Pages, lines and characters count from 1.
+
+    Args:
+        handle: What was read.
+        text: The part, exactly.
+        mode: The unit of *start*, *count*, *remaining* and *next_start*; ``"all"`` for the whole.
+        start: The first page, line or character; 1 for the whole.
+        count: How many there are of them, at most as many as asked for; 1 for the whole.
+        page: The page that this is, None unless it is exactly one, read in page mode.
+        pages: Pages of the content.
+        first_char: Its first character.
+        last_char: Its last character, one less than *first_char* in an empty content.
+        first_line: The line of its first character.
+        last_line: The line of its last character.
+        total_chars: Characters of the content.
+        total_lines: Lines of the content.
+        starts_in_line: Whether it begins inside a line.
+        ends_in_line: Whether it ends inside a line.
+        next_start: The *start* that reads on, None at the end.
+        next_char: The character that comes next, None at the end.
+        remaining: Pages, lines or characters that follow.
+        remaining_chars: Characters that follow.
+
+    """
+
+    handle: str
+    text: str
+    mode: Literal["page", "line", "char", "all"]
+    start: int
+    count: int
+    page: int | None
+    pages: int
+    first_char: int
+    last_char: int
+    first_line: int
+    last_line: int
+    total_chars: int
+    total_lines: int
+    starts_in_line: bool
+    ends_in_line: bool
+    next_start: int | None
+    next_char: int | None
+    remaining: int
+    remaining_chars: int
+
+    def __repr__(self) -> str:
+        what = self.mode if self.mode == "all" else f"{self.mode} {self.start}"
+        more = f" and {self.count - 1} more" if self.count > 1 else ""
+        return (
+            f"<Excerpt of {self.handle}: {what}{more}, "
+            f"characters {self.first_char} to {self.last_char} of {self.total_chars}>"
+        )
+
+
+def read(
+    content: Content,
+    *,
+    handle: str,
+    page_size: int,
+    mode: Mode = "page",
+    start: int = 1,
+    count: int = 1,
+    read_all: bool = False,
+) -> Excerpt:
+    """Read *count* pages, lines or characters from *start*, as far as there are so many; all of it with *read_all*."""
+    if not isinstance(read_all, bool):
+        raise InvalidParameter(
+            f"read_all must be true or false, got {read_all!r:.80}", parameter="read_all", handle=handle
+        )
+    pages = content.pages(page_size)
+    total, begin, end = 1, 0, content.chars
+    if read_all:
+        start = count = 1
+    else:
+        if not isinstance(mode, str) or mode not in _UNITS:
+            raise InvalidParameter(
+                f"mode must be page, line or char, got {mode!r:.80}", parameter="mode", handle=handle
+            )
+        total = {"page": len(pages), "line": content.lines, "char": max(1, content.chars)}[mode]
+        _check_part(handle, mode, start, count, total=total)
+        count = min(count, total - start + 1)
+        last = start + count - 1
+        if mode == "page":
+            begin, end = pages.bounds(start, last)
+        elif mode == "line":
+            begin, end = pages.line_start(start), pages.line_start(last + 1)
+        else:
+            begin, end = start - 1, min(last, content.chars)
+    following = start + count
+    return Excerpt(
+        handle=handle,
+        text=content.text[begin:end],
+        mode="all" if read_all else mode,
+        start=start,
+        count=count,
+        page=start if mode == "page" and count == 1 and not read_all else None,
+        pages=len(pages),
+        first_char=begin + 1,
+        last_char=end,
+        first_line=pages.line_at(begin),
+        last_line=pages.line_at(max(begin, end - 1)),
+        total_chars=content.chars,
+        total_lines=content.lines,
+        starts_in_line=_inside_line(content, begin),
+        ends_in_line=_inside_line(content, end),
+        next_start=following if following <= total else None,
+        next_char=end + 1 if end < content.chars else None,
+        remaining=total - following + 1,
+        remaining_chars=content.chars - end,
+    )
+
+
+def _check_part(handle: str, mode: Mode, start: int, count: int, *, total: int) -> None:
+    """Raise where there is no such part of the *total* pages, lines or characters."""
+    for name, value in (("start", start), ("count", count)):
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise InvalidParameter(f"{name} must be a whole number, got {value!r:.80}", parameter=name, handle=handle)
+    if not 1 <= start <= total:
+        error = InvalidPage if mode == "page" else InvalidRange
+        raise error(f"{handle} has no {_UNITS[mode]} {_printed(start)}", valid=(1, total), handle=handle)
+    if count < 1:
+        raise InvalidParameter(f"count must be 1 or more, got {_printed(count)}", parameter="count", handle=handle)
+
+
+def _inside_line(content: Content, offset: int) -> bool:
+    """Tell whether a line has characters both before and after this offset."""
+    return 0 < offset < content.chars and content.text[offset - 1] != "\n"
+
+
+def _printed(number: int) -> str:
+    return str(number) if abs(number) < _PRINTED else "a number of more than 18 digits"
+
+
+# Beginning and end
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class Preview:
+    """
+    The beginning and the end of a content.
+
+    Spans are a first and a last line or character, from 1; a line that is cut belongs to both sides of the cut.
+
+    Args:
+        head: The beginning; the whole content when nothing is left out.
+        tail: The end.
+        head_lines: The lines that *head* shows, wholly or in part; None when it shows nothing of a longer content.
+        tail_lines: The lines that *tail* shows, wholly or in part; None when it shows nothing.
+        omitted_chars: How many characters are left out.
+        omitted_range: Which characters are left out; None when none is.
+        omitted_lines: The lines of which something is left out; None when none is.
+        head_ends_in_line: Whether *head* is cut inside a line.
+        tail_starts_in_line: Whether *tail* is cut inside a line.
+
+    """
+
+    head: str
+    tail: str
+    head_lines: Span | None
+    tail_lines: Span | None
+    omitted_chars: int
+    omitted_range: Span | None
+    omitted_lines: Span | None
+    head_ends_in_line: bool
+    tail_starts_in_line: bool
+
+    def __repr__(self) -> str:
+        return f"<Preview: {len(self.head)} characters, {self.omitted_chars} left out, {len(self.tail)} characters>"
+
+
+def preview(content: Content, *, head: int, tail: int) -> Preview:
+    """
+    Show at most *head* characters of the beginning and *tail* of the end of a content.
+
+    Each is cut at a line's end when that leaves at least half of its allowance, else inside a line,
+    but not between a carriage return and its line feed unless the allowance is 1.
+    """
+    for name, value in (("head", head), ("tail", tail)):
+        _check.whole(name, value)
+    text = content.text
+    if content.chars <= head + tail:
+        return Preview(
+            head=text,
+            tail="",
+            head_lines=(1, content.lines),
+            tail_lines=None,
+            omitted_chars=0,
+            omitted_range=None,
+            omitted_lines=None,
+            head_ends_in_line=False,
+            tail_starts_in_line=False,
+        )
+    head_end, tail_start = _head_end(text, head), _tail_start(text, tail)
+    shown_head, shown_tail = text[:head_end], text[tail_start:]
+    head_cut = head_end > 0 and text[head_end - 1] != "\n"
+    tail_cut = tail_start < content.chars and text[tail_start - 1] != "\n"
+    # Counted from both ends, so that a preview costs what it shows.
+    head_last = count_lines(shown_head) if shown_head else 0
+    tail_first = content.lines - count_lines(shown_tail) + 1 if shown_tail else content.lines + 1
+    return Preview(
+        head=shown_head,
+        tail=shown_tail,
+        head_lines=(1, head_last) if shown_head else None,
+        tail_lines=(tail_first, content.lines) if shown_tail else None,
+        omitted_chars=tail_start - head_end,
+        omitted_range=(head_end + 1, tail_start),
+        omitted_lines=(head_last + (not head_cut), tail_first - (not tail_cut)),
+        head_ends_in_line=head_cut,
+        tail_starts_in_line=tail_cut,
+    )
+
+
+def _head_end(text: str, head: int) -> int:
+    after_line = text.rfind("\n", 0, head) + 1
+    if 2 * (head - after_line) <= head:
+        return after_line
+    splits_crlf = head > 1 and text[head - 1] == "\r" and text[head] == "\n"
+    return head - splits_crlf
+
+
+def _tail_start(text: str, tail: int) -> int:
+    start = len(text) - tail
+    # A line that begins here costs nothing: its line feed is the character before.
+    after_line = text.find("\n", start - 1, start + tail // 2) + 1
+    return after_line or start
+
+
+# What a user pasted
+
+
+@attrs.frozen
+class Pasted:
+    """A text in three parts, of which *pasted* becomes a descriptor; the others, which may be empty, stay in sight."""
+
+    before: str
+    pasted: str
+    after: str
+
+
+def split_pasted(text: str, *, over: int) -> Pasted:
+    """
+    Part what a user pasted from the user's own words, which often hold the question, at the beginning or the end.
+
+    A fenced block that holds more than half of the text is what was pasted; its fences stay outside.
+    Else the first and the last paragraphs stay in sight, at most 1,000 characters at each end.
+    Where there is no blank line, or where what is left for the descriptor would not be longer than half of *over*,
+    everything counts as pasted.
+    *over* is the length from which on texts become descriptors, in characters.
+    """
+    _check.whole("over", over)
+    around_fence = _by_fence(text, most=max(_IN_SIGHT[0], over // 2))
+    if around_fence is not None and 2 * len(around_fence.pasted) > over:
+        return around_fence
+    for most in _IN_SIGHT:
+        parted = _by_paragraphs(text, most=most)
+        if 2 * len(parted.pasted) > over:
+            return parted
+    return Pasted("", text, "")
+
+
+def _by_fence(text: str, *, most: int) -> Pasted | None:
+    """Part at the largest fenced block, where it is most of the text and little enough stays in sight."""
+    largest = max(fenced_blocks(text), key=lambda block: block.end - block.start, default=None)
+    if largest is None or 2 * (largest.end - largest.start) <= len(text):
+        return None
+    if largest.start > most or len(text) - largest.end > most:
+        return None
+    return Pasted(text[: largest.start], text[largest.start : largest.end], text[largest.end :])
+
+
+def _by_paragraphs(text: str, *, most: int) -> Pasted:
+    start = _behind_blank_line(text[:most])
+    end = len(text) - most
+    end = len(text) if end <= start else end + _before_blank_line(text[end:])
+    before, after = text[:start], text[end:]
+    # Blank lines alone are nobody's words.
+    start = start if before.strip() else 0
+    end = end if after.strip() else len(text)
+    return Pasted(text[:start], text[start:end], text[end:])
+
+
+def _behind_blank_line(head: str) -> int:
+    """Find where the last paragraph of *head* begins: behind its last blank line; 0 when it has none."""
+    position = found = 0
+    for line in head.split("\n")[:-1]:
+        if not line.strip():
+            found = position + len(line) + 1
+        position += len(line) + 1
+    return found
+
+
+def _before_blank_line(tail: str) -> int:
+    """Find where the first blank line of *tail* begins; its length when it has none."""
+    lines = tail.split("\n")
+    # The first is cut.
+    position = len(lines[0]) + 1
+    for line in lines[1:]:
+        if not line.strip():
+            return position
+        position += len(line) + 1
+    return len(tail)
