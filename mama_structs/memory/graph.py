@@ -38,34 +38,20 @@ _LONG_CHAIN: Final = 16
 
 
 class Step(NamedTuple):
-    """
-    A memory that a traversal has reached.
-
-    Args:
-        node: The memory.
-        depth: How many links away it is, 1 for direct neighbours.
-        path: The nodes from where it began to this one, both included.
-        strength: The product of the strengths of the links on the path, after decay, to six decimals.
-
-    """
+    """A memory that a traversal has reached."""
 
     node: int
     depth: int
+    """How many links away it is, 1 for direct neighbours."""
     path: tuple[int, ...]
+    """The nodes from where it began to this one, both included."""
     strength: float
+    """The product of the strengths of the links on the path, after decay, to six decimals."""
 
 
 @attrs.frozen
 class ChainNodes:
-    """
-    A decision's evolution.
-
-    Args:
-        nodes: Its memories, newest first; equal times in the order of saving, the last one first.
-        links: The evolution links between them, each once.
-        forks: Those of *nodes* that more than one memory supersedes or that supersede more than one, in their order.
-
-    """
+    """A decision's evolution: its memories newest first, the links between them each once, and which of them fork."""
 
     nodes: Nodes
     links: LinkTable
@@ -74,14 +60,7 @@ class ChainNodes:
 
 @attrs.frozen
 class TopicNodes:
-    """
-    What is known of a topic.
-
-    Args:
-        chain: The topic's memories with the evolution of each of them, whatever topic the others have.
-        around: What is linked to the chain and no part of it.
-
-    """
+    """A topic's memories with the evolution of each, whatever topic that has, and what is linked to those."""
 
     chain: ChainNodes
     around: list[Step]
@@ -92,9 +71,12 @@ def nfc(text: str) -> str:
     return unicodedata.normalize("NFC", text)
 
 
+# What links lead to
+
+
 def traverse(
     reader: Reader,
-    start: int,
+    starts: int | Nodes,
     *,
     now_ms: int,
     types: Collection[LinkType] | None = None,
@@ -104,118 +86,81 @@ def traverse(
     limit: int = DEFAULT_LIMIT,
 ) -> list[Step]:
     """
-    Return what is reached from a memory, nearest first, and strongest first within a level.
+    Return what is reached from memories, none of which is part of it: nearest first, and strongest first in a level.
 
-    Each memory is reached once, by the strongest of the paths that have the fewest links.
-    Equal strengths: the one saved last comes first.
-
-    Args:
-        reader: Where to read.
-        start: The memory to begin at, which is no part of the answer.
-        now_ms: When strengths are taken, in milliseconds since 1970.
-        types: The types of links to follow, None for all.
-        max_depth: Links on a path at the most; more than 5 counts as 5.
-        direction: Along links (``out``), against them (``in``), or either way.
-        min_strength: A path weaker than this is not followed.
-        limit: Steps at the most; those of the deepest level that are too many are the weakest.
-
+    Each memory is reached once, by the strongest of the paths that have the fewest links; a path weaker than
+    *min_strength* is not followed. Equal strengths: the one saved last comes first. What is too many is the weakest of
+    the deepest level.
     """
-    return spread(
-        reader,
-        [start],
-        now_ms=now_ms,
-        types=types,
-        max_depth=max_depth,
-        direction=direction,
-        min_strength=min_strength,
-        limit=limit,
-    )
-
-
-def spread(
-    reader: Reader,
-    starts: Sequence[int] | Nodes,
-    *,
-    now_ms: int,
-    types: Collection[LinkType] | None = None,
-    max_depth: int = MAX_DEPTH,
-    direction: Direction = "both",
-    min_strength: float = 0.0,
-    limit: int = DEFAULT_LIMIT,
-) -> list[Step]:
-    """Return what `traverse` does for several memories to begin at, none of which is part of the answer."""
-    level = _Level.at(starts)
-    visited = np.sort(level.nodes)
+    level = np.atleast_1d(np.asarray(starts, np.int64))
+    power, paths = np.ones(len(level)), [(node,) for node in level.tolist()]
+    visited = np.sort(level)
     steps: list[Step] = []
     for depth in range(1, min(max_depth, MAX_DEPTH) + 1):
-        if not len(level.nodes) or len(steps) >= limit:
+        if not len(level) or len(steps) >= limit:
             break
-        ways = _ways_on(level, reader.links(level.nodes, direction, types), direction, visited, now_ms)
-        level = _next_level(level, ways, min_strength, limit - len(steps))
-        steps += level.steps(depth)
-        visited = np.sort(np.concatenate([visited, level.nodes]))
+        table = reader.links(level, direction, types)
+        parents, nodes, reached = _ways_on(level, power, table, direction, visited, now_ms=now_ms)
+        order = np.lexsort((parents, -nodes, -reached))
+        order = order[reached[order] >= min_strength]
+        _, first = np.unique(nodes[order], return_index=True)
+        chosen = order[np.sort(first)[: limit - len(steps)]]
+        level, power = nodes[chosen], reached[chosen]
+        paths = [(*paths[at], node) for at, node in zip(parents[chosen].tolist(), level.tolist(), strict=True)]
+        steps += map(Step, level.tolist(), itertools.repeat(depth), paths, power.tolist())
+        visited = np.sort(np.concatenate([visited, level]))
     return steps
 
 
-def read_by(starts: Iterable[int], steps: Iterable[Step]) -> frozenset[int]:
+def _ways_on(
+    level: Nodes, power: NDArray[np.float64], table: LinkTable, direction: Direction, visited: Nodes, *, now_ms: int
+) -> tuple[NDArray[np.intp], Nodes, NDArray[np.float64]]:
+    """Return links from a level to what is not *visited* (sorted): from where in it, to which node, and how strong."""
+    fade = strengths(table, now_ms).astype(np.float64)
+    rank_of = np.argsort(level)
+    ranked = level[rank_of]
+    ways = []
+    for wanted, here, there in (("out", table.sources, table.targets), ("in", table.targets, table.sources)):
+        if direction in (wanted, "both"):
+            follow = np.flatnonzero(_among(here, ranked) & ~_among(there, visited))
+            parents = rank_of[np.searchsorted(ranked, here[follow])]
+            # A confidence such as 0.7 is a little less in single precision, and has to pass where 0.7 is asked for.
+            ways.append((parents, there[follow], np.round(power[parents] * fade[follow], 6)))
+    parents, nodes, reached = (np.concatenate(column) for column in zip(*ways, strict=True))
+    return parents, nodes, reached
+
+
+def _among(nodes: Nodes, known: Nodes) -> NDArray[np.bool_]:
+    """Return which of *nodes* are among *known* (sorted, not empty)."""
+    same: NDArray[np.bool_] = known[np.minimum(np.searchsorted(known, nodes), len(known) - 1)] == nodes
+    return same
+
+
+def read_by(start: int, steps: Iterable[Step]) -> frozenset[int]:
     """Return the nodes on whose links and contents the answer of a traversal depends."""
-    return frozenset((*starts, *(step.node for step in steps)))
+    return frozenset((start, *(step.node for step in steps)))
 
 
-def connected(
-    reader: Reader, node: int, *, now_ms: int, direction: Direction = "both", types: Collection[LinkType] | None = None
-) -> list[Step]:
-    """Return all direct neighbours of a memory, strongest first."""
-    return traverse(
-        reader, node, now_ms=now_ms, types=types, max_depth=1, direction=direction, limit=reader.count() + 1
-    )
+# How decisions evolved
 
 
-def around(
-    reader: Reader, node: int, *, now_ms: int, depth: int = CONTEXT_DEPTH, limit: int = DEFAULT_LIMIT
-) -> list[Step]:
-    """Return what is near a memory whichever way its links point: what `load_context` shows."""
-    return traverse(reader, node, now_ms=now_ms, max_depth=depth, limit=limit)
+def by_topic(reader: Reader, topic: str, *, now_ms: int) -> TopicNodes:
+    """Return a topic's memories with their evolution, however long it is, and what is around that."""
+    chain = evolution(reader, reader.window(Filter(topic=topic)))
+    return TopicNodes(chain, traverse(reader, chain.nodes, now_ms=now_ms, max_depth=TOPIC_DEPTH))
 
 
-def evolution(reader: Reader, node: int) -> ChainNodes:
-    """
-    Return the whole evolution that a memory is part of, with its forks, however long it is.
-
-    Args:
-        reader: Where to read.
-        node: A memory; one that neither supersedes nor is superseded is a chain of its own.
-
-    """
-    return evolutions(reader, [node])
-
-
-def evolutions(reader: Reader, nodes: Sequence[int] | Nodes) -> ChainNodes:
-    """Return the evolutions that any of some memories is part of, as one."""
-    begun = set(map(int, nodes))
+def evolution(reader: Reader, starts: int | Nodes) -> ChainNodes:
+    """Return the whole evolution that memories are part of, as one; what nothing supersedes has one of its own."""
+    begun = set(np.atleast_1d(starts).tolist())
     members = _component(begun, _closure(reader, begun, "both"))
     # Asked once more: the walk may have met a link from either end.
     links = reader.links(members, "out", _EVOLUTION)
     chain = _newest_first(reader, members)
-    return ChainNodes(chain, links, chain[np.isin(chain, _forks(links))])
-
-
-def by_topic(
-    reader: Reader, topic: str, *, now_ms: int, depth: int = TOPIC_DEPTH, limit: int = DEFAULT_LIMIT
-) -> TopicNodes:
-    """
-    Return a topic's memories with their evolution, and what is around that.
-
-    Args:
-        reader: Where to read.
-        topic: Exactly as it was given, composed or not.
-        now_ms: When strengths are taken, in milliseconds since 1970.
-        depth: How many links away from the chain something may be.
-        limit: Steps around the chain at the most; the chain itself is always whole.
-
-    """
-    chain = evolutions(reader, reader.window(Filter(topic=topic)))
-    return TopicNodes(chain, spread(reader, chain.nodes, now_ms=now_ms, max_depth=depth, limit=limit))
+    pairs = np.unique(np.stack([links.sources, links.targets], axis=1), axis=0)
+    sides = [np.unique(side, return_counts=True) for side in pairs.T]
+    forks = np.concatenate([nodes[count > 1] for nodes, count in sides])
+    return ChainNodes(chain, links, chain[np.isin(chain, forks)])
 
 
 def holding(links: Iterable[tuple[K, K]], newest_first: Iterable[K]) -> dict[K, K]:
@@ -353,75 +298,6 @@ def only(table: LinkTable, rows: NDArray[np.bool_]) -> LinkTable:
     return LinkTable(*(column[rows] for column in attrs.astuple(table, recurse=False)))
 
 
-@attrs.frozen
-class _Level:
-    """The nodes of one depth, best first, with the paths that lead to them."""
-
-    nodes: Nodes
-    strengths: NDArray[np.float64]
-    paths: list[tuple[int, ...]]
-
-    @classmethod
-    def at(cls, starts: Sequence[int] | Nodes) -> _Level:
-        nodes = np.array(list(dict.fromkeys(map(int, starts))), np.int64)
-        return cls(nodes, np.ones(len(nodes)), [(node,) for node in nodes.tolist()])
-
-    def steps(self, depth: int) -> list[Step]:
-        columns = (self.nodes.tolist(), itertools.repeat(depth), self.paths, self.strengths.tolist())
-        return list(map(Step, *columns))
-
-
-@attrs.frozen
-class _Ways:
-    """
-    Ways that lead on from a level, an item for each.
-
-    Args:
-        nodes: Where it leads.
-        parents: The position in the level of where it begins.
-        strengths: Of the whole path.
-
-    """
-
-    nodes: Nodes
-    parents: NDArray[np.intp]
-    strengths: NDArray[np.float64]
-
-
-def _ways_on(level: _Level, table: LinkTable, direction: Direction, visited: Nodes, now_ms: int) -> _Ways:
-    """Return the ways along a level's links to nodes that are not among *visited* (sorted)."""
-    fade = strengths(table, now_ms).astype(np.float64)
-    rank_of = np.argsort(level.nodes)
-    ranked = level.nodes[rank_of]
-    ways = []
-    for wanted, here, there in (("out", table.sources, table.targets), ("in", table.targets, table.sources)):
-        if direction in (wanted, "both"):
-            follow = np.flatnonzero(_within(here, ranked) & ~_within(there, visited))
-            parents = rank_of[np.searchsorted(ranked, here[follow])]
-            # A confidence such as 0.7 is a little less in single precision, and has to pass where 0.7 is asked for.
-            ways.append((there[follow], parents, np.round(level.strengths[parents] * fade[follow], 6)))
-    return _Ways(*(np.concatenate(column) for column in zip(*ways, strict=True)))
-
-
-def _next_level(level: _Level, ways: _Ways, min_strength: float, limit: int) -> _Level:
-    """Return the up to *limit* nodes to which the strongest ways lead, each with the best of the ways to it."""
-    order = np.lexsort((ways.parents, -ways.nodes, -ways.strengths))
-    order = order[ways.strengths[order] >= min_strength]
-    _, first = np.unique(ways.nodes[order], return_index=True)
-    chosen = order[np.sort(first)[:limit]]
-    nodes = ways.nodes[chosen]
-    parents = ways.parents[chosen].tolist()
-    paths = [(*level.paths[parent], node) for parent, node in zip(parents, nodes.tolist(), strict=True)]
-    return _Level(nodes, ways.strengths[chosen], paths)
-
-
-def _within(nodes: Nodes, known: Nodes) -> NDArray[np.bool_]:
-    """Return which of *nodes* are among *known* (sorted, not empty)."""
-    position = np.searchsorted(known, nodes)
-    same: NDArray[np.bool_] = known[np.minimum(position, len(known) - 1)] == nodes
-    return same
-
-
 def _closure(
     reader: Reader,
     begun: set[int],
@@ -488,10 +364,3 @@ def _newest_first(reader: Reader, nodes: Nodes) -> Nodes:
     order = np.lexsort((-nodes, -reader.facts(nodes).created))
     ordered: Nodes = nodes[order]
     return ordered
-
-
-def _forks(links: LinkTable) -> Nodes:
-    """Return the nodes with more than one other memory on one side."""
-    pairs = np.unique(np.stack([links.sources, links.targets], axis=1), axis=0)
-    forks = [nodes[count > 1] for nodes, count in (np.unique(side, return_counts=True) for side in pairs.T)]
-    return np.concatenate(forks)

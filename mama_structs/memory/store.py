@@ -765,7 +765,7 @@ class MemoryStore:
                 limit=most,
             )
             reached = list(showing.reached_along(reader, steps))
-            self._shared.cache.put(key, reader.change, graph.read_by([node], steps), reached)
+            self._shared.cache.put(key, reader.change, graph.read_by(node, steps), reached)
             return list(reached)
 
         return await self._shared.read(plan)
@@ -798,7 +798,9 @@ class MemoryStore:
             return Surroundings(
                 memory=reader.get([node])[0],
                 chain=showing.chain_of(reader, graph.evolution(reader, node)),
-                around=showing.reached_along(reader, graph.around(reader, node, now_ms=now_ms)),
+                around=showing.reached_along(
+                    reader, graph.traverse(reader, node, now_ms=now_ms, max_depth=graph.CONTEXT_DEPTH)
+                ),
                 links=tuple(reader.read_links(node)),
             )
 

@@ -165,15 +165,17 @@ def test_a_hub_gives_its_strongest_neighbours():
         reader.put_link(plain_link(f"m{node}", "m0", confidence=node / 30, created_by="user"))
 
     assert [29, 28, 27] == [step.node for step in graph.traverse(reader, 0, now_ms=NOW_MS, limit=3)]
-    assert list(range(29, 0, -1)) == [step.node for step in graph.connected(reader, 0, now_ms=NOW_MS)]
-    assert [] == graph.connected(reader, 0, now_ms=NOW_MS, direction="out")
+    assert list(range(29, 0, -1)) == [step.node for step in graph.traverse(reader, 0, now_ms=NOW_MS, max_depth=1)]
+    assert [] == graph.traverse(reader, 0, now_ms=NOW_MS, max_depth=1, direction="out")
 
 
 def test_what_is_around_a_memory_is_two_links_away():
     """The neighbourhood for a context ends at depth 2."""
     reader = chain_of(*((node + 1, node) for node in range(6)))
 
-    assert {1, 2, 4, 5} == {step.node for step in graph.around(reader, 3, now_ms=NOW_MS)}
+    assert {1, 2, 4, 5} == {
+        step.node for step in graph.traverse(reader, 3, now_ms=NOW_MS, max_depth=graph.CONTEXT_DEPTH)
+    }
 
 
 def members(reader, begun):

@@ -71,7 +71,7 @@ def test_a_cached_traversal_is_what_a_fresh_one_would_be(steps):
 
             assert cached in (None, answer)
             if cached is None:
-                cache.put(key, reader.change, graph.read_by([start], fresh), answer)
+                cache.put(key, reader.change, graph.read_by(start, fresh), answer)
 
 
 def test_an_answer_outlives_changes_elsewhere():
@@ -193,7 +193,7 @@ def test_evolution_links_are_read_too():
     for name in ("a", "b", "c"):
         reader.put(plain_memory(name))
     reader.put_link(plain_link("b", "a", type=LinkType.EVOLUTION))
-    cache.put("a", reader.change, graph.read_by([0], graph.traverse(reader, 0, now_ms=NOW_MS)), "answer")
+    cache.put("a", reader.change, graph.read_by(0, graph.traverse(reader, 0, now_ms=NOW_MS)), "answer")
     reader.put_link(plain_link("c", "b", type=LinkType.EVOLUTION))
 
     assert cache.get("a", reader.change, reader.touched_since) is None
