@@ -20,7 +20,7 @@ from mama_structs.descriptors.render import (
 )
 from mama_structs.descriptors.store import RefStore
 from mama_structs.errors import DescriptorError, InvalidArgument, InvalidHandle, InvalidParameter, MamaStructsError
-from mama_structs.tools.tool import Tool, ToolAnnotations
+from mama_structs.tools.tool import Tool, ToolAnnotations, bound
 
 
 async def read_fd(
@@ -158,10 +158,7 @@ _TOOLS: Final = (
 
 def ref_tools(store: RefStore) -> list[Tool]:
     """Return the five tools for one store; they share their schemas with those of every other store."""
-    return [
-        attrs.evolve(template, function=functools.partial(template.function.func, store=store))  # type: ignore[attr-defined]
-        for template in _templates()
-    ]
+    return [bound(template, store=store) for template in _templates()]
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, TypeVar, overload
@@ -171,6 +172,13 @@ class Tool:
     def __repr__(self) -> str:
         """Show name and parameters."""
         return f"<Tool {self.name}({', '.join(self.signature.parameters)})>"
+
+
+def bound(template: Tool, **values: object) -> Tool:
+    """Return a tool of a partial with these values for what the partial has set, as far as it has."""
+    assert isinstance(template.function, functools.partial)  # noqa: S101 - that is what templates are made of
+    own = {name: values[name] for name in template.function.keywords}
+    return attrs.evolve(template, function=functools.partial(template.function.func, **own))
 
 
 def _default_name(name: str) -> str:

@@ -19,9 +19,7 @@ from mama_structs.memory.model import LinkType
 from mama_structs.memory.showing import chain_of
 from mama_structs.settings import DescriptorSettings
 from mama_structs.testing.memories import PlainReader, plain_link, plain_memory
-from mama_structs.tools.memories import memory_tools
-from mama_structs.tools.memory_answers import age, beginning, line
-from mama_structs.tools.memory_successors import standing
+from mama_structs.tools.memories import _standing, age, beginning, line, memory_tools
 
 NAMES = [
     "save/decision",
@@ -271,11 +269,10 @@ async def test_many_links_are_counted_and_few_are_shown(call):
 async def test_what_is_saved_is_answered_even_if_it_cannot_be_read_again(call, memories, monkeypatch):
     """An error would make a model save a second time."""
 
-    async def fail(_id):
+    async def fail(_ids):
         raise StoreError("the disk is gone")
 
-    monkeypatch.setattr(memories, "links_of", fail)
-    monkeypatch.setattr(memories, "get", fail)
+    monkeypatch.setattr(memories, "_beside", fail)
     first = await call("save/decision", topic="disks", decision="Buy disks", reasoning="They break")
     outcome = await call("evolve/outcome", decision_id=first["id"], outcome="SUCCESS")
     second = await call(
@@ -446,24 +443,78 @@ def test_what_holds_is_what_a_search_says(pairs, circle):
         chain = chain_of(reader, graph.evolution(reader, node))
         searched = graph.Successors(reader).newest([node]).get(node)
 
-        assert (None if searched is None else f"m{searched}") == standing(chain, f"m{node}")
+        assert (None if searched is None else f"m{searched}") == _standing(chain).get(f"m{node}")
 
 
 async def test_what_cannot_be_read_beside_a_hit_costs_only_itself(call, memories, jwt, monkeypatch):
-    """Another process may delete a memory between two reads of one search."""
+    """Another process may delete a memory between the two reads of one search."""
+    first, second = jwt
+    beside = memories._beside
+
+    async def without_the_first(ids):
+        return await beside([one for one in ids if one != first])
 
     async def gone(*_, **__):
         raise MemoryNotFound("gone")
 
-    monkeypatch.setattr(memories, "evolution", gone)
-    monkeypatch.setattr(memories, "get", gone)
-    answer = await call("search/recent", types=["decision"])
+    monkeypatch.setattr(memories, "_beside", without_the_first)
+    deleted = await call("search/recent", types=["decision"])
+    monkeypatch.setattr(memories, "_beside", gone)
+    unread = await call("search/recent", types=["decision"])
     monkeypatch.setattr(memories, "search", gone)
     topic = await call("search/by_topic", topic="Auth")
 
-    assert [(jwt[1], None), (jwt[0], jwt[1])] == [(one["id"], one["superseded_by"]) for one in answer["found"]]
-    assert [None, None] == [one["in_its_place"] for one in answer["found"]]
+    for answer in (deleted, unread):
+        assert [(second, None), (first, None)] == [(one["id"], one["superseded_by"]) for one in answer["found"]]
+        assert [None, None] == [one["in_its_place"] for one in answer["found"]]
     assert [] == topic["near_topics"]
+
+
+async def test_an_answer_asks_the_store_as_often_for_thirty_memories_as_for_three(call, memories, monkeypatch):
+    """However many memories an answer shows, with successors and outcomes, the store is asked the same few times."""
+    asked = []
+    read = memories._shared.backend.read
+
+    async def counted(plan):
+        asked.append(plan)
+        return await read(plan)
+
+    async def questions(count):
+        asked.clear()
+        counts = []
+        for name, arguments in (
+            ("search/by_context", {"query": "walls of the northern fort", "limit": count}),
+            ("search/recent", {"limit": count}),
+            ("search/by_topic", {"topic": f"forts {count}"}),
+            ("load/context", {"id": newest[count]}),
+        ):
+            before = len(asked)
+            answer = await call(name, **arguments)
+            counts.append(len(asked) - before)
+            shown = answer.get("found", answer.get("versions", answer.get("evolution")))
+
+            assert len(shown) >= min(count, 10)
+        return counts
+
+    newest = {}
+    for count in (3, 30):
+        decision = await call(
+            "save/decision", topic=f"forts {count}", decision="walls of the northern fort 0", reasoning="raids"
+        )
+        for number in range(1, count):
+            await call("evolve/outcome", decision_id=decision["id"], outcome="FAILED", reason=f"breach {number}")
+            decision = await call(
+                "evolve/supersede",
+                decision_id=decision["id"],
+                decision=f"walls of the northern fort {number}",
+                reasoning="raids",
+            )
+        newest[count] = decision["id"]
+    monkeypatch.setattr(memories._shared.backend, "read", counted)
+    few, many = await questions(3), await questions(30)
+
+    assert few == many
+    assert max(few) <= 3
 
 
 async def test_nothing_found_says_what_to_try(call, jwt):

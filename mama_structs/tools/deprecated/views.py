@@ -10,7 +10,7 @@ from typing import Final
 from mama_structs.memory.model import CheckpointMetadata, DecisionMetadata, Memory, MemoryType, Outcome
 from mama_structs.memory.results import Chain, Hit
 from mama_structs.tools.deprecated.choosing import standing
-from mama_structs.tools.memory_answers import age, line
+from mama_structs.tools.memories import age, line
 
 # v1.0 cut what it listed after as many characters.
 _PREVIEW: Final = 60
