@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from mama_structs.references.decorator import with_references as with_references
     from mama_structs.references.detection import Found as Found
     from mama_structs.references.options import ReferenceOptions as ReferenceOptions
+    from mama_structs.references.outcomes import ResolverStats as ResolverStats
     from mama_structs.references.resolver import Resolver as Resolver
     from mama_structs.references.schemes import IdScheme as IdScheme
     from mama_structs.references.schemes import Source as Source
     from mama_structs.references.section import References as References
-    from mama_structs.references.stats import ResolverStats as ResolverStats
     from mama_structs.session import Session as Session
     from mama_structs.settings import DescriptorSettings as DescriptorSettings
     from mama_structs.settings import LinkingPolicy as LinkingPolicy
@@ -98,7 +98,7 @@ _SOURCES = {
     "ReferenceSettings": "mama_structs.settings",
     "References": "mama_structs.references.section",
     "Resolver": "mama_structs.references.resolver",
-    "ResolverStats": "mama_structs.references.stats",
+    "ResolverStats": "mama_structs.references.outcomes",
     "Session": "mama_structs.session",
     "SessionStream": "mama_structs.composition",
     "Settings": "mama_structs.settings",

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from mama_structs.demo.scenario import Call, Run, Story
-from mama_structs.references.shape import SECTION
+from mama_structs.references.detection import SECTION
 
 _SHOWN_FIELDS: Final = (
     "reference_type", "id", "name", "owner", "guildId", "planetId", "fleetId", "status", "locationId",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, Concatenate, Final, Literal, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
 import attrs
@@ -188,12 +188,23 @@ def with_references(
             or a default breaks its rule.
 
     """
-    plan = _Plan.checked(resolver=resolver, kind=kind, primary=primary, subject=subject, defaults=defaults)
+    if resolver is not None and not isinstance(resolver, Resolver):
+        raise InvalidArgument(f"resolver must be a Resolver, got {resolver!r:.80}")
+    check_kind(kind)
+    fields = check_primary(primary)
+    known = [field.name for field in attrs.fields(ReferenceOptions)]
+    for name in defaults:
+        if name not in known:
+            raise InvalidArgument(
+                f"with_references has no option {name!r}",
+                hint=f"options: resolver, kind, primary, subject, {', '.join(known)}",
+            )
+    plan = _Decoration(resolver, kind, fields, subject, ReferenceOptions(**{"include_references": False, **defaults}))
     return plan.decorate if tool is None else plan.decorate(tool)
 
 
 @attrs.frozen
-class _Plan:
+class _Decoration:
     """How one decorated tool adds references."""
 
     resolver: Resolver | None
@@ -201,30 +212,6 @@ class _Plan:
     primary: frozenset[str] | None
     subject: str | None
     options: ReferenceOptions
-
-    @classmethod
-    def checked(
-        cls,
-        *,
-        resolver: Resolver | None,
-        kind: Kind,
-        primary: Collection[str] | None,
-        subject: str | None,
-        defaults: Mapping[str, Any],
-    ) -> _Plan:
-        if resolver is not None and not isinstance(resolver, Resolver):
-            raise InvalidArgument(f"resolver must be a Resolver, got {resolver!r:.80}")
-        check_kind(kind)
-        fields = check_primary(primary)
-        known = [field.name for field in attrs.fields(ReferenceOptions)]
-        for name in defaults:
-            if name not in known:
-                raise InvalidArgument(
-                    f"with_references has no option {name!r}",
-                    hint=f"options: resolver, kind, primary, subject, {', '.join(known)}",
-                )
-        options = ReferenceOptions(**{"include_references": False, **defaults})
-        return cls(resolver, kind, fields, subject, options)
 
     def decorate(self, tool: Callable[..., Any]) -> Callable[..., Any]:
         """Return *tool* with the reference options."""
@@ -234,32 +221,23 @@ class _Plan:
                 f"with_references needs an async function, got {name}",
                 hint="write async def, and put @classmethod or @staticmethod above @with_references",
             )
-        _refuse_descriptors(tool, name)
+        if getattr(tool, "answers_with_descriptors", False):
+            raise InvalidArgument(
+                f"{name} may answer with a descriptor, to which no references can be added",
+                hint="put @with_descriptors above @with_references",
+            )
         function = called_by(tool)
         own = inspect.signature(function)
         if self.subject is not None and self.subject not in own.parameters:
             raise InvalidArgument(f"subject={self.subject!r}: {name} has no such parameter")
-        asks = self.options.wanted
 
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if not asks and kwargs.keys().isdisjoint(_ANNOTATIONS):
+            is_plain = kwargs.keys().isdisjoint(_ANNOTATIONS)
+            given = {} if is_plain else {option: kwargs.pop(option) for option in _ANNOTATIONS if option in kwargs}
+            asked = self._asked(given, name)
+            if asked is None:
                 return await function(*args, **kwargs)
-            given = {option: kwargs.pop(option) for option in _ANNOTATIONS if option in kwargs}
-            if len(given) == 1 and given.get("include_references") is False:
-                # What many a model says on every call: making options to find that out would take 5 microseconds.
-                return await function(*args, **kwargs)
-            resolver = self.resolver or _resolver_of_session()
-            if resolver is not None and not resolver.settings.enabled:
-                return await function(*args, **kwargs)
-            options = attrs.evolve(self.options, **given)
-            if not options.wanted:
-                return await function(*args, **kwargs)
-            if resolver is None:
-                raise no_session(
-                    f"{name} asks for references",
-                    hint="@session.with_references or @with_references(resolver=resolver)",
-                )
-            resolver.ready(options)
+            resolver, options = asked
             subject = self._subject(own, args, kwargs)
             result = await function(*args, **kwargs)
             try:
@@ -273,6 +251,27 @@ class _Plan:
         wrapper.__annotations__ |= _ANNOTATIONS
         return wrapper
 
+    def _asked(self, given: dict[str, Any], name: str) -> tuple[Resolver, ReferenceOptions] | None:
+        """Return who resolves what for one call, None where no references are asked for."""
+        if not given and not self.options.wanted:
+            return None
+        if len(given) == 1 and given.get("include_references") is False:
+            # What many a model says on every call: making options to find that out would take 5 microseconds.
+            return None
+        session = None if self.resolver is not None else find_session()
+        resolver = self.resolver if session is None else session.resolver
+        if resolver is not None and not resolver.settings.enabled:
+            return None
+        options = attrs.evolve(self.options, **given)
+        if not options.wanted:
+            return None
+        if resolver is None:
+            raise no_session(
+                f"{name} asks for references", hint="@session.with_references or @with_references(resolver=resolver)"
+            )
+        resolver.ready(options)
+        return resolver, options
+
     def _subject(self, own: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
         if self.subject is None:
             return None
@@ -283,19 +282,6 @@ class _Plan:
         bound.apply_defaults()
         value = bound.arguments.get(self.subject)
         return None if value is None else str(value)
-
-
-def _refuse_descriptors(tool: Callable[..., Any], name: str) -> None:
-    if getattr(tool, "answers_with_descriptors", False):
-        raise InvalidArgument(
-            f"{name} may answer with a descriptor, to which no references can be added",
-            hint="put @with_descriptors above @with_references",
-        )
-
-
-def _resolver_of_session() -> Resolver | None:
-    session = find_session()
-    return None if session is None else session.resolver
 
 
 def _extended(signature: inspect.Signature, name: str, options: ReferenceOptions) -> inspect.Signature:

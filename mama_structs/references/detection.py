@@ -1,5 +1,5 @@
 """
-Ids in payloads: which strings are ids, under which field, in which row.
+Ids in payloads: which strings are ids, under which field, in which row; and what a payload is about.
 
 Pure: a function of the payload and the schemes.
 A detection costs about as much as ``json.dumps`` of the same payload (``benchmarks/detection.py``), which is why
@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 import attrs
 
-from mama_structs._plain import SCALARS, plain_of
+from mama_structs._plain import SCALARS, as_mapping, plain_of, unstructure
 from mama_structs.references.schemes import MAX_ID_LENGTH, IdScheme
 
 _log = logging.getLogger("mama_structs")
@@ -35,12 +35,22 @@ _MAX_EMBEDDED: Final = 2**20
 _MARGIN: Final = 64
 _REMEMBERED: Final = 2**16
 
+PayloadKind = Literal["query", "list"]
+
+SECTION: Final = "references"
+META: Final = "references_meta"
+
+# Envelopes within envelopes (`{"data": {"Player": {"id": ...}}}`) are followed so far.
+_ENVELOPES: Final = 3
+# An envelope has few members; what has more is data.
+_ENVELOPE_MEMBERS: Final = 16
+
 # Where a container stands: its parent's place and the key below it; None is the payload itself.
-Place = tuple[Any, Any] | None
+Pointed = tuple[Any, Any] | None
 
 
 @attrs.frozen(eq=False)
-class Rule:
+class FieldRule:
     """What a field's name means for ids of one type; decided once for each name, and shared by what is found there."""
 
     type: str
@@ -50,7 +60,7 @@ class Rule:
     denied: bool
 
 
-class Found(tuple[str, Rule, int | None, Place, Any]):
+class Found(tuple[str, FieldRule, int | None, Pointed, Any]):
     """
     One occurrence of an id in a payload.
 
@@ -93,7 +103,7 @@ class Found(tuple[str, Rule, int | None, Place, Any]):
         return pointer(self[3], self[4])
 
 
-def pointer(place: Place, key: Any) -> str:
+def pointer(place: Pointed, key: Any) -> str:
     """Return the JSON pointer of *key* in the container at *place*; inside embedded JSON, of the text that holds it."""
     keys = [key]
     while place is not None:
@@ -107,30 +117,23 @@ def pointer(place: Place, key: Any) -> str:
 
 @attrs.define
 class Scan:
-    """
-    What a walk found, in payload order.
-
-    Args:
-        found: Every occurrence of an id.
-        lookalikes: Strings that look like an id of a type that their field does not hold.
-        complete: False when the payload was too large to be walked whole.
-
-    """
+    """What a walk found, in payload order: ids, and look-alikes of a type that their field does not hold."""
 
     found: list[Found] = attrs.field(factory=list)
     lookalikes: list[Found] = attrs.field(factory=list)
+    # False when the payload was too large to be walked whole.
     complete: bool = True
 
 
 @attrs.frozen(eq=False)
-class Kind:
+class IdKind:
     """A type of one scheme, and the rules for its ids by the name of the field that holds them."""
 
     name: str
     scheme: IdScheme
-    rules: dict[Any, Rule] = attrs.field(init=False, factory=dict)
+    rules: dict[Any, FieldRule] = attrs.field(init=False, factory=dict)
 
-    def rule(self, field: Any) -> Rule:
+    def rule(self, field: Any) -> FieldRule:
         """Return the rule for *field*, which must be hashable."""
         rule = self.rules.get(field)
         if rule is None:
@@ -139,11 +142,11 @@ class Kind:
             rule = self.rules[field] = self._decide(field)
         return rule
 
-    def _decide(self, field: Any) -> Rule:
+    def _decide(self, field: Any) -> FieldRule:
         scheme = self.scheme
         expected = scheme.expected(field) if isinstance(field, str) else None
         denied = field in scheme.deny or self.name in scheme.unresolvable
-        return Rule(
+        return FieldRule(
             type=self.name,
             field=field,
             primary=scheme.primary is None or field in scheme.primary,
@@ -152,89 +155,50 @@ class Kind:
         )
 
 
-def _kinds_of(scheme: IdScheme) -> dict[str, Kind] | Callable[[str], Kind | None]:
-    """Return the scheme's `type_of` with kinds in place of names."""
-    known: dict[str, Kind] = {}
+KindOf = Callable[[re.Match[str]], IdKind | None]
 
-    def kind(name: str) -> Kind:
+
+def _kinds_of(scheme: IdScheme) -> KindOf:
+    """Return the scheme's `type_of` with kinds in place of names."""
+    known: dict[str | None, IdKind | None] = {None: None}
+
+    def kind(name: str | None) -> IdKind | None:
         if name not in known:
-            known[name] = Kind(name, scheme)
+            known[name] = IdKind(str(name), scheme)
         return known[name]
 
     type_of = scheme.type_of
-    if isinstance(type_of, Mapping):
-        return {group: kind(name) for group, name in type_of.items()}
-    name_of = type_of
-
-    def kind_of(text: str) -> Kind | None:
-        name = name_of(text)
-        return None if name is None else kind(name)
-
-    return kind_of
+    if not isinstance(type_of, Mapping):
+        return lambda matched: kind(type_of(matched[0]))
+    kind_of = {group: kind(name) for group, name in type_of.items()}.get
+    return lambda matched: kind_of(matched[1])
 
 
-class _Kinds:
-    """Which type a string is an id of; remembers what it was asked, since payloads repeat ids all the time."""
+def _decide_by_one(
+    fullmatch: Callable[[str], re.Match[str] | None], kind_of: KindOf, known: dict[str, IdKind | Literal[False]]
+) -> Callable[[str], IdKind | Literal[False]]:
+    """Return `Detector._match` for a single scheme: a first walk asks it for every string."""
 
-    def __init__(self, schemes: Sequence[IdScheme]) -> None:
-        self.known: dict[str, Kind | Literal[False]] = {}
-        self._matchers = [(scheme.pattern.fullmatch, _kinds_of(scheme)) for scheme in schemes]
-
-        self.decide: Callable[[str], Kind | Literal[False]] = self._decide
-        """Return the kind of a text, False when it is no id."""
-        fullmatch, kinds = self._matchers[0] if len(self._matchers) == 1 else (None, None)
-        if fullmatch is not None and isinstance(kinds, dict):
-            self.decide = _decide_by_group(fullmatch, kinds, self.known)
-
-    def _decide(self, text: str) -> Kind | Literal[False]:
-        if len(text) > MAX_ID_LENGTH:
+    def decide(text: str) -> IdKind | Literal[False]:
+        if len(text) > MAX_ID_LENGTH:  # What is remembered must be small.
             return False
-        for fullmatch, kinds in self._matchers:
-            matched = fullmatch(text)
-            if matched is not None:
-                kind = kinds.get(matched[1]) if isinstance(kinds, dict) else kinds(text)
-                if kind is not None:
-                    self.known[text] = kind
-                    return kind
-        self.known[text] = False
-        return False
-
-    def forget(self) -> None:
-        """Stay small: the next payload is more likely to repeat itself than this one."""
-        if len(self.known) > _REMEMBERED:
-            self.known.clear()
-
-
-def _decide_by_group(
-    fullmatch: Callable[[str], re.Match[str] | None], kinds: Mapping[str, Kind], known: dict[str, Kind | Literal[False]]
-) -> Callable[[str], Kind | Literal[False]]:
-    """Return `_Kinds.decide` for a single scheme with a mapping: a first walk asks it for every string."""
-    kind_of = kinds.get
-
-    def decide(text: str) -> Kind | Literal[False]:
-        if (matched := fullmatch(text)) is not None and (kind := kind_of(matched[1])) is not None:
-            known[text] = kind
-            return kind
-        if len(text) <= MAX_ID_LENGTH:  # What is remembered must be small.
-            known[text] = False
-        return False
+        matched = fullmatch(text)
+        kind = known[text] = (matched is not None and kind_of(matched)) or False
+        return kind
 
     return decide
 
 
 class Detector:
-    """
-    Finds the ids of some schemes.
-
-    Args:
-        schemes: The schemes; a string belongs to the first whose pattern it matches.
-
-    """
+    """Finds the ids of some schemes: a string belongs to the first whose pattern it matches."""
 
     def __init__(self, schemes: Sequence[IdScheme]) -> None:
         self.schemes: tuple[IdScheme, ...] = tuple(schemes)
         self.own_fields: tuple[str, ...] = tuple(dict.fromkeys(n for s in self.schemes for n in sorted(s.own)))
-        self._kinds = _Kinds(self.schemes)
+        # Payloads repeat ids all the time: what was decided about a string is remembered, False where it is no id.
+        self._known: dict[str, IdKind | Literal[False]] = {}
+        self._matchers = [(scheme.pattern.fullmatch, _kinds_of(scheme)) for scheme in self.schemes]
+        self._decide = _decide_by_one(*self._matchers[0], self._known) if len(self._matchers) == 1 else self._match
         contains = {scheme.contains for scheme in self.schemes}
         self._contains = contains.pop() if len(contains) == 1 else ""
         self._skipped = frozenset().union(*(scheme.deny_subtrees for scheme in self.schemes))
@@ -242,12 +206,19 @@ class Detector:
         self._embedded = frozenset().union(*(scheme.embedded for scheme in self.schemes))
         self._special = frozenset(self._bare) | self._embedded
 
-    def kind(self, text: object) -> Kind | None:
+    def kind(self, text: object) -> IdKind | None:
         """Return the kind of the id *text*, None when it is no id."""
         if type(text) is not str:
             return None
-        kind = self._kinds.known.get(text)
-        return (self._kinds.decide(text) if kind is None else kind) or None
+        kind = self._known.get(text)
+        return (self._decide(text) if kind is None else kind) or None
+
+    def _match(self, text: str) -> IdKind | Literal[False]:
+        if len(text) > MAX_ID_LENGTH:
+            return False
+        found = (kind_of(matched) for fullmatch, kind_of in self._matchers if (matched := fullmatch(text)))
+        kind = self._known[text] = next((kind for kind in found if kind is not None), False)
+        return kind
 
     def is_skipped(self, field: object) -> bool:
         """Tell whether nothing below *field* is looked at."""
@@ -260,26 +231,22 @@ class Detector:
         rows: object = None,
         exclude: Collection[str] = frozenset(),
         skip: Collection[str] = (),
-        place: Place = None,
+        place: Pointed = None,
     ) -> Scan:
         """
         Walk *payload* in its own order and return every occurrence of an id.
 
-        Args:
-            payload: The payload; it is not changed.
-            rows: The list (the object itself) whose members are the rows.
-            exclude: Ids that do not count, such as the payload's own.
-            skip: Keys of the payload itself that are not walked.
-            place: Where the payload itself stands, for pointers.
-
+        *rows* is the list (the object itself) whose members are the rows; ids in *exclude* and what stands under the
+        keys in *skip* does not count; *place* is where the payload itself stands, for pointers.
         """
-        walk = _Walk(payload=payload, rows=rows, exclude=exclude, place=place)
         members = [(key, value) for key, value in payload.items() if key not in skip] if skip else payload.items()
-        scan = Scan()
-        if not self._walk(scan, walk, members, careful=False):
+        for careful in (False, True):
             scan = Scan()
-            self._walk(scan, walk, members, careful=True)
-        self._kinds.forget()
+            if self._walk(scan, payload, members, rows=rows, exclude=exclude, place=place, careful=careful):
+                break
+        if len(self._known) > _REMEMBERED:
+            # The next payload is more likely to repeat itself than this one.
+            self._known.clear()
         if scan.lookalikes:
             _log.info(
                 "skipped %d probable false positives, ids of a type that their field does not hold; first: %s in %r",
@@ -290,19 +257,25 @@ class Detector:
         return scan
 
     def _walk(  # noqa: C901, PLR0912, PLR0915 - one loop, since a call for each value would double the time
-        self, scan: Scan, walk: _Walk, members: Iterable[tuple[Any, Any]], *, careful: bool
+        self,
+        scan: Scan,
+        container: Any,
+        members: Iterable[tuple[Any, Any]],
+        *,
+        rows: object,
+        exclude: Collection[str],
+        place: Pointed,
+        careful: bool,
     ) -> bool:
         """Walk once; False when the payload needs the careful walk, which remembers its path to end cycles."""
-        add, known, decide = scan.found.append, self._kinds.known.get, self._kinds.decide
+        add, known, decide = scan.found.append, self._known.get, self._decide
         contains, skipped, special = self._contains, self._skipped, self._special
-        rows, exclude = walk.rows, walk.exclude
-        place, container = walk.place, walk.payload
         walking: Iterator[tuple[Any, Any]] = iter(self._expand(scan, container, members))
         name: Any = None  # The name of the array that is walked; None in a mapping, where keys are names.
         row: int | None = None
         in_rows = False
         path = {id(container)}
-        stack: list[tuple[Iterator[tuple[Any, Any]], Place, Any, Any]] = []
+        stack: list[tuple[Iterator[tuple[Any, Any]], Pointed, Any, Any]] = []
         entered, most = 0, _MAX_CAREFUL if careful else _MAX_CONTAINERS
         while True:
             for key, value in walking:
@@ -415,17 +388,131 @@ class Detector:
 
 
 @attrs.frozen
-class _Walk:
-    """What one walk goes over, and how; see `Detector.scan`."""
-
-    payload: Mapping[Any, Any]
-    rows: object
-    exclude: Collection[str]
-    place: Place
-
-
-@attrs.frozen
 class _Embedded:
     """JSON that stood in a text; its members' pointers end at the text."""
 
     content: Any
+
+
+@attrs.frozen
+class PayloadShape:
+    """What a payload is about: *own* are the ids that it itself is, *main* the id that a query is about."""
+
+    kind: PayloadKind
+    # The list itself, None for a query.
+    rows: list[Any] | tuple[Any, ...] | None
+    own: frozenset[str]
+    main: str | None
+    _row_ids: tuple[str | None, ...] = ()
+
+    def holder(self, row: int | None) -> str | None:
+        """Return the id of the entity that holds what stands in *row*, or outside the rows."""
+        if row is None or self.rows is None:
+            return self.main
+        return self._row_ids[row]
+
+
+def describe(
+    payload: Mapping[str, Any],
+    detector: Detector,
+    *,
+    kind: Literal["auto", "query", "list"] = "auto",
+    subject: str | None = None,
+) -> PayloadShape:
+    """
+    Say what *payload* is about.
+
+    ``"auto"`` takes a payload whose main value is an array of entities for a list, any other for a query.
+    *subject* is the id that was asked for, where the caller knows it.
+    """
+    rows = None if kind == "query" else _main_array(payload, detector, strict=kind == "auto")
+    if rows is None:
+        own = _own_id(payload, detector, _ENVELOPES)
+        shown: PayloadKind = "list" if kind == "list" else "query"
+        return PayloadShape(shown, None, _without_none(own, subject), own if subject is None else subject)
+    ids = tuple([_row_id(row, detector) for row in rows])
+    return PayloadShape("list", rows, _without_none(*ids, subject), subject, ids)
+
+
+def _without_none(*ids: str | None) -> frozenset[str]:
+    return frozenset(entity_id for entity_id in ids if entity_id is not None)
+
+
+def _own_id(value: object, detector: Detector, envelopes: int, *, is_row: bool = False) -> str | None:
+    """
+    Return the id of the entity that *value* is, or that stands in its envelope.
+
+    What says its own id in another form is no envelope; nor is a row that itself names ids:
+    what stands below is then related to it.
+    """
+    mapping = value if type(value) is dict else as_mapping(value)
+    if mapping is None:
+        return None
+    if (own := _held_id(mapping, detector)) is not None:
+        return own
+    if not envelopes or any(mapping.get(field) is not None for field in detector.own_fields):
+        return None
+    if is_row and any(detector.kind(member) is not None for member in mapping.values()):
+        return None
+    for _, member in itertools.islice(_members(mapping, detector), _ENVELOPE_MEMBERS):
+        if (found := _own_id(member, detector, envelopes - 1, is_row=is_row)) is not None:
+            return found
+    return None
+
+
+def _row_id(row: object, detector: Detector) -> str | None:
+    own = _held_id(row, detector) if type(row) is dict else None
+    return own if own is not None else _own_id(row, detector, _ENVELOPES, is_row=True)
+
+
+def _held_id(mapping: Mapping[str, Any], detector: Detector) -> str | None:
+    """Return the id that *mapping* itself holds as its own."""
+    for field in detector.own_fields:
+        value = mapping.get(field)
+        if value is None:
+            continue
+        text = value if type(value) is str else _text(value)
+        kind = detector.kind(text)
+        if kind is not None and field in kind.scheme.own:
+            return text
+    return None
+
+
+def _text(value: object) -> str | None:
+    """Return an id's text, whatever object the payload holds it in."""
+    if type(value) is str or value is None:
+        return value
+    plain = unstructure(value)
+    return str.__str__(plain) if isinstance(plain, str) else None
+
+
+def _members(mapping: Mapping[str, Any], detector: Detector) -> Iterator[tuple[str, Any]]:
+    """Yield the containers of an envelope that can hold its entities."""
+    for key, value in mapping.items():
+        if type(value) in SCALARS or key in (SECTION, META) or detector.is_skipped(key):
+            continue
+        if isinstance(value, dict | list | tuple):
+            if value:
+                yield key, value
+        elif as_mapping(value) is not None:
+            yield key, value
+
+
+def _main_array(
+    payload: Mapping[str, Any], detector: Detector, *, strict: bool, envelopes: int = _ENVELOPES
+) -> list[Any] | tuple[Any, ...] | None:
+    """Return the array that is the payload's main value: the only container beside its paging."""
+    if strict and _held_id(payload, detector) is not None:
+        return None
+    members = [value for _, value in itertools.islice(_members(payload, detector), _ENVELOPE_MEMBERS)]
+    if not strict:
+        members = [value for value in members if isinstance(value, list | tuple)] or members
+    if not members or (strict and len(members) > 1):
+        return None
+    main = members[0]
+    if isinstance(main, list | tuple):
+        first = main[:_ENVELOPE_MEMBERS]
+        is_list = not strict or any(_own_id(row, detector, _ENVELOPES, is_row=True) is not None for row in first)
+        return main if is_list else None
+    inner = as_mapping(main)
+    return _main_array(inner, detector, strict=strict, envelopes=envelopes - 1) if inner and envelopes else None

@@ -16,13 +16,17 @@ import attrs
 
 from mama_structs._plain import json_size, own_copy
 from mama_structs.errors import MalformedResponse, MamaStructsError
-from mama_structs.references.attempt import Attempt, current_attempt
-from mama_structs.references.cache import Answer
-from mama_structs.references.failures import Failure, failure_of, gone, timed_out
+from mama_structs.references.outcomes import (
+    Attempt,
+    Counters,
+    SourceAnswer,
+    SourceOutcome,
+    current_attempt,
+    failure_of,
+    gone,
+    timed_out,
+)
 from mama_structs.references.schemes import Fetch, FetchMany
-from mama_structs.references.stats import Counters
-
-Outcome = Answer | Failure
 
 # Seconds that closing waits for queries which do not end when they are cancelled.
 _PATIENCE: Final = 1.0
@@ -31,17 +35,8 @@ _SETTLING: Final = 0.05
 
 
 @attrs.frozen(eq=False)
-class Question:
-    """
-    How to ask for one key.
-
-    Args:
-        kind: What the answer is, by which it can be invalidated.
-        origin: Who is asked; the keys of one origin can be asked for at once.
-        fetch: Asks for one key.
-        fetch_many: Asks for several.
-
-    """
+class SourceQuery:
+    """How to ask for one key; *kind* is the word by which its answer is invalidated, *origin* who is asked."""
 
     kind: str
     origin: object
@@ -54,23 +49,18 @@ class Flight:
     """
     One key's part in a query under way.
 
-    Args:
-        question: How it was asked.
-        outcome: Done when the source answered.
-        timely: Done when the source answered or the query's time is up, whichever comes first.
-        seats: How many wait, for a bounded time or not.
-        patient: How many of them wait without a bound.
-
+    *outcome* is done when the source answered; *timely* when it did or the query's time is up.
+    *seats* counts who waits, *unbounded* those of them who wait for as long as the source takes.
     """
 
-    question: Question
+    question: SourceQuery
     batch: Batch
-    outcome: asyncio.Future[Outcome]
-    timely: asyncio.Future[Outcome]
+    outcome: asyncio.Future[SourceOutcome]
+    timely: asyncio.Future[SourceOutcome]
     seats: int = 0
-    patient: int = 0
+    unbounded: int = 0
 
-    def land(self, outcome: Outcome) -> None:
+    def land(self, outcome: SourceOutcome) -> None:
         """Tell everybody who waits."""
         for future in (self.outcome, self.timely):
             if not future.done():
@@ -89,19 +79,14 @@ class Batch:
     @property
     def wanted(self) -> bool:
         """Whether anybody can use its answer: once its time is up, only those who wait without a bound."""
-        return any(flight.patient if self.expired else flight.seats for flight in self.flights.values())
+        return any(flight.unbounded if self.expired else flight.seats for flight in self.flights.values())
 
 
 class Flights:
     """
     All queries under way of one resolver.
 
-    Args:
-        slots: Upstream queries at once.
-        query_timeout: Seconds that a bounded waiter gives a query, from when it has its slot.
-        counters: Where to count.
-        on_landed: Called with key, question and outcome when an answer is there and may be kept.
-
+    *on_landed* is called with key, question and outcome when an answer is there and may be kept.
     """
 
     def __init__(
@@ -110,7 +95,7 @@ class Flights:
         slots: int,
         query_timeout: float,
         counters: Counters,
-        on_landed: Callable[[str, Question, Outcome], None],
+        on_landed: Callable[[str, SourceQuery, SourceOutcome], None],
     ) -> None:
         self._slots = asyncio.Semaphore(slots)
         self._query_timeout = query_timeout
@@ -145,14 +130,11 @@ class Flights:
                 self._counters.latencies.append(asyncio.get_running_loop().time() - started)
 
     @contextlib.contextmanager
-    def seats(self, wanted: Mapping[str, Question], *, bounded: bool) -> Iterator[dict[str, Flight]]:
+    def seats(self, wanted: Mapping[str, SourceQuery], *, bounded: bool) -> Iterator[dict[str, Flight]]:
         """
         Hold a seat in a query for each key, starting what is not under way.
 
-        Args:
-            wanted: The keys, each with how to ask for it.
-            bounded: Whether the caller waits no longer than the query timeout, so that a client below can give up.
-
+        *bounded* says that the caller waits no longer than the query timeout, so that a client below can give up.
         """
         joined: dict[str, Flight] = {}
         try:
@@ -161,7 +143,7 @@ class Flights:
         finally:
             for flight in joined.values():
                 flight.seats -= 1
-                flight.patient -= not bounded
+                flight.unbounded -= not bounded
                 self._drop_unwanted(flight.batch)
 
     async def settle(self, joined: Iterable[Flight]) -> None:
@@ -188,8 +170,8 @@ class Flights:
         if tasks:
             await asyncio.wait(tasks, timeout=_PATIENCE)
 
-    def _join(self, wanted: Mapping[str, Question], joined: dict[str, Flight], *, bounded: bool) -> None:
-        fresh: dict[int, dict[str, Question]] = {}
+    def _join(self, wanted: Mapping[str, SourceQuery], joined: dict[str, Flight], *, bounded: bool) -> None:
+        fresh: dict[int, dict[str, SourceQuery]] = {}
         for key, question in wanted.items():
             flight = self._current.get(key)
             if flight is None:
@@ -211,11 +193,11 @@ class Flights:
     def _sit(self, flight: Flight, joined: dict[str, Flight], key: str, *, bounded: bool) -> None:
         joined[key] = flight
         flight.seats += 1
-        flight.patient += not bounded
+        flight.unbounded += not bounded
         if not bounded and flight.batch.attempt is not None:
             flight.batch.attempt.expires = None
 
-    def _start(self, questions: dict[str, Question], *, bounded: bool) -> Batch:
+    def _start(self, questions: dict[str, SourceQuery], *, bounded: bool) -> Batch:
         loop = asyncio.get_running_loop()
         batch = Batch()
         for key, question in questions.items():
@@ -237,8 +219,8 @@ class Flights:
         async with self.slot():
             loop = asyncio.get_running_loop()
             expires = loop.time() + self._query_timeout
-            patient = not bounded or any(flight.patient for flight in batch.flights.values())
-            batch.attempt = attempt = Attempt(expires=None if patient else expires, owner=self)
+            unbounded = not bounded or any(flight.unbounded for flight in batch.flights.values())
+            batch.attempt = attempt = Attempt(expires=None if unbounded else expires, owner=self)
             current_attempt.set(attempt)
             expiry = loop.call_at(expires, self._expire, batch)
             try:
@@ -281,7 +263,7 @@ class Flights:
                 del self._current[key]
 
 
-def _groups(questions: dict[str, Question]) -> Iterable[dict[str, Question]]:
+def _groups(questions: dict[str, SourceQuery]) -> Iterable[dict[str, SourceQuery]]:
     """Ask one by one, or all at once where the source can."""
     first = next(iter(questions.values()))
     if first.fetch_many is not None and (len(questions) > 1 or first.fetch is None):
@@ -289,7 +271,7 @@ def _groups(questions: dict[str, Question]) -> Iterable[dict[str, Question]]:
     return [{key: question} for key, question in questions.items()]
 
 
-async def _ask(questions: dict[str, Question]) -> dict[str, Outcome]:
+async def _ask(questions: dict[str, SourceQuery]) -> dict[str, SourceOutcome]:
     """Ask the source and return an outcome for every key, whatever it does."""
     keys = list(questions)
     question = questions[keys[0]]
@@ -305,7 +287,7 @@ async def _ask(questions: dict[str, Question]) -> dict[str, Outcome]:
         return dict.fromkeys(keys, failure_of(error))
 
 
-async def _outcome(fetch: Fetch, key: str) -> Outcome:
+async def _outcome(fetch: Fetch, key: str) -> SourceOutcome:
     try:
         return _judge(await fetch(key))
     except Exception as error:  # noqa: BLE001 - as above
@@ -319,13 +301,13 @@ def _pick(answers: Mapping[str, Any], key: str) -> object:
         return MalformedResponse("the source's answer leaves this id out")
 
 
-def _judge(answer: object) -> Outcome:
+def _judge(answer: object) -> SourceOutcome:
     """Take a source's answer in, or say what is wrong with it."""
     if isinstance(answer, Exception):
         return failure_of(answer)
     try:
         data = own_copy(answer)
         height = getattr(answer, "height", None)
-        return Answer(data, json_size(data), height if type(height) is int else None)
+        return SourceAnswer(data, json_size(data), height if type(height) is int else None)
     except Exception as error:  # noqa: BLE001 - a mapping of a host may fail in any way
         return failure_of(error)

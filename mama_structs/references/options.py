@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 from typing import Any, Literal
 
 import attrs
 
+from mama_structs import _check
 from mama_structs.errors import InvalidArgument
 
 MAX_DEPTH = 2
@@ -29,17 +29,6 @@ def _depth(_: Any, __: Any, value: object) -> None:
         )
 
 
-def _count(_: Any, attribute: attrs.Attribute[Any], value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise InvalidArgument(f"{attribute.name} must be a whole number of 0 or more, got {value!r:.80}")
-
-
-def _positive_seconds(_: Any, attribute: attrs.Attribute[Any], value: object) -> None:
-    number = value if isinstance(value, int | float) and not isinstance(value, bool) else 0
-    if not 0 < number <= sys.float_info.max:
-        raise InvalidArgument(f"{attribute.name} must be more than 0 seconds, got {value!r:.80}")
-
-
 def _types(value: Collection[str] | None) -> tuple[str, ...] | None:
     """Freeze the names; a single name is a mistake that would be read letter by letter."""
     if value is None:
@@ -55,14 +44,13 @@ def _types(value: Collection[str] | None) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(str(name) for name in names))
 
 
-def _flag(_: Any, attribute: attrs.Attribute[Any], value: object) -> None:
-    if not isinstance(value, bool):
-        raise InvalidArgument(f"{attribute.name} must be True or False, got {value!r:.80}")
-
-
 def _on_error(_: Any, __: Any, value: object) -> None:
     if value not in ("indicate", "omit"):
         raise InvalidArgument(f'on_error must be "indicate" or "omit", got {value!r:.80}')
+
+
+_count = _check.field(_check.whole)
+_flag = _check.field(_check.flag)
 
 
 @attrs.frozen(kw_only=True)
@@ -98,7 +86,7 @@ class ReferenceOptions:
     metadata: bool = attrs.field(default=False, validator=_flag)
     on_error: Literal["indicate", "omit"] = attrs.field(default="indicate", validator=_on_error)
     max_bytes: int | None = attrs.field(default=None, validator=attrs.validators.optional(_count))
-    deadline: float = attrs.field(default=5.0, validator=_positive_seconds)
+    deadline: float = attrs.field(default=5.0, validator=_check.field(_check.seconds))
     include_memories: bool = attrs.field(default=False, validator=_flag)
 
     @property

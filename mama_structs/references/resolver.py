@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Final, Literal, Self
@@ -13,22 +13,43 @@ from typing import Any, Final, Literal, Self
 import attrs
 
 from mama_structs._async import LoopBound
+from mama_structs._lru import Lru
 from mama_structs._plain import as_payload, copy_plain
 from mama_structs.errors import EntityNotFound, InvalidArgument, MamaStructsError, SessionClosed
-from mama_structs.references.cache import Answer, Cache
-from mama_structs.references.detection import Detector, Found, Scan
-from mama_structs.references.failures import Failure, exception_of, gone, not_found, past_deadline, unknown_id
-from mama_structs.references.flights import Flights, Outcome, Question
+from mama_structs.references.cache import AnswerCache
+from mama_structs.references.detection import META, SECTION, Detector, Found, PayloadShape, Scan, describe
+from mama_structs.references.flights import Flights, SourceQuery
 from mama_structs.references.options import ReferenceOptions, Scope, check_kind, check_primary
-from mama_structs.references.planning import TOTAL, Plan
-from mama_structs.references.run import Recall, Run
+from mama_structs.references.outcomes import (
+    Counters,
+    Failure,
+    ResolverStats,
+    SourceAnswer,
+    SourceOutcome,
+    exception_of,
+    gone,
+    not_found,
+    past_deadline,
+    unknown_id,
+)
 from mama_structs.references.schemes import EntitySource, check_sources
-from mama_structs.references.section import REMEMBERED, References, is_section
-from mama_structs.references.shape import META, SECTION, Shape, describe
-from mama_structs.references.stats import Counters, ResolverStats
+from mama_structs.references.section import (
+    EARLIER,
+    REMEMBERED,
+    TOTAL,
+    LevelPlan,
+    Reference,
+    References,
+    Sought,
+    is_section,
+    plan_level,
+)
 from mama_structs.settings import ReferenceSettings
 
 _log = logging.getLogger("mama_structs")
+
+# Gives the newest decisions about ids; an id about which there are none is left out.
+Recall = Callable[[Sequence[str]], Awaitable[Mapping[str, Sequence[Mapping[str, Any]]]]]
 
 UNKNOWN_TYPE: Final = "unknown"
 
@@ -68,14 +89,14 @@ class Resolver:
         self.sources: tuple[EntitySource, ...] = check_sources(sources)
         self.settings: ReferenceSettings = settings or ReferenceSettings()
         self._detector = Detector([source.scheme for source in self.sources])
-        self._narrowed: dict[frozenset[str], Detector] = {}
+        self._narrowed: Lru[frozenset[str], Detector] = Lru(_REMEMBERED)
         self._counters = Counters()
-        self._cache = Cache(self.settings, clock)
+        self._cache = AnswerCache(self.settings, clock)
         self._flights: Flights | None = None
         self._loop = home or LoopBound("resolver")
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
-        self._warned: set[str] = set()
+        self._warned: Lru[str, bool] = Lru(_REMEMBERED)
         self._recall = recall
 
     def __repr__(self) -> str:
@@ -138,7 +159,7 @@ class Resolver:
         """
         entity_id = str(entity_id)
         question = self._question(entity_id)
-        if isinstance(question, Question):
+        if isinstance(question, SourceQuery):
             return await self._answer(entity_id, question)
         if question.kind == "not_found":
             raise EntityNotFound(entity_id, hint="ids of this type name nothing")
@@ -167,7 +188,7 @@ class Resolver:
             Exception: Whatever *fetch* raises.
 
         """
-        return await self._answer(key, Question(kind, source, fetch))
+        return await self._answer(key, SourceQuery(kind, source, fetch))
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
@@ -193,7 +214,7 @@ class Resolver:
         self._open()
         if not self.settings.enabled or not options.wanted:
             return References({})
-        plan = Plan()
+        plan = LevelPlan()
         for entity_id in dict.fromkeys(map(str, ids)):
             name = self._type_of(entity_id)
             if options.reference_types is not None and name not in options.reference_types:
@@ -202,10 +223,10 @@ class Resolver:
                 plan.start[entity_id] = name
             else:
                 plan.omitted[entity_id] = TOTAL
-        run = self._run(options, options.scope(is_list=False), self._detector)
-        await run.follow(plan)
-        await self._remember(run)
-        return References(*self._finish(run))
+        sought = Sought()
+        await self._follow(sought, plan, options, options.scope(is_list=False), self._detector)
+        await self._remember(sought, options)
+        return References(*self._finish(sought, options))
 
     async def enrich(
         self,
@@ -248,12 +269,16 @@ class Resolver:
             return payload
         detector = self._detector if fields is None else self._detector_with(fields)
         shape, scan = _search(mapping, detector, kind=kind, subject=subject)
-        section, meta = mapping.get(SECTION, {}), mapping.get(META, {})
-        run = self._run(options, options.scope(is_list=shape.kind == "list"), detector, existing=section)
-        run.leave_out_as_before(meta.get("omitted_ids", ()))
-        await run.start(scan, shape)
-        remembered = await self._remember(run, shape.own)
-        section, meta = self._finish(run)
+        scope = options.scope(is_list=shape.kind == "list")
+        earlier = mapping.get(META, {}).get("omitted_ids", ())
+        sought = Sought(existing=mapping.get(SECTION, {}), omitted={str(one): EARLIER for one in earlier})
+        sought.note(scan, shape.holder, via=None, metadata=options.metadata)
+        answered = sought.answered
+        plan = plan_level(scan.found, options, scope, known=answered)
+        named = [*dict.fromkeys(found.id for found in scan.found if found.id in answered)]
+        await self._follow(sought, plan, options, scope, detector, named=named)
+        remembered = await self._remember(sought, options, shape.own)
+        section, meta = self._finish(sought, options)
         enriched = {key: value for key, value in mapping.items() if key != META}
         enriched[SECTION] = section
         if remembered and (REMEMBERED not in enriched or is_section(mapping.get(SECTION))):
@@ -356,48 +381,72 @@ class Resolver:
         return options
 
     def _detector_with(self, primary: frozenset[str]) -> Detector:
-        if primary not in self._narrowed:
-            if len(self._narrowed) >= _REMEMBERED:
-                self._narrowed.clear()
-            self._narrowed[primary] = Detector([attrs.evolve(s.scheme, primary=primary) for s in self.sources])
-        return self._narrowed[primary]
+        detector = self._narrowed.get(primary)
+        if detector is None:
+            detector = Detector([attrs.evolve(source.scheme, primary=primary) for source in self.sources])
+            self._narrowed.put(primary, detector)
+        return detector
 
-    def _run(
+    async def _follow(
         self,
+        sought: Sought,
+        plan: LevelPlan,
         options: ReferenceOptions,
         scope: Scope,
         detector: Detector,
         *,
-        existing: Mapping[str, Mapping[str, Any]] | None = None,
-    ) -> Run:
-        return Run(options, scope, detector, load=self._load, flatten=self._flatten, existing=existing or {})
+        named: Collection[str] = (),
+    ) -> None:
+        """Resolve a level, then the next one if asked for, in what came and in entries *named* that were there."""
+        until = asyncio.get_running_loop().time() + options.deadline
+        await self._resolve(sought, plan, until, options.deadline)
+        if options.reference_depth < 2 or sought.is_over(options.max_bytes):  # noqa: PLR2004 - the rule itself
+            return
+        found = sought.search_below(detector, named, metadata=options.metadata)
+        known = {*sought.references, *sought.answered}
+        below = plan_level(found, options, scope, known=known, started=len(sought.references))
+        await self._resolve(sought, below, until, options.deadline)
 
-    async def _remember(self, run: Run, own: Collection[str] = ()) -> dict[str, Any]:
-        if self._recall is None or not (run.options.include_memories or self.settings.include_memories):
+    async def _resolve(self, sought: Sought, plan: LevelPlan, until: float, deadline: float) -> None:
+        sought.omitted.update(plan.omitted)
+        sought.filtered.update(plan.filtered)
+        outcomes = await self._load(plan.start, until, deadline)
+        for entity_id, kind in plan.start.items():
+            outcome, source = outcomes[entity_id], self._source_of(entity_id)
+            fields: Mapping[str, Any] = {}
+            if isinstance(outcome, SourceAnswer) and source is not None:
+                fields = source.flatten(entity_id, outcome.data)
+            sought.references[entity_id] = Reference(kind, outcome, fields)
+
+    async def _remember(
+        self, sought: Sought, options: ReferenceOptions, own: Collection[str] = ()
+    ) -> dict[str, list[dict[str, Any]]]:
+        """Add what is remembered of each reference, and return what is of the payload's *own* entities."""
+        if self._recall is None or not (options.include_memories or self.settings.include_memories):
             return {}
+        about = sorted(own)[: options.max_references]
         try:
-            return await run.remember(self._recall, own)
+            remembered = await self._recall(list(dict.fromkeys([*about, *sought.references])))
         except MamaStructsError as error:
             # The answer itself never fails because of what is added to it.
             _log.warning("what is remembered could not be added to references: %s", error)
             return {}
+        for entity_id, reference in sought.references.items():
+            reference.remembered = remembered.get(entity_id, ())
+        return {one: [dict(decision) for decision in remembered[one]] for one in about if one in remembered}
 
-    def _finish(self, run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
-        section, meta = run.finish()
+    def _finish(self, sought: Sought, options: ReferenceOptions) -> tuple[dict[str, Any], dict[str, Any]]:
+        section, meta = sought.section(options)
         counters = self._counters
-        counters.lookalikes += run.lookalikes
-        for entity_id, record in run.records.items():
-            if isinstance(record.outcome, Failure):
-                counters.failures[record.outcome.kind] += 1
+        counters.lookalikes += sought.lookalikes
+        for entity_id, reference in sought.references.items():
+            if isinstance(reference.outcome, Failure):
+                counters.failures[reference.outcome.kind] += 1
             elif entity_id in section:
                 counters.follow_up_calls_saved += 1
-                counters.bytes_added += record.outcome.size
+                counters.bytes_added += reference.outcome.size
             counters.references += entity_id in section
         return section, meta
-
-    def _flatten(self, entity_id: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        source = self._source_of(entity_id)
-        return data if source is None else source.flatten(entity_id, data)
 
     def _source_of(self, entity_id: str) -> EntitySource | None:
         kind = self._detector.kind(entity_id)
@@ -407,7 +456,7 @@ class Resolver:
         kind = self._detector.kind(entity_id)
         return UNKNOWN_TYPE if kind is None else kind.name
 
-    def _known(self, key: str) -> Outcome | None:
+    def _known(self, key: str) -> SourceOutcome | None:
         outcome = self._cache.get(key)
         if outcome is None:
             self._counters.cache_misses += 1
@@ -415,10 +464,10 @@ class Resolver:
             self._counters.cache_hits += 1
         return outcome
 
-    def _keep(self, key: str, question: Question, outcome: Outcome) -> None:
+    def _keep(self, key: str, question: SourceQuery, outcome: SourceOutcome) -> None:
         if not getattr(question.origin, "is_cached", True):
             return
-        if isinstance(outcome, Answer):
+        if isinstance(outcome, SourceAnswer):
             self._cache.put(key, question.kind, outcome, origin=question.origin)
         elif outcome.kind == "not_found":
             # Without its cause, which holds every frame that it passed.
@@ -426,36 +475,34 @@ class Resolver:
 
     def _warn_untouched(self, payload: object, mapping: Mapping[str, Any] | None) -> None:
         what = type(payload).__name__ if mapping is None else f"a mapping with {SECTION!r} or {META!r} of its own"
-        if what not in self._warned:
-            if len(self._warned) >= _REMEMBERED:
-                self._warned.clear()
-            self._warned.add(what)
+        if self._warned.get(what) is None:
+            self._warned.put(what, value=True)
             _log.warning("references cannot be added to %s: the result is returned as it is", what)
 
-    def _question(self, entity_id: str) -> Question | Failure:
+    def _question(self, entity_id: str) -> SourceQuery | Failure:
         """Return how to ask for an id, or why it cannot be asked for."""
         kind, source = self._detector.kind(entity_id), self._source_of(entity_id)
         if kind is None or source is None:
             return unknown_id(entity_id)
         if kind.name in kind.scheme.unresolvable:
             return not_found()
-        return Question(kind.name, source, source.fetch, source.fetch_many)
+        return SourceQuery(kind.name, source, source.fetch, source.fetch_many)
 
-    async def _answer(self, key: str, question: Question) -> dict[str, Any]:
+    async def _answer(self, key: str, question: SourceQuery) -> dict[str, Any]:
         flights = self._open()
         outcome = self._known(key)
         if outcome is None:
             with flights.seats({key: question}, bounded=False) as joined:
                 outcome = await asyncio.shield(joined[key].outcome)
-        if isinstance(outcome, Answer):
+        if isinstance(outcome, SourceAnswer):
             data: dict[str, Any] = copy_plain(outcome.data)
             return data
         raise exception_of(outcome, key)
 
-    async def _load(self, wanted: Mapping[str, str], until: float, deadline: float) -> Mapping[str, Outcome]:
+    async def _load(self, wanted: Mapping[str, str], until: float, deadline: float) -> Mapping[str, SourceOutcome]:
         """Return an outcome for every id, at *until* (loop time) at the latest."""
-        outcomes: dict[str, Outcome] = {}
-        questions: dict[str, Question] = {}
+        outcomes: dict[str, SourceOutcome] = {}
+        questions: dict[str, SourceQuery] = {}
         for entity_id in wanted:
             question = self._question(entity_id)
             if isinstance(question, Failure):
@@ -493,7 +540,7 @@ class Resolver:
 
 def _search(
     mapping: Mapping[str, Any], detector: Detector, *, kind: Literal["auto", "query", "list"], subject: object
-) -> tuple[Shape, Scan]:
+) -> tuple[PayloadShape, Scan]:
     """Say what a payload is about and find the ids in it, but for those that an earlier call added."""
     shape = describe(mapping, detector, kind=kind, subject=None if subject is None else str(subject))
     skip = (SECTION, META, REMEMBERED) if is_section(mapping.get(SECTION)) else ()

@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 import attrs
 
+from mama_structs import _check
 from mama_structs._introspect import is_async_callable
 from mama_structs.errors import InvalidArgument
 
@@ -42,12 +43,12 @@ def _check_type_of(scheme: IdScheme, _: Any, value: Any) -> None:
 
 def _text(_: Any, attribute: attrs.Attribute[Any], value: object) -> None:
     if not isinstance(value, str):
-        raise InvalidArgument(f"{attribute.name} must be a text, got {value!r:.80}")
+        raise _check.refused(attribute.name, "must be a text", value)
 
 
 def _texts(_: Any, attribute: attrs.Attribute[Any], value: object) -> None:
     if not isinstance(value, Mapping) or not all(isinstance(member, str) for pair in value.items() for member in pair):
-        raise InvalidArgument(f"{attribute.name} must map field names to texts, got {value!r:.80}")
+        raise _check.refused(attribute.name, "must map field names to texts", value)
 
 
 def _names(value: object) -> frozenset[str]:
@@ -194,13 +195,7 @@ class Source:
 
 
 def check_sources(sources: object) -> tuple[EntitySource, ...]:
-    """
-    Return *sources* as a tuple.
-
-    Raises:
-        InvalidArgument: They are no list of sources, or two of them answer for one scheme.
-
-    """
+    """Return *sources* as a tuple, or raise `InvalidArgument` where two of them answer for one scheme."""
     if isinstance(sources, str | EntitySource) or not isinstance(sources, Iterable):
         raise InvalidArgument(f"sources must be a list of sources, got {sources!r:.80}")
     checked: list[EntitySource] = []

@@ -1,63 +1,107 @@
 """
-The ``references`` section of an answer, and what it says about itself.
+The ``references`` section of an answer: which ids go into it, what it says of them, and of what it leaves out.
 
-Pure: a function of payload, plan and answers, in payload order.
+Pure: a function of payload, options and answers, in payload order.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal
 
 import attrs
 
 from mama_structs._plain import as_mapping, copy_plain, json_size
-from mama_structs.references.cache import Answer
-from mama_structs.references.failures import Failure
-from mama_structs.references.options import ReferenceOptions
-from mama_structs.references.planning import BYTES
-from mama_structs.references.shape import META, SECTION
+from mama_structs.references.detection import META, SECTION, Detector, Found, Scan
+from mama_structs.references.options import ReferenceOptions, Scope
+from mama_structs.references.outcomes import Failure, SourceOutcome
 
 ROOT: Final = "root"
 REMEMBERED: Final = "remembered"
+# What an entry has of its own, which is no data of the entity.
+ADDED: Final = ("reference_type", "id", "referenced_from", "referenced_in", REMEMBERED)
+_FAILED_KEYS: Final = frozenset({*ADDED, "status", "error"})
 
-_FAILED_KEYS: Final = frozenset(
-    {"reference_type", "id", "status", "error", "referenced_from", "referenced_in", REMEMBERED}
-)
+PER_ENTITY: Final = "max_references_per_entity"
+TOTAL: Final = "max_references"
+BYTES: Final = "max_bytes"
+EARLIER: Final = "earlier"
 
-
-@attrs.define
-class Origin:
-    """
-    Where an id was found.
-
-    Args:
-        holder: The entity that holds the first occurrence, None for none.
-        places: Each occurrence: the reference whose fields hold it (None for the payload), and the JSON pointer into
-            the finished answer.
-
-    """
-
-    holder: str | None
-    places: list[tuple[str | None, str]] = attrs.field(factory=list)
+Filter = Literal["secondary", "type"]
 
 
 @attrs.define
-class Record:
-    """
-    One reference of a call.
+class LevelPlan:
+    """What one level of a call will do, in payload order: ids with their type, the limit, or why they do not count."""
 
-    Args:
-        kind: The type's name.
-        outcome: What came of it.
-        fields: The entity's fields as they stand in a reference; empty for a failure.
-        remembered: The newest decisions about it; empty where none are asked for.
+    start: dict[str, str] = attrs.field(factory=dict)
+    omitted: dict[str, str] = attrs.field(factory=dict)
+    filtered: dict[str, Filter] = attrs.field(factory=dict)
 
+
+def plan_level(  # noqa: C901, PLR0912 - one pass over what may be tens of thousands
+    found: Iterable[Found],
+    options: ReferenceOptions,
+    scope: Scope,
+    *,
+    known: Collection[str] = (),
+    started: int = 0,
+) -> LevelPlan:
     """
+    Choose from what was found on one level, in its order.
+
+    *known* are ids that the answer has already; *started* is how many references earlier levels started.
+    """
+    plan = LevelPlan()
+    start, omitted, filtered = plan.start, plan.omitted, plan.filtered
+    types = None if options.reference_types is None else frozenset(options.reference_types)
+    only_primary = scope == "primary"
+    per_row, room = options.max_references_per_entity, options.max_references - started
+    row: int | None = None
+    in_row: set[str] = set()
+    for entity_id, rule, where, _, _ in found:
+        if entity_id in known:
+            continue
+        if only_primary and not rule.primary:
+            filtered.setdefault(entity_id, "secondary")
+            continue
+        if types is not None and rule.type not in types:
+            filtered.setdefault(entity_id, "type")
+            continue
+        if where is not None:
+            if where != row:
+                row = where
+                in_row = set()
+            if entity_id not in in_row:
+                if len(in_row) >= per_row:
+                    if entity_id not in start:
+                        omitted.setdefault(entity_id, PER_ENTITY)
+                    continue
+                in_row.add(entity_id)
+        if entity_id in start:
+            continue
+        if len(start) < room:
+            start[entity_id] = rule.type
+            omitted.pop(entity_id, None)
+        else:
+            omitted[entity_id] = TOTAL
+    for entity_id in [chosen for chosen in filtered if chosen in start or chosen in omitted]:
+        del filtered[entity_id]
+    return plan
+
+
+# Where an id was found: the entity that holds it (None for none), the reference whose fields hold it (None for the
+# payload), and the JSON pointer into the finished answer.
+IdPlace = tuple[str | None, str | None, str]
+
+
+@attrs.define
+class Reference:
+    """One reference of a call: its type, what came of it, its entity's fields, and the newest decisions about it."""
 
     kind: str
-    outcome: Answer | Failure
+    outcome: SourceOutcome
     fields: Mapping[str, Any] = attrs.field(factory=dict)
     remembered: Sequence[Mapping[str, Any]] = ()
 
@@ -67,33 +111,31 @@ class Record:
         return isinstance(self.outcome, Failure)
 
 
-def entry_of(entity_id: str, record: Record, origin: Origin | None) -> dict[str, Any]:
+def entry_of(entity_id: str, reference: Reference, places: Sequence[IdPlace] | None) -> dict[str, Any]:
     """
     Return a reference's entry.
 
     A field of the entity whose name the entry needs for itself, with another value, is kept with ``_`` behind;
     so is the error of an entity that would read as a failed reference.
     """
-    own: dict[str, Any] = {"reference_type": record.kind, "id": entity_id}
-    if isinstance(record.outcome, Failure):
-        own |= {"status": "failed", "error": record.outcome.error}
-    if origin is not None:
-        own |= {
-            "referenced_from": [pointer for _, pointer in origin.places],
-            "referenced_in": origin.holder or ROOT,
-        }
-    if record.remembered:
-        own[REMEMBERED] = [dict(one) for one in record.remembered]
+    own: dict[str, Any] = {"reference_type": reference.kind, "id": entity_id}
+    if isinstance(reference.outcome, Failure):
+        own |= {"status": "failed", "error": reference.outcome.error}
+    if places is not None:
+        holder = places[0][0] if places else None
+        own |= {"referenced_from": [pointer for _, _, pointer in places], "referenced_in": holder or ROOT}
+    if reference.remembered:
+        own[REMEMBERED] = [dict(one) for one in reference.remembered]
     entry = dict(own)
-    for name, value in record.fields.items():
+    for name, value in reference.fields.items():
         key = name
         if name in own:
             if value == own[name]:
                 continue
-            while key in record.fields or key in entry:
+            while key in reference.fields or key in entry:
                 key += "_"
         entry[key] = copy_plain(value)
-    if not record.is_failed and is_failed(entry):
+    if not reference.is_failed and is_failed(entry):
         entry["error_"] = entry.pop("error")
     return entry
 
@@ -110,68 +152,97 @@ def is_section(value: object) -> bool:
     )
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class Sought:
-    """
-    All that one call found, asked and left out, before it becomes a section.
+    """All that one call found, asked and left out, before it becomes a section."""
 
-    Args:
-        records: What was asked for, in order.
-        origins: Where each id was found; empty unless *metadata* is asked for.
-        omitted: Ids left out by a limit, with the limit's name.
-        filtered: How many ids were not asked for, by reason.
-        complete: Whether the payload was searched whole.
-        kept: Entries of an earlier section that stay.
-
-    """
-
-    records: Mapping[str, Record]
-    origins: Mapping[str, Origin] = attrs.field(factory=dict)
-    omitted: Mapping[str, str] = attrs.field(factory=dict)
-    filtered: Mapping[str, int] = attrs.field(factory=dict)
+    references: dict[str, Reference] = attrs.field(factory=dict)
+    # Where each id was found; empty unless metadata is asked for.
+    places: dict[str, list[IdPlace]] = attrs.field(factory=dict)
+    # Ids left out by a limit, and ids that were not asked for, with the limit's name and the reason.
+    omitted: dict[str, str] = attrs.field(factory=dict)
+    filtered: dict[str, str] = attrs.field(factory=dict)
+    # Whether everything was searched whole, and how many look-alikes were skipped.
     complete: bool = True
-    kept: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
+    lookalikes: int = 0
+    # The section that the payload has already.
+    existing: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
 
+    @property
+    def answered(self) -> set[str]:
+        """The ids of the existing section that were resolved."""
+        return {entity_id for entity_id, entry in self.existing.items() if not is_failed(entry)}
 
-def build(sought: Sought, options: ReferenceOptions) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the section of a call, and its meta (empty where there is nothing to say)."""
-    shown = {
-        entity_id: entry_of(entity_id, record, sought.origins.get(entity_id))
-        for entity_id, record in sought.records.items()
-        if options.on_error == "indicate" or not record.is_failed
-    }
-    omitted = dict(sought.omitted)
-    if options.max_bytes is not None:
-        fitting = _fitting(shown, options.max_bytes - json_size(sought.kept), is_first=not sought.kept)
-        omitted |= dict.fromkeys((entity_id for entity_id in shown if entity_id not in fitting), BYTES)
-        shown = fitting
-    section = {**sought.kept, **shown}
-    for entity_id, entry in shown.items():
-        if (origin := sought.origins.get(entity_id)) is not None:
+    def note(self, scan: Scan, holder: Callable[[int | None], str | None], *, via: str | None, metadata: bool) -> None:
+        """Take in what a search found, in the payload or in the fields of the reference *via*."""
+        self.lookalikes += len(scan.lookalikes)
+        self.complete = self.complete and scan.complete
+        for found in scan.found if metadata else ():
+            self.places.setdefault(found.id, []).append((holder(found.row), via, found.pointer))
+
+    def search_below(self, detector: Detector, named: Collection[str], *, metadata: bool) -> list[Found]:
+        """Return the ids in what was resolved, and in the entries *named* of the existing section."""
+        found: list[Found] = []
+        for entity_id in [*named, *self.references]:
+            is_named = entity_id in named
+            scan = detector.scan(
+                self.existing[entity_id] if is_named else self.references[entity_id].fields,
+                exclude={entity_id},
+                place=((None, SECTION), entity_id),
+                skip=ADDED if is_named else (),
+            )
+            self.note(scan, lambda _, holder=entity_id: holder, via=entity_id, metadata=metadata)  # type: ignore[misc]
+            found += scan.found
+        return found
+
+    def is_over(self, most: int | None) -> bool:
+        """Tell whether the section is over *most* bytes already, so that a further level could add nothing."""
+        if most is None:
+            return False
+        entries = {entity_id: entry_of(entity_id, one, None) for entity_id, one in self.references.items()}
+        return json_size({**self.existing, **entries}) > most
+
+    def section(self, options: ReferenceOptions) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the section, and its meta (empty where there is nothing to say)."""
+        kept = {entity_id: entry for entity_id, entry in self.existing.items() if entity_id not in self.references}
+        shown = {
+            entity_id: entry_of(entity_id, one, self.places.get(entity_id, ()) if options.metadata else None)
+            for entity_id, one in self.references.items()
+            if options.on_error == "indicate" or not one.is_failed
+        }
+        omitted = {key: why for key, why in self.omitted.items() if key not in self.references and key not in kept}
+        if options.max_bytes is not None:
+            fitting = _fitting(shown, options.max_bytes - json_size(kept), is_first=not kept)
+            omitted |= dict.fromkeys((entity_id for entity_id in shown if entity_id not in fitting), BYTES)
+            shown = fitting
+        section = {**kept, **shown}
+        for entity_id, entry in shown.items() if options.metadata else ():
             # What the limit cut cannot be pointed into.
-            entry["referenced_from"] = [pointer for via, pointer in origin.places if via is None or via in section]
-    failures = Counter(
-        record.outcome.kind
-        for entity_id, record in sought.records.items()
-        if isinstance(record.outcome, Failure) and entity_id not in omitted
-    )
-    hidden = options.on_error == "omit" and failures
-    if not (options.metadata or omitted or failures["deadline"] or hidden or not sought.complete):
-        return section, {}
-    resolved = sum(not sought.records[entity_id].is_failed for entity_id in shown)
-    failed = sum(failures.values())
-    meta: dict[str, Any] = {
-        "found": resolved + failed + len(omitted),
-        "resolved": resolved,
-        "failed": failed,
-        "omitted": len(omitted),
-        "failed_by": dict(sorted(failures.items())),
-        "omitted_by": dict(sorted(Counter(omitted.values()).items())),
-        "filtered_by": dict(sorted(sought.filtered.items())),
-        "searched": "" if sought.complete else "in part: the payload is too large to be searched whole",
-        "omitted_ids": list(omitted),
-    }
-    return section, {name: value for name, value in meta.items() if value or isinstance(value, int)}
+            places = self.places.get(entity_id, ())
+            entry["referenced_from"] = [pointer for _, via, pointer in places if via is None or via in section]
+        failures = Counter(
+            one.outcome.kind
+            for entity_id, one in self.references.items()
+            if isinstance(one.outcome, Failure) and entity_id not in omitted
+        )
+        hidden = options.on_error == "omit" and failures
+        if not (options.metadata or omitted or failures["deadline"] or hidden or not self.complete):
+            return section, {}
+        resolved = sum(not self.references[entity_id].is_failed for entity_id in shown)
+        failed = sum(failures.values())
+        filtered = Counter(why for key, why in self.filtered.items() if key not in self.references)
+        meta: dict[str, Any] = {
+            "found": resolved + failed + len(omitted),
+            "resolved": resolved,
+            "failed": failed,
+            "omitted": len(omitted),
+            "failed_by": dict(sorted(failures.items())),
+            "omitted_by": dict(sorted(Counter(omitted.values()).items())),
+            "filtered_by": dict(sorted(filtered.items())),
+            "searched": "" if self.complete else "in part: the payload is too large to be searched whole",
+            "omitted_ids": list(omitted),
+        }
+        return section, {name: value for name, value in meta.items() if value or isinstance(value, int)}
 
 
 def _fitting(entries: Mapping[str, dict[str, Any]], room: int, *, is_first: bool) -> dict[str, dict[str, Any]]:

@@ -32,7 +32,7 @@ from mama_structs.errors import (
     StructsError,
     StructsUnreachable,
 )
-from mama_structs.references.attempt import Attempt, current_attempt
+from mama_structs.references.outcomes import Attempt, current_attempt
 from mama_structs.structs.answers import Envelope
 from mama_structs.structs.routes import NodeQuery
 

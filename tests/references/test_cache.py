@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from mama_structs.errors import EntityNotFound
-from mama_structs.references.cache import Answer, Cache
-from mama_structs.references.failures import Failure, failure_of
+from mama_structs.references.cache import AnswerCache
+from mama_structs.references.outcomes import Failure, SourceAnswer, failure_of
 from mama_structs.settings import ReferenceSettings
 from mama_structs.testing import FakeClock
 
@@ -17,12 +17,12 @@ MISSING = failure_of(EntityNotFound("1-1"))
 
 
 def answer(size=10, height=None):
-    return Answer({"x": size}, size, height)
+    return SourceAnswer({"x": size}, size, height)
 
 
 def cache_of(**options):
     clock = FakeClock(start=1000.0)
-    return Cache(ReferenceSettings(**options), clock.now), clock
+    return AnswerCache(ReferenceSettings(**options), clock.now), clock
 
 
 class CacheAgainstModel(RuleBasedStateMachine):

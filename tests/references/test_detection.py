@@ -17,8 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mama_structs.references.detection import Detector, pointer
-from mama_structs.references.shape import describe
+from mama_structs.references.detection import Detector, describe, pointer
 from mama_structs.structs.ids import MAX_INDEX, EntityId, EntityType
 from mama_structs.structs.scheme import STRUCTS_SCHEME
 from mama_structs.testing import strategies
@@ -788,8 +787,8 @@ def test_a_million_keys_are_walked():
 
     assert result.complete
     assert 1_000_000 == len(result.found)
-    assert len(DETECTOR._kinds.known) <= 2**16
-    assert all(len(kind.rules) <= 2**16 for kind in DETECTOR._kinds.known.values() if kind)
+    assert len(DETECTOR._known) <= 2**16
+    assert all(len(kind.rules) <= 2**16 for kind in DETECTOR._known.values() if kind)
 
 
 def test_long_strings_cost_nothing():

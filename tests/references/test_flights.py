@@ -8,8 +8,8 @@ import time
 import pytest
 
 from mama_structs.errors import EntityNotFound, SessionClosed, WrongLoop
-from mama_structs.references.attempt import current_attempt
 from mama_structs.references.options import ReferenceOptions
+from mama_structs.references.outcomes import current_attempt
 from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import IdScheme
 from mama_structs.settings import ReferenceSettings
@@ -601,7 +601,7 @@ async def test_long_texts_are_not_remembered(make_resolver):
     resolver = make_resolver(FakeSource())
     await resolver.enrich({"a": "x-" * 10_000, "b": "no-id", "structId": "5-1"})
 
-    assert {"no-id", "5-1"} == resolver._detector._kinds.known.keys()
+    assert {"no-id", "5-1"} == resolver._detector._known.keys()
 
 
 async def test_made_up_field_names_do_not_fill_the_memory(make_resolver):

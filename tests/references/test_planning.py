@@ -3,15 +3,15 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mama_structs.references.detection import Found, Rule
+from mama_structs.references.detection import FieldRule, Found
 from mama_structs.references.options import ReferenceOptions
-from mama_structs.references.planning import PER_ENTITY, TOTAL, plan_level
+from mama_structs.references.section import PER_ENTITY, TOTAL, plan_level
 
 TYPES = {"0": "guild", "1": "player", "2": "planet"}
 
 
 def found(entity_id, *, row=None, primary=True):
-    rule = Rule(type=TYPES[entity_id[0]], field="x", primary=primary, accepted=True, denied=False)
+    rule = FieldRule(type=TYPES[entity_id[0]], field="x", primary=primary, accepted=True, denied=False)
     return Found((entity_id, rule, row, None, "x"))
 
 

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.references.cache import Answer
-from mama_structs.references.failures import Failure
 from mama_structs.references.options import ReferenceOptions
-from mama_structs.references.section import Origin, Record, References, Sought, build, entry_of, is_failed, is_section
+from mama_structs.references.outcomes import Failure, SourceAnswer
+from mama_structs.references.section import Reference, References, Sought, entry_of, is_failed, is_section
 
 NAMES = st.sampled_from(
     [
@@ -30,7 +29,7 @@ NAMES = st.sampled_from(
 ENTITIES = st.dictionaries(
     NAMES, st.sampled_from(["failed", "player", "1-1", "x", None, 5, ["a"], {"b": []}]), max_size=8
 )
-ORIGINS = st.none() | st.builds(Origin, holder=st.none() | st.just("2-1"), places=st.just([(None, "/owner")]))
+PLACES = st.none() | st.builds(lambda holder: [(holder, None, "/owner")], st.none() | st.just("2-1"))
 
 
 def dumped(value):
@@ -38,11 +37,11 @@ def dumped(value):
 
 
 def success(entity_id, kind, fields, origin):
-    return entry_of(entity_id, Record(kind, Answer(fields, 0), fields), origin)
+    return entry_of(entity_id, Reference(kind, SourceAnswer(fields, 0), fields), origin)
 
 
 def failure(entity_id, kind, failed, origin):
-    return entry_of(entity_id, Record(kind, failed), origin)
+    return entry_of(entity_id, Reference(kind, failed), origin)
 
 
 def test_a_resolved_entry_is_type_id_and_the_fields_in_order():
@@ -60,11 +59,11 @@ def test_metadata_comes_before_the_fields():
     """Where an id was found is told by pointers and by the entity that holds it, or the root."""
     assert (
         '{"reference_type": "guild", "id": "0-1", "referenced_from": ["/a", "/b/0"], "referenced_in": "1-1", "name": "x"}'
-    ) == dumped(success("0-1", "guild", {"name": "x"}, Origin("1-1", [(None, "/a"), (None, "/b/0")])))
-    assert "root" == success("0-1", "guild", {}, Origin(None, [(None, "/a")]))["referenced_in"]
+    ) == dumped(success("0-1", "guild", {"name": "x"}, [("1-1", None, "/a"), ("2-1", None, "/b/0")]))
+    assert "root" == success("0-1", "guild", {}, [(None, None, "/a")])["referenced_in"]
     assert (
         '{"reference_type": "guild", "id": "0-1", "status": "failed", "error": "why", "referenced_from": ["/a"], "referenced_in": "root"}'
-        == dumped(failure("0-1", "guild", Failure("timeout", "why"), Origin(None, [(None, "/a")])))
+        == dumped(failure("0-1", "guild", Failure("timeout", "why"), [(None, None, "/a")]))
     )
 
 
@@ -94,16 +93,14 @@ def test_a_field_that_clashes_is_kept_under_a_longer_name(fields, expected):
 
 def test_pointers_do_not_hide_an_entitys_own_field():
     """With metadata the names of the metadata are the entry's own."""
-    entry = success(
-        "1-1", "player", {"referenced_in": "here", "referenced_from": "there"}, Origin(None, [(None, "/a")])
-    )
+    entry = success("1-1", "player", {"referenced_in": "here", "referenced_from": "there"}, [(None, None, "/a")])
 
     assert (["/a"], "root", "here", "there") == (
         entry["referenced_from"], entry["referenced_in"], entry["referenced_in_"], entry["referenced_from_"],
     )  # fmt: skip
 
 
-@given(ENTITIES, ORIGINS)
+@given(ENTITIES, PLACES)
 def test_an_entry_keeps_every_value_and_shares_none(fields, origin):
     """Whatever fields an entity has, the entry has all their values, and none of the source's own containers."""
     before = copy.deepcopy(fields)
@@ -118,7 +115,7 @@ def test_an_entry_keeps_every_value_and_shares_none(fields, origin):
     assert (0 if origin is None else 2) + 2 + len(fields) >= len(entry)
 
 
-@given(ENTITIES, ORIGINS)
+@given(ENTITIES, PLACES)
 def test_an_entity_never_looks_like_a_failure_and_a_failure_always_does(fields, origin):
     """An entity whose own status is "failed", even one that has an error of its own, is a resolved reference."""
     assert not is_failed(success("1-1", "player", fields, origin))
@@ -154,22 +151,22 @@ def test_a_section_of_ours_is_told_from_a_tools_own_references(value, expected):
 
 
 def resolved(kind="player", **fields):
-    return Record(kind, Answer(fields, 0), fields)
+    return Reference(kind, SourceAnswer(fields, 0), fields)
 
 
 def failed(kind="timeout"):
-    return Record("player", Failure(kind, "why"))
+    return Reference("player", Failure(kind, "why"))
 
 
 def test_meta_says_what_was_found_and_what_became_of_it():
     """Numbers first, then reasons in alphabetical order, then the omitted ids in payload order."""
     sought = Sought(
-        records={"1-1": resolved(), "1-4": failed(), "1-5": failed("not_found"), "1-6": failed()},
+        references={"1-1": resolved(), "1-4": failed(), "1-5": failed("not_found"), "1-6": failed()},
         omitted={"1-9": "max_references", "1-2": "earlier", "1-3": "max_references"},
-        filtered={"type": 3, "secondary": 1},
+        filtered={"2-1": "type", "2-2": "type", "2-3": "type", "2-4": "secondary"},
         complete=False,
     )
-    _, meta = build(sought, ReferenceOptions())
+    _, meta = sought.section(ReferenceOptions())
 
     assert (
         '{"found": 7, "resolved": 1, "failed": 3, "omitted": 3, "failed_by": {"not_found": 1, "timeout": 2}, '
@@ -177,35 +174,35 @@ def test_meta_says_what_was_found_and_what_became_of_it():
         '"searched": "in part: the payload is too large to be searched whole", "omitted_ids": ["1-9", "1-2", "1-3"]}'
     ) == dumped(meta)
     assert '{"found": 0, "resolved": 0, "failed": 0, "omitted": 0}' == dumped(
-        build(Sought(records={}), ReferenceOptions(metadata=True))[1]
+        Sought(references={}).section(ReferenceOptions(metadata=True))[1]
     )
 
 
 @pytest.mark.parametrize(
     ("sought", "shown", "hidden"),
     [
-        (Sought(records={}), False, False),
-        (Sought(records={"1-1": resolved()}), False, False),
-        (Sought(records={}, filtered={"secondary": 4}), False, False),
-        (Sought(records={"1-1": failed("not_found")}), False, True),
-        (Sought(records={"1-1": failed("deadline")}), True, True),
-        (Sought(records={}, omitted={"1-1": "max_references"}), True, True),
-        (Sought(records={}, complete=False), True, True),
+        (Sought(references={}), False, False),
+        (Sought(references={"1-1": resolved()}), False, False),
+        (Sought(references={}, filtered={"2-1": "secondary"}), False, False),
+        (Sought(references={"1-1": failed("not_found")}), False, True),
+        (Sought(references={"1-1": failed("deadline")}), True, True),
+        (Sought(references={}, omitted={"1-1": "max_references"}), True, True),
+        (Sought(references={}, complete=False), True, True),
     ],
 )
 def test_nothing_is_left_out_in_silence(sought, shown, hidden):
     """Limits, the deadline, and failures that are not shown are worth saying; what was not asked for is not."""
-    said = [bool(build(sought, ReferenceOptions(on_error=on_error))[1]) for on_error in ("indicate", "omit")]
+    said = [bool(sought.section(ReferenceOptions(on_error=on_error))[1]) for on_error in ("indicate", "omit")]
 
     assert [shown, hidden] == said
 
 
 def test_omitted_failures_take_no_room():
     """What is not shown cannot fill the section."""
-    sought = Sought(records={"1-1": failed(), "1-2": failed(), "1-3": resolved(name="x")})
-    whole, _ = build(sought, ReferenceOptions(on_error="omit"))
+    sought = Sought(references={"1-1": failed(), "1-2": failed(), "1-3": resolved(name="x")})
+    whole, _ = sought.section(ReferenceOptions(on_error="omit"))
 
-    section, meta = build(sought, ReferenceOptions(on_error="omit", max_bytes=len(compact(whole))))
+    section, meta = sought.section(ReferenceOptions(on_error="omit", max_bytes=len(compact(whole))))
 
     assert ["1-3"] == list(section)
     assert (1, 2, 0) == (meta["resolved"], meta["failed"], meta["omitted"])
@@ -224,16 +221,16 @@ def compact(value):
 def test_a_section_never_grows_past_its_bytes(sizes, room, kept, metadata):
     """With metadata too, and beside entries that were there before; the first that does not fit ends it."""
     records = {f"1-{n}": resolved(name="x" * size) for n, size in enumerate(sizes, 1)}
-    origins = {key: Origin("0-1", [(None, "/a"), ("1-1", "/references/1-1/owner")]) for key in records}
+    places = {key: [("0-1", None, "/a"), ("1-1", "1-1", "/references/1-1/owner")] for key in records}
     sought = Sought(
-        records=records,
-        origins=origins if metadata else {},
-        kept={"0-9": {"reference_type": "guild", "id": "0-9"}} if kept else {},
+        references=records,
+        places=places if metadata else {},
+        existing={"0-9": {"reference_type": "guild", "id": "0-9"}} if kept else {},
     )
-    section, meta = build(sought, ReferenceOptions(max_bytes=room, metadata=metadata))
+    section, meta = sought.section(ReferenceOptions(max_bytes=room, metadata=metadata))
     new = [key for key in section if key != "0-9"]
 
-    assert len(compact(section)) <= max(room, len(compact(sought.kept)))
+    assert len(compact(section)) <= max(room, len(compact(sought.existing)))
     assert list(records) == [*new, *meta.get("omitted_ids", [])]
     for entry in section.values():
         pointers = entry.get("referenced_from", [])

@@ -8,9 +8,8 @@ import pydantic
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from mama_structs.references.detection import Detector
+from mama_structs.references.detection import Detector, describe
 from mama_structs.references.schemes import IdScheme
-from mama_structs.references.shape import describe
 from mama_structs.structs.ids import EntityId
 from mama_structs.structs.scheme import STRUCTS_SCHEME
 from mama_structs.testing import strategies

@@ -25,7 +25,7 @@ from mama_structs.errors import (
     StructsAPIError,
     StructsUnreachable,
 )
-from mama_structs.references.attempt import Attempt, current_attempt
+from mama_structs.references.outcomes import Attempt, current_attempt
 from mama_structs.structs.client import StructsClient
 from mama_structs.structs.transport import (
     MAX_DEPTH,

@@ -1,0 +1,207 @@
+"""What came of asking sources: answers, failures in words that an agent can use, and how many there were."""
+
+from __future__ import annotations
+
+import contextvars
+import re
+from collections import Counter, deque
+from typing import Any, Final
+
+import attrs
+
+from mama_structs.errors import (
+    EntityNotFound,
+    MamaStructsError,
+    QueryTimeout,
+    RateLimited,
+    SessionClosed,
+    StructsError,
+)
+
+_SAMPLES: Final = 1024
+_LONGEST: Final = 200
+_SECRETS: Final = re.compile(
+    r"(?<=://)[^/?#\s]+(?=@)"  # a user and password before a host
+    r"|(?<=\?)\S+"  # the query of a URL
+    r"|\b(?:bearer|basic|token|api[-_]?key|password|passwd|secret|authorization)\b[\"']?"
+    r"\s*[:= ]\s*(?:(?:bearer|basic)\s+)?\S+",
+    re.IGNORECASE,
+)
+
+
+@attrs.define
+class Attempt:
+    """One upstream query in progress: the resolver says how long there is, a client below counts what happened."""
+
+    # The event loop's time after which nobody waits any more, None without a bound.
+    expires: float | None = None
+    retries: int = 0
+    rate_limited: int = 0
+    # Who asks, so that a source that asks back is told apart from others.
+    owner: object = attrs.field(default=None, repr=False)
+
+
+current_attempt: contextvars.ContextVar[Attempt | None] = contextvars.ContextVar("mama_structs_attempt", default=None)
+
+
+@attrs.frozen(eq=False)
+class SourceAnswer:
+    """A source's answer for one id: plain data that nobody else holds, its bytes as JSON, and its chain's height."""
+
+    data: dict[str, Any]
+    size: int
+    height: int | None = None
+
+
+@attrs.frozen
+class Failure:
+    """Why there is no answer for an id: a word for statistics, what happened for the agent, and the exception."""
+
+    kind: str
+    error: str
+    cause: BaseException | None = attrs.field(default=None, eq=False, repr=False)
+
+
+SourceOutcome = SourceAnswer | Failure
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Return the failure that *error* means."""
+    if isinstance(error, StructsError):
+        kind = error.type
+    else:
+        kind = QueryTimeout.type if isinstance(error, TimeoutError) else StructsError.type
+    if kind == "not_found":
+        return Failure(kind, "Entity not found", error)
+    if isinstance(error, RateLimited) and error.retry_after is not None:
+        return Failure(kind, f"Rate limited: ask again in {error.retry_after:g} s", error)
+    return Failure(kind, _text(error), error)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        # A hint is for whoever runs the program, not for the agent that reads the reference.
+        text = " ".join(str(error.args[0] if isinstance(error, MamaStructsError) and error.args else error).split())
+    except Exception:  # noqa: BLE001 - a host's exception may fail to describe itself
+        text = ""
+    if not isinstance(error, MamaStructsError):
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    text = _SECRETS.sub("***", text)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def timed_out(seconds: float) -> Failure:
+    """Return the failure of a query that had its time."""
+    return Failure("timeout", f"No answer within {seconds:g} s")
+
+
+def past_deadline(seconds: float) -> Failure:
+    """Return the failure of a reference that the whole call could not wait for."""
+    return Failure("deadline", f"No answer before the deadline of {seconds:g} s for all references")
+
+
+def gone(*, closed: bool) -> Failure:
+    """Return the failure of a query that was cancelled, by itself or because the resolver closed."""
+    return Failure("closed", "The resolver was closed") if closed else Failure("cancelled", "The query was cancelled")
+
+
+def not_found() -> Failure:
+    """Return the failure of an id that names nothing."""
+    return Failure("not_found", "Entity not found")
+
+
+def exception_of(failed: Failure, key: str) -> BaseException:
+    """Return the exception for who asked for *key* alone: the source's own where there is one."""
+    if failed.kind == "not_found":
+        # A new one for each caller: one that is raised again and again carries every traceback with it.
+        return EntityNotFound(key)
+    if failed.kind == "closed":
+        return SessionClosed("the resolver was closed before the answer was there")
+    return failed.cause or MamaStructsError(failed.error)
+
+
+def unknown_id(entity_id: str) -> Failure:
+    """Return the failure of an id that no source answers for."""
+    return Failure("unsupported", f"No source answers for ids such as {entity_id[:80]}")
+
+
+@attrs.frozen(kw_only=True)
+class ResolverStats:
+    """
+    What a resolver did since it was made.
+
+    Args:
+        upstream_queries: Queries sent to sources; a batch is one.
+        cache_hits: Ids answered from the cache.
+        cache_misses: Ids that had to be asked for.
+        shared_in_flight: Ids that joined a query already under way.
+        retries: Queries that the client sent again.
+        rate_limited: Answers that refused more requests.
+        timeouts: References that had no answer in their time.
+        failures: Failed references by kind.
+        lookalikes: Strings skipped because their field holds another type.
+        latency: Seconds an upstream query took: quantiles ``p50``, ``p90``, ``p99`` of the last 1,024.
+        bytes_added: JSON bytes of the references handed out.
+        references: References handed out.
+        follow_up_calls_saved: References handed out that were resolved: calls that an agent had no need to make.
+
+    """
+
+    upstream_queries: int
+    cache_hits: int
+    cache_misses: int
+    shared_in_flight: int
+    retries: int
+    rate_limited: int
+    timeouts: int
+    failures: dict[str, int]
+    lookalikes: int
+    latency: dict[str, float]
+    bytes_added: int
+    references: int
+    follow_up_calls_saved: int
+
+    @property
+    def hit_rate(self) -> float:
+        """The share of ids that the cache answered, 0 to 1; 0 when nothing was asked."""
+        asked = self.cache_hits + self.cache_misses
+        return self.cache_hits / asked if asked else 0.0
+
+
+@attrs.define
+class Counters:
+    """The running numbers behind `ResolverStats`."""
+
+    upstream_queries: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
+    shared_in_flight: int = 0
+    retries: int = 0
+    rate_limited: int = 0
+    lookalikes: int = 0
+    bytes_added: int = 0
+    references: int = 0
+    follow_up_calls_saved: int = 0
+    failures: Counter[str] = attrs.field(factory=Counter)
+    latencies: deque[float] = attrs.field(factory=lambda: deque(maxlen=_SAMPLES))
+
+    def snapshot(self) -> ResolverStats:
+        """Return the numbers as they stand."""
+        counts = attrs.asdict(self, recurse=False, filter=lambda field, _: field.name not in ("failures", "latencies"))
+        return ResolverStats(
+            **counts,
+            failures=dict(self.failures),
+            timeouts=self.failures["timeout"] + self.failures["deadline"],
+            latency=_quantiles(list(self.latencies)),
+        )
+
+
+def _quantiles(samples: list[float]) -> dict[str, float]:
+    if not samples:
+        return {}
+    if len(samples) == 1:
+        return dict.fromkeys(("p50", "p90", "p99"), samples[0])
+    import statistics  # noqa: PLC0415 - half as slow to load as the whole module, for numbers that few ask for
+
+    cuts = statistics.quantiles(samples, n=100, method="inclusive")
+    return {"p50": cuts[49], "p90": cuts[89], "p99": cuts[98]}
