@@ -257,9 +257,10 @@ class Beside:
 
 def beside(reader: Reader, memory_ids: Iterable[str]) -> dict[str, Beside]:
     """Return what answers show beside memories, by id, all of it in one go; those that are not there are left out."""
-    nodes = {name: node for name in memory_ids if (node := reader.find(name)) is not None}
+    names = [*dict.fromkeys(memory_ids)]
+    nodes = {name: node for name, node in zip(names, reader.find_many(names), strict=True) if node is not None}
     memories = dict(zip(nodes, reader.get([*nodes.values()]), strict=True))
-    links = {name: tuple(reader.read_links(node)) for name, node in nodes.items()}
+    links = dict(zip(nodes, map(tuple, reader.links_of_many([*nodes.values()])), strict=True))
     told = {
         name: link.to_id
         for name, memory in memories.items()
@@ -267,7 +268,7 @@ def beside(reader: Reader, memory_ids: Iterable[str]) -> dict[str, Beside]:
         for link in reversed(links[name])
         if link.from_id == name and link.metadata.original_relationship == OUTCOME_OF
     }
-    about = {name: reader.find(told[name]) if name in told else node for name, node in nodes.items()}
+    about = nodes | dict(zip(told, reader.find_many([*told.values()]), strict=True))
     newest = Successors(reader).newest([node for node in about.values() if node is not None])
     standing = dict(zip(newest, reader.get([*newest.values()]), strict=True))
     return {

@@ -43,8 +43,8 @@ def chain_of(reader: Reader, found: graph.ChainNodes, *, around: tuple[Reached, 
 def _evolution_links(reader: Reader, table: LinkTable) -> list[Link]:
     found = [
         link
-        for source in np.unique(table.sources).tolist()
-        for link in reader.read_links(source, "out")
+        for links in reader.links_of_many(np.unique(table.sources), "out")
+        for link in links
         if link.link_type is LinkType.EVOLUTION
     ]
     return sorted(found, key=lambda link: (link.created_at, link.id), reverse=True)

@@ -470,51 +470,65 @@ async def test_what_cannot_be_read_beside_a_hit_costs_only_itself(call, memories
     assert [] == topic["near_topics"]
 
 
-async def test_an_answer_asks_the_store_as_often_for_thirty_memories_as_for_three(call, memories, monkeypatch):
-    """However many memories an answer shows, with successors and outcomes, the store is asked the same few times."""
-    asked = []
-    read = memories._shared.backend.read
+class CountingReader:
+    """A reader that notes which questions it was asked."""
+
+    def __init__(self, reader, asked):
+        self._reader, self._asked = reader, asked
+
+    def __getattr__(self, name):
+        found = getattr(self._reader, name)
+        if not callable(found):
+            return found
+
+        def answered(*arguments, **keywords):
+            self._asked.append(name)
+            return found(*arguments, **keywords)
+
+        return answered
+
+
+async def test_an_answer_asks_as_often_for_thirty_memories_as_for_three(call, memories, monkeypatch):
+    """However many memories an answer shows, with successors and outcomes, engine and reader are asked no more."""
+    engine = memories._shared.engine
+    read, plans, asked = engine.read, [], []
 
     async def counted(plan):
-        asked.append(plan)
-        return await read(plan)
+        plans.append(plan)
+        return await read(lambda reader: plan(CountingReader(reader, asked)))
 
-    async def questions(count):
+    async def questions(name, **arguments):
+        plans.clear()
         asked.clear()
-        counts = []
-        for name, arguments in (
-            ("search/by_context", {"query": "walls of the northern fort", "limit": count}),
-            ("search/recent", {"limit": count}),
-            ("search/by_topic", {"topic": f"forts {count}"}),
-            ("load/context", {"id": newest[count]}),
-        ):
-            before = len(asked)
-            answer = await call(name, **arguments)
-            counts.append(len(asked) - before)
-            shown = answer.get("found", answer.get("versions", answer.get("evolution")))
+        answer = await call(name, **arguments)
+        return answer, len(plans), len(asked)
 
-            assert len(shown) >= min(count, 10)
-        return counts
-
-    newest = {}
+    first = {}
     for count in (3, 30):
-        decision = await call(
-            "save/decision", topic=f"forts {count}", decision="walls of the northern fort 0", reasoning="raids"
-        )
-        for number in range(1, count):
-            await call("evolve/outcome", decision_id=decision["id"], outcome="FAILED", reason=f"breach {number}")
+        for number in range(count):
             decision = await call(
-                "evolve/supersede",
-                decision_id=decision["id"],
+                "save/decision",
+                topic=f"forts {count}",
                 decision=f"walls of the northern fort {number}",
                 reasoning="raids",
             )
-        newest[count] = decision["id"]
-    monkeypatch.setattr(memories._shared.backend, "read", counted)
-    few, many = await questions(3), await questions(30)
+            await call("evolve/outcome", decision_id=decision["id"], outcome="FAILED", reason=f"breach {number}")
+            first.setdefault(count, decision["id"])
+            await call("evolve/supersede", decision_id=first[count], decision=f"towers {number}", reasoning="raids")
+    monkeypatch.setattr(engine, "read", counted)
+    for name, few, many, shown in (
+        ("search/by_context", {"query": "walls", "limit": 3}, {"query": "walls", "limit": 30}, "found"),
+        ("search/recent", {"limit": 3}, {"limit": 30}, "found"),
+        ("search/by_topic", {"topic": "forts 3"}, {"topic": "forts 30"}, "versions"),
+        ("load/context", {"id": first[3]}, {"id": first[30]}, "links"),
+    ):
+        less, plans_of_few, asked_of_few = await questions(name, **few)
+        more, plans_of_many, asked_of_many = await questions(name, **many)
 
-    assert few == many
-    assert max(few) <= 3
+        assert len(less[shown]) + 10 < len(more[shown]), name
+        assert plans_of_few == plans_of_many <= 3, name
+        # A traversal that finds enough on its first round asks once less.
+        assert asked_of_many <= asked_of_few, (name, asked)
 
 
 async def test_nothing_found_says_what_to_try(call, jwt):
