@@ -45,15 +45,7 @@ class _EntryWithoutLinks(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 @attrs.frozen
 class Entry:
-    """
-    A memory as it is kept.
-
-    Args:
-        memory: The memory.
-        links: Those that begin at it, in the order in which they were made.
-        version: The number of the change that wrote this.
-
-    """
+    """A memory as it is kept."""
 
     memory: Memory
     links: tuple[Link, ...] = ()
@@ -72,26 +64,14 @@ def write_entry(entry: Entry) -> bytes:
 
 
 def read_entry(data: bytes) -> Entry:
-    """
-    Return the entry that some JSON says.
-
-    Raises:
-        ValueError: It is not in the form that `write_entry` gives.
-
-    """
+    """Return the entry that some JSON says."""
     record = _decode(data)
     _check_format(record.format)
     return Entry(_memory(record.memory), record.links, record.version)
 
 
 def read_memory(data: bytes) -> Memory:
-    """
-    Return the memory of an entry, in half the time of all of it.
-
-    Raises:
-        ValueError: The data is not in the form that `write_entry` gives; its links are not looked at.
-
-    """
+    """Return the memory of an entry, in half the time of all of it."""
     record = _decode_without_links(data)
     _check_format(record.format)
     return _memory(record.memory)

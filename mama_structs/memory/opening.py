@@ -26,13 +26,7 @@ from mama_structs.settings import MemorySettings
 
 @attrs.frozen
 class Unavailable:
-    """
-    Stands for whichever embedder made a store's vectors, where only what needs no new vectors is to be done.
-
-    Args:
-        record: Which embedder that was, where the store does not say it; None to find out at the opening.
-
-    """
+    """Stands for whichever embedder made a store's vectors, where only what needs no new vectors is to be done."""
 
     record: EmbedderRecord | None = None
 
@@ -80,25 +74,7 @@ async def open_memories(
     find_content: FindContent = nothing,
     clock: Callable[[], float] = time.time,
 ) -> tuple[MemoryStore, Callable[[], Any]]:
-    """
-    Return the memories of a namespace, and what closes them.
-
-    Args:
-        engines: The namespaces of the store.
-        namespace: Which one.
-        embedder: What turns texts into vectors; None for the one that the store was written with, or the default.
-        settings: For the memories.
-        loop: The session's.
-        find_mentions: Gives the ids of entities that a text names.
-        find_content: Gives the versioned handle and the text of what a handle in evidence stands for, None for what is
-            no handle; see `MemoryStore.resolving` for others of the same memories.
-        clock: Gives the seconds since 1970.
-
-    Raises:
-        EmbedderMismatch: Another embedder made the vectors.
-        StoreError: The store cannot be read.
-
-    """
+    """Return the memories of a namespace, and what closes them."""
     chosen = await _chosen(engines, namespace, embedder)
     service = EmbeddingService(chosen, cache_entries=settings.embedding_cache)
     try:
@@ -119,13 +95,7 @@ async def open_memories(
 
 
 def check_embedder(embedder: object) -> None:
-    """
-    Refuse what cannot embed.
-
-    Raises:
-        InvalidArgument: It is no embedder.
-
-    """
+    """Refuse what cannot embed."""
     if embedder is not None and not isinstance(embedder, Embedder):
         raise InvalidArgument(
             f"embedder must have name, dimensions, max_tokens, calibration and embed(), got {type(embedder).__name__}",

@@ -29,18 +29,7 @@ AT_ONCE: Final = 50
 
 @attrs.define(eq=False)
 class Shared:
-    """
-    The memories of one namespace, as far as it does not matter who asks.
-
-    Args:
-        engine: What keeps them.
-        embedding: What turns texts into vectors; another one after `take_over`.
-        settings: For the memories.
-        loop: The session's.
-        find_mentions: Gives the ids of entities that a text names.
-        clock: Gives the seconds since 1970.
-
-    """
+    """The memories of one namespace, as far as it does not matter who asks."""
 
     engine: Engine
     embedding: EmbeddingService
@@ -71,27 +60,13 @@ class Shared:
         return from_milliseconds(int(self.clock() * 1000))
 
     def check(self) -> None:
-        """
-        Refuse what was closed, and another loop.
-
-        Raises:
-            SessionClosed: It was closed.
-            WrongLoop: This is another loop or process.
-
-        """
+        """Refuse what was closed, and another loop."""
         if self.closed:
             raise SessionClosed("the memories were closed with their session", hint="open another session")
         self.loop.check()
 
     async def read(self, plan: Callable[[Reader], T], *, made_by: EmbedderRecord | None = None) -> T:
-        """
-        Run a plan that reads.
-
-        Args:
-            plan: The plan.
-            made_by: Which embedder made the vectors at hand; None where there are none.
-
-        """
+        """Run a plan that reads."""
         self.check()
 
         def checked(reader: Reader) -> T:

@@ -1,9 +1,4 @@
-"""
-The links between memories as arrays, found from either end.
-
-Links are sorted by source, by target and by key (compressed sparse rows); those added last are looked through one by
-one until they are merged in, which happens whenever they are a certain share of all (a log-structured merge).
-"""
+"""The links between memories as arrays, found from either end."""
 
 from __future__ import annotations
 
@@ -63,15 +58,7 @@ class Adjacency:
         return len(self._rows) - self._dead
 
     def add(self, source: int, target: int, link: Link) -> None:
-        """
-        Add a link; one of the same id has to be removed before.
-
-        Args:
-            source: The node of the memory that acts.
-            target: The node of the memory acted on.
-            link: The link.
-
-        """
+        """Add a link; one of the same id has to be removed before."""
         self._rows.append(
             source=source,
             target=target,
@@ -93,15 +80,7 @@ class Adjacency:
         return list(zip(self._rows["source"][rows].tolist(), self._rows["target"][rows].tolist(), strict=True))
 
     def remove(self, link_id: str, *, source: int | None = None, target: int | None = None) -> int:
-        """
-        Remove the link with an id, and return how many links were removed.
-
-        Args:
-            link_id: Its id.
-            source: Where it begins; where ids have the same key, only this one's link goes.
-            target: Where it ends, likewise.
-
-        """
+        """Remove the link with an id, and return how many links were removed."""
         rows = self._rows_of(link_id)
         if source is not None:
             rows = rows[self._rows["source"][rows] == source]
@@ -154,14 +133,7 @@ class Adjacency:
 
     @classmethod
     def from_state(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Adjacency:
-        """
-        Return the links whose `state` this is.
-
-        Raises:
-            ValueError: The parts do not fit together.
-            KeyError: A part is missing.
-
-        """
+        """Return the links whose `state` this is."""
         made = cls()
         count = len(arrays["source"])
         made._words = Vocabulary(unpacked(arrays["words_text"], arrays["words_ends"]))

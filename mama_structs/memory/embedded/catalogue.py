@@ -46,11 +46,7 @@ _NONE: Final = np.empty(0, np.int64)
 
 
 class Catalogue:
-    """
-    The memories of a namespace by node: dense numbers in the order of saving, which are never given twice.
-
-    What is removed leaves a hole that `restore` can fill with the same memory.
-    """
+    """The memories of a namespace by node: dense numbers in the order of saving, which are never given twice."""
 
     def __init__(self) -> None:
         self._rows = Columns(_COLUMNS)
@@ -79,22 +75,7 @@ class Catalogue:
         topic: str | None,
         mentions: Sequence[str],
     ) -> int:
-        """
-        Take up a memory, and return its node: the next one.
-
-        Args:
-            memory_id: Its id, which no memory here has.
-            number: Its number in the journal, by which it is found again.
-            version: The number of the change that wrote it.
-            created_ms: When it was made, in milliseconds since 1970.
-            type_index: The position of its type in `MemoryType`.
-            topic: Its topic.
-            mentions: The ids that it names.
-
-        Raises:
-            ValueError: There is a memory of this id.
-
-        """
+        """Take up a memory, and return its node: the next one."""
         self._check_free(memory_id)
         node = self._rows.append(
             number=number,
@@ -141,13 +122,7 @@ class Catalogue:
         topic: str | None,
         mentions: Sequence[str],
     ) -> None:
-        """
-        Take a removal back: the same memory is at the same node again.
-
-        Raises:
-            ValueError: The node is no hole, held another memory, or its id was given to another one since.
-
-        """
+        """Take a removal back: the same memory is at the same node again."""
         self._check_free(memory_id)
         there = 0 <= node < len(self) and not self._rows["alive"][node]
         if not there or self._kept(node) != (memory_id, number, created_ms, type_index):
@@ -274,11 +249,7 @@ class Catalogue:
         return found
 
     def nearest_ids(self, text: str, limit: int) -> list[str]:
-        """
-        Return the ids of memories that look most like *text*, best first, for "did you mean".
-
-        Where there are many, only some that share a long part with it are compared.
-        """
+        """Return the ids of memories that look most like *text*, best first, for "did you mean"."""
         if limit <= 0:
             return []
         text = _nfc(text[:_LONGEST])
@@ -305,14 +276,7 @@ class Catalogue:
 
     @classmethod
     def from_state(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Catalogue:
-        """
-        Return the catalogue whose `state` this is.
-
-        Raises:
-            ValueError: The parts do not fit together.
-            KeyError: A part is missing.
-
-        """
+        """Return the catalogue whose `state` this is."""
         made = cls()
         made._rows.extend({name: arrays[name] for name in _COLUMNS})
         made._pairs.extend({name: arrays[f"pair_{name}"] for name in _MENTIONS})

@@ -15,15 +15,7 @@ _LEAST: Final = 256
 
 
 class Columns:
-    """
-    Parallel arrays that grow by doubling.
-
-    What is not filled yet costs no memory: the system gives pages when they are written.
-
-    Args:
-        types: The type of each column.
-
-    """
+    """Parallel arrays that grow by doubling."""
 
     def __init__(self, types: Mapping[str, DTypeLike]) -> None:
         self._types = {name: np.dtype(kind) for name, kind in types.items()}
@@ -78,11 +70,7 @@ class Columns:
 
 
 class Order:
-    """
-    Rows sorted by a key, equal keys in the order of rows.
-
-    Rows that come in order are appended; others wait until the order is read.
-    """
+    """Rows sorted by a key, equal keys in the order of rows."""
 
     def __init__(self) -> None:
         self._rows = np.empty(_LEAST, np.int32)
@@ -102,13 +90,7 @@ class Order:
         self._last = key
 
     def sorted(self, keys: Array) -> NDArray[np.int32]:
-        """
-        Return all rows in their order.
-
-        Args:
-            keys: The key of every row, by position.
-
-        """
+        """Return all rows in their order."""
         if self._late:
             self._merge(keys)
         return self._rows[: self._count]
@@ -133,13 +115,7 @@ class Order:
 
 
 class Vocabulary:
-    """
-    Texts with a number each, in the order in which they came.
-
-    Args:
-        texts: Those that are known at first, each once.
-
-    """
+    """Texts with a number each, in the order in which they came."""
 
     def __init__(self, texts: Sequence[str] = ()) -> None:
         self._texts = list(texts)
@@ -176,13 +152,7 @@ def packed(texts: Iterable[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 def unpacked(whole: NDArray[np.uint8], ends: NDArray[np.int64]) -> list[str]:
-    """
-    Return the texts that `packed` made arrays of.
-
-    Raises:
-        ValueError: The arrays do not fit together.
-
-    """
+    """Return the texts that `packed` made arrays of."""
     text = whole.tobytes().decode("utf-8", "surrogatepass")
     places = [0, *ends.tolist()]
     if places[-1] != len(text) or (np.diff(ends, prepend=0) < 0).any():

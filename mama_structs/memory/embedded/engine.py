@@ -1,9 +1,4 @@
-"""
-The embedded engine of one namespace: plans over a journal and its views.
-
-Everything here but `read`, `write` and the closing runs in the store's one thread.
-Each plan first takes up what other processes have written since: every acknowledged save is seen at the next call.
-"""
+"""The embedded engine of one namespace: plans over a journal and its views."""
 
 from __future__ import annotations
 
@@ -80,18 +75,7 @@ class _Write(Generic[T]):
 
 
 class EmbeddedEngine:
-    """
-    The memories of one namespace; opened by `open`.
-
-    Args:
-        storage: The journal.
-        namespace: Its name.
-        embedder: Which embedder's vectors it keeps.
-        exact_up_to: See `MemorySettings`.
-        snapshot_every: See `MemorySettings`.
-        snapshots: Where snapshots of the views are kept, None for nowhere.
-
-    """
+    """The memories of one namespace; opened by `open`."""
 
     def __init__(
         self,
@@ -148,43 +132,16 @@ class EmbeddedEngine:
         return self._exact_up_to, self._snapshot_every
 
     async def open(self) -> None:
-        """
-        Load the views.
-
-        Raises:
-            EmbedderMismatch: Another embedder made the vectors.
-            StoreDamaged: The namespace's first row is damaged.
-            StoreError: The journal cannot be read.
-
-        """
+        """Load the views."""
         await self._storage.look(self._prepare)
 
     async def read(self, plan: Callable[[Reader], T]) -> T:
-        """
-        Run *plan* on the present state.
-
-        Raises:
-            EmbedderMismatch: Another process has embedded everything anew.
-            StoreDamaged: A row that the plan needs is damaged.
-            StoreError: The journal cannot be read.
-            SessionClosed: The engine was closed.
-
-        """
+        """Run *plan* on the present state."""
         self._check_open()
         return await self._storage.look(lambda rows: plan(self._reader(rows)))
 
     async def write(self, plan: Callable[[Writer], T]) -> T:
-        """
-        Run *plan* in a write transaction that it may share with others, and return when all of it is durable.
-
-        A cancelled caller does not stop it.
-
-        Raises:
-            EmbedderMismatch: Another process has embedded everything anew.
-            StoreError: It cannot be written; nothing of it was.
-            SessionClosed: The engine was closed.
-
-        """
+        """Run *plan* in a write transaction that it may share with others, and return when all of it is durable."""
         self._check_open()
         waiting = _Write(plan)
         waiting.done.set_running_or_notify_cancel()
@@ -707,14 +664,7 @@ class EmbeddedEngine:
 
 
 def read_head_of(rows: Snapshot, namespace: str, directory: str) -> Head | None:
-    """
-    Return a namespace's first row, None where there is nothing yet.
-
-    Raises:
-        StoreDamaged: The row is not what was written.
-        StoreError: A later version wrote it.
-
-    """
+    """Return a namespace's first row, None where there is nothing yet."""
     key = Keys(namespace).head
     stored = rows.get(key)
     if stored is None:

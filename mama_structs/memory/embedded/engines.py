@@ -14,14 +14,7 @@ from mama_structs.storage import Storage
 
 
 class EmbeddedEngines:
-    """
-    Opens each namespace once.
-
-    Args:
-        storage: The journal.
-        snapshots: Where snapshots of what is derived from it are kept, None for nowhere.
-
-    """
+    """Opens each namespace once."""
 
     def __init__(self, storage: Storage, *, snapshots: Path | None) -> None:
         self._storage = storage
@@ -30,26 +23,12 @@ class EmbeddedEngines:
         self._open: dict[str, EmbeddedEngine] = {}
 
     async def recorded(self, namespace: str) -> EmbedderRecord | None:
-        """
-        Return which embedder made a namespace's vectors, None where there is nothing yet.
-
-        Raises:
-            StoreError: It cannot be read.
-
-        """
+        """Return which embedder made a namespace's vectors, None where there is nothing yet."""
         head = await self._storage.look(lambda rows: read_head_of(rows, namespace, str(self._storage.directory)))
         return None if head is None else head.embedder
 
     async def open(self, namespace: str, embedder: EmbedderRecord, settings: MemorySettings) -> EmbeddedEngine:
-        """
-        Open a namespace, or share it; undone by `leave`.
-
-        Raises:
-            EmbedderMismatch: Another embedder made its vectors.
-            InvalidArgument: It is open in this process with other settings.
-            StoreError: It cannot be read.
-
-        """
+        """Open a namespace, or share it; undone by `leave`."""
         options = (settings.exact_up_to, settings.snapshot_every)
         with self._guard:
             engine = self._open.get(namespace)

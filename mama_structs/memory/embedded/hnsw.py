@@ -1,10 +1,4 @@
-"""
-The only module that imports hnswlib, and the guard around it.
-
-The library checks little: adding while querying is unsafe, a failed save says nothing, damaged files kill the process.
-What may go wrong with it was measured; each rule here has a test that names its hazard.
-Where the import fails, everything works without it, exactly and more slowly.
-"""
+"""The only module that imports hnswlib, and the guard around it."""
 
 from __future__ import annotations
 
@@ -43,14 +37,7 @@ class GraphBusy(Exception):
 
 @attrs.frozen(kw_only=True)
 class Plan:
-    """
-    How a graph is built.
-
-    Args:
-        m: Links of a vertex; twice as many on the lowest level.
-        ef_construction: How many candidates are looked at for each vertex that is added.
-
-    """
+    """How a graph is built."""
 
     m: int = 16
     ef_construction: int = 150
@@ -75,21 +62,7 @@ def available() -> bool:
 
 
 class Graph:
-    """
-    Approximate nearest neighbours among vectors with the labels 0, 1, 2, … in order of adding.
-
-    A label is never used again and a vector never changed; what is deleted is only marked.
-    May be used from several threads: one lock is around everything.
-
-    Args:
-        dimensions: Of each vector.
-        plan: How it is built.
-        capacity: How many vectors it has room for at first; it doubles before it is full.
-
-    Raises:
-        GraphFailed: There is no library, or it raised.
-
-    """
+    """Approximate nearest neighbours among vectors with the labels 0, 1, 2, … in order of adding."""
 
     def __init__(self, dimensions: int, *, plan: Plan | None = None, capacity: int = _FIRST_CAPACITY) -> None:
         self.dimensions = dimensions
@@ -111,19 +84,7 @@ class Graph:
 
     @classmethod
     def load(cls, path: Path, *, dimensions: int, plan: Plan, marked: NDArray[np.bool_]) -> Graph:
-        """
-        Read a graph from a file that is known to be what `save` wrote: damaged bytes can kill the process.
-
-        Args:
-            path: The file.
-            dimensions: Of each vector; the file does not know.
-            plan: How it was built.
-            marked: For each vector whether it was marked as deleted.
-
-        Raises:
-            GraphFailed: It is not the graph that was described.
-
-        """
+        """Read a graph from a file that is known to be what `save` wrote: damaged bytes can kill the process."""
         capacity = max(_FIRST_CAPACITY, 1 << len(marked).bit_length())
         graph = cls(dimensions, plan=plan, capacity=1)
         graph._count = len(marked)
@@ -152,18 +113,7 @@ class Graph:
         return self._count - self._dead
 
     def add(self, vectors: Vectors, *, threads: int = 1) -> None:
-        """
-        Add vectors, whose labels follow those that there are.
-
-        Args:
-            vectors: Of shape (n, dimensions), normalised.
-            threads: How many the library may use; with one, equal input gives an equal graph.
-
-        Raises:
-            ValueError: These are no vectors of this graph's; nothing was added.
-            GraphFailed: The library raised.
-
-        """
+        """Add vectors, whose labels follow those that there are."""
         check_vectors(vectors, self.dimensions)
         if not len(vectors):
             return
@@ -174,18 +124,7 @@ class Graph:
             self._count = end
 
     def mark(self, alive: NDArray[np.bool_], *, wait: float = -1) -> None:
-        """
-        Mark as deleted what is not alive, and as not deleted what is so again.
-
-        Args:
-            alive: For each vector, from the first one on; vectors that were not added yet are passed over.
-            wait: Seconds to wait for the lock; for ever by default.
-
-        Raises:
-            GraphBusy: The lock was not free in time.
-            GraphFailed: The library raised.
-
-        """
+        """Mark as deleted what is not alive, and as not deleted what is so again."""
         with self._held(wait), _guarded():
             count = min(self._count, len(alive))
             for label in np.flatnonzero(self._marked[:count] == alive[:count]).tolist():
@@ -198,23 +137,7 @@ class Graph:
                 self._dead += 1 if deleted else -1
 
     def query(self, vectors: Vectors, limit: int, *, ef: int, wait: float = -1) -> Labels:
-        """
-        Return the labels nearest to each vector, best first.
-
-        Args:
-            vectors: Of shape (n, dimensions), normalised.
-            limit: How many are wanted; fewer come back where fewer are live.
-            ef: How many candidates are looked at, at least *limit* of them.
-            wait: Seconds to wait for the lock; for ever by default.
-
-        Returns:
-            An array of shape (n, at most limit).
-
-        Raises:
-            GraphBusy: The lock was not free in time.
-            GraphFailed: The library raised, as it does when it finds too few.
-
-        """
+        """Return the labels nearest to each vector, best first."""
         check_vectors(vectors, self.dimensions)
         with self._held(wait), _guarded():
             wanted = min(limit, self.live)
@@ -230,18 +153,7 @@ class Graph:
             return found
 
     def save(self, path: Path, *, at_most: int) -> NDArray[np.bool_] | None:
-        """
-        Write the graph to a file, and return the marks that belong to it.
-
-        Args:
-            path: The file.
-            at_most: How many vectors it may have; nothing is written, and None returned, when it has more by now.
-
-        Raises:
-            GraphFailed: The library raised.
-            OSError: The file is not as long as it should be; the library says nothing of a full disk.
-
-        """
+        """Write the graph to a file, and return the marks that belong to it."""
         with self._lock:
             if self._count > at_most:
                 return None
@@ -281,13 +193,7 @@ class Graph:
 
 
 def check_vectors(vectors: Vectors, dimensions: int) -> None:
-    """
-    Refuse what the library would take in silence: other types and widths, NaN, infinity and zero vectors.
-
-    Raises:
-        ValueError: The rows are no usable vectors.
-
-    """
+    """Refuse what the library would take in silence: other types and widths, NaN, infinity and zero vectors."""
     if vectors.dtype != np.float32 or vectors.ndim != 2 or vectors.shape[1] != dimensions:  # noqa: PLR2004 - rows
         raise ValueError(
             f"vectors must be float32 of shape (n, {dimensions}), got {vectors.dtype} of shape {vectors.shape}"

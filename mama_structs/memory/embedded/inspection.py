@@ -24,15 +24,7 @@ _AT_ONCE: Final = 2**20
 
 @attrs.frozen
 class Inspected:
-    """
-    A namespace at one moment.
-
-    Args:
-        rows: The journal.
-        views: What is derived from it, brought up to that moment.
-        place: Where the rows are.
-
-    """
+    """A namespace at one moment."""
 
     rows: Snapshot
     views: Views
@@ -41,24 +33,7 @@ class Inspected:
 
 @attrs.define
 class Checked:
-    """
-    How far a check has come.
-
-    Args:
-        findings: What is wrong.
-        memories: How many were looked at.
-        after: The key of the last one.
-        after_vectors: The key of the last vectors that were looked at.
-        after_changes: The key of the last change, likewise.
-        seen: The key by each id, to find two of one id.
-        links: By ids of links, likewise.
-        others: Where vectors of other embedders were found.
-        numbers: Which memories of the catalogue are still to be looked at, None before that.
-        after_contents: The key of the last kept text that was looked at.
-        after_uses: The key of the last row that says who names one, likewise.
-        after_notes: The key of the last note that was looked at.
-
-    """
+    """How far a check has come."""
 
     findings: list[Finding] = attrs.field(factory=list)
     memories: int = 0

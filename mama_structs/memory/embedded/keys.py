@@ -31,15 +31,7 @@ class Head(msgspec.Struct, kw_only=True):
 
 
 class Change(msgspec.Struct, kw_only=True):
-    """
-    One change that is more than a new memory.
-
-    Args:
-        salt: Random: tells two histories apart that went different ways.
-        changed: The numbers of memories that were rewritten, or whose links were.
-        deleted: The numbers of memories that are gone.
-
-    """
+    """One change that is more than a new memory."""
 
     salt: str
     changed: list[int] = []
@@ -48,15 +40,7 @@ class Change(msgspec.Struct, kw_only=True):
 
 @attrs.frozen
 class Keys:
-    """
-    The keys of a namespace's rows.
-
-    Memories and changes share one sequence of numbers: a new memory's number is that of the change that made it.
-
-    Args:
-        namespace: The namespace.
-
-    """
+    """The keys of a namespace's rows."""
 
     namespace: str
     _prefix: str = attrs.field(init=False, default=attrs.Factory(lambda self: prefix_of(self.namespace), True))
@@ -147,13 +131,7 @@ def _last_number(rows: Snapshot, prefix: str, digits: str) -> int | None:
 
 
 def whole(value: bytes | Damaged) -> bytes:
-    """
-    Return a row's value.
-
-    Raises:
-        ValueError: It is damaged.
-
-    """
+    """Return a row's value."""
     if isinstance(value, Damaged):
         raise ValueError(value.reason)  # noqa: TRY004 - it is the data that is wrong
     return value

@@ -37,16 +37,7 @@ _log: Final = logging.getLogger("mama_structs")
 
 @attrs.define(eq=False)
 class Loaded:
-    """
-    Views, and what they are of.
-
-    Args:
-        views: The views.
-        change: The change that they are of.
-        snapshot_at: The change that the snapshot is of which they came from; 0 for none.
-        damaged: What is wrong with rows that were left out, by key.
-
-    """
+    """Views, and what they are of."""
 
     views: Views
     change: int = 0
@@ -60,17 +51,7 @@ class Loaded:
 
 
 def load_views(rows: Snapshot, place: Place, snapshots: SnapshotStore | None, *, last: int, exact_up_to: int) -> Loaded:
-    """
-    Return the views, of the snapshot's change or of the journal's last one.
-
-    Args:
-        rows: The journal.
-        place: Where the rows are.
-        snapshots: Where snapshots are kept, None to derive everything from the journal.
-        last: The journal's last change.
-        exact_up_to: See `MemorySettings`.
-
-    """
+    """Return the views, of the snapshot's change or of the journal's last one."""
     generation = None if snapshots is None else snapshots.load(at_most=last)
     if generation is not None:
         if generation.damaged:
@@ -216,12 +197,7 @@ def _entries(
 
 
 def _mark(rows: Snapshot, place: Place, change: int) -> str | None:
-    """
-    Return what tells this history's change from another history's of the same number.
-
-    A backup that was put back goes on with numbers that were used before.
-    None where the row cannot be read.
-    """
+    """Return what tells this history's change from another history's of the same number."""
     key = numbered(place.changes, change)
     value = rows.get(key)
     if isinstance(value, bytes):

@@ -37,15 +37,7 @@ _LENGTH = 1e-3
 
 
 class Place:
-    """
-    Where a namespace's rows are.
-
-    Args:
-        keys: Their keys.
-        embedder: Which embedder's vectors count.
-        directory: The journal's, for messages.
-
-    """
+    """Where a namespace's rows are."""
 
     def __init__(self, keys: Keys, embedder: EmbedderRecord, directory: str) -> None:
         self.keys: Keys = keys
@@ -58,13 +50,7 @@ class Place:
         self.notes: str = keys.notes
 
     def entry(self, key: str, value: bytes | Damaged | None) -> Entry:
-        """
-        Return the entry in a row.
-
-        Raises:
-            StoreDamaged: The row is gone, or not what was written, or no save of ours would have written it.
-
-        """
+        """Return the entry in a row."""
         entry = self._read(key, value, read_entry)
         self._check(key, entry.memory)
         for link in entry.links:
@@ -75,13 +61,7 @@ class Place:
         return entry
 
     def memory(self, key: str, value: bytes | Damaged | None) -> Memory:
-        """
-        Return the memory in a row, without reading its links.
-
-        Raises:
-            StoreDamaged: As `entry`.
-
-        """
+        """Return the memory in a row, without reading its links."""
         memory = self._read(key, value, read_memory)
         self._check(key, memory)
         return memory
@@ -121,13 +101,7 @@ class Place:
         )
 
     def content(self, key: str, value: bytes | Damaged | None) -> str:
-        """
-        Return the kept text in a row.
-
-        Raises:
-            StoreDamaged: The row is gone, or not what was kept.
-
-        """
+        """Return the kept text in a row."""
         if value is None:
             raise self.lost(key, "the row is missing")
         if isinstance(value, Damaged):
@@ -141,13 +115,7 @@ class Place:
         return text
 
     def note(self, key: str, value: bytes | Damaged) -> str:
-        """
-        Return the note in a row.
-
-        Raises:
-            StoreDamaged: The row is not what was written.
-
-        """
+        """Return the note in a row."""
         try:
             return whole(value).decode()
         except ValueError as error:
@@ -319,13 +287,7 @@ def terms_of(query: Query) -> Mapping[str, float]:
 
 
 def read_vectors(place: Place, key: str, value: bytes | Damaged | None) -> NDArray[np.float32]:
-    """
-    Return the vectors in a row.
-
-    Raises:
-        StoreDamaged: The row is gone, or not what was written.
-
-    """
+    """Return the vectors in a row."""
     if value is None:
         raise place.damaged(key, "the vectors are missing")
     if isinstance(value, Damaged):

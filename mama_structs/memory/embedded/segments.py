@@ -22,19 +22,7 @@ _AT_ONCE: Final = 250_000
 
 @attrs.frozen(eq=False)
 class Segment:
-    """
-    Postings by term, and the terms of each memory, both as rows of one long array.
-
-    Args:
-        keys: The numbers of its terms, rising.
-        bounds: The postings of ``keys[i]`` lie from ``bounds[i]`` to ``bounds[i + 1]``.
-        nodes: Of each posting, rising within a term.
-        counts: How much the term counts there, of each posting.
-        members: The nodes of its memories, each once.
-        starts: The terms of ``members[i]`` lie from ``starts[i]`` to ``starts[i + 1]``.
-        terms: The numbers of the terms of each memory.
-
-    """
+    """Postings by term, and the terms of each memory, both as rows of one long array."""
 
     keys: Whole
     bounds: Whole

@@ -1,10 +1,4 @@
-"""
-Generations of files that hold what was derived from the journal (DESIGN section 6, "The embedded engine").
-
-A generation is of one change of the journal, and a manifest names each of its files with size and SHA-256.
-Whatever is not as the manifest says is left out: it can be derived again, and a wrong view would be worse than none.
-The files are raw arrays behind one another and JSON; nothing in them is ever unpickled or run.
-"""
+"""Generations of files that hold what was derived from the journal (DESIGN section 6, "The embedded engine")."""
 
 from __future__ import annotations
 
@@ -52,15 +46,7 @@ _log: Final = logging.getLogger(__name__)
 
 @attrs.frozen
 class Stored:
-    """
-    A file as a manifest vouches for it.
-
-    Args:
-        name: Its name in the folder.
-        size: In bytes.
-        sha256: In hexadecimal.
-
-    """
+    """A file as a manifest vouches for it."""
 
     name: str
     size: int
@@ -69,14 +55,7 @@ class Stored:
 
 @attrs.frozen(eq=False)
 class Segment:
-    """
-    A large array that never changes, in a file of its own that later generations use again.
-
-    Args:
-        blocks: Its rows in one piece or several, all of one type and width.
-        stored: The file that holds them already, None for one that is to be written.
-
-    """
+    """A large array that never changes, in a file of its own that later generations use again."""
 
     blocks: tuple[NDArray[Any], ...]
     stored: Stored | None = None
@@ -87,14 +66,7 @@ class Segment:
 
 @attrs.frozen(eq=False)
 class StoredFile:
-    """
-    A file that another library wrote, not looked at yet.
-
-    Args:
-        path: Where it is.
-        stored: What the manifest says of it.
-
-    """
+    """A file that another library wrote, not looked at yet."""
 
     path: Path
     stored: Stored
@@ -110,17 +82,7 @@ class StoredFile:
 
 @attrs.frozen(eq=False)
 class Part:
-    """
-    What one view gives for a snapshot.
-
-    Args:
-        meta: What JSON can hold.
-        arrays: Small ones, written anew each time.
-        segments: Large ones that never change.
-        files: By name, what writes a file at a path (in this order, after all else), or a file that a generation has
-            already. Left out are those that say False, and those that are gone.
-
-    """
+    """What one view gives for a snapshot."""
 
     meta: Mapping[str, Any]
     arrays: Mapping[str, NDArray[Any]] = attrs.field(factory=dict)
@@ -130,16 +92,7 @@ class Part:
 
 @attrs.frozen(eq=False)
 class Loaded:
-    """
-    What one view gets back; the arrays are read-only maps of files and no memory of the process's own.
-
-    Args:
-        meta: As it was given.
-        arrays: As they were given.
-        segments: In their order, each one block, with their files.
-        files: Not looked at yet.
-
-    """
+    """What one view gets back; the arrays are read-only maps of files and no memory of the process's own."""
 
     meta: dict[str, Any]
     arrays: dict[str, NDArray[Any]]
@@ -149,15 +102,7 @@ class Loaded:
 
 @attrs.frozen(eq=False)
 class Generation:
-    """
-    The views at one change of the journal.
-
-    Args:
-        change: The change's number.
-        parts: By the name of the view, those that are whole.
-        damaged: The names of those that are not.
-
-    """
+    """The views at one change of the journal."""
 
     change: int
     parts: dict[str, Loaded]
@@ -165,39 +110,14 @@ class Generation:
 
 
 class SnapshotStore:
-    """
-    Keeps the newest generation, and the one before it, in a folder of their own.
-
-    Several processes may use one folder; one writes at a time, and another's try meanwhile is left out.
-
-    Args:
-        directory: The folder, outside the journal's; made when something is first written.
-        identity: Says which journal the views are derived from; generations of any other are ignored.
-
-    """
+    """Keeps the newest generation, and the one before it, in a folder of their own."""
 
     def __init__(self, directory: Path, *, identity: str) -> None:
         self._directory = directory
         self._identity = identity
 
     def write(self, change: int, parts: Mapping[str, Part], *, last: int | None = None) -> Generation | None:
-        """
-        Write a generation, which becomes the newest when all of it is on the disk.
-
-        Args:
-            change: The number of the change that the parts are of.
-            parts: By name: lower-case letters, digits and ``_``.
-            last: The journal's last change: a generation of a later one is of another history, as after a backup was
-                put back, and gives way. None where that is not known.
-
-        Returns:
-            What `load` would give now, or None where nothing was written: another process is writing, has written
-            a later change, or the disk does not allow it (logged). Then all is as it was.
-
-        Raises:
-            InvalidArgument: A part's name or array cannot be kept.
-
-        """
+        """Write a generation, which becomes the newest when all of it is on the disk."""
         _check(parts)
         try:
             make_directory(self._directory)
@@ -209,13 +129,7 @@ class SnapshotStore:
             return None
 
     def load(self, *, at_most: int | None = None) -> Generation | None:
-        """
-        Return the newest generation that can be read, without its damaged parts.
-
-        Args:
-            at_most: The journal's last change: a generation of a later one is of another history.
-
-        """
+        """Return the newest generation that can be read, without its damaged parts."""
         seen: bytes | None = None
         generation = None
         for _ in range(_TRIES):

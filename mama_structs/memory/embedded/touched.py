@@ -10,13 +10,7 @@ _SIZE: Final = 4096
 
 
 class Touched:
-    """
-    Which nodes the last changes touched.
-
-    Args:
-        size: Changes that are remembered.
-
-    """
+    """Which nodes the last changes touched."""
 
     def __init__(self, size: int = _SIZE) -> None:
         self._changes: deque[tuple[int, frozenset[int]]] = deque()

@@ -1,9 +1,4 @@
-"""
-A graph over distinct vectors, built behind the engine's back and used only after its recall was proved.
-
-The engine's thread searches and adds rows all the time; one other thread builds, catches up, loads and proves.
-What is in no graph yet is compared one by one, so that a search misses nothing that was saved.
-"""
+"""A graph over distinct vectors, built behind the engine's back and used only after its recall was proved."""
 
 from __future__ import annotations
 
@@ -57,16 +52,7 @@ _running: Final[weakref.WeakSet[ServedGraph]] = weakref.WeakSet()
 
 @attrs.frozen(kw_only=True)
 class Proved:
-    """
-    A graph that finds what it should.
-
-    Args:
-        graph: The graph.
-        ef: How many candidates it must look at for it.
-        recall: The share of the ten nearest that it found.
-        count: How many vectors it had then.
-
-    """
+    """A graph that finds what it should."""
 
     graph: Graph
     ef: int
@@ -76,18 +62,7 @@ class Proved:
 
 @attrs.frozen(kw_only=True)
 class Description:
-    """
-    A graph in a file.
-
-    Args:
-        file: The file, not looked at yet.
-        marks: A file with a byte for each of its vectors: whether it was marked as deleted.
-        plan: How it was built.
-        ef: See `Proved`.
-        recall: See `Proved`.
-        count: See `Proved`.
-
-    """
+    """A graph in a file."""
 
     file: StoredFile
     marks: StoredFile
@@ -98,17 +73,7 @@ class Description:
 
 
 class ServedGraph:
-    """
-    Keeps a graph of rows, as far as that is worth it and possible.
-
-    All methods but those of `Rows` for reading are called from the engine's thread.
-
-    Args:
-        rows: What the graph is of; rows may be added, and die, at any time.
-        exact_up_to: No graph is made up to so many live rows; 0 has every search served by one.
-        stored: A graph in a file, to be used instead of building one.
-
-    """
+    """Keeps a graph of rows, as far as that is worth it and possible."""
 
     def __init__(self, rows: Rows, *, exact_up_to: int, stored: Description | None = None) -> None:
         self._rows = rows
@@ -127,13 +92,7 @@ class ServedGraph:
 
     @classmethod
     def of_part(cls, rows: Rows, loaded: Loaded, *, exact_up_to: int) -> ServedGraph:
-        """
-        Keep a graph of rows, beginning with the one that a snapshot has.
-
-        Raises:
-            KeyError, TypeError, ValueError: The part is none that `part` gave.
-
-        """
+        """Keep a graph of rows, beginning with the one that a snapshot has."""
         return cls(rows, exact_up_to=exact_up_to, stored=_description(loaded))
 
     def part(self) -> Part | None:
@@ -425,13 +384,7 @@ class ServedGraph:
         return misses <= 1
 
     def _proof(self, graph: Graph) -> Proved:
-        """
-        Find the smallest number of candidates with which a graph finds what an exact scan finds.
-
-        Queries are sums of two and of three rows, and the worse of the two counts: on embedded text these are as hard
-        as questions, while rows themselves, also with noise, are found at once and would prove nothing (measured:
-        0.93 to 0.97 for sums and questions alike where rows with noise are at 0.999).
-        """
+        """Find the smallest number of candidates with which a graph finds what an exact scan finds."""
         count = len(graph)
         graph.mark(self._rows.alive[:count])
         live = self._rows.alive[:count].copy()
@@ -488,14 +441,7 @@ class ServedGraph:
 
 
 class _Saving:
-    """
-    Writes a graph and the marks that belong to it, one after the other.
-
-    Args:
-        graph: The graph, which may grow until then.
-        at_most: How many rows the snapshot has: a graph of more is left out of it.
-
-    """
+    """Writes a graph and the marks that belong to it, one after the other."""
 
     def __init__(self, graph: Graph, at_most: int) -> None:
         self._graph = graph

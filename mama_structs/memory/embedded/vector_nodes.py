@@ -22,11 +22,7 @@ _SMALLEST: Final = 64
 
 
 class NodeLabels:
-    """
-    Nodes and the labels of their vectors, both ways.
-
-    Almost every label belongs to one node, and that node is a number in an array; only shared ones have an object.
-    """
+    """Nodes and the labels of their vectors, both ways."""
 
     def __init__(self) -> None:
         self.live: int = 0
@@ -47,18 +43,7 @@ class NodeLabels:
 
     @classmethod
     def from_state(cls, nodes: NDArray[np.int32], labels: NDArray[np.int32], *, rows: int) -> NodeLabels:
-        """
-        Make them from what `state` gave.
-
-        Args:
-            nodes: The node of each piece.
-            labels: The label of each piece.
-            rows: How many labels there are.
-
-        Raises:
-            ValueError: These do not belong together.
-
-        """
+        """Make them from what `state` gave."""
         known = cls()
         if nodes.dtype != np.int32 or labels.dtype != np.int32 or nodes.ndim != 1 or nodes.shape != labels.shape:
             raise ValueError("pieces must be two int32 arrays of one length")
@@ -168,16 +153,7 @@ class NodeLabels:
         return np.flatnonzero(found)
 
     def best(self, labels: Labels, scores: Scores, limit: int, mask: Mask | None) -> Matches:
-        """
-        Return the nodes of labels, each once with its best score, best first and then the newest first.
-
-        Args:
-            labels: Each once.
-            scores: One for each label.
-            limit: How many nodes are wanted.
-            mask: Which nodes count, of `size` at least; None for all.
-
-        """
+        """Return the nodes of labels, each once with its best score, best first and then the newest first."""
         owners = self._owner[labels].astype(np.int64)
         single = owners >= 0
         if mask is not None:

@@ -1,8 +1,4 @@
-"""
-Distinct vectors, each once: behind 2,000 equal ones a graph does not find the others (house-style section 5).
-
-Rows are only ever appended, so that another thread may read those that are there, and files may hold them.
-"""
+"""Distinct vectors, each once: behind 2,000 equal ones a graph does not find the others (house-style section 5)."""
 
 from __future__ import annotations
 
@@ -28,13 +24,7 @@ _SMALLEST_MERGE: Final = 8_192
 
 
 class Rows:
-    """
-    Vectors with labels 0, 1, 2, …, no two of them equal.
-
-    Args:
-        dimensions: Of each vector.
-
-    """
+    """Vectors with labels 0, 1, 2, …, no two of them equal."""
 
     def __init__(self, dimensions: int) -> None:
         self.dimensions = dimensions
@@ -65,20 +55,7 @@ class Rows:
         prints: NDArray[np.uint64],
         segments: tuple[Segment, ...] = (),
     ) -> Rows:
-        """
-        Take over rows that a snapshot or another object holds.
-
-        Args:
-            dimensions: Of each vector.
-            blocks: The rows; they are never written to.
-            alive: For each row.
-            prints: The fingerprint of each row.
-            segments: The files of the first blocks.
-
-        Raises:
-            ValueError: These do not belong together.
-
-        """
+        """Take over rows that a snapshot or another object holds."""
         rows = cls(dimensions)
         blocks = tuple(block for block in blocks if len(block))
         if any(block.dtype != np.float32 or block.shape[1:] != (dimensions,) for block in blocks):
@@ -169,17 +146,7 @@ class Rows:
         return tuple(block for _, block in self.slices(self.count - self.unsaved, self.count))
 
     def rebase(self, segments: tuple[Segment, ...], tail: Vectors) -> None:
-        """
-        Read rows from files from now on, and give their memory back.
-
-        Args:
-            segments: Files that hold the first rows.
-            tail: A map of those after them; the rows after these stay as they are.
-
-        Raises:
-            ValueError: They cannot be these rows.
-
-        """
+        """Read rows from files from now on, and give their memory back."""
         blocks = (*(segment.blocks[0] for segment in segments), tail)
         blocks = tuple(block for block in blocks if len(block))
         held = sum(map(len, blocks))

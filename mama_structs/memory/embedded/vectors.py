@@ -1,9 +1,4 @@
-"""
-The vectors of memories, and which of them are nearest (DESIGN section 6, "The embedded engine").
-
-Up to a limit all are compared, which is exact; above it a graph is asked that has proved to find what it should.
-Either way every node counts by its best piece, equal vectors are one, and filters are exact.
-"""
+"""The vectors of memories, and which of them are nearest (DESIGN section 6, "The embedded engine")."""
 
 from __future__ import annotations
 
@@ -36,14 +31,7 @@ _NORM_TOLERANCE: Final = 1e-3
 
 
 class VectorIndex:
-    """
-    Vectors by node; all calls come from one thread.
-
-    Args:
-        dimensions: Of each vector.
-        exact_up_to: Up to so many distinct vectors all are compared; 0 has a graph serve every search.
-
-    """
+    """Vectors by node; all calls come from one thread."""
 
     def __init__(self, dimensions: int, *, exact_up_to: int) -> None:
         if dimensions < 1:
@@ -53,18 +41,7 @@ class VectorIndex:
 
     @classmethod
     def restore(cls, parts: Mapping[str, Loaded], *, dimensions: int, exact_up_to: int) -> VectorIndex | None:
-        """
-        Return the index of a snapshot; its graph is loaded behind, and searches are exact until then.
-
-        Args:
-            parts: The snapshot's parts, those of other views among them.
-            dimensions: Of each vector.
-            exact_up_to: As above.
-
-        Returns:
-            None where the snapshot has no vectors that can be used.
-
-        """
+        """Return the index of a snapshot; its graph is loaded behind, and searches are exact until then."""
         loaded = parts.get(VECTORS)
         if loaded is None:
             return None
@@ -119,17 +96,7 @@ class VectorIndex:
         return node in self._nodes
 
     def add(self, node: int, vectors: NDArray[np.float32]) -> None:
-        """
-        Give a node its vectors.
-
-        Args:
-            node: One that has none.
-            vectors: Of shape (pieces, dimensions), normalised; without any the node is found by no search.
-
-        Raises:
-            InvalidArgument: They are not finite, not normalised, or of another shape, or the node has some already.
-
-        """
+        """Give a node its vectors."""
         if node < 0 or node in self._nodes:
             raise InvalidArgument(f"node must be a new one, got {node}")
         vectors = _checked(vectors, self.dimensions)
@@ -174,18 +141,7 @@ class VectorIndex:
         return result
 
     def nearest(self, vector: NDArray[np.float32], limit: int, mask: NDArray[np.bool_] | None = None) -> Matches:
-        """
-        Return the nodes with the highest cosine to *vector*, each once, by its best piece.
-
-        Args:
-            vector: Of shape (dimensions,), normalised.
-            limit: How many are wanted; so many come back if there are so many.
-            mask: By node, which of them count; those behind its end do not.
-
-        Raises:
-            InvalidArgument: The vector is not finite or of another shape.
-
-        """
+        """Return the nodes with the highest cosine to *vector*, each once, by its best piece."""
         query = self._query(vector)
         if limit < 1 or not len(self):
             return NO_MATCHES
@@ -204,11 +160,7 @@ class VectorIndex:
         return self._by_scan(query, limit, mask, chosen)
 
     def parts(self) -> dict[str, Part]:
-        """
-        Return what a snapshot keeps; it may be written in another thread while the index goes on changing.
-
-        When it was written, give `rebase` what can be read back, so that memory is given back.
-        """
+        """Return what a snapshot keeps; it may be written in another thread while the index goes on changing."""
         rows = self._rows
         segments, tail = rows.segments, rows.tail()
         if rows.unsaved >= BLOCK:
@@ -229,16 +181,7 @@ class VectorIndex:
         return parts
 
     def rebase(self, parts: Mapping[str, Loaded]) -> bool:
-        """
-        Read from a snapshot's files what they hold, after `parts` was written to them, and give its memory back.
-
-        Args:
-            parts: The snapshot's parts, those of other views among them.
-
-        Returns:
-            Whether they are of this index as it is; else nothing changes.
-
-        """
+        """Read from a snapshot's files what they hold, after `parts` was written to them, and give its memory back."""
         loaded = parts.get(VECTORS)
         if loaded is None or loaded.meta.get("epoch") != self._epoch:
             return False

@@ -26,14 +26,7 @@ TYPE_INDEX: Final = {kind: position for position, kind in enumerate(MemoryType)}
 
 
 class Views:
-    """
-    What is derived from the journal: each memory's place, words, vectors and links.
-
-    Args:
-        dimensions: Of the vectors.
-        exact_up_to: See `MemorySettings`.
-
-    """
+    """What is derived from the journal: each memory's place, words, vectors and links."""
 
     def __init__(self, dimensions: int, *, exact_up_to: int) -> None:
         self.catalogue: Catalogue = Catalogue()
@@ -45,16 +38,7 @@ class Views:
         self.unindexed: dict[int, None] = {}
 
     def add(self, number: int, entry: Entry, vectors: Vectors | None, *, words: bool = True) -> int:
-        """
-        Add a memory without its links, and return its node.
-
-        Args:
-            number: Its number in the journal.
-            entry: What is stored.
-            vectors: Its vectors, None where they cannot be had.
-            words: Whether its words are indexed now; else `index` does that later.
-
-        """
+        """Add a memory without its links, and return its node."""
         memory = entry.memory
         node = self.catalogue.add(
             memory_id=memory.id,
@@ -75,15 +59,7 @@ class Views:
         return node
 
     def change(self, node: int, entry: Entry, vectors: Vectors | None) -> None:
-        """
-        Take a new version of a memory, without its links.
-
-        Args:
-            node: Its node.
-            entry: What is stored now.
-            vectors: Its vectors, None where they are what they were.
-
-        """
+        """Take a new version of a memory, without its links."""
         memory = entry.memory
         self.catalogue.change(node, version=entry.version, topic=memory.topic, mentions=memory.mentions)
         if vectors is not None:

@@ -1,15 +1,4 @@
-"""
-The view by which memories are found by their words: an inverted index with BM25.
-
-BM25 is that of Robertson and Zaragoza, The Probabilistic Relevance Framework (2009), in the form that Lucene uses since
-version 8: inverse document frequency ``ln(1 + (N - n + 0.5) / (n + 0.5))``, which is never negative, and no factor
-``k1 + 1``, so that a term adds less than its weight times its rarity, however often it occurs.
-
-New memories gather in a dictionary, become a `Segment` when they are some hundreds, and segments are joined when they
-are of like size, so that each posting is moved some ``log2(memories)`` times (a log-structured merge).
-A memory that was removed stays in its segment, where `_home` tells that it is dead, until the segment is joined.
-All statistics are of living memories, so scores are those of an index which never held another.
-"""
+"""The view by which memories are found by their words: an inverted index with BM25."""
 
 from __future__ import annotations
 
@@ -63,14 +52,7 @@ class _Wanted:
 
 
 class WordIndex:
-    """
-    Terms and the memories that they occur in.
-
-    Args:
-        k1: As `K1`.
-        b: As `B`.
-
-    """
+    """Terms and the memories that they occur in."""
 
     def __init__(self, *, k1: float = K1, b: float = B) -> None:
         self._k1 = k1
@@ -102,14 +84,7 @@ class WordIndex:
         return self._live
 
     def add(self, node: int, terms: Mapping[str, float] | Sequence[str]) -> None:
-        """
-        Index a memory, in the place of what *node* had.
-
-        Args:
-            node: A whole number from 0.
-            terms: Each with how much it counts, more than 0; or each as often as it occurs.
-
-        """
+        """Index a memory, in the place of what *node* had."""
         weighed = terms if isinstance(terms, Mapping) else Counter(terms)
         self.remove(node)
         self._reach(node)
@@ -171,15 +146,7 @@ class WordIndex:
         return {term: self._rarity(self._numbers.get(term)) for term in terms}
 
     def search(self, query: Mapping[str, float], limit: int, mask: NDArray[np.bool_] | None = None) -> Matches:
-        """
-        Return the memories that match best, leaving out those that share no term with the query.
-
-        Args:
-            query: Terms and their weights; one of 0 or less counts for nothing.
-            limit: So many at the most.
-            mask: By node, whether it may be found; nodes beyond its end may not. None allows all.
-
-        """
+        """Return the memories that match best, leaving out those that share no term with the query."""
         wanted = self._wanted(query)
         if limit <= 0 or not wanted:
             return Matches(np.empty(0, np.int64), np.empty(0, np.float32))
@@ -228,13 +195,7 @@ class WordIndex:
     def from_state(
         cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], *, k1: float = K1, b: float = B
     ) -> WordIndex:
-        """
-        Return an index as it was when *state* was called.
-
-        Raises:
-            ValueError: It was written in another form.
-
-        """
+        """Return an index as it was when *state* was called."""
         if meta.get("form") != _FORM:
             raise ValueError(f"the state of a word index must be of form {_FORM}, got {meta.get('form')!r:.20}")
         index = cls(k1=k1, b=b)

@@ -27,20 +27,7 @@ _PAGE = 100
 
 
 class JournalWriter(JournalReader):
-    """
-    A `Writer` of the embedded engine, for one plan.
-
-    What it writes is seen in the views at once, and reaches the journal at `finish`.
-
-    Args:
-        rows: The journal, inside a write transaction.
-        views: What is derived from it.
-        place: Where the rows are.
-        change: The number of the last change.
-        touched: The nodes of recent changes.
-        damaged: How many memories are left out, since their rows are damaged.
-
-    """
+    """A `Writer` of the embedded engine, for one plan."""
 
     def __init__(
         self, rows: Rows, views: Views, place: Place, change: int, touched: Touched, *, damaged: int = 0
@@ -66,14 +53,7 @@ class JournalWriter(JournalReader):
         links: Sequence[Link] = (),
         contents: Mapping[str, str] | None = None,
     ) -> int:
-        """
-        Store a memory, or a new version of one.
-
-        Raises:
-            KeyError: A link ends at no memory, or the evidence names a text that is neither given nor kept.
-            ValueError: The memory is new and has no vectors, or a link begins elsewhere.
-
-        """
+        """Store a memory, or a new version of one."""
         for link in links:
             self._check_link(link, memory.id)
         if vectors is not None:
@@ -93,26 +73,14 @@ class JournalWriter(JournalReader):
         return node
 
     def put_link(self, link: Link) -> None:
-        """
-        Store a link, replacing the one of that id.
-
-        Raises:
-            KeyError: One of its ends does not exist.
-
-        """
+        """Store a link, replacing the one of that id."""
         self._check_link(link, link.from_id)
         source = self._node(link.from_id)
         (before,) = self._entries([source])
         self._put_again(source, before, before.memory, None, [link])
 
     def delete(self, memory_id: str) -> int:
-        """
-        Delete a memory and all its links, and return how many links that were.
-
-        Raises:
-            KeyError: There is no such memory.
-
-        """
+        """Delete a memory and all its links, and return how many links that were."""
         node = self._node(memory_id)
         (entry,) = self._entries([node])
         incoming = [link for link in self.read_links(node, "in") if link.from_id != memory_id]
@@ -168,13 +136,7 @@ class JournalWriter(JournalReader):
         return self._change
 
     def undo(self) -> None:
-        """
-        Take back in the views what this plan did.
-
-        Raises:
-            RuntimeError: A view was left half changed, which nothing can take back.
-
-        """
+        """Take back in the views what this plan did."""
         if not self._is_whole:
             raise RuntimeError("a view was left half changed")
         for step in reversed(self._undo):
@@ -251,12 +213,7 @@ class JournalWriter(JournalReader):
         self._views.restore(node, number, entry, vectors)
 
     def _keep(self, node: int, before: Iterable[str], after: Iterable[str], contents: Mapping[str, str]) -> None:
-        """
-        Keep the texts that a memory's evidence names now, and drop those that nobody names any more.
-
-        A row for each memory and text says who names it: no count that could be wrong, and no other process's memory
-        is overlooked.
-        """
+        """Keep the texts that a memory's evidence names now, and drop those that nobody names any more."""
         number = self._views.catalogue.number_of(node)
         named, kept = digests_in(before), digests_in(after)
         for digest in kept:
