@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from mama_structs import Session
 from mama_structs.memory import saving
 from mama_structs.memory.codec import Entry, write_entry
-from mama_structs.memory.embedded.hnsw import SEED, Plan
+from mama_structs.memory.embedded.graph import SEED, GraphPlan
 from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.ids import new_link_id
 from mama_structs.memory.model import METADATA, Link, LinkMetadata, LinkType, Memory, MemoryType
@@ -343,7 +343,7 @@ async def bulk(session: Session, lines: Corpus, count: int, folder: Path) -> tup
 def raw_index(vectors: Vectors) -> Any:
     import hnswlib  # noqa: PLC0415 - measured beside it
 
-    plan = Plan()
+    plan = GraphPlan()
     index = hnswlib.Index("ip", vectors.shape[1])
     index.init_index(len(vectors), M=plan.m, ef_construction=plan.ef_construction, random_seed=SEED)
     index.add_items(vectors)

@@ -17,7 +17,7 @@ import numpy as np
 from _common import RESULTS, report
 from numpy.typing import NDArray
 
-from mama_structs.memory.embedded.hnsw import SEED, Plan
+from mama_structs.memory.embedded.graph import SEED, GraphPlan
 from mama_structs.memory.embedded.snapshots import SnapshotStore
 from mama_structs.memory.embedded.vectors import VectorIndex
 
@@ -86,7 +86,7 @@ def timed(run: Callable[[], Any]) -> tuple[float, Any]:
 def raw_index(vectors: Vectors) -> Any:
     import hnswlib  # noqa: PLC0415 - measured beside it
 
-    plan = Plan()
+    plan = GraphPlan()
     index = hnswlib.Index("ip", vectors.shape[1])
     index.init_index(len(vectors), M=plan.m, ef_construction=plan.ef_construction, random_seed=SEED)
     index.add_items(vectors)

@@ -23,7 +23,7 @@ from mama_structs.descriptors.entries import Entries
 from mama_structs.descriptors.log import ConversationLog, check_conversation, load, missing_texts, reclaim, start_key
 from mama_structs.descriptors.store import RefStore, root_of
 from mama_structs.errors import InvalidArgument, StoreBusy, StoreError, StoreReadOnly
-from mama_structs.memory.embedded.engines import EmbeddedEngines
+from mama_structs.memory.embedded.engine import EmbeddedEngines
 from mama_structs.memory.engine import Engines
 from mama_structs.settings import DescriptorSettings
 from mama_structs.storage import DirectoryLocks, Finding, Storage

@@ -11,7 +11,7 @@ import attrs
 
 from mama_structs._async import LoopBound
 from mama_structs.memory.contents import FindContent, nothing
-from mama_structs.memory.embedded.engines import EmbeddedEngines
+from mama_structs.memory.embedded.engine import EmbeddedEngines
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.engine import Engines

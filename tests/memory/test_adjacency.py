@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.memory.embedded import adjacency
-from mama_structs.memory.embedded.adjacency import Adjacency
+from mama_structs.memory.embedded import links as adjacency
+from mama_structs.memory.embedded.links import Adjacency
 from mama_structs.memory.ids import milliseconds
 from mama_structs.memory.model import CREATORS, LinkType
 from mama_structs.testing.memories import plain_link

@@ -29,8 +29,8 @@ from mama_structs.errors import (
 )
 from mama_structs.memory import contents
 from mama_structs.memory.contents import KeptItem, digest_of, digests_in, parse_kept
-from mama_structs.memory.embedded import inspection
-from mama_structs.memory.embedded.keys import Keys, numbered
+from mama_structs.memory.embedded import check as inspection
+from mama_structs.memory.embedded.rows import Keys, numbered
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.results import Evidence
 from mama_structs.settings import MemorySettings

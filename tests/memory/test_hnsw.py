@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import mama_structs
-from mama_structs.memory.embedded import hnsw
-from mama_structs.memory.embedded.hnsw import Graph, GraphBusy, GraphFailed, Plan
+from mama_structs.memory.embedded import graph as hnsw
+from mama_structs.memory.embedded.graph import Graph, GraphBusy, GraphFailed, GraphPlan
 
 pytest.importorskip("hnswlib")
 # Children import the package that is under test here.
@@ -119,7 +119,7 @@ def test_candidates_are_set_after_making_and_after_loading(tmp_path):
     graph = graph_of(vectors)
     path = tmp_path / "graph"
     marked = graph.save(path, at_most=2_000)
-    loaded = Graph.load(path, dimensions=32, plan=Plan(), marked=marked)
+    loaded = Graph.load(path, dimensions=32, plan=GraphPlan(), marked=marked)
     right = exact(vectors, queries, 10)
     few, many = (
         np.mean([len(set(a) & set(b)) for a, b in zip(right, loaded.query(queries, 10, ef=ef), strict=True)])
@@ -138,7 +138,7 @@ def test_marks_and_growth_survive_loading(tmp_path):
     alive = np.arange(30) != 4
     graph.mark(alive)
     path = tmp_path / "graph"
-    loaded = Graph.load(path, dimensions=8, plan=Plan(), marked=graph.save(path, at_most=30))
+    loaded = Graph.load(path, dimensions=8, plan=GraphPlan(), marked=graph.save(path, at_most=30))
 
     assert 29 == loaded.live
     assert 4 not in loaded.query(vectors[4:5], 29, ef=50)[0]
@@ -159,7 +159,7 @@ def test_a_full_disk_is_noticed(tmp_path):
 import resource, sys
 from pathlib import Path
 import numpy as np
-from mama_structs.memory.embedded.hnsw import Graph
+from mama_structs.memory.embedded.graph import Graph
 graph = Graph(64)
 graph.add(np.random.default_rng(0).standard_normal((500, 64)).astype(np.float32))
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
@@ -186,8 +186,8 @@ def test_a_graph_that_grew_meanwhile_is_not_saved(tmp_path):
     [
         {"marked": np.zeros(29, np.bool_)},
         {"marked": np.zeros(31, np.bool_)},
-        {"plan": Plan(m=8)},
-        {"plan": Plan(ef_construction=77)},
+        {"plan": GraphPlan(m=8)},
+        {"plan": GraphPlan(ef_construction=77)},
     ],
 )
 def test_a_file_that_is_not_as_described_is_refused(tmp_path, said):
@@ -195,14 +195,14 @@ def test_a_file_that_is_not_as_described_is_refused(tmp_path, said):
     path = tmp_path / "graph"
     marked = graph_of(some(30)).save(path, at_most=30)
     with pytest.raises(GraphFailed):
-        Graph.load(path, **{"dimensions": 8, "plan": Plan(), "marked": marked} | said)
+        Graph.load(path, **{"dimensions": 8, "plan": GraphPlan(), "marked": marked} | said)
 
 
 def test_a_file_that_is_no_graph_is_refused(tmp_path):
     """What the library does notice comes as one kind of error."""
     (tmp_path / "graph").write_bytes(b"")
     with pytest.raises(GraphFailed, match="hnswlib failed"):
-        Graph.load(tmp_path / "graph", dimensions=8, plan=Plan(), marked=np.zeros(1, np.bool_))
+        Graph.load(tmp_path / "graph", dimensions=8, plan=GraphPlan(), marked=np.zeros(1, np.bool_))
 
 
 def test_equal_input_gives_an_equal_graph(tmp_path):
@@ -308,4 +308,4 @@ def test_the_library_is_imported_in_one_module_only_when_it_is_used():
     ]
 
     assert "False\n" == done.stdout
-    assert ["hnsw.py"] == users
+    assert ["graph.py"] == users

@@ -434,7 +434,7 @@ class MemoryMachine(RuleBasedStateMachine):
         for actor in self.actors:
             for memories, _ in actor._open.values():
                 # Strengths are kept for some minutes of a clock that no test moves.
-                memories._shared.cache.clear()
+                memories._shared.cache = memories._shared._new_cache()
 
     # What goes wrong
 

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from mama_structs.errors import EmbedderMismatch, InvalidArgument, StoreDamaged
 from mama_structs.memory import transfer
 from mama_structs.memory.embedded import engine as engine_module
-from mama_structs.memory.embedded import loading
-from mama_structs.memory.embedded.keys import Keys, last_number, numbered, own_number
-from mama_structs.memory.embedded.reading import Place, read_vectors
+from mama_structs.memory.embedded import indexes as loading
+from mama_structs.memory.embedded.rows import Keys, RowPlaces, last_number, numbered, own_number, read_vectors
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.engine import EmbedderRecord
@@ -28,7 +27,7 @@ from mama_structs.storage import Storage
 from mama_structs.testing.memory_engine import SMALL, OpenedDirectory
 
 RECORD = record_of(SMALL)
-PLACE = Place(Keys("default"), RECORD, "/journal")
+PLACE = RowPlaces(Keys("default"), RECORD, "/journal")
 
 
 class Opposite:

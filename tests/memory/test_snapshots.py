@@ -21,7 +21,7 @@ from hypothesis.extra import numpy as hnp
 import mama_structs
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.embedded import snapshots as module
-from mama_structs.memory.embedded.snapshots import Part, Segment, SnapshotStore
+from mama_structs.memory.embedded.snapshots import Part, SnapshotStore, StoredArray
 from mama_structs.storage.locks import LockFile
 
 # Children import the package that is under test here.
@@ -31,14 +31,14 @@ WRITER = """
 import sys
 from pathlib import Path
 import numpy as np
-from mama_structs.memory.embedded.snapshots import Part, Segment, SnapshotStore
+from mama_structs.memory.embedded.snapshots import Part, StoredArray, SnapshotStore
 store = SnapshotStore(Path(sys.argv[1]), identity="a")
 first, step, last = map(int, sys.argv[2:])
 kept = ()
 print("begins", flush=True)
 for change in range(first, last, step):
     parts = {
-        "one": Part({"change": change}, {"numbers": np.full(20_000, change)}, kept or [Segment((np.arange(50_000),))]),
+        "one": Part({"change": change}, {"numbers": np.full(20_000, change)}, kept or [StoredArray((np.arange(50_000),))]),
         "two": Part({"change": change}, {"numbers": np.full(10, change)}, files={"f": lambda path: bool(path.write_bytes(b"x" * 9000))}),
     }
     generation = store.write(change, parts)
@@ -58,7 +58,7 @@ def parts(number=1):
             {"n": number, "text": "가\ud800"}, {"a": np.arange(5) + number, "b": np.zeros((0, 3), np.float32)}
         ),
         "vectors": Part(
-            {}, {"alive": np.array([True])}, [Segment((np.ones((3, 2), np.float32), np.zeros((1, 2), np.float32)))]
+            {}, {"alive": np.array([True])}, [StoredArray((np.ones((3, 2), np.float32), np.zeros((1, 2), np.float32)))]
         ),
         "graph": Part({}, files={"graph": lambda path: bool(path.write_bytes(b"graph"))}),
     }
@@ -115,7 +115,7 @@ def test_every_array_keeps_its_bytes_type_and_shape(array, meta):
 
 def test_loaded_arrays_are_maps_of_files(tmp_path):
     """Large arrays take no memory of the process's own."""
-    store_in(tmp_path).write(1, {"a": Part({}, {"x": np.arange(10)}, [Segment((np.arange(10),))])})
+    store_in(tmp_path).write(1, {"a": Part({}, {"x": np.arange(10)}, [StoredArray((np.arange(10),))])})
     loaded = store_in(tmp_path).load().parts["a"]
 
     for array in (loaded.arrays["x"], loaded.segments[0].blocks[0]):
@@ -140,7 +140,7 @@ def test_a_part_is_named_so_that_its_file_can_be(tmp_path, name):
 def test_a_segment_is_written_once(tmp_path):
     """Later generations use a segment's file again, and it is swept when none does any more."""
     store = store_in(tmp_path)
-    segments = store.write(1, {"a": Part({}, {}, [Segment((np.arange(9),))])}).parts["a"].segments
+    segments = store.write(1, {"a": Part({}, {}, [StoredArray((np.arange(9),))])}).parts["a"].segments
     name = segments[0].stored.name
     again = store.write(2, {"a": Part({}, {}, segments)}).parts["a"].segments
 
@@ -154,7 +154,7 @@ def test_a_segment_is_written_once(tmp_path):
 def test_a_segment_whose_file_is_gone_is_written_again(tmp_path):
     """Another process may have swept a file that this one still has mapped."""
     store = store_in(tmp_path)
-    segments = store.write(1, {"a": Part({}, {}, [Segment((np.arange(9),))])}).parts["a"].segments
+    segments = store.write(1, {"a": Part({}, {}, [StoredArray((np.arange(9),))])}).parts["a"].segments
     (tmp_path / "views" / segments[0].stored.name).unlink()
     store.write(2, {"a": Part({}, {}, segments)})
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import mama_structs
-from mama_structs.memory.embedded import hnsw, vector_graph
-from mama_structs.memory.embedded.hnsw import Graph, GraphFailed
+from mama_structs.memory.embedded import graph as vector_graph
+from mama_structs.memory.embedded.graph import Graph, GraphFailed
 from mama_structs.memory.embedded.snapshots import SnapshotStore
 from mama_structs.memory.embedded.vectors import VectorIndex
 
@@ -175,7 +175,7 @@ def _all(index):
 
 def test_without_the_library_everything_works_exactly(monkeypatch):
     """Where hnswlib cannot be imported a large store is searched exactly."""
-    monkeypatch.setattr(hnsw, "_library", lambda: None)
+    monkeypatch.setattr(vector_graph, "_library", lambda: None)
     vectors = clustered(500)
     index = filled(vectors, exact_up_to=0)
 

@@ -1,4 +1,4 @@
-"""The embedded engine of one namespace: plans over a journal and its views."""
+"""The embedded engine of one namespace: plans over a journal and its indexes, all in the store's one thread."""
 
 from __future__ import annotations
 
@@ -10,19 +10,23 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 import attrs
 
-from mama_structs.errors import SessionClosed, StoreDamaged, StoreError, StoreFull
+from mama_structs.errors import InvalidArgument, SessionClosed, StoreDamaged, StoreError, StoreFull
 from mama_structs.memory.codec import Entry
-from mama_structs.memory.embedded.inspection import STEPS, Checked, Inspected, Step
-from mama_structs.memory.embedded.keys import (
+from mama_structs.memory.embedded.check import STEPS, Checked, Inspected, Step
+from mama_structs.memory.embedded.indexes import UNUSABLE, Indexes, LoadedIndexes, load_views, snapshot_parts
+from mama_structs.memory.embedded.plans import JournalReader, JournalWriter
+from mama_structs.memory.embedded.rows import (
     FORMAT,
-    Change,
+    ChangeRow,
     Head,
     Keys,
+    RowPlaces,
     encode,
     last_number,
     numbered,
@@ -30,15 +34,13 @@ from mama_structs.memory.embedded.keys import (
     own_numbers,
     read_change,
     read_head,
+    read_vectors,
     whole,
 )
-from mama_structs.memory.embedded.loading import UNUSABLE, Loaded, load_views, snapshot_parts
-from mama_structs.memory.embedded.reading import JournalReader, Place, read_vectors
 from mama_structs.memory.embedded.snapshots import SnapshotStore
 from mama_structs.memory.embedded.touched import Touched
-from mama_structs.memory.embedded.views import Views
-from mama_structs.memory.embedded.writing import JournalWriter
 from mama_structs.memory.engine import EmbedderRecord, Progress, Reader, Vectors, Writer, mismatch
+from mama_structs.settings import MemorySettings
 from mama_structs.storage import Damaged, Finding, Rows, Snapshot, Storage, again, outcome
 
 T = TypeVar("T")
@@ -95,10 +97,10 @@ class EmbeddedEngine:
         self._snapshot_every = snapshot_every
         self._snapshots_in = snapshots
         self._snapshots: SnapshotStore | None = None
-        self._place = Place(self._keys, embedder, self._directory)
+        self._place = RowPlaces(self._keys, embedder, self._directory)
         self._head: Head | None = None
         self._new_head: Head | None = None
-        self._views: Views | None = None
+        self._views: Indexes | None = None
         self._change = 0
         self._snapshot_at = 0
         self._touched = Touched()
@@ -229,7 +231,7 @@ class EmbeddedEngine:
                 return
             self._drop_orphans(rows, embedder)
             change = numbered(self._place.changes, self._last_change(rows) + 1)
-            rows.put(change, encode(Change(salt=secrets.token_hex(8))))
+            rows.put(change, encode(ChangeRow(salt=secrets.token_hex(8))))
             # Another identity: no snapshot with the old vectors is taken for one of ours.
             head.identity, head.embedder = secrets.token_hex(16), embedder
             rows.put(self._keys.head, encode(head))
@@ -237,7 +239,7 @@ class EmbeddedEngine:
         def settled(failure: BaseException | None) -> None:
             # In the same job: nobody is to meet the one embedder's place with the other one's head.
             if failure is None and not lacking:
-                self._place = Place(self._keys, embedder, self._directory)
+                self._place = RowPlaces(self._keys, embedder, self._directory)
                 self._head = None
                 self._drop_views()
 
@@ -314,7 +316,7 @@ class EmbeddedEngine:
         if head.embedder != self._place.embedder:
             raise mismatch(self._namespace, head.embedder, self._place.embedder)
 
-    def _catch_up(self, rows: Snapshot) -> Views:
+    def _catch_up(self, rows: Snapshot) -> Indexes:
         """Bring the views up to the journal's last change."""
         if self._views is None:
             return self._load(rows)
@@ -326,7 +328,7 @@ class EmbeddedEngine:
     def _last_change(self, rows: Snapshot) -> int:
         return max(last_number(rows, self._place.memories), last_number(rows, self._place.changes))
 
-    def _load(self, rows: Snapshot, *, anew: bool = False) -> Views:
+    def _load(self, rows: Snapshot, *, anew: bool = False) -> Indexes:
         # Never from memory: another process may have embedded everything anew since.
         head = self._read_head(rows)
         if head is None or self._head is None or head.identity != self._head.identity:
@@ -337,7 +339,7 @@ class EmbeddedEngine:
             if self._snapshots is None and self._snapshots_in is not None:
                 self._snapshots = SnapshotStore(self._snapshots_in, identity=head.identity)
         last = self._last_change(rows)
-        loaded = Loaded.empty(self._place.embedder.dimensions, self._exact_up_to)
+        loaded = LoadedIndexes.empty(self._place.embedder.dimensions, self._exact_up_to)
         if last:
             loaded = load_views(
                 rows,
@@ -414,7 +416,7 @@ class EmbeddedEngine:
         self._schedule_slice()
 
     def _whole(
-        self, rows: Snapshot, views: Views, new: Sequence[tuple[str, bytes | Damaged]]
+        self, rows: Snapshot, views: Indexes, new: Sequence[tuple[str, bytes | Damaged]]
     ) -> Iterator[tuple[int, Entry, Vectors]]:
         """Give those of the new memories that are whole, and whose id no other has."""
         # A key that nobody of ours made is named by check() alone.
@@ -434,7 +436,7 @@ class EmbeddedEngine:
                 continue
             yield numbers[key], entry, found
 
-    def _replay_changed(self, rows: Snapshot, views: Views, numbers: set[int], touched: set[int]) -> None:
+    def _replay_changed(self, rows: Snapshot, views: Indexes, numbers: set[int], touched: set[int]) -> None:
         """Read the memories again that others have changed."""
         for number in sorted(numbers):
             node = views.catalogue.node_of(number)
@@ -502,7 +504,7 @@ class EmbeddedEngine:
         if self._group_undo:
             self._ensure_head(rows)
 
-    def _run(self, one: _Write[Any], rows: Rows, views: Views) -> None:
+    def _run(self, one: _Write[Any], rows: Rows, views: Indexes) -> None:
         writer = JournalWriter(rows, views, self._place, self._change, self._touched, damaged=len(self._damaged))
         try:
             one.result = one.plan(writer)
@@ -683,3 +685,64 @@ def read_head_of(rows: Snapshot, namespace: str, directory: str) -> Head | None:
             f"the memories of {namespace!r:.80} were written by a later version", hint="upgrade mama-structs"
         )
     return head
+
+
+class EmbeddedEngines:
+    """Opens each namespace once."""
+
+    def __init__(self, storage: Storage, *, snapshots: Path | None) -> None:
+        self._storage = storage
+        self._snapshots = snapshots
+        self._guard = threading.Lock()
+        self._open: dict[str, EmbeddedEngine] = {}
+
+    async def recorded(self, namespace: str) -> EmbedderRecord | None:
+        """Return which embedder made a namespace's vectors, None where there is nothing yet."""
+        head = await self._storage.look(lambda rows: read_head_of(rows, namespace, str(self._storage.directory)))
+        return None if head is None else head.embedder
+
+    async def open(self, namespace: str, embedder: EmbedderRecord, settings: MemorySettings) -> EmbeddedEngine:
+        """Open a namespace, or share it; undone by `leave`."""
+        options = (settings.exact_up_to, settings.snapshot_every)
+        with self._guard:
+            engine = self._open.get(namespace)
+            if engine is None:
+                engine = EmbeddedEngine(
+                    self._storage,
+                    namespace,
+                    embedder=embedder,
+                    exact_up_to=settings.exact_up_to,
+                    snapshot_every=settings.snapshot_every,
+                    snapshots=None if self._snapshots is None else self._snapshots / _folder(namespace),
+                )
+                self._open[namespace] = engine
+            elif engine.embedder != embedder:
+                raise mismatch(namespace, engine.embedder, embedder)
+            elif engine.options != options:
+                raise InvalidArgument(
+                    f"the memories of {namespace!r:.80} are open with another exact_up_to or snapshot_every",
+                    hint="open them with the same settings.memory, or close the other session first",
+                )
+            engine.users += 1
+        try:
+            await engine.open()
+        except BaseException:
+            await self.leave(namespace)
+            raise
+        return engine
+
+    async def leave(self, namespace: str) -> None:
+        """End one session's use of a namespace; the last one closes it."""
+        with self._guard:
+            engine = self._open[namespace]
+            engine.users -= 1
+            is_last = engine.users == 0
+            if is_last:
+                del self._open[namespace]
+        if is_last:
+            await engine.close()
+
+
+def _folder(namespace: str) -> str:
+    # Namespaces may have characters that file systems refuse or confuse.
+    return blake2b(namespace.encode(), digest_size=8).hexdigest()

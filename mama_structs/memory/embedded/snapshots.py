@@ -54,7 +54,7 @@ class Stored:
 
 
 @attrs.frozen(eq=False)
-class Segment:
+class StoredArray:
     """A large array that never changes, in a file of its own that later generations use again."""
 
     blocks: tuple[NDArray[Any], ...]
@@ -86,17 +86,17 @@ class Part:
 
     meta: Mapping[str, Any]
     arrays: Mapping[str, NDArray[Any]] = attrs.field(factory=dict)
-    segments: Sequence[Segment] = ()
+    segments: Sequence[StoredArray] = ()
     files: Mapping[str, Callable[[Path], bool] | StoredFile] = attrs.field(factory=dict)
 
 
 @attrs.frozen(eq=False)
-class Loaded:
+class LoadedPart:
     """What one view gets back; the arrays are read-only maps of files and no memory of the process's own."""
 
     meta: dict[str, Any]
     arrays: dict[str, NDArray[Any]]
-    segments: tuple[Segment, ...]
+    segments: tuple[StoredArray, ...]
     files: dict[str, StoredFile]
 
 
@@ -105,7 +105,7 @@ class Generation:
     """The views at one change of the journal."""
 
     change: int
-    parts: dict[str, Loaded]
+    parts: dict[str, LoadedPart]
     damaged: list[str]
 
 
@@ -252,7 +252,7 @@ class SnapshotStore:
                 entry["files"][key] = attrs.asdict(stored)
         return entry
 
-    def _write_segment(self, name: str, segment: Segment, made: list[Path]) -> dict[str, Any]:
+    def _write_segment(self, name: str, segment: StoredArray, made: list[Path]) -> dict[str, Any]:
         blocks = [np.ascontiguousarray(block) for block in segment.blocks]
         stored = None if segment.stored is None else self._kept(segment.stored)
         if stored is None:
@@ -385,7 +385,7 @@ def _files(entries: Mapping[str, Any]) -> set[str]:
     return names
 
 
-def _opened(directory: Path, entry: Mapping[str, Any], *, is_trusted: bool) -> Loaded:
+def _opened(directory: Path, entry: Mapping[str, Any], *, is_trusted: bool) -> LoadedPart:
     """Map a part's files into memory, looking at every byte unless they were written just now."""
     content = _content(directory, entry["file"], is_trusted=is_trusted)
     start, length = entry["meta"]
@@ -394,7 +394,7 @@ def _opened(directory: Path, entry: Mapping[str, Any], *, is_trusted: bool) -> L
         raise TypeError("the part's meta is no object")
     arrays = {key: _array(content, place) for key, place in entry["arrays"].items()}
     segments = tuple(
-        Segment(
+        StoredArray(
             (_array(_content(directory, segment["file"], is_trusted=is_trusted), segment),), _stored(segment["file"])
         )
         for segment in entry["segments"]
@@ -403,7 +403,7 @@ def _opened(directory: Path, entry: Mapping[str, Any], *, is_trusted: bool) -> L
     for key, file in entry["files"].items():
         stored = _stored(file)
         files[key] = StoredFile(directory / stored.name, stored)
-    return Loaded(meta, arrays, segments, files)
+    return LoadedPart(meta, arrays, segments, files)
 
 
 def _stored(entry: Mapping[str, Any]) -> Stored:

@@ -1,10 +1,10 @@
-"""Writing memories and links: rows of the journal, and the views that follow."""
+"""What plans read and write: the journal's rows together with the indexes that follow from them."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import numpy as np
@@ -12,16 +12,179 @@ from numpy.typing import NDArray
 
 from mama_structs.memory.codec import Entry, vectors_to_bytes, write_entry
 from mama_structs.memory.contents import digests_in
-from mama_structs.memory.embedded.keys import Change, encode, numbered
-from mama_structs.memory.embedded.reading import JournalReader, Place
+from mama_structs.memory.embedded.indexes import Indexes
+from mama_structs.memory.embedded.rows import UNIT_LENGTH, ChangeRow, RowPlaces, encode, numbered, own_number
 from mama_structs.memory.embedded.touched import Touched
-from mama_structs.memory.embedded.views import Views
-from mama_structs.memory.engine import EmbedderRecord, Vectors
+from mama_structs.memory.engine import (
+    Direction,
+    EmbedderRecord,
+    Filter,
+    Matches,
+    Nodes,
+    Query,
+    Scanned,
+    Scores,
+    Vectors,
+)
 from mama_structs.memory.model import Link, Memory
-from mama_structs.storage import Damaged, Rows
+from mama_structs.memory.text import query_terms
+from mama_structs.storage import Damaged, Rows, Snapshot
 
-# How far a vector's length may be from 1, as in the vectors view.
-_LENGTH = 1e-3
+T = TypeVar("T")
+
+_SINGLE = 8
+
+
+class JournalReader:
+    """A `Reader` of the embedded engine: the journal at one moment, and the views brought up to that moment."""
+
+    def __init__(
+        self, rows: Snapshot, views: Indexes, place: RowPlaces, change: int, touched: Touched, *, damaged: int = 0
+    ) -> None:
+        self._rows = rows
+        self._views = views
+        self._place = place
+        self._change = change
+        self._damaged = damaged
+        self.find, self.find_many = views.catalogue.find, views.catalogue.find_many
+        self.ids, self.topics, self.nearest_ids = (
+            views.catalogue.ids,
+            views.catalogue.topics_of,
+            views.catalogue.nearest_ids,
+        )
+        self.count, self.facts, self.window = views.catalogue.count, views.catalogue.facts, views.catalogue.window
+        self.vectors, self.pieces, self.first_vectors = views.vectors.get, views.vectors.pieces, views.vectors.first
+        self.similarities = views.vectors.similarities
+        self.links, self.relationships = views.links.links, views.links.relationships
+        self.touched_since = touched.since
+
+    @property
+    def damaged(self) -> int:
+        """How many memories are left out, since they are damaged."""
+        return self._damaged
+
+    @property
+    def change(self) -> int:
+        """The number of the last change."""
+        return self._change
+
+    def get(self, nodes: Sequence[int] | Nodes) -> list[Memory]:
+        """Return memories, in the order of *nodes*."""
+        return [self._place.memory(key, row) for key, row in self._stored(nodes)]
+
+    def nearest(self, vector: Vectors, limit: int, where: Filter | None = None) -> Matches:
+        """Return the nodes nearest to *vector*."""
+        return self._views.vectors.nearest(vector, limit, self._views.catalogue.mask(where))
+
+    def words(self, query: Query, limit: int, where: Filter | None = None) -> Matches:
+        """Return the nodes that match the query's words best."""
+        return self._views.words.search(terms_of(query), limit, self._views.catalogue.mask(where))
+
+    def word_scores(self, query: Query, nodes: Nodes) -> Scores:
+        """Return the BM25 score of the query for each of *nodes*."""
+        return self._views.words.scores(terms_of(query), nodes)
+
+    def rarity(self, query: Query) -> dict[str, float]:
+        """Return the query's terms with how rare each is."""
+        return self._views.words.rarity(terms_of(query))
+
+    def links_of_many(self, nodes: Sequence[int] | Nodes, direction: Direction = "both") -> list[list[Link]]:
+        """Return the links of each of *nodes* with all that is known of them."""
+        wanted = np.asarray(nodes, np.int64)
+        ends: dict[int, set[int]] = {node: set() for node in wanted.tolist()}
+        if direction != "out":
+            table = self.links(wanted, "in")
+            for source, target in zip(table.sources.tolist(), table.targets.tolist(), strict=True):
+                ends[target].add(source)
+        read = set().union(*ends.values(), ends if direction != "in" else ())
+        links = {node: entry.links for node, entry in zip(read, self._entries(list(read)), strict=True)}
+        found = []
+        for node, memory_id in zip(wanted.tolist(), self.ids(wanted), strict=True):
+            own = list(links[node]) if direction != "in" else []
+            own += [link for source in ends[node] for link in links[source] if link.to_id == memory_id]
+            found.append(sorted(own, key=lambda link: (link.created_at, link.id)))
+        return found
+
+    def read_links(self, node: int, direction: Direction = "both") -> list[Link]:
+        """Return a memory's links with all that is known of them."""
+        return self.links_of_many([node], direction)[0]
+
+    def find_links(self, link_ids: Sequence[str]) -> list[Link | None]:
+        """Return links by their ids."""
+        sources = sorted({source for link_id in link_ids for source, _ in self._views.links.find(link_id)})
+        found = {link.id: link for entry in self._entries(sources) for link in entry.links}
+        return [found.get(link_id) for link_id in link_ids]
+
+    def scan(self, *, after: int = -1, limit: int | None = None) -> list[Scanned]:
+        """Return memories in order of saving."""
+        nodes = self._views.catalogue.after(after, limit)
+        entries = self._entries(nodes)
+        return [
+            Scanned(int(node), entry.memory, self.vectors(int(node)), entry.links)
+            for node, entry in zip(nodes, entries, strict=True)
+        ]
+
+    def contents(self, digests: Sequence[str]) -> dict[str, str]:
+        """Return kept texts; one that is gone or damaged raises `StoreDamaged`."""
+        keys = {digest: f"{self._place.contents}{digest}" for digest in digests}
+        rows = self._many(list(keys.values()))
+        return {digest: self._place.content(key, rows.get(key)) for digest, key in keys.items()}
+
+    def known_contents(self, digests: Sequence[str]) -> set[str]:
+        """Return the hashes under which a text is kept."""
+        return {digest for digest in digests if (key := f"{self._place.contents}{digest}") in self._keys_under(key)}
+
+    def note(self, name: str) -> str | None:
+        """Return the note of a name; one that is damaged raises `StoreDamaged`."""
+        key = f"{self._place.notes}{name}"
+        value = self._row(key)
+        return None if value is None else self._place.note(key, value)
+
+    def notes(self, prefix: str = "") -> dict[str, str]:
+        """Return the notes whose names begin with *prefix*; one that is damaged raises `StoreDamaged`."""
+        found = self._under(f"{self._place.notes}{prefix}")
+        return {
+            key.removeprefix(self._place.notes): self._place.note(key, value) for key, value in sorted(found.items())
+        }
+
+    def without_vectors(self, embedder: EmbedderRecord) -> list[str]:
+        """Return the ids of memories that have no vectors of an embedder."""
+        prefix, catalogue = self._place.keys.vectors(embedder), self._views.catalogue
+        having = {own_number(prefix, key) for key in self._keys_under(prefix)}
+        nodes = catalogue.after(-1)
+        numbers = catalogue.numbers(nodes)
+        return catalogue.ids([node for node, number in zip(nodes, numbers, strict=True) if number not in having])
+
+    def _entries(self, nodes: Sequence[int] | Nodes) -> list[Entry]:
+        return [self._place.entry(key, row) for key, row in self._stored(nodes)]
+
+    def _stored(self, nodes: Sequence[int] | Nodes) -> list[tuple[str, bytes | Damaged | None]]:
+        """Return the key and row of each memory."""
+        keys = [numbered(self._place.memories, number) for number in self._views.catalogue.numbers(nodes)]
+        if len(keys) < _SINGLE:
+            return [(key, self._row(key)) for key in keys]
+        rows = self._many(keys)
+        return [(key, rows.get(key)) for key in keys]
+
+    def _row(self, key: str) -> bytes | Damaged | None:
+        return self._rows.get(key)
+
+    def _many(self, keys: Sequence[str]) -> dict[str, bytes | Damaged]:
+        return self._rows.get_many(keys)
+
+    def _under(self, prefix: str) -> dict[str, bytes | Damaged]:
+        return dict(self._rows.items(prefix))
+
+    def _keys_under(self, prefix: str) -> set[str]:
+        # Reads no value, which may be long.
+        return set(self._rows.keys(prefix))
+
+
+def terms_of(query: Query) -> Mapping[str, float]:
+    """Return what a query looks for, with the weight of each term."""
+    return query_terms(query) if isinstance(query, str) else query
+
+
 # Keys that are looked at together.
 _PAGE = 100
 
@@ -30,7 +193,7 @@ class JournalWriter(JournalReader):
     """A `Writer` of the embedded engine, for one plan."""
 
     def __init__(
-        self, rows: Rows, views: Views, place: Place, change: int, touched: Touched, *, damaged: int = 0
+        self, rows: Rows, views: Indexes, place: RowPlaces, change: int, touched: Touched, *, damaged: int = 0
     ) -> None:
         super().__init__(rows, views, place, change, touched, damaged=damaged)
         self._writable = rows
@@ -124,7 +287,7 @@ class JournalWriter(JournalReader):
     def finish(self) -> int:
         """Write the rows, and return the number of the last change."""
         if self._own is not None:
-            change = Change(salt=secrets.token_hex(8), changed=sorted(self._changed), deleted=self._deleted)
+            change = ChangeRow(salt=secrets.token_hex(8), changed=sorted(self._changed), deleted=self._deleted)
             self._pending[numbered(self._place.changes, self._own)] = encode(change)
         for key, value in self._pending.items():
             if value is None:
@@ -293,5 +456,5 @@ def _check_vectors(vectors: NDArray[np.float32], dimensions: int) -> None:
     """Refuse what the views would refuse half-way."""
     if vectors.ndim != 2 or not len(vectors) or vectors.shape[1] != dimensions:  # noqa: PLR2004 - rows
         raise ValueError(f"vectors must be of shape (pieces, {dimensions}), got {vectors.shape}")
-    if not (np.abs(np.linalg.norm(vectors.astype(np.float64), axis=1) - 1) <= _LENGTH).all():
+    if not (np.abs(np.linalg.norm(vectors.astype(np.float64), axis=1) - 1) <= UNIT_LENGTH).all():
         raise ValueError("vectors must be finite and of length 1")

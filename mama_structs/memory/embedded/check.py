@@ -1,4 +1,4 @@
-"""Comparing the views of a namespace with its journal."""
+"""Comparing the indexes of a namespace with its journal."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from mama_structs.errors import StoreDamaged
 from mama_structs.memory.codec import Entry
 from mama_structs.memory.contents import digests_in, is_digest
-from mama_structs.memory.embedded.keys import numbered, own_number, read_change
-from mama_structs.memory.embedded.reading import Place, read_vectors
-from mama_structs.memory.embedded.views import TYPE_INDEX, Views, indexed_terms
+from mama_structs.memory.embedded.indexes import TYPE_INDEX, Indexes, indexed_terms
+from mama_structs.memory.embedded.rows import RowPlaces, numbered, own_number, read_change, read_vectors
 from mama_structs.memory.ids import milliseconds
 from mama_structs.storage import Damaged, Finding, Snapshot
 
@@ -27,8 +26,8 @@ class Inspected:
     """A namespace at one moment."""
 
     rows: Snapshot
-    views: Views
-    place: Place
+    views: Indexes
+    place: RowPlaces
 
 
 @attrs.define
@@ -279,7 +278,7 @@ def _check_entry(inspected: Inspected, state: Checked, key: str, entry: Entry, n
         state.note("view", f"{key}: its links are not those of the links view", key)
 
 
-def _vectors(place: Place, state: Checked, key: str, value: bytes | Damaged | None) -> NDArray[np.float32] | None:
+def _vectors(place: RowPlaces, state: Checked, key: str, value: bytes | Damaged | None) -> NDArray[np.float32] | None:
     try:
         return read_vectors(place, key, value)
     except StoreDamaged as error:

@@ -1,25 +1,165 @@
-"""How the views come to be: from a snapshot as far as there is one, else from the journal."""
+"""The four indexes of a namespace, kept in step, and how they come to be: from a snapshot, else from the journal."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from typing import Final, Self
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, Self
 
 import attrs
+import numpy as np
+from numpy.typing import NDArray
 
 from mama_structs.errors import StoreDamaged
 from mama_structs.memory.codec import Entry
-from mama_structs.memory.embedded.adjacency import Adjacency
 from mama_structs.memory.embedded.catalogue import Catalogue
-from mama_structs.memory.embedded.keys import numbered, own_number, read_change
-from mama_structs.memory.embedded.reading import Place, read_vectors
+from mama_structs.memory.embedded.links import Adjacency
+from mama_structs.memory.embedded.rows import RowPlaces, numbered, own_number, read_change, read_vectors
 from mama_structs.memory.embedded.snapshots import Generation, Part, SnapshotStore
 from mama_structs.memory.embedded.vectors import VectorIndex
-from mama_structs.memory.embedded.views import Vectors, Views
 from mama_structs.memory.embedded.words import WordIndex
-from mama_structs.memory.model import Link
+from mama_structs.memory.engine import Filter
+from mama_structs.memory.ids import milliseconds
+from mama_structs.memory.model import Link, Memory, MemoryType
+from mama_structs.memory.text import indexed_text, weighted_terms
 from mama_structs.storage import Snapshot
+
+Vectors = NDArray[np.float32]
+
+_TYPES: Final = tuple(MemoryType)
+TYPE_INDEX: Final = {kind: position for position, kind in enumerate(MemoryType)}
+
+
+class Indexes:
+    """What is derived from the journal: each memory's place, words, vectors and links."""
+
+    def __init__(self, dimensions: int, *, exact_up_to: int) -> None:
+        self.catalogue: Catalogue = Catalogue()
+        self.words: WordIndex = WordIndex()
+        self.vectors: VectorIndex = VectorIndex(dimensions, exact_up_to=exact_up_to)
+        self.links: Adjacency = Adjacency()
+        self._counts: Counter[str] = Counter()
+        # Nodes whose words are not indexed yet; they are taken up in slices.
+        self.unindexed: dict[int, None] = {}
+
+    def add(self, number: int, entry: Entry, vectors: Vectors | None, *, words: bool = True) -> int:
+        """Add a memory without its links, and return its node."""
+        memory = entry.memory
+        node = self.catalogue.add(
+            memory_id=memory.id,
+            number=number,
+            version=entry.version,
+            created_ms=milliseconds(memory.created_at),
+            type_index=TYPE_INDEX[memory.type],
+            topic=memory.topic,
+            mentions=memory.mentions,
+        )
+        self._counts[memory.type.value] += 1
+        if vectors is not None:
+            self.vectors.add(node, vectors)
+        if words:
+            self.words.add(node, indexed_terms(memory))
+        else:
+            self.unindexed[node] = None
+        return node
+
+    def change(self, node: int, entry: Entry, vectors: Vectors | None) -> None:
+        """Take a new version of a memory, without its links."""
+        memory = entry.memory
+        self.catalogue.change(node, version=entry.version, topic=memory.topic, mentions=memory.mentions)
+        if vectors is not None:
+            self.vectors.remove(node)
+            self.vectors.add(node, vectors)
+        if node not in self.unindexed:
+            self.words.remove(node)
+            self.words.add(node, indexed_terms(memory))
+
+    def remove(self, node: int) -> None:
+        """Forget a memory and all its links."""
+        facts = self.catalogue.facts(np.array([node]))
+        self._counts[_TYPES[int(facts.types[0])].value] -= 1
+        self.links.remove_node(node)
+        self.vectors.remove(node)
+        if self.unindexed.pop(node, 0) == 0:
+            self.words.remove(node)
+        self.catalogue.remove(node)
+
+    def restore(self, node: int, number: int, entry: Entry, vectors: Vectors) -> None:
+        """Take a memory's removal back, and bring back the links that begin at it."""
+        memory = entry.memory
+        self.catalogue.restore(
+            node,
+            memory_id=memory.id,
+            number=number,
+            version=entry.version,
+            created_ms=milliseconds(memory.created_at),
+            type_index=TYPE_INDEX[memory.type],
+            topic=memory.topic,
+            mentions=memory.mentions,
+        )
+        self._counts[memory.type.value] += 1
+        self.vectors.add(node, vectors)
+        self.words.add(node, indexed_terms(memory))
+        self.link(node, entry.links)
+
+    def link(self, source: int, links: Iterable[Link]) -> list[int]:
+        """Add links that begin at a node, as far as their other ends exist, and return these."""
+        ends = []
+        for link in links:
+            target = self.catalogue.find(link.to_id)
+            if target is not None:
+                self.links.add(source, target, link)
+                ends.append(target)
+        return ends
+
+    def relink(self, source: int, links: Iterable[Link]) -> list[int]:
+        """Put links in the place of all that begin at a node, and return the nodes at whose ends something changed."""
+        before = [int(node) for node in self.links.links(np.array([source]), "out").targets]
+        self.links.remove_outgoing(source)
+        return before + self.link(source, links)
+
+    def neighbours(self, node: int) -> list[int]:
+        """Return the other ends of a node's links."""
+        table = self.links.links(np.array([node]), "both")
+        return [int(end) for end in (*table.sources, *table.targets) if end != node]
+
+    def has_vectors(self, node: int, vectors: Vectors) -> bool:
+        """Tell whether a node's vectors are these."""
+        return np.array_equal(self.vectors.get(node), vectors)
+
+    def unlink(self, links: Iterable[Link]) -> None:
+        """Remove links."""
+        for link in links:
+            self.links.remove(link.id)
+
+    def index(self, memories: Sequence[tuple[int, Memory]]) -> None:
+        """Index the words of memories that were left out before."""
+        for node, memory in memories:
+            if self.unindexed.pop(node, 0) is None:
+                self.words.add(node, indexed_terms(memory))
+
+    def count(self) -> None:
+        """Count the memories of each type, after the catalogue was loaded."""
+        self._counts = Counter(
+            {kind.value: self.catalogue.count(Filter(types=frozenset({kind}))) for kind in MemoryType}
+        )
+
+    def stats(self) -> dict[str, Any]:
+        """Return what is worth knowing about the views; unlike everything else here, from any thread."""
+        return {
+            "memories": sum(self._counts.values()),
+            "types": {kind.value: self._counts[kind.value] for kind in MemoryType},
+            "links": len(self.links),
+            "vectors": self.vectors.stats(),
+            "words_to_index": len(self.unindexed),
+        }
+
+
+def indexed_terms(memory: Memory) -> dict[str, float]:
+    """Return the terms under which a memory is found, with how often each counts."""
+    return weighted_terms(indexed_text(memory))
+
 
 # Rows that are read at once.
 _PAGE: Final = 1000
@@ -36,10 +176,10 @@ _log: Final = logging.getLogger("mama_structs")
 
 
 @attrs.define(eq=False)
-class Loaded:
-    """Views, and what they are of."""
+class LoadedIndexes:
+    """Indexes, and what they are of."""
 
-    views: Views
+    views: Indexes
     change: int = 0
     snapshot_at: int = 0
     damaged: dict[str, str] = attrs.field(factory=dict)
@@ -47,10 +187,12 @@ class Loaded:
     @classmethod
     def empty(cls, dimensions: int, exact_up_to: int) -> Self:
         """Return views of nothing."""
-        return cls(Views(dimensions, exact_up_to=exact_up_to))
+        return cls(Indexes(dimensions, exact_up_to=exact_up_to))
 
 
-def load_views(rows: Snapshot, place: Place, snapshots: SnapshotStore | None, *, last: int, exact_up_to: int) -> Loaded:
+def load_views(
+    rows: Snapshot, place: RowPlaces, snapshots: SnapshotStore | None, *, last: int, exact_up_to: int
+) -> LoadedIndexes:
     """Return the views, of the snapshot's change or of the journal's last one."""
     generation = None if snapshots is None else snapshots.load(at_most=last)
     if generation is not None:
@@ -59,7 +201,7 @@ def load_views(rows: Snapshot, place: Place, snapshots: SnapshotStore | None, *,
         loaded = _usable(rows, place, generation, exact_up_to)
         if loaded is not None:
             return loaded
-    loaded = Loaded.empty(place.embedder.dimensions, exact_up_to)
+    loaded = LoadedIndexes.empty(place.embedder.dimensions, exact_up_to)
     loaded.change = last
     few = last <= _WORDS_AT_ONCE
     deferred: list[tuple[int, Link]] = []
@@ -74,7 +216,7 @@ def load_views(rows: Snapshot, place: Place, snapshots: SnapshotStore | None, *,
     return loaded
 
 
-def snapshot_parts(rows: Snapshot, place: Place, views: Views, change: int) -> dict[str, Part]:
+def snapshot_parts(rows: Snapshot, place: RowPlaces, views: Indexes, change: int) -> dict[str, Part]:
     """Return what a snapshot holds."""
     return {
         "journal": Part({"mark": _mark(rows, place, change)}),
@@ -85,7 +227,7 @@ def snapshot_parts(rows: Snapshot, place: Place, views: Views, change: int) -> d
     }
 
 
-def _usable(rows: Snapshot, place: Place, generation: Generation, exact_up_to: int) -> Loaded | None:
+def _usable(rows: Snapshot, place: RowPlaces, generation: Generation, exact_up_to: int) -> LoadedIndexes | None:
     """Return views as far as a snapshot has them; None where they are of no use or mostly holes."""
     try:
         loaded = _from_snapshot(rows, place, generation, exact_up_to)
@@ -103,7 +245,7 @@ def _usable(rows: Snapshot, place: Place, generation: Generation, exact_up_to: i
     return loaded
 
 
-def _from_snapshot(rows: Snapshot, place: Place, generation: Generation, exact_up_to: int) -> Loaded | None:
+def _from_snapshot(rows: Snapshot, place: RowPlaces, generation: Generation, exact_up_to: int) -> LoadedIndexes | None:
     """Return views as far as a snapshot has them; None where it is of another history, or of no use."""
     parts = generation.parts
     if "journal" not in parts or "catalogue" not in parts:
@@ -114,12 +256,12 @@ def _from_snapshot(rows: Snapshot, place: Place, generation: Generation, exact_u
         return None
     dimensions = place.embedder.dimensions
     try:
-        views = Views(dimensions, exact_up_to=exact_up_to)
+        views = Indexes(dimensions, exact_up_to=exact_up_to)
         views.catalogue = Catalogue.from_state(parts["catalogue"].meta, parts["catalogue"].arrays)
         views.count()
     except UNUSABLE:
         return None
-    loaded = Loaded(views, generation.change, generation.change)
+    loaded = LoadedIndexes(views, generation.change, generation.change)
     missing = set()
     for name in ("words", "links"):
         try:
@@ -139,7 +281,7 @@ def _from_snapshot(rows: Snapshot, place: Place, generation: Generation, exact_u
     return loaded
 
 
-def _derive(rows: Snapshot, place: Place, loaded: Loaded, missing: set[str], *, exact_up_to: int) -> None:
+def _derive(rows: Snapshot, place: RowPlaces, loaded: LoadedIndexes, missing: set[str], *, exact_up_to: int) -> None:
     """Derive the views that a snapshot lacks."""
     views = loaded.views
     nodes = views.catalogue.after(-1, None)
@@ -171,7 +313,7 @@ def _derive(rows: Snapshot, place: Place, loaded: Loaded, missing: set[str], *, 
 
 
 def _entries(
-    rows: Snapshot, place: Place, damaged: dict[str, str], *, with_vectors: bool
+    rows: Snapshot, place: RowPlaces, damaged: dict[str, str], *, with_vectors: bool
 ) -> Iterator[tuple[int, tuple[Entry, Vectors | None]]]:
     """Give every memory of the journal that is whole; of two with one id the one that was there first."""
     after = ""
@@ -196,7 +338,7 @@ def _entries(
             yield numbers[key], (entry, found)
 
 
-def _mark(rows: Snapshot, place: Place, change: int) -> str | None:
+def _mark(rows: Snapshot, place: RowPlaces, change: int) -> str | None:
     """Return what tells this history's change from another history's of the same number."""
     key = numbered(place.changes, change)
     value = rows.get(key)

@@ -1,4 +1,4 @@
-"""The links between memories as arrays, found from either end."""
+"""The links between memories as arrays, found from either end; the last ones are merged in when they are many."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.embedded.columns import Columns, Vocabulary, packed, unpacked
+from mama_structs.memory.embedded.catalogue import Columns, Vocabulary, packed, unpacked
 from mama_structs.memory.engine import Direction, LinkTable, Nodes
 from mama_structs.memory.ids import milliseconds
 from mama_structs.memory.model import CREATORS, CreatedBy, Link, LinkType

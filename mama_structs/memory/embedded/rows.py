@@ -1,0 +1,272 @@
+"""The rows of a namespace in the journal: their keys, what they hold, and what is wrong with them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from hashlib import blake2b
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+import attrs
+import msgspec
+import numpy as np
+
+from mama_structs.errors import StoreDamaged
+from mama_structs.memory.codec import Entry, read_entry, read_memory, vectors_from_bytes
+from mama_structs.memory.contents import digest_of
+from mama_structs.memory.engine import EmbedderRecord, Vectors
+from mama_structs.memory.model import DecisionMetadata, Memory
+from mama_structs.storage import Damaged, Snapshot
+
+T = TypeVar("T")
+
+UNIT_LENGTH: Final = 1e-3
+"""How far a vector's length may be from 1."""
+FORMAT: Final = 1
+_DIGITS: Final = 16
+_HEXADECIMAL: Final = "fedcba9876543210"
+# The first digits are zeros for as long as anyone writes.
+_NUMBER: Final = re.compile(r"0{4}[0-9a-f]{12}")
+
+
+class Head(msgspec.Struct, kw_only=True):
+    """What holds for a whole namespace."""
+
+    format: int = FORMAT
+    identity: str
+    embedder: EmbedderRecord
+    maintained_at: int = 0
+
+
+class ChangeRow(msgspec.Struct, kw_only=True):
+    """One change that is more than a new memory."""
+
+    salt: str
+    changed: list[int] = []
+    deleted: list[int] = []
+
+
+@attrs.frozen
+class Keys:
+    """The keys of a namespace's rows."""
+
+    namespace: str
+    _prefix: str = attrs.field(init=False, default=attrs.Factory(lambda self: prefix_of(self.namespace), True))
+
+    @property
+    def head(self) -> str:
+        """The row of the namespace itself."""
+        return f"{self._prefix}head"
+
+    @property
+    def memories(self) -> str:
+        """How the keys of memories begin."""
+        return f"{self._prefix}m/"
+
+    @property
+    def changes(self) -> str:
+        """How the keys of changes begin."""
+        return f"{self._prefix}c/"
+
+    @property
+    def all_vectors(self) -> str:
+        """How the keys of vectors begin, whoever made them."""
+        return f"{self._prefix}v/"
+
+    @property
+    def contents(self) -> str:
+        """How the keys of kept texts begin; a text's hash follows."""
+        return f"{self._prefix}e/"
+
+    @property
+    def all_uses(self) -> str:
+        """How the keys begin that say which memories name a kept text."""
+        return f"{self._prefix}u/"
+
+    @property
+    def notes(self) -> str:
+        """How the keys of notes begin; a note's name follows."""
+        return f"{self._prefix}n/"
+
+    def uses(self, digest: str) -> str:
+        """Return how the keys begin that say which memories name one text; a memory's number follows."""
+        return f"{self.all_uses}{digest}/"
+
+    def vectors(self, embedder: EmbedderRecord) -> str:
+        """Return how the keys of vectors begin that an embedder made."""
+        text = f"{embedder.name}\0{embedder.fingerprint}\0{embedder.dimensions}"
+        return f"{self.all_vectors}{blake2b(text.encode(), digest_size=8).hexdigest()}/"
+
+
+def prefix_of(namespace: str) -> str:
+    """Return how all keys of a namespace begin."""
+    return f"memories/{quote(namespace, safe='')}/"
+
+
+def numbered(prefix: str, number: int) -> str:
+    """Return the key of a row with a number; keys sort as numbers do."""
+    return f"{prefix}{number:0{_DIGITS}x}"
+
+
+def own_number(prefix: str, key: str) -> int | None:
+    """Return the number in a key of ours that begins with *prefix*, None where nobody of ours made the key."""
+    digits = key[len(prefix) :]
+    return int(digits, 16) if key.startswith(prefix) and _NUMBER.fullmatch(digits) else None
+
+
+def own_numbers(rows: Snapshot, prefix: str, *, but: Collection[str] = ()) -> list[int]:
+    """Return the numbers in our keys that begin with *prefix*, in their order, without those of some keys."""
+    found = (own_number(prefix, key) for key in rows.keys(prefix) if key not in but)
+    return [number for number in found if number is not None]
+
+
+def last_number(rows: Snapshot, prefix: str) -> int:
+    """Return the highest number in a key of ours that begins with *prefix*, 0 where there is none."""
+    return _last_number(rows, prefix, "") or 0
+
+
+def _last_number(rows: Snapshot, prefix: str, digits: str) -> int | None:
+    last = rows.last(prefix + digits)
+    found = None if last is None else own_number(prefix, last)
+    if last is None or found is not None:
+        return found
+    # The last key is none of ours: it hides what comes before it.
+    if len(digits) == _DIGITS:
+        own = own_number(prefix, prefix + digits)
+        return None if own is None or rows.get(prefix + digits) is None else own
+    hidden = (_last_number(rows, prefix, digits + digit) for digit in _HEXADECIMAL)
+    return next((number for number in hidden if number is not None), None)
+
+
+def whole(value: bytes | Damaged) -> bytes:
+    """Return a row's value."""
+    if isinstance(value, Damaged):
+        raise ValueError(value.reason)  # noqa: TRY004 - it is the data that is wrong
+    return value
+
+
+def encode(value: Any) -> bytes:
+    """Return a head or change as its row holds it."""
+    return msgspec.json.encode(value)
+
+
+read_head: Final = msgspec.json.Decoder(Head).decode
+read_change: Final = msgspec.json.Decoder(ChangeRow).decode
+
+
+class RowPlaces:
+    """Where a namespace's rows are."""
+
+    def __init__(self, keys: Keys, embedder: EmbedderRecord, directory: str) -> None:
+        self.keys: Keys = keys
+        self.embedder: EmbedderRecord = embedder
+        self.directory: str = directory
+        self.memories: str = keys.memories
+        self.changes: str = keys.changes
+        self.vectors: str = keys.vectors(embedder)
+        self.contents: str = keys.contents
+        self.notes: str = keys.notes
+
+    def entry(self, key: str, value: bytes | Damaged | None) -> Entry:
+        """Return the entry in a row."""
+        entry = self._read(key, value, read_entry)
+        self._check(key, entry.memory)
+        for link in entry.links:
+            if link.from_id != entry.memory.id or link.to_id == link.from_id:
+                raise self.damaged(key, f"the link {link.id!r:.100} begins at another memory, or leads to its own")
+            if not 0 <= link.confidence <= 1 or link.created_at.tzinfo is None:
+                raise self.damaged(key, f"the link {link.id!r:.100} has a confidence or time that none can have")
+        return entry
+
+    def memory(self, key: str, value: bytes | Damaged | None) -> Memory:
+        """Return the memory in a row, without reading its links."""
+        memory = self._read(key, value, read_memory)
+        self._check(key, memory)
+        return memory
+
+    def _check(self, key: str, memory: Memory) -> None:
+        # A good seal says that a row is whole, not who wrote it. Only comparisons: a traversal reads a thousand rows.
+        if memory.namespace != self.keys.namespace:
+            raise self.damaged(key, "the memory is of another namespace")
+        if memory.created_at.tzinfo is None or memory.updated_at.tzinfo is None:
+            raise self.damaged(key, "a time of the memory has no time zone")
+        metadata = memory.metadata
+        if type(metadata) is DecisionMetadata:
+            if not 0 <= metadata.confidence <= 1:
+                raise self.damaged(key, "the decision's confidence is not from 0 to 1")
+            if metadata.history and any(change.at.tzinfo is None for change in metadata.history):
+                raise self.damaged(key, "a time of the decision has no time zone")
+            if metadata.outcome_at is not None and metadata.outcome_at.tzinfo is None:
+                raise self.damaged(key, "a time of the decision has no time zone")
+
+    def _read(self, key: str, value: bytes | Damaged | None, read: Callable[[bytes], T]) -> T:
+        if value is None:
+            raise self.damaged(key, "the row is missing")
+        if isinstance(value, Damaged):
+            raise self.damaged(key, value.reason)
+        try:
+            return read(value)
+        except (ValueError, RecursionError) as error:
+            raise self.damaged(key, "it does not have the form of a memory") from error
+
+    def damaged(self, key: str, reason: str) -> StoreDamaged:
+        """Return the error for a row that is not what was written."""
+        return StoreDamaged(
+            f"a memory cannot be read: the row {key}: {reason}",
+            file=self.directory,
+            findings=(f"{key}: {reason}",),
+            hint="check() lists all damage; rebuild() goes on without the damaged rows, or restore a backup",
+        )
+
+    def content(self, key: str, value: bytes | Damaged | None) -> str:
+        """Return the kept text in a row."""
+        if value is None:
+            raise self.lost(key, "the row is missing")
+        if isinstance(value, Damaged):
+            raise self.lost(key, value.reason)
+        try:
+            text = value.decode()
+        except UnicodeDecodeError as error:
+            raise self.lost(key, "it is not UTF-8") from error
+        if digest_of(text) != key.removeprefix(self.contents):
+            raise self.lost(key, "its text has another hash")
+        return text
+
+    def note(self, key: str, value: bytes | Damaged) -> str:
+        """Return the note in a row."""
+        try:
+            return whole(value).decode()
+        except ValueError as error:
+            raise StoreDamaged(
+                f"a note about the memories cannot be read: the row {key}: {error}",
+                file=self.directory,
+                findings=(f"{key}: {error}",),
+                hint="check() lists all damage; restore a backup",
+            ) from error
+
+    def lost(self, key: str, reason: str) -> StoreDamaged:
+        """Return the error for a kept text that is not what was kept."""
+        return StoreDamaged(
+            f"kept evidence cannot be read: the row {key}: {reason}",
+            file=self.directory,
+            findings=(f"{key}: {reason}",),
+            hint="check() lists all damage; restore a backup, or save the memory again with its evidence",
+        )
+
+
+def read_vectors(place: RowPlaces, key: str, value: bytes | Damaged | None) -> Vectors:
+    """Return the vectors in a row."""
+    if value is None:
+        raise place.damaged(key, "the vectors are missing")
+    if isinstance(value, Damaged):
+        raise place.damaged(key, value.reason)
+    try:
+        vectors = vectors_from_bytes(value, place.embedder.dimensions)
+    except ValueError as error:
+        raise place.damaged(key, str(error)) from error
+    lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+    # So said that a NaN does not pass.
+    if not np.abs(lengths - 1).max() <= UNIT_LENGTH:
+        raise place.damaged(key, "its vectors are not of length 1")
+    return vectors
