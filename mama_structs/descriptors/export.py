@@ -1,6 +1,11 @@
 """
 Write text to a file below a root, so that the file is the old one or the new one and never anything between.
 
+A path is first resolved, symlinks included, and must then be below the root.
+What was resolved is opened from the root downwards, one name at a time, and no symlink is followed on that way:
+one that was put there after the check makes the opening fail, wherever it points to.
+Everything later goes through the directory's descriptor, never through a path again.
+
 The new content is written to a temporary file in the same directory, flushed, and given the file's name.
 That holds for append and insert too: what was there is copied first.
 Exports to one directory take turns, those of other processes included, or one of two appends at once would be lost.
@@ -11,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import logging
 import os
 import re
 import secrets
@@ -22,24 +28,25 @@ from typing import Final, Literal
 
 import attrs
 
-from mama_structs.descriptors.confined import (
-    Asked,
-    Place,
-    close_quietly,
-    not_usable,
-    open_directory,
-    open_file,
-    read_path,
-    resolve_below,
-    status_of,
-    sync_directory,
+from mama_structs.errors import (
+    DescriptorError,
+    DiskFull,
+    ExportDenied,
+    ExportError,
+    ExportExists,
+    ExportMissing,
+    InvalidParameter,
+    InvalidRange,
+    PathDenied,
 )
-from mama_structs.errors import DescriptorError, ExportError, ExportExists, InvalidRange
+from mama_structs.storage.files import NewFile
 
 try:
     import fcntl
-except ImportError:  # pragma: no cover - not on Windows, where `open_directory` refuses before a lock is needed
+except ImportError:  # pragma: no cover - not on Windows, where `_open_directory` refuses before a lock is needed
     fcntl = None  # type: ignore[assignment]  # the name stands for a module, or for its absence
+
+_log = logging.getLogger("mama_structs")
 
 ExportMode = Literal["write", "append", "insert"]
 _MODES: Final = ("write", "append", "insert")
@@ -57,12 +64,44 @@ _TEMPORARY: Final = re.compile(r"\.mama-structs-[0-9a-f]{16}\.tmp")
 _STALE: Final = 3600.0
 _LOOKED_AT: Final = 1000
 
-_NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK})
-_PERMISSIONS: Final = 0o777
 _PRIVATE: Final = 0o600
 _PUBLIC: Final = 0o666  # less the umask
 # Larger numbers are not repeated in messages: Python refuses to write those of thousands of digits.
 _LONG_NUMBER: Final = 10**18
+
+# What Linux and macOS take; a file system that takes less says so itself.
+_NAME_BYTES: Final = 255
+_PATH_BYTES: Final = 4095
+_SHOWN: Final = 200
+
+# Windows has none of these: names could only be looked up by path, again and again.
+_NO_FOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
+_ONLY_DIRECTORIES: Final = getattr(os, "O_DIRECTORY", 0)
+# Looked up once: what is called later may be a test's wrapper.
+_CONFINABLE: Final = bool(_NO_FOLLOW and _ONLY_DIRECTORIES) and (
+    {os.open, os.stat, os.mkdir, os.link, os.rename, os.unlink} <= os.supports_dir_fd
+)
+# Without O_NONBLOCK the opening of a FIFO waits for its other end.
+_COMMON: Final = _NO_FOLLOW | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+_DIRECTORY: Final = os.O_RDONLY | _ONLY_DIRECTORIES | _COMMON
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_REFUSED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_NOT_A_DIRECTORY: Final = frozenset({errno.ENOTDIR, errno.ELOOP, errno.EMLINK})
+_MOVED: Final = frozenset({errno.ELOOP, errno.EMLINK, errno.ENOTDIR, errno.EISDIR, errno.ENXIO})
+
+_KINDS: Final = {
+    stat.S_IFREG: "a file",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFLNK: "a symlink",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+_BELOW: Final = "give a path relative to the root, without .. and ~"
+_NOTHING_DONE: Final = "nothing was written"
+_TRY_AGAIN: Final = "nothing was written; try again"
 
 
 @attrs.frozen(kw_only=True)
@@ -98,11 +137,49 @@ class FileResult:
     line_breaks_added: int = 0
 
 
+@attrs.frozen
+class _Asked:
+    """What an export was asked for, as its errors say it."""
+
+    path: str
+    handle: str
+
+    @property
+    def shown(self) -> str:
+        """The path in messages: control characters escaped, and short."""
+        path = self.path
+        return repr(path) if len(path) <= _SHOWN else f"{path[:_SHOWN]!r}… ({len(path)} characters)"
+
+    def error(self, kind: type[ExportError], rule: str, hint: str | None = None) -> ExportError:
+        return kind(f"{self.shown} {rule}", path=self.path, handle=self.handle, hint=hint)
+
+    def denied(self, rule: str, hint: str = _BELOW) -> ExportError:
+        return self.error(PathDenied, rule, hint)
+
+    def invalid(self, rule: str, parameter: str = "file_path", hint: str | None = None) -> InvalidParameter:
+        return InvalidParameter(f"{parameter} {rule}", parameter=parameter, handle=self.handle, hint=hint)
+
+    def failed(self, error: OSError) -> DescriptorError:
+        """Make the error for what the operating system said."""
+        said = error.strerror or type(error).__name__
+        if error.errno in _FULL:
+            message, hint = f"there is no room for {self.shown}: {said}", "the file is as it was; free some space first"
+            return DiskFull(message, path=self.path, handle=self.handle, hint=hint)
+        if error.errno in _REFUSED:
+            return self.error(ExportDenied, f"may not be written: {said}", "choose another file or directory")
+        if error.errno in _MOVED:
+            return self.denied(f"became something else while it was written: {said}", _NOTHING_DONE)
+        if error.errno == errno.ENAMETOOLONG:
+            return self.invalid(f"{self.shown} is too long for this file system", hint="use shorter names")
+        if error.errno == errno.ENOENT:
+            return self.error(ExportMissing, f"cannot be written, its directory was removed: {said}", _NOTHING_DONE)
+        return self.error(ExportError, f"was not written: {said}")
+
+
 @attrs.frozen(kw_only=True)
-class _Order:
+class _Order(_Asked):
     """What is to be written, and under which conditions."""
 
-    asked: Asked
     text: bytes
     chars: int
     mode: ExportMode
@@ -114,119 +191,21 @@ class _Order:
     def refuse_absent(self) -> None:
         """Raise if the order cannot be carried out where there is no file."""
         if not self.create:
-            hint = "create=True makes it"
-            raise self.asked.missing("does not exist, and create is False", hint=hint)
+            raise self.error(ExportMissing, "does not exist, and create is False", "create=True makes it")
         if self.insert_at not in (None, 1):
             raise self.out_of_range(lines=0)
 
     def refuse_existing(self) -> None:
         """Raise if the order is for a new file only."""
         if not self.exist_ok:
-            message, hint = f"{self.asked.shown} exists, and exist_ok is False", "choose another name, or exist_ok=True"
-            raise ExportExists(message, path=self.asked.path, handle=self.asked.handle, hint=hint)
+            rule, hint = "exists, and exist_ok is False", "choose another name, or exist_ok=True"
+            raise self.error(ExportExists, rule, hint)
 
     def out_of_range(self, *, lines: int) -> InvalidRange:
-        """Make the error for a line that the file does not have."""
         wanted = self.insert_at or 0
         shown = str(wanted) if abs(wanted) < _LONG_NUMBER else "a number of more than 18 digits"
-        message = f"insert_at must be 1 to {lines + 1} for {self.asked.shown}, which has {lines} lines, got {shown}"
-        return InvalidRange(message, valid=(1, lines + 1), handle=self.asked.handle)
-
-
-@attrs.frozen
-class _Old:
-    """The file that is there: an open descriptor, and what the file was when it was opened."""
-
-    descriptor: int
-    status: os.stat_result
-
-    @property
-    def size(self) -> int:
-        return self.status.st_size
-
-    def chunks(self, start: int, end: int) -> Iterator[bytes]:
-        """Read the bytes from *start* up to *end*."""
-        while start < end:
-            chunk = os.pread(self.descriptor, min(_CHUNK, end - start), start)
-            if not chunk:
-                raise _Changed
-            yield chunk
-            start += len(chunk)
-
-
-@attrs.frozen
-class _Splice:
-    """
-    The new content: so many old bytes, the piece, and the old bytes that are left.
-
-    Args:
-        keep: Old bytes before the piece.
-        before: A line break to put before the text, or nothing.
-        after: A line break to put behind it, or nothing.
-
-    """
-
-    keep: int
-    before: bytes = b""
-    after: bytes = b""
-
-
-class _Changed(Exception):
-    """Somebody else changed the file since it was opened; nothing was written, and it can be tried again."""
-
-
-@attrs.define(eq=False)
-class _Draft:
-    """The temporary file, and what was written to it."""
-
-    directory: int
-    name: str = attrs.field(factory=lambda: f".mama-structs-{secrets.token_hex(8)}.tmp")
-    descriptor: int = -1
-    size: int = 0
-    line_breaks: int = 0
-    last: bytes = b""
-
-    @property
-    def lines(self) -> int:
-        return self.line_breaks + (self.last not in (b"", b"\n"))
-
-    def open(self, *, private: bool) -> None:
-        """
-        Make the file.
-
-        Args:
-            private: True where the old file's permissions are set at the end, and nobody may read it before;
-                a new file has those that the umask gives, which only the kernel can read without a race.
-
-        """
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        self.descriptor = open_file(self.name, self.directory, flags=flags, mode=_PRIVATE if private else _PUBLIC)
-
-    def write(self, data: bytes) -> None:
-        """Write all of it, in as many steps as the system wants."""
-        left = memoryview(data)
-        while left:
-            left = left[os.write(self.descriptor, left[:_CHUNK]) :]
-        self.size += len(data)
-        self.line_breaks += data.count(b"\n")
-        self.last = data[-1:] or self.last
-
-    def close(self) -> None:
-        """Flush and close; only now is it known that there was room for everything."""
-        os.fsync(self.descriptor)
-        descriptor, self.descriptor = self.descriptor, -1
-        os.close(descriptor)
-
-    def discard(self) -> None:
-        """Remove what is left of it."""
-        if self.descriptor >= 0:
-            close_quietly(self.descriptor)
-        self.unlink()
-
-    def unlink(self) -> None:
-        """Remove its name, which it may not have any more."""
-        with contextlib.suppress(OSError):
-            os.unlink(self.name, dir_fd=self.directory)
+        message = f"insert_at must be 1 to {lines + 1} for {self.shown}, which has {lines} lines, got {shown}"
+        return InvalidRange(message, valid=(1, lines + 1), handle=self.handle)
 
 
 def export(
@@ -243,76 +222,40 @@ def export(
     kept: Path | None = None,
 ) -> FileResult:
     r"""
-    Write text to a file below a root: UTF-8, line breaks as they are, all or nothing.
+    Write text to a file below a root: UTF-8, line breaks as they are, all or nothing; see `RefStore.to_file`.
 
     It blocks, and may wait for other exports: from a loop it is run in a thread of its own.
-    Symlinks that stay below the root are followed.
+    Symlinks that stay below the root are followed; missing directories that were made stay if the export fails.
     A file that exists keeps its permissions, and is not replaced if it may not be written.
-
-    Args:
-        text: What to write.
-        path: Relative to the root, or absolute and below it.
-        root: The directory that nothing is written outside of.
-        handle: Where the text comes from, for the result and for errors.
-        mode: ``"write"`` replaces the content, ``"append"`` adds at its end and nothing else,
-            ``"insert"`` puts whole lines before line *insert_at*: a line break (``\r\n`` where the file's first
-            line ends so) is added behind the text if it has none and a line follows, and before it if it comes
-            after a last line without one. An empty text inserts nothing.
-        insert_at: A line, counted from 1; one more than there are lines for the end.
-        create: Whether the file may be new.
-        exist_ok: Whether it may exist.
-        parents: Whether missing directories are made; they stay if the export fails.
-        kept: A directory in which nothing is ever written, wherever the root is; it need not exist.
-
-    Raises:
-        InvalidParameter: A parameter, or the form of the path, breaks its rule.
-        InvalidRange: The file has no line *insert_at*.
-        ExportExists: The file exists, and *exist_ok* is False.
-        ExportMissing: It does not exist and *create* is False, or its directory does not and *parents* is False.
-        PathDenied: The path leads out of the root, into *kept*, or to something that is no regular file.
-        ExportDenied: The operating system does not allow it.
-        DiskFull: There is no room.
-        ExportError: Anything else that went wrong; as with all others, the file is as it was.
-
+    Mode insert puts whole lines before line *insert_at*: a line break (``\r\n`` where the file's first line ends so) is
+    added behind the text if it has none and a line follows, and before it if it comes after a last line without one.
+    An empty text inserts nothing.
+    Nothing is ever written in *kept*, wherever the root is; it need not exist.
+    Raises what `RefStore.to_file` does; whatever it is, the file is as it was.
     """
-    order = _read_order(
-        text,
-        read_path(path, handle=handle),
-        mode=mode,
-        insert_at=insert_at,
-        create=create,
-        exist_ok=exist_ok,
-        parents=parents,
-    )
-    try:
-        return _carry_out(order, resolve_below(order.asked, root, kept=kept))
-    except DescriptorError:
-        raise  # some of them are OSErrors themselves
-    except OSError as error:
-        raise order.asked.failed(error) from error
-
-
-def _read_order(
-    text: object,
-    asked: Asked,
-    *,
-    mode: ExportMode,
-    insert_at: object,
-    create: object,
-    exist_ok: object,
-    parents: object,
-) -> _Order:
-    if not isinstance(text, str):
-        raise asked.invalid(f"must be text, got {type(text).__name__}", parameter="text")
+    asked = _read_path(path, handle)
+    flags = {"create": create, "exist_ok": exist_ok, "parents": parents}
+    _check_parameters(asked, text, mode, insert_at, flags)
     try:
         data = text.encode()
     except UnicodeEncodeError as error:
         message = f"cannot be written as UTF-8: character {error.start + 1} is a lone surrogate"
         # The cause would show the text.
         raise asked.invalid(message, parameter="text") from None
+    order = _Order(path=asked.path, handle=handle, text=data, chars=len(text), mode=mode, insert_at=insert_at, **flags)
+    try:
+        return _carry_out(order, resolve_below(order, root, kept))
+    except DescriptorError:
+        raise  # some of them are OSErrors themselves
+    except OSError as error:
+        raise order.failed(error) from error
+
+
+def _check_parameters(asked: _Asked, text: object, mode: object, insert_at: object, flags: dict[str, bool]) -> None:
+    if not isinstance(text, str):
+        raise asked.invalid(f"must be text, got {type(text).__name__}", parameter="text")
     if mode not in _MODES:
         raise asked.invalid(f"must be one of {', '.join(_MODES)}, got {mode!r:.80}", parameter="mode")
-    flags = {"create": create, "exist_ok": exist_ok, "parents": parents}
     for name, flag in flags.items():
         if not isinstance(flag, bool):
             raise asked.invalid(f"must be True or False, got {flag!r:.80}", parameter=name)
@@ -323,67 +266,322 @@ def _read_order(
     if mode != "insert" and insert_at is not None:
         hint = "leave it out, or use mode insert"
         raise asked.invalid(f"is only for mode insert, not {mode}", parameter="insert_at", hint=hint)
-    return _Order(
-        asked=asked,
-        text=data,
-        chars=len(text),
-        mode=mode,
-        insert_at=insert_at,
-        **{k: bool(v) for k, v in flags.items()},
-    )
 
 
-def _carry_out(order: _Order, place: Place) -> FileResult:
-    if _TEMPORARY.fullmatch(place.name):
-        raise order.asked.denied("has a name that is kept for temporary files", hint="choose another name")
-    directory = open_directory(place, before_making=order.refuse_absent if order.parents else None)
+# Which file is meant
+
+
+@attrs.frozen
+class _Place:
+    """A file below a root, all symlinks followed; *kept* is device and inode of what it must not be in."""
+
+    order: _Order
+    root: str
+    directories: tuple[str, ...]
+    name: str
+    kept: tuple[int, int] | None = None
+
+    @property
+    def relative(self) -> str:
+        return "/".join((*self.directories, self.name))
+
+    @property
+    def absolute(self) -> str:
+        return f"{self.root.rstrip('/')}/{self.relative}"
+
+    def refuse_kept(self, status: os.stat_result) -> None:
+        """Raise if this is the directory that nothing may be written in, under whatever name."""
+        if (status.st_dev, status.st_ino) == self.kept:
+            raise self.in_kept()
+
+    def in_kept(self) -> ExportError:
+        rule = "cannot be written: this directory holds the session's own data"
+        return self.order.denied(rule, "choose another directory")
+
+
+def _read_path(path: object, handle: str) -> _Asked:
+    """Check everything about a path that can be said without looking at the disk."""
+    text = path.__fspath__() if isinstance(path, os.PathLike) else path
+    if not isinstance(text, str):
+        raise _Asked("", handle).invalid(f"must be text, got {type(text).__name__}")
+    asked = _Asked(text, handle)
+    if not text:
+        raise asked.invalid("must not be empty", hint="name a file, such as notes.md")
+    if "\0" in text:
+        raise asked.invalid(f"must not hold a NUL character, got {asked.shown}")
+    parts = text.split("/")
     try:
-        with _turn(directory, order.asked) as is_alone:
+        longest, whole = max(len(part.encode()) for part in parts), len(text.encode())
+    except UnicodeEncodeError as error:
+        raise asked.invalid(f"must not hold a lone surrogate, got {asked.shown}") from error
+    if longest > _NAME_BYTES:
+        message = f"has a name of {longest} bytes, {_NAME_BYTES} are allowed: {asked.shown}"
+        raise asked.invalid(message, hint="use shorter names")
+    if whole > _PATH_BYTES:
+        raise asked.invalid(f"is {whole} bytes long, {_PATH_BYTES} are allowed", hint="use a shorter path")
+    if text.startswith("~"):
+        raise asked.denied("begins with ~, and ~ is not expanded", "for a file of that name put ./ before it")
+    if ".." in parts:
+        raise asked.denied("has a part .., which is not allowed")
+    if parts[-1] in ("", "."):
+        raise asked.denied("ends like a directory", "name a file in it")
+    return asked
+
+
+def resolve_below(order: _Order, root: str | os.PathLike[str], kept: str | os.PathLike[str] | None) -> _Place:
+    """Follow all symlinks, and say which file below the root, and not in *kept*, is meant."""
+    try:
+        base = os.path.realpath(root, strict=True)
+    except FileNotFoundError as error:
+        hint = "make it, or set settings.descriptors.root"
+        raise order.error(ExportMissing, "cannot be written: the root for files does not exist", hint) from error
+    is_absolute = order.path.startswith("/")
+    prefix = f"{base.rstrip('/')}/"
+    try:
+        resolved = os.path.realpath(order.path if is_absolute else f"{prefix}{order.path}")
+    except RecursionError as error:
+        raise order.denied("leads through too many symlinks") from error
+    except OSError as error:
+        # A link was there, and was none any more when it was to be read.
+        raise order.denied("changed while it was checked", _TRY_AGAIN) from error
+    if resolved == base:
+        raise order.denied("is the root itself, a directory", "name a file in it")
+    if not resolved.startswith(prefix):
+        # Nothing is said of what is there: a path could be used to find out which files exist elsewhere.
+        raise order.denied("is outside the root" if is_absolute else "leads out of the root through a symlink")
+    if len(os.fsencode(resolved)) > _PATH_BYTES:
+        raise order.invalid(f"is longer than {_PATH_BYTES} bytes with the root before it", hint="use a shorter path")
+    *directories, name = resolved[len(prefix) :].split("/")
+    if kept is None:
+        return _Place(order, base, tuple(directories), name)
+    path = os.path.realpath(kept)
+    identity = _identity(path)
+    place = _Place(order, base, tuple(directories), name, identity)
+    # What is below the root is looked at once more when it is opened; what is above is never opened.
+    above = (Path(base), *Path(base).parents) if identity is not None else ()
+    if f"{resolved}/".startswith(f"{path.rstrip('/')}/") or any(_identity(one) == identity for one in above):
+        raise place.in_kept()
+    return place
+
+
+def _identity(directory: str | Path) -> tuple[int, int] | None:
+    """Return device and inode, by which a directory is known under any name; None where there is none."""
+    try:
+        status = Path(directory).stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+# Its directory, opened
+
+
+def _open_directory(place: _Place) -> int:
+    """Open the directory of a file without following any symlink; the caller closes it."""
+    order = place.order
+    if not _CONFINABLE:
+        rule = "was not written: this platform cannot open files relative to a directory"
+        hint = "without that nothing could be kept below the root; export on Linux or macOS"
+        raise order.error(ExportError, rule, hint)
+    try:
+        directory = os.open(place.root, _DIRECTORY)
+    except OSError as error:
+        if error.errno not in _NOT_A_DIRECTORY:
+            raise
+        hint = "set settings.descriptors.root to a directory"
+        raise order.denied("cannot be written: the root for files is no directory", hint) from error
+    try:
+        place.refuse_kept(os.fstat(directory))
+        for depth in range(len(place.directories)):
+            deeper = _enter(place, depth, directory)
+            directory, left = deeper, directory
+            _close_quietly(left)
+            place.refuse_kept(os.fstat(directory))
+    except BaseException:
+        _close_quietly(directory)
+        raise
+    return directory
+
+
+def _enter(place: _Place, depth: int, directory: int) -> int:
+    """Open one directory further down; make it if that is wanted."""
+    order, name = place.order, place.directories[depth]
+    try:
+        return _opened(place, depth, directory)
+    except FileNotFoundError as error:
+        if not order.parents:
+            where = "/".join(place.directories[: depth + 1])
+            rule = f"cannot be written: the directory {where[:_SHOWN]!r} does not exist"
+            raise order.error(ExportMissing, rule, "make it first, or choose a directory that exists") from error
+    order.refuse_absent()
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, dir_fd=directory)  # 0o777 less the umask
+        _sync(directory)
+    return _opened(place, depth, directory)
+
+
+def _opened(place: _Place, depth: int, directory: int) -> int:
+    name = place.directories[depth]
+    try:
+        return os.open(name, _DIRECTORY, dir_fd=directory)
+    except OSError as error:
+        if error.errno not in _NOT_A_DIRECTORY:
+            raise
+        raise _not_usable(place, depth, status_of(name, directory)) from error
+
+
+def status_of(name: str, directory: int) -> os.stat_result | None:
+    """Look at what has this name in the directory, itself even if it is a symlink; None if there is nothing."""
+    try:
+        return os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def kind_of(mode: int) -> str:
+    """Name the kind of a file, such as "a FIFO"."""
+    return _KINDS.get(stat.S_IFMT(mode), "something special")
+
+
+def _not_usable(place: _Place, depth: int, found: os.stat_result | None) -> ExportError:
+    """Say why a part of a path, the one at an index into its directories or the file behind them, cannot be used."""
+    order, parts = place.order, (*place.directories, place.name)[: depth + 1]
+    is_last = depth == len(place.directories)
+    part = "" if is_last else f"cannot be written: {'/'.join(parts)[:_SHOWN]!r} "
+    if found is None or (not is_last and stat.S_ISDIR(found.st_mode)):
+        return order.denied(f"{part}changed while it was opened", _TRY_AGAIN)
+    if not stat.S_ISLNK(found.st_mode):
+        rule = f"{part}is {kind_of(found.st_mode)}, no {'regular file' if is_last else 'directory'}"
+        return order.denied(rule, "choose another path")
+    try:
+        os.path.realpath("/".join((place.root, *parts)), strict=True)
+    except (OSError, RecursionError) as error:
+        if isinstance(error, RecursionError) or error.errno == errno.ELOOP:
+            return order.denied(f"{part}is a symlink that leads in a circle", "choose another path")
+    # It was followed when it was checked, so it came later.
+    return order.denied(f"{part}became a symlink after it was checked", _NOTHING_DONE)
+
+
+def _close_quietly(descriptor: int) -> None:
+    """Close what was only read: nothing can be lost, whatever the system says."""
+    with contextlib.suppress(OSError):
+        os.close(descriptor)
+
+
+def _sync(directory: int) -> None:
+    """
+    Make the names of a directory durable, as far as the file system can.
+
+    A failure is logged and no error: the change is already there for all to see,
+    and who took it for not done would do it twice.
+    """
+    try:
+        os.fsync(directory)
+    except OSError as error:
+        _log.warning("a directory of exported files could not be flushed: %s", error.strerror)
+
+
+# Writing
+
+
+class _Changed(Exception):
+    """Somebody else changed the file since it was opened; nothing was written, and it can be tried again."""
+
+
+@attrs.frozen
+class _Old:
+    """The file that is there: an open descriptor, and what the file was when it was opened."""
+
+    descriptor: int
+    status: os.stat_result
+
+    def chunks(self, start: int, end: int) -> Iterator[bytes]:
+        while start < end:
+            chunk = os.pread(self.descriptor, min(_CHUNK, end - start), start)
+            if not chunk:
+                raise _Changed
+            yield chunk
+            start += len(chunk)
+
+
+class _Draft(NewFile):
+    """The temporary file, and how many lines were written to it."""
+
+    line_breaks = 0
+    last = b""
+
+    def write(self, data: bytes | memoryview) -> None:
+        super().write(data)
+        self.line_breaks += bytes(data).count(b"\n")
+        self.last = bytes(data[-1:]) or self.last
+
+
+def _carry_out(order: _Order, place: _Place) -> FileResult:
+    if _TEMPORARY.fullmatch(place.name):
+        raise order.denied("has a name that is kept for temporary files", "choose another name")
+    directory = _open_directory(place)
+    try:
+        with _turn(directory, order) as is_alone:
             if is_alone:
                 _sweep(directory)
             for _ in range(_ATTEMPTS):
                 with contextlib.suppress(_Changed):
                     return _attempt(order, place, directory)
-        message = f"{order.asked.shown} was not written: others keep changing it"
-        raise ExportError(message, path=order.asked.path, handle=order.asked.handle, hint="try again later")
+        raise order.error(ExportError, "was not written: others keep changing it", "try again later")
     finally:
-        close_quietly(directory)
+        _close_quietly(directory)
 
 
-def _attempt(order: _Order, place: Place, directory: int) -> FileResult:
+def _attempt(order: _Order, place: _Place, directory: int) -> FileResult:
     """Carry out the order once; raise `_Changed` where somebody else was faster."""
     with contextlib.ExitStack() as stack:
         old = _open_old(order, place, directory)
         if old is None:
             order.refuse_absent()
         else:
-            stack.callback(close_quietly, old.descriptor)
-        splice = _splice(order, old)
-        draft = _Draft(directory)
-        stack.callback(draft.discard)
+            stack.callback(_close_quietly, old.descriptor)
+        keep, before, after = _splice(order, old)
+        name = f".mama-structs-{secrets.token_hex(8)}.tmp"
         try:
-            draft.open(private=old is not None)
+            # Private where the old file's permissions are set at the end; else those that the umask gives, which only
+            # the kernel can read without a race.
+            draft = _Draft(name, dir_fd=directory, mode=_PUBLIC if old is None else _PRIVATE)
         except FileExistsError as error:
-            draft.name = ""  # it is not ours to discard
             raise _Changed from error
-        _fill(draft, order, old, splice)
-        _publish(draft, order, place, old)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name, dir_fd=directory)
+            raise
+        stack.callback(draft.discard)
+        _fill(draft, [before, order.text, after], None if order.mode == "write" else keep, old)
+        if old is not None and order.mode != "write":
+            now = status_of(place.name, directory)
+            if now is None or _version(now) != _version(old.status):
+                # A program that does not take turns wrote to what was copied.
+                raise _Changed
+        try:
+            draft.publish(place.name, replace=old is not None or (order.exist_ok and order.mode == "write"))
+        except FileExistsError as error:
+            order.refuse_existing()
+            raise _Changed from error
+        draft.discard()
+        _sync(directory)
         return FileResult(
-            handle=order.asked.handle,
+            handle=order.handle,
             path=place.relative,
             absolute_path=place.absolute,
             mode=order.mode,
-            chars_written=len(splice.before) + order.chars + len(splice.after),
-            bytes_written=len(splice.before) + len(order.text) + len(splice.after),
+            chars_written=len(before) + order.chars + len(after),
+            bytes_written=len(before) + len(order.text) + len(after),
             size=draft.size,
-            lines=draft.lines,
+            lines=draft.line_breaks + (draft.last not in (b"", b"\n")),
             created=old is None,
             insert_at=order.insert_at,
-            line_breaks_added=bool(splice.before) + bool(splice.after),
+            line_breaks_added=bool(before) + bool(after),
         )
 
 
-def _open_old(order: _Order, place: Place, directory: int) -> _Old | None:
+def _open_old(order: _Order, place: _Place, directory: int) -> _Old | None:
     """
     Open the file that is there, or return None.
 
@@ -393,44 +591,45 @@ def _open_old(order: _Order, place: Place, directory: int) -> _Old | None:
     if found is None:
         return None
     if not stat.S_ISREG(found.st_mode):
-        raise not_usable(place, len(place.directories), found)
+        raise _not_usable(place, len(place.directories), found)
     order.refuse_existing()
     try:
-        descriptor = open_file(place.name, directory, flags=os.O_WRONLY if order.mode == "write" else os.O_RDWR)
+        access = os.O_WRONLY if order.mode == "write" else os.O_RDWR
+        descriptor = os.open(place.name, access | _COMMON, dir_fd=directory)
     except FileNotFoundError as error:
         raise _Changed from error
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise not_usable(place, len(place.directories), status)
+            raise _not_usable(place, len(place.directories), status)
     except BaseException:
-        close_quietly(descriptor)
+        _close_quietly(descriptor)
         raise
     return _Old(descriptor, status)
 
 
-def _splice(order: _Order, old: _Old | None) -> _Splice:
-    """Say where the text goes and which line breaks it needs."""
+def _splice(order: _Order, old: _Old | None) -> tuple[int, bytes, bytes]:
+    """Say behind how many old bytes the text goes, and which line breaks it needs before and behind it."""
     if old is None or order.mode == "write":
-        return _Splice(0)
+        return 0, b"", b""
+    size = old.status.st_size
     if order.mode == "append":
-        return _Splice(old.size)
-    return _inserted(order, old)
-
-
-def _inserted(order: _Order, old: _Old) -> _Splice:
+        return size, b"", b""
     wanted = (order.insert_at or 0) - 1  # line breaks before the text
     seen = position = 0
     keep = 0 if wanted == 0 else None
     line_break, last = b"\n", b""
-    for chunk in old.chunks(0, old.size):
+    for chunk in old.chunks(0, size):
         found = chunk.count(b"\n")
         if not seen and found:
             at = chunk.index(b"\n")
             if (chunk[at - 1 : at] if at else last) == b"\r":
                 line_break = b"\r\n"
         if keep is None and 0 < wanted - seen <= found:
-            keep = position + _after_line_break(chunk, wanted - seen)
+            at = 0
+            for _ in range(wanted - seen):
+                at = chunk.index(b"\n", at) + 1
+            keep = position + at
         seen += found
         position += len(chunk)
         last = chunk[-1:]
@@ -438,83 +637,28 @@ def _inserted(order: _Order, old: _Old) -> _Splice:
     if not 0 <= wanted <= lines:
         raise order.out_of_range(lines=lines)
     if keep is None:  # at the end, behind a last line without a line break
-        return _Splice(old.size, before=line_break if order.text else b"")
-    needs_one = order.text and not order.text.endswith(b"\n") and keep < old.size
-    return _Splice(keep, after=line_break if needs_one else b"")
+        return size, line_break if order.text else b"", b""
+    needs_one = order.text and not order.text.endswith(b"\n") and keep < size
+    return keep, b"", line_break if needs_one else b""
 
 
-def _after_line_break(chunk: bytes, number: int) -> int:
-    """Find the position behind the *number*-th line break by halving: linear, and without a step for each line."""
-    low, high = 0, len(chunk)
-    while high - low > 1:
-        middle = (low + high) // 2
-        found = chunk.count(b"\n", low, middle)
-        if found >= number:
-            high = middle
-        else:
-            number -= found
-            low = middle
-    return high
-
-
-def _fill(draft: _Draft, order: _Order, old: _Old | None, splice: _Splice) -> None:
-    if old is not None and order.mode != "write":
-        for chunk in old.chunks(0, splice.keep):
-            draft.write(chunk)
-    draft.write(splice.before)
-    draft.write(order.text)
-    draft.write(splice.after)
-    if old is not None and order.mode != "write":
-        for chunk in old.chunks(splice.keep, old.size):
-            draft.write(chunk)
+def _fill(draft: _Draft, parts: list[bytes], keep: int | None, old: _Old | None) -> None:
+    """Write what is new, between the old bytes before and after *keep* if there are any to keep, and flush it."""
+    copied = old if keep is not None else None
+    for chunk in copied.chunks(0, keep or 0) if copied else ():
+        draft.write(chunk)
+    for part in parts:
+        draft.write(part)
+    for chunk in copied.chunks(keep or 0, copied.status.st_size) if copied else ():
+        draft.write(chunk)
     if old is not None:
-        mine = os.fstat(draft.descriptor)
+        mine = os.fstat(draft.fd)
         if (mine.st_uid, mine.st_gid) != (old.status.st_uid, old.status.st_gid):
             # Only a superuser may give files away; for all others the new file is their own.
             with contextlib.suppress(OSError):
-                os.fchown(draft.descriptor, old.status.st_uid, old.status.st_gid)
-        os.fchmod(draft.descriptor, stat.S_IMODE(old.status.st_mode) & _PERMISSIONS)
+                os.fchown(draft.fd, old.status.st_uid, old.status.st_gid)
+        os.fchmod(draft.fd, stat.S_IMODE(old.status.st_mode) & 0o777)
     draft.close()
-
-
-def _publish(draft: _Draft, order: _Order, place: Place, old: _Old | None) -> None:
-    """Give the temporary file its name; up to here nothing has changed."""
-    if old is None and (not order.exist_ok or order.mode != "write"):
-        _link(draft, order, place)
-    else:
-        if old is not None and order.mode != "write":
-            _refuse_changed(old, status_of(place.name, draft.directory))
-        _rename(draft, place)
-    sync_directory(draft.directory)
-
-
-def _link(draft: _Draft, order: _Order, place: Place) -> None:
-    """Publish a new file without ever replacing one that came there in the meantime."""
-    try:
-        os.link(draft.name, place.name, src_dir_fd=draft.directory, dst_dir_fd=draft.directory, follow_symlinks=False)
-    except FileExistsError as error:
-        if order.exist_ok:
-            raise _Changed from error
-        order.refuse_existing()
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        # This file system has no hard links (FAT, some network ones): look again, which leaves a moment.
-        if status_of(place.name, draft.directory) is not None:
-            raise _Changed from error
-        _rename(draft, place)
-    else:
-        draft.unlink()
-
-
-def _rename(draft: _Draft, place: Place) -> None:
-    os.rename(draft.name, place.name, src_dir_fd=draft.directory, dst_dir_fd=draft.directory)
-
-
-def _refuse_changed(old: _Old, now: os.stat_result | None) -> None:
-    """Raise if what was copied is not what is there: a program that does not take turns wrote to it."""
-    if now is None or _version(now) != _version(old.status):
-        raise _Changed
 
 
 def _version(status: os.stat_result) -> tuple[int, ...]:
@@ -522,9 +666,9 @@ def _version(status: os.stat_result) -> tuple[int, ...]:
 
 
 @contextlib.contextmanager
-def _turn(directory: int, asked: Asked) -> Iterator[bool]:
+def _turn(directory: int, order: _Order) -> Iterator[bool]:
     """Wait for other exports to this directory; tell whether it is now certain that there are none."""
-    if not _lock(directory, asked):
+    if not _lock(directory, order):
         yield False
         return
     try:
@@ -535,16 +679,16 @@ def _turn(directory: int, asked: Asked) -> Iterator[bool]:
             fcntl.flock(directory, fcntl.LOCK_UN)
 
 
-def _lock(directory: int, asked: Asked) -> bool:
+def _lock(directory: int, order: _Order) -> bool:
     give_up, pause = time.monotonic() + _PATIENCE, _PAUSE
     while True:
         try:
             fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             if time.monotonic() > give_up:
-                message = f"{asked.shown} was not written: its directory was in use for {_PATIENCE:g} s"
+                rule = f"was not written: its directory was in use for {_PATIENCE:g} s"
                 hint = "another export is under way there; try again later"
-                raise ExportError(message, path=asked.path, handle=asked.handle, hint=hint) from error
+                raise order.error(ExportError, rule, hint) from error
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
         except OSError:

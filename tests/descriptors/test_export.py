@@ -5,7 +5,6 @@ import os
 import re
 import socket
 import stat
-import sys
 import tempfile
 import time
 import tracemalloc
@@ -15,7 +14,6 @@ import pytest
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 
-from mama_structs.descriptors import confined
 from mama_structs.descriptors import export as export_module
 from mama_structs.descriptors.export import FileResult, export
 from mama_structs.errors import (
@@ -260,30 +258,6 @@ def test_an_append_or_insert_does_not_read_the_old_file_into_memory(root, monkey
 
     assert 2**23 + 3 + 4 + 4 == (root / "big").stat().st_size
     assert 2**20 > peak
-
-
-def test_a_line_is_found_in_time_that_grows_with_the_bytes_and_not_faster(untraced):
-    """Eight times as many lines take about eight times as long."""
-
-    def best(lines):
-        data, times = b"\n" * lines, []
-        for _ in range(5):
-            start = time.perf_counter()
-            found = export_module._after_line_break(data, lines)
-            times.append(time.perf_counter() - start)
-            assert lines == found
-        return min(times)
-
-    assert 8 * 4 > best(2**23) / best(2**20)
-
-
-@pytest.fixture
-def untraced():
-    """No tracing while times are taken."""
-    trace = sys.gettrace()
-    sys.settrace(None)
-    yield
-    sys.settrace(trace)
 
 
 # --- whether the file may be new, or may exist ------------------------------------------------------------------------
@@ -645,7 +619,7 @@ def test_what_is_outside_the_root_is_not_told_apart(root, tmp_path):
 
 def test_a_platform_without_directory_descriptors_is_refused(root, monkeypatch):
     """What cannot be kept below the root is not written at all."""
-    monkeypatch.setattr(confined, "_CONFINABLE", False)
+    monkeypatch.setattr(export_module, "_CONFINABLE", False)
 
     with pytest.raises(ExportError, match="this platform cannot open files relative to a directory"):
         put(root, "a", parents=True)
@@ -697,7 +671,7 @@ def test_a_wrong_parameter_is_named_before_anything_happens(root, text, options,
 )
 def test_every_kind_of_file_has_a_name(kind, name):
     """Also those that only a superuser can make."""
-    assert name == confined.kind_of(kind | 0o644)
+    assert name == export_module.kind_of(kind | 0o644)
 
 
 COMPONENTS = [
@@ -796,13 +770,15 @@ def test_the_copy_of_a_private_file_is_never_readable_by_others(root, monkeypatc
     (root / "a").chmod(0o666)
     modes = []
 
-    def watched(name, directory, *, flags, mode=0o666):
-        descriptor = confined.open_file(name, directory, flags=flags, mode=mode)
+    opened = os.open
+
+    def watched(name, flags, *arguments, **options):
+        descriptor = opened(name, flags, *arguments, **options)
         if flags & os.O_CREAT:
             modes.append(stat.S_IMODE(os.fstat(descriptor).st_mode))
         return descriptor
 
-    monkeypatch.setattr(export_module, "open_file", watched)
+    monkeypatch.setattr(os, "open", watched)
 
     put(root, "a", mode="append")
 
