@@ -39,7 +39,7 @@ from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.ids import new_link_id
 from mama_structs.memory.model import METADATA, Link, LinkMetadata, LinkType, Memory, MemoryType
 from mama_structs.settings import MemorySettings, Settings
-from mama_structs.storage import Storage
+from mama_structs.storage.store import Storage
 
 SAMPLE = Path(__file__).parents[2] / "shared" / "data" / "retrieval"
 KEPT = Path(tempfile.gettempdir()) / "mama-structs-benchmarks"
@@ -262,7 +262,7 @@ async def journal(folder: Path, texts: Sequence[str], rounds: int) -> dict[str, 
     together: dict[str, Seconds] = {"raw batched transaction": [], "ours": []}
     synced = 0
     # Each is synced once.
-    commits = count_calls(storage._journal, "_in_transaction")  # noqa: SLF001 - measured
+    commits = count_calls(storage, "_in_transaction")
 
     def put(rows: Any, pair: tuple[bytes, bytes]) -> None:
         number = next(numbers)

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from mama_structs.settings import ReferenceSettings as ReferenceSettings
     from mama_structs.settings import Settings as Settings
     from mama_structs.settings import ToolSettings as ToolSettings
-    from mama_structs.storage.inspection import Finding as Finding
+    from mama_structs.storage.opening import Finding as Finding
     from mama_structs.structs.client import StructsClient as StructsClient
     from mama_structs.structs.ids import EntityId as EntityId
     from mama_structs.structs.ids import EntityType as EntityType
@@ -75,7 +75,7 @@ _SOURCES = {
     "EntityType": "mama_structs.structs.ids",
     "Evidence": "mama_structs.memory.results",
     "Exposure": "mama_structs.tools.exposure",
-    "Finding": "mama_structs.storage.inspection",
+    "Finding": "mama_structs.storage.opening",
     "Found": "mama_structs.references.detection",
     "HashEmbedder": "mama_structs.memory.embedding.hashed",
     "Hit": "mama_structs.memory.results",

@@ -376,7 +376,7 @@ async def _check(given: argparse.Namespace) -> int:
     """Look for damage in all that a session's directory holds; nothing is repaired."""
     from mama_structs.composition import CheckReport
     from mama_structs.errors import StoreDamaged
-    from mama_structs.storage import Finding
+    from mama_structs.storage.opening import Finding
 
     try:
         async with _opened(given) as session:

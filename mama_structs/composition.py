@@ -21,7 +21,7 @@ from mama_structs.memory.results import shortened
 from mama_structs.memory.store import MemoryStore
 from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import IdScheme, Source
-from mama_structs.storage import Finding
+from mama_structs.storage.opening import Finding
 
 _REF: Final = "$ref"
 _HANDLES: Final = ("fd:", "ref:")

@@ -26,7 +26,9 @@ from mama_structs.errors import InvalidArgument, StoreBusy, StoreError, StoreRea
 from mama_structs.memory.embedded.engine import EmbeddedEngines
 from mama_structs.memory.engine import Engines
 from mama_structs.settings import DescriptorSettings
-from mama_structs.storage import DirectoryLocks, Finding, Storage
+from mama_structs.storage.locks import DirectoryLocks
+from mama_structs.storage.opening import Finding
+from mama_structs.storage.store import Storage
 
 _log = logging.getLogger("mama_structs")
 

@@ -39,8 +39,8 @@ from mama_structs.references.decorator import ReferenceDecorator, bound_to
 from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import EntitySource, check_sources
 from mama_structs.settings import Settings
-from mama_structs.storage import check_path
 from mama_structs.storage.backup import backup
+from mama_structs.storage.opening import check_path
 from mama_structs.tools.deprecated import deprecated_tools
 from mama_structs.tools.exposure import Exposure, ToolView
 from mama_structs.tools.memories import memory_tools

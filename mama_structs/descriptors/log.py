@@ -29,8 +29,9 @@ from mama_structs.descriptors.entries import Descriptor, Entries, Entry, Ref
 from mama_structs.descriptors.text import Content
 from mama_structs.errors import InvalidArgument, StoreDamaged
 from mama_structs.settings import DescriptorSettings
-from mama_structs.storage import Change, New, Rows, Storage
-from mama_structs.storage import Damaged as DamagedRow
+from mama_structs.storage.rows import Change, New, Rows
+from mama_structs.storage.rows import Damaged as DamagedRow
+from mama_structs.storage.store import Storage
 
 MAX_NAME: Final = 200
 _STARTS: Final = "conversations/"

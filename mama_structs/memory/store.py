@@ -37,7 +37,7 @@ from mama_structs.memory.results import (
 )
 from mama_structs.memory.saving import PreparedSave
 from mama_structs.memory.shared import AT_ONCE, Shared
-from mama_structs.storage import Finding
+from mama_structs.storage.opening import Finding
 
 T = TypeVar("T")
 _CHUNK: Final = 256

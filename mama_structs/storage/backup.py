@@ -16,7 +16,7 @@ from urllib.parse import quote
 from mama_structs._async import in_own_thread
 from mama_structs.errors import StoreBusy, StoreDamaged, StoreError
 from mama_structs.storage.failures import damaged, is_busy, store_error
-from mama_structs.storage.files import DATABASE, JOURNAL, MARK_FILE, DraftDirectory, from_os
+from mama_structs.storage.files import DATABASE, JOURNAL, MARK_FILE, DraftDirectory, NewFile, from_os
 
 _MARK_BYTES: Final = 4096
 _PAGES: Final = 1024
@@ -30,24 +30,11 @@ class _Stopped(Exception):
 
 async def backup(directory: Path, target: Path, *, progress: Callable[[int, int], object] | None = None) -> None:
     """
-    Copy a session's directory, as it is at one moment, to where it can be opened as a session.
+    Copy a session's directory, as it is at one moment, to where it can be opened as a session; see `Session.backup`.
 
-    What is saved meanwhile, here or by other processes, is not waited for and not hindered; it is not in the copy.
+    What is saved meanwhile is not waited for and not hindered; it is not in the copy.
     The copy is looked through before it appears under its name, and durable when this returns.
     What is derived from the journal is not copied: the copy's first opening derives it anew.
-
-    Args:
-        directory: The session's.
-        target: The copy's: nothing or an empty directory; what is missing above it is made.
-        progress: Called in the event loop with how many pages of the database are copied, and of how many.
-
-    Raises:
-        InvalidArgument: There is something at *target*.
-        StoreFull: There is no room for the copy; nothing is left of it.
-        StoreDamaged: The copy, and so what was copied, is damaged; nothing is left of it.
-        StoreBusy: Another process kept the database from being read.
-        StoreError: There is nothing to copy, or the copy cannot be made there.
-
     """
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
@@ -68,15 +55,7 @@ async def backup(directory: Path, target: Path, *, progress: Callable[[int, int]
 
 
 def copy(directory: Path, target: Path, tell: Callable[[int, int], object]) -> None:
-    """
-    Do what `backup` does, blocking.
-
-    Args:
-        directory: The session's.
-        target: The copy's.
-        tell: Called now and then with the pages that are copied, and all; what it raises ends the work.
-
-    """
+    """Do what `backup` does, blocking; *tell* gets the pages that are copied, and all; what it raises ends the work."""
     source = directory / JOURNAL
     mark = _read_mark(source, directory)
     draft = DraftDirectory(target)
@@ -86,7 +65,9 @@ def copy(directory: Path, target: Path, tell: Callable[[int, int], object]) -> N
             journal.mkdir(mode=0o700)
             rows = _copy_database(source, journal, tell)
             _check(journal, source, rows)
-            _write(journal / MARK_FILE, mark)
+            file = NewFile(journal / MARK_FILE)
+            file.write(mark)
+            file.close()
         except StoreError:
             raise
         except OSError as error:
@@ -174,11 +155,3 @@ def _busy(source: Path) -> StoreBusy:
     return StoreBusy(
         f"another process kept {source} from being read for {_WAIT:.0f} s", waited=_WAIT, hint="try again later"
     )
-
-
-def _write(path: Path, data: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        os.write(fd, data)
-    finally:
-        os.close(fd)

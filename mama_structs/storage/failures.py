@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import sqlite3
 import tempfile
@@ -29,14 +28,7 @@ def is_busy(error: BaseException) -> bool:
 
 
 def store_error(error: BaseException, directory: Path) -> StoreError:
-    """
-    Return the error of ours that *error* is.
-
-    Args:
-        error: What was raised.
-        directory: The store's, for the message and to find out what the error hides.
-
-    """
+    """Return the error of ours that *error* is; in the store's *directory* is found out what it hides."""
     if isinstance(error, StoreError):
         return error
     cause = _cause(error)
@@ -122,13 +114,3 @@ def _try_to_write(directory: Path) -> OSError | None:
     except OSError as error:
         return error
     return None
-
-
-def again(error: BaseException) -> BaseException:
-    """Return a copy for one of several who are told, so that their tracebacks do not mix."""
-    try:
-        other = copy.copy(error)
-    except Exception:  # noqa: BLE001 - any error may have been raised
-        return error
-    other.__cause__ = error.__cause__
-    return other

@@ -89,20 +89,8 @@ class _Process:
         self.guard = threading.RLock()
         self.files: dict[tuple[int, int], _Opened] = {}
 
-    def hold(self) -> None:
-        """Let no thread open or close a file, from before a fork to after it."""
-        self.guard.acquire()
-
-    def go_on(self) -> None:
-        """Let threads go on in the parent."""
-        self.guard.release()
-
     def forget(self) -> None:
-        """
-        Start anew in a forked child.
-
-        The locks are its parent's; a copy of a descriptor would keep them when the parent is dead.
-        """
+        """Start anew in a forked child: a copy of a descriptor would keep its parent's locks when that is dead."""
         for opened in self.files.values():
             # A program that closed all it had open may have something else under the number.
             with contextlib.suppress(OSError):
@@ -115,20 +103,14 @@ _process: Final = _Process()
 if hasattr(os, "register_at_fork"):
     # With the guard held no file is half-way opened while the child is made: the child could not close it.
     os.register_at_fork(
-        before=_process.hold,
-        after_in_parent=_process.go_on,
+        before=lambda: _process.guard.acquire(),  # noqa: PLW0108 - a child has another guard
+        after_in_parent=lambda: _process.guard.release(),  # noqa: PLW0108 - as above
         after_in_child=_process.forget,
     )
 
 
 class LockFile:
-    """
-    One holder's use of a lock file; make it with `open`.
-
-    Args:
-        opened: The file, counted.
-
-    """
+    """One holder's use of a lock file; made by `open`."""
 
     def __init__(self, opened: _Opened) -> None:
         self._opened: _Opened | None = opened
@@ -137,17 +119,7 @@ class LockFile:
 
     @classmethod
     def open(cls, path: Path | str, *, create: bool = True) -> LockFile:
-        """
-        Open a lock file, or share the descriptor that this process has of it.
-
-        Args:
-            path: The file; a symbolic link is refused.
-            create: Whether it is made when it is missing.
-
-        Raises:
-            OSError: It cannot be opened.
-
-        """
+        """Open a lock file (no symbolic link), or share the descriptor that this process has of it."""
         with _process.guard:
             with contextlib.suppress(FileNotFoundError):
                 opened = _process.files.get(_identity(os.lstat(path)))
@@ -171,14 +143,7 @@ class LockFile:
         return self._alive().fd
 
     def try_lock(self, offset: int) -> bool:
-        """
-        Take the lock at *offset*, at once or not at all.
-
-        Raises:
-            OSError: The file system does not do locks.
-            WrongLoop: This is a forked child.
-
-        """
+        """Take the lock at *offset*, at once or not at all; OSError where the file system does not do locks."""
         with _process.guard:
             opened = self._alive()
             if offset in opened.held or not opened.lock(offset):
@@ -221,17 +186,7 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 class DirectoryLocks:
-    """
-    Locks on names, such as conversations, of one session directory.
-
-    Args:
-        directory: The directory; the lock file is in it.
-
-    Raises:
-        StoreReadOnly: The lock file cannot be written.
-        StoreError: It cannot be opened.
-
-    """
+    """Locks on names, such as conversations, of one session directory, in which the lock file is."""
 
     def __init__(self, directory: Path) -> None:
         try:
@@ -242,18 +197,7 @@ class DirectoryLocks:
         self._directory = directory
 
     def claim(self, name: str) -> None:
-        """
-        Take the lock on *name* until `release`, `close` or the end of the process.
-
-        Args:
-            name: Any text.
-
-        Raises:
-            StoreBusy: Another holder in this process, or another process, has it.
-            StoreError: The file system does not do locks.
-            WrongLoop: This is a forked child.
-
-        """
+        """Take the lock on *name* until `release`, `close` or the end of the process; StoreBusy where it is taken."""
         try:
             taken = self._file.try_lock(_offset(name))
         except OSError as error:

@@ -1,4 +1,4 @@
-"""How a diskcache `Cache` is opened so that it loses nothing, and what is looked at before."""
+"""How a diskcache `Cache` is opened so that it loses nothing, what is looked at before, and what `check` looks at."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import contextlib
 import os
 import sqlite3
 import stat
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
+import attrs
 import diskcache  # type: ignore[import-untyped]  # it ships no types
 
 from mama_structs.errors import InvalidArgument, StoreDamaged, StoreError
-from mama_structs.storage._disk import BytesDisk
 from mama_structs.storage.failures import damaged
 from mama_structs.storage.files import DATABASE, MARK_FILE, make_directory, sync_directory
+from mama_structs.storage.rows import BytesDisk, Damaged, foreign_value, is_own_key, unseal
 
 _MARK: Final = b"mama-structs journal 1\n"
 # In the file's header: says whose it is before a single statement changes it.
@@ -45,15 +47,13 @@ _PRAGMAS: Final = ("journal_mode", "synchronous", "mmap_size", "temp_store")
 # Every file that belongs in the directory; the journal is there for an instant when the database is made.
 FILES: Final = frozenset({MARK_FILE, DATABASE, *(f"{DATABASE}-{end}" for end in ("wal", "shm", "journal"))})
 
+# From here on, two connections that commit and checkpoint at once can no longer damage a database in WAL mode.
+_SOUND_SQLITE: Final = (3, 51, 3)
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+
 
 def check_path(directory: Path) -> Path:
-    """
-    Return *directory* as an absolute path.
-
-    Raises:
-        InvalidArgument: The library would take it for another one.
-
-    """
+    """Return *directory* as an absolute path, unless the library would take it for another one."""
     path = Path(os.path.abspath(os.fspath(directory)))  # noqa: PTH100 - resolve() would follow symbolic links
     if os.path.expandvars(path) != str(path):
         raise InvalidArgument(f"a store's directory must not hold the name of a variable, got {path}")
@@ -64,13 +64,8 @@ def open_cache(directory: Path) -> Any:
     """
     Open the cache in *directory* in the calling thread, making it when there is none.
 
-    It may fail with "locked" at any statement, and can then be called again.
-
-    Raises:
-        StoreError: It belongs to another program, or the file system cannot hold it.
-        StoreDamaged: What was there is gone, or is no database.
-        sqlite3.Error, diskcache.Timeout, OSError: Anything else.
-
+    It may fail with "locked" at any statement, and can then be called again. What of it is no `StoreError` is SQLite's,
+    the library's or the system's own.
     """
     make_directory(directory)
     _check_kinds(directory)
@@ -192,3 +187,74 @@ def _make_file(directory: Path, *, marked: bool) -> None:
         )
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+@attrs.frozen
+class Finding:
+    """
+    Something that `check` found.
+
+    Args:
+        severity: ``"error"`` where data is lost or in danger, else ``"warning"``.
+        kind: A word for programs: integrity, damaged, foreign, settings, files, pending or sqlite.
+        message: For people; without content.
+        key: The row's key, where it is about one.
+
+    """
+
+    severity: Literal["error", "warning"]
+    kind: str
+    message: str
+    key: str | None = None
+
+
+def inspect_store(connection: sqlite3.Connection, directory: Path) -> list[Finding]:
+    """Return what is wrong with the store; *connection* is in a transaction."""
+    findings = []
+    try:
+        findings += list(_pages(connection))
+        findings += list(_rows(connection))
+        findings += [Finding("error", "settings", line) for line in wrong_settings(connection)]
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, sqlite3.OperationalError):
+            raise
+        # Malformed: the search for damage has come upon it, and cannot go on.
+        findings.append(Finding("error", "integrity", f"{DATABASE}: {error}"))
+    return [*findings, *_files(directory), *_version()]
+
+
+def _pages(connection: sqlite3.Connection) -> Iterator[Finding]:
+    for (line,) in connection.execute("PRAGMA quick_check"):
+        if line != "ok":
+            yield Finding("error", "integrity", f"{DATABASE}: {line}")
+
+
+def _rows(connection: sqlite3.Connection) -> Iterator[Finding]:
+    columns = "rowid, key, raw, expire_time, tag, mode, filename, value"
+    for rowid, key, raw, expires, tag, mode, filename, value in connection.execute(f"SELECT {columns} FROM Cache"):  # noqa: S608 - a constant
+        if not is_own_key(key, raw):
+            yield Finding("error", "foreign", f"row {rowid} has a key that this package did not write")
+        elif foreign := foreign_value(mode, filename, value):
+            yield Finding("error", "foreign", f"row {rowid}: {foreign}", key)
+        elif expires is not None or tag is not None:
+            yield Finding("error", "foreign", f"row {rowid} expires or has a tag", key)
+        else:
+            content = unseal(key, value)
+            if isinstance(content, Damaged):
+                yield Finding("error", "damaged", f"row {rowid}: {content.reason}", key)
+
+
+def _files(directory: Path) -> Iterator[Finding]:
+    for name in sorted(os.listdir(directory)):  # noqa: PTH208 - names are what is compared
+        if name not in FILES:
+            yield Finding("warning", "files", f"{name!r} does not belong in {directory}")
+    mode = stat.S_IMODE(directory.stat().st_mode)
+    if os.name == "posix" and mode & _OTHERS:
+        yield Finding("warning", "files", f"{directory} is open to other users (mode {mode:o})")
+
+
+def _version() -> Iterator[Finding]:
+    if sqlite3.sqlite_version_info < _SOUND_SQLITE:
+        wanted = ".".join(map(str, _SOUND_SQLITE))
+        risk = "several processes that write one store at once can damage it, rarely"
+        yield Finding("warning", "sqlite", f"SQLite {sqlite3.sqlite_version} is older than {wanted}: {risk}")

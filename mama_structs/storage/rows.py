@@ -1,50 +1,47 @@
-"""Rows as callers see them: what may be written, what several writes come to, and the inside of a transaction."""
+"""Rows: ASCII keys and sealed bytes, what several writes of them come to, and the inside of a transaction."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from typing import Any, Final, NoReturn
 
 import attrs
+import diskcache  # type: ignore[import-untyped]  # it ships no types
 
 from mama_structs.errors import InvalidArgument, SessionClosed
-from mama_structs.storage._disk import (
-    RAW,
-    Damaged,
-    ForeignRow,
-    check_key,
-    check_value,
-    foreign_value,
-    is_own,
-    seal,
-    unseal,
-)
 
-T = TypeVar("T")
+# Far below the largest value that SQLite takes, so that a sealed row always fits.
+LARGEST_VALUE: Final = 2**29
+LONGEST_KEY: Final = 1024
 
+_MAGIC: Final = b"ms1\0"
+_DIGEST: Final = 16
+_HEAD: Final = len(_MAGIC) + _DIGEST
+# What the column `mode` says of bytes in the row itself.
+_RAW: Final = diskcache.core.MODE_RAW
 # Older SQLite takes 999 variables in a statement.
 _MARKS: Final = 500
 
+_SELECT: Final = "SELECT key, value, mode, filename FROM Cache WHERE raw = 1"
 # What the library's own `set` leaves behind, in one statement in place of two and a nested transaction.
 _PUT: Final = (
-    "INSERT INTO Cache(key, raw, store_time, expire_time, access_time, access_count, tag, size, mode, filename, value)"
-    " VALUES (?, 1, ?, NULL, ?, 0, NULL, 0, ?, NULL, ?)"
-    " ON CONFLICT(key, raw) DO UPDATE SET store_time = excluded.store_time, expire_time = NULL,"
-    " access_time = excluded.access_time, access_count = 0, tag = NULL, size = 0, mode = excluded.mode,"
+    "INSERT INTO Cache(key, raw, size, mode, value) VALUES (?, 1, 0, ?, ?)"
+    " ON CONFLICT(key, raw) DO UPDATE SET expire_time = NULL, tag = NULL, size = 0, mode = excluded.mode,"
     " filename = NULL, value = excluded.value"
 )
 
 
 @attrs.frozen
+class Damaged:
+    """What is read instead of a value that is not what was stored; *reason* says to people what is wrong."""
+
+    reason: str
+
+
+@attrs.frozen
 class New:
-    """
-    A value that is written only where nothing whole is stored under its key.
-
-    Args:
-        value: The bytes.
-
-    """
+    """A value that is written only where nothing whole is stored under its key."""
 
     value: bytes
 
@@ -55,36 +52,126 @@ Change = bytes | New | None
 
 @attrs.frozen(eq=False)
 class Call:
-    """
-    The rows of one call, which are written together.
-
-    Args:
-        number: Its place in the order of calls.
-        changes: What happens to each key.
-        size: Bytes.
-
-    """
+    """The rows of one call, which are written together: its place among the calls, its changes and their bytes."""
 
     number: int
     changes: dict[str, Change]
     size: int
 
 
+def check_key(key: object) -> str:
+    """Return *key* if it may be a row's key, else raise `InvalidArgument`."""
+    if type(key) is not str:
+        raise InvalidArgument(f"a key must be a str, got {type(key).__name__}")
+    if not 0 < len(key) <= LONGEST_KEY or not key.isascii() or "\0" in key:
+        raise InvalidArgument(
+            f"a key must be 1 to {LONGEST_KEY} ASCII characters without NUL, got {len(key)} characters"
+        )
+    return key
+
+
+def _check_value(value: object) -> None:
+    if type(value) is not bytes:
+        raise InvalidArgument(f"a value must be bytes, got {type(value).__name__}")
+    if len(value) > LARGEST_VALUE:
+        raise InvalidArgument(f"a value must be at most {LARGEST_VALUE} bytes, got {len(value)}")
+
+
+def seal(key: str, value: bytes) -> bytes:
+    """Return *value* as it is written: a mark, a checksum over key and value, and the value."""
+    return b"".join((_MAGIC, _checksum(key, memoryview(value)), value))
+
+
+def unseal(key: str, stored: object) -> bytes | Damaged:
+    """Return the value that was sealed for *key*, or what is wrong with what is there."""
+    if type(stored) is not bytes:
+        return Damaged(f"the row holds {type(stored).__name__} instead of bytes")
+    if not stored.startswith(_MAGIC) or len(stored) < _HEAD:
+        return Damaged("the row has no valid beginning")
+    value = memoryview(stored)[_HEAD:]
+    if _checksum(key, value) != stored[len(_MAGIC) : _HEAD]:
+        return Damaged("the checksum does not match")
+    return bytes(value)
+
+
+def _checksum(key: str, value: memoryview) -> bytes:
+    # Keys hold no NUL, so the two cannot run into each other; with the key in it, swapped rows are noticed.
+    digest = blake2b(key.encode("ascii") + b"\0", digest_size=_DIGEST, person=b"mama-structs-row")
+    digest.update(value)
+    return digest.digest()
+
+
+def is_own_key(key: object, raw: object = 1) -> bool:
+    """Tell whether the columns of a key are such as we write."""
+    return raw == 1 and type(key) is str and key.isascii()
+
+
+def foreign_value(mode: object, filename: object, value: object) -> str | None:
+    """Say in which way the columns of a value are none of ours, None where they are."""
+    if filename is not None:
+        return "the row names a file"
+    if mode == diskcache.core.MODE_PICKLE:
+        return "the row is pickled"
+    if mode != _RAW:
+        return f"the row has the mode {mode!r:.20}"
+    return None if type(value) is bytes else f"the row holds {type(value).__name__} instead of bytes"
+
+
+class ForeignRow(Exception):
+    """A row that this package did not write; it was not decoded."""
+
+
+class BytesDisk(diskcache.Disk):  # type: ignore[misc]  # the base class has no types
+    """
+    Stores bytes under ASCII keys, inline, and decodes nothing else.
+
+    The base class unpickles what a row says is pickled, which would run a planted row's code.
+    What a file's settings say of the arguments does not count.
+    """
+
+    def __init__(self, directory: str, **_settings: object) -> None:
+        super().__init__(directory, min_file_size=2**62, pickle_protocol=0)
+
+    def put(self, key: object) -> tuple[str, bool]:
+        """Return the columns of a key."""
+        return check_key(key), True
+
+    def get(self, key: Any, raw: object) -> str:
+        """Return the key in a row."""
+        if not is_own_key(key, raw):
+            raise ForeignRow("a key that this package did not write")
+        return str(key)
+
+    def store(self, value: object, read: object, key: object = None) -> tuple[int, int, None, bytes]:  # noqa: ARG002 - the base class's signature
+        """Return the columns of a value."""
+        if type(value) is not bytes:
+            raise InvalidArgument(f"only bytes are stored, got {type(value).__name__}")
+        return 0, _RAW, None, value
+
+    def fetch(self, mode: object, filename: object, value: Any, read: object) -> bytes:
+        """Return the bytes in a row, and nothing else: no number, text, file or pickle."""
+        foreign = "it was asked for as a file" if read else foreign_value(mode, filename, value)
+        if foreign:
+            raise ForeignRow(foreign)
+        return bytes(value)
+
+    def filename(self, key: object = None, value: object = None) -> NoReturn:  # noqa: ARG002 - as above
+        """Refuse: no row of ours has a file."""
+        raise ForeignRow("a value in a file of its own")
+
+    def remove(self, file_path: object) -> None:
+        """Leave a file alone that a foreign row names: its name is not to be trusted."""
+
+
 def checked_changes(rows: Iterable[tuple[str, Change]]) -> dict[str, Change]:
-    """
-    Return what *rows*, one after the other, come to.
-
-    Raises:
-        InvalidArgument: A row breaks a rule; its position is named, never its content.
-
-    """
+    """Return what *rows*, one after the other, come to; the error of one names its position, never its content."""
     changes: dict[str, Change] = {}
     for position, row in enumerate(rows):
         try:
             key, change = row
             check_key(key)
             if change is not None:
-                check_value(change.value if isinstance(change, New) else change)
+                _check_value(_bytes(change))
         except InvalidArgument as error:
             error.add_note(f"in row {position}, from 0")
             raise
@@ -105,10 +192,11 @@ def combined(calls: Iterable[Call]) -> dict[str, Change]:
 
 def size_of(changes: dict[str, Change]) -> int:
     """Return the bytes of keys and values."""
-    return sum(
-        len(key) + (0 if change is None else len(change.value if isinstance(change, New) else change))
-        for key, change in changes.items()
-    )
+    return sum(len(key) + (0 if change is None else len(_bytes(change))) for key, change in changes.items())
+
+
+def _bytes(change: bytes | New) -> bytes:
+    return change.value if isinstance(change, New) else change
 
 
 def _fold(changes: dict[str, Change], key: str, change: Change) -> None:
@@ -121,10 +209,10 @@ def _fold(changes: dict[str, Change], key: str, change: Change) -> None:
 
 class Snapshot:
     """
-    The rows of a store at one moment.
+    The rows of a store at one moment; used in the store's thread only.
 
     Args:
-        cache: The diskcache `Cache`; used in its own thread only.
+        cache: The diskcache `Cache`, None where the store has no database yet.
 
     """
 
@@ -135,69 +223,60 @@ class Snapshot:
 
     def get(self, key: str) -> bytes | Damaged | None:
         """Return what is stored under *key*, None for nothing."""
-        check_key(key)
-        return self._do(lambda: read_row(self._cache, key))
+        return self.get_many([check_key(key)]).get(key)
 
     def get_many(self, keys: Sequence[str]) -> dict[str, bytes | Damaged]:
         """Return what is stored under *keys*, without those that nothing is stored under."""
-        return self._do(lambda: read_rows(self._cache, keys))
+        found: dict[str, bytes | Damaged] = {}
+        for start in range(0, len(keys), _MARKS):
+            some = keys[start : start + _MARKS]
+            found.update(self._opened(f"{_SELECT} AND key IN ({','.join('?' * len(some))})", some))
+        return found
 
     def keys(self, prefix: str = "") -> list[str]:
         """Return the keys that begin with *prefix*, sorted."""
-        return self._do(lambda: list_keys(self._cache, prefix))
+        # The library lists all keys only, and stops at a row that it cannot decode.
+        sql = "SELECT key FROM Cache WHERE raw = 1 AND key >= ? AND key < ? ORDER BY key"
+        found = self._do(sql, _range(prefix) if prefix else ("", "\x80"))
+        return [key for (key,) in found if is_own_key(key)]
 
     def last(self, prefix: str) -> str | None:
         """Return the last key that begins with *prefix*, None where none does."""
-        return self._do(lambda: last_key(self._cache, prefix))
+        sql = "SELECT key FROM Cache WHERE raw = 1 AND key >= ? AND key < ? ORDER BY key DESC LIMIT 1"
+        found = self._do(sql, _range(prefix))
+        return str(found[0][0]) if found else None
 
     def items(self, prefix: str, *, after: str = "", limit: int = -1) -> list[tuple[str, bytes | Damaged]]:
         """Return up to *limit* rows (all by default) whose keys begin with *prefix* and come after *after*, sorted."""
-        return self._do(lambda: list_rows(self._cache, prefix, after, limit))
+        sql = f"{_SELECT} AND key >= ? AND key < ? AND key > ? ORDER BY key LIMIT ?"
+        return self._opened(sql, (*_range(prefix), after, limit))
 
     def end(self) -> None:
         """Refuse any further use: outside its transaction and thread it would open a connection of its own."""
         self._over = True
 
-    def _do(self, step: Callable[[], T]) -> T:
+    def _opened(self, sql: str, arguments: Sequence[Any]) -> list[tuple[str, bytes | Damaged]]:
+        opened: list[tuple[str, bytes | Damaged]] = []
+        for key, value, mode, filename in self._do(sql, arguments):
+            if is_own_key(key):
+                foreign = foreign_value(mode, filename, value)
+                opened.append((key, unseal(key, value) if foreign is None else Damaged(foreign)))
+        return opened
+
+    def _do(self, sql: str, arguments: Sequence[Any] = ()) -> list[Any]:
         if self._over:
             raise SessionClosed("these rows belong to a transaction that is over")
         if self.failure is not None:
             # SQLite may have rolled back by itself: what followed would be written outside any transaction.
             raise self.failure
+        if self._cache is None:
+            return []
         try:
-            return step()
+            found: list[Any] = self._cache._sql(sql, arguments).fetchall()  # noqa: SLF001 - it reads one row at a time
         except Exception as error:
             self.failure = error
             raise
-
-
-class NoRows(Snapshot):
-    """The rows of a store that has no database yet."""
-
-    def __init__(self) -> None:
-        super().__init__(None)
-
-    def get(self, key: str) -> None:
-        """Return None."""
-        check_key(key)
-
-    def get_many(self, keys: Sequence[str]) -> dict[str, bytes | Damaged]:  # noqa: ARG002 - whatever they are
-        """Return nothing."""
-        return {}
-
-    def keys(self, prefix: str = "") -> list[str]:
-        """Return no key."""
-        check_prefix(prefix)
-        return []
-
-    def last(self, prefix: str) -> None:
-        """Return None."""
-        check_prefix(prefix)
-
-    def items(self, prefix: str, *, after: str = "", limit: int = -1) -> list[tuple[str, bytes | Damaged]]:  # noqa: ARG002 - whatever they are
-        """Return no row."""
-        check_prefix(prefix)
-        return []
+        return found
 
 
 class Rows(Snapshot):
@@ -205,13 +284,12 @@ class Rows(Snapshot):
 
     def put(self, key: str, value: bytes) -> None:
         """Store *value* under *key*."""
-        check_key(key)
-        check_value(value)
-        self._do(lambda: put_row(self._cache, key, seal(key, value)))
+        _check_value(value)
+        self._do(_PUT, (check_key(key), _RAW, seal(key, value)))
 
     def put_new(self, key: str, value: bytes) -> bool:
         """Store *value* if nothing whole is stored under *key*; tell whether it was."""
-        check_value(value)
+        _check_value(value)
         if isinstance(self.get(key), bytes):
             return False
         self.put(key, value)
@@ -219,8 +297,10 @@ class Rows(Snapshot):
 
     def delete(self, key: str) -> bool:
         """Delete *key*; tell whether it was there."""
-        check_key(key)
-        return bool(self._do(lambda: self._cache.delete(key, retry=False)))
+        is_there = bool(self._do("SELECT 1 FROM Cache WHERE key = ? AND raw = 1", (check_key(key),)))
+        if is_there:
+            self._do("DELETE FROM Cache WHERE key = ? AND raw = 1", (key,))
+        return is_there
 
     def apply(self, changes: dict[str, Change]) -> None:
         """Make *changes*."""
@@ -233,85 +313,6 @@ class Rows(Snapshot):
                 self.put(key, change)
 
 
-def put_row(cache: Any, key: str, sealed: bytes) -> None:
-    """Store sealed bytes under *key*, inside a transaction."""
-    now = time.time()
-    cache._sql(_PUT, (key, now, now, RAW, sealed))  # noqa: SLF001 - the library looks first, and then writes
-
-
-def read_row(cache: Any, key: str) -> bytes | Damaged | None:
-    """Return what is stored under *key*: its value, what is wrong with it, or None."""
-    try:
-        stored = cache.get(key, retry=False)
-    except ForeignRow as error:
-        return Damaged(str(error))
-    return None if stored is None else unseal(key, stored)
-
-
-def read_rows(cache: Any, keys: Sequence[str]) -> dict[str, bytes | Damaged]:
-    """Return what is stored under *keys*, in few look-ups of the index."""
-    found: dict[str, bytes | Damaged] = {}
-    for start in range(0, len(keys), _MARKS):
-        some = keys[start : start + _MARKS]
-        marks = ",".join("?" * len(some))
-        rows = cache._sql(  # noqa: SLF001 - the library reads one row at a time
-            f"SELECT key, value, mode, filename FROM Cache WHERE raw = 1 AND key IN ({marks})",  # noqa: S608 - marks only
-            some,
-        )
-        found.update((key, _opened(key, value, mode, filename)) for key, value, mode, filename in rows)
-    return found
-
-
-def list_rows(cache: Any, prefix: str, after: str, limit: int) -> list[tuple[str, bytes | Damaged]]:
-    """Return rows whose keys begin with *prefix* and come after *after*, sorted."""
-    start, end = _range(prefix)
-    rows = cache._sql(  # noqa: SLF001 - as above
-        "SELECT key, value, mode, filename FROM Cache WHERE raw = 1 AND key >= ? AND key < ? AND key > ?"
-        " ORDER BY key LIMIT ?",
-        (start, end, after, limit),
-    )
-    return [(key, _opened(key, value, mode, filename)) for key, value, mode, filename in rows if _is_key(key)]
-
-
-def last_key(cache: Any, prefix: str) -> str | None:
-    """Return the last key that begins with *prefix*."""
-    rows = cache._sql(  # noqa: SLF001 - as above
-        "SELECT key FROM Cache WHERE raw = 1 AND key >= ? AND key < ? ORDER BY key DESC LIMIT 1", _range(prefix)
-    ).fetchall()
-    return str(rows[0][0]) if rows else None
-
-
-def _opened(key: str, value: Any, mode: Any, filename: Any) -> bytes | Damaged:
-    return unseal(key, value) if is_own(mode, filename, value) else Damaged(foreign_value(mode, filename, value))
-
-
 def _range(prefix: str) -> tuple[str, str]:
     check_key(prefix)
     return prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)
-
-
-def _is_key(key: object) -> bool:
-    return type(key) is str and key.isascii()
-
-
-def list_keys(cache: Any, prefix: str) -> list[str]:
-    """Return the keys that begin with *prefix*, sorted, in one look-up of the index."""
-    check_prefix(prefix)
-    # The library lists all keys only, and stops at a row that it cannot decode.
-    sql = cache._sql  # noqa: SLF001 - as above
-    if prefix:
-        found = sql("SELECT key FROM Cache WHERE raw = 1 AND key >= ? AND key < ? ORDER BY key", _range(prefix))
-    else:
-        found = sql("SELECT key FROM Cache WHERE raw = 1 ORDER BY key")
-    return [key for (key,) in found.fetchall() if _is_key(key)]
-
-
-def check_prefix(prefix: object) -> str:
-    """
-    Return *prefix* if keys may begin with it.
-
-    Raises:
-        InvalidArgument: It is no ASCII str.
-
-    """
-    return "" if prefix == "" else check_key(prefix)

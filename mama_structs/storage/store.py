@@ -1,35 +1,121 @@
 """
-The one place that opens diskcache, safely.
+The one place where rows are written and read: an open store, its queue, and the thread that owns the database.
 
 A `Storage` holds rows of bytes under ASCII keys in one directory.
-What is written is enqueued and written behind; `flush` waits for the disk.
-All work on the database is done in the store's own thread, whichever loop or thread asks for it.
+What is enqueued is written behind, in order; `flush` waits for the disk.
+Everything that touches the database runs in the store's one thread, in the order in which it was asked for, whichever
+loop or thread asks.
+
+Every call raises `SessionClosed` after closing, `WrongLoop` in a forked child, and `StoreError` where the database
+cannot be read or written.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
+import copy
+import ctypes
+import inspect
+import logging
+import os
+import random
+import sqlite3
+import threading
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary, ref
 
-from mama_structs.errors import InvalidArgument, SessionClosed
-from mama_structs.storage._disk import Damaged
-from mama_structs.storage.files import TemporaryDirectory
-from mama_structs.storage.inspection import Finding
-from mama_structs.storage.journal import Journal
-from mama_structs.storage.opening import check_path
-from mama_structs.storage.rows import Change, Rows, Snapshot
+import attrs
+import diskcache  # type: ignore[import-untyped]  # it ships no types
+
+from mama_structs._async import LoopBound
+from mama_structs._check import seconds
+from mama_structs.errors import InvalidArgument, SessionClosed, StoreBusy, StoreError, StoreFull
+from mama_structs.storage.failures import damaged, identity_of, is_busy, store_error
+from mama_structs.storage.files import TemporaryDirectory, sweep
+from mama_structs.storage.opening import Finding, check_path, inspect_store, open_cache
+from mama_structs.storage.rows import (
+    Call,
+    Change,
+    Damaged,
+    New,
+    Rows,
+    Snapshot,
+    check_key,
+    checked_changes,
+    combined,
+    size_of,
+)
 
 T = TypeVar("T")
 
 WAIT: Final = 10.0
+# Bytes of rows that one transaction takes; the rows of one call are never divided.
+_TRANSACTION_BYTES: Final = 64 * 2**20
+_SHORTEST_PAUSE: Final = 0.001
+_LONGEST_PAUSE: Final = 0.05
+
+_log: Final = logging.getLogger("mama_structs")
+
+_worker: Final = threading.local()
+_connections: Final[set[sqlite3.Connection]] = set()
+
+
+def _keep_connections() -> None:
+    """Keep a forked child from ever closing its parent's connections: SQLite may then remove the parent's files."""
+    for connection in _connections:
+        with contextlib.suppress(AttributeError):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+    _connections.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_keep_connections)
+
+
+@attrs.define(eq=False)
+class _Opened:
+    """What the thread has open; closed in that thread, at the latest when it ends."""
+
+    cache: Any
+    connection: sqlite3.Connection
+    directory: Path
+    temporary: TemporaryDirectory | None
+    identity: tuple[int, int] | None
+    pid: int = attrs.field(factory=os.getpid)
+    closed: bool = False
+
+    def close(self) -> None:
+        if self.closed or self.pid != os.getpid():
+            return
+        self.closed = True
+        _connections.discard(self.connection)
+        with contextlib.suppress(sqlite3.Error):
+            self.connection.close()
+        if self.temporary is not None:
+            self.temporary.remove()
+
+    def check_place(self) -> None:
+        """See that the file is still the one in the directory: SQLite writes into a deleted one without complaint."""
+        if identity_of(self.directory) != self.identity:
+            raise damaged(self.directory, "the file was moved or deleted while it was open")
+
+    def leave_transaction(self) -> None:
+        """Roll back what a failed commit leaves open: the next transaction could not begin."""
+        if self.connection.in_transaction:
+            with contextlib.suppress(sqlite3.Error):
+                self.connection.execute("ROLLBACK")
+
+    def __del__(self) -> None:
+        # The thread's own reference is the last one where nobody closed: at the interpreter's exit, or forgotten.
+        self.close()
 
 
 class Storage:
@@ -37,45 +123,49 @@ class Storage:
     A store; made by `open` or `temporary`.
 
     Args:
-        journal: The store.
+        directory: The database's.
+        wait: Seconds that each write waits for other processes.
+        temporary: What is removed at the close and made when first written to, None for a store that stays.
 
     """
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+    def __init__(self, directory: Path, *, wait: float = WAIT, temporary: TemporaryDirectory | None = None) -> None:
+        self.directory: Path = directory
+        self._wait = seconds("wait", wait, zero=True)
+        self._bound = LoopBound("store")
+        self._temporary = temporary
+        self._opened: _Opened | None = None
+        # Reentrant: the collector may run a forgotten store's finalizer inside any of the blocks that hold it.
+        self._guard = threading.RLock()
+        self._queue: deque[Call] = deque()
+        self._enqueued = 0
+        self._durable = 0
+        self._waiting: list[tuple[int, Future[None]]] = []
+        self._is_drain_due = False
+        self._failure: StoreError | None = None
         self._closing: Future[None] | None = None
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"mama-structs {directory.name}")
 
     @classmethod
     def open(cls, directory: Path, *, wait: float = WAIT) -> Storage:
-        """
-        Open the store in *directory*, making what is missing (mode 0700); blocks until it is open.
-
-        Args:
-            directory: The database's own: nothing else should be in it.
-            wait: Seconds that each write waits for other processes.
-
-        Raises:
-            StoreDamaged: What is there is not what was written.
-            StoreReadOnly: It cannot be written to.
-            StoreBusy: Another process did not let go in time.
-            StoreFull: There is no room.
-            StoreError: It belongs to another program, or cannot be opened.
-            InvalidArgument: An argument breaks its rule.
-
-        """
-        return cls(_open(directory, wait))
+        """Open the store in *directory*, making what is missing (mode 0700); blocks until it is open."""
+        storage = cls(check_path(directory), wait=wait)
+        executor = storage._executor
+        try:
+            executor.submit(storage._open).result()
+        except BaseException:
+            # The thread may still be opening, after Ctrl-C: what it opens is closed when it ends.
+            storage._closing = Future()
+            executor.shutdown(wait=False)
+            raise
+        executor.submit(sweep)
+        return storage
 
     @classmethod
     def temporary(cls, *, wait: float = WAIT) -> Storage:
-        """
-        Return a store that is removed at its close; its directory is made when first written to.
-
-        Args:
-            wait: Seconds that each write waits.
-
-        """
+        """Return a store that is removed at its close; its directory is made when first written to."""
         temporary = TemporaryDirectory()
-        return cls(Journal(temporary.path / "journal", wait=_check_wait(wait), temporary=temporary))
+        return cls(temporary.path / "journal", wait=wait, temporary=temporary)
 
     def __repr__(self) -> str:
         state = "" if self._closing is None else " closed"
@@ -83,223 +173,377 @@ class Storage:
 
     def __del__(self) -> None:
         # No lock is taken and no job given to the thread: the collector runs this anywhere, even inside either.
-        journal = getattr(self, "_journal", None)
-        if journal is None or self._closing is not None or journal.bound.is_elsewhere or not journal.was_used:
+        if not hasattr(self, "_executor") or self._closing is not None or self._bound.is_elsewhere:
             return
-        self._closing = Future()
-        warnings.warn(f"the store in {journal.directory} was not closed", ResourceWarning, stacklevel=2, source=self)
-
-    @property
-    def directory(self) -> Path:
-        """The database's directory."""
-        return self._journal.directory
+        if self._has_database():
+            warnings.warn(f"the store in {self.directory} was not closed", ResourceWarning, stacklevel=2, source=self)
 
     @property
     def pending(self) -> int:
         """How many calls' rows are not on the disk yet."""
-        return self._journal.pending
+        with self._guard:
+            return len(self._queue)
 
     def enqueue(self, rows: Iterable[tuple[str, Change]]) -> None:
         """
-        Have rows written behind, in order, all of one call in one transaction.
+        Have rows written behind, in order, all of one call in one transaction; it can be called in any thread.
 
-        It is not async and can be called in any thread.
-
-        Args:
-            rows: Pairs of key and what happens to it: bytes are stored, `New` bytes are stored where nothing whole is,
-                None deletes.
-
-        Raises:
-            InvalidArgument: A row breaks a rule; none of the call's is taken.
-            SessionClosed: The store was closed.
-            WrongLoop: This is a forked child.
-
+        Pairs of key and what happens to it: bytes are stored, `New` bytes are stored where nothing whole is, None
+        deletes. Where one breaks a rule (`InvalidArgument`), none of the call's is taken.
         """
         self._check_open()
-        self._journal.enqueue(rows)
+        changes = checked_changes(rows)
+        if not changes:
+            return
+        size = size_of(changes)
+        with self._guard:
+            self._schedule()
+            self._enqueued += 1
+            self._queue.append(Call(self._enqueued, changes, size))
 
     async def flush(self) -> None:
-        """
-        Return when all that was enqueued before is on the disk.
-
-        Raises:
-            StoreError: It is not; nothing is lost, and the next flush or enqueue tries again.
-            SessionClosed: The store was closed.
-            WrongLoop: This is a forked child.
-
-        """
-        self._check_open()
-        await outcome(self._journal.flush())
+        """Return when all that was enqueued before is on the disk; where it is not, the next flush tries again."""
+        done: Future[None] = Future()
+        # From here on nobody can cancel it; who waits for it may go away.
+        done.set_running_or_notify_cancel()
+        with self._guard:
+            self._check_open()
+            if self._durable == self._enqueued:
+                done.set_result(None)
+            else:
+                self._schedule()
+                self._waiting.append((self._enqueued, done))
+        await outcome(done)
 
     async def read(self, keys: Sequence[str]) -> dict[str, bytes | Damaged]:
         """
         Return the values of *keys*, all of one moment, with what is enqueued taken as written.
 
         Missing keys are left out; a `Damaged` says why a value cannot be had.
-
-        Raises:
-            StoreError: The database cannot be read.
-            InvalidArgument: A key breaks its rule.
-            SessionClosed: The store was closed.
-            WrongLoop: This is a forked child.
-
         """
-        self._check_open()
-        return await outcome(self._journal.read(keys))
+        wanted = [check_key(key) for key in keys]
+        return await outcome(self._submit(lambda: self._read(wanted)))
 
     def has(self, key: str) -> bool:
-        """
-        Tell whether anything is stored or enqueued under *key*; blocks until the store's thread has looked.
-
-        For the rare question in code that is not async; `read` is for everything else.
-
-        Raises:
-            StoreError: The database cannot be read.
-            InvalidArgument: The key breaks its rule.
-            SessionClosed: The store was closed.
-            WrongLoop: This is a forked child.
-
-        """
-        self._check_open()
-        return key in self._journal.read([key]).result()
+        """Tell whether anything is stored or enqueued under *key*; blocks, for the rare question that is not async."""
+        check_key(key)
+        return key in self._submit(lambda: self._read([key])).result()
 
     async def keys(self, prefix: str = "") -> list[str]:
-        """
-        Return the keys that begin with *prefix*, sorted, with what is enqueued taken as written.
-
-        Raises:
-            StoreError: The database cannot be read.
-            InvalidArgument: The prefix is no ASCII str.
-            SessionClosed: The store was closed.
-            WrongLoop: This is a forked child.
-
-        """
-        self._check_open()
-        return await outcome(self._journal.keys(prefix))
+        """Return the keys that begin with *prefix*, sorted, with what is enqueued taken as written."""
+        if prefix != "":
+            check_key(prefix)
+        return await outcome(self._submit(lambda: self._keys(prefix)))
 
     async def transact(self, work: Callable[[Rows], T]) -> T:
         """
-        Run *work* in the store's thread inside one write transaction, and return what it returns.
+        Run *work*, which must not be async, in the thread inside one write transaction, and return what it returns.
 
-        No other process or holder writes between its first read and its end.
-        What was enqueued before is written first.
-        A cancelled caller does not stop it.
-
-        Args:
-            work: Called once, or not at all; rolled back when it raises. It must not be async.
-
-        Raises:
-            StoreError: The transaction, or what was enqueued before, cannot be written.
-            InvalidArgument: *work* is async.
-            SessionClosed: The store was closed.
-            WrongLoop: This is a forked child.
-
+        No other process or holder writes between its first read and its end, and what was enqueued before is written
+        first. It is rolled back when *work* raises. A cancelled caller does not stop it.
         """
         return await outcome(self.transaction(work))
 
     def transaction(
         self, work: Callable[[Rows], T], *, settled: Callable[[BaseException | None], None] | None = None
     ) -> Future[T]:
-        """
-        Do as `transact`, without waiting.
-
-        Args:
-            work: As for `transact`.
-            settled: Called in the store's thread when the transaction is durable, or with the error why it is not.
-
-        Raises:
-            SessionClosed: The store was closed.
-            WrongLoop: This is a forked child.
-
-        """
-        self._check_open()
-        return self._journal.transact(work, settled=settled)
+        """Do as `transact`, without waiting; *settled* is told in the thread why it is not durable, or None."""
+        return self._submit(lambda: self._transact(work, settled))
 
     async def look(self, work: Callable[[Snapshot], T]) -> T:
         """
-        Run *work* in the store's thread on what is on the disk, all of one moment, and return what it returns.
+        Run *work* in the thread on what is on the disk, all of one moment, and return what it returns.
 
-        A cancelled caller does not stop it.
-
-        Args:
-            work: Called until no other process is in its way, so possibly more than once.
-
-        Raises:
-            StoreError: The database cannot be read.
-            SessionClosed: The store was closed.
-            WrongLoop: This is a forked child.
-
+        It may be called more than once, until no other process is in its way. A cancelled caller does not stop it.
         """
         return await outcome(self.looking(work))
 
     def looking(self, work: Callable[[Snapshot], T]) -> Future[T]:
-        """
-        Do as `look`, without waiting.
-
-        Raises:
-            SessionClosed: The store was closed.
-            WrongLoop: This is a forked child.
-
-        """
-        self._check_open()
-        return self._journal.look(work)
+        """Do as `look`, without waiting."""
+        return self._submit(lambda: self._look(work))
 
     async def check(self) -> list[Finding]:
-        """
-        Look at every page, row, setting and file, and return what is wrong.
-
-        Raises:
-            StoreError: The database cannot be read.
-            SessionClosed: The store was closed.
-            WrongLoop: This is a forked child.
-
-        """
-        self._check_open()
-        return await outcome(self._journal.check())
+        """Look at every page, row, setting and file, and return what is wrong."""
+        return await outcome(self._submit(self._check))
 
     async def close(self) -> None:
-        """
-        Write what is left, close the database and end the thread.
-
-        Once begun it runs to its end, whoever waits for it.
-
-        Raises:
-            StoreError: The rest could not be written; the store is closed all the same.
-            WrongLoop: This is a forked child.
-
-        """
+        """Write what is left, close the database and end the thread; runs to its end, whoever waits for it."""
         closing = self._begin_close()
         try:
             await outcome(closing)
         finally:
-            self._journal.join_closed()
+            self._join()
 
     def close_now(self) -> None:
-        """
-        Do what `close` does, blocking until it is done; for code that is not async.
-
-        Not for a transaction's work, which would wait for itself.
-
-        Raises:
-            StoreError: The rest could not be written; the store is closed all the same.
-            WrongLoop: This is a forked child.
-
-        """
+        """Do what `close` does, blocking; not for a transaction's work, which would wait for itself."""
         try:
             self._begin_close().result()
         finally:
-            self._journal.join_closed()
+            self._join()
 
     def _begin_close(self) -> Future[None]:
-        self._journal.bound.check_thread()
-        if self._closing is None:
-            self._closing = self._journal.close()
-        return self._closing
+        self._bound.check_thread()
+        with self._guard:
+            if self._closing is None:
+                self._closing = self._submit(self._close)
+                self._executor.shutdown(wait=False)
+            return self._closing
+
+    def _join(self) -> None:
+        """Wait for the thread's end if the store was closed, which is a moment."""
+        if self._closing is not None and self._closing.done():
+            self._executor.shutdown(wait=True)
 
     def _check_open(self) -> None:
-        self._journal.bound.check_thread()
+        self._bound.check_thread()
         if self._closing is not None:
             raise SessionClosed(f"the store in {self.directory} was closed")
+
+    def _schedule(self) -> None:
+        """Have the queue written; for the guard's holder."""
+        self._check_open()
+        if not self._is_drain_due:
+            # The thread holds the store's state and not the store: a forgotten one says so while rows wait.
+            behind = object.__new__(_Behind)
+            behind.__dict__ = self.__dict__
+            self._submit(behind._drain)
+            self._is_drain_due = True
+
+    def _submit(self, job: Callable[[], T]) -> Future[T]:
+        with self._guard:
+            self._check_open()
+            try:
+                return self._executor.submit(job)
+            except RuntimeError as error:
+                raise SessionClosed("the interpreter is shutting down") from error
+
+    def _has_database(self) -> bool:
+        """Tell whether there is one: a temporary store has none until something is written."""
+        return self._temporary is None or self._opened is not None
+
+    # What follows runs in the thread.
+
+    def _open(self) -> _Opened:
+        if self._opened is None:
+            try:
+                if self._temporary is not None:
+                    self._temporary.make()
+                cache = self._patiently(lambda: open_cache(self.directory))
+                connection = cache._con  # noqa: SLF001 - closed in this thread
+                self._opened = _Opened(cache, connection, self.directory, self._temporary, identity_of(self.directory))
+            except OSError as error:
+                raise store_error(error, self.directory) from error
+            finally:
+                if self._opened is None and self._temporary is not None:
+                    self._temporary.remove()
+            _connections.add(self._opened.connection)
+            _worker.opened = self._opened
+            if self._temporary is not None:
+                sweep()
+        return self._opened
+
+    def _close(self) -> None:
+        try:
+            self._write_pending()
+        except StoreError as error:
+            error.add_note(f"the rows of {len(self._queue)} calls were not written")
+            raise
+        finally:
+            if self._opened is not None:
+                self._opened.close()
+
+    def _drain(self) -> None:
+        with self._guard:
+            self._is_drain_due = False
+            waiting, self._waiting = self._waiting, []
+        failure: BaseException | None = None
+        try:
+            self._write_pending()
+        except Exception as error:  # noqa: BLE001 - told to everyone who waits
+            failure = error
+            if not waiting:
+                _log.warning("the rows of %d calls are not written yet: %s", len(self._queue), error)
+        for number, done in waiting:
+            if failure is None or number <= self._durable:
+                done.set_result(None)
+            else:
+                done.set_exception(again(failure))
+
+    def _write_pending(self) -> None:
+        """Write what was taken until now, in order and in few transactions; what fails stays."""
+        with self._guard:
+            target = self._enqueued
+        one_by_one = False
+        while group := self._take(target, 1 if one_by_one else None):
+            changes = combined(group)
+            try:
+                self._in_transaction(lambda rows, changes=changes: rows.apply(changes))  # type: ignore[misc]  # bound
+            except StoreError as error:
+                self._failure = error
+                if not isinstance(error, StoreFull) or len(group) == 1:
+                    raise
+                # What comes before the call that there is no room for is saved.
+                one_by_one = True
+                continue
+            self._failure = None
+            with self._guard:
+                for _ in group:
+                    self._queue.popleft()
+                self._durable = group[-1].number
+
+    def _take(self, target: int, count: int | None) -> list[Call]:
+        """Return the next calls up to number *target* that make up one transaction, leaving them in the queue."""
+        group: list[Call] = []
+        size = 0
+        with self._guard:
+            for call in islice(self._queue, count):
+                if call.number > target or (group and size + call.size > _TRANSACTION_BYTES):
+                    break
+                group.append(call)
+                size += call.size
+        return group
+
+    def _transact(self, work: Callable[[Rows], T], settled: Callable[[BaseException | None], None] | None) -> T:
+        tell = settled or (lambda _error: None)
+        try:
+            self._write_pending()
+            result = self._in_transaction(work)
+        except BaseException as error:
+            tell(error)
+            raise
+        tell(None)
+        return result
+
+    def _in_transaction(self, work: Callable[[Rows], T]) -> T:
+        opened = self._open()
+        opened.check_place()
+        # The rollback of the one before may have failed, too.
+        opened.leave_transaction()
+        rows = Rows(opened.cache)
+        own: BaseException | None = None
+        try:
+            with contextlib.ExitStack() as stack:
+                self._patiently(lambda: stack.enter_context(opened.cache.transact(retry=False)))
+                try:
+                    result = work(rows)
+                    if inspect.isawaitable(result):
+                        if inspect.iscoroutine(result):
+                            result.close()
+                        raise InvalidArgument("a transaction's work must not be async")
+                except BaseException as error:
+                    own = error
+                    raise
+                if rows.failure is not None:
+                    # The work has swallowed it; what it wrote is not whole.
+                    raise rows.failure
+        except Exception as error:
+            if own is not None and rows.failure is None:
+                raise own from own.__cause__
+            if isinstance(error, StoreError):
+                raise
+            raise store_error(rows.failure or error, self.directory) from error
+        finally:
+            rows.end()
+            opened.leave_transaction()
+        opened.check_place()
+        return result
+
+    def _read(self, keys: list[str]) -> dict[str, bytes | Damaged]:
+        found = self._look(lambda rows: rows.get_many(keys))
+        for key, change in self._on_their_way().items():
+            if key not in keys or (isinstance(change, New) and isinstance(found.get(key), bytes)):
+                continue
+            if change is None:
+                found.pop(key, None)
+            else:
+                found[key] = change.value if isinstance(change, New) else change
+        return {key: found[key] for key in keys if key in found}
+
+    def _keys(self, prefix: str) -> list[str]:
+        keys = set(self._look(lambda rows: rows.keys(prefix)))
+        for key, change in self._on_their_way().items():
+            if key.startswith(prefix):
+                (keys.discard if change is None else keys.add)(key)
+        return sorted(keys)
+
+    def _on_their_way(self) -> dict[str, Change]:
+        with self._guard:
+            calls = list(self._queue)
+        return combined(calls)
+
+    def _look(self, work: Callable[[Snapshot], T]) -> T:
+        if not self._has_database():
+            return work(Snapshot(None))
+        own: list[BaseException] = []
+
+        def looked(cache: Any) -> T | None:
+            rows = Snapshot(cache)
+            try:
+                return work(rows)
+            except (diskcache.Timeout, sqlite3.Error):
+                raise
+            except BaseException as error:  # noqa: BLE001 - the caller's: only the database's own are tried again
+                own.append(error)
+                return None
+            finally:
+                rows.end()
+
+        result = self._snapshot(looked)
+        if own:
+            raise own[0]
+        return result  # type: ignore[return-value]  # None only where the work raised
+
+    def _check(self) -> list[Finding]:
+        findings = []
+        if self._has_database():
+            connection = self._open().connection
+            findings = self._snapshot(lambda _cache: inspect_store(connection, self.directory))
+        if self._failure is not None:
+            message = f"the rows of {len(self._queue)} calls are not written yet: {self._failure}"
+            findings.append(Finding("error", "pending", message))
+        return findings
+
+    def _snapshot(self, look: Callable[[Any], T]) -> T:
+        """Run *look* in one reading transaction, so that all it sees is of one moment."""
+        opened = self._open()
+
+        def attempt() -> T:
+            opened.leave_transaction()
+            opened.connection.execute("BEGIN")
+            try:
+                return look(opened.cache)
+            finally:
+                opened.leave_transaction()
+
+        return self._patiently(attempt)
+
+    def _patiently(self, attempt: Callable[[], T]) -> T:
+        """Make *attempt* until no other connection is in the way, as long as the store waits."""
+        started = time.monotonic()
+        pause = _SHORTEST_PAUSE
+        while True:
+            try:
+                return attempt()
+            except (diskcache.Timeout, sqlite3.Error, OSError) as error:
+                waited = time.monotonic() - started
+                if not is_busy(error):
+                    raise store_error(error, self.directory) from error
+                if waited >= self._wait:
+                    raise StoreBusy(
+                        f"another process kept {self.directory} from being written for {waited:.1f} s",
+                        waited=waited,
+                        hint="try again, or look for a process that holds a transaction open",
+                    ) from error
+            # Without jitter, processes that collided once would collide again.
+            time.sleep(min(random.uniform(pause / 2, pause), self._wait - waited))  # noqa: S311 - no secret
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+class _Behind(Storage):
+    """A store as its own thread has it."""
+
+    def __del__(self) -> None:
+        """Say nothing: it is not this one that is forgotten."""
 
 
 async def outcome(job: Future[T]) -> T:
@@ -307,11 +551,7 @@ async def outcome(job: Future[T]) -> T:
     loop = asyncio.get_running_loop()
     woken: asyncio.Future[None] = loop.create_future()
     due = _due.setdefault(loop, _Due())
-
-    def wake(_job: Future[T]) -> None:
-        due.wake(loop, woken)
-
-    job.add_done_callback(wake)
+    job.add_done_callback(lambda _job: due.wake(loop, woken))
     await woken
     return job.result()
 
@@ -348,13 +588,11 @@ class _Due:
 _due: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Due]] = WeakKeyDictionary()
 
 
-def _open(directory: Path, wait: float) -> Journal:
-    journal = Journal(check_path(directory), wait=_check_wait(wait))
-    journal.open()
-    return journal
-
-
-def _check_wait(wait: float) -> float:
-    if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait < math.inf:
-        raise InvalidArgument(f"wait must be 0 or more seconds, got {wait!r:.40}")
-    return wait
+def again(error: BaseException) -> BaseException:
+    """Return a copy for one of several who are told, so that their tracebacks do not mix."""
+    try:
+        other = copy.copy(error)
+    except Exception:  # noqa: BLE001 - any error may have been raised
+        return error
+    other.__cause__ = error.__cause__
+    return other

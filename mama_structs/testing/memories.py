@@ -43,7 +43,7 @@ from mama_structs.memory.model import (
     MemoryType,
 )
 from mama_structs.memory.text import indexed_text, query_terms, weighted_terms
-from mama_structs.storage import Finding
+from mama_structs.storage.opening import Finding
 
 T = TypeVar("T")
 

@@ -18,7 +18,8 @@ from mama_structs.memory.engine import Engines
 from mama_structs.memory.opening import open_memories
 from mama_structs.memory.store import MemoryStore
 from mama_structs.settings import MemorySettings, Settings
-from mama_structs.storage import Finding, Storage
+from mama_structs.storage.opening import Finding
+from mama_structs.storage.store import Storage
 
 SMALL: Final = HashEmbedder(dimensions=64)
 """An embedder that is quick and needs little room."""

@@ -408,7 +408,7 @@ async def test_a_save_that_cannot_be_written_keeps_nothing(tmp_path, monkeypatch
     """Nothing of the text is there when the disk was full, and everything when there was room again."""
     async with opened(tmp_path, Handles({"ref:a": "text"})) as store:
         await store.save_context("before")
-        journal = store._engine._storage._journal
+        journal = store._engine._storage
         whole = type(journal)._in_transaction
 
         def failing(work):

@@ -506,7 +506,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
     def fail_once(self, actor, code):
         """Let the next transaction of an engine fail when its work is done."""
-        journal = self.actors[actor].storage._journal
+        journal = self.actors[actor].storage
         whole = type(journal)._in_transaction
 
         def failing(work):

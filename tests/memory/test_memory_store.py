@@ -493,7 +493,7 @@ async def test_calls_at_once_share_transactions(tmp_path):
     place = OpenedDirectory.open(tmp_path)
     store = await place.memories()
     await store.save_context("the first")
-    journal = place.storage._journal
+    journal = place.storage
     whole, transactions = type(journal)._in_transaction, []
 
     def counted(work):

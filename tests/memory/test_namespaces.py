@@ -23,7 +23,7 @@ from mama_structs.memory.ids import milliseconds
 from mama_structs.memory.model import Link, LinkMetadata, LinkType, MemoryType
 from mama_structs.memory.store import MemoryStore
 from mama_structs.settings import MemorySettings
-from mama_structs.storage import Finding
+from mama_structs.storage.opening import Finding
 from mama_structs.testing.memories import plain_memory
 from mama_structs.testing.memory_engine import SMALL, OpenedDirectory
 

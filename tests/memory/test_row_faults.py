@@ -23,7 +23,7 @@ from mama_structs.memory.engine import EmbedderRecord
 from mama_structs.memory.maintenance import record_of
 from mama_structs.memory.requests import check_namespace
 from mama_structs.session import Session
-from mama_structs.storage import Storage
+from mama_structs.storage.store import Storage
 from mama_structs.testing.memory_engine import SMALL, OpenedDirectory
 
 RECORD = record_of(SMALL)

@@ -13,9 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.storage import Storage
-from mama_structs.storage._disk import LONGEST_KEY, BytesDisk, Damaged, ForeignRow, check_key, seal, unseal
-from mama_structs.storage.rows import Call, New, checked_changes, combined, size_of
+from mama_structs.storage.rows import (
+    LONGEST_KEY,
+    BytesDisk,
+    Call,
+    Damaged,
+    ForeignRow,
+    New,
+    check_key,
+    checked_changes,
+    combined,
+    seal,
+    size_of,
+    unseal,
+)
+from mama_structs.storage.store import Storage
 
 KEYS = st.text(st.characters(min_codepoint=1, max_codepoint=127), min_size=1, max_size=40)
 CHANGES = st.none() | st.binary(max_size=5) | st.builds(New, st.binary(max_size=5))

@@ -28,8 +28,9 @@ from mama_structs.errors import (
     StoreFull,
     StoreReadOnly,
 )
-from mama_structs.storage import Damaged, New, Storage
-from mama_structs.storage import journal as _journal
+from mama_structs.storage import store as _store
+from mama_structs.storage.rows import Damaged, New
+from mama_structs.storage.store import Storage
 
 # Children import the package that is under test here.
 SRC = str(Path(mama_structs.__file__).parents[1])
@@ -78,7 +79,8 @@ def fill(directory, count, size=100):
 WRITER = """
 import asyncio, random, sys
 from pathlib import Path
-from mama_structs.storage import New, Storage
+from mama_structs.storage.rows import New
+from mama_structs.storage.store import Storage
 
 async def main(directory, name, seed, count):
     random.seed(seed)
@@ -142,7 +144,7 @@ def test_a_store_killed_while_it_is_made_can_be_opened(tmp_path):
     code = (
         "import os, sys, threading, time\n"
         "from pathlib import Path\n"
-        "from mama_structs.storage import Storage\n"
+        "from mama_structs.storage.store import Storage\n"
         "threading.Thread(target=lambda: (time.sleep(float(sys.argv[2])), os.kill(os.getpid(), 9)), daemon=True).start()\n"
         "Storage.open(Path(sys.argv[1]))\n"
         "time.sleep(10)\n"
@@ -238,7 +240,7 @@ FIFO = """
 import sys
 from pathlib import Path
 from mama_structs.errors import StoreDamaged
-from mama_structs.storage import Storage
+from mama_structs.storage.store import Storage
 try:
     Storage.open(Path(sys.argv[1]))
 except StoreDamaged as error:
@@ -375,7 +377,7 @@ FULL = """
 import asyncio, resource, signal, sys
 from pathlib import Path
 from mama_structs.errors import StoreFull
-from mama_structs.storage import Storage
+from mama_structs.storage.store import Storage
 
 async def main():
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -610,7 +612,8 @@ READ_ONLY = """
 import os, sys
 from pathlib import Path
 from mama_structs.errors import StoreReadOnly
-from mama_structs.storage import DirectoryLocks, Storage
+from mama_structs.storage.locks import DirectoryLocks
+from mama_structs.storage.store import Storage
 if os.geteuid() == 0:
     os.setgid(65534)
     os.setuid(65534)
@@ -652,7 +655,8 @@ FORK = """
 import asyncio, os, sys, signal, threading
 from pathlib import Path
 from mama_structs.errors import WrongLoop
-from mama_structs.storage import DirectoryLocks, Storage
+from mama_structs.storage.locks import DirectoryLocks
+from mama_structs.storage.store import Storage
 
 def refused(call):
     try:
@@ -724,7 +728,7 @@ class Told(sqlite3.Connection):
 
 connect = sqlite3.connect
 sqlite3.connect = lambda *args, **kwargs: connect(*args, factory=Told, **kwargs)
-from mama_structs.storage import Storage
+from mama_structs.storage.store import Storage
 
 storage = Storage.open(Path(sys.argv[1]))
 storage.enqueue([("k", b"1")])
@@ -752,7 +756,7 @@ DESCRIPTORS = """
 import asyncio, os, resource, sys
 from pathlib import Path
 from mama_structs.errors import StoreError
-from mama_structs.storage import Storage
+from mama_structs.storage.store import Storage
 directory = Path(sys.argv[1])
 storage = Storage.open(directory / "a")
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
@@ -840,13 +844,13 @@ def test_ctrl_c_while_opening_leaves_no_thread(tmp_path, monkeypatch):
         def result(self):
             raise KeyboardInterrupt
 
-    class Executor(_journal.ThreadPoolExecutor):
+    class Executor(_store.ThreadPoolExecutor):
         def submit(self, job):
             super().submit(job)
             return Interrupted()
 
     before = set(threading.enumerate())
-    monkeypatch.setattr(_journal, "ThreadPoolExecutor", Executor)
+    monkeypatch.setattr(_store, "ThreadPoolExecutor", Executor)
     with pytest.raises(KeyboardInterrupt):
         Storage.open(tmp_path / "journal")
     monkeypatch.undo()

@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 
 import mama_structs
 from mama_structs.errors import StoreBusy, StoreError
-from mama_structs.storage import DirectoryLocks, Storage, sweep_temporary
 from mama_structs.storage import locks as locks_module
 from mama_structs.storage.files import TemporaryDirectory
-from mama_structs.storage.locks import LockFile, _offset
+from mama_structs.storage.files import sweep as sweep_temporary
+from mama_structs.storage.locks import DirectoryLocks, LockFile, _offset
+from mama_structs.storage.store import Storage
 
 # Children import the package that is under test here.
 SRC = str(Path(mama_structs.__file__).parents[1])
@@ -32,7 +33,7 @@ CLAIM = """
 import sys, time
 from pathlib import Path
 from mama_structs.errors import StoreBusy
-from mama_structs.storage import DirectoryLocks
+from mama_structs.storage.locks import DirectoryLocks
 locks = DirectoryLocks(Path(sys.argv[1]))
 for name in sys.argv[2:]:
     try:
@@ -47,7 +48,7 @@ sys.stdin.readline()
 
 TEMPORARY = """
 import asyncio, sys
-from mama_structs.storage import Storage
+from mama_structs.storage.store import Storage
 storage = Storage.temporary()
 storage.enqueue([("k", b"1")])
 asyncio.run(storage.flush())
@@ -301,7 +302,7 @@ FORK = """
 import os, sys
 from pathlib import Path
 from mama_structs.errors import StoreBusy, WrongLoop
-from mama_structs.storage import DirectoryLocks
+from mama_structs.storage.locks import DirectoryLocks
 locks = DirectoryLocks(Path(sys.argv[1]))
 locks.claim("a")
 child = os.fork()
@@ -341,7 +342,7 @@ def test_a_forked_child_owns_no_locks(tmp_path, locks):
 ORPHAN = """
 import os, sys
 from pathlib import Path
-from mama_structs.storage import DirectoryLocks
+from mama_structs.storage.locks import DirectoryLocks
 locks = DirectoryLocks(Path(sys.argv[1]))
 locks.claim("a")
 if os.fork() == 0:
@@ -374,7 +375,7 @@ def test_a_forked_child_does_not_keep_what_its_dead_parent_held(tmp_path, locks)
 REUSED = """
 import os, sys
 from pathlib import Path
-from mama_structs.storage import DirectoryLocks
+from mama_structs.storage.locks import DirectoryLocks
 locks = DirectoryLocks(Path(sys.argv[1]))
 number = locks._file.fd
 other = os.open(sys.argv[2], os.O_RDWR | os.O_CREAT)
@@ -437,7 +438,7 @@ def test_this_processes_own_stores_are_not_swept(tmp_path):
     own.make()
     own.make()
     assert 0 == sweep_temporary(tmp_path)
-    sweep = f"from mama_structs.storage import sweep_temporary; from pathlib import Path; print(sweep_temporary(Path({str(tmp_path)!r})))"
+    sweep = f"from mama_structs.storage.files import sweep as sweep_temporary; from pathlib import Path; print(sweep_temporary(Path({str(tmp_path)!r})))"
     process = start(sweep)
     assert "0" == process.stdout.readline().strip()
     end(process)

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from mama_structs.storage import New, Storage
+from mama_structs.storage.rows import New
+from mama_structs.storage.store import Storage
 
 KEYS = st.sampled_from(["a", "a:1", "a:2", "b", "b\x7f", "c"])
 VALUES = st.binary(max_size=20) | st.builds(bytes, st.just(100_000))

@@ -19,9 +19,9 @@ import pytest
 
 import mama_structs
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreError
-from mama_structs.storage import Damaged, New, Storage
-from mama_structs.storage._disk import LARGEST_VALUE
 from mama_structs.storage.opening import SETTINGS
+from mama_structs.storage.rows import LARGEST_VALUE, Damaged, New
+from mama_structs.storage.store import Storage
 
 # Children import the package that is under test here.
 SRC = str(Path(mama_structs.__file__).parents[1])
@@ -172,14 +172,14 @@ async def test_values_have_a_limit(storage):
 
 async def test_a_call_is_one_transaction(storage, monkeypatch):
     """Rows of one call are never divided, however large; calls together are bounded in bytes."""
-    monkeypatch.setattr("mama_structs.storage.journal._TRANSACTION_BYTES", 10)
+    monkeypatch.setattr("mama_structs.storage.store._TRANSACTION_BYTES", 10)
     hold = threading.Event()
     holding = asyncio.ensure_future(storage.transact(lambda rows: hold.wait(10)))
     await asyncio.sleep(0.05)
     for call in range(4):
         storage.enqueue([(f"{call}-{row}", b"12345") for row in range(3 if call == 1 else 1)])
     writes = []
-    real = storage._journal._in_transaction
+    real = storage._in_transaction
 
     def counting(work):
         before = storage.pending
@@ -187,7 +187,7 @@ async def test_a_call_is_one_transaction(storage, monkeypatch):
         writes.append(before)
         return result
 
-    monkeypatch.setattr(storage._journal, "_in_transaction", counting)
+    monkeypatch.setattr(storage, "_in_transaction", counting)
     hold.set()
     await holding
     await storage.flush()
@@ -199,8 +199,8 @@ async def test_a_call_is_one_transaction(storage, monkeypatch):
 async def test_concurrent_flushes_share_transactions(storage, monkeypatch):
     """Sixty-four savers that flush at once cost a handful of transactions, not sixty-four."""
     transactions = []
-    real = storage._journal._in_transaction
-    monkeypatch.setattr(storage._journal, "_in_transaction", lambda work: (transactions.append(1), real(work))[1])
+    real = storage._in_transaction
+    monkeypatch.setattr(storage, "_in_transaction", lambda work: (transactions.append(1), real(work))[1])
 
     async def save(number):
         storage.enqueue([(f"k{number}", b"1")])
@@ -451,7 +451,7 @@ def test_an_exit_without_close_writes_what_is_pending(tmp_path):
         """
 import sys
 from pathlib import Path
-from mama_structs.storage import Storage
+from mama_structs.storage.store import Storage
 storage = Storage.open(Path(sys.argv[1]))
 for number in range(200):
     storage.enqueue([(f"k{number}", b"x" * 10_000)])
@@ -474,7 +474,7 @@ print(temporary.directory.parent)
 def test_an_exit_without_close_removes_a_temporary_store(tmp_path):
     """What a temporary store made is gone with its process."""
     code = """
-from mama_structs.storage import Storage
+from mama_structs.storage.store import Storage
 storage = Storage.temporary()
 storage.enqueue([("k", b"1")])
 """
@@ -535,7 +535,7 @@ async def test_nothing_is_evicted_and_every_commit_is_synced(storage):
     in_force = {"journal_mode": [("wal",)], "synchronous": [(2,)], "mmap_size": [(0,)], "temp_store": [(2,)]}
 
     def pragmas(_rows):
-        connection = storage._journal._opened.connection
+        connection = storage._opened.connection
         return {name: connection.execute(f"PRAGMA {name}").fetchall() for name in in_force}
 
     found = await storage.transact(pragmas)

@@ -15,7 +15,8 @@ from mama_structs.memory.contents import digests_in, is_digest
 from mama_structs.memory.embedded.indexes import TYPE_INDEX, Indexes, indexed_terms
 from mama_structs.memory.embedded.rows import RowPlaces, numbered, own_number, read_change, read_vectors
 from mama_structs.memory.ids import milliseconds
-from mama_structs.storage import Damaged, Finding, Snapshot
+from mama_structs.storage.opening import Finding
+from mama_structs.storage.rows import Damaged, Snapshot
 
 # Characters of kept texts that are looked at in one go.
 _AT_ONCE: Final = 2**20

@@ -41,7 +41,9 @@ from mama_structs.memory.embedded.snapshots import SnapshotStore
 from mama_structs.memory.embedded.touched import Touched
 from mama_structs.memory.engine import EmbedderRecord, Progress, Reader, Vectors, Writer, mismatch
 from mama_structs.settings import MemorySettings
-from mama_structs.storage import Damaged, Finding, Rows, Snapshot, Storage, again, outcome
+from mama_structs.storage.opening import Finding
+from mama_structs.storage.rows import Damaged, Rows, Snapshot
+from mama_structs.storage.store import Storage, again, outcome
 
 T = TypeVar("T")
 

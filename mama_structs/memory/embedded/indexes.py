@@ -23,7 +23,7 @@ from mama_structs.memory.engine import Filter
 from mama_structs.memory.ids import milliseconds
 from mama_structs.memory.model import Link, Memory, MemoryType
 from mama_structs.memory.text import indexed_text, weighted_terms
-from mama_structs.storage import Snapshot
+from mama_structs.storage.rows import Snapshot
 
 Vectors = NDArray[np.float32]
 

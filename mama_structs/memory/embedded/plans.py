@@ -28,7 +28,7 @@ from mama_structs.memory.engine import (
 )
 from mama_structs.memory.model import Link, Memory
 from mama_structs.memory.text import query_terms
-from mama_structs.storage import Damaged, Rows, Snapshot
+from mama_structs.storage.rows import Damaged, Rows, Snapshot
 
 T = TypeVar("T")
 

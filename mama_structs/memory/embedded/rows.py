@@ -17,7 +17,7 @@ from mama_structs.memory.codec import Entry, read_entry, read_memory, vectors_fr
 from mama_structs.memory.contents import digest_of
 from mama_structs.memory.engine import EmbedderRecord, Vectors
 from mama_structs.memory.model import DecisionMetadata, Memory
-from mama_structs.storage import Damaged, Snapshot
+from mama_structs.storage.rows import Damaged, Snapshot
 
 T = TypeVar("T")
 
