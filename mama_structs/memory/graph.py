@@ -257,7 +257,7 @@ class Beside:
 
 def beside(reader: Reader, memory_ids: Iterable[str]) -> dict[str, Beside]:
     """Return what answers show beside memories, by id, all of it in one go; those that are not there are left out."""
-    names = [*dict.fromkeys(memory_ids)]
+    names = list(dict.fromkeys(memory_ids))
     nodes = {name: node for name, node in zip(names, reader.find_many(names), strict=True) if node is not None}
     memories = dict(zip(nodes, reader.get([*nodes.values()]), strict=True))
     links = dict(zip(nodes, map(tuple, reader.links_of_many([*nodes.values()])), strict=True))
@@ -268,7 +268,7 @@ def beside(reader: Reader, memory_ids: Iterable[str]) -> dict[str, Beside]:
         for link in reversed(links[name])
         if link.from_id == name and link.metadata.original_relationship == OUTCOME_OF
     }
-    about = nodes | dict(zip(told, reader.find_many([*told.values()]), strict=True))
+    about: dict[str, int | None] = {**nodes, **dict(zip(told, reader.find_many([*told.values()]), strict=True))}
     newest = Successors(reader).newest([node for node in about.values() if node is not None])
     standing = dict(zip(newest, reader.get([*newest.values()]), strict=True))
     return {
@@ -341,8 +341,8 @@ def _closure(
 def _of_same_topic(reader: Reader, nodes: Nodes) -> Nodes:
     numbers = reader.facts(nodes).topics
     _, first = np.unique(numbers[numbers >= 0], return_index=True)
-    memories = reader.get(nodes[numbers >= 0][first])
-    return np.concatenate([nodes[:0], *(reader.window(Filter(topic=memory.topic)) for memory in memories)])
+    topics = reader.topics(nodes[numbers >= 0][first])
+    return np.concatenate([nodes[:0], *(reader.window(Filter(topic=topic)) for topic in topics)])
 
 
 def _component(begun: set[int], table: LinkTable) -> Nodes:

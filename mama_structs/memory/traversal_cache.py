@@ -83,5 +83,9 @@ class TraversalCache(Generic[T]):
         """Keep an answer, which nobody may change, with the nodes whose links or contents it depends on."""
         self._kept.put(key, _Answer(value, read, change), cost=len(read), ttl=self._ttl)
 
+    def clear(self) -> None:
+        """Forget all answers, as where the clock was set."""
+        self._kept.clear()
+
     def _count(self, what: str) -> None:
         self._counts[what] += 1

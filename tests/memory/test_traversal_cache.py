@@ -175,6 +175,16 @@ def test_nothing_is_kept_where_that_is_switched_off(settings):
     assert cache.get("k", 1, nothing_touched) is None
 
 
+def test_clearing_forgets_all():
+    """After nodes were renumbered nothing that was read under the old ones is left."""
+    cache = cache_with(max_items=2)
+    cache.put("k", 1, frozenset({1, 2}), "answer")
+    cache.clear()
+    cache.put("l", 1, frozenset({1, 2}), "other")
+
+    assert [None, "other"] == [cache.get(key, 1, nothing_touched) for key in "kl"]
+
+
 def test_the_hit_rate_is_of_all_questions():
     """Two answers in three questions are two thirds; no question is no rate."""
     cache = cache_with()
