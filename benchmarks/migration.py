@@ -18,11 +18,11 @@ from _common import arguments, report
 
 from mama_structs.memory.embedding.callables import default_embedder
 from mama_structs.memory.embedding.service import EmbeddingService
-from mama_structs.memory.migration import migrate, read_old, rollback
-from mama_structs.memory.migration.plan import plan_of
 from mama_structs.memory.text import embedded_text
 from mama_structs.session import Session
 from mama_structs.testing.mama_v1_0 import OldStore
+from mama_structs.v1 import migrate, read_old, rollback
+from mama_structs.v1.plan import plan_of
 
 SIZES, QUICK = (1_000, 10_000), (50, 100)
 

@@ -481,8 +481,8 @@ async def _migrate(given: argparse.Namespace) -> None:
 
     import attrs
 
-    from mama_structs.memory.migration import migrate_old, read_old
     from mama_structs.session import Session
+    from mama_structs.v1 import migrate_old, read_old
 
     begun = time.perf_counter()
     # First: where the old file cannot be read, no directory is made.
@@ -498,7 +498,7 @@ async def _migrate(given: argparse.Namespace) -> None:
 
 async def _rollback(given: argparse.Namespace) -> None:
     """Undo the last migration: delete what it added, and nothing else."""
-    from mama_structs.memory.migration import rollback
+    from mama_structs.v1 import rollback
 
     async with _opened(given) as session:
         with shown("deleted", "memories", resumable=True) as progress:

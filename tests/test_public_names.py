@@ -210,6 +210,7 @@ ALLOWED = {
     "memory": {*BASE, "storage"},
     "tools": {*BASE, "descriptors", "memory"},
     "structs": {*BASE, "references", "tools"},
+    "v1": {*BASE, "memory", "tools"},
     "directories": {*BASE, "storage", "descriptors", "memory"},
     "composition": {*BASE, "storage", "references", "descriptors", "memory", "tools", "structs", "directories"},
 }

@@ -17,7 +17,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.engine import Filter, Nodes, Reader
+from mama_structs.memory.engine import Filter, Matches, Nodes, Reader
 from mama_structs.memory.ids import milliseconds
 from mama_structs.memory.model import CREATORS, LinkType, Memory
 from mama_structs.memory.text import indexed_text, query_terms
@@ -26,6 +26,7 @@ Values = NDArray[np.float64]
 Terms = Mapping[str, float]
 Calibrate = Callable[[NDArray[np.float32]], Any]
 """Turns cosines into similarities from 0 to 1, an array into one of its shape."""
+Nearest = Callable[[NDArray[np.float32], int, Filter | None], Matches]
 
 SYSTEM: Final = CREATORS.index("system")
 
@@ -121,6 +122,7 @@ def gather(
     calibration: Calibrate,
     explicit: Collection[str] = (),
     decisions_within: float = 0.0,
+    nearest: Nearest | None = None,
 ) -> Candidates:
     """
     Return the older memories that a new one may belong to, and what speaks for each.
@@ -132,6 +134,7 @@ def gather(
         calibration: What the embedder's cosines mean.
         explicit: Ids of memories that are linked with it explicitly: no candidates, but they lead to some.
         decisions_within: Seconds before it in which decisions of its topic are candidates in any case.
+        nearest: Stands for `Reader.nearest`, such as where many memories are asked about at once.
 
     """
     pieces = vectors[:_PIECES]
@@ -146,7 +149,7 @@ def gather(
     # Most memories are saved as the newest, and an unfiltered question costs less.
     where = Filter(until=until) if len(reader.window(Filter(since=until), limit=1)) else None
 
-    near = _joined(reader.nearest(piece, _NEAR, where).nodes for piece in pieces)
+    near = _joined((nearest or reader.nearest)(piece, _NEAR, where).nodes for piece in pieces)
     near = near[~_among(near, itself)]
     recent = reader.window(Filter(since=moved(memory.created_at, -_HOUR), until=until), limit=_RECENT)
     recent = recent[~_among(recent, itself)]

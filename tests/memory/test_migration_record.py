@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from mama_structs.errors import MigrationError
 from mama_structs.memory.embedding.hashed import HashEmbedder
-from mama_structs.memory.migration import migrate, read_old, rollback
-from mama_structs.memory.migration.record import PREFIX, records_of
 from mama_structs.session import Session
 from mama_structs.testing.mama_v1_0 import START, OldStore
 from mama_structs.testing.memories import PlainEngine
+from mama_structs.v1 import migrate, read_old, rollback
+from mama_structs.v1.state import PREFIX, records_of
 
 NOW = 1_764_000_000.0
 DAY = 86_400_000
@@ -59,9 +59,9 @@ async def exported(memories, folder):
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Many transactions for few memories."""
-    monkeypatch.setattr("mama_structs.memory.migration.run._CHUNK", 2)
+    monkeypatch.setattr("mama_structs.v1.write._CHUNK", 2)
     # The package has a function of that name.
-    monkeypatch.setattr(sys.modules["mama_structs.memory.migration.rollback"], "_CHUNK", 2)
+    monkeypatch.setattr(sys.modules["mama_structs.v1.rollback"], "_CHUNK", 2)
 
 
 def supersede(store, topic, number, before):

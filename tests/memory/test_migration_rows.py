@@ -12,15 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.memory.ids import milliseconds
-from mama_structs.memory.migration import read_old
-from mama_structs.memory.migration.explicit import circles
-from mama_structs.memory.migration.marks import as_stored, digest_of
-from mama_structs.memory.migration.plan import plan_of, rows_left_out, tables_of
-from mama_structs.memory.migration.source import OldDatabase, OldRow
-from mama_structs.memory.migration.times import read_time
-from mama_structs.memory.migration.values import Undecoded, read_text
 from mama_structs.memory.model import Link, LinkMetadata, LinkType, MemoryType, Outcome
 from mama_structs.testing.mama_v1_0 import START, OldStore
+from mama_structs.v1 import OldDatabase, read_old
+from mama_structs.v1.plan import circles, plan_of, rows_left_out, tables_of
+from mama_structs.v1.read import OldRow, Undecoded, read_text, read_time
+from mama_structs.v1.state import as_stored, digest_of
 
 MOMENT = datetime(2025, 11, 20, 1, 0, tzinfo=UTC)
 

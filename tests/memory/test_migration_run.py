@@ -21,12 +21,12 @@ import mama_structs
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, MigrationError
 from mama_structs.memory.embedding.callables import as_embedder
 from mama_structs.memory.embedding.hashed import HashEmbedder
-from mama_structs.memory.migration import migrate, rollback
-from mama_structs.memory.migration.marks import BACKFILLED, MARK
 from mama_structs.memory.model import LinkType
 from mama_structs.session import Session
 from mama_structs.settings import MemorySettings, Settings
 from mama_structs.testing.mama_v1_0 import START, OldStore
+from mama_structs.v1 import migrate, rollback
+from mama_structs.v1.state import BACKFILLED, MARK
 
 SAMPLES = Path(__file__).parents[1] / "data" / "mama"
 COUNT = 40
@@ -37,7 +37,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).paren
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Many transactions for few memories."""
-    monkeypatch.setattr("mama_structs.memory.migration.run._CHUNK", 4)
+    monkeypatch.setattr("mama_structs.v1.write._CHUNK", 4)
 
 
 class Open:
@@ -320,10 +320,10 @@ async def test_a_migration_ended_at_any_transaction_goes_on_to_the_same_store(sm
 KILLED = """
     import asyncio, sys
     from mama_structs.memory.embedding.hashed import HashEmbedder
-    from mama_structs.memory.migration import migrate, run
+    from mama_structs.v1 import migrate, write
     from mama_structs.session import Session
 
-    run._CHUNK = 4
+    write._CHUNK = 4
 
     async def main():
         async with Session.open(sys.argv[1], embedder=HashEmbedder(dimensions=64)) as session:

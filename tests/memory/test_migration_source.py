@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from mama_structs.errors import InvalidArgument, MigrationError
-from mama_structs.memory.migration import copying, read_old
 from mama_structs.testing.mama_v1_0 import OldStore
+from mama_structs.v1 import read, read_old
 
 SAMPLES = Path(__file__).parents[1] / "data" / "mama"
 FILES = ["v1_0_real_writes.db", "v1_0_user.db"]
@@ -34,7 +34,7 @@ def old(tmp_path):
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     """A lock is not waited for long."""
-    monkeypatch.setattr(copying, "PATIENCE", 0.05)
+    monkeypatch.setattr(read, "PATIENCE", 0.05)
 
 
 def sample(name, folder):
@@ -155,7 +155,7 @@ def test_the_lock_of_another_process_counts_too(old):
 
 def test_a_file_that_changes_while_it_is_copied_is_refused(old, monkeypatch):
     """A file that changes while it is copied is refused."""
-    summed = copying._sum
+    summed = read._sum
 
     def changing(file):
         with old.open("r+b") as target:
@@ -163,7 +163,7 @@ def test_a_file_that_changes_while_it_is_copied_is_refused(old, monkeypatch):
             target.write(b"x")
         return summed(file)
 
-    monkeypatch.setattr(copying, "_sum", changing)
+    monkeypatch.setattr(read, "_sum", changing)
 
     with pytest.raises(MigrationError, match="was changed while it was read"):
         read_old(old)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 import attrs
 
-from mama_structs.memory.migration.values import printable
+from mama_structs.v1.read import printable
 
 _SHOWN: Final = 40
+_NAMED: Final = 3
 _WIDEST: Final = 100
 
 
@@ -106,30 +107,27 @@ class MigrationReport:
 
     def __str__(self) -> str:
         would = "would be " if self.dry_run else ""
+        dry = " (associations need the vectors, which a dry run does not make)" if self.dry_run else ""
+        average = f"{self.backfilled_average:.1f} a memory on average, {self.backfilled_most} at the most"
+        odd = [printable(f"{row.table} {row.id}: {row.kind}: {row.what}") for row in self.odd_rows[:_SHOWN]]
+        more = len(self.odd_rows) - _SHOWN
+        reasons = [
+            f"left out: {printable(one.table)} ({one.rows:,}): {one.reason}" for one in self.tables if one.reason
+        ]
         lines = [
             f"{printable(self.source)} -> namespace {printable(self.namespace)}",
             f"{self.added:,} memories {would}added, {self.known:,} were there already ({_counts(self.memories)})",
             "",
-            *_table(
-                ("table", "rows", "migrated", "left out"),
-                [(one.table, one.rows, one.migrated, one.left_out) for one in self.tables],
-            ),
+            *_table(self.tables),
             "",
             f"links of the old file: {_counts(self.links)}",
-            f"links back-filled: {_counts(self.backfilled)}"
-            + (" (associations need the vectors, which a dry run does not make)" if self.dry_run else "")
-            + f"; {self.backfilled_average:.1f} a memory on average, {self.backfilled_most} at the most",
+            f"links back-filled: {_counts(self.backfilled)}{dry}; {average}",
             f"time: {self.seconds:.1f} s",
+            *(["", *reasons] if reasons else []),
+            *(["", f"odd rows: {len(self.odd_rows):,}"] if odd else []),
+            *(line if len(line) <= 2 * _WIDEST else f"{line[: 2 * _WIDEST]}..." for line in odd),
+            *([f"... and {more:,} more, see the JSON form"] if more > 0 else []),
         ]
-        reasons = [
-            f"left out: {printable(one.table)} ({one.rows:,}): {one.reason}" for one in self.tables if one.reason
-        ]
-        if reasons:
-            lines += ["", *reasons]
-        if self.odd_rows:
-            lines += ["", f"odd rows: {len(self.odd_rows):,}", *map(_odd, self.odd_rows[:_SHOWN])]
-            if len(self.odd_rows) > _SHOWN:
-                lines.append(f"... and {len(self.odd_rows) - _SHOWN:,} more, see the JSON form")
         return "\n".join(lines)
 
 
@@ -166,35 +164,28 @@ class RollbackReport:
             return f"nothing to roll back: no memory of {printable(self.namespace)} came from a migration"
         lines = [f"{self.memories:,} memories and {self.links:,} links deleted"]
         if self.changed:
-            lines.append(f"{len(self.changed):,} of them had been changed since: {_ids(self.changed)}")
+            lines.append(f"{len(self.changed):,} of them had been changed since: {some(self.changed)}")
         if self.linked:
-            lines.append(f"{len(self.linked):,} memories lost their links with them: {_ids(self.linked)}")
+            lines.append(f"{len(self.linked):,} memories lost their links with them: {some(self.linked)}")
         if self.migrations_left:
             lines.append(f"{self.migrations_left:,} earlier migrations are still there: run it again to undo the next")
         return "\n".join(lines)
+
+
+def some(ids: Sequence[str]) -> str:
+    """Return the first of some ids as a terminal may show them."""
+    return ", ".join(printable(one)[:_WIDEST] for one in ids[:_NAMED]) + (", ..." if len(ids) > _NAMED else "")
 
 
 def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {printable(name)}" for name, count in counts.items()) or "none"
 
 
-def _ids(ids: Sequence[str]) -> str:
-    return ", ".join(printable(one)[:_WIDEST] for one in ids[:3]) + (", ..." if len(ids) > 3 else "")  # noqa: PLR2004 - as many as are shown
-
-
-def _table(head: Sequence[str], rows: Iterable[tuple[str, int, int, int]]) -> list[str]:
-    shown = [list(head), *([row[0], *(f"{cell:,}" for cell in row[1:])] for row in rows)]
-    texts = [[printable(str(cell)) for cell in row] for row in shown]
-    widths = [max(len(row[column]) for row in texts) for column in range(len(head))]
+def _table(tables: Sequence[TableCount]) -> list[str]:
+    rows = [("table", "rows", "migrated", "left out")]
+    rows += [(printable(one.table), f"{one.rows:,}", f"{one.migrated:,}", f"{one.left_out:,}") for one in tables]
+    first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
     return [
-        "  ".join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in texts
+        "  ".join([row[0].ljust(first), *(cell.rjust(width) for cell, width in zip(row[1:], others, strict=True))])
+        for row in rows
     ]
-
-
-def _odd(row: OddRow) -> str:
-    line = printable(f"{row.table} {row.id}: {row.kind}: {row.what}")
-    return line if len(line) <= 2 * _WIDEST else f"{line[: 2 * _WIDEST]}..."

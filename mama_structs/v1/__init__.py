@@ -1,0 +1,22 @@
+"""
+What is left of MAMA v1.0: its memories taken over and given back, and its seven tools.
+
+`migrate` reads an old database and adds what it holds; `rollback` takes away again what that added.
+"""
+
+from mama_structs.v1.read import OldDatabase, read_old
+from mama_structs.v1.report import MigrationReport, OddRow, RollbackReport, TableCount
+from mama_structs.v1.rollback import rollback
+from mama_structs.v1.write import migrate, migrate_old
+
+__all__ = [
+    "MigrationReport",
+    "OddRow",
+    "OldDatabase",
+    "RollbackReport",
+    "TableCount",
+    "migrate",
+    "migrate_old",
+    "read_old",
+    "rollback",
+]

@@ -1,0 +1,349 @@
+"""
+One migration, from an old file's rows to memories and links in a store.
+
+Memories are written first, oldest first, then the links of each; a note of the store then says that all is there.
+Everything follows from the old file, the store and the time at which the migration was begun, which is noted first:
+interrupted anywhere and repeated, it gives the same store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import attrs
+
+from mama_structs import _check
+from mama_structs._async import in_own_thread
+from mama_structs.errors import MigrationError
+from mama_structs.memory.engine import EmbedderRecord, Reader, Vectors, Writer
+from mama_structs.memory.model import Link, LinkType, Memory
+from mama_structs.memory.requests import check_file, check_progress
+from mama_structs.memory.saving import OUTCOME_OF
+from mama_structs.memory.shared import Shared
+from mama_structs.memory.store import MemoryStore
+from mama_structs.memory.text import embedded_text
+from mama_structs.v1.backfill import BackFill, LikelyPair
+from mama_structs.v1.plan import MigrationPlan, PlannedMemory, future, plan_of, rows_left_out, tables_of
+from mama_structs.v1.read import OldDatabase, read_old
+from mama_structs.v1.report import MigrationReport
+from mama_structs.v1.state import (
+    MARK,
+    Mark,
+    MigrationNote,
+    Standing,
+    StoreState,
+    as_stored,
+    begin,
+    changed_note,
+    is_backfilled,
+    joined,
+    marked,
+    migration_of,
+    records_of,
+    standing_of,
+    still,
+)
+
+T = TypeVar("T")
+Progress = Callable[[int, int], object]
+
+# Both batches of the default embedder; a transaction takes as many.
+_CHUNK: Final = 64
+_PAGE: Final = 500
+# Memories whose likely partners are looked for before others have their turn.
+_SLICE: Final = 32
+
+
+async def migrate(
+    memories: MemoryStore, path: str | Path, *, dry_run: bool = False, progress: Progress | None = None
+) -> MigrationReport:
+    """
+    Take over the memories of a MAMA v1.0 database, which is not changed.
+
+    Running it again changes nothing; interrupted, it goes on when it is run again.
+    What was deleted or unlinked after it was complete does not come back, from the same file or one that has grown.
+
+    Args:
+        memories: Where to.
+        path: The old file, such as ``~/.claude/mama-memory.db``.
+        dry_run: Whether only to say what would be done.
+        progress: Called with how many steps are done, and of how many: two for each memory.
+
+    Raises:
+        InvalidArgument: There is no such file.
+        MigrationError: It is no database of MAMA v1.0, damaged, cut off, or being written to; nothing was written.
+            Or somebody takes the migration back at the same time.
+        EmbeddingFailed: The embedder failed; what was written before stays.
+        StoreError: The store cannot be read or written; what was written before stays.
+
+    """
+    _check.flag("dry_run", dry_run)
+    check_progress(progress)
+    file = check_file(path)
+    memories._shared.check()  # noqa: SLF001 - this package's
+    begun = time.perf_counter()
+    old = await in_own_thread(lambda: read_old(file))
+    report = await migrate_old(memories, old, dry_run=dry_run, progress=progress)
+    return attrs.evolve(report, seconds=time.perf_counter() - begun)
+
+
+async def migrate_old(
+    memories: MemoryStore, old: OldDatabase, *, dry_run: bool = False, progress: Progress | None = None
+) -> MigrationReport:
+    """Do what `migrate` does with a database that was read."""
+    shared = memories._shared  # noqa: SLF001 - this package's
+    most = shared.settings.max_content
+    plan = await in_own_thread(lambda: plan_of(old, namespace=shared.engine.namespace, max_content=most))
+    return await _Migration(shared, old, plan, dry_run, progress, old.content).run()
+
+
+@attrs.define(eq=False)
+class _Migration:
+    """One run of `migrate`."""
+
+    shared: Shared
+    old: OldDatabase
+    plan: MigrationPlan
+    dry_run: bool
+    progress: Progress | None
+    name: str
+    note: MigrationNote | None = None
+    added: int = 0
+    done: int = 0
+    total: int = 0
+
+    async def run(self) -> MigrationReport:
+        known = await self.shared.read(records_of)
+        own, at = known.get(self.name), self.shared.now
+        if own is None:
+            # Memories that came with an import name a migration which this store has no note of.
+            marks = map(Mark.of, (await self._look(known)).present.values())
+            at = next((mark.at for mark in marks if mark is not None and mark.migration == self.name), at)
+        if not self.dry_run and self.plan.planned:
+            began, checksum = at, self.old.checksum
+            own = await self._write(lambda writer: begin(writer, self.name, checksum=checksum, at=began))
+        self.note, at = own, at if own is None else own.begun
+        # After that: nobody takes it back any more while this looks.
+        state = await self._look(known)
+        planned = [
+            attrs.evolve(one, memory=await self._staged(one.memory, place))
+            for place, one in enumerate(self.plan.planned)
+        ]
+        standing = standing_of(self.plan, planned, state)
+        ours = standing.ours
+        self.total = 2 * len(ours)
+        if state.is_over:
+            self._tell(self.total)
+            links = (link for link in state.links.values() if is_backfilled(link) and migration_of(link) == self.name)
+            return self._report(state, standing, at, list(links))
+        fill = self._fill(state, standing)
+        named = {"namespace": self.shared.engine.namespace, "migration": self.name}
+        if self.dry_run:
+            fill.by_time()
+            self.added = sum(one.memory.id not in state.present for one in ours)
+            return self._report(state, standing, at, fill.made(**named, at=at))
+        self._tell(0)
+        new = [_with_mark(link, self.name) for link in standing.new_links]
+        await self._write_memories(ours, new, state, at)
+        await self._complete(fill, ours)
+        made = fill.made(**named, at=at)
+        await self._write_links(ours, new + made)
+        await self._write(lambda writer: self._finish(writer, joined(standing.settled)))
+        self._tell(self.total - self.done)
+        return self._report(state, standing, at, made)
+
+    async def _look(self, known: Mapping[str, MigrationNote]) -> StoreState:
+        """Return what is there already."""
+        present: dict[str, Memory] = {}
+        links: dict[str, Link] = {}
+        for ids in _chunks((one.memory.id for one in self.plan.planned), _PAGE):
+            for memory, own in await self.shared.read(lambda reader, ids=ids: _found(reader, ids)):  # type: ignore[misc]  # bound
+                present[memory.id] = memory
+                links.update((link.id, link) for link in own)
+        notes = {**known, **({} if self.note is None else {self.name: self.note})}
+        complete = {name for name, one in notes.items() if one.is_complete}
+        marks = {mark.migration for memory in present.values() if (mark := Mark.of(memory)) is not None}
+        return StoreState(
+            present=present,
+            links=links,
+            # One that came with an import was complete where it was exported, as far as anybody can tell.
+            complete=complete | (marks - {*notes, self.name}),
+            settled=frozenset[bytes]().union(*(notes[name].keys for name in complete)),
+            is_over=self.name in complete,
+        )
+
+    async def _staged(self, memory: Memory, place: int) -> Memory:
+        """Return a memory with what it mentions, as the store would give it back."""
+        if place % _CHUNK == _CHUNK - 1:
+            await asyncio.sleep(0)
+        return as_stored(attrs.evolve(memory, mentions=tuple(self.shared.find_mentions(embedded_text(memory)))))
+
+    def _report(
+        self, state: StoreState, standing: Standing, at: datetime, backfilled: Sequence[Link]
+    ) -> MigrationReport:
+        types = Counter(link.link_type for link in backfilled)
+        ends = Counter(end for link in backfilled for end in (link.from_id, link.to_id))
+        odd = (*self.plan.odd, *future(self.plan, at), *standing.odd, *rows_left_out(self.old.others))
+        return MigrationReport(
+            source=self.old.path,
+            checksum=self.old.checksum,
+            namespace=self.shared.engine.namespace,
+            migration=self.name,
+            at=at,
+            dry_run=self.dry_run,
+            tables=tables_of(self.old, self.plan, standing.left_out),
+            memories=self.plan.types,
+            added=self.added,
+            known=len(state.present),
+            links=self.plan.words,
+            backfilled={kind.value: types[kind] for kind in LinkType if types[kind]},
+            backfilled_average=len(backfilled) / len(standing.ours) if standing.ours else 0.0,
+            backfilled_most=max(ends.values(), default=0),
+            odd_rows=odd,
+        )
+
+    def _fill(self, state: StoreState, standing: Standing) -> BackFill:
+        ids = {one.memory.id for one in standing.ours}
+        marks = {one: Mark.of(memory) for one, memory in state.present.items()}
+        done = {one for one, mark in marks.items() if mark is not None and mark.migration in state.complete}
+        others = [link for link in state.links.values() if is_backfilled(link) and migration_of(link) != self.name]
+        return BackFill(
+            planned=standing.ours,
+            links=standing.links,
+            policy=self.shared.settings.linking,
+            fresh=ids - done,
+            before=Counter(end for link in others for end in (link.from_id, link.to_id) if end in ids),
+        )
+
+    async def _write_memories(
+        self, ours: Sequence[PlannedMemory], links: Sequence[Link], state: StoreState, at: datetime
+    ) -> None:
+        # The memory whose text is the same: its vectors are taken, since an embedder gives others in other company.
+        first: dict[bytes, str] = {}
+        # These count as evidence for others: they must be there before that is asked for.
+        outcomes = {link.from_id: [link] for link in links if link.metadata.original_relationship == OUTCOME_OF}
+        for chunk in _chunks(ours, _CHUNK):
+            texts = {one.memory.id: embedded_text(one.memory) for one in chunk}
+            sums = {one: hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for one, text in texts.items()}
+            new = [one.memory for one in chunk if one.memory.id not in state.present]
+            alike = {memory.id: first[sums[memory.id]] for memory in new if sums[memory.id] in first}
+            for memory_id, digest in sums.items():
+                first.setdefault(digest, memory_id)
+            own = [memory.id for memory in new if memory.id not in alike]
+            record = self.shared.record
+            found = await self.shared.embedding.documents([texts[one] for one in own]) if own else []
+            vectors = dict(zip(own, found, strict=True))
+            memories = [marked(memory, self.name, at) for memory in new]
+            if memories:
+                self.added += await self._write(
+                    lambda writer: _put(writer, memories, vectors, alike, outcomes),  # noqa: B023 - awaited
+                    made_by=record,
+                )
+            self._tell(len(chunk))
+
+    async def _complete(self, fill: BackFill, ours: Sequence[PlannedMemory]) -> None:
+        """Add what needs the vectors and words of all memories."""
+        await self.shared.engine.settled()
+        calibration = await self.shared.embedding.calibration()
+        likely: list[LikelyPair] = []
+        for places in _chunks((at for at, one in enumerate(ours) if one.memory.id in fill.fresh), _SLICE):
+            likely += await self.shared.read(lambda reader, some=places: fill.likely(reader, some, calibration))  # type: ignore[misc]  # bound
+            self._tell(len(places))
+        fill.by_meaning(likely)
+        fill.by_time()
+
+    async def _write_links(self, ours: Sequence[PlannedMemory], links: Sequence[Link]) -> None:
+        by_source: dict[str, list[Link]] = {}
+        for link in links:
+            by_source.setdefault(link.from_id, []).append(link)
+        for sources in _chunks((one.memory.id for one in ours if one.memory.id in by_source), _CHUNK):
+            wanted = {source: by_source[source] for source in sources}
+            await self._write(lambda writer, wanted=wanted: _put_links(writer, wanted))  # type: ignore[misc]  # bound
+
+    def _finish(self, writer: Writer, settled: bytes) -> None:
+        """Note that all is there."""
+        now = None if self.note is None else still(writer, self.note)
+        if now is not None and not now.is_complete:
+            changed_note(writer, now, "complete", settled)
+
+    async def _write(self, plan: Callable[[Writer], T], *, made_by: EmbedderRecord | None = None) -> T:
+        """Run a plan in a transaction, unless the migration is being taken back."""
+        note = self.note
+
+        def checked(writer: Writer) -> T:
+            if note is not None:
+                still(writer, note)
+            return plan(writer)
+
+        return await self.shared.write(checked, made_by=made_by)
+
+    def _tell(self, more: int) -> None:
+        self.done += more
+        if self.progress is not None and self.total:
+            self.progress(self.done, self.total)
+
+
+def _chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    ahead = iter(items)
+    while some := list(islice(ahead, size)):
+        yield some
+
+
+def _found(reader: Reader, ids: Sequence[str]) -> list[tuple[Memory, list[Link]]]:
+    nodes = [node for node in reader.find_many(ids) if node is not None]
+    return list(zip(reader.get(nodes), reader.links_of_many(nodes, "out"), strict=True))
+
+
+def _put(
+    writer: Writer,
+    memories: Sequence[Memory],
+    vectors: Mapping[str, Vectors],
+    alike: Mapping[str, str],
+    links: Mapping[str, Sequence[Link]],
+) -> int:
+    """Write memories with their vectors, or those of another of the same text; return how many were not there."""
+    there = writer.find_many([memory.id for memory in memories])
+    # Another process may migrate the same.
+    new = [memory for memory, node in zip(memories, there, strict=True) if node is None]
+    for memory in new:
+        pieces = vectors.get(memory.id)
+        if pieces is None:
+            node = writer.find(alike[memory.id])
+            if node is None:
+                what = f"{alike[memory.id]!r:.200} was deleted while it was migrated"
+                raise MigrationError(what, path="", hint="run it again")
+            pieces = writer.vectors(node)
+        writer.put(memory, vectors=pieces, links=links.get(memory.id, ()))
+    return len(new)
+
+
+def _put_links(writer: Writer, sources: Mapping[str, Sequence[Link]]) -> None:
+    for source, wanted in sources.items():
+        node = writer.find(source)
+        if node is None:
+            continue
+        there = writer.read_links(node)
+        ids = {link.id for link in there}
+        # Somebody may have linked the two meanwhile, which says more.
+        taken = {end for link in there if migration_of(link) is None for end in (link.from_id, link.to_id)}
+        ends = writer.find_many([link.to_id for link in wanted])
+        missing = [
+            link
+            for link, end in zip(wanted, ends, strict=True)
+            if end is not None and link.id not in ids and not (is_backfilled(link) and link.to_id in taken)
+        ]
+        if missing:
+            writer.put(writer.get([node])[0], links=missing)
+
+
+def _with_mark(link: Link, migration: str) -> Link:
+    extra: dict[str, Any] = {**link.metadata.extra, MARK: migration}
+    return attrs.evolve(link, metadata=attrs.evolve(link.metadata, extra=extra))
