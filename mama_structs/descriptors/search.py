@@ -25,7 +25,7 @@ from typing import Any, Final
 import attrs
 
 from mama_structs._async import in_own_thread
-from mama_structs.descriptors.text import Content, Pages
+from mama_structs.descriptors.text import Content, Pages, Span
 from mama_structs.errors import InvalidParameter, SearchTimeout
 
 MAX_QUERY: Final = 1_000
@@ -127,11 +127,7 @@ class SearchResult:
 
 @attrs.frozen(kw_only=True)
 class _Search:
-    """
-    One search, of which everything was checked but the pattern.
-
-    *deadline* is monotonic time; *is_over* is set when nobody waits for the answer any more.
-    """
+    """One search, checked but for the pattern; *is_over* is set when nobody waits for the answer any more."""
 
     content: Content
     query: str
@@ -140,7 +136,7 @@ class _Search:
     context: int
     limit: int
     page_size: int
-    deadline: float
+    deadline: float  # monotonic
     is_over: threading.Event = attrs.field(factory=threading.Event)
 
 
@@ -148,28 +144,13 @@ class _Turn:
     """The right to match a pattern, which one thread of the process has at a time."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-
-    def renew(self) -> None:
-        """Start anew in a forked child: the thread that had the turn is not in it."""
-        self._lock = threading.Lock()
-
-    @contextlib.contextmanager
-    def taken(self, work: _Search) -> Iterator[None]:
-        """Wait for the turn and have it; TimeoutError when it does not come in time."""
-        lock = self._lock
-        if not lock.acquire(timeout=max(0.0, work.deadline - time.monotonic())):
-            raise TimeoutError
-        try:
-            _check_time(work)
-            yield
-        finally:
-            lock.release()
+        self.lock = threading.Lock()
 
 
 _turn: Final = _Turn()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_turn.renew)
+    # The thread that had the turn is not in a forked child.
+    os.register_at_fork(after_in_child=_turn.__init__)  # type: ignore[misc]  # made anew on purpose
 
 
 async def search(
@@ -184,31 +165,23 @@ async def search(
     page_size: int = 4_000,
 ) -> SearchResult:
     """
-    Find text in a content.
+    Find text in a content; see `RefStore.search`, of which this is all but the look-up.
 
     The work is done in a thread; of patterns one is matched at a time, and the others wait within their own time.
     When the caller is cancelled, the thread goes on until it has come to a next match or its time is over.
-
-    Args:
-        content: What is searched.
-        query: The text to find, or a regular expression, in which ``^`` and ``$`` match at lines.
-        handle: What is searched, for the answer and for errors.
-        timeout: Seconds that the whole search may take.
-        regex: Whether *query* is a regular expression.
-        context: Lines to give before and after each match.
-        limit: Matches to give at the most.
-        page_size: Which of the content's indexes is used.
-
-    Raises:
-        InvalidParameter: A parameter breaks its rule, or *query* is no regular expression,
-            or one that is too large or needs too much memory.
-        SearchTimeout: The time was over before the search had *limit* matches or reached the end.
-
     """
-    _check_numbers(handle, limit=limit, context=context, timeout=timeout)
+    for name, value, lowest, highest in (("limit", limit, 1, MAX_LIMIT), ("context", context, 0, MAX_CONTEXT)):
+        if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
+            message = f"{name} must be a whole number from {lowest} to {highest}"
+            raise InvalidParameter(message, parameter=name, handle=handle)
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
+        message = f"timeout must be more than 0 seconds, got {timeout!r:.80}"
+        raise InvalidParameter(message, parameter="timeout", handle=handle)
     if not isinstance(regex, bool):
         raise InvalidParameter(f"regex must be true or false, got {regex!r:.80}", parameter="regex", handle=handle)
-    _check_query(handle, query, regex=regex)
+    problem = _problem_of(query, regex=regex)
+    if problem:
+        raise InvalidParameter(problem, parameter="query", handle=handle)
     work = _Search(
         content=content,
         query=query,
@@ -237,32 +210,18 @@ async def search(
         work.is_over.set()
 
 
-def _check_numbers(handle: str, *, limit: object, context: object, timeout: object) -> None:
-    for name, value, lowest, highest in (("limit", limit, 1, MAX_LIMIT), ("context", context, 0, MAX_CONTEXT)):
-        if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
-            message = f"{name} must be a whole number from {lowest} to {highest}"
-            raise InvalidParameter(message, parameter=name, handle=handle)
-    number = timeout if isinstance(timeout, int | float) and not isinstance(timeout, bool) else 0
-    if not 0 < number < math.inf:
-        raise InvalidParameter(
-            f"timeout must be more than 0 seconds, got {timeout!r:.80}", parameter="timeout", handle=handle
-        )
-
-
-def _check_query(handle: str, query: object, *, regex: bool) -> None:
+def _problem_of(query: object, *, regex: bool) -> str:
     if not isinstance(query, str):
-        problem = f"query must be text, got {type(query).__name__}"
-    elif not query:
-        problem = "query must not be empty"
-    elif len(query) > MAX_QUERY:
-        problem = f"query must have at most {MAX_QUERY} characters, got {len(query)}"
-    elif regex and _RECURSION.search(query):
-        problem = "query calls itself or a group of its own, which is not supported"
-    elif regex and _compiled_size(query) > _MAX_COMPILED:
-        problem = f"query repeats too much: its repeats, written out, must stay below {_MAX_COMPILED} items"
-    else:
-        return
-    raise InvalidParameter(problem, parameter="query", handle=handle)
+        return f"query must be text, got {type(query).__name__}"
+    if not query:
+        return "query must not be empty"
+    if len(query) > MAX_QUERY:
+        return f"query must have at most {MAX_QUERY} characters, got {len(query)}"
+    if regex and _RECURSION.search(query):
+        return "query calls itself or a group of its own, which is not supported"
+    if regex and _compiled_size(query) > _MAX_COMPILED:
+        return f"query repeats too much: its repeats, written out, must stay below {_MAX_COMPILED} items"
+    return ""
 
 
 def _compiled_size(pattern: str) -> int:
@@ -283,13 +242,16 @@ def _compiled_size(pattern: str) -> int:
     return items * factor
 
 
-Span = tuple[int, int]
-
-
 def _run_alone(work: _Search) -> SearchResult:
     """Search when no other pattern is matched, in a thread; TimeoutError when the time is over."""
-    with _turn.taken(work):
+    lock = _turn.lock
+    if not lock.acquire(timeout=max(0.0, work.deadline - time.monotonic())):
+        raise TimeoutError
+    try:
+        _check_time(work)
         return _run(work)
+    finally:
+        lock.release()
 
 
 def _run(work: _Search) -> SearchResult:
@@ -304,17 +266,12 @@ def _run(work: _Search) -> SearchResult:
         matches.append(_match(pages, start, end, work.context))
     total: int | None = len(kept)
     if following is not None:
-        total = None if work.regex else _total(work, len(kept), following)
+        total = None
+        if not work.regex:
+            # What was asked for is there, and is worth more than the number of the others.
+            with contextlib.suppress(TimeoutError):
+                total = len(kept) + _count(work, following[0])
     return SearchResult(handle=work.handle, matches=tuple(matches), more=following is not None, total=total)
-
-
-def _total(work: _Search, kept: int, following: Span) -> int | None:
-    """Count on beyond the limit; None when there is no time for it."""
-    try:
-        return kept + _count(work, following[0])
-    except TimeoutError:
-        # What was asked for is there, and is worth more than the number of the others.
-        return None
 
 
 def _check_time(work: _Search) -> None:
@@ -390,19 +347,16 @@ def _compiled(work: _Search) -> Any:
         return regex.compile(work.query, regex.MULTILINE, cache_pattern=False)
     except Exception as error:
         # Whatever the compiler stumbles over is in the pattern.
-        raise InvalidParameter(
-            f"query is no valid regular expression: {_problem(error)}", parameter="query", handle=work.handle
-        ) from error
-
-
-def _problem(error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
-    if isinstance(error, MemoryError | OverflowError):
-        return "it is too large"
-    position = getattr(error, "pos", None)
-    where = "" if position is None else f" at its character {position + 1}"
-    return f"{getattr(error, 'msg', 'it cannot be compiled')!s:.80}{where}"
+        if isinstance(error, RecursionError):
+            problem = "it is nested too deeply"
+        elif isinstance(error, MemoryError | OverflowError):
+            problem = "it is too large"
+        else:
+            position = getattr(error, "pos", None)
+            where = "" if position is None else f" at its character {position + 1}"
+            problem = f"{getattr(error, 'msg', 'it cannot be compiled')!s:.80}{where}"
+        message = f"query is no valid regular expression: {problem}"
+        raise InvalidParameter(message, parameter="query", handle=work.handle) from error
 
 
 def _match(pages: Pages, start: int, end: int, context: int) -> Match:

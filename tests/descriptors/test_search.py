@@ -500,8 +500,8 @@ def hostile():
 look("b", 1)
 thread = threading.Thread(target=hostile)
 thread.start()
-while module._turn._lock.acquire(blocking=False):
-    module._turn._lock.release()
+while module._turn.lock.acquire(blocking=False):
+    module._turn.lock.release()
     time.sleep(0.001)
 time.sleep(0.05)
 child = os.fork()
