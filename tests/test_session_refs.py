@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from mama_structs import DescriptorSettings, Session, Settings, Tool, with_descriptors, with_references
-from mama_structs.descriptors import Text
+from mama_structs.descriptors.parser import Text
 from mama_structs.errors import (
     HandleDamaged,
     HandleNotFound,
