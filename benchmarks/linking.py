@@ -37,7 +37,7 @@ from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder
 from mama_structs.memory.model import METADATA, Link, LinkMetadata, LinkType, Memory, MemoryType
 from mama_structs.memory.text import embedded_text
 from mama_structs.settings import LinkingPolicy
-from mama_structs.testing.memories import PlainReader
+from mama_structs.testing.engines import PlainReader
 
 SAMPLE = Path(__file__).parents[2] / "shared" / "data" / "retrieval"
 EMBEDDERS = {"use": UniversalSentenceEmbedder, "hash": HashEmbedder}

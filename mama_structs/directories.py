@@ -57,6 +57,11 @@ class Place:
         return all(loop.is_closed() for loop in self.loops)
 
 
+def embedded_engines(storage: Storage, *, views: Path | None) -> Engines:
+    """Return the engines that keep memories in a store: the one place that decides which these are."""
+    return EmbeddedEngines(storage, snapshots=views)
+
+
 class Keeper(Protocol):
     """Keeps conversations for sessions."""
 
@@ -93,7 +98,7 @@ class Nowhere:
     def __init__(self) -> None:
         self._names: set[str] = set()
         self._storage = Storage.temporary()
-        self._engines = EmbeddedEngines(self._storage, snapshots=None)
+        self._engines = embedded_engines(self._storage, views=None)
 
     @property
     def engines(self) -> Engines:
@@ -210,7 +215,7 @@ class Directory:
                 except BaseException:
                     storage.close_now()
                     raise
-                self._engines = EmbeddedEngines(storage, snapshots=self.path / "views")
+                self._engines = embedded_engines(storage, views=self.path / "views")
                 self._storage = storage
 
     async def enter(self, conversation: str | None, settings: DescriptorSettings) -> Place:

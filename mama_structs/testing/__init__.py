@@ -14,6 +14,7 @@ from mama_structs._lazy import attach
 if TYPE_CHECKING:
     from mama_structs.testing._traffic import NodeRequest as NodeRequest
     from mama_structs.testing.clock import FakeClock as FakeClock
+    from mama_structs.testing.engines import PlainEngine as PlainEngine
     from mama_structs.testing.fake_node import FakeNode as FakeNode
     from mama_structs.testing.fake_source import FakeSource as FakeSource
     from mama_structs.testing.faults import Answer as Answer
@@ -33,6 +34,7 @@ _SOURCES = {
     "Faults": "mama_structs.testing.faults",
     "NodeRequest": "mama_structs.testing._traffic",
     "Oddities": "mama_structs.testing.world",
+    "PlainEngine": "mama_structs.testing.engines",
     "World": "mama_structs.testing.world",
 }
 
@@ -46,6 +48,7 @@ __all__ = [
     "Faults",
     "NodeRequest",
     "Oddities",
+    "PlainEngine",
     "World",
 ]
 

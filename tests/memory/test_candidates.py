@@ -11,7 +11,7 @@ from mama_structs.memory.embedded.vectors import VectorIndex
 from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.ranking import WEIGHTS
 from mama_structs.memory.search import PreparedQuery
-from mama_structs.testing.memories import PlainReader, plain_memory
+from mama_structs.testing.engines import PlainReader, plain_memory
 
 CALIBRATION = Calibration(0.3, 12.0)
 

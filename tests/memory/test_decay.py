@@ -14,7 +14,7 @@ from mama_structs.memory.decay import RATES, is_prunable, prunable, strength, st
 from mama_structs.memory.ids import from_milliseconds, milliseconds
 from mama_structs.memory.model import CREATORS, LinkType
 from mama_structs.settings import MemorySettings
-from mama_structs.testing.memories import PlainReader, plain_link, plain_memory
+from mama_structs.testing.engines import PlainReader, plain_link, plain_memory
 
 NOW = from_milliseconds(1_790_000_000_000)
 DAY = timedelta(days=1)

@@ -18,7 +18,7 @@ from hypothesis import settings
 
 import mama_structs
 from mama_structs import Session
-from mama_structs.testing.memory_engine import SMALL, OpenedDirectory
+from mama_structs.testing.engines import SMALL, OpenedDirectory
 
 SRC = str(Path(mama_structs.__file__).parents[1])
 ENVIRONMENT = {**os.environ, "PYTHONPATH": SRC, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
@@ -32,7 +32,7 @@ from pathlib import Path
 from mama_structs import Session
 from mama_structs.errors import MemoryNotFound, LinkNotFound
 from mama_structs.settings import MemorySettings, Settings
-from mama_structs.testing.memory_engine import SMALL
+from mama_structs.testing.engines import SMALL
 
 def say(*what):
     sys.stdout.write(json.dumps(what) + "\\n")

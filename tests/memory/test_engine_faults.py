@@ -30,7 +30,7 @@ from mama_structs.errors import EmbedderMismatch, MamaStructsError, MemoryNotFou
 from mama_structs.memory.embedded import engine as engine_module
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.settings import MemorySettings, Settings
-from mama_structs.testing.memory_engine import SMALL, OpenedDirectory
+from mama_structs.testing.engines import SMALL, OpenedDirectory
 
 SRC = str(Path(mama_structs.__file__).parents[1])
 ENVIRONMENT = {**os.environ, "PYTHONPATH": SRC, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
@@ -223,7 +223,7 @@ FULL = """
 import asyncio, resource, signal, sys
 from pathlib import Path
 from mama_structs.errors import StoreFull
-from mama_structs.testing.memory_engine import OpenedDirectory
+from mama_structs.testing.engines import OpenedDirectory
 
 async def main():
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

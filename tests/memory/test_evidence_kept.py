@@ -35,8 +35,7 @@ from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.results import Evidence
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.backup import backup
-from mama_structs.testing.memories import PlainEngine, plain_memory
-from mama_structs.testing.memory_engine import SMALL, OpenedDirectory
+from mama_structs.testing.engines import SMALL, OpenedDirectory, PlainEngine, plain_memory
 
 KEYS = Keys("default")
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))

@@ -15,8 +15,7 @@ from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.engine import EmbedderRecord
 from mama_structs.memory.results import Imported
-from mama_structs.testing.memories import PlainEngine, plain_memory
-from mama_structs.testing.memory_engine import OpenedDirectory
+from mama_structs.testing.engines import OpenedDirectory, PlainEngine, plain_memory
 
 DIMENSIONS = 4
 SECRET = "secret-content"

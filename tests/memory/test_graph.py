@@ -15,7 +15,7 @@ from mama_structs.memory import graph
 from mama_structs.memory.decay import strength
 from mama_structs.memory.ids import from_milliseconds, milliseconds
 from mama_structs.memory.model import LinkType, MemoryType
-from mama_structs.testing.memories import PlainReader, plain_link, plain_memory
+from mama_structs.testing.engines import PlainReader, plain_link, plain_memory
 
 START = milliseconds(datetime(2026, 1, 1, tzinfo=UTC))
 NOW_MS = START + 100 * 86_400_000

@@ -15,7 +15,7 @@ from mama_structs.memory.linking import BIAS, WEIGHTS, automatic_links, probabil
 from mama_structs.memory.model import LinkType, MemoryType
 from mama_structs.memory.text import embedded_text
 from mama_structs.settings import LinkingPolicy
-from mama_structs.testing.memories import PlainReader, plain_link, plain_memory
+from mama_structs.testing.engines import PlainReader, plain_link, plain_memory
 
 EMBEDDER = HashEmbedder(dimensions=64)
 MINUTE = 60.0

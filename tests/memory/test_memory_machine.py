@@ -30,8 +30,7 @@ from mama_structs.memory.model import DecisionMetadata, LinkType, MemoryType, Ou
 from mama_structs.memory.relationships import link_type_of, normalised
 from mama_structs.memory.saving import is_automatic
 from mama_structs.settings import MemorySettings
-from mama_structs.testing.memories import PlainReader
-from mama_structs.testing.memory_engine import OpenedDirectory
+from mama_structs.testing.engines import OpenedDirectory, PlainReader
 
 NAMESPACES = st.sampled_from(["default", "default", "default", "other"])
 ACTORS = st.integers(0, 1)

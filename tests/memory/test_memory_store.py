@@ -23,7 +23,7 @@ from mama_structs.memory.embedding.callables import as_embedder
 from mama_structs.memory.model import LinkType, MemoryType, Outcome
 from mama_structs.memory.store import MemoryStore
 from mama_structs.settings import MemorySettings
-from mama_structs.testing.memory_engine import SMALL, OpenedDirectory
+from mama_structs.testing.engines import SMALL, OpenedDirectory, PlainEngines
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -44,14 +44,15 @@ def clock():
     return Clock()
 
 
-@pytest.fixture(params=["exact", "graph"])
+@pytest.fixture(params=["exact", "graph", "plain"])
 async def place(request, clock):
-    """An open directory, whose searches are exact, and one whose searches ask the graph."""
+    """An open directory whose searches are exact, one whose searches ask the graph, and the engine in plain dicts."""
     memory = Path("/dev/shm")
     options = {"exact_up_to": 0} if request.param == "graph" else {}
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as home:
         opened = OpenedDirectory.open(
-            Path(home), clock=clock, settings=MemorySettings(**options),
+            Path(home), engines=PlainEngines() if request.param == "plain" else None, clock=clock,
+            settings=MemorySettings(**options),
             find_mentions=lambda text: [word for word in text.split() if word in {"1-11", "2-1"}],
         )  # fmt: skip
         yield opened

@@ -24,8 +24,7 @@ from mama_structs.memory.model import Link, LinkMetadata, LinkType, MemoryType
 from mama_structs.memory.store import MemoryStore
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.opening import Finding
-from mama_structs.testing.memories import plain_memory
-from mama_structs.testing.memory_engine import SMALL, OpenedDirectory
+from mama_structs.testing.engines import SMALL, OpenedDirectory, plain_memory
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 TEXTS = st.sampled_from(["the login of planet 2-1", "tokens for the login", "shields of planet 2-1", "로그인 토큰"])

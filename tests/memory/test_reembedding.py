@@ -8,7 +8,7 @@ import pytest
 from mama_structs import HashEmbedder, Session
 from mama_structs.errors import EmbedderMismatch, EmbeddingFailed, MemoryNotFound
 from mama_structs.memory.embedding.protocol import Calibration
-from mama_structs.testing.memory_engine import OpenedDirectory
+from mama_structs.testing.engines import OpenedDirectory
 
 OLD, NEW = HashEmbedder(dimensions=64), HashEmbedder(dimensions=128)
 

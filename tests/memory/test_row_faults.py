@@ -24,7 +24,7 @@ from mama_structs.memory.maintenance import record_of
 from mama_structs.memory.requests import check_namespace
 from mama_structs.session import Session
 from mama_structs.storage.store import Storage
-from mama_structs.testing.memory_engine import SMALL, OpenedDirectory
+from mama_structs.testing.engines import SMALL, OpenedDirectory
 
 RECORD = record_of(SMALL)
 PLACE = RowPlaces(Keys("default"), RECORD, "/journal")

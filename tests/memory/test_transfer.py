@@ -41,7 +41,7 @@ from mama_structs.memory.results import Imported
 from mama_structs.memory.transfer import export_jsonl, import_jsonl
 from mama_structs.session import Session
 from mama_structs.storage import files
-from mama_structs.testing.memories import PlainEngine, plain_link, plain_memory
+from mama_structs.testing.engines import PlainEngine, plain_link, plain_memory
 
 DIMENSIONS = 4
 RECORD = EmbedderRecord("four", "four-1", DIMENSIONS)

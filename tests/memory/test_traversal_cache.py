@@ -10,7 +10,7 @@ from mama_structs.memory import graph
 from mama_structs.memory.model import LinkType
 from mama_structs.memory.traversal_cache import TraversalCache
 from mama_structs.testing import FakeClock
-from mama_structs.testing.memories import PlainReader, plain_link, plain_memory
+from mama_structs.testing.engines import PlainReader, plain_link, plain_memory
 
 NOW_MS = 1_790_000_000_000
 

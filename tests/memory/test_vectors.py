@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument
+from mama_structs.memory.embedded import distinct
 from mama_structs.memory.embedded import graph as hnsw
 from mama_structs.memory.embedded import vectors as module
 from mama_structs.memory.embedded.snapshots import SnapshotStore
@@ -137,11 +138,11 @@ def test_the_index_agrees_with_comparing_everything(exact_up_to, steps):
         # Small limits, so that a few vectors meet all of them.
         for owner, name, value in (
             (os, "fsync", lambda fd: None),
+            (distinct, "BLOCK", 8),
             (module, "BLOCK", 8),
-            (module, "BLOCK", 8),
-            (module, "_SMALLEST_BLOCK", 2),
-            (module, "_SMALLEST_MERGE", 3),
-            (module, "_GATHER", 4),
+            (distinct, "_SMALLEST_BLOCK", 2),
+            (distinct, "_SMALLEST_MERGE", 3),
+            (distinct, "_GATHER", 4),
             (module, "_SMALLEST_DEAD", 4),
             (module, "_FEW", 3),
         ):

@@ -18,7 +18,7 @@ from mama_structs.memory import graph
 from mama_structs.memory.model import LinkType
 from mama_structs.memory.showing import chain_of
 from mama_structs.settings import DescriptorSettings
-from mama_structs.testing.memories import PlainReader, plain_link, plain_memory
+from mama_structs.testing.engines import PlainReader, plain_link, plain_memory
 from mama_structs.tools.memories import _standing, age, beginning, line, memory_tools
 
 NAMES = [

@@ -15,19 +15,14 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from mama_structs.memory.embedded.distinct import Labels, VectorRows, Vectors
 from mama_structs.memory.embedded.snapshots import LoadedPart, Part, StoredFile
-
-if TYPE_CHECKING:
-    from mama_structs.memory.embedded.vectors import VectorRows
-
-Labels = NDArray[np.int64]
-Vectors = NDArray[np.float32]
 
 SEED: Final = 100
 SPACE: Final = "ip"

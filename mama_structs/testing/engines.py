@@ -1,23 +1,30 @@
-"""Memories and links in plain dicts, searched by brute force: the model that real engines are compared with."""
+"""Engines for tests: one in plain dicts, the model that others are compared with, and a directory opened by itself."""
 
 from __future__ import annotations
 
 import difflib
 import math
+import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, TypeVar
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar
 
 import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from mama_structs._async import LoopBound
+from mama_structs.directories import embedded_engines
 from mama_structs.errors import StoreDamaged
-from mama_structs.memory.contents import digests_in
+from mama_structs.memory.contents import FindContent, digests_in, nothing
+from mama_structs.memory.embedding.hashed import HashEmbedder
+from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.engine import (
     Direction,
     EmbedderRecord,
+    Engines,
     Facts,
     Filter,
     LinkTable,
@@ -29,6 +36,7 @@ from mama_structs.memory.engine import (
     Scanned,
     Scores,
     Writer,
+    mismatch,
 )
 from mama_structs.memory.graph import nfc
 from mama_structs.memory.ids import milliseconds
@@ -42,10 +50,17 @@ from mama_structs.memory.model import (
     Memory,
     MemoryType,
 )
+from mama_structs.memory.opening import open_memories
+from mama_structs.memory.store import MemoryStore
 from mama_structs.memory.text import indexed_text, query_terms, weighted_terms
+from mama_structs.settings import MemorySettings, Settings
 from mama_structs.storage.opening import Finding
+from mama_structs.storage.store import Storage
 
 T = TypeVar("T")
+
+SMALL: Final = HashEmbedder(dimensions=64)
+"""An embedder that is quick and needs little room."""
 
 _TYPES: Final = tuple(MemoryType)
 _LINK_TYPES: Final = tuple(LinkType)
@@ -525,6 +540,138 @@ class PlainEngine:
             "vectors": {"mode": "exact", "vectors": int(self.memories.pieces(self.memories.window())[1].sum())},
             "words_to_index": 0,
         }
+
+
+class PlainEngines:
+    """`Engines` whose namespaces are `PlainEngine`, and live as long as this object."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, PlainEngine] = {}
+
+    async def recorded(self, namespace: str) -> EmbedderRecord | None:
+        """Return which embedder made a namespace's vectors, None where there is nothing yet."""
+        engine = self.kept.get(namespace)
+        return engine.embedder if engine is not None and engine.memories.change else None
+
+    async def open(self, namespace: str, embedder: EmbedderRecord, settings: MemorySettings) -> PlainEngine:  # noqa: ARG002 - the protocol's
+        """Return a namespace's engine; another embedder than the one that made its vectors raises."""
+        if namespace not in self.kept:
+            self.kept[namespace] = PlainEngine(namespace, embedder=embedder)
+        recorded = await self.recorded(namespace)
+        if recorded not in (None, embedder):
+            raise mismatch(namespace, self.kept[namespace].embedder, embedder)
+        self.kept[namespace].embedder = embedder
+        return self.kept[namespace]
+
+    async def leave(self, namespace: str) -> None:
+        """Do nothing: what is kept stays."""
+
+
+@attrs.define(eq=False)
+class OpenedDirectory:
+    """
+    A session's directory, opened without sharing anything with what this process has open there; made by `open`.
+
+    Args:
+        path: The directory.
+        storage: Its journal.
+        engines: The namespaces that are open.
+        embedder: What turns texts into vectors.
+        clock: Gives the seconds since 1970.
+        settings: For the memories.
+        find_mentions: Gives the ids that a text names.
+        find_content: Gives the versioned handle and the text of a handle.
+
+    """
+
+    path: Path
+    storage: Storage
+    engines: Engines
+    embedder: Embedder
+    clock: Callable[[], float]
+    settings: MemorySettings
+    find_mentions: Callable[[str], Sequence[str]]
+    find_content: FindContent = nothing
+    _open: dict[str, tuple[MemoryStore, Callable[[], Awaitable[None]]]] = attrs.field(factory=dict, init=False)
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        engines: Engines | None = None,
+        embedder: Embedder = SMALL,
+        clock: Callable[[], float] = time.time,
+        settings: MemorySettings | None = None,
+        wait: float = 60.0,
+        find_mentions: Callable[[str], Sequence[str]] = lambda _text: (),
+        find_content: FindContent = nothing,
+    ) -> Self:
+        """
+        Open a directory, making it where there is none.
+
+        Args:
+            path: The directory.
+            engines: What keeps the memories; None for the directory.
+            embedder: What turns texts into vectors.
+            clock: Gives the seconds since 1970.
+            settings: For the memories; by default what the environment says, such as
+                ``MAMA_STRUCTS_MEMORY_EXACT_UP_TO=0``.
+            wait: Seconds that a write waits for other processes.
+            find_mentions: Gives the ids that a text names.
+            find_content: Gives the versioned handle and the text of a handle, None for what is no handle.
+
+        Raises:
+            StoreError: It cannot be used.
+
+        """
+        storage = Storage.open(path / "journal", wait=wait)
+        return cls(
+            path=path,
+            storage=storage,
+            engines=embedded_engines(storage, views=path / "views") if engines is None else engines,
+            embedder=embedder,
+            clock=clock,
+            settings=Settings.from_env().memory if settings is None else settings,
+            find_mentions=find_mentions,
+            find_content=find_content,
+        )
+
+    async def memories(self, namespace: str = "default") -> MemoryStore:
+        """
+        Return the memories of a namespace, open until `close`.
+
+        Raises:
+            EmbedderMismatch: Another embedder made the vectors.
+            StoreError: The journal cannot be read.
+
+        """
+        if namespace not in self._open:
+            self._open[namespace] = await open_memories(
+                self.engines,
+                namespace=namespace,
+                embedder=self.embedder,
+                settings=self.settings,
+                loop=LoopBound("directory"),
+                find_mentions=self.find_mentions,
+                find_content=self.find_content,
+                clock=self.clock,
+            )
+        return self._open[namespace][0]
+
+    async def findings(self) -> list[Finding]:
+        """Return what is wrong with the journal and with every open namespace; that SQLite is old does not count."""
+        found = await self.storage.check()
+        for memories, _ in self._open.values():
+            found += await memories.check()
+        return [finding for finding in found if finding.kind != "sqlite"]
+
+    async def close(self) -> None:
+        """Close the namespaces and the journal."""
+        for _, close in self._open.values():
+            await close()
+        self._open.clear()
+        await self.storage.close()
 
 
 def _terms_of(query: Query) -> Mapping[str, float]:

@@ -1,0 +1,454 @@
+"""Distinct vectors, each kept once, and which of them belong to which memories."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mama_structs.memory.embedded.snapshots import StoredArray
+from mama_structs.memory.engine import Matches, Nodes, Scores
+
+Labels = NDArray[np.int64]
+Vectors = NDArray[np.float32]
+T = TypeVar("T", bound=np.generic)
+
+BLOCK: Final = 16_384
+"""Rows of a block of the process's own memory; a snapshot writes so many as a segment, and less in with the rest."""
+
+_SMALLEST_BLOCK: Final = 64
+_SMALLEST_MERGE: Final = 8_192
+
+
+class VectorRows:
+    """Vectors with labels 0, 1, 2, …, no two of them equal."""
+
+    def __init__(self, dimensions: int) -> None:
+        self.dimensions = dimensions
+        self.count: int = 0
+        """How many there are, dead ones too."""
+        self.dead: int = 0
+        """How many belong to nothing any more; a label comes alive again when its vector is added again."""
+        self.alive: NDArray[np.bool_] = np.zeros(_SMALLEST_BLOCK, np.bool_)
+        self.changes: int = 0
+        """Grows whenever a label dies or comes alive."""
+        self.segments: tuple[StoredArray, ...] = ()
+        """What files hold of them, from the first on."""
+        # Blocks, and the label of each one's first row: one attribute, for another thread must read them together.
+        self._layout: tuple[tuple[Vectors, ...], Labels] = ((), np.empty(0, np.int64))
+        self._prints: NDArray[np.uint64] = np.zeros(_SMALLEST_BLOCK, np.uint64)
+        # Labels by fingerprint: a sorted array, and a dictionary of those that are not in it yet.
+        self._sorted: NDArray[np.uint64] = np.empty(0, np.uint64)
+        self._order: Labels = np.empty(0, np.int64)
+        self._recent: dict[int, int] = {}
+
+    @classmethod
+    def of_blocks(
+        cls,
+        dimensions: int,
+        blocks: tuple[Vectors, ...],
+        *,
+        alive: NDArray[np.bool_],
+        prints: NDArray[np.uint64],
+        segments: tuple[StoredArray, ...] = (),
+    ) -> VectorRows:
+        """Take over rows that a snapshot or another object holds."""
+        rows = cls(dimensions)
+        blocks = tuple(block for block in blocks if len(block))
+        if any(block.dtype != np.float32 or block.shape[1:] != (dimensions,) for block in blocks):
+            raise ValueError(f"rows must be float32 of {dimensions} dimensions")
+        rows.count = sum(map(len, blocks))
+        if alive.shape != (rows.count,) or prints.shape != (rows.count,) or alive.dtype != np.bool_:
+            raise ValueError(f"what is said of {rows.count} rows is of other lengths")
+        rows.alive = _grown(alive, rows.count + _SMALLEST_BLOCK)
+        rows.dead = rows.count - int(np.count_nonzero(alive))
+        rows._prints = _grown(prints.astype(np.uint64), rows.count + _SMALLEST_BLOCK)
+        rows._set_blocks(blocks)
+        rows.segments = segments
+        rows._merge()
+        return rows
+
+    @property
+    def live(self) -> int:
+        """How many belong to something."""
+        return self.count - self.dead
+
+    @property
+    def unsaved(self) -> int:
+        """How many are in no segment."""
+        return self.count - sum(map(len, self.segments))
+
+    @property
+    def prints(self) -> NDArray[np.uint64]:
+        """The fingerprint of each row."""
+        return self._prints[: self.count]
+
+    def place(self, vector: Vectors) -> int:
+        """Return the label of a vector of shape (dimensions,), appending it if there is none; it is alive then."""
+        fingerprint = int.from_bytes(blake2b(vector.tobytes(), digest_size=8).digest(), "little")
+        label = self._find(fingerprint, vector)
+        if label is None:
+            label = self._append(fingerprint, vector)
+        elif not self.alive[label]:
+            self.alive[label] = True
+            self.dead -= 1
+            self.changes += 1
+        return label
+
+    def bury(self, label: int) -> None:
+        """Say that a label belongs to nothing any more."""
+        if self.alive[label]:
+            self.alive[label] = False
+            self.dead += 1
+            self.changes += 1
+
+    def take(self, labels: Labels) -> Vectors:
+        """Return rows, of shape (n, dimensions)."""
+        blocks, starts = self._layout
+        if len(blocks) == 1:
+            return blocks[0][labels]
+        taken = np.empty((len(labels), self.dimensions), np.float32)
+        where = np.searchsorted(starts, labels, side="right") - 1
+        for number in np.unique(where).tolist():
+            here = where == number
+            taken[here] = blocks[number][labels[here] - starts[number]]
+        return taken
+
+    def scores(self, vector: Vectors, labels: Labels) -> Scores:
+        """Return the inner product of *vector* and some rows, in steps that fit the cache."""
+        if len(labels) <= _GATHER:
+            result: Scores = self.take(labels) @ vector
+            return result
+        return np.concatenate([self.take(labels[at : at + _GATHER]) @ vector for at in range(0, len(labels), _GATHER)])
+
+    def all_scores(self, vector: Vectors, start: int = 0) -> Scores:
+        """Return the inner product of *vector* and each row from *start* on."""
+        result = np.empty(self.count - start, np.float32)
+        for at, block in self.slices(start, self.count):
+            np.dot(block, vector, out=result[at - start : at - start + len(block)])
+        return result
+
+    def slices(self, start: int, stop: int, *, most: int | None = None) -> Iterator[tuple[int, Vectors]]:
+        """Give the rows from *start* to *stop*, at most *most* at a time, each time with the first one's label."""
+        # Read once: the engine's thread adds blocks and replaces the last one meanwhile, but never changes a row.
+        blocks, starts = self._layout
+        for begin, block in zip(starts.tolist(), blocks, strict=True):
+            first, last = max(start, begin), min(stop, begin + len(block))
+            for at in range(first, last, most or max(1, last - first)):
+                end = min(last, at + (most or last))
+                yield at, block[at - begin : end - begin]
+
+    def tail(self) -> tuple[Vectors, ...]:
+        """Return the rows that are in no segment, in blocks."""
+        return tuple(block for _, block in self.slices(self.count - self.unsaved, self.count))
+
+    def rebase(self, segments: tuple[StoredArray, ...], tail: Vectors) -> None:
+        """Read rows from files from now on, and give their memory back."""
+        blocks = (*(segment.blocks[0] for segment in segments), tail)
+        blocks = tuple(block for block in blocks if len(block))
+        held = sum(map(len, blocks))
+        if held > self.count or any(block.shape[1:] != (self.dimensions,) for block in blocks):
+            raise ValueError(f"the files hold {held} rows, and there are {self.count}")
+        rest = tuple(block.copy() for _, block in self.slices(held, self.count, most=BLOCK))
+        self._set_blocks(blocks + rest)
+        self.segments = segments
+
+    def compacted(self) -> tuple[VectorRows, Labels]:
+        """Return the rows that are alive as new ones, and for each old label the new one, -1 for the dead."""
+        kept = np.flatnonzero(self.alive[: self.count])
+        blocks = tuple(self.take(kept[at : at + BLOCK]) for at in range(0, len(kept), BLOCK))
+        fresh = VectorRows.of_blocks(
+            self.dimensions, blocks, alive=np.ones(len(kept), np.bool_), prints=self._prints[: self.count][kept]
+        )
+        moved = np.full(self.count, -1, np.int64)
+        moved[kept] = np.arange(len(kept))
+        return fresh, moved
+
+    def _find(self, fingerprint: int, vector: Vectors) -> int | None:
+        candidates = [self._recent[fingerprint]] if fingerprint in self._recent else []
+        wanted = np.uint64(fingerprint)
+        at = int(np.searchsorted(self._sorted, wanted))
+        while at < len(self._sorted) and self._sorted[at] == wanted:
+            candidates.append(int(self._order[at]))
+            at += 1
+        for label in candidates:
+            # The bytes decide: a fingerprint is only where to look.
+            if self.take(np.array([label]))[0].tobytes() == vector.tobytes():
+                return label
+        return None
+
+    def _append(self, fingerprint: int, vector: Vectors) -> int:
+        label = self.count
+        block, start = self._last_block()
+        if block is None or label - start >= len(block):
+            block, start = self._make_room()
+        if label >= len(self.alive):
+            self.alive = _grown(self.alive, 2 * label)
+            self._prints = _grown(self._prints, 2 * label)
+        block[label - start] = vector
+        self.alive[label] = True
+        self._prints[label] = fingerprint
+        self._recent[fingerprint] = label
+        # Last: whoever reads in another thread goes by it.
+        self.count = label + 1
+        if len(self._recent) > max(_SMALLEST_MERGE, self.count // 8):
+            self._merge()
+        return label
+
+    def _last_block(self) -> tuple[Vectors | None, int]:
+        """Return the block that rows are written to, if the last one is the process's own, and its first label."""
+        blocks, starts = self._layout
+        if blocks and blocks[-1].flags.writeable and blocks[-1].flags.owndata:
+            return blocks[-1], int(starts[-1])
+        return None, self.count
+
+    def _make_room(self) -> tuple[Vectors, int]:
+        """Put a larger block in the last one's place, or another one behind it."""
+        blocks, starts = self._layout
+        last, start = self._last_block()
+        used = self.count - start
+        if last is not None and len(last) < BLOCK:
+            larger = np.empty((min(BLOCK, max(_SMALLEST_BLOCK, 2 * used)), self.dimensions), np.float32)
+            larger[:used] = last[:used]
+            self._layout = ((*blocks[:-1], larger), starts)
+            return larger, start
+        another: Vectors = np.empty((_SMALLEST_BLOCK, self.dimensions), np.float32)
+        self._layout = ((*blocks, another), np.append(starts, self.count))
+        return another, self.count
+
+    def _set_blocks(self, blocks: tuple[Vectors, ...]) -> None:
+        lengths = [len(block) for block in blocks]
+        self._layout = (blocks, np.cumsum([0, *lengths])[: len(lengths)].astype(np.int64))
+
+    def _merge(self) -> None:
+        self._order = np.argsort(self.prints, kind="stable")
+        self._sorted = self.prints[self._order]
+        self._recent = {}
+
+
+_GATHER: Final = 2_048
+
+
+def _grown(array: NDArray[T], size: int) -> NDArray[T]:
+    grown = np.zeros(max(size, 2 * len(array)), array.dtype)
+    grown[: len(array)] = array
+    return grown
+
+
+Mask = NDArray[np.bool_]
+
+NO_MATCHES: Final = Matches(np.empty(0, np.int64), np.empty(0, np.float32))
+
+_NONE: Final = -1
+_SHARED: Final = -2
+_SMALLEST: Final = 64
+
+
+class NodeLabels:
+    """Nodes and the labels of their vectors, both ways."""
+
+    def __init__(self) -> None:
+        self.live: int = 0
+        """How many nodes there are."""
+        self.several: int = 0
+        """How many of them have several pieces."""
+        # Pieces, those of a node behind one another: the node (-1 when it was removed) and the label.
+        self._used = 0
+        self._removed = 0
+        self._piece_nodes = np.empty(_SMALLEST, np.int32)
+        self._piece_labels = np.empty(_SMALLEST, np.int32)
+        # By node: its first piece, and how many it has.
+        self._first = np.zeros(_SMALLEST, np.int32)
+        self._pieces = np.zeros(_SMALLEST, np.int32)
+        # By label: its node, or one of the words above.
+        self._owner = np.full(_SMALLEST, _NONE, np.int32)
+        self._shared: dict[int, array[int]] = {}
+
+    @classmethod
+    def from_state(cls, nodes: NDArray[np.int32], labels: NDArray[np.int32], *, rows: int) -> NodeLabels:
+        """Make them from what `state` gave."""
+        known = cls()
+        if nodes.dtype != np.int32 or labels.dtype != np.int32 or nodes.ndim != 1 or nodes.shape != labels.shape:
+            raise ValueError("pieces must be two int32 arrays of one length")
+        if len(nodes) and (nodes.min() < 0 or labels.min() < 0 or labels.max() >= rows):
+            raise ValueError(f"pieces must name nodes and one of {rows} labels")
+        heads = np.flatnonzero(np.diff(nodes, prepend=-1))
+        if len(np.unique(nodes[heads])) != len(heads):
+            raise ValueError("the pieces of a node must stand behind one another")
+        known._used = len(nodes)
+        known._piece_nodes = np.array(nodes)
+        known._piece_labels = np.array(labels)
+        size = int(nodes.max()) + 1 if len(nodes) else 0
+        known._first = np.zeros(max(_SMALLEST, size), np.int32)
+        known._first[nodes[heads]] = heads
+        known._pieces = np.bincount(nodes, minlength=max(_SMALLEST, size)).astype(np.int32)
+        known.live, known.several = len(heads), int(np.count_nonzero(known._pieces > 1))
+        known._owner = np.full(max(_SMALLEST, rows), _NONE, np.int32)
+        # Each pair once, by label and then node.
+        pairs = np.unique(labels.astype(np.int64) << 32 | nodes)
+        owned, owners = (pairs >> 32).astype(np.int64), (pairs & 0xFFFFFFFF).astype(np.int32)
+        distinct, begin, counts = np.unique(owned, return_index=True, return_counts=True)
+        known._owner[distinct] = np.where(counts == 1, owners[begin], _SHARED)
+        for at in np.flatnonzero(counts > 1).tolist():
+            known._shared[int(distinct[at])] = array("i", owners[begin[at] : begin[at] + counts[at]].tobytes())
+        return known
+
+    def state(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Return the node and the label of each piece."""
+        self._close_gaps()
+        return self._piece_nodes[: self._used].copy(), self._piece_labels[: self._used].copy()
+
+    @property
+    def size(self) -> int:
+        """One more than the highest node that may be here."""
+        return len(self._pieces)
+
+    def __contains__(self, node: int) -> bool:
+        return 0 <= node < len(self._pieces) and bool(self._pieces[node])
+
+    def add(self, node: int, labels: list[int]) -> None:
+        """Give a node that has none its labels, one for each piece."""
+        if not labels:
+            return
+        if node >= len(self._pieces):
+            self._first, self._pieces = (_wider(known, node + 1, 0) for known in (self._first, self._pieces))
+        if self._used + len(labels) > len(self._piece_nodes):
+            needed = self._used + len(labels)
+            self._piece_nodes = _wider(self._piece_nodes, needed, 0)
+            self._piece_labels = _wider(self._piece_labels, needed, 0)
+        if max(labels) >= len(self._owner):
+            self._owner = _wider(self._owner, max(labels) + 1, _NONE)
+        end = self._used + len(labels)
+        self._piece_nodes[self._used : end] = node
+        self._piece_labels[self._used : end] = labels
+        self._first[node], self._pieces[node] = self._used, len(labels)
+        self._used = end
+        self.live += 1
+        self.several += len(labels) > 1
+        for label in set(labels):
+            self._own(label, node)
+
+    def remove(self, node: int) -> list[int]:
+        """Take a node's labels from it, and return those that no other node has."""
+        labels = self.labels(node).tolist()
+        if not labels:
+            return []
+        first = int(self._first[node])
+        self._piece_nodes[first : first + len(labels)] = _NONE
+        self._pieces[node] = 0
+        self._removed += len(labels)
+        self.live -= 1
+        self.several -= len(labels) > 1
+        if self._removed > max(_SMALLEST, self._used // 2):
+            self._close_gaps()
+        return [label for label in set(labels) if self._disown(label, node)]
+
+    def labels(self, node: int) -> Labels:
+        """Return a node's labels, one for each piece; none where it has none."""
+        if node not in self:
+            return np.empty(0, np.int64)
+        first = int(self._first[node])
+        return self._piece_labels[first : first + int(self._pieces[node])].astype(np.int64)
+
+    def first(self, nodes: Nodes) -> tuple[Labels, NDArray[np.bool_]]:
+        """Return the label of the first piece of those of *nodes* that have any, and which these are."""
+        has = (nodes >= 0) & (nodes < len(self._pieces))
+        has[has] = self._pieces[nodes[has]] > 0
+        return self._piece_labels[self._first[nodes[has]]].astype(np.int64), has
+
+    def pieces(self, nodes: Nodes) -> tuple[Labels, Labels]:
+        """Return the labels of several nodes behind one another, and how many each node has."""
+        counts = np.zeros(len(nodes), np.int64)
+        inside = (nodes >= 0) & (nodes < len(self._pieces))
+        counts[inside] = self._pieces[nodes[inside]]
+        first = np.zeros(len(nodes), np.int64)
+        first[inside] = self._first[nodes[inside]]
+        places = np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+        return self._piece_labels[places].astype(np.int64), counts
+
+    def selected(self, mask: Mask) -> Labels:
+        """Return the labels of the nodes that *mask* (of `size` at least) lets pass, each once, in order."""
+        nodes = self._piece_nodes[: self._used]
+        # A removed piece's -1 asks for the last item, which says nothing of it.
+        wanted = mask[nodes] & (nodes >= 0) if self._removed else mask[nodes]
+        found = np.zeros(len(self._owner), np.bool_)
+        found[self._piece_labels[: self._used][wanted]] = True
+        return np.flatnonzero(found)
+
+    def best(self, labels: Labels, scores: Scores, limit: int, mask: Mask | None) -> Matches:
+        """Return the nodes of labels, each once with its best score, best first and then the newest first."""
+        owners = self._owner[labels].astype(np.int64)
+        single = owners >= 0
+        if mask is not None:
+            single[single] = mask[owners[single]]
+        nodes, values = [owners[single]], [scores[single]]
+        for at in np.flatnonzero(owners == _SHARED).tolist():
+            several = np.array(self._shared[int(labels[at])], np.int64)
+            if mask is not None:
+                several = several[mask[several]]
+            several = several[-limit:]
+            nodes.append(several)
+            values.append(np.full(len(several), scores[at], np.float32))
+        found, value = np.concatenate(nodes), np.concatenate(values)
+        order = np.lexsort((-found, -value))
+        if self.several:
+            _, first = np.unique(found[order], return_index=True)
+            order = order[np.sort(first)]
+        order = order[:limit]
+        return Matches(found[order], value[order].astype(np.float32))
+
+    def relabel(self, moved: Labels) -> None:
+        """Use other labels: for each old one the new one, -1 for those that no node has."""
+        self._close_gaps()
+        count = int(moved.max()) + 1 if len(moved) else 0
+        self._piece_labels[: self._used] = moved[self._piece_labels[: self._used]]
+        owner = np.full(max(_SMALLEST, count), _NONE, np.int32)
+        kept = np.flatnonzero(moved >= 0)
+        owner[moved[kept]] = self._owner[kept]
+        self._owner = owner
+        self._shared = {int(moved[label]): nodes for label, nodes in self._shared.items()}
+
+    def _own(self, label: int, node: int) -> None:
+        owner = int(self._owner[label])
+        if owner == _NONE:
+            self._owner[label] = node
+            return
+        if owner >= 0:
+            self._owner[label] = _SHARED
+            self._shared[label] = array("i", [owner])
+        nodes = self._shared[label]
+        nodes.insert(bisect_left(nodes, node), node)
+
+    def _disown(self, label: int, node: int) -> bool:
+        """Take a label from a node, and tell whether nobody has it now."""
+        if int(self._owner[label]) != _SHARED:
+            self._owner[label] = _NONE
+            return True
+        nodes = self._shared[label]
+        del nodes[bisect_left(nodes, node)]
+        if len(nodes) == 1:
+            self._owner[label] = nodes[0]
+            del self._shared[label]
+        return False
+
+    def _close_gaps(self) -> None:
+        """Drop the pieces of removed nodes."""
+        if not self._removed:
+            return
+        kept = self._piece_nodes[: self._used] >= 0
+        self._piece_nodes = self._piece_nodes[: self._used][kept]
+        self._piece_labels = self._piece_labels[: self._used][kept]
+        self._used, self._removed = len(self._piece_nodes), 0
+        heads = np.flatnonzero(np.diff(self._piece_nodes, prepend=-1))
+        self._first[self._piece_nodes[heads]] = heads
+
+
+def _wider(known: NDArray[np.int32], needed: int, fill: int) -> NDArray[np.int32]:
+    wider = np.full(max(needed, 2 * len(known), _SMALLEST), fill, np.int32)
+    wider[: len(known)] = known
+    return wider
