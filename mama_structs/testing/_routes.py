@@ -8,6 +8,7 @@ an unknown attribute name reads the first attribute.
 from __future__ import annotations
 
 import difflib
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -15,12 +16,12 @@ from typing import Any, Final
 import attrs
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.testing._draft import module_address
 from mama_structs.testing._paging import PageRequest, Refusal, paginate, parse_uint
 from mama_structs.testing._schema import PLANET_ATTRIBUTES, STRUCT_ATTRIBUTES, TABLES, Table
 from mama_structs.testing.world import World
 
 NOT_FOUND: Final = "codespace structs code 1050: object not found"
+_BECH32: Final = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
 _MAX_RANK_ROWS: Final = 25
 _PUBLIC_KEY_BYTES: Final = 33
 _SIGNATURE_BYTES: Final = 64
@@ -290,11 +291,17 @@ def _ranks_of_object_and_guild(query: Query) -> Body:
     return _list_body(table, [query.world.tables[table.name][key] for key in keys[:_MAX_RANK_ROWS]], None)
 
 
+def _module_address(text: str) -> str:
+    """Return the address that the chain would compute for a collateral pool: longer than an account's."""
+    digest = hashlib.sha256(text.encode()).digest() * 2
+    return "structs1" + "".join(_BECH32[byte % 32] for byte in digest[:58])
+
+
 def _associations(name: str, owners: str, parameter: str) -> tuple[Route, Route]:
     """Make the two routes of a computed address: it needs no record, so there is one for any text."""
 
     def association(object_id: str) -> Body:
-        return {"address": module_address(f"{name}/{object_id}"), "objectId": object_id}
+        return {"address": _module_address(f"{name}/{object_id}"), "objectId": object_id}
 
     def one(query: Query) -> Body:
         return {"internalAddressAssociation": [association(query.path[parameter])], "pagination": None}

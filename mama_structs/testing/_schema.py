@@ -40,7 +40,6 @@ PROTECTED_STRUCT_INDEX: Final = STRUCT_ATTRIBUTES.index("protectedStructIndex")
 STATUS: Final = STRUCT_ATTRIBUTES.index("status")
 
 AMBITS: Final = ("space", "air", "land", "water")
-ALL_PERMISSIONS: Final = str(2**25 - 1)
 
 
 @attrs.frozen
