@@ -16,6 +16,8 @@ from mama_structs.memory.embedded import graph as hnsw
 from mama_structs.memory.embedded.graph import Graph, GraphBusy, GraphFailed, GraphPlan
 
 pytest.importorskip("hnswlib")
+
+pytest.importorskip("hnswlib")
 # Children import the package that is under test here.
 SRC = str(Path(mama_structs.__file__).parents[1])
 

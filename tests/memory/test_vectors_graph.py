@@ -18,6 +18,8 @@ from mama_structs.memory.embedded.snapshots import SnapshotStore
 from mama_structs.memory.embedded.vectors import VectorIndex
 
 pytest.importorskip("hnswlib")
+
+pytest.importorskip("hnswlib")
 # Children import the package that is under test here.
 SRC = str(Path(mama_structs.__file__).parents[1])
 DIMENSIONS = 24

@@ -56,7 +56,8 @@ def _library() -> Any:
         return importlib.import_module("hnswlib")
     except Exception as error:  # noqa: BLE001 - a native module built for another machine can raise anything
         _log.warning(
-            "hnswlib cannot be imported (%s): large memories are searched exactly, which is slower",
+            "hnswlib cannot be imported (%s): large memories are searched exactly, which is slower; "
+            "pip install 'mama-structs[hnsw]' brings it",
             type(error).__name__,
         )
         return None
