@@ -30,7 +30,7 @@ import numpy as np
 from _common import RESULTS, report
 from numpy.typing import NDArray
 
-from mama_structs.memory import evidence, linking
+from mama_structs.memory import linking
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder
@@ -74,7 +74,7 @@ class Pairs:
 
     @property
     def chained(self) -> NDArray[np.bool_]:
-        return self.features[:, evidence.FEATURES.index("chain")] > 0
+        return self.features[:, linking.FEATURES.index("chain")] > 0
 
 
 def read(path: Path) -> list[Record]:
@@ -207,13 +207,13 @@ def gather(records: Sequence[Record], vectors: NDArray[np.float32], embedder: Em
     for position, record in enumerate(records):
         own = vectors[position : position + 1]
         if record.memory.type is not MemoryType.CHECKPOINT:
-            found = evidence.gather(
+            found = linking.gather(
                 reader, record.memory, own, calibration=embedder.calibration, explicit=record.explicit
             )
             new.append(np.full(len(found.nodes), position))
             old.append(found.nodes)
             cosines.append(found.cosines)
-            features.append(found.evidence.table())
+            features.append(found.features.table())
         reader.put(record.memory, vectors=own, links=list(explicit_links(record)))
     threads = np.array([record.thread for record in records])
     ends = np.concatenate(new), np.concatenate(old)
@@ -410,7 +410,7 @@ def main() -> None:
             "BIAS",
             round(weights[0], 2),
             "WEIGHTS",
-            dict(zip(evidence.FEATURES, weights[1:].round(2).tolist(), strict=True)),
+            dict(zip(linking.FEATURES, weights[1:].round(2).tolist(), strict=True)),
         )
 
     everything = np.ones(len(records), bool)

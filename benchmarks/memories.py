@@ -36,8 +36,7 @@ from mama_structs.memory import saving
 from mama_structs.memory.codec import Entry, write_entry
 from mama_structs.memory.embedded.graph import SEED, GraphPlan
 from mama_structs.memory.embedding.protocol import Calibration
-from mama_structs.memory.ids import new_link_id
-from mama_structs.memory.model import METADATA, Link, LinkMetadata, LinkType, Memory, MemoryType
+from mama_structs.memory.model import METADATA, Link, LinkMetadata, LinkType, Memory, MemoryType, new_link_id
 from mama_structs.settings import MemorySettings, Settings
 from mama_structs.storage.store import Storage
 

@@ -56,8 +56,8 @@ from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder, is_installed
 from mama_structs.memory.engine import Reader
+from mama_structs.memory.model import OUTCOME_OF
 from mama_structs.memory.ranking import WEIGHTS, Weights
-from mama_structs.memory.saving import OUTCOME_OF
 from mama_structs.memory.search import SearchRequest, search
 from mama_structs.memory.store import MemoryStore
 from mama_structs.session import Session

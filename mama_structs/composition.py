@@ -15,8 +15,7 @@ from mama_structs.descriptors.parser import Event
 from mama_structs.descriptors.store import Ingested, RefStore, RefStream
 from mama_structs.directories import Keeper, Place
 from mama_structs.errors import EntityNotFound, MemoryNotFound
-from mama_structs.memory.ids import MAX_RANDOM, MIN_RANDOM
-from mama_structs.memory.model import DecisionMetadata, Memory, MemoryType
+from mama_structs.memory.model import MAX_RANDOM, MIN_RANDOM, DecisionMetadata, Memory, MemoryType
 from mama_structs.memory.results import shortened
 from mama_structs.memory.store import MemoryStore
 from mama_structs.references.resolver import Resolver

@@ -90,18 +90,7 @@ def is_digest(text: str) -> bool:
 
 
 def find_all(evidence: Sequence[str], find_content: FindContent, *, most: int) -> tuple[str | HandleText, ...]:
-    """
-    Return evidence with what its handles stand for in their places.
-
-    Args:
-        evidence: Handles, ids, addresses; what is kept already stays as it is.
-        find_content: Knows the handles.
-        most: Bytes of UTF-8 that a text may have.
-
-    Raises:
-        InvalidArgument: A text is too long, or has a lone surrogate.
-
-    """
+    """Return evidence with what its handles stand for in their places."""
     return tuple(_found(position, item, find_content, min(most, LARGEST)) for position, item in enumerate(evidence))
 
 
@@ -139,14 +128,7 @@ async def digests_of(found: Iterable[Sequence[str | HandleText]]) -> dict[str, s
 
 
 def as_kept(found: Sequence[str | HandleText], digests: Mapping[str, str]) -> tuple[str, ...]:
-    """
-    Return evidence as memories have it.
-
-    Args:
-        found: What `find_all` gave.
-        digests: The hash of each text in it.
-
-    """
+    """Return evidence as memories have it."""
     return tuple(
         str(KeptItem(item.source, digests[item.text])) if isinstance(item, HandleText) else item for item in found
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 import attrs
 import msgspec
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.errors import EmbedderMismatch
-from mama_structs.memory.model import Link, LinkType, Memory, MemoryType
+from mama_structs.memory.model import CREATORS, RATES, Link, LinkType, Memory, MemoryType
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.opening import Finding
 
@@ -43,6 +43,12 @@ class EmbedderRecord(msgspec.Struct, frozen=True):
     name: str
     fingerprint: str
     dimensions: int
+
+
+SYSTEM: Final = CREATORS.index("system")
+"""The position of who makes automatic links, in a `LinkTable`."""
+_RATES: Final = np.array([RATES[link_type] for link_type in LinkType])
+_DAY_MS: Final = 86_400_000
 
 
 @attrs.frozen(kw_only=True)
@@ -108,6 +114,13 @@ class LinkTable:
 
     def __len__(self) -> int:
         return len(self.sources)
+
+    def strengths(self, now_ms: int) -> Scores:
+        """Return what `Link.strength` gives for each link, at a time in milliseconds since 1970."""
+        rates = np.where(self.creators == SYSTEM, _RATES[self.types], 0.0)
+        days = np.maximum(now_ms - self.created, 0) / _DAY_MS
+        faded: Scores = (self.confidences * np.exp(-rates * days)).astype(np.float32)
+        return faded
 
 
 @attrs.frozen(eq=False)

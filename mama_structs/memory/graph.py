@@ -16,11 +16,8 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.decay import strengths
-from mama_structs.memory.engine import Direction, Filter, LinkTable, Nodes, Reader
-from mama_structs.memory.ids import milliseconds
-from mama_structs.memory.model import CREATORS, ContextMetadata, Link, LinkType, Memory
-from mama_structs.memory.saving import OUTCOME_OF
+from mama_structs.memory.engine import SYSTEM, Direction, Filter, LinkTable, Nodes, Reader
+from mama_structs.memory.model import OUTCOME_OF, ContextMetadata, Link, LinkType, Memory, milliseconds
 
 MAX_DEPTH: Final = 5
 """How deep a traversal goes at the most (DESIGN section 6)."""
@@ -32,7 +29,6 @@ K = TypeVar("K", bound=Hashable)
 
 _EVOLUTION: Final = frozenset({LinkType.EVOLUTION})
 _EVOLUTION_TYPE: Final = tuple(LinkType).index(LinkType.EVOLUTION)
-_SYSTEM: Final = CREATORS.index("system")
 # From this level on, and again whenever it has doubled, a walk along a chain looks where the rest of it probably is.
 _LONG_CHAIN: Final = 16
 
@@ -116,7 +112,7 @@ def _ways_on(
     level: Nodes, power: NDArray[np.float64], table: LinkTable, direction: Direction, visited: Nodes, *, now_ms: int
 ) -> tuple[NDArray[np.intp], Nodes, NDArray[np.float64]]:
     """Return links from a level to what is not *visited* (sorted): from where in it, to which node, and how strong."""
-    fade = strengths(table, now_ms).astype(np.float64)
+    fade = table.strengths(now_ms).astype(np.float64)
     rank_of = np.argsort(level)
     ranked = level[rank_of]
     ways = []
@@ -291,7 +287,7 @@ def known_by(table: LinkTable, as_of: datetime | None) -> LinkTable:
     """
     if as_of is None or not len(table):
         return table
-    return only(table, (table.creators == _SYSTEM) | (table.created <= milliseconds(as_of)))
+    return only(table, (table.creators == SYSTEM) | (table.created <= milliseconds(as_of)))
 
 
 def only(table: LinkTable, rows: NDArray[np.bool_]) -> LinkTable:

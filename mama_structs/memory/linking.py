@@ -1,26 +1,386 @@
 """
-Which links a memory makes by itself when it is saved: a plan over a `Reader`.
+Which links a memory makes by itself when it is saved: a plan over a `Reader` (DESIGN section 6).
 
-What is known of a new memory and its candidates (`evidence`) becomes the probability that they belong to one matter,
-and the likeliest get a link, within the policy's limits; what was saved shortly before gets a link in time
-(DESIGN section 6, "Automatic links on save").
+LinkCandidates are what is near in meaning, in words, in time, by topic, by mention and along explicit links.
+What is known of the new memory and each of them becomes the probability that they belong to one matter, and the
+likeliest get a link, within the policy's limits; what was saved shortly before gets a link in time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from datetime import timedelta
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final
 
 import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.engine import Filter, Nodes, Reader
-from mama_structs.memory.evidence import SYSTEM, Calibrate, Candidates, Evidence, Values, gather, moved, nodes_of
-from mama_structs.memory.ids import milliseconds
-from mama_structs.memory.model import Link, LinkMetadata, LinkType, Memory, MemoryType
+from mama_structs.memory.engine import SYSTEM, Filter, Matches, Nodes, Reader
+from mama_structs.memory.model import Link, LinkMetadata, LinkType, Memory, MemoryType, milliseconds
+from mama_structs.memory.text import indexed_text, query_terms
 from mama_structs.settings import LinkingPolicy
+
+Values = NDArray[np.float64]
+Terms = Mapping[str, float]
+Calibrate = Callable[[NDArray[np.float32]], Any]
+"""Turns cosines into similarities from 0 to 1, an array into one of its shape."""
+Nearest = Callable[[NDArray[np.float32], int, Filter | None], Matches]
+"""Stands for `Reader.nearest`, such as where many memories are asked about at once."""
+
+
+# How many candidates each question may bring; all of them together are looked at closely.
+_NEAR: Final = 32
+_WORDS: Final = 24
+_RECENT: Final = 32
+_TOPIC: Final = 16
+# Of a topic with more memories than this no more is asked: it tells nothing.
+_BROAD: Final = 64
+_CHAIN: Final = 32
+_MENTIONS: Final = 8
+# Of a long memory its beginning decides.
+_PIECES: Final = 4
+_CHARACTERS: Final = 2_000
+_RARE: Final = 16
+_SHORT: Final = 32
+_HOUR: Final = timedelta(hours=1)
+_QUARTER_MS: Final = 15 * 60_000
+# A similarity of 0 or 1 is rounding: no embedder is as sure as that.
+_SURE: Final = 8.0
+# Matters have some memories and no more: of a topic with so many besides, the half is taken to be of others.
+_MATTER: Final = 4
+# The mean standing in a random order, whatever its length: the integral of -log from 0 to 1. Matters have much more.
+_RANDOM: Final = 1.0
+_CLOSE: Final = 2.5
+# Cosines that differ by less are equal: the order of a sum makes as much.
+_EQUAL: Final = 1e-6
+_EXPLICIT_TYPES: Final = (LinkType.EVOLUTION, LinkType.IMPLEMENTATION)
+
+
+@attrs.frozen(kw_only=True)
+class LinkFeatures:
+    """
+    What is known of a new memory and each candidate, an item for each.
+
+    Args:
+        likeness: The logarithm of the odds of their calibrated similarity.
+        standing: How far they are each other's nearest: 0 where many others are nearer, more the fewer are.
+        words: The share of the new memory's words, by rarity, and mentions that the candidate has too, 0 to 1; the
+            words of its topic do not count.
+        topic: For one topic how much that tells, 0 to 1: it is rare, has few memories, and these are near; else 0.
+        elsewhere: 1 where both have a topic, and not the same, else 0.
+        naming: The share of one's topic words, by rarity, that the other has too, 0 to 1; 0 for one topic.
+        nearness: 1 for what was saved last in the quarter of an hour before, falling to 0.
+        chain: 1 where explicit links lead from the new memory to the candidate by way of others, else 0.
+
+    """
+
+    likeness: Values
+    standing: Values
+    words: Values
+    topic: Values
+    elsewhere: Values
+    naming: Values
+    nearness: Values
+    chain: Values
+
+    def table(self) -> Values:
+        """Return an array of shape (candidates, features), in the order of `FEATURES`."""
+        return np.stack([getattr(self, name) for name in FEATURES], axis=1)
+
+
+FEATURES: Final = tuple(field.name for field in attrs.fields(LinkFeatures))
+
+
+@attrs.frozen(kw_only=True)
+class LinkCandidates:
+    """
+    Memories that a new one may belong to, with what is known of them.
+
+    Args:
+        nodes: Each once, in order of saving.
+        created: Milliseconds since 1970.
+        types: The position of the type in `MemoryType`'s order.
+        cosines: The best of any two pieces.
+        features: What speaks for one matter.
+
+    """
+
+    nodes: Nodes
+    created: NDArray[np.int64]
+    types: NDArray[np.int8]
+    cosines: NDArray[np.float32]
+    features: LinkFeatures
+
+
+def gather(
+    reader: Reader,
+    memory: Memory,
+    vectors: NDArray[np.float32],
+    *,
+    calibration: Calibrate,
+    explicit: Collection[str] = (),
+    decisions_within: float = 0.0,
+    nearest: Nearest | None = None,
+) -> LinkCandidates:
+    """Return the older memories that a new one may belong to, and what speaks for each."""
+    pieces = vectors[:_PIECES]
+    # Topics are evidence of their own: their words would count twice, and make a broad topic look like a matter.
+    text = indexed_text(attrs.evolve(memory, topic=None))[:_CHARACTERS]
+    terms = query_terms(text)
+    created = milliseconds(memory.created_at)
+    until = moved(memory.created_at, timedelta(milliseconds=1))
+    itself = nodes_of(reader, [memory.id])
+    direct = nodes_of(reader, explicit)
+    chain = _chain(reader, direct)
+    # Most memories are saved as the newest, and an unfiltered question costs less.
+    where = Filter(until=until) if len(reader.window(Filter(since=until), limit=1)) else None
+
+    near = _joined((nearest or reader.nearest)(piece, _NEAR, where).nodes for piece in pieces)
+    near = near[~_among(near, itself)]
+    recent = reader.window(Filter(since=moved(memory.created_at, -_HOUR), until=until), limit=_RECENT)
+    recent = recent[~_among(recent, itself)]
+    topic, having_topic = _of_topic(reader, memory, until, decisions_within)
+    shared = _mentioned(reader, memory, until)
+    rare = query_terms(_rare_words(reader, text, terms))
+    words = reader.words(rare, _WORDS, where).nodes
+    known = _joined([near, words, recent, topic, chain, *(having for having, _ in shared)])
+    known_cosines = best_cosines(reader, pieces, known)
+    near_cosines = known_cosines[np.searchsorted(known, near)]
+    facts = reader.facts(known)
+    kept = (facts.created <= created) & ~_among(known, _joined([direct, itself]))
+    nodes, cosines = known[kept], known_cosines[kept]
+    times, types, topics = facts.created[kept], facts.types[kept], facts.topics[kept]
+
+    own_topic = int(reader.facts(topic[:1]).topics[0]) if len(topic) else -1
+    same = (topics == own_topic) & (topics >= 0)
+    standing = _standing(reader, near, near_cosines, nodes, cosines)
+    return LinkCandidates(
+        nodes=nodes,
+        created=times,
+        types=types,
+        cosines=cosines,
+        features=LinkFeatures(
+            likeness=_odds(calibration, cosines),
+            standing=standing,
+            words=_shared_words(reader, terms, rare, nodes, shared),
+            topic=same * _telling(standing[same], times[same], having_topic, reader.count()),
+            elsewhere=((topics != own_topic) & (topics >= 0) & (memory.topic is not None)).astype(np.float64),
+            naming=_naming(reader, memory, terms, nodes, topics) * ~same,
+            nearness=_nearness(nodes, times, recent, created),
+            chain=_among(nodes, np.sort(chain)).astype(np.float64),
+        ),
+    )
+
+
+def moved(at: datetime, by: timedelta) -> datetime:
+    """Return a time moved by a span, and unmoved where that would leave the calendar."""
+    try:
+        return at + by
+    except OverflowError:
+        return at
+
+
+def nodes_of(reader: Reader, ids: Collection[str]) -> Nodes:
+    """Return the nodes of those memories that exist, in order of saving."""
+    found = (reader.find(memory_id) for memory_id in set(ids))
+    return np.array(sorted(node for node in found if node is not None), np.int64)
+
+
+def best_cosines(reader: Reader, pieces: NDArray[np.float32], nodes: Nodes) -> NDArray[np.float32]:
+    """Return the cosine of the nearest two pieces, for each of *nodes*; 0 without pieces."""
+    best = np.zeros(len(nodes), np.float32)
+    for at, piece in enumerate(pieces):
+        scores = reader.similarities(piece, nodes)
+        best = np.maximum(best, scores) if at else scores
+    return best
+
+
+def _joined(parts: Iterable[Nodes]) -> Nodes:
+    """Return the nodes of several arrays, each once, in order of saving."""
+    nodes = np.sort(np.concatenate([np.zeros(0, np.int64), *parts]))
+    # For some hundred nodes this takes a tenth of the time of `np.unique`.
+    is_first = np.ones(len(nodes), np.bool_)
+    np.not_equal(nodes[1:], nodes[:-1], out=is_first[1:])
+    return nodes[is_first]
+
+
+def _among(nodes: Nodes, others: Nodes) -> NDArray[np.bool_]:
+    """Return which of *nodes* are among *others*, which are in order."""
+    if not len(others):
+        return np.zeros(len(nodes), np.bool_)
+    among: NDArray[np.bool_] = others[np.minimum(np.searchsorted(others, nodes), len(others) - 1)] == nodes
+    return among
+
+
+def _chain(reader: Reader, direct: Nodes) -> Nodes:
+    """Return what explicit links lead to from *direct*, these included, nearest first and not more than some."""
+    seen = front = direct
+    while len(front) and len(seen) < _CHAIN:
+        table = reader.links(front, "both", _EXPLICIT_TYPES)
+        kept = table.creators != SYSTEM
+        front = np.setdiff1d(_joined([table.sources[kept], table.targets[kept]]), seen)[: _CHAIN - len(seen)]
+        seen = np.concatenate([seen, front])
+    return seen
+
+
+def _of_topic(reader: Reader, memory: Memory, until: datetime, decisions_within: float) -> tuple[Nodes, int]:
+    """
+    Return the newest memories of the memory's topic, and how many it has, counted up to some.
+
+    Its newest decisions are among them where these are asked for.
+    """
+    if memory.topic is None:
+        return np.zeros(0, np.int64), 0
+    having = reader.window(Filter(topic=memory.topic, until=until), limit=_BROAD)
+    newest = having[:_TOPIC]
+    if not decisions_within:
+        return newest, len(having)
+    where = Filter(
+        topic=memory.topic,
+        types=frozenset({memory.type}),
+        since=moved(memory.created_at, -timedelta(seconds=decisions_within)),
+        until=until,
+    )
+    return _joined([newest, reader.window(where, limit=_TOPIC)]), len(having)
+
+
+def _mentioned(reader: Reader, memory: Memory, until: datetime) -> list[tuple[Nodes, float]]:
+    """Return, for each id that the memory mentions, the newest memories that do too, and how rare that is."""
+    total = reader.count() if memory.mentions else 0
+    found = []
+    for mention in memory.mentions[:_MENTIONS]:
+        where = Filter(mentions=frozenset({mention}), until=until)
+        having = reader.count(where)
+        # As for words: the inverse document frequency of BM25 (Robertson and Zaragoza, 2009).
+        rarity = math.log(1 + (max(total - having, 0) + 0.5) / (having + 0.5))
+        found.append((reader.window(where, limit=_TOPIC), rarity))
+    return found
+
+
+def _odds(calibration: Calibrate, cosines: NDArray[np.float32]) -> Values:
+    least = 1 / (1 + math.exp(_SURE))
+    similarity = np.clip(np.asarray(calibration(cosines), np.float64), least, 1 - least)
+    return np.log(similarity / (1 - similarity))
+
+
+def _standing(
+    reader: Reader, near: Nodes, near_cosines: NDArray[np.float32], nodes: Nodes, cosines: NDArray[np.float32]
+) -> Values:
+    """
+    Return how far the two are each other's nearest, from the rank that each has among those near to the other.
+
+    What is near to the new memory stands for what is near to the candidate too, which spares a search for each.
+    Ranks mean the same whatever the cosines of an embedder look like, and little where there are few to be ranked.
+    """
+    if not len(near):
+        return np.zeros(len(nodes))
+    standing = np.zeros(len(nodes))
+    close = np.flatnonzero(_among(nodes, near))
+    before = len(near) - np.searchsorted(np.sort(near_cosines), cosines[close] + _EQUAL, side="right")
+    table = reader.first_vectors(near)
+    # A row is what is near to one of them: near is in order, so that its nodes can be looked up.
+    others = table[np.searchsorted(near, nodes[close])] @ table.T > cosines[close, None] + _EQUAL
+    others &= nodes[close, None] != near[None, :]
+    ranks: Values = np.log1p(before) + np.log1p(others.sum(axis=1))
+    standing[close] = math.log1p(len(near)) - ranks / 2
+    return standing
+
+
+def _telling(standing: Values, times: NDArray[np.int64], having: int, total: int) -> float:
+    """
+    Return how much it tells that two memories have a topic in common, 0 to 1.
+
+    A topic that a store is full of tells nothing, and so does one whose memories are not near to the new one.
+    """
+    if not len(standing):
+        return 0.0
+    newest = np.argsort(-times, kind="stable")[:_TOPIC]
+    near = (float(standing[newest].mean()) - _RANDOM) / (_CLOSE - _RANDOM)
+    rarity = math.log((total + 1) / (having + 1)) / 3
+    return min(max(near, 0.0), 1.0) * min(max(rarity, 0.0), 1.0) * _MATTER / (_MATTER + having)
+
+
+def _rare_words(reader: Reader, text: str, asked: Terms) -> str:
+    """Return the rarest words of a text that memories have: frequent ones tell little and take most of the time."""
+    total = reader.count()
+    nowhere = math.log(1 + (total + 0.5) / 0.5) - _EQUAL
+    terms = {word: _terms_of(word) for word in dict.fromkeys(text.split())}
+    rarity_of = reader.rarity({term: weight for own in terms.values() for term, weight in own.items()})
+    rarity: dict[str, float] = {}
+    for word, own in terms.items():
+        known = [rarity_of[term] for term in own if term in asked and rarity_of[term] < nowhere]
+        if known:
+            rarity[word] = max(known)
+    return " ".join(sorted(rarity, key=lambda word: -rarity[word])[:_RARE])
+
+
+def _shared_words(
+    reader: Reader, terms: Terms, rare: Terms, nodes: Nodes, shared: Sequence[tuple[Nodes, float]]
+) -> Values:
+    # A word that nobody has counts as one that a single memory has: in a small store new words would outweigh all.
+    rarest = math.log(1 + max(reader.count() - 0.5, 0) / 1.5)
+    whole = sum(min(rarity, rarest) for rarity in [*reader.rarity(terms).values(), *(rarity for _, rarity in shared)])
+    if whole <= 0:
+        return np.zeros(len(nodes))
+    scores = reader.word_scores(rare, nodes).astype(np.float64)
+    for having, rarity in shared:
+        scores += min(rarity, rarest) * np.isin(nodes, having)
+    return np.minimum(scores / whole, 1.0)
+
+
+def _naming(reader: Reader, memory: Memory, terms: Terms, nodes: Nodes, topics: NDArray[np.int32]) -> Values:
+    """Return how much of the one's topic the other's text says, the greater of both ways."""
+    said = np.zeros(len(nodes))
+    if memory.topic is not None:
+        asked = _terms_of(_words_of(memory.topic))
+        rarity = sum(reader.rarity(asked).values())
+        if rarity > 0:
+            said = np.minimum(reader.word_scores(asked, nodes) / rarity, 1.0)
+    numbers, first = np.unique(topics, return_index=True)
+    named = numbers >= 0
+    for number, topic in zip(numbers[named], reader.topics(nodes[first[named]]), strict=True):
+        others = _terms_of(_words_of(topic or ""))
+        if others.keys().isdisjoint(terms):
+            continue
+        rarity_of = reader.rarity(others)
+        whole = sum(rarity_of.values())
+        if whole > 0:
+            share = sum(rarity for term, rarity in rarity_of.items() if term in terms) / whole
+            said[topics == number] = np.maximum(said[topics == number], share)
+    return said
+
+
+def _words_of(topic: str) -> str:
+    return topic.replace("_", " ").replace("-", " ")
+
+
+def _terms_of(words: str) -> Terms:
+    # Texts repeat their words, and memories their topics; what is long is rarely met again and would fill the memory.
+    return _known_terms(words) if len(words) <= _SHORT else query_terms(words)
+
+
+@lru_cache(maxsize=8_192)
+def _known_terms(words: str) -> Terms:
+    return query_terms(words)
+
+
+def _nearness(nodes: Nodes, times: NDArray[np.int64], recent: Nodes, created: int) -> Values:
+    """
+    Return how near in time each candidate is, 0 to 1.
+
+    The first quarter of an hour counts in full, then it falls by e every quarter.
+    What was saved in between takes its part: among memories that are saved in bulk, to be near says nothing.
+    """
+    age = (created - times).astype(np.float64)
+    between = np.full(len(nodes), len(recent))
+    kept = np.flatnonzero(_among(recent, nodes))
+    between[np.searchsorted(nodes, recent[kept])] = kept
+    near: Values = np.exp(-np.maximum(age / _QUARTER_MS - 1, 0)) / (1 + between)
+    return near
+
 
 RELATED: Final = "related_to"
 SAME_TOPIC: Final = "same_topic"
@@ -35,7 +395,7 @@ BIAS: Final = -4.76
 """That logarithm where nothing is known."""
 
 _DECISION: Final = tuple(MemoryType).index(MemoryType.DECISION)
-_RECENT: Final = 48
+_BEFORE: Final = 48
 # One topic makes likely what this probable already; alone it would join all that is of a broad topic.
 _LIKELY: Final = 0.75
 
@@ -74,16 +434,6 @@ def automatic_links(
 
     The same state gives the same links. A pair gets one of them at the most; semantic links go first.
     A checkpoint makes none of these.
-
-    Args:
-        reader: The state before the memory is saved.
-        memory: The memory.
-        vectors: Its vectors, of shape (pieces, dimensions), normalised.
-        policy: Which links are wanted.
-        calibration: What the embedder's cosines mean.
-        explicit: Ids of memories that its explicit links cover: these get no automatic link.
-        new_link_id: Gives an id for each link.
-
     """
     chosen: list[LinkChoice] = []
     if policy.max_semantic and memory.type is not MemoryType.CHECKPOINT:
@@ -111,33 +461,27 @@ def automatic_links(
     ]
 
 
-def probabilities(evidence: Evidence, weights: Sequence[float] = WEIGHTS, bias: float = BIAS) -> Values:
+def probabilities(features: LinkFeatures, weights: Sequence[float] = WEIGHTS, bias: float = BIAS) -> Values:
     """
     Return how probable it is, 0 to 1, that each candidate and the new memory belong to one matter.
 
     It is a logistic regression; a wrong link counted two and a half times in its fit, so it is rather too low.
-
-    Args:
-        evidence: What is known.
-        weights: As `WEIGHTS`.
-        bias: As `BIAS`.
-
     """
-    odds = evidence.table() @ np.asarray(weights, np.float64) + bias
+    odds = features.table() @ np.asarray(weights, np.float64) + bias
     # Half a hyperbolic tangent is the logistic function, without its overflow.
     return 0.5 + 0.5 * np.tanh(0.5 * odds)
 
 
-def _semantic(reader: Reader, memory: Memory, candidates: Candidates, policy: LinkingPolicy) -> list[LinkChoice]:
+def _semantic(reader: Reader, memory: Memory, candidates: LinkCandidates, policy: LinkingPolicy) -> list[LinkChoice]:
     """Return the associations, surest first, but last what explicit links lead to anyway."""
-    evidence = candidates.evidence
-    probable = probabilities(evidence)
+    features = candidates.features
+    probable = probabilities(features)
     surest = np.where(probable >= policy.threshold, probable, 0.0)
     by_topic = np.zeros(len(surest))
     if policy.topic_window and memory.type is MemoryType.DECISION:
         age = (milliseconds(memory.created_at) - candidates.created) / (1000 * policy.topic_window)
         # The revised ADR-001, rule 2: decisions of one topic within the window, 0.4 + 0.3 * (1 - age / window).
-        of_matter = (probable >= min(policy.threshold, _LIKELY)) & (evidence.topic > 0)
+        of_matter = (probable >= min(policy.threshold, _LIKELY)) & (features.topic > 0)
         by_topic[of_matter & (candidates.types == _DECISION) & (age <= 1)] = 1.0
         by_topic *= 0.4 + 0.3 * (1 - age)
     confidence = np.maximum(surest, by_topic)
@@ -145,7 +489,7 @@ def _semantic(reader: Reader, memory: Memory, candidates: Candidates, policy: Li
     taking = np.zeros(len(confidence), np.bool_)
     taking[likely] = _free(reader, candidates.nodes[likely], policy)
     confidence[~taking] = 0.0
-    order = np.lexsort((-candidates.nodes, -candidates.created, -confidence, evidence.chain > 0))
+    order = np.lexsort((-candidates.nodes, -candidates.created, -confidence, features.chain > 0))
     wanted = order[confidence[order] > 0][: policy.max_semantic]
     return [
         LinkChoice(
@@ -169,7 +513,7 @@ def _temporal(reader: Reader, memory: Memory, policy: LinkingPolicy, covered: Co
         since=moved(memory.created_at, -timedelta(seconds=policy.temporal_window)),
         until=moved(memory.created_at, timedelta(milliseconds=1)),
     )
-    nodes = reader.window(where, limit=_RECENT + len(covered))
+    nodes = reader.window(where, limit=_BEFORE + len(covered))
     age = (milliseconds(memory.created_at) - reader.facts(nodes).created) / (1000 * policy.temporal_window)
     confidence = 0.3 + 0.2 * (1 - np.clip(age, 0, 1))
     wanted = _free(reader, nodes, policy) & (confidence >= policy.minimum) & ~_in(nodes, covered)

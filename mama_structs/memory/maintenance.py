@@ -6,13 +6,12 @@ from datetime import datetime
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mama_structs.memory.decay import is_prunable, prunable
 from mama_structs.memory.embedding.protocol import Embedder, fingerprint_of
 from mama_structs.memory.embedding.service import EmbeddingService
-from mama_structs.memory.engine import EmbedderRecord, Engine, Progress, Reader, Writer
-from mama_structs.memory.ids import milliseconds
-from mama_structs.memory.model import Memory
+from mama_structs.memory.engine import SYSTEM, EmbedderRecord, Engine, LinkTable, Progress, Reader, Writer
+from mama_structs.memory.model import Link, LinkType, Memory, milliseconds
 from mama_structs.memory.text import embedded_text
 from mama_structs.settings import MemorySettings
 
@@ -24,6 +23,32 @@ _BATCH: Final = 128
 def record_of(embedder: Embedder) -> EmbedderRecord:
     """Return how a store names an embedder."""
     return EmbedderRecord(embedder.name, fingerprint_of(embedder), embedder.dimensions)
+
+
+_TEMPORAL: Final = tuple(LinkType).index(LinkType.TEMPORAL)
+
+
+def prunable(table: LinkTable, now_ms: int, settings: MemorySettings) -> NDArray[np.bool_]:
+    """
+    Return which links of a table may be pruned (DESIGN section 6): a mask with an item for each.
+
+    What counts is the confidence as stored, not what decay has left of it, or links would go that nobody found weak.
+    """
+    weak = table.confidences < np.float32(settings.prune_below)
+    old = (table.types == _TEMPORAL) & (now_ms - table.created > settings.prune_temporal_after * 1000)
+    may_go: NDArray[np.bool_] = (table.creators == SYSTEM) & (weak | old)
+    return may_go
+
+
+def is_prunable(link: Link, now: datetime, settings: MemorySettings) -> bool:
+    """Tell what `prunable` says of one link."""
+    if link.created_by != "system":
+        return False
+    # Tables hold confidences in single precision, and both have to say the same.
+    if np.float32(link.confidence) < np.float32(settings.prune_below):
+        return True
+    age = milliseconds(now) - milliseconds(link.created_at)
+    return link.link_type is LinkType.TEMPORAL and age > settings.prune_temporal_after * 1000
 
 
 async def prune(engine: Engine, now: datetime, settings: MemorySettings) -> int:

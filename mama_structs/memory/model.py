@@ -1,10 +1,14 @@
-"""What a memory and a link are."""
+"""What a memory and a link are, how ids are made, and how links lose strength with age."""
 
 from __future__ import annotations
 
 import enum
+import math
+import re
+import secrets
+import unicodedata
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
 import attrs
@@ -247,7 +251,71 @@ class Link:
     created_at: datetime
 
     def strength(self, now: datetime) -> float:
-        """Return the confidence after decay, see `mama_structs.memory.decay`."""
-        from mama_structs.memory.decay import strength  # noqa: PLC0415 - decay knows links
+        """
+        Return the confidence after decay: ``confidence * exp(-rate * age_days)``, the rate by the link's type.
 
-        return strength(self, now)
+        Links of users and models do not decay, nor does evolution; a link from later than *now* has the age 0.
+        """
+        if self.created_by != "system":
+            return self.confidence
+        days = max((now - self.created_at) / timedelta(days=1), 0.0)
+        return self.confidence * math.exp(-RATES[self.link_type] * days)
+
+
+RATES: Final[Mapping[LinkType, float]] = {
+    LinkType.EVOLUTION: 0.0,
+    LinkType.IMPLEMENTATION: 0.02,
+    LinkType.ASSOCIATION: 0.05,
+    LinkType.TEMPORAL: 0.1,
+}
+"""What a link by ``system`` loses a day, as an exponent (ADR-001, section 4)."""
+
+SUPERSEDES: Final = "supersedes"
+IMPLEMENTS: Final = "implements"
+OUTCOME_OF: Final = "outcome_of"
+"""The words of the links that a save makes for what it was told."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_SLUG_LENGTH: Final = 50
+_SEVERAL: Final = re.compile(r"_{2,}")
+MIN_RANDOM: Final = 4
+"""Characters at an id's end in v1.0."""
+MAX_RANDOM: Final = 8
+"""Characters at an id's end, made at random."""
+_ID: Final = re.compile(
+    rf"(?:{'|'.join(kind.value for kind in MemoryType)})_\S*_[0-9]{{10,}}_[0-9a-z]{{{MIN_RANDOM},{MAX_RANDOM}}}"
+)
+
+
+def new_id(kind: MemoryType, title: str, created_at: datetime) -> str:
+    """Return an id for a new memory: ``<type>_<slug>_<milliseconds>_<8 hexadecimal digits>``."""
+    return f"{kind.value}_{slug(title)}_{milliseconds(created_at)}_{secrets.token_hex(4)}"
+
+
+def new_link_id() -> str:
+    """Return an id for a new link."""
+    return f"link_{secrets.token_hex(12)}"
+
+
+def slug(title: str) -> str:
+    """Return the readable part of an id: lower case, other characters than letters and digits become ``_``."""
+    text = unicodedata.normalize("NFC", title[: 8 * _SLUG_LENGTH]).lower()
+    # Marks belong to the letters of many scripts, and are no letters themselves.
+    kept = "".join(letter if unicodedata.category(letter)[0] in "LNM" else "_" for letter in text)
+    return _SEVERAL.sub("_", kept).strip("_")[:_SLUG_LENGTH].strip("_") or "untitled"
+
+
+def is_id(text: str) -> bool:
+    """Tell whether a text has the form of a memory's id."""
+    return _ID.fullmatch(text) is not None
+
+
+def milliseconds(moment: datetime) -> int:
+    """Return a time (with a time zone) as whole milliseconds since 1970 (UTC)."""
+    return (moment - _EPOCH) // _MILLISECOND
+
+
+def from_milliseconds(count: int) -> datetime:
+    """Return the time (UTC) of whole milliseconds since 1970."""
+    return _EPOCH + timedelta(milliseconds=count)

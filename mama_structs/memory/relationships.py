@@ -111,17 +111,7 @@ class Mapped:
 
 
 def check_relationship(word: object, *, argument: str = "relationship") -> str:
-    """
-    Return a relationship word as it is stored: NFC, without space around it.
-
-    Args:
-        word: What a caller gave.
-        argument: How messages call it.
-
-    Raises:
-        InvalidArgument: It is no text of 1 to 64 letters, digits, spaces, ``_`` and ``-``, with a letter or digit.
-
-    """
+    """Return a relationship word as it is stored: NFC, without space around it."""
     rule = f"{argument} must be 1 to {LONGEST} letters, digits, spaces, '_' or '-', with a letter or digit"
     if not isinstance(word, str):
         raise InvalidArgument(f"{rule}, got {type(word).__name__}")
@@ -151,15 +141,7 @@ def link_type_of(
     vector: NDArray[np.float32] | None = None,
     example_vectors: NDArray[np.float32] | None = None,
 ) -> Mapped:
-    """
-    Return the type that a relationship word stands for: by the table, else by its nearest example.
-
-    Args:
-        word: The word.
-        vector: Its embedding, of shape (dimensions,), normalised; without it only the table is asked.
-        example_vectors: Those of `EXAMPLES`, of shape (examples, dimensions), normalised.
-
-    """
+    """Return the type that a relationship word stands for: by the table, else by its nearest example."""
     known = _TABLE.get(normalised(word))
     if known is not None:
         return Mapped(link_type=known, confidence=1.0, fallback=False)
@@ -183,12 +165,6 @@ def near_synonyms(
     Return the pairs of words that mean nearly the same, with how alike they are, the most alike first.
 
     Words that differ only in case, gaps or Unicode form are alike by 1 whatever their vectors.
-
-    Args:
-        words: Each once.
-        vectors: Of shape (words, dimensions), normalised.
-        threshold: The least cosine, -1 to 1.
-
     """
     forms: dict[str, list[int]] = {}
     for at, word in enumerate(words):

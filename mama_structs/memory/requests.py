@@ -14,8 +14,7 @@ import attrs
 
 from mama_structs import _check
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.ids import new_id
-from mama_structs.memory.model import CREATORS, METADATA, CreatedBy, Memory, MemoryType
+from mama_structs.memory.model import CREATORS, METADATA, CreatedBy, Memory, MemoryType, new_id
 from mama_structs.memory.relationships import check_relationship
 
 T = TypeVar("T")

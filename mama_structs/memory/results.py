@@ -1,13 +1,16 @@
-"""What searches, traversals and chains give back."""
+"""What searches, traversals and chains give back: memories in place of nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import attrs
+import numpy as np
 
-from mama_structs.memory.model import Link, Memory, Outcome
+from mama_structs.memory import graph
+from mama_structs.memory.engine import LinkTable, Reader
+from mama_structs.memory.model import Link, LinkType, Memory, Outcome
 
 _SHOWN = 60
 
@@ -223,3 +226,41 @@ def _line(memory: Memory) -> str:
     outcome: Any = getattr(memory.metadata, "outcome", None)
     mark = "" if outcome is None else f" [{outcome.value}]"
     return f"{memory.created_at:%Y-%m-%d} {memory.id}{mark} {shortened(memory.content)}"
+
+
+def reached_along(reader: Reader, steps: Sequence[graph.Step]) -> tuple[Reached, ...]:
+    """Return what a traversal reached."""
+    memories = reader.get([step.node for step in steps])
+    on_paths = list({node for step in steps for node in step.path})
+    ids = dict(zip(on_paths, reader.ids(on_paths), strict=True))
+    return tuple(
+        Reached(
+            memory=memory,
+            depth=step.depth,
+            path=tuple([ids[node] for node in step.path]),
+            strength=step.strength,
+        )
+        for memory, step in zip(memories, steps, strict=True)
+    )
+
+
+def chain_of(reader: Reader, found: graph.ChainNodes, *, around: tuple[Reached, ...] = ()) -> Chain:
+    """Return a chain of decisions with its links, and what is around it."""
+    memories = reader.get(found.nodes)
+    by_node = dict(zip(found.nodes.tolist(), memories, strict=True))
+    return Chain(
+        memories=tuple(memories),
+        links=tuple(_evolution_links(reader, found.links)),
+        forks=tuple(by_node[node] for node in found.forks.tolist()),
+        around=around,
+    )
+
+
+def _evolution_links(reader: Reader, table: LinkTable) -> list[Link]:
+    found = [
+        link
+        for links in reader.links_of_many(np.unique(table.sources), "out")
+        for link in links
+        if link.link_type is LinkType.EVOLUTION
+    ]
+    return sorted(found, key=lambda link: (link.created_at, link.id), reverse=True)

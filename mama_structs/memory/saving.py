@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from mama_structs.errors import InvalidArgument, MemoryNotFound
 from mama_structs.memory.contents import parse_kept
 from mama_structs.memory.engine import Reader, Writer
-from mama_structs.memory.ids import new_link_id
 from mama_structs.memory.linking import Linking, automatic_links
 from mama_structs.memory.model import (
+    IMPLEMENTS,
+    OUTCOME_OF,
+    SUPERSEDES,
     CreatedBy,
     DecisionMetadata,
     Link,
@@ -25,15 +27,13 @@ from mama_structs.memory.model import (
     Memory,
     MemoryType,
     OutcomeChange,
+    new_link_id,
 )
 from mama_structs.memory.relationships import EXAMPLES, link_type_of, normalised
 from mama_structs.memory.requests import LinkRequest, SaveRequest
 from mama_structs.memory.shared import AT_ONCE, Shared
 from mama_structs.memory.text import embedded_text
 
-SUPERSEDES: Final = "supersedes"
-IMPLEMENTS: Final = "implements"
-OUTCOME_OF: Final = "outcome_of"
 _NEAREST: Final = 3
 
 

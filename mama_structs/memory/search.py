@@ -17,11 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.memory import ranking, saving
-from mama_structs.memory.decay import strengths
 from mama_structs.memory.engine import Facts, Filter, LinkTable, Nodes, Reader
 from mama_structs.memory.graph import Successors, known_by, only
-from mama_structs.memory.ids import milliseconds
-from mama_structs.memory.model import LinkType, MemoryType
+from mama_structs.memory.model import LinkType, MemoryType, milliseconds
 from mama_structs.memory.ranking import WEIGHTS, Positions, Values, Weights
 from mama_structs.memory.results import Hit
 from mama_structs.memory.text import query_terms
@@ -277,7 +275,7 @@ def _found(reader: Reader, query: PreparedQuery, where: Filter, period: Period |
 
 def _ends(table: LinkTable, holding: Collection[int], known: ScoredNodes, request: SearchRequest) -> Nodes:
     """Return the nodes that links lead to (the strongest, where they are very many) and what holds, if not *known*."""
-    order = np.argsort(-strengths(table, milliseconds(request.moment)), kind="stable")
+    order = np.argsort(-table.strengths(milliseconds(request.moment)), kind="stable")
     ends = np.concatenate([table.sources[order], table.targets[order]])
     ends = ends[known.positions(ends) < 0]
     unique, first = np.unique(ends, return_index=True)
@@ -346,7 +344,7 @@ class _Ground:
 
     def tied(self, lenders: Positions, ties: Values, now_ms: int, weights: Weights) -> Values:
         """Return *ties*, of shape (lenders, candidates), raised to what links make them; none ties to itself."""
-        close = weights.tie * strengths(self.table, now_ms).astype(np.float64)
+        close = weights.tie * self.table.strengths(now_ms).astype(np.float64)
         close[(self.table.types == _EVOLUTION) | (self.table.types == _IMPLEMENTATION)] = weights.tie
         topics = self.facts.topics
         same = (topics[lenders, np.newaxis] == topics) & (topics >= 0)

@@ -14,9 +14,9 @@ from mama_structs._async import LoopBound
 from mama_structs.errors import SessionClosed
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.engine import EmbedderRecord, Engine, Reader, Writer, mismatch
-from mama_structs.memory.ids import from_milliseconds
 from mama_structs.memory.linking import Linking
 from mama_structs.memory.maintenance import record_of
+from mama_structs.memory.model import from_milliseconds
 from mama_structs.memory.results import Reached
 from mama_structs.memory.traversal_cache import TraversalCache
 from mama_structs.settings import MemorySettings

@@ -13,14 +13,25 @@ import numpy as np
 
 from mama_structs import _check
 from mama_structs.errors import InvalidArgument, LinkNotFound, MamaStructsError, MemoryNotFound
-from mama_structs.memory import contents, graph, maintenance, requests, saving, search, showing, transfer
+from mama_structs.memory import contents, graph, maintenance, requests, results, saving, search, transfer
 from mama_structs.memory.contents import FindContent, HandleText, parse_kept
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.engine import Direction, Filter, Progress, Reader, Writer
-from mama_structs.memory.ids import is_id, milliseconds
 from mama_structs.memory.maintenance import record_of
-from mama_structs.memory.model import CREATORS, CreatedBy, Link, LinkType, Memory, MemoryType, Outcome, OutcomeChange
+from mama_structs.memory.model import (
+    CREATORS,
+    OUTCOME_OF,
+    CreatedBy,
+    Link,
+    LinkType,
+    Memory,
+    MemoryType,
+    Outcome,
+    OutcomeChange,
+    is_id,
+    milliseconds,
+)
 from mama_structs.memory.relationships import near_synonyms, normalised
 from mama_structs.memory.requests import check_id, check_limit, check_progress, check_types
 from mama_structs.memory.results import (
@@ -505,7 +516,7 @@ class MemoryStore:
 
         def plan(reader: Reader) -> Chain:
             found = graph.by_topic(reader, named, now_ms=now_ms)
-            return showing.chain_of(reader, found.chain, around=showing.reached_along(reader, found.around))
+            return results.chain_of(reader, found.chain, around=results.reached_along(reader, found.around))
 
         return await self._shared.read(plan)
 
@@ -517,7 +528,7 @@ class MemoryStore:
             MemoryNotFound: There is none with this id.
 
         """
-        return await self._read(id, lambda reader, node: showing.chain_of(reader, graph.evolution(reader, node)))
+        return await self._read(id, lambda reader, node: results.chain_of(reader, graph.evolution(reader, node)))
 
     async def set_outcome(
         self,
@@ -560,7 +571,7 @@ class MemoryStore:
         prepared = None
         if why is not None:
             asked = requests.ContextRequest(
-                content=why, topic=before.topic, source=saving.OUTCOME_OF, created_at=moment, created_by=creator
+                content=why, topic=before.topic, source=OUTCOME_OF, created_at=moment, created_by=creator
             )
             (prepared,) = await saving.prepare(self._shared, [self._draft(asked)])
         change = OutcomeChange(outcome=result, reason=why, at=moment)
@@ -764,7 +775,7 @@ class MemoryStore:
                 min_strength=least,
                 limit=most,
             )
-            reached = list(showing.reached_along(reader, steps))
+            reached = list(results.reached_along(reader, steps))
             self._shared.cache.put(key, reader.change, graph.read_by(node, steps), reached)
             return list(reached)
 
@@ -797,8 +808,8 @@ class MemoryStore:
         def plan(reader: Reader, node: int) -> Surroundings:
             return Surroundings(
                 memory=reader.get([node])[0],
-                chain=showing.chain_of(reader, graph.evolution(reader, node)),
-                around=showing.reached_along(
+                chain=results.chain_of(reader, graph.evolution(reader, node)),
+                around=results.reached_along(
                     reader, graph.traverse(reader, node, now_ms=now_ms, max_depth=graph.CONTEXT_DEPTH)
                 ),
                 links=tuple(reader.read_links(node)),

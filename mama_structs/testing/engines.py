@@ -39,7 +39,6 @@ from mama_structs.memory.engine import (
     mismatch,
 )
 from mama_structs.memory.graph import nfc
-from mama_structs.memory.ids import milliseconds
 from mama_structs.memory.model import (
     CREATORS,
     METADATA,
@@ -49,6 +48,7 @@ from mama_structs.memory.model import (
     LinkType,
     Memory,
     MemoryType,
+    milliseconds,
 )
 from mama_structs.memory.opening import open_memories
 from mama_structs.memory.store import MemoryStore

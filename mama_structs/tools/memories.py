@@ -24,6 +24,7 @@ from mama_structs.errors import InvalidArgument, MamaStructsError, MemoryNotFoun
 from mama_structs.memory.contents import parse_kept
 from mama_structs.memory.graph import Beside, holding
 from mama_structs.memory.model import (
+    OUTCOME_OF,
     CheckpointMetadata,
     ContextMetadata,
     DecisionMetadata,
@@ -36,7 +37,6 @@ from mama_structs.memory.model import (
 from mama_structs.memory.relationships import LONGEST
 from mama_structs.memory.requests import MAX_ID, MAX_ITEM, MAX_ITEMS, MAX_LINKS, MAX_TOPIC, check_id
 from mama_structs.memory.results import Chain, Evidence, Hit, Surroundings
-from mama_structs.memory.saving import OUTCOME_OF
 from mama_structs.memory.store import MemoryStore
 from mama_structs.tools.names import MEMORY_TOOLS
 from mama_structs.tools.tool import Tool, ToolAnnotations, bound

@@ -16,10 +16,8 @@ import attrs
 import numpy as np
 
 from mama_structs.memory.engine import Filter, Matches, Reader, Vectors
-from mama_structs.memory.evidence import Calibrate, Nearest, gather
-from mama_structs.memory.ids import milliseconds
-from mama_structs.memory.linking import CLOSE_IN_TIME, RELATED, probabilities
-from mama_structs.memory.model import Link, LinkMetadata, LinkType, MemoryType
+from mama_structs.memory.linking import CLOSE_IN_TIME, RELATED, Calibrate, Nearest, gather, probabilities
+from mama_structs.memory.model import Link, LinkMetadata, LinkType, MemoryType, milliseconds
 from mama_structs.settings import LinkingPolicy
 from mama_structs.v1.plan import PlannedMemory, link_id
 from mama_structs.v1.state import BACKFILLED, MARK
@@ -113,7 +111,7 @@ class BackFill:
         covered = [self.planned[other].memory.id for other in self._covered.get(at, ())]
         memory = self.planned[at].memory
         found = gather(reader, memory, vectors, calibration=calibration, explicit=covered, nearest=nearest)
-        probable = probabilities(found.evidence)
+        probable = probabilities(found.features)
         order = np.argsort(-probable, kind="stable")
         rows = order[probable[order] >= self.policy.threshold].tolist()
         others = [self._positions.get(one) for one in reader.ids(found.nodes[rows])]

@@ -13,8 +13,9 @@ from typing import Any, Final
 import attrs
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.ids import from_milliseconds, milliseconds, slug
 from mama_structs.memory.model import (
+    OUTCOME_OF,
+    SUPERSEDES,
     CheckpointMetadata,
     ContextMetadata,
     CreatedBy,
@@ -26,10 +27,12 @@ from mama_structs.memory.model import (
     MemoryType,
     Outcome,
     OutcomeChange,
+    from_milliseconds,
+    milliseconds,
+    slug,
 )
 from mama_structs.memory.relationships import LONGEST, normalised
 from mama_structs.memory.requests import MAX_TOPIC, check_id
-from mama_structs.memory.saving import OUTCOME_OF, SUPERSEDES
 from mama_structs.v1.read import (
     CHECKPOINTS,
     DECISIONS,

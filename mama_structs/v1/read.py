@@ -26,7 +26,7 @@ import attrs
 import msgspec
 
 from mama_structs.errors import InvalidArgument, MigrationError
-from mama_structs.memory.ids import from_milliseconds, milliseconds
+from mama_structs.memory.model import from_milliseconds, milliseconds
 
 if sys.platform != "win32":
     import fcntl

@@ -19,8 +19,7 @@ import msgspec
 from mama_structs.errors import MigrationError
 from mama_structs.memory.codec import Entry, read_memory, write_entry
 from mama_structs.memory.engine import Reader, Writer
-from mama_structs.memory.ids import milliseconds
-from mama_structs.memory.model import ContextMetadata, DecisionMetadata, Link, Memory
+from mama_structs.memory.model import ContextMetadata, DecisionMetadata, Link, Memory, milliseconds
 from mama_structs.v1.plan import OLD, MigrationPlan, PlannedMemory
 from mama_structs.v1.read import DECISIONS, EDGES
 from mama_structs.v1.report import OddRow

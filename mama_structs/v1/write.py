@@ -24,9 +24,8 @@ from mama_structs import _check
 from mama_structs._async import in_own_thread
 from mama_structs.errors import MigrationError
 from mama_structs.memory.engine import EmbedderRecord, Reader, Vectors, Writer
-from mama_structs.memory.model import Link, LinkType, Memory
+from mama_structs.memory.model import OUTCOME_OF, Link, LinkType, Memory
 from mama_structs.memory.requests import check_file, check_progress
-from mama_structs.memory.saving import OUTCOME_OF
 from mama_structs.memory.shared import Shared
 from mama_structs.memory.store import MemoryStore
 from mama_structs.memory.text import embedded_text

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from mama_structs.memory.embedded import links as adjacency
 from mama_structs.memory.embedded.links import Adjacency
-from mama_structs.memory.ids import milliseconds
-from mama_structs.memory.model import CREATORS, LinkType
+from mama_structs.memory.model import CREATORS, LinkType, milliseconds
 from mama_structs.testing.engines import plain_link
 
 TYPES = tuple(LinkType)

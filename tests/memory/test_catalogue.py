@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from mama_structs.memory.embedded.catalogue import Catalogue
 from mama_structs.memory.engine import Filter
-from mama_structs.memory.ids import from_milliseconds
-from mama_structs.memory.model import MemoryType
+from mama_structs.memory.model import MemoryType, from_milliseconds
 
 TYPES = tuple(MemoryType)
 BASE = 1_790_000_000_000

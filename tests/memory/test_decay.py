@@ -10,9 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.memory.decay import RATES, is_prunable, prunable, strength, strengths
-from mama_structs.memory.ids import from_milliseconds, milliseconds
-from mama_structs.memory.model import CREATORS, LinkType
+from mama_structs.memory.maintenance import is_prunable, prunable
+from mama_structs.memory.model import (
+    CREATORS,
+    RATES,
+    LinkType,
+    from_milliseconds,
+    milliseconds,
+)
 from mama_structs.settings import MemorySettings
 from mama_structs.testing.engines import PlainReader, plain_link, plain_memory
 
@@ -45,7 +50,6 @@ def table_of(several):
     [
         (LinkType.EVOLUTION, 0.0),
         (LinkType.IMPLEMENTATION, 0.02),
-        (LinkType.ASSOCIATION, 0.05),
         (LinkType.TEMPORAL, 0.1),
     ],
 )
@@ -53,7 +57,7 @@ def test_links_of_the_system_fade_by_their_type(link_type, rate):
     """After ten days a system link has lost ten times its type's rate, as an exponent."""
     link = plain_link("b", "a", type=link_type, confidence=0.8, created_by="system", at=NOW - 10 * DAY)
 
-    assert 0.8 * math.exp(-10 * rate) == pytest.approx(strength(link, NOW))
+    assert 0.8 * math.exp(-10 * rate) == pytest.approx(link.strength(NOW))
     assert 0.8 * math.exp(-10 * rate) == pytest.approx(link.strength(NOW))
 
 
@@ -62,8 +66,8 @@ def test_known_figures():
     association = plain_link("b", "a", confidence=0.4, at=NOW - 13.863 * DAY)
     temporal = plain_link("b", "a", type=LinkType.TEMPORAL, confidence=0.5, at=NOW - 9.163 * DAY)
 
-    assert 0.2 == pytest.approx(strength(association, NOW), abs=1e-5)
-    assert 0.2 == pytest.approx(strength(temporal, NOW), abs=1e-5)
+    assert 0.2 == pytest.approx(association.strength(NOW), abs=1e-5)
+    assert 0.2 == pytest.approx(temporal.strength(NOW), abs=1e-5)
 
 
 @pytest.mark.parametrize("creator", ["user", "llm"])
@@ -72,7 +76,7 @@ def test_explicit_links_do_not_fade(creator, link_type):
     """What a user or a model linked is as strong after ten years."""
     link = plain_link("b", "a", type=link_type, confidence=0.8, created_by=creator, at=NOW - 3650 * DAY)
 
-    assert 0.8 == strength(link, NOW)
+    assert 0.8 == link.strength(NOW)
 
 
 def test_every_type_has_a_rate():
@@ -83,16 +87,16 @@ def test_every_type_has_a_rate():
 @given(link=links)
 def test_a_link_from_the_future_has_its_full_strength(link):
     """A clock that was put back neither strengthens nor weakens a link."""
-    assert link.confidence == strength(link, link.created_at - timedelta(hours=1))
+    assert link.confidence == link.strength(link.created_at - timedelta(hours=1))
 
 
 @given(several=st.lists(links, max_size=8, unique_by=lambda link: link.id))
 def test_tables_fade_as_links_do(several):
     """The vectorised form says the same as the form for one link."""
-    faded = strengths(table_of(several), milliseconds(NOW))
+    faded = table_of(several).strengths(milliseconds(NOW))
 
     assert np.float32 == faded.dtype
-    assert [strength(link, NOW) for link in several] == pytest.approx(faded.tolist(), abs=1e-6)
+    assert [link.strength(NOW) for link in several] == pytest.approx(faded.tolist(), abs=1e-6)
 
 
 @given(several=st.lists(links, max_size=8, unique_by=lambda link: link.id), below=st.sampled_from([0.0, 0.2, 0.7, 1.0]))

@@ -12,9 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.memory import graph
-from mama_structs.memory.decay import strength
-from mama_structs.memory.ids import from_milliseconds, milliseconds
-from mama_structs.memory.model import LinkType, MemoryType
+from mama_structs.memory.model import LinkType, MemoryType, from_milliseconds, milliseconds
 from mama_structs.testing.engines import PlainReader, plain_link, plain_memory
 
 START = milliseconds(datetime(2026, 1, 1, tzinfo=UTC))
@@ -75,7 +73,7 @@ def edges_of(reader, direction, types, as_of_ms=None):
         linked = 0 if link.created_by == "system" else milliseconds(link.created_at)
         exists = as_of_ms is None or max(made[source], made[target], linked) <= as_of_ms
         if exists and (types is None or link.link_type in types):
-            power = strength(link, from_milliseconds(NOW_MS))
+            power = link.strength(from_milliseconds(NOW_MS))
             ways += [(source, target, power)] if direction != "in" else []
             ways += [(target, source, power)] if direction != "out" else []
     return ways

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.memory.embedding.hashed import HashEmbedder
-from mama_structs.memory.evidence import FEATURES, Evidence, gather
-from mama_structs.memory.linking import BIAS, WEIGHTS, automatic_links, probabilities
+from mama_structs.memory.linking import BIAS, FEATURES, WEIGHTS, LinkFeatures, automatic_links, gather, probabilities
 from mama_structs.memory.model import LinkType, MemoryType
 from mama_structs.memory.text import embedded_text
 from mama_structs.settings import LinkingPolicy
@@ -186,7 +185,7 @@ def words_shared(reader, memory, target):
     """Return the evidence of words for one candidate, 0 where it is none."""
     found = gather(reader, memory, vectors_of(memory), calibration=EMBEDDER.calibration)
     ids = reader.ids(found.nodes)
-    return float(found.evidence.words[ids.index(target)]) if target in ids else 0.0
+    return float(found.features.words[ids.index(target)]) if target in ids else 0.0
 
 
 def test_what_explicit_links_cover_gets_no_automatic_link_and_leads_to_the_rest_of_its_chain():
@@ -281,7 +280,7 @@ def test_a_topic_tells_the_more_the_rarer_it_is_and_the_nearer_its_memories():
         )
         new = plain_memory("new", text, topic="raid", at=41 * 86400)
         found = gather(reader, new, vectors_of(new), calibration=EMBEDDER.calibration)
-        return found.evidence.topic[reader.ids(found.nodes).index("m0")]
+        return found.features.topic[reader.ids(found.nodes).index("m0")]
 
     likely = told(rare, text)
 
@@ -367,7 +366,7 @@ def test_probabilities_rise_with_what_speaks_for_one_matter(values, more):
     """Each feature moves the probability the way its name says; only another topic speaks against."""
     table = np.tile(np.array(values), (len(FEATURES) + 1, 1))
     table[1:] += more * np.eye(len(FEATURES))
-    evidence = Evidence(**{name: table[:, at] for at, name in enumerate(FEATURES)})
+    evidence = LinkFeatures(**{name: table[:, at] for at, name in enumerate(FEATURES)})
     before, *after = probabilities(evidence)
 
     for name, probable in zip(FEATURES, after, strict=True):
@@ -378,7 +377,7 @@ def test_probabilities_rise_with_what_speaks_for_one_matter(values, more):
 
 def test_the_weights_fit_the_features():
     """There is a weight for each feature, and knowing nothing means that two memories are strangers."""
-    nothing = Evidence(**dict.fromkeys(FEATURES, np.zeros(1)))
+    nothing = LinkFeatures(**dict.fromkeys(FEATURES, np.zeros(1)))
 
     assert len(FEATURES) == len(WEIGHTS)
     assert 0.1 > probabilities(nothing)[0]
@@ -396,7 +395,7 @@ def test_times_of_a_candidate_fade_within_the_hour():
 
     def near(minutes):
         new = plain_memory("new", "c", at=start + timedelta(minutes=minutes))
-        return gather(reader, new, vectors_of(new), calibration=EMBEDDER.calibration).evidence.nearness
+        return gather(reader, new, vectors_of(new), calibration=EMBEDDER.calibration).features.nearness
 
     assert pytest.approx([0.5, 1.0]) == near(10)
     assert pytest.approx([0.5 * np.exp(-2), np.exp(-1 - 2 / 3)]) == near(45)

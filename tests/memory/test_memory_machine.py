@@ -24,9 +24,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from mama_structs.errors import InvalidArgument, LinkNotFound, MemoryNotFound, StoreError
 from mama_structs.memory import graph
 from mama_structs.memory.contents import KeptItem, digest_of, digests_in
-from mama_structs.memory.decay import is_prunable
-from mama_structs.memory.ids import from_milliseconds, milliseconds
-from mama_structs.memory.model import DecisionMetadata, LinkType, MemoryType, Outcome, OutcomeChange
+from mama_structs.memory.maintenance import is_prunable
+from mama_structs.memory.model import (
+    DecisionMetadata,
+    LinkType,
+    MemoryType,
+    Outcome,
+    OutcomeChange,
+    from_milliseconds,
+    milliseconds,
+)
 from mama_structs.memory.relationships import link_type_of, normalised
 from mama_structs.memory.saving import is_automatic
 from mama_structs.settings import MemorySettings

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.memory.ids import milliseconds
-from mama_structs.memory.model import Link, LinkMetadata, LinkType, MemoryType, Outcome
+from mama_structs.memory.model import Link, LinkMetadata, LinkType, MemoryType, Outcome, milliseconds
 from mama_structs.testing.mama_v1_0 import START, OldStore
 from mama_structs.v1 import OldDatabase, read_old
 from mama_structs.v1.plan import circles, plan_of, rows_left_out, tables_of

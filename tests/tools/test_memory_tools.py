@@ -16,7 +16,7 @@ from mama_structs.descriptors.store import RefStore
 from mama_structs.errors import InvalidArgument, MemoryNotFound, StoreError
 from mama_structs.memory import graph
 from mama_structs.memory.model import LinkType
-from mama_structs.memory.showing import chain_of
+from mama_structs.memory.results import chain_of
 from mama_structs.settings import DescriptorSettings
 from mama_structs.testing.engines import PlainReader, plain_link, plain_memory
 from mama_structs.tools.memories import _standing, age, beginning, line, memory_tools

@@ -14,7 +14,7 @@ from mama_structs.memory.codec import Entry
 from mama_structs.memory.contents import digests_in, is_digest
 from mama_structs.memory.embedded.indexes import TYPE_INDEX, Indexes, indexed_terms
 from mama_structs.memory.embedded.rows import RowPlaces, numbered, own_number, read_change, read_vectors
-from mama_structs.memory.ids import milliseconds
+from mama_structs.memory.model import milliseconds
 from mama_structs.storage.opening import Finding
 from mama_structs.storage.rows import Damaged, Snapshot
 

@@ -20,8 +20,7 @@ from mama_structs.memory.embedded.snapshots import Generation, Part, SnapshotSto
 from mama_structs.memory.embedded.vectors import VectorIndex
 from mama_structs.memory.embedded.words import WordIndex
 from mama_structs.memory.engine import Filter
-from mama_structs.memory.ids import milliseconds
-from mama_structs.memory.model import Link, Memory, MemoryType
+from mama_structs.memory.model import Link, Memory, MemoryType, milliseconds
 from mama_structs.memory.text import indexed_text, weighted_terms
 from mama_structs.storage.rows import Snapshot
 

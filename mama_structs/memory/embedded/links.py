@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from mama_structs.memory.embedded.catalogue import Columns, Vocabulary, packed, unpacked
 from mama_structs.memory.engine import Direction, LinkTable, Nodes
-from mama_structs.memory.ids import milliseconds
-from mama_structs.memory.model import CREATORS, CreatedBy, Link, LinkType
+from mama_structs.memory.model import CREATORS, CreatedBy, Link, LinkType, milliseconds
 
 Rows = NDArray[np.int64]
 
