@@ -89,7 +89,7 @@ def steps():
     return Steps()
 
 
-PACE = ("test_parser_speed.py", "test_hostile.py")
+PACE = ("test_parser_speed.py",)
 
 
 def pytest_collection_modifyitems(items):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
-import time
 import warnings
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -177,20 +176,11 @@ def test_dicts_objects_and_messages_give_the_same(blocks):
     assert expected == pieces_of_stream(dicts, delta_of)
 
 
-@pytest.mark.usefixtures("untraced")
-def test_many_small_blocks_take_linear_time():
-    """Ten times the blocks take some ten times as long."""
+def test_many_small_blocks_take_steps_in_proportion(steps):
+    """Ten times the blocks take some ten times as many steps."""
+    few, many = ([{"type": "text", "text": "x" * 50}] * count for count in (2_000, 20_000))
 
-    def seconds(count):
-        blocks = [{"type": "text", "text": "x" * 50}] * count
-        times = []
-        for _ in range(3):
-            begun = time.perf_counter()
-            said_by_model(blocks)
-            times.append(time.perf_counter() - begun)
-        return min(times)
-
-    assert seconds(20_000) < 40 * seconds(2_000)
+    assert steps(said_by_model, many) < 12 * steps(said_by_model, few)
 
 
 # -- chunks: shapes without a provider ---------------------------------------------------------------------------------

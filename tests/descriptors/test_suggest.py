@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 
 import pytest
 from hypothesis import assume, given
@@ -230,17 +229,8 @@ def test_marking_what_is_suggested_leaves_nothing_to_suggest(text):
         "a/" * 25 + "\n```\na\nb\nc\n```\n",
     ],
 )
-@pytest.mark.usefixtures("untraced")
-def test_time_grows_with_the_text(piece):
-    """Eight times the text takes some eight times as long."""
+def test_steps_grow_with_the_text(piece, steps):
+    """Eight times the text takes at most some eight times as many steps."""
+    short, long = (piece * (length // len(piece)) for length in (25_000, 200_000))
 
-    def seconds(count):
-        text = piece * count
-        times = []
-        for _ in range(3):
-            begun = time.perf_counter()
-            suggest(text)
-            times.append(time.perf_counter() - begun)
-        return min(times)
-
-    assert seconds(8 * 200_000 // len(piece) // 8) < 30 * seconds(200_000 // len(piece) // 8)
+    assert steps(suggest, long) < 12 * steps(suggest, short) + 100

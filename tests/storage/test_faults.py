@@ -328,11 +328,10 @@ async def test_waiters_share_one_wait_for_a_stuck_writer(tmp_path):
             storage.enqueue([(f"k{number}", b"1")])
             await storage.flush()
 
-        started = time.monotonic()
         results = await asyncio.gather(*map(save, range(30)), return_exceptions=True)
-        assert time.monotonic() - started < 2
         assert {StoreBusy} == {type(result) for result in results}
         assert 30 == len({id(result) for result in results})
+        assert 2 >= len({result.waited for result in results})
         stuck.execute("ROLLBACK")
     await storage.flush()
 
