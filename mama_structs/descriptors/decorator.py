@@ -53,15 +53,7 @@ def with_descriptors(tool: Callable[..., Any] | None = None, /, *, store: RefSto
 
 
 def wrapped_or_whole(store: RefStore, result: Any, *, what: str) -> Any:
-    """
-    Wrap a tool's result, or return it as it is where that fails: a tool's work is never lost for our sake.
-
-    Args:
-        store: What keeps it.
-        result: What the tool returned.
-        what: The tool's name, for the log.
-
-    """
+    """Wrap a tool's result, or return it whole where that fails: a tool's work is never lost for our sake."""
     try:
         return store.wrap(result)
     except (QuotaExceeded, InvalidArgument) as error:

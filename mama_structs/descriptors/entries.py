@@ -234,16 +234,7 @@ class ForkableMap(Generic[K, V]):
 
 @attrs.frozen
 class Usage:
-    """
-    How much a conversation holds.
-
-    Args:
-        handles: Descriptors, and refs with each version counted.
-        max_handles: How many it may hold.
-        bytes: Bytes of content, each text counted once.
-        max_bytes: How many it may hold.
-
-    """
+    """How many handles (each version of a ref for itself) and bytes (each text once) a conversation holds, and may."""
 
     handles: int
     max_handles: int

@@ -106,26 +106,10 @@ _TRY_AGAIN: Final = "nothing was written; try again"
 
 @attrs.frozen(kw_only=True)
 class FileResult:
-    """
-    What an export did.
-
-    Args:
-        handle: What was written.
-        path: The file, relative to the root, with slashes; symlinks followed.
-        absolute_path: The same from the top.
-        mode: ``"write"``, ``"append"`` or ``"insert"``.
-        chars_written: Characters that were put into the file, added line breaks included.
-        bytes_written: The same in bytes; what was there before is not counted.
-        size: Bytes of the file now.
-        lines: Lines of the file now; what follows the last line break counts, if there is anything.
-        created: Whether there was no such file before.
-        insert_at: The line that the text begins at, for ``"insert"``.
-        line_breaks_added: Line breaks that were put beside the text to make it whole lines, for ``"insert"``.
-
-    """
+    """What an export did: characters and bytes put into the file, line breaks added included, and the file now."""
 
     handle: str
-    path: str
+    path: str  # relative to the root, with slashes; symlinks followed
     absolute_path: str
     mode: ExportMode
     chars_written: int
@@ -133,7 +117,7 @@ class FileResult:
     size: int
     lines: int
     created: bool
-    insert_at: int | None = None
+    insert_at: int | None = None  # the line that the text begins at
     line_breaks_added: int = 0
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import re
 import unicodedata
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 import attrs
@@ -130,7 +131,7 @@ def _look(sample: str, *, cut: bool, unfenced: bool) -> Category:
         return "text"
     text = "\n".join(lines)
     if (block := next(fenced_blocks(text), None)) is not None:
-        if unfenced or block.opening or block.behind <= len(text) - (not block.closed) or (cut and block.closed):
+        if unfenced or block.opening or (block.closed and (cut or block.behind <= len(text))):
             # Prose with examples between.
             return "text"
         told = category_of_word(language_of(block.info) or "")
@@ -256,8 +257,8 @@ _LINES_BEFORE: Final = 3
 _FILE: Final = re.compile(
     r"(?:\.?[\w@-][\w.@-]{0,80}/|\.{1,2}/|/){0,12}(?P<name>\.?[A-Za-z0-9_][\w-]{0,60}(?:\.[\w-]{1,30}){0,4})"
 )
-_FILES_WITHOUT_EXTENSION: Final = frozenset({"dockerfile", "makefile", "justfile", "procfile", "jenkinsfile", ".env"})
-_EXTENSIONS: Final = frozenset({"txt", "md", "rst", "lock", "env", "gitignore", "dockerignore", "ipynb", "log"})
+_FILES_WITHOUT_EXTENSION: Final = _words("dockerfile makefile justfile procfile jenkinsfile .env")
+_EXTENSIONS: Final = _words("txt md rst lock env gitignore dockerignore ipynb log")
 _TITLE: Final = re.compile(r"(?:title|file|filename|name|path)=[\"']?(?P<path>[^\"'\s}]{1,200})")
 _COMMENT: Final = re.compile(r"\s*(?:#|//|--|/\*|<!--|;)\s*(?P<text>[^\s*<>]{1,200})\s*(?:\*/|-->)?\s*\Z")
 _MARKED: Final = re.compile(r"`([^`]{1,200})`|\*\*([^*]{1,200})\*\*|__([^_]{1,200})__")
@@ -267,30 +268,20 @@ _NUMBERING: Final = re.compile(r"\s*(?:\d{1,4}[.)]){1,6}\d{0,4}\s+")
 _UNFIT: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 
 # What is shown after such a fence is typed or printed, and rarely the file that the sentence before names.
-_SHOWN: Final = frozenset(
-    {"bash", "sh", "shell", "zsh", "console", "terminal", "shell-session", "powershell", "ps1", "text", "txt", "output"}
-)
-_SHOWN_FILES: Final = frozenset({"bash", "sh", "zsh", "ps1", "txt", "log", "env"})
+_SHOWN: Final = _words("bash sh shell zsh console terminal shell-session powershell ps1 text txt output")
+_SHOWN_FILES: Final = _words("bash sh zsh ps1 txt log env")
 
-_NAME_MODIFIERS: Final = frozenset(
-    {
-        *("export", "default", "pub", "public", "private", "protected", "internal", "static", "async", "abstract"),
-        *("final", "unsafe", "inline", "open", "override", "virtual", "sealed", "partial", "data", "extern", "declare"),
-        *("template", "constexpr", "suspend", "unsigned"),
-    }
+_NAME_MODIFIERS: Final = _words(
+    "export default pub public private protected internal static async abstract final unsafe inline open override"
+    " virtual sealed partial data extern declare template constexpr suspend unsigned"
 )
-_DEFINES: Final = frozenset(
-    {
-        *("def", "class", "function", "function*", "fn", "func", "fun", "interface", "struct", "enum", "trait"),
-        *("namespace", "module", "defmodule", "protocol", "record", "object", "message", "service", "contract", "sub"),
-        *("void", "int", "bool", "char", "float", "double", "long", "auto", "string", "String", "boolean"),
-    }
+_DEFINES: Final = _words(
+    "def class function function* fn func fun interface struct enum trait namespace module defmodule protocol record"
+    " object message service contract sub void int bool char float double long auto string String boolean"
 )
-_NAMES_VALUE: Final = frozenset({"const", "let", "var", "val", "type"})
-_SQL_KINDS: Final = frozenset({"table", "view", "function", "procedure", "index", "trigger", "type", "schema"})
-_SQL_NAME_MODIFIERS: Final = frozenset(
-    {*("or", "replace", "temp", "temporary", "unique", "materialized", "if", "not", "exists", "recursive")}
-)
+_NAMES_VALUE: Final = _words("const let var val type")
+_SQL_KINDS: Final = _words("table view function procedure index trigger type schema")
+_SQL_MODIFIERS: Final = _words("or replace temp temporary unique materialized if not exists recursive")
 _NAME: Final = re.compile(r"[\"`\[]?(?P<name>[A-Za-z_$][\w$]*(?:[.:]{1,2}[A-Za-z_]\w*)*)")
 _SHELL_FUNCTION: Final = re.compile(r"(?P<name>[A-Za-z_][\w-]*)\s?\(\)\s?\{")
 _AFTER_NAME: Final = re.compile(
@@ -300,30 +291,16 @@ _AFTER_NAME: Final = re.compile(
 
 @attrs.frozen
 class Suggestion:
-    """
-    An id for a code block that is not marked yet.
-
-    Args:
-        id: Valid for a ref, and used neither in the text nor by another suggestion.
-        category: Of the content.
-        language: As the fence names it, in lower case; None when it names none.
-        start: The first character of the content (without the fence), counted from 1.
-        end: The last one.
-        line: The line on which the content begins, counted from 1.
-        reason: What the id was made from: a ``file`` name, the first ``definition`` in the block, the ``heading``
-            above, or the ``language`` and a number.
-        content: What stands between the fences, without its last line break.
-
-    """
+    """An id for a code block that is not marked yet, and what the id was made from; all positions count from 1."""
 
     id: str
     category: Category
     language: str | None
-    start: int
+    start: int  # of the content, without the fence
     end: int
-    line: int
+    line: int  # on which the content begins
     reason: Reason
-    content: str
+    content: str  # without its last line break
 
 
 def suggest(text: str, *, taken: Collection[str] = ()) -> list[Suggestion]:
@@ -351,7 +328,7 @@ def suggest(text: str, *, taken: Collection[str] = ()) -> list[Suggestion]:
         base, reason = _name_for(block.info, language, category, content, above)
         suggestions.append(
             Suggestion(
-                id=names.numbered(base) if reason == "language" else names.unused(base),
+                id=names.new(base, numbered=reason == "language"),
                 category=category,
                 language=language,
                 start=block.start + 1,
@@ -432,18 +409,8 @@ def _name_for(info: str, language: str | None, category: Category, content: str,
 
 def _file_in_info(info: str) -> str:
     titled = _TITLE.search(info)
-    return (
-        _file_in(titled["path"])
-        if titled
-        else next(
-            (
-                name
-                for word in info[:300].replace("{", " ").replace("}", " ").replace(":", " ").split()
-                if (name := _file_in(word))
-            ),
-            "",
-        )
-    )
+    words = [titled["path"]] if titled else re.split(r"[\s{}:]+", info[:300])
+    return next(filter(None, map(_file_in, words)), "")
 
 
 def _file_in_comment(line: str) -> str:
@@ -512,7 +479,7 @@ def _created_by(rest: str) -> str:
     kinds = [number for number, word in enumerate(words[:6]) if word.lower() in _SQL_KINDS]
     if not kinds:
         return ""
-    names = (word for word in words[kinds[0] + 1 :] if word.lower() not in _SQL_NAME_MODIFIERS)
+    names = (word for word in words[kinds[0] + 1 :] if word.lower() not in _SQL_MODIFIERS)
     return _name_at(next(names, "").partition("(")[0])
 
 
@@ -533,29 +500,19 @@ def _slug(name: str, *, lower: bool = False) -> str:
 
 
 class _Names:
-    """Keeps ids apart."""
+    """Keeps ids apart: a base that is taken, or stands for a language, gets a number."""
 
     def __init__(self, taken: Collection[str]) -> None:
         self._taken = set(taken)
-        self._last: dict[str, int] = {}
+        # They go on where they stood, so that many blocks of one name take no longer each.
+        self._counters: dict[str, Iterator[int]] = {}
 
-    def unused(self, base: str) -> str:
-        """Give *base*, or where that is taken ``base_2``, ``base_3`` and so on."""
-        return self._next(base, "_") if base in self._taken else self._take(base)
-
-    def numbered(self, base: str) -> str:
-        """Give ``base-1``, ``base-2`` and so on."""
-        return self._next(base, "-")
-
-    def _next(self, base: str, mark: str) -> str:
-        stem = f"{base[:_LONGEST_STEM]}{mark}"
-        # Counters go on where they stood, so that many blocks of one name take no longer each.
-        number = self._last.get(stem, 1 if mark == "_" else 0) + 1
-        while f"{stem}{number}" in self._taken:
-            number += 1
-        self._last[stem] = number
-        return self._take(f"{stem}{number}")
-
-    def _take(self, name: str) -> str:
+    def new(self, base: str, *, numbered: bool) -> str:
+        """Give *base*, or where that is taken ``base_2`` and so on; where it is numbered ``base-1`` and so on."""
+        name = base
+        if numbered or base in self._taken:
+            stem = f"{base[:_LONGEST_STEM]}{'-' if numbered else '_'}"
+            numbers = self._counters.setdefault(stem, itertools.count(1 if numbered else 2))
+            name = next(name for number in numbers if (name := f"{stem}{number}") not in self._taken)
         self._taken.add(name)
         return name

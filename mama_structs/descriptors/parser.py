@@ -78,15 +78,7 @@ class Text:
 
 @attrs.frozen
 class RefStart:
-    """
-    A ref begins.
-
-    Args:
-        id: As it was written.
-        attributes: All attributes but the id, names in lower case, values as they were written.
-        position: The first character of the tag, counted from 1 in the text that was scanned; no part of equality.
-
-    """
+    """A ref begins, with a tag at a position counted from 1 in the text that was scanned; names are in lower case."""
 
     id: str
     attributes: Mapping[str, str]
@@ -102,15 +94,7 @@ class RefText:
 
 @attrs.frozen
 class RefEnd:
-    """
-    The innermost open ref ends.
-
-    Args:
-        id: Of the ref.
-        complete: False when the text ended before the ref was closed.
-        position: The first character behind it, counted from 1 in the text that was scanned; no part of equality.
-
-    """
+    """The innermost open ref ends, before a position; it is not complete when the text ended first."""
 
     id: str
     complete: bool
@@ -119,19 +103,10 @@ class RefEnd:
 
 @attrs.frozen
 class Diagnostic:
-    """
-    Something about a tag that its author may not have meant.
-
-    Args:
-        kind: A word for programs.
-        id: Of the ref that it is about, None where no id can be read.
-        position: The first character of the tag, counted from 1 in the text that was scanned.
-        message: What happened and what to write instead, for a model.
-
-    """
+    """Something about a tag, at a position from 1, that its author may not have meant; *message* is for a model."""
 
     kind: DiagnosticKind
-    id: str | None
+    id: str | None  # None where no id can be read
     position: int
     message: str
 
@@ -371,25 +346,14 @@ class _MarkRun:
 
 @attrs.frozen
 class FencedBlock:
-    """
-    A fenced block of a text that is there as a whole; positions count from 0.
+    """A fenced block of a whole text; positions count from 0, and the content has no line break at its end."""
 
-    Args:
-        info: What stands behind the opening fence, without blanks around it.
-        opening: Where the opening fence's line begins.
-        start: Where the content begins.
-        end: Behind the content's last character, its last line break not counted.
-        behind: Where the line behind the closing fence begins, or would.
-        closed: Whether there is a closing fence; else the block runs to the end.
-
-    """
-
-    info: str
-    opening: int
+    info: str  # behind the opening fence
+    opening: int  # where its line begins
     start: int
     end: int
-    behind: int
-    closed: bool
+    behind: int  # where the line behind the closing fence begins, or would
+    closed: bool  # else it runs to the end of the text
 
 
 class MarkedSpans:

@@ -50,15 +50,7 @@ _LONGEST: Final = 1e6
 
 @attrs.frozen
 class ContextLine:
-    """
-    A line near a match.
-
-    Args:
-        number: From 1.
-        text: Its first 200 characters at the most, without the line break.
-        cut: Whether it is longer.
-
-    """
+    """A line near a match: its first 200 characters at the most, and whether it is longer."""
 
     number: int
     text: str = attrs.field(repr=False)
@@ -67,53 +59,26 @@ class ContextLine:
 
 @attrs.frozen(kw_only=True)
 class Match:
-    """
-    A place that was found. Lines, columns and characters count from 1.
+    """A place that was found; lines, columns and characters count from 1, the column and text in its first line."""
 
-    Args:
-        line: The line in which it begins.
-        column: Its first character, counted in that line.
-        char: Its first character, counted in the content.
-        length: Its characters; 0 for a place between characters.
-        text: What was found, its first 500 characters at the most.
-        text_cut: Whether it is longer.
-        prefix: What stands before it in its line, the last 100 characters at the most.
-        prefix_cut: Whether more stands there.
-        suffix: What follows it in the line in which it ends, the first 100 characters at the most.
-        suffix_cut: Whether more follows there.
-        last_line: The line in which it ends.
-        before: The lines before *line*.
-        after: The lines after *last_line*.
-
-    """
-
-    line: int
+    line: int  # in which it begins
     column: int
     char: int
-    length: int
+    length: int  # 0 for a place between characters
     text: str = attrs.field(repr=False)
     text_cut: bool = attrs.field(repr=False)
     prefix: str = attrs.field(repr=False)
     prefix_cut: bool = attrs.field(repr=False)
     suffix: str = attrs.field(repr=False)
     suffix_cut: bool = attrs.field(repr=False)
-    last_line: int = attrs.field(repr=False)
+    last_line: int = attrs.field(repr=False)  # in which it ends
     before: tuple[ContextLine, ...] = attrs.field(repr=False)
     after: tuple[ContextLine, ...] = attrs.field(repr=False)
 
 
 @attrs.frozen(kw_only=True, repr=False)
 class SearchResult:
-    """
-    What a search found.
-
-    Args:
-        handle: What was searched.
-        matches: In the content's order, at most as many as asked for; no two overlap.
-        more: Whether there are more.
-        total: How many there are; None when they were not all counted.
-
-    """
+    """What a search found, in order, and whether there is more; *total* is None when they were not all counted."""
 
     handle: str
     matches: tuple[Match, ...]

@@ -231,6 +231,9 @@ class RefStore:
 
     Works by itself, in memory; that of a `Session` is also kept on disk.
     Belongs to the thread and process that first use it.
+    Whatever takes a handle raises `InvalidHandle` where it is none, `HandleNotFound` where nothing has it (the error
+    names the nearest that exist, or says when it was deleted) and `HandleDamaged` where the disk did not give it back.
+    What stores raises `QuotaExceeded` where there is no room, and then nothing was stored.
 
     Args:
         settings: Page sizes, quotas and where files may be written.
@@ -373,7 +376,6 @@ class RefStore:
 
         Raises:
             InvalidArgument: *text* is no text, or has surrogates that no file could hold.
-            QuotaExceeded: There is no room; nothing was stored.
 
         """
         self._check_open()
@@ -397,7 +399,6 @@ class RefStore:
             An ``<fd_result>`` with the beginning and the end, or *result* itself where it is short or has no text.
 
         Raises:
-            QuotaExceeded: There is no room; nothing was stored.
             InvalidArgument: The text has surrogates that no file could hold.
 
         """
@@ -413,15 +414,7 @@ class RefStore:
     # Reading
 
     def get(self, handle: str) -> Ref | Descriptor:
-        """
-        Return what a handle stands for; an id without ``ref:`` is a ref's.
-
-        Raises:
-            HandleNotFound: Nothing has it; the error names the nearest that exist, or says when it was deleted.
-            InvalidHandle: It is no handle.
-            HandleDamaged: The disk did not give it back.
-
-        """
+        """Return what a handle stands for; an id without ``ref:`` is a ref's."""
         return self._find(_with_kind(handle))
 
     def list(self, *, category: Category | None = None) -> tuple[Ref, ...]:
@@ -458,10 +451,6 @@ class RefStore:
         Args:
             ref_id: With or without ``ref:``.
 
-        Raises:
-            HandleNotFound: There is no such ref.
-            InvalidHandle: It is no id.
-
         """
         entry = self.get(ref_id)
         return self._entries.versions(entry.id) if isinstance(entry, Ref) else (entry.handle,)
@@ -483,7 +472,6 @@ class RefStore:
             The exact text, where it stands, what comes next and how much remains.
 
         Raises:
-            HandleNotFound: Nothing has this handle.
             InvalidPage: There is no such page; the error has the valid range.
             InvalidRange: There is no such line or character.
             InvalidParameter: *mode*, *start* or *count* break their rules.
@@ -503,13 +491,7 @@ class RefStore:
     def extract(
         self, handle: str, *, mode: Mode = "page", start: int = 1, count: int = 1, read_all: bool = False
     ) -> Descriptor:
-        """
-        Store a part of something as a descriptor of its own; see `read`.
-
-        Raises:
-            QuotaExceeded: There is no room; nothing was stored.
-
-        """
+        """Store a part of something as a descriptor of its own; see `read`."""
         self._check_open()
         excerpt = self.read(handle, mode=mode, start=start, count=count, read_all=read_all)
         return self._add(Content.of(excerpt.text), f"extract of {excerpt.handle}")
@@ -537,7 +519,6 @@ class RefStore:
             limit: Matches to give at the most.
 
         Raises:
-            HandleNotFound: Nothing has this handle.
             InvalidParameter: *query* is empty or no pattern, or a number breaks its rule.
             SearchTimeout: It took too long.
 
@@ -578,7 +559,6 @@ class RefStore:
             parents: Whether missing directories may be made.
 
         Raises:
-            HandleNotFound: Nothing has this handle.
             InvalidParameter: An argument breaks its rule.
             InvalidRange: The file has no such line.
             ExportError: The file was not written and is as it was; its children say why.
@@ -605,10 +585,6 @@ class RefStore:
         Delete a descriptor, a version of a ref, or with ``ref:<id>`` all its versions.
 
         A tombstone stays, and no number is used again.
-
-        Raises:
-            HandleNotFound: Nothing has this handle.
-            InvalidHandle: It is none.
 
         """
         self._check_open()

@@ -121,23 +121,13 @@ class Pages:
 
 @attrs.frozen(repr=False)
 class Content:
-    """
-    A text that never changes; two are equal when their hashes are. Made by `Content.of`.
-
-    Args:
-        text: The text itself.
-        hash: SHA-256 of its UTF-8 form, in hexadecimal digits.
-        chars: Characters, as Python counts them.
-        size: Bytes in UTF-8.
-        lines: Lines, at least 1.
-
-    """
+    """A text that never changes, made by `Content.of`; two are equal when their hashes (SHA-256) are."""
 
     text: str = attrs.field(eq=False)
     hash: str
     chars: int = attrs.field(eq=False)
-    size: int = attrs.field(eq=False)
-    lines: int = attrs.field(eq=False)
+    size: int = attrs.field(eq=False)  # in bytes of UTF-8
+    lines: int = attrs.field(eq=False)  # at least 1
     _pages: dict[int, Pages] = attrs.field(factory=dict, init=False, eq=False)
 
     @classmethod
@@ -177,48 +167,24 @@ class Content:
 
 @attrs.frozen(kw_only=True, repr=False)
 class Excerpt:
-    """
-    A part of a content. Pages, lines and characters count from 1.
-
-    Args:
-        handle: What was read.
-        text: The part, exactly.
-        mode: The unit of *start*, *count*, *remaining* and *next_start*; ``"all"`` for the whole.
-        start: The first page, line or character; 1 for the whole.
-        count: How many there are of them, at most as many as asked for; 1 for the whole.
-        page: The page that this is, None unless it is exactly one, read in page mode.
-        pages: Pages of the content.
-        first_char: Its first character.
-        last_char: Its last character, one less than *first_char* in an empty content.
-        first_line: The line of its first character.
-        last_line: The line of its last character.
-        total_chars: Characters of the content.
-        total_lines: Lines of the content.
-        starts_in_line: Whether it begins inside a line.
-        ends_in_line: Whether it ends inside a line.
-        next_start: The *start* that reads on, None at the end.
-        next_char: The character that comes next, None at the end.
-        remaining: Pages, lines or characters that follow.
-        remaining_chars: Characters that follow.
-
-    """
+    """A part of a content; pages, lines and characters count from 1."""
 
     handle: str
     text: str
-    mode: Literal["page", "line", "char", "all"]
+    mode: Literal["page", "line", "char", "all"]  # the unit of start, count, next_start and remaining
     start: int
     count: int
-    page: int | None
+    page: int | None  # None unless it is exactly one, read in page mode
     pages: int
     first_char: int
-    last_char: int
+    last_char: int  # one less than first_char in an empty content
     first_line: int
     last_line: int
     total_chars: int
     total_lines: int
     starts_in_line: bool
     ends_in_line: bool
-    next_start: int | None
+    next_start: int | None  # None at the end, as next_char
     next_char: int | None
     remaining: int
     remaining_chars: int
@@ -316,30 +282,14 @@ def _printed(number: int) -> str:
 
 @attrs.frozen(kw_only=True, repr=False)
 class Preview:
-    """
-    The beginning and the end of a content.
-
-    Spans are a first and a last line or character, from 1; a line that is cut belongs to both sides of the cut.
-
-    Args:
-        head: The beginning; the whole content when nothing is left out.
-        tail: The end.
-        head_lines: The lines that *head* shows, wholly or in part; None when it shows nothing of a longer content.
-        tail_lines: The lines that *tail* shows, wholly or in part; None when it shows nothing.
-        omitted_chars: How many characters are left out.
-        omitted_range: Which characters are left out; None when none is.
-        omitted_lines: The lines of which something is left out; None when none is.
-        head_ends_in_line: Whether *head* is cut inside a line.
-        tail_starts_in_line: Whether *tail* is cut inside a line.
-
-    """
+    """The beginning and the end of a content; a line that is cut belongs to both sides of the cut."""
 
     head: str
     tail: str
-    head_lines: Span | None
+    head_lines: Span | None  # the first and the last, wholly or in part; None when it shows nothing
     tail_lines: Span | None
     omitted_chars: int
-    omitted_range: Span | None
+    omitted_range: Span | None  # the first and the last character
     omitted_lines: Span | None
     head_ends_in_line: bool
     tail_starts_in_line: bool
