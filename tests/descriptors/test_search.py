@@ -321,9 +321,9 @@ async def test_the_loop_goes_on_while_a_text_is_searched(query, options):
 
 async def test_counting_gives_up_before_the_search_does(monkeypatch):
     """When the time is over after enough matches were found, the matches are given without their number."""
-    ticks = itertools.count(0.0, 10.0)
+    ticks = itertools.count(0.0, 5.0)
     monkeypatch.setattr(search_module, "time", SimpleNamespace(monotonic=lambda: next(ticks), process_time=lambda: 0.0))
-    result = await found("a" * 40_000_000, "aa", limit=3, timeout=60, page_size=4_000)
+    result = await found("a" * 40_000_000, "aa", limit=3, timeout=60.0, page_size=4_000)
 
     assert (3, True, None) == (len(result.matches), result.more, result.total)
 
