@@ -28,8 +28,6 @@ T = TypeVar("T")
 Read = Callable[[Any, Any], Any]
 Write = Callable[[Any], Any]
 
-_UINT64_MAX = 2**64 - 1
-_UINT256_MAX = 2**256 - 1
 _UINT = re.compile(r"0|[1-9][0-9]{0,77}", re.ASCII)
 _DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]{0,77})(?:\.[0-9]{1,40})?", re.ASCII)
 _NULL_ID = re.compile(r"(?:[0-9]|1[01])-0", re.ASCII)
@@ -108,53 +106,40 @@ def _described(value: Any) -> str:
 # --- scalars: one strict reader each ---------------------------------------------------------------------------------
 
 
-def _read_text(value: Any, _: Any) -> str:
-    if not isinstance(value, str):
-        raise _mismatch("text", value)
-    return value
-
-
-def _read_bool(value: Any, _: Any) -> bool:
-    if not isinstance(value, bool):
-        raise _mismatch("true or false", value)
-    return value
-
-
-def _uint_reader(name: str, largest: int) -> Read:
-    def read(value: Any, _: Any) -> int:
-        # The pattern bounds the length, so that int() is never asked for more digits than it takes.
-        if isinstance(value, str) and _UINT.fullmatch(value) and (number := int(value)) <= largest:
-            return number
-        raise _mismatch(f"a {name} as decimal text", value)
+def _strict(wanted: str, accepts: Callable[[Any], object], made: Callable[[Any], Any] | None = None) -> Read:
+    def read(value: Any, _: Any) -> Any:
+        if not accepts(value):
+            raise _mismatch(wanted, value)
+        return value if made is None else made(value)
 
     return read
 
 
-def _read_json_number(value: Any, _: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise _mismatch("a whole number", value)
-    return value
+def _is(*kinds: type) -> Callable[[Any], bool]:
+    # A bool is an int to Python.
+    return lambda value: isinstance(value, kinds) and isinstance(value, bool) <= (bool in kinds)
 
 
-def _read_decimal(value: Any, _: Any) -> Decimal:
-    if not isinstance(value, str) or not _DECIMAL.fullmatch(value):
-        raise _mismatch("a decimal as text", value)
-    return Decimal(value)
+def _matches(pattern: re.Pattern[str]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, str) and pattern.fullmatch(value) is not None
+
+
+def _uint(bits: int) -> tuple[Read, Write]:
+    # The pattern bounds the length, so that int() is never asked for more digits than it takes.
+    is_decimal = _matches(_UINT)
+    return _strict(f"a uint{bits} as decimal text", lambda value: is_decimal(value) and int(value) < 2**bits, int), str
 
 
 def _read_id(value: Any, _: Any) -> EntityId:
-    if isinstance(value, str):
-        try:
-            return EntityId.parse(value)
-        except InvalidArgument as error:
-            raise _mismatch("an entity id", value) from error
-    raise _mismatch("an entity id", value)
+    try:
+        return EntityId.parse(value if isinstance(value, str) else "")
+    except InvalidArgument as error:
+        raise _mismatch("an entity id", value) from error
 
 
 def _read_reference(value: Any, _: Any) -> EntityId | None:
-    if value == "" or (isinstance(value, str) and _NULL_ID.fullmatch(value)):
-        return None
-    return _read_id(value, EntityId)
+    is_null = isinstance(value, str) and (not value or _NULL_ID.fullmatch(value))
+    return None if is_null else _read_id(value, EntityId)
 
 
 def _read_member(value: Any, names: type[enum.StrEnum]) -> enum.StrEnum:
@@ -164,37 +149,35 @@ def _read_member(value: Any, names: type[enum.StrEnum]) -> enum.StrEnum:
     raise _mismatch(f"the name of a member of {names.__name__}", value)
 
 
-def _write_decimal(value: Decimal) -> str:
-    # str() would write a zero of 18 places as 0E-18.
-    return format(value, "f")
-
-
-def _write_reference(value: EntityId | None) -> str:
-    return "" if value is None else str(value)
-
-
 def _as_is(value: Any, _: Any = None) -> Any:
     return copy.deepcopy(value)
+
+
+_SCALARS: Mapping[Any, tuple[Read, Write]] = {
+    str: (_strict("text", _is(str)), str),
+    bool: (_strict("true or false", _is(bool)), bool),
+    int: _uint(64),
+    # str() would write a zero of 18 places as 0E-18.
+    Decimal: (_strict("a decimal as text", _matches(_DECIMAL), Decimal), lambda value: format(value, "f")),
+    EntityId: (_read_id, str),
+    enum.StrEnum: (_read_member, lambda member: member.value),
+}
+_NUMBERS: Mapping[str, tuple[Read, Write]] = {
+    "uint256": _uint(256),
+    "json": (_strict("a whole number", _is(int)), _as_is),
+}
 
 
 # --- shapes: built from the annotation -------------------------------------------------------------------------------
 
 
-def _is_record(hint: Any) -> bool:
-    return isinstance(hint, type) and issubclass(hint, Record)
+def _hooks(hint: Any) -> tuple[Read, Write]:
+    return _reading.get_structure_hook(hint), _writing.get_unstructure_hook(hint)
 
 
-def _is_sequence(hint: Any) -> bool:
-    return typing.get_origin(hint) in (list, tuple)
-
-
-def _is_union(hint: Any) -> bool:
-    return typing.get_origin(hint) in (Union, types.UnionType)
-
-
-def _sequence_reader(hint: Any) -> Read:
+def _sequence(hint: Any) -> tuple[Read, Write]:
     build, item = typing.get_origin(hint), typing.get_args(hint)[0]
-    read_item = _reading.get_structure_hook(item)
+    read_item, write_item = _hooks(item)
 
     def read(value: Any, _: Any) -> Any:
         if not isinstance(value, list):
@@ -208,52 +191,32 @@ def _sequence_reader(hint: Any) -> Read:
                 raise
         return build(items)
 
-    return read
+    return read, lambda value: [write_item(item) for item in value]
 
 
-def _sequence_writer(hint: Any) -> Write:
-    write_item = _writing.get_unstructure_hook(typing.get_args(hint)[0])
-    return lambda value: [write_item(item) for item in value]
-
-
-def _members_of_union(hint: Any) -> tuple[Any, bool]:
-    """Return the union's main member, and whether the other is None (else it is plain text beside an enum)."""
+def _union(hint: Any) -> tuple[Read, Write]:
+    """Read a reference, what may be null, or an enum whose names a newer chain may add to."""
     main, *others = (member for member in typing.get_args(hint) if member is not types.NoneType)
-    return main, not others
-
-
-def _union_reader(hint: Any) -> Read:
-    main, nullable = _members_of_union(hint)
     if main is EntityId:
-        return _read_reference
-    if nullable:
-        read_main = _reading.get_structure_hook(main)
-        return lambda value, _: None if value is None else read_main(value, main)
-    names = {member.value: member for member in main}
+        return _read_reference, lambda value: "" if value is None else str(value)
+    if not others:
+        read_main, write_main = _hooks(main)
+        return (
+            lambda value, _: None if value is None else read_main(value, main),
+            lambda value: None if value is None else write_main(value),
+        )
+    names, (read_text, _) = {member.value: member for member in main}, _SCALARS[str]
 
     def read(value: Any, _: Any) -> Any:
-        text = _read_text(value, str)
+        text = read_text(value, str)
         return names.get(text, text)
 
-    return read
-
-
-def _union_writer(hint: Any) -> Write:
-    main, nullable = _members_of_union(hint)
-    if main is EntityId:
-        return _write_reference
-    if nullable:
-        write_main = _writing.get_unstructure_hook(main)
-        return lambda value: None if value is None else write_main(value)
-    return lambda value: value.value if isinstance(value, main) else value
-
-
-# --- records ---------------------------------------------------------------------------------------------------------
+    return read, lambda value: value.value if isinstance(value, main) else value
 
 
 @attrs.frozen
 class _Member:
-    """How one attribute of a record is read and written."""
+    """How one attribute of a record is read and written; null ids do not give back by themselves what was written."""
 
     name: str
     wire: str
@@ -262,40 +225,21 @@ class _Member:
     read: Read
     write: Write
     needs_text: bool
-    """Whether the value alone may not give back what was written: null ids."""
-
-    @property
-    def required(self) -> bool:
-        return self.zero is attrs.NOTHING
-
-
-_NUMBERS: Mapping[str, tuple[Read, Write]] = {
-    "uint256": (_uint_reader("uint256", _UINT256_MAX), str),
-    "json": (_read_json_number, _as_is),
-}
 
 
 def _members(cls: type[Record]) -> list[_Member]:
     hints = typing.get_type_hints(cls)
     members = []
-    for attribute in attrs.fields(cls):
-        if not is_on_wire(attribute):
-            continue
-        hint = hints[attribute.name]
-        number = attribute.metadata.get(NUMBER)
-        read, write = (
-            (_reading.get_structure_hook(hint), _writing.get_unstructure_hook(hint))
-            if number is None
-            else _NUMBERS[number]
-        )
-        references = EntityId | None in (hint, *typing.get_args(hint))
-        members.append(
-            _Member(attribute.name, wire_name(attribute), hint, default_of(attribute), read, write, references)
-        )
+    for attribute in filter(is_on_wire, attrs.fields(cls)):
+        hint, number = hints[attribute.name], attribute.metadata.get(NUMBER)
+        read, write = _hooks(hint) if number is None else _NUMBERS[number]
+        is_reference = EntityId | None in (hint, *typing.get_args(hint))
+        zero = default_of(attribute)
+        members.append(_Member(attribute.name, wire_name(attribute), hint, zero, read, write, is_reference))
     return members
 
 
-def _record_reader(cls: type[Record]) -> Read:
+def _record(cls: type[Record]) -> tuple[Read, Write]:  # noqa: C901 - two functions over the same members
     members = _members(cls)
     known = {member.wire for member in members}
 
@@ -308,7 +252,7 @@ def _record_reader(cls: type[Record]) -> Read:
         for member in members:
             try:
                 if member.wire not in payload:
-                    if member.required:
+                    if member.zero is attrs.NOTHING:
                         raise _Mismatch("is missing")
                     absent.append(member.name)
                     continue
@@ -322,49 +266,33 @@ def _record_reader(cls: type[Record]) -> Read:
         extra = {key: copy.deepcopy(value) for key, value in payload.items() if key not in known}
         return cls(**values, extra=extra, absent=frozenset(absent), as_written=as_written)
 
-    return read
-
-
-def _record_writer(cls: type[Record]) -> Write:
-    members = _members(cls)
-
     def write(record: Record) -> dict[str, Any]:
-        written: dict[str, Any] = dict(_as_is(dict(record.extra)))
+        written: dict[str, Any] = copy.deepcopy(dict(record.extra))
         for member in members:
             value = getattr(record, member.name)
             # A copy with a new value (`attrs.evolve`) inherits what was said of the old one: it counts only while true.
             if member.name in record.absent and value == member.zero:
                 continue
-            if member.name in record.as_written:
-                raw = record.as_written[member.name]
-                if member.read(raw, member.hint) == value:
-                    written[member.wire] = _as_is(raw)
-                    continue
-            written[member.wire] = member.write(value)
+            raw = record.as_written.get(member.name, attrs.NOTHING)
+            is_raw = raw is not attrs.NOTHING and member.read(raw, member.hint) == value
+            written[member.wire] = copy.deepcopy(raw) if is_raw else member.write(value)
         return written
 
-    return write
+    return read, write
 
 
 # --- the converters --------------------------------------------------------------------------------------------------
 
+_SHAPES: tuple[tuple[Callable[[Any], bool], Callable[[Any], tuple[Read, Write]]], ...] = (
+    (lambda hint: isinstance(hint, type) and issubclass(hint, Record), _record),
+    (lambda hint: typing.get_origin(hint) in (list, tuple), _sequence),
+    (lambda hint: typing.get_origin(hint) in (Union, types.UnionType), _union),
+    (lambda hint: hint is Any, lambda _: (_as_is, _as_is)),
+)
+
 
 def _refuse_type(hint: Any) -> Any:
     raise InvalidArgument(f"no rule to read or write {hint!r}", hint="give a model, or a list of models")
-
-
-def _refuse_value(_: Any, hint: Any) -> Any:
-    _refuse_type(hint)
-
-
-_SCALARS: Mapping[Any, tuple[Read, Write]] = {
-    str: (_read_text, str),
-    bool: (_read_bool, bool),
-    int: (_uint_reader("uint64", _UINT64_MAX), str),
-    Decimal: (_read_decimal, _write_decimal),
-    EntityId: (_read_id, str),
-    enum.StrEnum: (_read_member, lambda member: member.value),
-}
 
 
 def _make_converters() -> tuple[cattrs.Converter, cattrs.Converter]:
@@ -372,21 +300,15 @@ def _make_converters() -> tuple[cattrs.Converter, cattrs.Converter]:
     # cattrs asks the newest predicate first: what nothing below knows is refused, never coerced.
     reading.register_structure_hook_factory(lambda _: True, _refuse_type)
     writing.register_unstructure_hook_factory(lambda _: True, _refuse_type)
-    for is_shape, read, write in (
-        (_is_record, _record_reader, _record_writer),
-        (_is_sequence, _sequence_reader, _sequence_writer),
-        (_is_union, _union_reader, _union_writer),
-    ):
-        reading.register_structure_hook_factory(is_shape, read)
-        writing.register_unstructure_hook_factory(is_shape, write)
-    reading.register_structure_hook_func(lambda hint: hint is Any, _as_is)
-    writing.register_unstructure_hook_func(lambda hint: hint is Any, _as_is)
+    for is_shape, pair in _SHAPES:
+        reading.register_structure_hook_factory(is_shape, lambda hint, pair=pair: pair(hint)[0])
+        writing.register_unstructure_hook_factory(is_shape, lambda hint, pair=pair: pair(hint)[1])
     # Classes are asked before predicates, and cattrs has coercing hooks for these of its own.
     for scalar, (read_scalar, write_scalar) in _SCALARS.items():
         reading.register_structure_hook(scalar, read_scalar)
         writing.register_unstructure_hook(scalar, write_scalar)
     for coercing in (float, bytes):
-        reading.register_structure_hook(coercing, _refuse_value)
+        reading.register_structure_hook(coercing, lambda _, hint: _refuse_type(hint))
         writing.register_unstructure_hook(coercing, lambda value: _refuse_type(type(value)))
     for sequence in (list, tuple):
         writing.register_unstructure_hook(sequence, lambda items: [unstructure(item) for item in items])
