@@ -20,6 +20,22 @@ ENTITIES = {
 
 
 @pytest.fixture
+async def virtual_time(monkeypatch):
+    """Let the loop's clock run only while nothing else does: pauses take no time, and no machine is too slow for one."""
+    loop = asyncio.get_running_loop()
+    now, select = loop.time(), loop._selector.select
+
+    def select_at_once(timeout=None):
+        nonlocal now
+        events = select(timeout if timeout is None else 0)
+        now += 0 if events else timeout or 0
+        return events
+
+    monkeypatch.setattr(loop, "time", lambda: now)
+    monkeypatch.setattr(loop._selector, "select", select_at_once)
+
+
+@pytest.fixture
 def source():
     return FakeSource(ENTITIES)
 

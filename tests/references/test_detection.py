@@ -24,8 +24,6 @@ from mama_structs.testing import strategies
 
 DATA = Path(__file__).parents[1] / "data" / "structs"
 DETECTOR = Detector([STRUCTS_SCHEME])
-# The shared machine's speed varies; these bounds only tell bounded from unbounded.
-SOON = 20
 
 
 def scan(payload, **options):
@@ -757,18 +755,34 @@ def test_several_self_references_do_not_multiply():
     assert [("1-1", "/a/0")] == places(payload)
 
 
-def test_objects_that_all_hold_each_other_end_in_bounded_time():
+@pytest.fixture
+def few_containers(monkeypatch):
+    """Let a walk give up after 5,000 containers, so that its steps can be counted."""
+    monkeypatch.setattr("mama_structs.references.detection._MAX_CONTAINERS", 5_000)
+    monkeypatch.setattr("mama_structs.references.detection._MAX_CAREFUL", 5_000)
+
+
+def bounded(steps, payload, *, members):
+    """A walk takes so many steps for each member of a container that it may enter, and two walks are all there is."""
+    with steps:
+        result = scan(payload)
+    assert steps.count < 2 * 5_000 * 20 * members
+    return result
+
+
+def test_objects_that_all_hold_each_other_end_in_bounded_time(steps, few_containers):
     """Of n! paths through n objects only a bounded number is walked, and the scan says that it is not whole."""
     nodes = [{"owner": f"1-{number + 1}"} for number in range(12)]
     for node in nodes:
         node |= {str(number): other for number, other in enumerate(nodes)}
 
-    assert not scan(nodes[0]).complete
+    assert not bounded(steps, nodes[0], members=13).complete
 
 
-def test_a_bomb_of_shared_lists_ends_in_bounded_time():
+def test_a_bomb_of_shared_lists_ends_in_bounded_time(steps, few_containers):
     """Thirty lists that each hold the next one twice are a billion places: the walk gives up and says so."""
-    result = scan({"first": "2-1", "bomb": nested(["1-1"], 30, lambda value: [value, value])})
+    payload = {"first": "2-1", "bomb": nested(["1-1"], 30, lambda value: [value, value])}
+    result = bounded(steps, payload, members=2)
 
     assert not result.complete
     assert "2-1" == result.found[0].id
@@ -784,11 +798,12 @@ def test_a_million_keys_are_walked():
     assert all(len(kind.rules) <= 2**16 for kind in DETECTOR._known.values() if kind)
 
 
-def test_long_strings_cost_nothing():
+def test_long_strings_cost_nothing(steps):
     """Ten megabytes of text are no id and no work."""
-    found = ids({"a": "1-" + "1" * 10**7, "b": "-" * 10**7, "map": "[" * 10**7, "owner": "1-1", "c": "\ud800-1"})
+    payload = {"a": "1-" + "1" * 10**7, "b": "-" * 10**7, "map": "[" * 10**7, "owner": "1-1", "c": "\ud800-1"}
 
-    assert ["1-1"] == found
+    assert ["1-1"] == ids(payload)
+    assert steps(scan, payload) < 300
 
 
 @pytest.mark.parametrize(
@@ -797,9 +812,12 @@ def test_long_strings_cost_nothing():
      collections.UserString("1-1"), (x for x in ["1-1"]), {"1-1": 1}.values(), time],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
-def test_values_that_are_no_containers_hold_nothing(value):
-    """What JSON has no array or object for is passed over, however long it is."""
-    assert ["2-1"] == ids({"a": value, "l": [value], "owner": value, "planetId": "2-1"})
+def test_values_that_are_no_containers_hold_nothing(steps, value):
+    """What JSON has no array or object for is passed over."""
+    payload = {"a": value, "l": [value], "owner": value, "planetId": "2-1"}
+
+    assert ["2-1"] == ids(payload)
+    assert steps(scan, payload) < 300
 
 
 def raising(*_, **__):

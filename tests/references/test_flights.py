@@ -14,6 +14,8 @@ from mama_structs.references.schemes import IdScheme
 from mama_structs.settings import ReferenceSettings
 from mama_structs.testing.fake_source import FakeSource
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 MANY = {f"5-{n}": {"id": f"5-{n}", "owner": "1-1"} for n in range(1, 61)}
 DEFENDERS = {"structDefenders": list(MANY)}
 
@@ -118,9 +120,12 @@ async def test_hung_queries_free_their_slots_for_the_others(make_resolver, at_re
     resolver = make_resolver(source, query_timeout=0.1)
     enriching = asyncio.create_task(resolver.enrich({"structDefenders": [f"5-{n}" for n in range(1, 21)]}))
     await asyncio.sleep(0.01)
+    begun = asyncio.get_running_loop().time()
     await resolver.query("5-60")
+    waited = asyncio.get_running_loop().time() - begun
     enriched = await enriching
 
+    assert waited < 0.5
     assert hung == [key for key, entry in enriched["references"].items() if "error" in entry]
     assert {"timeout": 5} == resolver.stats.failures
     await at_rest(resolver, source)
@@ -140,9 +145,11 @@ async def test_the_time_of_a_query_starts_when_it_has_its_slot(make_resolver):
 async def test_the_deadline_marks_what_is_missing(make_resolver, at_rest):
     source = FakeSource(MANY, delays={"5-2": 9, "5-3": 9})
     resolver = make_resolver(source, max_parallel_queries=2)
+    begun = asyncio.get_running_loop().time()
 
     enriched = await resolver.enrich({"structDefenders": ["5-1", "5-2", "5-3", "5-4"]}, ReferenceOptions(deadline=0.1))
 
+    assert asyncio.get_running_loop().time() - begun < 1
     failed = {key: entry["error"] for key, entry in enriched["references"].items() if "error" in entry}
     assert {"5-2", "5-3", "5-4"} == failed.keys()
     assert {"No answer before the deadline of 0.1 s for all references"} == set(failed.values())

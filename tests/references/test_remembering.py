@@ -8,6 +8,8 @@ from mama_structs.references.section import References
 from mama_structs.settings import ReferenceSettings
 from mama_structs.testing import FakeSource
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 ENTITIES = {"1-11": {"id": "1-11", "guildId": "0-1"}, "0-1": {"id": "0-1", "name": "Golden Falcon"}}
 ABOUT = {"0-1": [{"id": "decision_guild_1", "decision": "leave the guild"}], "2-1": [{"id": "d2", "decision": "mine"}]}
 PAYLOAD = {"id": "2-1", "owner": "1-11", "guildId": "0-1"}

@@ -18,6 +18,8 @@ from mama_structs.structs.ids import EntityId
 from mama_structs.testing.clock import FakeClock
 from mama_structs.testing.fake_source import FakeSource
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 PLAN = Path(__file__).parent.parent / "data" / "structs" / "plan"
 PLAYER = {"Player": {"id": "1-11", "guildId": "0-1", "planetId": "2-1", "fleetId": "9-11"}}
 
