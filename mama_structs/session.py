@@ -41,9 +41,9 @@ from mama_structs.references.schemes import EntitySource, check_sources
 from mama_structs.settings import Settings
 from mama_structs.storage.backup import backup
 from mama_structs.storage.opening import check_path
-from mama_structs.tools.deprecated import deprecated_tools
 from mama_structs.tools.exposure import Exposure, ToolView
 from mama_structs.tools.memories import memory_tools
+from mama_structs.tools.names import SUCCESSORS
 from mama_structs.tools.refs import ref_tools
 from mama_structs.tools.tool import Tool, ToolAnnotations, ToolSet
 
@@ -86,7 +86,7 @@ class Session:
         self._place = place
         self._memories = home.memories.resolving(contents_of(place.refs))
         self._closing: asyncio.Task[None] | None = None
-        own, self._hidden = self._own_tools()
+        own = self._own_tools()
         self._own: frozenset[str] = frozenset(tool.name for tool in own)
         for tool in (*own, *tools):
             self.tools.add(tool)
@@ -228,14 +228,20 @@ class Session:
     @property
     def hidden(self) -> tuple[str, ...]:
         """The names of tools that work without being shown: those of v1.0, unless the settings show them."""
-        return tuple(name for name in self._hidden if name not in self.tools)
+        return tuple(name for name in SUCCESSORS if self.settings.tools.memory and name not in self.tools)
 
-    def _own_tools(self) -> tuple[list[Tool], dict[str, Tool]]:
-        """Return the tools on this session's own memories and refs, and those that work without being shown."""
-        memories = memory_tools(self.memories, self.refs) if self.settings.tools.memory else []
-        deprecated = deprecated_tools(self.memories) if self.settings.tools.memory else []
-        shown = [*memories, *ref_tools(self.refs), *(deprecated if self.settings.tools.deprecated else ())]
-        return shown, {tool.name: tool for tool in deprecated}
+    def _own_tools(self) -> list[Tool]:
+        """Return the tools on this session's own memories and refs that are shown."""
+        settings = self.settings.tools
+        memories = memory_tools(self.memories, self.refs) if settings.memory else []
+        deprecated = self._deprecated_tools() if settings.memory and settings.deprecated else []
+        return [*memories, *ref_tools(self.refs), *deprecated]
+
+    def _deprecated_tools(self) -> list[Tool]:
+        # Most sessions are never asked for one.
+        from mama_structs.v1.tools import deprecated_tools  # noqa: PLC0415
+
+        return deprecated_tools(self.memories)
 
     @property
     def is_open(self) -> bool:
@@ -284,7 +290,10 @@ class Session:
 
         """
         self._check()
-        tool = self._hidden[tool_name] if tool_name in self.hidden else self.tools[tool_name]
+        if tool_name in self.hidden:
+            tool = next(one for one in self._deprecated_tools() if one.name == tool_name)
+        else:
+            tool = self.tools[tool_name]
         asked = {} if arguments is None else arguments
         try:
             given = self._given(tool, asked)

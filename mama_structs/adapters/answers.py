@@ -12,9 +12,8 @@ import attrs
 
 from mama_structs.errors import InvalidArgument, MamaStructsError, SessionClosed, WrongLoop
 from mama_structs.session import Session
-from mama_structs.tools.deprecated import last_line
 from mama_structs.tools.leniency import each_once
-from mama_structs.tools.names import MEMORY_TOOLS, SUCCESSORS, WireNames
+from mama_structs.tools.names import MEMORY_TOOLS, SUCCESSORS, WireNames, last_line
 from mama_structs.tools.tool import Tool
 
 _log = logging.getLogger("mama_structs")

@@ -43,7 +43,7 @@ class Shared:
     next_record: EmbedderRecord | None = attrs.field(default=None, init=False)
     closed: bool = attrs.field(default=False, init=False)
     chaining: asyncio.Lock = attrs.field(factory=asyncio.Lock, init=False)
-    """Held while something is saved in the place of what was read to be the newest; see `tools.deprecated`."""
+    """Held while something is saved in the place of what was read to be the newest; see `mama_structs.v1`."""
 
     def __attrs_post_init__(self) -> None:
         self.cache = self._new_cache()

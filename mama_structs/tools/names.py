@@ -36,12 +36,23 @@ SUCCESSORS: Final[Mapping[str, str]] = {
     "save_checkpoint": "save/checkpoint",
     "load_checkpoint": "load/checkpoint",
 }
+REMOVED_IN: Final = "2.0"
 
 # What all providers have in common: 64 characters at the most, a letter first, no dash; hosts put prefixes before them.
 MAX_WIRE_NAME: Final = 40
 _TAIL: Final = 9
 _OTHERS: Final = re.compile(r"[^A-Za-z0-9_]")
 _MAX_NAMED: Final = 10
+
+
+def note_on(name: str) -> str:
+    """Return what each result of a tool of v1.0 says."""
+    return f"use {SUCCESSORS[name]}; removed in {REMOVED_IN}"
+
+
+def last_line(name: str) -> str:
+    """Return what the last line of each text of a tool of v1.0 says; adapters look for it."""
+    return f"Deprecated: {note_on(name)}"
 
 
 def hint_at(name: object, names: Sequence[str]) -> str:

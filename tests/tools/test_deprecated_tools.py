@@ -35,9 +35,8 @@ from mama_structs.memory.model import LinkType, MemoryType, Outcome
 from mama_structs.memory.results import Hit
 from mama_structs.settings import ToolSettings
 from mama_structs.testing.engines import OpenedDirectory, PlainReader, plain_link, plain_memory
-from mama_structs.tools.deprecated import deprecated_tools, forget_warnings, note_on
-from mama_structs.tools.deprecated.choosing import Recency, ranked, standing
-from mama_structs.tools.names import MEMORY_TOOLS, SUCCESSORS, WireNames
+from mama_structs.tools.names import MEMORY_TOOLS, SUCCESSORS, WireNames, note_on
+from mama_structs.v1.tools import Recency, deprecated_tools, forget_warnings, ranked, standing
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 NAMES = [
