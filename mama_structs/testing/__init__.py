@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from mama_structs._lazy import attach
 
 if TYPE_CHECKING:
-    from mama_structs.testing._traffic import NodeRequest as NodeRequest
     from mama_structs.testing.clock import FakeClock as FakeClock
     from mama_structs.testing.engines import PlainEngine as PlainEngine
     from mama_structs.testing.fake_node import FakeNode as FakeNode
+    from mama_structs.testing.fake_node import NodeRequest as NodeRequest
     from mama_structs.testing.fake_source import FakeSource as FakeSource
     from mama_structs.testing.faults import Answer as Answer
     from mama_structs.testing.faults import Delivery as Delivery
@@ -32,7 +32,7 @@ _SOURCES = {
     "FakeSource": "mama_structs.testing.fake_source",
     "Fault": "mama_structs.testing.faults",
     "Faults": "mama_structs.testing.faults",
-    "NodeRequest": "mama_structs.testing._traffic",
+    "NodeRequest": "mama_structs.testing.fake_node",
     "Oddities": "mama_structs.testing.world",
     "PlainEngine": "mama_structs.testing.engines",
     "World": "mama_structs.testing.world",

@@ -16,6 +16,7 @@ from typing import Any, Final
 import attrs
 
 from mama_structs.errors import InvalidArgument
+from mama_structs.structs.ids import EntityType
 from mama_structs.testing._paging import PageRequest, Refusal, paginate, parse_uint
 from mama_structs.testing._schema import PLANET_ATTRIBUTES, STRUCT_ATTRIBUTES, TABLES, Table
 from mama_structs.testing.world import World
@@ -28,6 +29,7 @@ _SIGNATURE_BYTES: Final = 64
 
 Body = dict[str, Any]
 Predicate = Callable[[str, Any], bool]
+Keep = Callable[[str, Any, str], bool]
 
 
 @attrs.frozen
@@ -42,53 +44,20 @@ class Query:
 
 @attrs.frozen
 class Route:
-    """
-    One route.
-
-    Args:
-        pattern: The path, with ``{name}`` for a parameter.
-        answer: Gives the answer's body, or raises `Refusal`.
-
-    """
+    """A path, with ``{name}`` for a parameter, and what gives the answer's body or raises `Refusal`."""
 
     pattern: str
     answer: Callable[[Query], Body]
-    segments: tuple[str, ...] = attrs.field(init=False)
-
-    @segments.default
-    def _split(self) -> tuple[str, ...]:
-        return tuple(self.pattern.split("/"))
 
     @property
     def kind(self) -> str:
         """The type in the path: the word after ``/structs/``, or the last one of another module's route."""
-        return self.segments[2 if self.pattern.startswith("/structs/") else -1]
-
-    def match(self, segments: tuple[str, ...]) -> dict[str, str] | None:
-        """Return the parameters of a path that fits, else None."""
-        if len(segments) != len(self.segments):
-            return None
-        parameters = {}
-        for wanted, given in zip(self.segments, segments, strict=True):
-            if wanted.startswith("{"):
-                parameters[wanted[1:-1]] = given
-            elif wanted != given:
-                return None
-        return parameters
+        return self.pattern.split("/")[2 if self.pattern.startswith("/structs/") else -1]
 
 
 @attrs.frozen
 class Matched:
-    """
-    A path and the route that it belongs to.
-
-    Args:
-        route: The route, None when there is none.
-        parameters: The path's parameters.
-        names: What the request can be called by, the most exact first: its path, each of its parameters,
-            the route's pattern, the type in the path, and ``*``.
-
-    """
+    """A path's route (None when there is none) and parameters, and what its requests can be called by."""
 
     route: Route | None
     parameters: Mapping[str, str]
@@ -97,10 +66,9 @@ class Matched:
 
 def match(path: str) -> Matched:
     """Find the route of a (percent-decoded) path."""
-    segments = tuple(path.split("/"))
-    for route in ROUTES:
-        parameters = route.match(segments)
-        if parameters is not None:
+    for route, expression in _EXPRESSIONS:
+        if found := expression.fullmatch(path):
+            parameters = found.groupdict()
             return Matched(route, parameters, (path, *parameters.values(), route.pattern, route.kind, "*"))
     return Matched(None, {}, (path, "*"))
 
@@ -172,15 +140,6 @@ def _list_body(table: Table, rows: list[Body], pagination: Body | None) -> Body:
     return {table.key: rows, "pagination": pagination} | ({"status": []} if table.status else {})
 
 
-def _list(name: str) -> Route:
-    table = TABLES[name]
-
-    def answer(query: Query) -> Body:
-        return _list_body(table, *_page(query, table, query.world.ids(name)))
-
-    return Route(f"/structs/{name}", answer)
-
-
 def _one(name: str) -> Route:
     table = TABLES[name]
 
@@ -194,28 +153,43 @@ def _one(name: str) -> Route:
     return Route(f"/structs/{table.name}/{{id}}", answer)
 
 
-def _post_filtered(pattern: str, name: str, keep: Callable[[str, Any, str], bool]) -> Route:
-    """Make a route that pages through the whole store and drops from each page what was not asked for."""
+def _list(pattern: str, name: str, keys: Callable[[Query, str], Iterable[str]], keep: Keep | None = None) -> Route:
+    """
+    Make a route that pages through the keys that are given the path's parameter.
+
+    *keep* drops from each page what was not asked for: the chain filters after it has counted.
+    """
     table = TABLES[name]
 
     def answer(query: Query) -> Body:
-        (wanted,) = query.path.values()
-        rows, pagination = _page(
-            query, table, query.world.ids(name), keep=lambda key, record: keep(key, record, wanted)
-        )
-        return _list_body(table, rows, pagination)
+        wanted = next(iter(query.path.values()), "")
+        kept = None if keep is None else lambda key, row: keep(key, row, wanted)
+        return _list_body(table, *_page(query, table, keys(query, wanted), keep=kept))
 
     return Route(pattern, answer)
 
 
+def _all(name: str, pattern: str = "", keep: Keep | None = None) -> Route:
+    return _list(pattern or f"/structs/{name}", name, lambda query, _: query.world.ids(name), keep)
+
+
 def _indexed(pattern: str, name: str, field: str) -> Route:
     """Make a route with an index of its own: only rows that match are paged through."""
-    table = TABLES[name]
+
+    def keys(query: Query, wanted: str) -> list[str]:
+        return [key for key in query.world.ids(name) if query.world.tables[name][key].get(field) == wanted]
+
+    return _list(pattern, name, keys)
+
+
+def _record(pattern: str, name: str, key: Callable[[Mapping[str, str]], str]) -> Route:
+    """Make a route to the one record whose key follows from the path's parameters."""
 
     def answer(query: Query) -> Body:
-        (wanted,) = query.path.values()
-        keys = [key for key in query.world.ids(name) if query.world.tables[name][key].get(field) == wanted]
-        return _list_body(table, *_page(query, table, keys))
+        record = query.world.get(name, key(query.path))
+        if record is None:
+            raise _not_found()
+        return {TABLES[name].key: record}
 
     return Route(pattern, answer)
 
@@ -223,6 +197,16 @@ def _indexed(pattern: str, name: str, field: str) -> Route:
 def _value(query: Query, store: str, key: str) -> str:
     value: str = query.world.tables.get(store, {}).get(key, "0")
     return value
+
+
+def _value_record(name: str, parameter: str) -> Route:
+    """Make a route to a single value, which is zero where the store has none."""
+
+    def answer(query: Query) -> Body:
+        key = query.path[parameter]
+        return {f"{name}Record": {parameter: key, "value": _value(query, name, key)}}
+
+    return Route(f"/structs/{name}/{{{parameter}}}", answer)
 
 
 def _attribute(store: str, parameter: str, names: tuple[str, ...]) -> Route:
@@ -234,47 +218,9 @@ def _attribute(store: str, parameter: str, names: tuple[str, ...]) -> Route:
     return Route(f"/structs/{store}/{{{parameter}}}/{{attributeType}}", answer)
 
 
-def _grid(query: Query) -> Body:
-    attribute_id = query.path["attributeId"]
-    return {"gridRecord": {"attributeId": attribute_id, "value": _value(query, "grid", attribute_id)}}
-
-
-def _permission(query: Query) -> Body:
-    permission_id = query.path["permissionId"]
-    return {"permissionRecord": {"permissionId": permission_id, "value": _value(query, "permission", permission_id)}}
-
-
-def _infusion(query: Query) -> Body:
-    record = query.world.get("infusion", f"{query.path['destinationId']}/{query.path['address']}")
-    if record is None:
-        raise _not_found()
-    return {"Infusion": record}
-
-
 def _address(query: Query) -> Body:
     address = query.path["address"]
     return query.world.get("address", address) or {"address": address, "playerId": "1-0", "permissions": "0"}
-
-
-def _struct_type(query: Query) -> Body:
-    record = query.world.get("struct_type", str(parse_uint(query.path["id"], where="id")))
-    if record is None:
-        raise _not_found()
-    return {"StructType": record}
-
-
-def _fleet_by_index(query: Query) -> Body:
-    record = query.world.get("fleet", f"9-{parse_uint(query.path['index'], where='index')}")
-    if record is None:
-        raise _not_found()
-    return {"Fleet": record}
-
-
-def _application(query: Query) -> Body:
-    record = query.world.get("guild_membership_application", f"{query.path['playerId']}@{query.path['guildId']}")
-    if record is None:
-        raise _not_found()
-    return {"GuildMembershipApplication": record}
 
 
 def _ranks_of_object(query: Query) -> Body:
@@ -343,18 +289,7 @@ def _latest_block(query: Query) -> Body:
     return {"block_id": {"hash": "", "part_set_header": None}, "block": {"header": header}, "sdk_block": None}
 
 
-_ENTITIES: Final = (
-    "guild",
-    "player",
-    "planet",
-    "reactor",
-    "substation",
-    "struct",
-    "allocation",
-    "fleet",
-    "provider",
-    "agreement",
-)
+_ENTITIES: Final = tuple(str(member) for member in EntityType if member.has_ids)
 _STORES: Final = tuple(name for name in TABLES if name != "guild_rank_permission")
 
 # Of the Cosmos SDK itself, not one of the 56.
@@ -362,32 +297,34 @@ LATEST_BLOCK: Final = Route("/cosmos/base/tendermint/v1beta1/blocks/latest", _la
 
 STRUCTS_ROUTES: Final = (
     *map(_one, _ENTITIES),
-    *map(_list, _STORES),
-    Route("/structs/infusion/{destinationId}/{address}", _infusion),
-    Route("/structs/address/{address}", _address),
-    Route("/structs/struct_type/{id}", _struct_type),
-    _post_filtered(
-        "/structs/address_by_player/{playerId}", "address", lambda _, row, player: row.get("playerId") == player
+    *map(_all, _STORES),
+    _record(
+        "/structs/infusion/{destinationId}/{address}",
+        "infusion",
+        lambda path: f"{path['destinationId']}/{path['address']}",
     ),
-    _post_filtered("/structs/planet_by_player/{playerId}", "planet", lambda _, row, player: row.get("owner") == player),
+    Route("/structs/address/{address}", _address),
+    _record("/structs/struct_type/{id}", "struct_type", lambda path: str(parse_uint(path["id"], where="id"))),
+    _all("address", "/structs/address_by_player/{playerId}", lambda _, row, player: row.get("playerId") == player),
+    _all("planet", "/structs/planet_by_player/{playerId}", lambda _, row, player: row.get("owner") == player),
     _indexed("/structs/agreement_by_provider/{providerId}", "agreement", "providerId"),
     _indexed("/structs/allocation_by_source/{sourceId}", "allocation", "sourceObjectId"),
     _indexed("/structs/allocation_by_destination/{destinationId}", "allocation", "destinationId"),
     _indexed("/structs/infusion_by_destination/{destinationId}", "infusion", "destinationId"),
-    Route("/structs/fleet_by_index/{index}", _fleet_by_index),
-    Route("/structs/grid/{attributeId}", _grid),
+    _record("/structs/fleet_by_index/{index}", "fleet", lambda path: f"9-{parse_uint(path['index'], where='index')}"),
+    _value_record("grid", "attributeId"),
     _attribute("struct_attribute", "structId", STRUCT_ATTRIBUTES),
     _attribute("planet_attribute", "planetId", PLANET_ATTRIBUTES),
-    Route("/structs/permission/{permissionId}", _permission),
-    _post_filtered(
-        "/structs/permission/object/{objectId}", "permission", lambda key, _, wanted: key.split("@")[0] == wanted
-    ),
-    _post_filtered(
-        "/structs/permission/player/{playerId}", "permission", lambda key, _, wanted: key.split("@")[-1] == wanted
-    ),
+    _value_record("permission", "permissionId"),
+    _all("permission", "/structs/permission/object/{objectId}", lambda key, _, wanted: key.split("@")[0] == wanted),
+    _all("permission", "/structs/permission/player/{playerId}", lambda key, _, wanted: key.split("@")[-1] == wanted),
     Route("/structs/guild_rank_permission/object/{object_id}", _ranks_of_object),
     Route("/structs/guild_rank_permission/object/{object_id}/guild/{guild_id}", _ranks_of_object_and_guild),
-    Route("/structs/guild_membership_application/{guildId}/{playerId}", _application),
+    _record(
+        "/structs/guild_membership_application/{guildId}/{playerId}",
+        "guild_membership_application",
+        lambda path: f"{path['playerId']}@{path['guildId']}",
+    ),
     *_associations("guild_bank_collateral_address", "guild", "guildId"),
     *_associations("provider_collateral_address", "provider", "providerId"),
     *_associations("provider_earnings_address", "provider", "providerId"),
@@ -398,6 +335,9 @@ STRUCTS_ROUTES: Final = (
 
 ROUTES: Final = (*STRUCTS_ROUTES, LATEST_BLOCK)
 
+_EXPRESSIONS: Final = tuple(
+    (route, re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]*)", route.pattern), re.DOTALL)) for route in ROUTES
+)
 _KINDS: Final = dict.fromkeys(route.kind for route in ROUTES)
 _PATTERNS: Final = dict.fromkeys(route.pattern for route in ROUTES)
 _ATTRIBUTES: Final = frozenset({*STRUCT_ATTRIBUTES, *PLANET_ATTRIBUTES})

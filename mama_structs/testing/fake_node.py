@@ -23,7 +23,6 @@ from aiohttp import web
 from mama_structs.errors import InvalidArgument
 from mama_structs.testing._paging import Refusal
 from mama_structs.testing._routes import NOT_FOUND, checked_name, match, not_implemented, respond
-from mama_structs.testing._traffic import NodeRequest, Traffic
 from mama_structs.testing.faults import Answer, Delivery, Fault, Faults
 from mama_structs.testing.world import World
 
@@ -35,8 +34,31 @@ _SHUTDOWN_SECONDS: Final = 0.1
 _JOIN_SECONDS: Final = 10.0
 _LAST_PORT: Final = 65535
 
-Latency = float | Callable[[NodeRequest], float]
 T = TypeVar("T")
+
+
+@attrs.frozen
+class NodeRequest:
+    """
+    A request that reached the node.
+
+    Args:
+        method: The HTTP method.
+        path: The path, percent-decoded.
+        query: The query's parameters.
+        headers: The headers, their names in lower case.
+        names: What the request can be called by, for counting, latency and faults.
+
+    """
+
+    method: str
+    path: str
+    query: Mapping[str, str] = attrs.field(factory=dict)
+    headers: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    names: tuple[str, ...] = attrs.field(default=(), repr=False)
+
+
+Latency = float | Callable[[NodeRequest], float]
 
 
 class Latencies(UserDict[str, Latency]):
@@ -82,6 +104,11 @@ class FakeNode:
         block_time: Seconds after which the height advances by itself; None for never.
         clock: Tells the seconds for *block_time*.
         not_found_status: The HTTP status of a not-found: 500 as the chain, 404, or 200 as its docs claim.
+
+    Attributes:
+        in_flight: How many requests have no answer yet and were not given up by the client.
+        most_in_flight: The most requests that were without an answer at the same time.
+        bytes_sent: How many bytes of bodies were sent, as they went over the wire.
 
     Raises:
         InvalidArgument: An argument breaks its rule; the message names it.
@@ -133,7 +160,12 @@ class FakeNode:
         self._host, self._port = host, port
         self._height, self._block_time, self._clock = height, block_time, clock
         self._started_at = clock()
-        self._traffic = Traffic()
+        self.in_flight = 0
+        self.most_in_flight = 0
+        self.bytes_sent = 0
+        self._requests: list[NodeRequest] = []
+        # Counters are read and reset by a test's own thread.
+        self._lock = threading.Lock()
         self._server: web.Server | None = None
         self._runner: web.ServerRunner | None = None
         self._url: str | None = None
@@ -183,40 +215,29 @@ class FakeNode:
     @property
     def requests(self) -> list[NodeRequest]:
         """Every request since the last reset, oldest first."""
-        return self._traffic.requests
+        with self._lock:
+            return list(self._requests)
 
     @property
     def requests_by_path(self) -> Counter[str]:
         """How many requests each path had."""
-        return self._traffic.requests_by_path
-
-    @property
-    def in_flight(self) -> int:
-        """How many requests have no answer yet and were not given up by the client."""
-        return self._traffic.in_flight
-
-    @property
-    def most_in_flight(self) -> int:
-        """The most requests that were without an answer at the same time: never more than the client had open."""
-        return self._traffic.most_in_flight
+        return Counter(request.path for request in self.requests)
 
     @property
     def open_connections(self) -> int:
         """How many connections are open, those that a client keeps for later included."""
         return 0 if self._server is None else len(self._server.connections)
 
-    @property
-    def bytes_sent(self) -> int:
-        """How many bytes of bodies were sent, as they went over the wire."""
-        return self._traffic.bytes_sent
-
     def count(self, name: str) -> int:
         """Return how many requests have this name: a path, an id in the path, a route's pattern, a type, or ``*``."""
-        return self._traffic.count(name)
+        return sum(name in request.names for request in self.requests)
 
     def reset_counters(self) -> None:
         """Forget all requests; those in flight still count as such."""
-        self._traffic.reset()
+        with self._lock:
+            self._requests.clear()
+            self.most_in_flight = self.in_flight
+            self.bytes_sent = 0
 
     def advance(self, *, blocks: int = 1) -> None:
         """Let the chain make blocks."""
@@ -271,12 +292,31 @@ class FakeNode:
     @contextlib.contextmanager
     def in_thread(self) -> Iterator[Self]:
         """Open the node in a thread with a loop of its own, for code that has none or must not share it."""
-        with _LoopThread() as loop_thread:
-            loop_thread.run(self.start())
+        loop = asyncio.new_event_loop()
+
+        def main() -> None:
+            try:
+                loop.run_forever()
+                loop.run_until_complete(loop.shutdown_asyncgens())
+            finally:
+                # Here and not in the caller's thread, which may be running a loop of its own.
+                loop.close()
+
+        def run(coroutine: Coroutine[Any, Any, T]) -> T:
+            return asyncio.run_coroutine_threadsafe(coroutine, loop).result(_JOIN_SECONDS)
+
+        # A daemon, so that Ctrl-C ends the process even while a test holds the node.
+        thread = threading.Thread(target=main, name="mama_structs FakeNode", daemon=True)
+        thread.start()
+        try:
+            run(self.start())
             try:
                 yield self
             finally:
-                loop_thread.run(self.close())
+                run(self.close())
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(_JOIN_SECONDS)
 
     # Answering
 
@@ -289,7 +329,10 @@ class FakeNode:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine always runs in a task
         self._answering.add(task)
-        self._traffic.enter(seen)
+        with self._lock:
+            self._requests.append(seen)
+            self.in_flight += 1
+            self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:
             answer = self._decide(seen)
             if answer.delivery is Delivery.HUNG:
@@ -298,7 +341,8 @@ class FakeNode:
                 await asyncio.sleep(answer.delay)
         finally:
             # Before the first byte goes out: whoever has the answer may ask again at once, and must not count twice.
-            self._traffic.leave()
+            with self._lock:
+                self.in_flight -= 1
             self._answering.discard(task)
         return await self._send(request, answer)
 
@@ -332,7 +376,7 @@ class FakeNode:
 
     async def _send(self, request: web.BaseRequest, answer: Answer) -> web.StreamResponse:
         if answer.delivery is Delivery.WHOLE:
-            self._traffic.sent(len(answer.body))
+            self._sent(answer.body)
             return web.Response(status=answer.status, headers=answer.headers, body=answer.body)
         response = web.StreamResponse(status=answer.status, headers=answer.headers)
         if answer.delivery is Delivery.CUT:
@@ -340,40 +384,11 @@ class FakeNode:
             response.content_length = len(answer.body)
             await response.prepare(request)
             await response.write(half)
-            self._traffic.sent(len(half))
+            self._sent(half)
         if request.transport is not None:  # pragma: no branch - None only when the client was faster
             request.transport.abort()
         return response
 
-
-class _LoopThread:
-    """A thread that runs an event loop until the context ends."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        # A daemon, so that Ctrl-C ends the process even while a test holds the node.
-        self._thread = threading.Thread(target=self._main, name="mama_structs FakeNode", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_JOIN_SECONDS)
-
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_JOIN_SECONDS)
-
-    def _main(self) -> None:
-        try:
-            self._loop.run_forever()
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        finally:
-            # Here and not in `__exit__`: the caller's own thread may be running a loop already.
-            self._loop.close()
+    def _sent(self, body: bytes) -> None:
+        with self._lock:
+            self.bytes_sent += len(body)
