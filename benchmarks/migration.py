@@ -8,6 +8,7 @@ The plan wants 1,000 memories in under 60 s, and 10,000 at a rate no worse than 
 from __future__ import annotations
 
 import asyncio
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -20,9 +21,12 @@ from mama_structs.memory.embedding.callables import default_embedder
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.text import embedded_text
 from mama_structs.session import Session
-from mama_structs.testing.mama_v1_0 import OldStore
 from mama_structs.v1 import migrate, read_old, rollback
 from mama_structs.v1.plan import plan_of
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+
+from mama_v1_0 import OldStore
 
 SIZES, QUICK = (1_000, 10_000), (50, 100)
 

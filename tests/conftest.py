@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+# Modules that several tests share are imported by their names.
+sys.path.append(str(Path(__file__).parent))
+
 # A job in the background is started with SIGINT ignored, and so are its children: no test of Ctrl-C could pass.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -14,13 +14,13 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from mama_v1_0 import OldStore
 
 import mama_structs
 from mama_structs import cli
 from mama_structs.errors import InvalidArgument, MigrationError
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.session import Session
-from mama_structs.testing.mama_v1_0 import OldStore
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).parents[1]), "PYTHONUNBUFFERED": "1"}
 

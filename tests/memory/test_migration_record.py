@@ -13,12 +13,12 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mama_v1_0 import START, OldStore
 
 from mama_structs.errors import MigrationError
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.session import Session
 from mama_structs.testing.engines import PlainEngine
-from mama_structs.testing.mama_v1_0 import START, OldStore
 from mama_structs.v1 import migrate, read_old, rollback
 from mama_structs.v1.state import PREFIX, records_of
 

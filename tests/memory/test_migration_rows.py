@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mama_v1_0 import START, OldStore
 
 from mama_structs.memory.model import Link, LinkMetadata, LinkType, MemoryType, Outcome, milliseconds
-from mama_structs.testing.mama_v1_0 import START, OldStore
 from mama_structs.v1 import OldDatabase, read_old
 from mama_structs.v1.plan import circles, plan_of, rows_left_out, tables_of
 from mama_structs.v1.read import OldRow, Undecoded, read_text, read_time

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import attrs
 import pytest
+from mama_v1_0 import START, OldStore
 
 import mama_structs
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, MigrationError
@@ -24,7 +25,6 @@ from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.model import LinkType
 from mama_structs.session import Session
 from mama_structs.settings import MemorySettings, Settings
-from mama_structs.testing.mama_v1_0 import START, OldStore
 from mama_structs.v1 import migrate, rollback
 from mama_structs.v1.state import BACKFILLED, MARK
 

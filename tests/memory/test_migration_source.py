@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from mama_v1_0 import OldStore
 
 from mama_structs.errors import InvalidArgument, MigrationError
-from mama_structs.testing.mama_v1_0 import OldStore
 from mama_structs.v1 import read, read_old
 
 SAMPLES = Path(__file__).parents[1] / "data" / "mama"

@@ -98,7 +98,7 @@ class OldStore:
         """Write a row, with the schema's defaults for the columns that are left out."""
         names = ", ".join(columns)
         marks = ", ".join("?" * len(columns))
-        self.database.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(columns.values()))  # noqa: S608 - a test's own
+        self.database.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(columns.values()))
 
     def decision(self, name: str, /, **columns: Any) -> str:
         """
@@ -138,14 +138,14 @@ class OldStore:
             seed: Another one gives another history.
 
         """
-        random_ = random.Random(seed)  # noqa: S311 - no secret
+        random_ = random.Random(seed)
         last: dict[str, str] = {}
         made = START
         for number in range(count):
             made += random_.choice((600_000, 1_800_000, _DAY // 4))
             topic = f"topic_{random_.randrange(max(count // 3, 1))}"
             what, why = random_.choice(_WHAT), random_.choice(_WHY)
-            failed = random_.random() < 0.1  # noqa: PLR2004 - one in ten
+            failed = random_.random() < 0.1
             before = last.get(topic)
             own = self.decision(
                 topic,
