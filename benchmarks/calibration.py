@@ -13,9 +13,8 @@ import numpy as np
 from _common import RESULTS, report, take_turns
 
 from mama_structs.memory.embedding.calibration import fit, sentence_cosines, tells_apart, triples
-from mama_structs.memory.embedding.calls import checked
 from mama_structs.memory.embedding.hashed import HashEmbedder
-from mama_structs.memory.embedding.protocol import Calibration, Embedder
+from mama_structs.memory.embedding.protocol import Calibration, Embedder, checked
 from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder, is_installed
 
 SAMPLE = Path(__file__).parents[2] / "shared" / "data" / "retrieval" / "memories.jsonl"

@@ -28,11 +28,3 @@ def are_unit(vectors: NDArray[np.float32]) -> bool:
     lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
     # So said that a NaN does not pass.
     return bool((np.abs(lengths - 1) <= _TOLERANCE).all())
-
-
-def check_unit(vectors: NDArray[np.float32], dimensions: int) -> None:
-    """Refuse what are no rows of *dimensions* numbers with the length 1."""
-    if vectors.ndim != 2 or vectors.shape[1] != dimensions:  # noqa: PLR2004 - rows
-        raise ValueError(f"vectors must be of shape (pieces, {dimensions}), got {vectors.shape}")
-    if not are_unit(vectors):
-        raise ValueError("vectors must be finite and of length 1")

@@ -1,10 +1,14 @@
-"""How far a reader has to walk: who spells a decision's parameters."""
+"""How far a reader has to walk: who spells a decision's parameters, and how many modules a save goes through."""
 
 import ast
+import sys
+import threading
 from pathlib import Path
 
 import mama_structs
+from mama_structs import HashEmbedder, Session
 
+MOST_IN_THE_LOOP, MOST = 20, 36
 PACKAGE = Path(mama_structs.__file__).parent
 
 
@@ -20,3 +24,29 @@ def test_few_functions_spell_the_parameters_of_a_decision():
     ]
 
     assert 3 >= len(found), found
+
+
+async def test_a_save_walks_through_few_modules(tmp_path):
+    """Of this package: from the method of the store to the engine, and on the store's thread to the rows and back."""
+    entered = set()
+
+    def enter(frame, event, _):
+        if event == "call" and frame.f_code.co_filename.startswith(str(PACKAGE)):
+            entered.add((threading.get_ident(), str(Path(frame.f_code.co_filename).relative_to(PACKAGE))))
+
+    # Threads that start from now on, the store's among them, are looked at as well.
+    threading.setprofile(enter)
+    sys.setprofile(enter)
+    try:
+        async with Session.open(tmp_path / "a.mama", embedder=HashEmbedder()) as session:
+            before = await session.memories.save_decision("login", "Use tokens", "stateless")
+            entered.clear()
+            await session.memories.save_decision("login", "Use sessions", "revocable", supersedes=before.id)
+            found = set(entered)
+    finally:
+        threading.setprofile(None)
+        sys.setprofile(None)
+    in_the_loop = {module for thread, module in found if thread == threading.get_ident()}
+
+    assert MOST_IN_THE_LOOP >= len(in_the_loop), sorted(in_the_loop)
+    assert MOST >= len({module for _, module in found}), sorted({module for _, module in found})

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mama_structs.memory.codec import Entry, vectors_to_bytes, write_entry
 from mama_structs.memory.contents import digests_in
 from mama_structs.memory.embedded.indexes import Indexes
-from mama_structs.memory.embedded.rows import UNIT_LENGTH, ChangeRow, RowPlaces, encode, numbered, own_number
+from mama_structs.memory.embedded.rows import ChangeRow, RowPlaces, encode, numbered, own_number
 from mama_structs.memory.embedded.touched import Touched
 from mama_structs.memory.engine import (
     Direction,
@@ -28,6 +28,7 @@ from mama_structs.memory.engine import (
 )
 from mama_structs.memory.model import Link, Memory
 from mama_structs.memory.text import query_terms
+from mama_structs.memory.unit_vectors import are_unit
 from mama_structs.storage.rows import Damaged, Rows, Snapshot
 
 T = TypeVar("T")
@@ -456,5 +457,5 @@ def _check_vectors(vectors: NDArray[np.float32], dimensions: int) -> None:
     """Refuse what the views would refuse half-way."""
     if vectors.ndim != 2 or not len(vectors) or vectors.shape[1] != dimensions:  # noqa: PLR2004 - rows
         raise ValueError(f"vectors must be of shape (pieces, {dimensions}), got {vectors.shape}")
-    if not (np.abs(np.linalg.norm(vectors.astype(np.float64), axis=1) - 1) <= UNIT_LENGTH).all():
+    if not are_unit(vectors):
         raise ValueError("vectors must be finite and of length 1")

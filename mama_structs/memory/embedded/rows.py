@@ -10,19 +10,17 @@ from urllib.parse import quote
 
 import attrs
 import msgspec
-import numpy as np
 
 from mama_structs.errors import StoreDamaged
 from mama_structs.memory.codec import Entry, read_entry, read_memory, vectors_from_bytes
 from mama_structs.memory.contents import digest_of
 from mama_structs.memory.engine import EmbedderRecord, Vectors
 from mama_structs.memory.model import DecisionMetadata, Memory
+from mama_structs.memory.unit_vectors import are_unit
 from mama_structs.storage.rows import Damaged, Snapshot
 
 T = TypeVar("T")
 
-UNIT_LENGTH: Final = 1e-3
-"""How far a vector's length may be from 1."""
 FORMAT: Final = 1
 _DIGITS: Final = 16
 _HEXADECIMAL: Final = "fedcba9876543210"
@@ -265,8 +263,6 @@ def read_vectors(place: RowPlaces, key: str, value: bytes | Damaged | None) -> V
         vectors = vectors_from_bytes(value, place.embedder.dimensions)
     except ValueError as error:
         raise place.damaged(key, str(error)) from error
-    lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
-    # So said that a NaN does not pass.
-    if not np.abs(lengths - 1).max() <= UNIT_LENGTH:
+    if not are_unit(vectors):
         raise place.damaged(key, "its vectors are not of length 1")
     return vectors

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.embedded.distinct import BLOCK, NO_MATCHES, Labels, Mask, NodeLabels, VectorRows, Vectors
 from mama_structs.memory.embedded.graph import Proved, ServedGraph
-from mama_structs.memory.embedded.rows import UNIT_LENGTH
 from mama_structs.memory.embedded.snapshots import LoadedPart, Part, StoredArray
 from mama_structs.memory.engine import Matches, Nodes, Scores
+from mama_structs.memory.unit_vectors import are_unit
 
 VECTORS: Final = "vectors"
 GRAPH: Final = "graph"
@@ -296,7 +296,6 @@ def _checked(vectors: NDArray[np.float32], dimensions: int) -> Vectors:
     checked = np.ascontiguousarray(vectors, np.float32)
     if checked.ndim != 2 or checked.shape[1] != dimensions:  # noqa: PLR2004 - rows
         raise InvalidArgument(f"vectors must be of shape (pieces, {dimensions}), got {checked.shape}")
-    norms = np.sqrt(np.einsum("ij,ij->i", checked, checked))
-    if not (np.abs(norms - 1) <= UNIT_LENGTH).all():
+    if not are_unit(checked):
         raise InvalidArgument("vectors must be finite and of length 1")
     return checked + np.float32(0)

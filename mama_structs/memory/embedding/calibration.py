@@ -16,9 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from mama_structs import _check
 from mama_structs._async import in_own_thread
 from mama_structs.errors import EmbeddingFailed, InvalidArgument
-from mama_structs.memory.embedding.calls import InThread, embedded
 from mama_structs.memory.embedding.pieces import LEAST_TOKENS
-from mama_structs.memory.embedding.protocol import Calibration, Embedder
+from mama_structs.memory.embedding.protocol import Calibration, Embedder, InThread, embedded
 
 THRESHOLD: Final = 0.85
 """The similarity that counts as similar where nothing better is known of an embedder."""

@@ -22,9 +22,8 @@ from mama_structs._async import LoopBound, in_own_thread, to_its_end
 from mama_structs._lru import Lru
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, SessionClosed
 from mama_structs.memory.embedding.calibration import calibrated
-from mama_structs.memory.embedding.calls import embedded
 from mama_structs.memory.embedding.pieces import LEAST_TOKENS, clean, cut
-from mama_structs.memory.embedding.protocol import Calibration, Embedder, Kind, Vectors
+from mama_structs.memory.embedding.protocol import Calibration, Embedder, Kind, Vectors, embedded
 
 T = TypeVar("T")
 
