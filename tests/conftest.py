@@ -90,22 +90,3 @@ class Steps:
 def steps():
     """Count what is done: ``steps(parse, text)``, or ``with steps: await ...``, and then ``steps.count``."""
     return Steps()
-
-
-PACE = ("test_parser_speed.py",)
-
-
-def pytest_collection_modifyitems(items):
-    """Mark the tests that measure: they want the machine for themselves."""
-    for item in items:
-        if "untraced" in getattr(item, "fixturenames", ()) or not {*PACE}.isdisjoint(item.path.parts):
-            item.add_marker(pytest.mark.pace)
-
-
-@pytest.fixture
-def untraced():
-    """Let a test measure what it calls, and not coverage."""
-    tracing = sys.gettrace()
-    sys.settrace(None)
-    yield
-    sys.settrace(tracing)

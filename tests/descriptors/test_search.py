@@ -307,7 +307,8 @@ async def test_the_loop_goes_on_while_a_text_is_searched(query, options):
     content = Content.of("a" * 10_000_000)
     content.pages(4_000)
     turns = 0
-    searching = asyncio.create_task(found(content, query, page_size=4_000, timeout=0.5, **options))
+    timeout = 0.5 if options else 60
+    searching = asyncio.create_task(found(content, query, page_size=4_000, timeout=timeout, **options))
     while not searching.done():
         await asyncio.sleep(0.001)
         turns += 1
