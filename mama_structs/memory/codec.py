@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import msgspec
@@ -16,7 +17,9 @@ FORMAT: Final = 1
 
 
 # Without a part in garbage collection, which else takes longer than the decoding: they are gone in a moment.
-class _MemoryRecord(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+class MemoryRecord(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A memory in JSON, its metadata not looked at."""
+
     id: str
     type: MemoryType
     content: str
@@ -32,14 +35,14 @@ class _MemoryRecord(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 class _EntryRecord(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     format: int
     version: int
-    memory: _MemoryRecord
+    memory: MemoryRecord
     links: tuple[Link, ...] = ()
 
 
 class _EntryWithoutLinks(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     format: int
     version: int
-    memory: _MemoryRecord
+    memory: MemoryRecord
     links: msgspec.Raw = msgspec.Raw(b"[]")
 
 
@@ -55,7 +58,9 @@ class Entry:
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(_EntryRecord).decode
 _decode_without_links: Final = msgspec.json.Decoder(_EntryWithoutLinks).decode
-_decode_metadata: Final = {kind: msgspec.json.Decoder(form).decode for kind, form in METADATA.items()}
+_metadata: Final[Mapping[MemoryType, msgspec.json.Decoder[Any]]] = {
+    kind: msgspec.json.Decoder(form) for kind, form in METADATA.items()
+}
 
 
 def write_entry(entry: Entry) -> bytes:
@@ -67,14 +72,14 @@ def read_entry(data: bytes) -> Entry:
     """Return the entry that some JSON says."""
     record = _decode(data)
     _check_format(record.format)
-    return Entry(_memory(record.memory), record.links, record.version)
+    return Entry(memory_of(record.memory), record.links, record.version)
 
 
 def read_memory(data: bytes) -> Memory:
     """Return the memory of an entry, in half the time of all of it."""
     record = _decode_without_links(data)
     _check_format(record.format)
-    return _memory(record.memory)
+    return memory_of(record.memory)
 
 
 def vectors_to_bytes(vectors: Vectors) -> bytes:
@@ -94,13 +99,20 @@ def _check_format(form: int) -> None:
         raise ValueError(f"the form {form} is not known")
 
 
-def _memory(record: _MemoryRecord) -> Memory:
+def _decoded(decoder: msgspec.json.Decoder[Any], data: msgspec.Raw) -> Any:
+    return decoder.decode(data)
+
+
+def memory_of(
+    record: MemoryRecord, decoded: Callable[[msgspec.json.Decoder[Any], msgspec.Raw], Any] = _decoded
+) -> Memory:
+    """Return the memory that a record holds."""
     return Memory(
         id=record.id,
         type=record.type,
         content=record.content,
         topic=record.topic,
-        metadata=_decode_metadata[record.type](record.metadata),
+        metadata=decoded(_metadata[record.type], record.metadata),
         mentions=record.mentions,
         evidence=record.evidence,
         created_at=record.created_at,

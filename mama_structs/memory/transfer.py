@@ -1,113 +1,144 @@
-"""Memories written to a file with all that belongs to them, and read from one."""
+"""
+Memories written to a file with all that belongs to them, and read from one.
+
+An export is UTF-8 text with one JSON object a line: a header, a memory or kept text each, and an end.
+The header says whose memories they are and which embedder made their vectors.
+A memory's line is what the journal keeps of it (see `mama_structs.memory.codec`), and its vectors: base64 of
+little-endian float32, one piece after the other.
+A text that is kept as evidence has a line of its own with its hash, once, before the memories that name it.
+The end says how many memories and texts there are, so that a file of which the end is missing is noticed.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import contextlib
 import os
 import stat
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO, Final, Self
+from typing import Any, BinaryIO, Final, Self, TypeVar
 
 import attrs
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs._async import in_own_thread
 from mama_structs.errors import EmbedderMismatch, InvalidArgument, StoreError
-from mama_structs.memory import export_lines
-from mama_structs.memory.codec import vectors_to_bytes
-from mama_structs.memory.contents import digests_in
+from mama_structs.memory.codec import MemoryRecord, memory_of, vectors_to_bytes
+from mama_structs.memory.contents import LARGEST, digest_of, digests_in
 from mama_structs.memory.embedding.service import EmbeddingService
-from mama_structs.memory.engine import EmbedderRecord, Engine, Reader, Writer
-from mama_structs.memory.export_lines import Header, KeptText, Record
+from mama_structs.memory.engine import EmbedderRecord, Engine, Reader, Scanned, Writer
 from mama_structs.memory.maintenance import record_of
-from mama_structs.memory.model import Link, Memory
+from mama_structs.memory.model import METADATA, DecisionMetadata, Link, LinkMetadata, Memory
+from mama_structs.memory.requests import check_id
 from mama_structs.memory.results import Imported
 from mama_structs.memory.text import embedded_text
+from mama_structs.memory.unit_vectors import are_unit, unit_vectors
 from mama_structs.storage.files import DraftFile
 
+T = TypeVar("T")
 Progress = Callable[[int, int], object]
 
+FORMAT: Final = "mama-structs memories"
+VERSION: Final = 2
+"""Since 2 there may be kept texts; that is all in which 1 differs."""
+
+LONGEST_LINE: Final = 2**28
+"""Bytes of a line at the most: above any kept text, and a memory of the largest content with thousands of links."""
+
+_VERSIONS: Final = range(1, VERSION + 1)
+_MAX_DIMENSIONS: Final = 65_536
+_MAX_DEPTH: Final = 100
+_FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST: Final = datetime(9000, 1, 1, tzinfo=UTC)
 _PAGE: Final = 500
 _CHUNK: Final = 256
 _CHUNK_BYTES: Final = 2**23
 _SAME_TEXT: Final = "it has the hash of an earlier line's text"
+_CUT_OFF: Final = "it has no line break at its end: the file was cut off"
 
 
-async def export_jsonl(backend: Engine, path: Path, progress: Progress | None) -> int:
-    """
-    Write all memories to a file, in order of saving, and return how many.
+class ExportHeader(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The first line; of two exports of one state it is the same, so nothing in it says when they were made."""
 
-    The form is that of `mama_structs.memory.export_lines`.
-    What is saved meanwhile is in it if its turn had not come.
+    format: str
+    version: int
+    namespace: str
+    embedder: EmbedderRecord
+    # Version 1 had it.
+    exported_at: datetime | None = None
 
-    Args:
-        backend: What keeps the memories.
-        path: The file; one that is there is replaced when the new one is whole and durable.
-        progress: Called with how many memories are written, and of how many.
 
-    Raises:
-        StoreFull: There is no room for the file; nothing is left of it.
-        StoreError: The file cannot be written, the store not be read, or the memories were embedded anew meanwhile;
-            nothing is left of it.
+class ExportEnd(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The last line."""
 
-    """
+    end: bool
+    memories: int
+    contents: int = 0
+
+
+class _TextLine(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    content: str
+    text: str
+
+
+class _MemoryLine(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    memory: MemoryRecord
+    links: list[msgspec.Raw]
+    vectors: str
+
+
+@attrs.frozen(eq=False)
+class ExportedMemory:
+    """A memory's line, with its number and the byte at which it begins."""
+
+    number: int
+    offset: int
+    memory: Memory
+    links: tuple[Link, ...]
+    vectors: NDArray[np.float32]
+
+    @property
+    def shown(self) -> str:
+        """Its id, for messages."""
+        return f"{self.memory.id!r:.200}"
+
+
+_encode: Final = msgspec.json.Encoder().encode
+_header: Final = msgspec.json.Decoder(ExportHeader)
+_end: Final = msgspec.json.Decoder(ExportEnd)
+_line: Final = msgspec.json.Decoder(_MemoryLine)
+_text: Final = msgspec.json.Decoder(_TextLine)
+_link: Final = msgspec.json.Decoder(Link)
+_keys: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_fields: Final = {
+    form: frozenset(field.name for field in attrs.fields(form)) for form in (Link, LinkMetadata, *METADATA.values())
+}
+
+
+async def export_jsonl(engine: Engine, path: Path, progress: Progress | None) -> int:
+    """Write all memories to a file, in order of saving, and return how many; what is saved meanwhile is in it."""
     with contextlib.ExitStack() as stack:
         draft = await in_own_thread(lambda: _draft(path, stack))
-        header = export_lines.write_header(backend.namespace, backend.embedder)
-        await in_own_thread(lambda: draft.write(header))
-        exporting, count, contents = _Exporting(backend), 0, 0
+        header = ExportHeader(format=FORMAT, version=VERSION, namespace=engine.namespace, embedder=engine.embedder)
+        await in_own_thread(lambda: draft.write(_encode(header) + b"\n"))
+        exporting, count, contents = _Exporting(engine), 0, 0
         while (page := await exporting.next()) is not None:
-            await in_own_thread(lambda: draft.write(b"".join(_written(page))))
-            count += len(page.lines)
-            contents += sum(len(one.contents) for one in page.lines)
+            lines, total = page
+            await in_own_thread(lambda: draft.write(_written(lines)))  # noqa: B023 - awaited
+            count += len(lines)
+            contents += sum(len(texts) for _, _, texts in lines)
             if progress is not None:
-                progress(count, max(page.total, count))
-        end = export_lines.write_end(count, contents)
-        await in_own_thread(lambda: draft.write(end))
+                progress(count, max(total, count))
+        end = ExportEnd(end=True, memories=count, contents=contents)
+        await in_own_thread(lambda: draft.write(_encode(end) + b"\n"))
         await in_own_thread(draft.publish)
         return count
-
-
-def embedder_of(path: Path) -> EmbedderRecord:
-    """
-    Return which embedder made the vectors in an export; blocks for a moment.
-
-    Raises:
-        InvalidArgument: The file is no export.
-
-    """
-    with contextlib.ExitStack() as stack:
-        return _ExportFile.open(path, stack).header.embedder
-
-
-async def import_jsonl(backend: Engine, embedding: EmbeddingService, path: Path, progress: Progress | None) -> Imported:
-    """
-    Add the memories of a file that `export_jsonl` wrote, into whatever namespace the backend keeps.
-
-    Every line is read and compared with the store before anything is written.
-    What is there already, the same, stays as it is, so that an interrupted import is simply repeated; links of such a
-    memory that are missing are added.
-
-    Args:
-        backend: What keeps the memories.
-        embedding: Embeds anew where another embedder made the file's vectors.
-        path: The file.
-        progress: Called with how many memories were taken, and of how many.
-
-    Raises:
-        InvalidArgument: There is no such file, a line breaks a rule, or a memory or link of that id is there with
-            other content; the message names the line. Nothing was imported.
-        EmbeddingFailed: The embedder failed; what was imported before stays.
-        EmbedderMismatch: The memories were embedded anew meanwhile; what was imported before stays.
-        StoreError: The store cannot be read or written; what was imported before stays.
-
-    """
-    with contextlib.ExitStack() as stack:
-        file = await in_own_thread(lambda: _ExportFile.open(path, stack))
-        return await _Import(backend, embedding, file, progress).run()
 
 
 def _draft(path: Path, stack: contextlib.ExitStack) -> DraftFile:
@@ -117,52 +148,53 @@ def _draft(path: Path, stack: contextlib.ExitStack) -> DraftFile:
     return draft
 
 
-@attrs.frozen(eq=False)
-class _Exported:
-    """A memory with its links and vectors, and the texts that it is the first to name."""
-
-    memory: Memory
-    links: tuple[Link, ...]
-    vectors: bytes
-    contents: Mapping[str, str]
+def embedder_of(path: Path) -> EmbedderRecord:
+    """Return which embedder made the vectors in an export; blocks for a moment."""
+    with contextlib.ExitStack() as stack:
+        return _ExportFile.open(path, stack).header.embedder
 
 
-@attrs.frozen(eq=False)
-class _Page:
-    """What one look at the store gives: memories, and how many there are."""
+async def import_jsonl(engine: Engine, embedding: EmbeddingService, path: Path, progress: Progress | None) -> Imported:
+    """
+    Add the memories of a file that `export_jsonl` wrote, into whatever namespace the engine keeps.
 
-    lines: Sequence[_Exported]
-    total: int
+    Every line is read and compared with the store before anything is written.
+    What is there already, the same, stays as it is, so that an interrupted import is simply repeated; links of such a
+    memory that are missing are added.
+    """
+    with contextlib.ExitStack() as stack:
+        file = await in_own_thread(lambda: _ExportFile.open(path, stack))
+        return await _Import(engine, embedding, file, progress).run()
+
+
+_Exported = tuple[Scanned, bytes, Mapping[str, str]]
+"""A memory with its links, its vectors, and the texts that it is the first to name."""
 
 
 @attrs.define(eq=False)
 class _Exporting:
-    """
-    How far an export has come.
+    """How far an export has come, by ids: nodes mean something within one plan only, and may be numbered anew."""
 
-    It goes by ids: nodes mean something within one plan only, and may be numbered anew between two.
-    """
-
-    backend: Engine
-    embedder: EmbedderRecord = attrs.field(init=False, default=attrs.Factory(lambda self: self.backend.embedder, True))
+    engine: Engine
+    embedder: EmbedderRecord = attrs.field(init=False, default=attrs.Factory(lambda self: self.engine.embedder, True))
     waiting: deque[str] = attrs.field(init=False, factory=deque)
     seen: set[str] = attrs.field(init=False, factory=set)
     written: set[str] = attrs.field(init=False, factory=set)
 
-    async def next(self) -> _Page | None:
-        """Return the next memories, None where there are no more; a page may be empty."""
+    async def next(self) -> tuple[list[_Exported], int] | None:
+        """Return the next memories and how many there are, None where there are no more; a page may be empty."""
         if not self.waiting:
             # All at first, then what was saved meanwhile.
-            self.waiting.extend(await self.backend.read(self._unseen))
+            self.waiting.extend(await self.engine.read(self._unseen))
             self.seen.update(self.waiting)
-        return await self.backend.read(self._page) if self.waiting else None
+        return await self.engine.read(self._page) if self.waiting else None
 
     def _unseen(self, reader: Reader) -> list[str]:
         nodes = np.sort(reader.window(newest_first=False))
         return [memory_id for memory_id in reader.ids(nodes) if memory_id not in self.seen]
 
-    def _page(self, reader: Reader) -> _Page:
-        if self.backend.embedder != self.embedder:
+    def _page(self, reader: Reader) -> tuple[list[_Exported], int]:
+        if self.engine.embedder != self.embedder:
             raise StoreError("the memories were embedded anew while they were exported", hint="export them again")
         wanted = [self.waiting.popleft() for _ in range(min(_PAGE, len(self.waiting)))]
         # What was deleted meanwhile is found no more.
@@ -177,10 +209,10 @@ class _Exporting:
             contents = self._contents(reader, one.memory)
             size += sum(map(len, contents.values()))
             # The vectors are copied here: later they may be the engine's to change.
-            lines.append(_Exported(one.memory, one.links, vectors_to_bytes(one.vectors), contents))
-        written = {line.memory.id for line in lines}
+            lines.append((one, vectors_to_bytes(one.vectors), contents))
+        written = {one.memory.id for one, _, _ in lines}
         self.waiting.extendleft(memory_id for memory_id in reversed(nodes.values()) if memory_id not in written)
-        return _Page(lines, reader.count())
+        return lines, reader.count()
 
     def _contents(self, reader: Reader, memory: Memory) -> dict[str, str]:
         """Return the texts that a memory's evidence names, without those that were given before."""
@@ -189,59 +221,55 @@ class _Exporting:
         return found
 
 
-def _written(page: _Page) -> list[bytes]:
-    lines = []
-    for one in page.lines:
-        lines += [export_lines.write_content(digest, text) for digest, text in one.contents.items()]
-        lines.append(export_lines.write_memory(one.memory, one.links, one.vectors))
-    return lines
+def _written(lines: Sequence[_Exported]) -> bytes:
+    """Return the lines of memories, the same whenever these are the same."""
+    found = []
+    for one, vectors, texts in lines:
+        found += [_encode(_TextLine(content=digest, text=text)) + b"\n" for digest, text in texts.items()]
+        found.append(_memory_line(one.memory, one.links, vectors))
+    return b"".join(found)
 
 
-@attrs.frozen(eq=False)
-class _Numbered:
-    """A record, and where it stands: its line's number and the byte at which that begins."""
-
-    number: int
-    offset: int
-    record: Record
+def _memory_line(memory: Memory, links: Sequence[Link], vectors: bytes) -> bytes:
+    ordered = sorted(links, key=lambda link: (link.created_at, link.id))
+    return _encode({"memory": memory, "links": ordered, "vectors": base64.b64encode(vectors).decode()}) + b"\n"
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class _Chunk:
-    """Some lines that follow one another."""
+    """Some lines that follow one another: memories, and texts by their hash with where each stands."""
 
-    records: Sequence[_Numbered]
-    contents: Mapping[str, str]
-    # Where each text stands, as for a record.
-    places: Mapping[str, tuple[int, int]]
+    records: list[ExportedMemory] = attrs.field(factory=list)
+    contents: dict[str, str] = attrs.field(factory=dict)
+    places: dict[str, tuple[int, int]] = attrs.field(factory=dict)
 
     def __len__(self) -> int:
         return len(self.records) + len(self.contents)
+
+
+@contextlib.contextmanager
+def _in_line(number: int) -> Iterator[None]:
+    """Say in which line it was that a rule was broken."""
+    try:
+        yield
+    except InvalidArgument:
+        raise
+    except ValueError as error:
+        raise InvalidArgument(f"line {number}: {error}", hint="nothing was imported") from error
 
 
 @attrs.define(eq=False)
 class _ExportFile:
     """An export that is read; its calls block."""
 
-    path: Path
     file: BinaryIO
-    header: Header
+    header: ExportHeader
     start: int
     memories: int
 
     @classmethod
     def open(cls, path: Path, stack: contextlib.ExitStack) -> Self:
-        """
-        Open an export, and read its first and its last line.
-
-        Args:
-            path: The file.
-            stack: What closes it.
-
-        Raises:
-            InvalidArgument: It is none.
-
-        """
+        """Open an export, and read its first and its last line; *stack* closes it."""
         try:
             # Without O_NONBLOCK the opening of a FIFO waits for its other end.
             fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
@@ -253,81 +281,50 @@ class _ExportFile:
             raise InvalidArgument(f"path must be a file, and {str(path)!r:.200} is none")
         file = stack.enter_context(os.fdopen(fd, "rb"))
         try:
-            line = _read_line(file)
-            header = export_lines.read_header(line)
-            return cls(path, file, header, len(line), _memories_in(file))
-        except InvalidArgument:
-            raise
-        except ValueError as error:
-            raise _refused(1, error) from error
+            with _in_line(1):
+                line = _read_line(file)
+                return cls(file, read_header(line), len(line), _memories_in(file))
         except OSError as error:
             raise _unreadable(error) from error
 
     def read(self, number: int, offset: int) -> tuple[_Chunk, int | None]:
-        """
-        Return the memories and texts of some lines, and the byte at which the next line begins, None at the file's end.
-
-        Args:
-            number: The first line's number, the header being line 1.
-            offset: The byte at which it begins.
-
-        Raises:
-            InvalidArgument: A line breaks a rule.
-
-        """
-        found: list[_Numbered] = []
-        contents: dict[str, str] = {}
-        places: dict[str, tuple[int, int]] = {}
-        chunk = _Chunk(found, contents, places)
+        """Return some lines from one on, by its number and first byte, and the byte behind them, None at the end."""
+        chunk = _Chunk()
         begin = offset
         self.file.seek(offset)
         while len(chunk) < _CHUNK and offset - begin < _CHUNK_BYTES:
-            try:
+            with _in_line(number):
                 line = _read_line(self.file)
                 if not line:
                     raise ValueError("it is missing: the file was cut off")
-                if export_lines.is_end(line):
+                if line.startswith(b'{"end":'):
                     self._check_end(line, number)
                     return chunk, None
-                if export_lines.is_content(line):
-                    kept = export_lines.read_content(line)
-                    if kept.digest in contents:
+                if line.startswith(b'{"content":'):
+                    kept = read_content(line)
+                    if kept.content in chunk.contents:
                         raise ValueError(_SAME_TEXT)
-                    contents[kept.digest], places[kept.digest] = kept.text, (number, offset)
+                    chunk.contents[kept.content], chunk.places[kept.content] = kept.text, (number, offset)
                 else:
-                    found.append(_Numbered(number, offset, export_lines.read_memory(line, self.header)))
-            except InvalidArgument:
-                raise
-            except ValueError as error:
-                raise _refused(number, error) from error
+                    chunk.records.append(read_memory(line, self.header, number, offset))
             number, offset = number + 1, offset + len(line)
         return chunk, offset
 
-    def read_at(self, places: Sequence[tuple[int, int]]) -> list[_Numbered]:
+    def memories_at(self, places: Sequence[tuple[int, int]]) -> list[ExportedMemory]:
         """Return the memories of lines whose numbers and bytes are known."""
-        found = []
-        for number, offset in places:
-            self.file.seek(offset)
-            try:
-                found.append(_Numbered(number, offset, export_lines.read_memory(_read_line(self.file), self.header)))
-            except InvalidArgument:
-                raise
-            except ValueError as error:
-                raise _refused(number, error) from error
-        return found
+        return [read_memory(self._line_at(*place), self.header, *place) for place in places]
 
-    def content_at(self, number: int, offset: int) -> KeptText:
+    def text_at(self, number: int, offset: int) -> str:
         """Return the text of a line whose number and byte are known."""
+        return read_content(self._line_at(number, offset)).text
+
+    def _line_at(self, number: int, offset: int) -> bytes:
         self.file.seek(offset)
-        try:
-            return export_lines.read_content(_read_line(self.file))
-        except InvalidArgument:
-            raise
-        except ValueError as error:
-            raise _refused(number, error) from error
+        with _in_line(number):
+            return _read_line(self.file)
 
     def _check_end(self, line: bytes, number: int) -> None:
-        said = export_lines.read_end(line)
+        said = read_end(line)
         if said.memories + said.contents != number - 2:
             texts = f" and {said.contents} texts" if said.contents else ""
             raise ValueError(f"it says that there are {said.memories} memories{texts}, and there are {number - 2}")
@@ -341,13 +338,13 @@ def _unreadable(error: OSError) -> InvalidArgument:
 
 def _read_line(file: BinaryIO) -> bytes:
     try:
-        line = file.readline(export_lines.LONGEST_LINE + 1)
+        line = file.readline(LONGEST_LINE + 1)
     except OSError as error:
         raise _unreadable(error) from error
-    if len(line) > export_lines.LONGEST_LINE:
-        raise ValueError(f"it is longer than {export_lines.LONGEST_LINE} bytes")
+    if len(line) > LONGEST_LINE:
+        raise ValueError(f"it is longer than {LONGEST_LINE} bytes")
     if line and not line.endswith(b"\n"):
-        raise ValueError("it has no line break at its end: the file was cut off")
+        raise ValueError(_CUT_OFF)
     return line
 
 
@@ -357,35 +354,15 @@ def _memories_in(file: BinaryIO) -> int:
     file.seek(max(0, size - 200))
     last = file.read().rstrip(b"\r\n").rpartition(b"\n")[2]
     try:
-        return export_lines.read_end(last).memories
+        return read_end(last).memories
     except ValueError as error:
         raise InvalidArgument(
             "the file's last line is not the end of an export: it was cut off", hint="copy or export it again"
         ) from error
 
 
-def _refused(number: int, error: ValueError) -> InvalidArgument:
-    return InvalidArgument(f"line {number}: {error}", hint="nothing was imported")
-
-
-@attrs.frozen(eq=False)
-class _Taken:
-    """What one transaction of an import did: its figures, and the lines whose links could not all be made yet."""
-
-    added: int = 0
-    known: int = 0
-    dropped: int = 0
-    later: Sequence[tuple[int, int]] = ()
-
-
 class _Absent(Exception):
-    """
-    Texts that memories name are neither at hand nor in the store.
-
-    Args:
-        digests: Their hashes.
-
-    """
+    """Texts that memories name are neither at hand nor in the store."""
 
     def __init__(self, digests: Collection[str]) -> None:
         super().__init__(len(digests))
@@ -396,7 +373,7 @@ class _Absent(Exception):
 class _Import:
     """One run of `import_jsonl`."""
 
-    backend: Engine
+    engine: Engine
     embedding: EmbeddingService
     file: _ExportFile
     progress: Progress | None
@@ -406,24 +383,21 @@ class _Import:
 
     async def run(self) -> Imported:
         await self._check()
-        as_they_are = self.file.header.embedder == self.backend.embedder
+        as_they_are = self.file.header.embedder == self.engine.embedder
         self.made_by = self.file.header.embedder if as_they_are else record_of(self.embedding.embedder)
-        added = known = dropped = embedded = 0
+        done: Counter[str] = Counter()
+        # Lines whose links could not all be made yet.
         later: list[tuple[int, int]] = []
         async for chunk in self._chunks():
-            if not chunk.records:
-                continue
-            vectors = {} if as_they_are else await self._embedded(chunk.records)
-            taken = await self._taken(chunk, vectors)
-            added, known, dropped = added + taken.added, known + taken.known, dropped + taken.dropped
-            embedded += 0 if as_they_are else taken.added
-            later.extend(taken.later)
-            self._tell(added + known)
+            if chunk.records:
+                vectors = {} if as_they_are else await self._embedded(chunk.records)
+                later.extend(await self._taken(chunk, vectors, done))
+                self._tell(done["added"] + done["known"])
         for start in range(0, len(later), _CHUNK):
             places = later[start : start + _CHUNK]
-            again = await in_own_thread(lambda: self.file.read_at(places))  # noqa: B023 - awaited
-            dropped += await self.backend.write(lambda writer: self._link(writer, again))  # noqa: B023 - awaited
-        return Imported(added=added, known=known, embedded=embedded, dropped_links=dropped)
+            again = await in_own_thread(lambda: self.file.memories_at(places))  # noqa: B023 - awaited
+            done["dropped_links"] += await self.engine.write(lambda writer: self._link(writer, again))  # noqa: B023 - awaited
+        return Imported(**done, embedded=0 if as_they_are else done["added"])
 
     async def _check(self) -> None:
         """Read every line, and compare it with the store."""
@@ -432,25 +406,26 @@ class _Import:
         async for chunk in self._chunks():
             self._check_contents(chunk)
             for one in chunk.records:
-                own = {link.id for link in one.record.links}
-                if one.record.memory.id in self.ids:
-                    raise _refused(one.number, ValueError(f"it has the id of an earlier line, {_shown(one)}"))
-                if not links.isdisjoint(own):
-                    raise _refused(one.number, ValueError("it has a link with the id of an earlier line's"))
-                self.ids.add(one.record.memory.id)
+                own = {link.id for link in one.links}
+                with _in_line(one.number):
+                    if one.memory.id in self.ids:
+                        raise ValueError(f"it has the id of an earlier line, {one.shown}")
+                    if not links.isdisjoint(own):
+                        raise ValueError("it has a link with the id of an earlier line's")
+                self.ids.add(one.memory.id)
                 links |= own
-            await self.backend.read(lambda reader: self._compare(reader, chunk.records, links_too=True))  # noqa: B023 - awaited
+            await self.engine.read(lambda reader: self._compare(reader, chunk.records, links_too=True))  # noqa: B023 - awaited
 
     def _check_contents(self, chunk: _Chunk) -> None:
-        for digest, (number, offset) in chunk.places.items():
-            if digest in self.places:
-                raise _refused(number, ValueError(_SAME_TEXT))
-            self.places[digest] = (number, offset)
+        for digest, place in chunk.places.items():
+            with _in_line(place[0]):
+                if self.places.setdefault(digest, place) != place:
+                    raise ValueError(_SAME_TEXT)
         for one in chunk.records:
-            for digest in digests_in(one.record.memory.evidence):
-                if digest not in self.places or self.places[digest][0] > one.number:
-                    said = "`$.memory.evidence` names a text that no line before it has"
-                    raise _refused(one.number, ValueError(said))
+            for digest in digests_in(one.memory.evidence):
+                with _in_line(one.number):
+                    if digest not in self.places or self.places[digest][0] > one.number:
+                        raise ValueError("`$.memory.evidence` names a text that no line before it has")
 
     async def _chunks(self) -> AsyncIterator[_Chunk]:
         number = 2
@@ -461,49 +436,47 @@ class _Import:
             if len(chunk):
                 yield chunk
 
-    async def _taken(self, chunk: _Chunk, vectors: Mapping[str, NDArray[np.float32]]) -> _Taken:
-        """Write the memories of a chunk with the texts that they name."""
+    async def _taken(
+        self, chunk: _Chunk, vectors: Mapping[str, NDArray[np.float32]], done: Counter[str]
+    ) -> list[tuple[int, int]]:
+        """Write the memories of a chunk with the texts that they name, and return the lines that have to wait."""
         contents = dict(chunk.contents)
         while True:
             try:
-                return await self.backend.write(lambda writer: self._take(writer, chunk.records, vectors, contents))
+                figures, later = await self.engine.write(
+                    lambda writer: self._take(writer, chunk.records, vectors, contents)
+                )
             except _Absent as absent:
                 # An earlier chunk had them, and somebody has deleted since what named them.
                 for digest in absent.digests:
-                    number, offset = self.places[digest]
-                    kept = await in_own_thread(lambda at=(number, offset): self.file.content_at(*at))  # type: ignore[misc]  # bound
-                    contents[kept.digest] = kept.text
+                    place = self.places[digest]
+                    contents[digest] = await in_own_thread(lambda at=place: self.file.text_at(*at))  # type: ignore[misc]  # bound
+            else:
+                done.update(figures)
+                return later
 
     def _compare(
-        self, reader: Reader, chunk: Sequence[_Numbered], *, links_too: bool = False
+        self, reader: Reader, chunk: Sequence[ExportedMemory], *, links_too: bool = False
     ) -> dict[str, tuple[Link, ...]]:
         """
-        Return the links that are missing, by memory, for the memories that are there already.
+        Return the links that are missing, by memory, for the memories that are there already, the same.
 
-        Args:
-            reader: The store.
-            chunk: What is compared with it.
-            links_too: Whether to look everywhere for links that are missing: each look takes longer the more links
-                there are.
-
-        Raises:
-            InvalidArgument: A memory or link of that id is there, and not the same.
-
+        Only with *links_too* it looks everywhere for links: each look takes longer the more there are.
         """
-        ids = list(dict.fromkeys(one.record.memory.id for one in chunk))
+        ids = list(dict.fromkeys(one.memory.id for one in chunk))
         known = {one: node for one, node in zip(ids, reader.find_many(ids), strict=True) if node is not None}
         nodes = list(known.values())
         stored = dict(zip(known, reader.get(nodes), strict=True))
         own = dict(zip(known, reader.links_of_many(nodes, "out"), strict=True))
-        asked = [link.id for one in chunk for link in one.record.links] if links_too else []
+        asked = [link.id for one in chunk for link in one.links] if links_too else []
         taken = {link.id for link in reader.find_links(asked) if link is not None}
         missing = {}
         for one in chunk:
-            memory, links = one.record.memory, one.record.links
+            memory, links = one.memory, one.links
             if memory.id in known:
                 if stored[memory.id] != self._own(memory):
                     raise InvalidArgument(
-                        f"line {one.number}: a memory with the id {_shown(one)} is there with other content",
+                        f"line {one.number}: a memory with the id {one.shown} is there with other content",
                         hint="import into another namespace, or delete that memory first",
                     )
                 there = {link.id for link in own[memory.id]}
@@ -516,50 +489,45 @@ class _Import:
                     )
         return missing
 
-    async def _embedded(self, chunk: Sequence[_Numbered]) -> dict[str, NDArray[np.float32]]:
+    async def _embedded(self, chunk: Sequence[ExportedMemory]) -> dict[str, NDArray[np.float32]]:
         """Return vectors for those of the memories that are not there."""
-        known = await self.backend.read(lambda reader: self._compare(reader, chunk))
-        new = [one.record.memory for one in chunk if one.record.memory.id not in known]
+        known = await self.engine.read(lambda reader: self._compare(reader, chunk))
+        new = [one.memory for one in chunk if one.memory.id not in known]
         vectors = await self.embedding.documents([embedded_text(memory) for memory in new]) if new else []
         return {memory.id: pieces for memory, pieces in zip(new, vectors, strict=True)}
 
     def _take(
         self,
         writer: Writer,
-        chunk: Sequence[_Numbered],
+        chunk: Sequence[ExportedMemory],
         vectors: Mapping[str, NDArray[np.float32]],
         contents: Mapping[str, str],
-    ) -> _Taken:
+    ) -> tuple[dict[str, int], list[tuple[int, int]]]:
         """Write memories with the texts that they name, and those of their links whose other end is there."""
         self._check_embedder()
         known = self._compare(writer, chunk)
-        named = {
-            digest
-            for one in chunk
-            if one.record.memory.id not in known
-            for digest in digests_in(one.record.memory.evidence)
-        }
+        named = {digest for one in chunk if one.memory.id not in known for digest in digests_in(one.memory.evidence)}
         wanted_texts = sorted(named.difference(contents))
         absent = sorted(set(wanted_texts) - writer.known_contents(wanted_texts))
         if absent:
             raise _Absent(absent)
         dropped, later = 0, []
         for one in chunk:
-            memory = self._own(one.record.memory)
-            wanted = known.get(memory.id, one.record.links)
+            memory = self._own(one.memory)
+            wanted = known.get(memory.id, one.links)
             ready = [link for link in wanted if writer.find(link.to_id) is not None]
             waiting = sum(link.to_id in self.ids for link in wanted) - sum(link.to_id in self.ids for link in ready)
             dropped += len(wanted) - len(ready) - waiting
             if waiting:
                 later.append((one.number, one.offset))
             if memory.id not in known:
-                made = vectors.get(memory.id, one.record.vectors)
+                made = vectors.get(memory.id, one.vectors)
                 writer.put(memory, vectors=made, links=ready, contents=contents)
             elif ready:
                 writer.put(memory, links=ready)
-        return _Taken(added=len(chunk) - len(known), known=len(known), dropped=dropped, later=later)
+        return {"added": len(chunk) - len(known), "known": len(known), "dropped_links": dropped}, later
 
-    def _link(self, writer: Writer, chunk: Sequence[_Numbered]) -> int:
+    def _link(self, writer: Writer, chunk: Sequence[ExportedMemory]) -> int:
         """Add the links that had to wait, and return how many lead to a memory that was deleted meanwhile."""
         dropped = 0
         for memory_id, missing in self._compare(writer, chunk).items():
@@ -573,10 +541,10 @@ class _Import:
 
     def _check_embedder(self) -> None:
         """See that nobody has embedded everything anew since: the vectors at hand would be taken for the new one's."""
-        stored, given = self.backend.embedder, self.made_by
+        stored, given = self.engine.embedder, self.made_by
         if given is not None and stored != given:
             raise EmbedderMismatch(
-                f"the memories of {self.backend.namespace!r:.80} were embedded anew, by {stored.name}, while others "
+                f"the memories of {self.engine.namespace!r:.80} were embedded anew, by {stored.name}, while others "
                 f"were imported with vectors of {given.name}",
                 stored=(stored.name, stored.fingerprint),
                 given=(given.name, given.fingerprint),
@@ -584,12 +552,192 @@ class _Import:
             )
 
     def _own(self, memory: Memory) -> Memory:
-        return attrs.evolve(memory, namespace=self.backend.namespace)
+        return attrs.evolve(memory, namespace=self.engine.namespace)
 
     def _tell(self, done: int) -> None:
         if self.progress is not None:
             self.progress(done, self.file.memories)
 
 
-def _shown(one: _Numbered) -> str:
-    return f"{one.record.memory.id!r:.200}"
+def read_header(line: bytes) -> ExportHeader:
+    """Return what the first line says."""
+    try:
+        known = _read(_keys, line)
+    except ValueError:
+        known = {}
+    if bytes(known.get("format", b"")) != _encode(FORMAT):
+        raise ValueError("it is not the first line of an export of memories")
+    if bytes(known.get("version", b"")) not in {_encode(version) for version in _VERSIONS}:
+        raise ValueError("it was written by a version that this one does not know: upgrade mama-structs")
+    header = _read(_header, line)
+    if not 0 < header.embedder.dimensions <= _MAX_DIMENSIONS:
+        raise ValueError(f"`$.embedder.dimensions` must be 1 to {_MAX_DIMENSIONS}, got {header.embedder.dimensions}")
+    return header
+
+
+def read_end(line: bytes) -> ExportEnd:
+    """Return how many memories and kept texts the last line says that there are."""
+    said = _read(_end, line)
+    if not said.end or said.memories < 0 or said.contents < 0:
+        raise ValueError("it is not the last line of an export")
+    return said
+
+
+def read_content(line: bytes) -> _TextLine:
+    """Return the kept text that a line has."""
+    raw = _read(_text, line)
+    if len(raw.text.encode()) > LARGEST:
+        raise ValueError(f"`$.text` must have at most {LARGEST} bytes")
+    if digest_of(raw.text) != raw.content:
+        raise ValueError("`$.text` does not have the hash that `$.content` says")
+    return raw
+
+
+def read_memory(line: bytes, header: ExportHeader, number: int, offset: int) -> ExportedMemory:
+    """Return what a memory's line says; an error says which rule is broken, and in which line, without content."""
+    with _in_line(number):
+        raw = _read(_line, line)
+        memory = _memory(raw.memory)
+        if memory.namespace != header.namespace:
+            raise ValueError("`$.memory.namespace` must be that of the first line")
+        links = tuple(_checked_link(data, position, memory.id) for position, data in enumerate(raw.links))
+        if len({link.id for link in links}) != len(links):
+            raise ValueError("`$.links` has two links of one id")
+        vectors = _vectors(raw.vectors, header.embedder.dimensions)
+        try:
+            _memory_line(memory, links, b"")
+        except (ValueError, OverflowError, RecursionError) as error:
+            raise ValueError("it has a value that cannot be written again") from error
+    return ExportedMemory(number, offset, memory, links, vectors)
+
+
+def _memory(raw: MemoryRecord) -> Memory:
+    path = "$.memory.metadata"
+    _check_known(raw.metadata, METADATA[raw.type], path)
+    _check_id(raw.id, "$.memory.id")
+    memory = memory_of(raw, lambda decoder, data: _read(decoder, data, path))
+    metadata = memory.metadata
+    _check_depth(metadata.extra, f"{path}.extra")
+    if isinstance(metadata, DecisionMetadata):
+        metadata = _decision(metadata, path)
+    return attrs.evolve(
+        memory,
+        metadata=metadata,
+        created_at=_time(raw.created_at, "$.memory.created_at"),
+        updated_at=_time(raw.updated_at, "$.memory.updated_at"),
+    )
+
+
+def _decision(metadata: DecisionMetadata, path: str) -> DecisionMetadata:
+    _check_share(metadata.confidence, f"{path}.confidence")
+    decided = metadata.outcome_at
+    return attrs.evolve(
+        metadata,
+        outcome_at=None if decided is None else _time(decided, f"{path}.outcome_at"),
+        history=tuple(
+            attrs.evolve(change, at=_time(change.at, f"{path}.history[{position}].at"))
+            for position, change in enumerate(metadata.history)
+        ),
+    )
+
+
+def _checked_link(data: msgspec.Raw, position: int, memory_id: str) -> Link:
+    path = f"$.links[{position}]"
+    known = _check_known(data, Link, path)
+    if "metadata" in known:
+        _check_known(known["metadata"], LinkMetadata, f"{path}.metadata")
+    link = _read(_link, data, path)
+    _check_depth(link.metadata.extra, f"{path}.metadata.extra")
+    _check_id(link.id, f"{path}.id")
+    _check_id(link.to_id, f"{path}.to_id")
+    _check_share(link.confidence, f"{path}.confidence")
+    if link.from_id != memory_id:
+        raise ValueError(f"`{path}.from_id` must be the id of the line's memory")
+    if link.to_id == memory_id:
+        raise ValueError(f"`{path}.to_id` must be another memory's id")
+    created = _time(link.created_at, f"{path}.created_at")
+    return link if created is link.created_at else attrs.evolve(link, created_at=created)
+
+
+def _vectors(text: str, dimensions: int) -> NDArray[np.float32]:
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError("`$.vectors` is no base64") from error
+    if not data or len(data) % (4 * dimensions):
+        raise ValueError(f"`$.vectors` must hold vectors of {dimensions} dimensions, got {len(data)} bytes")
+    found = np.frombuffer(data, dtype="<f4").reshape(-1, dimensions).astype(np.float32)
+    if are_unit(found):
+        return found
+    if not np.isfinite(found).all():
+        raise ValueError("`$.vectors` has a number that is not finite")
+    vectors, usable = unit_vectors(found)
+    if not usable.all():
+        raise ValueError("`$.vectors` has a vector of length 0")
+    return vectors
+
+
+def _read(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw, path: str = "$") -> T:
+    """Decode; the error's message names a place and a rule, and no content."""
+    try:
+        return decoder.decode(data)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    except UnicodeDecodeError as error:
+        raise ValueError("it is not UTF-8") from error
+    except msgspec.ValidationError as error:
+        said = str(error)
+        if said.startswith(("Invalid enum value", "Object contains unknown field")):
+            # These repeat what stands there.
+            rule, _, place = said.rpartition(" - at ")
+            said = f"{rule.split(' `')[0].split(' ' + chr(39))[0]} - at {place}" if place else rule.split(" `")[0]
+        raise ValueError(said.replace("`$", f"`{path}")) from error
+    except msgspec.DecodeError as error:
+        raise ValueError(f"it is no JSON object: {error}") from error
+
+
+def _check_known(data: msgspec.Raw, form: type, path: str) -> dict[str, msgspec.Raw]:
+    """Refuse what the form has no place for: it would be lost."""
+    found = _read(_keys, data, path)
+    if not found.keys() <= _fields[form]:
+        raise ValueError(f"`{path}` has an unknown field")
+    return found
+
+
+def _check_depth(value: Any, path: str) -> None:
+    if not value:
+        return
+    level: Sequence[Any] = [value]
+    for _ in range(_MAX_DEPTH):
+        level = [
+            item
+            for one in level
+            if isinstance(one, Mapping | list)
+            for item in (one.values() if isinstance(one, Mapping) else one)
+        ]
+        if not level:
+            return
+    raise ValueError(f"`{path}` is nested more than {_MAX_DEPTH} deep")
+
+
+def _check_id(value: str, path: str) -> None:
+    # What no call would find again is refused.
+    try:
+        is_id = check_id("id", value) == value
+    except ValueError as error:
+        raise ValueError(f"`{path}` is no id") from error
+    if not is_id:
+        raise ValueError(f"`{path}` is not in Unicode's form NFC")
+
+
+def _check_share(value: float, path: str) -> None:
+    if not 0 <= value <= 1:
+        raise ValueError(f"`{path}` must be a number from 0 to 1")
+
+
+def _time(moment: datetime, path: str) -> datetime:
+    if moment.tzinfo is None or moment.utcoffset() is None:
+        raise ValueError(f"`{path}` has no time zone")
+    if not _FIRST <= moment < _LAST:
+        raise ValueError(f"`{path}` must lie between 1970 and 9000")
+    return moment if moment.tzinfo is UTC else moment.astimezone(UTC)

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument, StoreError, StoreFull
-from mama_structs.memory import export_lines, transfer
+from mama_structs.memory import transfer
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.embedding.protocol import fingerprint_of
 from mama_structs.memory.embedding.service import EmbeddingService
@@ -591,7 +591,7 @@ async def test_a_file_that_was_cut_off(tmp_path, embedding):
 async def test_a_line_without_end(tmp_path, embedding, monkeypatch):
     """A line that goes on for ever is refused before it is all in memory."""
     await export_jsonl(filled(), tmp_path / "x", None)
-    monkeypatch.setattr(export_lines, "LONGEST_LINE", 2000)
+    monkeypatch.setattr(transfer, "LONGEST_LINE", 2000)
     changed(tmp_path / "x", 3, lambda line: line["memory"].update(content="x" * 5000))
 
     with pytest.raises(InvalidArgument, match="line 3: it is longer than 2000 bytes"):
