@@ -60,9 +60,9 @@ class Flight:
     seats: int = 0
     unbounded: int = 0
 
-    def land(self, outcome: SourceOutcome) -> None:
-        """Tell everybody who waits."""
-        for future in (self.outcome, self.timely):
+    def land(self, outcome: SourceOutcome, *, late: bool = False) -> None:
+        """Tell everybody who waits; when it is late, those who wait for a bounded time."""
+        for future in (self.timely,) if late else (self.outcome, self.timely):
             if not future.done():
                 future.set_result(outcome)
 
@@ -148,11 +148,8 @@ class Flights:
 
     async def settle(self, joined: Iterable[Flight]) -> None:
         """Give queries that were cancelled a moment to release their connections, before their caller goes on."""
-        ending = {
-            flight.batch.task
-            for flight in joined
-            if flight.batch.task is not None and not flight.batch.wanted and not flight.batch.task.done()
-        }
+        batches = [flight.batch for flight in joined]
+        ending = {batch.task for batch in batches if batch.task and not batch.wanted and not batch.task.done()}
         if ending:
             await asyncio.wait(ending, timeout=_SETTLING)
 
@@ -185,9 +182,10 @@ class Flights:
             self._counters.shared_in_flight += 1
             self._sit(flight, joined, key, bounded=bounded)
         for questions in fresh.values():
-            for group in _groups(questions):
-                batch = self._start(group, bounded=bounded)
-                for key, flight in batch.flights.items():
+            first = next(iter(questions.values()))
+            is_one_query = first.fetch_many is not None and (len(questions) > 1 or first.fetch is None)
+            for group in [questions] if is_one_query else [{key: question} for key, question in questions.items()]:
+                for key, flight in self._start(group, bounded=bounded).flights.items():
                     self._sit(flight, joined, key, bounded=bounded)
 
     def _sit(self, flight: Flight, joined: dict[str, Flight], key: str, *, bounded: bool) -> None:
@@ -237,10 +235,8 @@ class Flights:
     def _expire(self, batch: Batch) -> None:
         """Tell those who wait for a bounded time that it is up, and free the slot unless somebody waits on."""
         batch.expired = True
-        failure = timed_out(self._query_timeout)
         for flight in batch.flights.values():
-            if not flight.timely.done():
-                flight.timely.set_result(failure)
+            flight.land(timed_out(self._query_timeout), late=True)
         self._drop_unwanted(batch)
 
     def _drop_unwanted(self, batch: Batch) -> None:
@@ -263,35 +259,19 @@ class Flights:
                 del self._current[key]
 
 
-def _groups(questions: dict[str, SourceQuery]) -> Iterable[dict[str, SourceQuery]]:
-    """Ask one by one, or all at once where the source can."""
-    first = next(iter(questions.values()))
-    if first.fetch_many is not None and (len(questions) > 1 or first.fetch is None):
-        return [questions]
-    return [{key: question} for key, question in questions.items()]
-
-
 async def _ask(questions: dict[str, SourceQuery]) -> dict[str, SourceOutcome]:
     """Ask the source and return an outcome for every key, whatever it does."""
     keys = list(questions)
     question = questions[keys[0]]
-    if len(keys) == 1 and question.fetch is not None:
-        return {keys[0]: await _outcome(question.fetch, keys[0])}
-    assert question.fetch_many is not None  # noqa: S101 - a source has one of the two
     try:
+        if question.fetch_many is None or (len(keys) == 1 and question.fetch is not None):
+            return {key: _judge(await one.fetch(key)) for key, one in questions.items() if one.fetch is not None}
         answers = await question.fetch_many(list(keys))
         if not isinstance(answers, Mapping):
             raise MalformedResponse(f"fetch_many answered {type(answers).__name__} instead of a mapping")
         return {key: _judge(_pick(answers, key)) for key in keys}
     except Exception as error:  # noqa: BLE001 - a source's failure is an entry, never the caller's
         return dict.fromkeys(keys, failure_of(error))
-
-
-async def _outcome(fetch: Fetch, key: str) -> SourceOutcome:
-    try:
-        return _judge(await fetch(key))
-    except Exception as error:  # noqa: BLE001 - as above
-        return failure_of(error)
 
 
 def _pick(answers: Mapping[str, Any], key: str) -> object:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import attrs
@@ -50,20 +52,15 @@ class StructsSource:
                 f"structs must be a URL, a StructsClient or an object with async fetch(entity_id), got {origin!r:.80}"
             )
         own: Any = origin
-        self._ask: Fetch = self._query if self.client is not None else own.fetch
+        self.fetch: Fetch = self._query if self.client is not None else own.fetch
 
     def __repr__(self) -> str:
-        return f"StructsSource({self.client or self._ask!r})"
+        return f"StructsSource({self.client or self.fetch!r})"
 
     @property
     def scheme(self) -> IdScheme:
         """The chain's ids."""
         return STRUCTS_SCHEME
-
-    @property
-    def fetch(self) -> Fetch:
-        """Answer one id."""
-        return self._ask
 
     @property
     def fetch_many(self) -> None:
@@ -128,88 +125,9 @@ class _Entity:
         return f"{'an' if self.kind[0] == 'a' else 'a'} {self.kind}"
 
 
-_ENTITIES: Final = (
-    _Entity(
-        EntityType.PLAYER,
-        "1-11",
-        tells="guild, planet, fleet, substation, rank, power and ore",
-        use="you have a player's id and want to know where it belongs and what it has",
-        avoid="finding a player by name, or the members of a guild: structs_list_players",
-        finds="a player by name, or the members of a guild",
-    ),
-    _Entity(
-        EntityType.PLANET,
-        "2-1",
-        tells="owner, ore, slots with their structs, visiting fleets, shield",
-        use="you have a planet's id and want to know what is built there, who visits it or how it is shielded",
-        avoid="a struct in one of its slots: structs_query_struct; comparing many planets: structs_list_planets",
-        finds="planets by owner, status or free slots",
-    ),
-    _Entity(
-        EntityType.GUILD,
-        "0-1",
-        tells="owner, primary reactor, entry substation, how to join",
-        use="you have a guild's id and want to know who leads it or how to join it",
-        avoid="its members: structs_list_players, whose rows name their guild",
-        finds="a guild by name, or one to join",
-    ),
-    _Entity(
-        EntityType.STRUCT,
-        "5-42",
-        tells="type, owner, place, health, state, defenders",
-        use="you have a struct's id and want to know its condition or what defends it",
-        avoid="everything on a planet or in a fleet: structs_query_planet and structs_query_fleet name their structs",
-        finds="structs by owner, type or place",
-    ),
-    _Entity(
-        EntityType.FLEET,
-        "9-11",
-        tells="owner, place, status, structs, command ship; player 1-11 has fleet 9-11",
-        use="you have a fleet's or its player's id and want to know where the fleet is and what is in it",
-        avoid="which fleets visit a planet: structs_query_planet",
-        finds="fleets by place or status",
-    ),
-    _Entity(
-        EntityType.REACTOR,
-        "3-1",
-        tells="validator, guild, owner, commission, fuel and power",
-        use="you have a reactor's id and want to know its fuel, power or commission",
-        avoid="where its power goes: structs_list_allocations",
-        finds="reactors by guild or commission",
-    ),
-    _Entity(
-        EntityType.SUBSTATION,
-        "4-3",
-        tells="owner, capacity, load, connections",
-        use="you have a substation's id and want to know whether it has power to spare",
-        avoid="which players it feeds: structs_list_players, whose rows name their substation",
-        finds="substations by owner or name",
-    ),
-    _Entity(
-        EntityType.PROVIDER,
-        "10-1",
-        tells="substation, rate, who may buy, limits, owner",
-        use="you have an energy provider's id and want to know its price and its terms",
-        avoid="what it has sold: structs_list_agreements",
-        finds="energy providers by price or access",
-    ),
-    _Entity(
-        EntityType.AGREEMENT,
-        "11-1",
-        tells="provider, allocation, capacity, blocks, owner",
-        use="you have an energy agreement's id and want to know what was bought and until when",
-        avoid="the terms on offer: structs_query_provider",
-        finds="energy agreements by provider or owner",
-    ),
-    _Entity(
-        EntityType.ALLOCATION,
-        "6-1",
-        tells="source, destination, controller, power",
-        use="you have an energy allocation's id and want to know which way how much power goes",
-        avoid="what a substation has in all: structs_query_substation",
-        finds="energy allocations by source or destination",
-    ),
-)
+def _entities() -> list[_Entity]:
+    texts = json.loads(Path(__file__).with_name("tools.json").read_text(encoding="utf-8"))
+    return [_Entity(EntityType[kind.upper()], **words) for kind, words in texts.items()]
 
 
 def tools(
@@ -247,9 +165,10 @@ def tools(
             hint="Resolver([StructsSource(client)]) and tools(client, ...) with the same client, or leave resolver out",
         )
     chain = _Chain(source, resolver, defaults)
-    ready = [_query_tool(chain, entity) for entity in _ENTITIES]
+    entities = _entities()
+    ready = [_query_tool(chain, entity) for entity in entities]
     if source.client is not None:
-        ready += [_list_tool(chain, entity) for entity in _ENTITIES]
+        ready += [_list_tool(chain, entity) for entity in entities]
     return {tool.__name__: tool for tool in ready}
 
 
