@@ -8,18 +8,15 @@ import json
 import logging
 import re
 import sys
-import time
 
 import attrs
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from mcp import Client, MCPError
 from mcp_types import PaginatedRequestParams, Request, Result, ToolListChangedNotification
 
 from mama_structs import HashEmbedder, Session, Settings
 from mama_structs.adapters.mcp import MESSAGE_KEY, MESSAGE_METHOD, MessageParams, server
-from mama_structs.adapters.mcp.following import LIMIT, Following
+from mama_structs.adapters.mcp.clients import MAX_CLIENTS
 from mama_structs.errors import InvalidArgument
 from mama_structs.settings import ToolSettings
 from mama_structs.testing import FakeNode
@@ -53,24 +50,13 @@ ARGUMENTS = {
 }
 
 
-class Clock:
-    """Steps when it is told to."""
-
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self):
-        return self.now
-
-
 class Listener:
-    """A client that hears of changes, and asks for the list again if it follows them."""
+    """A client that hears of changes and asks for the list again; from 2026-07-28 on it subscribes to them."""
 
-    def __init__(self, own, era, *, follows, after=0.0, clock=None):
+    def __init__(self, own, era):
         self.tools = None
         self.heard = asyncio.Queue()
-        self.lists = 0
-        self._own, self._era, self._follows, self._after, self._clock = own, era, follows, after, clock
+        self._own, self._era = own, era
         self._tasks = set()
 
     async def __aenter__(self):
@@ -99,11 +85,8 @@ class Listener:
             await self._changed()
 
     async def _changed(self):
-        if self._clock is not None:
-            self._clock.now += self._after
-        if self._follows:
-            self.tools = await names_of(self.client)
-        self.heard.put_nowait(time.perf_counter())
+        self.tools = await names_of(self.client)
+        self.heard.put_nowait(None)
 
     async def say(self, message):
         """Let the server know what the user wrote, beside a call."""
@@ -111,11 +94,6 @@ class Listener:
 
     async def told(self):
         return await asyncio.wait_for(self.heard.get(), 2)
-
-
-def untimed(session):
-    """A server for which no time passes, however busy the machine is."""
-    return server(session, clock=Clock())
 
 
 async def names_of(client):
@@ -138,6 +116,17 @@ async def session(tmp_path, monkeypatch):
 @pytest.fixture(params=ERAS)
 def era(request):
     return request.param
+
+
+@pytest.fixture
+async def narrowing(session, era, tmp_path):
+    """A session whose clients' lists are narrowed: for who has subscribed, and before 2026-07-28 if that is forced."""
+    if era != "legacy":
+        yield session
+        return
+    settings = Settings(tools=ToolSettings(dynamic="force_dynamic"))
+    async with Session.open(tmp_path / "forced.mama", embedder=HashEmbedder(), settings=settings) as forced:
+        yield forced
 
 
 # The list
@@ -332,9 +321,9 @@ async def test_why_we_left_jwt_can_be_answered_over_mcp(session, era):
 # Exposure
 
 
-async def test_a_client_that_follows_sees_the_list_change(session, era):
-    """After a message the list narrows for a client that asks again, and widens with the next one."""
-    async with Listener(untimed(session), era, follows=True) as listener:
+async def test_a_client_that_has_subscribed_sees_the_list_change(narrowing, era):
+    """After a message the list narrows, and widens with the next one."""
+    async with Listener(server(narrowing), era) as listener:
         assert set(ARGUMENTS) == listener.tools
 
         await listener.say(RESUMING)
@@ -348,9 +337,9 @@ async def test_a_client_that_follows_sees_the_list_change(session, era):
         assert set(ARGUMENTS) == listener.tools
 
 
-async def test_a_hidden_tool_still_works(session, era):
+async def test_a_hidden_tool_still_works(narrowing, era):
     """What a client does not see is not refused: hiding is advice."""
-    async with Listener(untimed(session), era, follows=True) as listener:
+    async with Listener(server(narrowing), era) as listener:
         await listener.say(RESUMING)
         await listener.told()
         result = await listener.client.call_tool("save__insight", ARGUMENTS["save__insight"])
@@ -359,60 +348,9 @@ async def test_a_hidden_tool_still_works(session, era):
     assert not result.is_error
 
 
-async def test_a_client_that_is_too_late_has_the_full_list(session, era):
-    """Who asks again after more than 500 ms is no follower, this time."""
-    clock = Clock()
-    own = server(session, clock=clock)
-    async with Listener(own, era, follows=True, after=LIMIT + 0.1, clock=clock) as listener:
-        await listener.say(RESUMING)
-        await listener.told()
-
-        assert set(ARGUMENTS) == listener.tools
-        assert set(ARGUMENTS) == await names_of(listener.client)
-
-
-async def test_a_client_that_was_late_once_may_follow_later(session, era):
-    """The next change is another chance, as long as it comes in time."""
-    clock = Clock()
-    async with Listener(server(session, clock=clock), era, follows=True, after=0.7, clock=clock) as listener:
-        await listener.say(RESUMING)
-        await listener.told()
-        listener._after = 0.3
-        await listener.say(f"{RESUMING}, please")
-        await listener.told()
-
-        assert set(ARGUMENTS) - HIDDEN_WHEN_RESUMING == listener.tools
-
-
-async def test_a_follower_that_stops_following_gets_the_full_list(session, era):
-    """Having followed once is no promise: a change that is not asked for in time ends it."""
-    clock = Clock()
-    async with Listener(server(session, clock=clock), era, follows=True, after=0.1, clock=clock) as listener:
-        await listener.say(RESUMING)
-        await listener.told()
-        assert set(ARGUMENTS) - HIDDEN_WHEN_RESUMING == listener.tools
-
-        listener._after = 0.6
-        await listener.say("did it fail? mark it as failed")
-        await listener.told()
-
-        assert set(ARGUMENTS) == listener.tools
-
-
-async def test_a_client_that_ignores_changes_keeps_the_full_list(session, era):
-    """Who never asked again within the time gets everything, whenever it asks."""
-    clock = Clock()
-    async with Listener(server(session, clock=clock), era, follows=False) as listener:
-        await listener.say(RESUMING)
-        await listener.told()
-        clock.now += LIMIT + 0.01
-
-        assert set(ARGUMENTS) == await names_of(listener.client)
-
-
-async def test_a_client_that_listens_to_nothing_keeps_the_full_list(session):
-    """From 2026-07-28 on a client that opened no stream cannot hear of a change, however soon it asks."""
-    async with Client(untimed(session), mode="2026-07-28") as client:
+async def test_a_client_without_a_subscription_keeps_the_full_list(session, era):
+    """Who has subscribed to nothing is taken for nobody that follows, however soon it asks."""
+    async with Client(server(session), mode=era) as client:
         await names_of(client)
         await client.call_tool("list_refs", {}, meta={MESSAGE_KEY: RESUMING})
 
@@ -422,10 +360,10 @@ async def test_a_client_that_listens_to_nothing_keeps_the_full_list(session):
         }
 
 
-async def test_clients_are_kept_apart(session, era):
+async def test_clients_are_kept_apart(narrowing, era):
     """The message of one user narrows nobody else's list."""
-    own = untimed(session)
-    async with Listener(own, era, follows=True) as one, Listener(own, era, follows=True) as other:
+    own = server(narrowing)
+    async with Listener(own, era) as one, Listener(own, era) as other:
         await one.say(RESUMING)
         await one.told()
         await other.client.call_tool("list_refs", {})
@@ -435,37 +373,37 @@ async def test_clients_are_kept_apart(session, era):
         assert other.heard.empty()
 
 
-async def test_a_host_that_embeds_the_server_tells_it_the_message(session, era):
+async def test_a_host_that_embeds_the_server_tells_it_the_message(narrowing, era):
     """Observing a message reaches every client that is connected."""
-    own = untimed(session)
-    async with Listener(own, era, follows=True) as one, Listener(own, era, follows=True) as other:
+    own = server(narrowing)
+    async with Listener(own, era) as one, Listener(own, era) as other:
         own.observe(RESUMING)
         await asyncio.gather(one.told(), other.told())
 
     assert set(ARGUMENTS) - HIDDEN_WHEN_RESUMING == one.tools == other.tools
 
 
-async def test_what_the_session_exposes_is_what_followers_see(session, era):
+async def test_what_the_session_exposes_is_what_followers_see(narrowing, era):
     """A host that chooses tools for its own agent changes the lists of the clients, too, and so does a new tool."""
 
     async def host_tool() -> str:
         return "new"
 
-    async with Listener(untimed(session), era, follows=True) as listener:
-        session.tools_for(RESUMING)
+    async with Listener(server(narrowing), era) as listener:
+        narrowing.tools_for(RESUMING)
         await listener.told()
         assert set(ARGUMENTS) - HIDDEN_WHEN_RESUMING == listener.tools
 
-        session.tools.add(host_tool)
-        session.tools_for(RESUMING)
+        narrowing.tools.add(host_tool)
+        narrowing.tools_for(RESUMING)
         await listener.told()
         assert set(ARGUMENTS) - HIDDEN_WHEN_RESUMING | {"host_tool"} == listener.tools
 
 
-async def test_the_message_of_the_host_replaces_those_of_clients(session, era):
+async def test_the_message_of_the_host_replaces_those_of_clients(narrowing, era):
     """Whichever message came last counts."""
-    own = untimed(session)
-    async with Listener(own, era, follows=True) as listener:
+    own = server(narrowing)
+    async with Listener(own, era) as listener:
         await listener.say(RESUMING)
         await listener.told()
         own.observe(NOTHING)
@@ -474,27 +412,36 @@ async def test_the_message_of_the_host_replaces_those_of_clients(session, era):
         assert set(ARGUMENTS) == listener.tools
 
 
-async def test_a_message_before_the_first_list_hides_nothing_yet(session, era):
-    """The first list is whole; a client that follows is told at once that there is a shorter one."""
-    own = untimed(session)
-    heard = asyncio.Event()
-
-    async def take(message):
-        if isinstance(message, ToolListChangedNotification):
-            heard.set()
-
-    async with Client(own, mode=era, message_handler=take) as client:
+async def test_a_message_before_the_first_list_hides_nothing_from_who_cannot_hear(session, era):
+    """A list is whole for as long as nothing says that its client hears of a longer one."""
+    own = server(session)
+    async with Client(own, mode=era) as client:
         own.observe(RESUMING)
-        first = await names_of(client)
-        if era == "legacy":
-            await asyncio.wait_for(heard.wait(), 5)
 
-    assert set(ARGUMENTS) == first
+        assert set(ARGUMENTS) == await names_of(client)
 
 
-async def test_a_message_can_be_a_request_of_its_own(session, era):
+async def test_the_list_is_whole_again_when_the_subscription_ends(session):
+    """A list is narrowed while its client has an open subscription, and the next one says that it may ask again."""
+    async with Client(server(session), mode="2026-07-28") as client:
+        async with client.listen(tools_list_changed=True):
+            await client.call_tool("list_refs", {}, meta={MESSAGE_KEY: RESUMING})
+            during = await names_of(client)
+        for _ in range(500):
+            if set(ARGUMENTS) == (after := await names_of(client)):
+                break
+            await asyncio.sleep(0.01)
+        async with client.listen(tools_list_changed=True) as changes:
+            await asyncio.wait_for(anext(changes), 5)
+            again = await names_of(client)
+
+    assert set(ARGUMENTS) - HIDDEN_WHEN_RESUMING == during == again
+    assert set(ARGUMENTS) == after
+
+
+async def test_a_message_can_be_a_request_of_its_own(narrowing, era):
     """A host with nothing to call says what the user wrote all the same."""
-    async with Listener(untimed(session), era, follows=True) as listener:
+    async with Listener(server(narrowing), era) as listener:
         request = Request[MessageParams, str](method=MESSAGE_METHOD, params=MessageParams(message=RESUMING))
         await listener.client.session.send_request(request, Result)
         await listener.told()
@@ -504,7 +451,7 @@ async def test_a_message_can_be_a_request_of_its_own(session, era):
 
 async def test_a_message_that_is_no_text_changes_nothing(session, era):
     """What stands under the key is a client's: whatever it is, the call goes on."""
-    async with Client(untimed(session), mode=era) as client:
+    async with Client(server(session), mode=era) as client:
         for message in (7, None, "", ["continue"], {"text": RESUMING}):
             result = await client.call_tool("list_refs", {}, meta={MESSAGE_KEY: message})
 
@@ -515,7 +462,7 @@ async def test_a_message_that_is_no_text_changes_nothing(session, era):
 async def test_force_static_never_narrows_and_never_tells(era):
     """With force_static a message changes nothing for anybody."""
     settings = Settings(tools=ToolSettings(dynamic="force_static"))
-    async with Session.open(settings=settings) as session, Listener(untimed(session), era, follows=True) as listener:
+    async with Session.open(settings=settings) as session, Listener(server(session), era) as listener:
         await listener.say(RESUMING)
         await asyncio.sleep(0.02)
 
@@ -524,9 +471,9 @@ async def test_force_static_never_narrows_and_never_tells(era):
 
 
 async def test_force_dynamic_narrows_for_everybody(era):
-    """With force_dynamic a client sees what fits the message, whether or not it follows."""
+    """With force_dynamic a client sees what fits the message, whether or not it has subscribed."""
     settings = Settings(tools=ToolSettings(dynamic="force_dynamic"))
-    async with Session.open(settings=settings) as session, Client(untimed(session), mode=era) as client:
+    async with Session.open(settings=settings) as session, Client(server(session), mode=era) as client:
         await client.call_tool("list_refs", {}, meta={MESSAGE_KEY: RESUMING})
         narrowed = await names_of(client)
         asked = await client.list_tools(meta={MESSAGE_KEY: NOTHING}, cache_mode="bypass")
@@ -548,33 +495,31 @@ class Deaf:
 
 
 @pytest.mark.parametrize("error", [None, ConnectionResetError()])
-async def test_a_client_that_takes_no_notice_keeps_the_full_list(session, caplog, error):
-    """A notification that is not taken within 500 ms, or fails, ends there, and the client sees everything."""
-    client = untimed(session)._clients.connect()
-    full = session.tools.names
-    client.listed(full)
-    client._channel = Deaf(error)
-    client.observe(RESUMING)
-    (telling,) = client._telling
-    await asyncio.wait_for(telling, 2)
+async def test_a_client_that_takes_no_notice_has_the_full_list_again(caplog, error):
+    """A notification that is not taken within 500 ms, or fails, ends there, until one is taken again."""
+    settings = Settings(tools=ToolSettings(dynamic="force_dynamic"))
+    async with Session.open(settings=settings) as session:
+        client = server(session)._clients.connect()
+        client.channel = Hearing()
+        client.listed()
+        client.observe(RESUMING)
+        narrow = client.listed()
+        await settled()
+        client.channel = Deaf(error)
+        client.observe("mark the caching decision as failed")
+        (telling,) = client.telling
+        await asyncio.wait_for(telling, 2)
 
-    assert full == client.listed(full)
-    assert "could not be told" in caplog.text
+        assert len(narrow) < len(session.tools)
+        assert session.tools.names == client.wanted
+        assert "could not be told" in caplog.text
 
+        client.channel = Hearing()
+        client.offer()
+        await settled()
 
-async def test_clients_that_are_forgotten_start_again_with_the_full_list(session, monkeypatch):
-    """Clients over HTTP come and go without end: the server remembers those that were heard of last."""
-    monkeypatch.setattr("mama_structs.adapters.mcp.clients.MAX_CLIENTS", 2)
-    clients = untimed(session)._clients
-    first = clients._named("session", "1")
-    clients._named("session", "2")
-
-    assert first is clients._named("session", "1")
-
-    clients._named("session", "3")
-
-    assert first is clients._named("session", "1")
-    assert 2 == len(list(clients))
+        assert 1 == client.channel.told
+        assert len(client.listed()) < len(session.tools)
 
 
 class Hearing:
@@ -587,142 +532,67 @@ class Hearing:
         self.told += 1
 
 
-def narrowed(clients, name, full):
-    """A client over HTTP that follows and has a shorter list, and the connection on which it hears of changes."""
-    client = clients._named("session", name)
-    client._channel = Hearing()
-    client.listed(full)
-    client.observe(RESUMING)
-    client.listed(full)
-    return client
-
-
 async def settled():
     """Let the tasks that tell run to their end; nothing in them takes time."""
     for _ in range(5):
         await asyncio.sleep(0)
 
 
-async def test_clients_with_a_narrowed_list_are_not_forgotten_for_others(session, monkeypatch):
-    """However many other sessions come, who follows keeps its state; those with the full list go first."""
-    monkeypatch.setattr("mama_structs.adapters.mcp.clients.MAX_CLIENTS", 3)
-    clients, full = untimed(session)._clients, session.tools.names
-    client = narrowed(clients, "mine", full)
-    listening = clients._named("handle", "listening")
-    listening._listening = 1
-    for number in range(20):
-        clients._named("session", str(number)).listed(full)
-    await settled()
-    before = client._channel.told
+async def test_a_client_is_told_once_of_each_change(session):
+    """However often a client calls without asking for the list, it hears once that it has changed."""
 
-    assert client.following.is_narrowed
-    assert client is clients._named("session", "mine")
-    assert listening is clients._named("handle", "listening")
-    assert 3 == len(list(clients))
+    async def host_tool() -> str:
+        return "new"
 
-    client.observe(NOTHING)
-    await settled()
-
-    assert before + 1 == client._channel.told
-    assert full == client.listed(full)
-
-
-async def test_a_client_with_a_narrowed_list_is_told_before_it_is_forgotten(session, monkeypatch):
-    """Where all lists are narrowed the oldest client has to go: it hears that the list has changed, and asks for it."""
-    monkeypatch.setattr("mama_structs.adapters.mcp.clients.MAX_CLIENTS", 2)
-    clients, full = untimed(session)._clients, session.tools.names
-    first, second = (narrowed(clients, name, full) for name in ("1", "2"))
-    await settled()
-    before = first._channel.told, second._channel.told
-    clients._named("session", "3")
-    await settled()
-
-    assert [(before[0] + 1, before[1])] == [(first._channel.told, second._channel.told)]
-    assert not clients._leaving
-
-    again = clients._named("session", "1")
-
-    assert again is not first
-    assert full == again.listed(full)
-
-
-async def test_a_client_of_whom_nothing_is_known_is_told_once_to_ask(session):
-    """A session or handle that is new here may have a narrowed list from before, whatever it asks for first."""
-    clients, full = untimed(session)._clients, session.tools.names
-    client = clients._named("session", "from before")
-    client._channel = Hearing()
-    for message in (None, None, NOTHING, "mark it as failed"):
-        client.remind() if message is None else client.observe(message)
+    client = server(session)._clients.connect()
+    client.channel = Hearing()
+    client.listed()
+    session.tools.add(host_tool)
+    for _ in range(3):
+        client.offer()
         await settled()
 
-    assert 1 == client._channel.told
-    # That it asks now proves nothing: it may have had to.
-    assert full == client.listed(full)
-
-    lister = clients._named("session", "lists first")
-    lister._channel = Hearing()
-    lister.listed(full)
-    lister.remind()
-    await settled()
-
-    assert 0 == lister._channel.told
+    assert 1 == client.channel.told
+    assert session.tools.names == client.listed()
 
 
-@pytest.mark.parametrize("how", ["handle unknown", "stream cut"])
-async def test_a_client_that_could_not_be_told_is_told_when_it_listens(session, how):
-    """Without a stream nobody hears of a change (2026-07-28): what a client missed comes with its next stream."""
-    clients, full = untimed(session)._clients, session.tools.names
-    client = clients._named("handle", "agent")
-    if how == "stream cut":
-        client.listed(full)
-        client._listening = 1
-        client.observe(RESUMING)
-        client.listed(full)
-        await settled()
-        client._listening = 0
+async def test_clients_over_http_are_bounded_and_those_that_listen_stay(session, monkeypatch):
+    """A thousand are remembered; who has an open stream is known for as long as that is open."""
+    clients = server(session)._clients
+    listening = clients._known(("handle", "listening"))
+    clients._listening[listening] = ("handle", "listening")
+    for number in range(3 * MAX_CLIENTS):
+        clients._known(("session", str(number)))
 
-        assert client.following.is_narrowed
-    client.observe("did it fail? mark it as failed")
-    heard = []
-    client._bus.subscribe(heard.append)
-    client.remind()
-    await settled()
-
-    assert [] == heard
-
-    client._listening = 1
-    client.remind()
-    client.remind()
-    await settled()
-
-    assert 1 == len(heard)
-    assert full == client.listed(full)
+    assert MAX_CLIENTS + 1 == len(list(clients))
+    assert listening is clients._known(("handle", "listening"))
+    assert clients._known(("session", "0")) is not None
 
 
-async def test_servers_leave_nothing_behind_at_their_session(session):
+async def test_servers_leave_nothing_behind_at_their_session(narrowing, era):
     """A session outlives its servers: only those that serve hear of its changes, again after a pause, too."""
-    before = len(session.exposed._subscribers)
-    servers = [untimed(session) for _ in range(50)]
+    before = len(narrowing.exposed._subscribers)
+    servers = [server(narrowing) for _ in range(50)]
     own = servers[0]
 
-    assert before == len(session.exposed._subscribers)
+    assert before == len(narrowing.exposed._subscribers)
 
     for _ in range(2):
-        async with Listener(own, "legacy", follows=True) as one, Listener(own, "legacy", follows=True) as other:
-            during = len(session.exposed._subscribers)
-            session.tools_for(RESUMING)
+        async with Listener(own, era) as one, Listener(own, era) as other:
+            during = len(narrowing.exposed._subscribers)
+            narrowing.tools_for(RESUMING)
             await asyncio.gather(one.told(), other.told())
-        session.tools_for(NOTHING)
+        narrowing.tools_for(NOTHING)
 
         assert before + 1 == during
-        assert before == len(session.exposed._subscribers)
+        assert before == len(narrowing.exposed._subscribers)
         assert set(ARGUMENTS) - HIDDEN_WHEN_RESUMING == one.tools == other.tools
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 async def test_the_tools_of_v1_work_without_being_listed(session, era):
     """A prompt of v1.0 finds its tools; who was listed no schema gets no structure, and the text says it all."""
-    async with Client(untimed(session), mode=era) as client:
+    async with Client(server(session), mode=era) as client:
         listed = await names_of(client)
         saved = await client.call_tool("save_decision", ARGUMENTS["save__decision"])
         found = await client.call_tool("list_decisions", {})
@@ -739,7 +609,7 @@ async def test_the_tools_of_v1_work_without_being_listed(session, era):
 async def test_the_tools_of_v1_are_listed_when_asked_for(era):
     """They are hidden unless they are switched on, and work then."""
     settings = Settings(tools=ToolSettings(deprecated=True))
-    async with Session.open(settings=settings) as session, Client(untimed(session), mode=era) as client:
+    async with Session.open(settings=settings) as session, Client(server(session), mode=era) as client:
         listed = await names_of(client)
         result = await client.call_tool("list_decisions", {})
 
@@ -747,10 +617,10 @@ async def test_the_tools_of_v1_are_listed_when_asked_for(era):
     assert not result.is_error
 
 
-async def test_each_decision_is_logged_without_the_message(session, era, caplog):
+async def test_each_decision_is_logged_without_the_message(narrowing, era, caplog):
     """The log says who is shown how many tools and why, and nothing that anybody wrote."""
     with caplog.at_level(logging.INFO, logger="mama_structs"):
-        async with Listener(untimed(session), era, follows=True) as listener:
+        async with Listener(server(narrowing), era) as listener:
             await listener.say(RESUMING)
             await listener.told()
 
@@ -759,65 +629,6 @@ async def test_each_decision_is_logged_without_the_message(session, era, caplog)
     assert any("is told that the list of tools has changed" in line for line in own)
     assert any("is listed 9 of 15 tools" in line for line in own)
     assert not any(RESUMING in line for line in own)
-
-
-# The rule by itself
-
-SETS = st.frozensets(st.sampled_from("abc"), max_size=3)
-STEPS = st.one_of(
-    st.tuples(st.just("wanted"), SETS),
-    st.tuples(st.just("asked"), st.none()),
-    st.tuples(st.just("failed"), st.none()),
-    st.tuples(st.just("wait"), st.sampled_from([0.0, 0.1, 0.4, 0.6, 5.0])),
-)
-
-
-@given(steps=st.lists(STEPS, max_size=30))
-def test_only_who_asked_in_time_after_the_last_notice_is_narrowed(steps):
-    """A list is narrowed exactly if the client asked within the limit after the last change that it was told of."""
-    following, now = Following("auto"), 0.0
-    full, wanted, told, in_time = frozenset("abc"), frozenset("abc"), None, False
-    for kind, value in steps:
-        if kind == "wait":
-            now += value
-        elif kind == "failed":
-            following.failed()
-            told, in_time = None, False
-        elif kind == "wanted":
-            if told is not None and now - told > LIMIT:
-                in_time = False
-            wanted = value
-            is_told = following.wanted(wanted, now=now)
-            told = now if is_told else None
-
-            assert is_told == (following.held is not None and wanted != following.held)
-        else:
-            if told is not None:
-                in_time = now - told <= LIMIT
-            told = None
-
-            assert in_time == following.asked(now=now)
-
-            following.listed(wanted if in_time else full)
-
-
-@given(steps=st.lists(STEPS, max_size=20), mode=st.sampled_from(["force_static", "force_dynamic"]))
-def test_the_forced_modes_do_not_look_at_the_client(steps, mode):
-    """force_static never narrows nor tells, force_dynamic always narrows."""
-    following, now = Following(mode), 0.0
-    for kind, value in steps:
-        if kind == "wait":
-            now += value
-        elif kind == "failed":
-            following.failed()
-        elif kind == "wanted":
-            told = following.wanted(value, now=now)
-
-            assert not (told and mode == "force_static")
-        else:
-            assert (mode == "force_dynamic") == following.asked(now=now)
-
-            following.listed(frozenset("ab"))
 
 
 # At the door

@@ -17,10 +17,11 @@ from mcp.client.extension import advertise
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ToolListChangedNotification
 
-from mama_structs import HashEmbedder, Session
+from mama_structs import HashEmbedder, Session, Settings, ToolSettings
 from mama_structs.adapters.mcp import EXTENSION, MESSAGE_KEY, serve_http, server
 from mama_structs.adapters.mcp.listening import Address, BearerToken, check_token
 from mama_structs.errors import InvalidArgument, MamaStructsError
+from mama_structs.tools.names import wire_name
 
 TOKEN = "a-token-of-more-than-sixteen-characters"
 RESUMING = "continue from yesterday"
@@ -86,11 +87,6 @@ async def say_until(heard, client):
                 await asyncio.wait_for(heard.wait(), 0.1)
 
 
-def untimed(session):
-    """A server for which no time passes, however busy the machine is."""
-    return server(session, clock=lambda: 0.0)
-
-
 async def names_of(client):
     return {tool.name for tool in (await client.list_tools(cache_mode="bypass")).tools}
 
@@ -98,6 +94,13 @@ async def names_of(client):
 @pytest.fixture
 async def session():
     async with Session.open() as session:
+        yield session
+
+
+@pytest.fixture
+async def forced():
+    """A session whose tools are narrowed for every client."""
+    async with Session.open(settings=Settings(tools=ToolSettings(dynamic="force_dynamic"))) as session:
         yield session
 
 
@@ -137,7 +140,7 @@ async def test_twenty_clients_at_once_lose_nothing(tmp_path):
         assert f"d{number}.1" in found
 
 
-async def test_a_client_of_before_2026_sees_the_list_change(session):
+async def test_a_client_of_before_2026_sees_the_list_change_where_that_is_forced(forced):
     """The notification reaches the stream of the client's session, and its next list is shorter."""
     heard = asyncio.Event()
 
@@ -145,7 +148,7 @@ async def test_a_client_of_before_2026_sees_the_list_change(session):
         if isinstance(message, ToolListChangedNotification):
             heard.set()
 
-    async with served(untimed(session)) as url, Client(url, mode="legacy", message_handler=take) as client:
+    async with served(server(forced)) as url, Client(url, mode="legacy", message_handler=take) as client:
         full = await names_of(client)
         await say_until(heard, client)
         narrowed = await names_of(client)
@@ -159,7 +162,7 @@ async def test_a_client_that_says_who_it_is_sees_the_list_change(session):
     follower = advertise(EXTENSION, {"client": "agent-1"})
     other = advertise(EXTENSION, {"client": "agent-2"})
     async with (
-        served(untimed(session)) as url,
+        served(server(session)) as url,
         Client(url, mode="2026-07-28", extensions=[follower]) as client,
         Client(url, mode="2026-07-28", extensions=[other]) as second,
         Client(url, mode="2026-07-28") as anybody,
@@ -185,44 +188,47 @@ async def test_nobody_in_particular_keeps_the_full_list(session):
             assert full == await names_of(client)
 
 
-async def test_a_client_that_follows_outlasts_many_others(session, monkeypatch):
-    """More sessions than are remembered come and go; its list still follows, and who has left is forgotten."""
+async def test_more_sessions_than_are_remembered_come_and_go(forced, monkeypatch):
+    """However many sessions there are, each is served, as many as the bound are remembered, and who leaves is not."""
     monkeypatch.setattr("mama_structs.adapters.mcp.clients.MAX_CLIENTS", 3)
-    heard = asyncio.Event()
-
-    async def take(message):
-        if isinstance(message, ToolListChangedNotification):
-            heard.set()
-
-    own = untimed(session)
+    own = server(forced)
     async with served(own) as url:
-        async with Client(url, mode="legacy", message_handler=take) as client:
-            full = await names_of(client)
-            await say_until(heard, client)
-            narrowed = await names_of(client)
-            async with contextlib.AsyncExitStack() as others:
-                for number in range(4):
-                    other = await others.enter_async_context(Client(url, mode="legacy"))
-                    assert full == await names_of(other), number
-                during = len(list(own._clients))
-                heard.clear()
-                await client.call_tool("list_refs", {}, meta={MESSAGE_KEY: "what colour is the sky?"})
-                await asyncio.wait_for(heard.wait(), 5)
-                widened = await names_of(client)
+        async with contextlib.AsyncExitStack() as others:
+            clients = [await others.enter_async_context(Client(url, mode="legacy")) for _ in range(5)]
+            for client in clients:
+                await client.call_tool("list_refs", {}, meta={MESSAGE_KEY: RESUMING})
+            during = len(list(own._clients))
+            last = await names_of(clients[-1])
+            forgotten = await names_of(clients[0])
         for _ in range(500):
             # The connection of the lifespan is there as long as the server.
             if 1 == (after := len(list(own._clients))):
                 break
             await asyncio.sleep(0.01)
 
-    assert narrowed < full == widened
+    assert last < forgotten == set(map(wire_name, forced.tools))
     assert (4, 1) == (during, after)
+
+
+async def test_no_more_streams_than_the_bound_are_open(session, monkeypatch):
+    """One client too many is refused its stream, and all else works."""
+    monkeypatch.setattr("mama_structs.adapters.mcp.clients.MAX_CLIENTS", 1)
+    async with (
+        served(server(session)) as url,
+        Client(url, mode="2026-07-28", extensions=[advertise(EXTENSION, {"client": "a"})]) as one,
+        Client(url, mode="2026-07-28") as other,
+        one.listen(tools_list_changed=True),
+    ):
+        with pytest.raises(Exception, match="too many clients listen"):
+            await other.listen(tools_list_changed=True).__aenter__()
+
+        assert len(session.tools) == len(await names_of(other))
 
 
 async def test_a_client_from_before_a_restart_is_told_to_ask(session):
     """A server that knows nothing of a handle (2026-07-28) cannot know its list: the first stream says to ask."""
     myself = advertise(EXTENSION, {"client": "agent-1"})
-    async with served(untimed(session)) as url, Client(url, mode="2026-07-28", extensions=[myself]) as client:
+    async with served(server(session)) as url, Client(url, mode="2026-07-28", extensions=[myself]) as client:
         async with client.listen(tools_list_changed=True) as changes:
             await asyncio.wait_for(anext(changes), 5)
 
@@ -273,7 +279,7 @@ async def test_a_stop_ends_the_streams_and_lets_calls_end(session):
     assert [] == rest
 
 
-async def test_clients_that_only_listen_do_not_hold_up_the_end(session, caplog):
+async def test_clients_that_only_listen_do_not_hold_up_the_end(forced, caplog):
     """The streams of both eras end at once and in order; nothing is cut off."""
     heard = asyncio.Event()
 
@@ -282,7 +288,7 @@ async def test_clients_that_only_listen_do_not_hold_up_the_end(session, caplog):
             heard.set()
 
     async with contextlib.AsyncExitStack() as serving, contextlib.AsyncExitStack() as clients:
-        url = await serving.enter_async_context(served(session))
+        url = await serving.enter_async_context(served(forced))
         client = await clients.enter_async_context(Client(url, mode="legacy", message_handler=take))
         modern = await clients.enter_async_context(Client(url, mode="2026-07-28"))
         await clients.enter_async_context(modern.listen(tools_list_changed=True))

@@ -6,9 +6,9 @@ A session's tools over the Model Context Protocol, on the official SDK: stdio an
 """
 
 try:
-    from mama_structs.adapters.mcp.exchange import EXTENSION, MESSAGE_KEY, MESSAGE_METHOD
+    from mama_structs.adapters.mcp.clients import EXTENSION
     from mama_structs.adapters.mcp.http import address_for, serve_http
-    from mama_structs.adapters.mcp.server import McpServer, MessageParams, server
+    from mama_structs.adapters.mcp.server import MESSAGE_KEY, MESSAGE_METHOD, McpServer, MessageParams, server
     from mama_structs.adapters.mcp.stdio import serve_stdio
 except ModuleNotFoundError as _missing:
     if (_missing.name or "").startswith("mama_structs"):

@@ -1,171 +1,134 @@
-"""The clients of a server: who asks, what each is shown, and how each is told of a change."""
+"""The clients of a server: what each is listed, and how each is told of a change."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+import attrs
 import mcp_types as types
 from mcp.server import ServerRequestContext
+from mcp.server.connection import Connection
 from mcp.server.session import ServerSession
 from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
+from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from mama_structs.adapters.mcp.exchange import client_handle, when_ended
-from mama_structs.adapters.mcp.following import LIMIT, Following
+from mama_structs._lru import Lru
 from mama_structs.tools.exposure import ToolView
+from mama_structs.tools.tool import ToolSet
 
 _log = logging.getLogger("mama_structs")
 
-# Clients over HTTP that are known at a time; who is forgotten is told to ask for the list again.
+# An extension of the protocol: its setting "client" tells apart the clients of a stateless connection.
+EXTENSION: Final = "mama-structs/exposure"
+# Seconds in which a client has to take a notice (DESIGN 7).
+LIMIT: Final = 0.5
+# Clients over HTTP that are remembered, and streams on which clients listen, at a time.
 MAX_CLIENTS: Final = 1_000
 _MAX_STREAMS: Final = 8
-_MAX_ANONYMOUS_STREAMS: Final = 1024
+_MAX_HANDLE: Final = 128
+_IS_HEARD: Final = "mama-structs/end"
 
 
+@attrs.define(eq=False)
 class Client:
     """
-    One client, for as long as it is connected.
+    What is known of one client.
 
-    Args:
-        name: For the log.
-        shared: The session's choice of tools, which holds until the client says a message of its own.
-        own: The choice for the messages of this client.
-        following: What is known of it.
-        clock: Seconds that never step back.
-        streams: How many streams of changes it may listen to at a time.
-
+    Its list is narrowed while it has an open subscription to the list of tools (2026-07-28), or always with
+    ``force_dynamic``; who could not be told of a change has the full list until it takes a notice or subscribes again.
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        shared: ToolView,
-        own: ToolView,
-        following: Following,
-        clock: Callable[[], float],
-        streams: int = _MAX_STREAMS,
-    ) -> None:
-        self.name: str = name
-        self.following: Following = following
-        self._shared = shared
-        self._own = own
-        self._exposed = shared
-        self._clock = clock
-        self._bus = InMemorySubscriptionBus()
-        self._streams = ListenHandler(self._bus, max_subscriptions=streams)
-        self._listening = 0
-        # Where a client of before 2026-07-28 hears of changes.
-        self._channel: ServerSession | None = None
-        self._telling: set[asyncio.Task[None]] = set()
+    name: str
+    tools: ToolSet
+    # The session's choice of tools, which holds until the client says a message of its own.
+    shared: ToolView
+    own: ToolView
+    exposed: ToolView = attrs.field(init=False)
+    # Whether its requests can be told from those of others.
+    known: bool = attrs.field(default=True, init=False)
+    listening: int = attrs.field(default=0, init=False)
+    # Where a client of before 2026-07-28 hears of changes.
+    channel: ServerSession | None = attrs.field(default=None, init=False)
+    telling: set[asyncio.Task[None]] = attrs.field(factory=set, init=False)
+    bus: InMemorySubscriptionBus = attrs.field(factory=InMemorySubscriptionBus, init=False)
+    _streams: ListenHandler = attrs.field(init=False)
+    # What it was listed, and for which list it was told to ask since; None for not at all.
+    _held: frozenset[str] | None = attrs.field(default=None, init=False)
+    _told: frozenset[str] | None = attrs.field(default=None, init=False)
+    _deaf: bool = attrs.field(default=False, init=False)
 
-    def seen(self, ctx: ServerRequestContext[Any]) -> None:
-        """Take note of how the client can be told of changes."""
-        self._channel = None if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS else ctx.session
+    def __attrs_post_init__(self) -> None:
+        self.exposed = self.shared
+        self._streams = ListenHandler(self.bus, max_subscriptions=_MAX_STREAMS)
 
     @property
-    def worth(self) -> tuple[bool, bool]:
-        """
-        How bad it would be to forget the client: that of a higher worth is forgotten later.
+    def wanted(self) -> tuple[str, ...]:
+        """The names of the tools that the client should see now."""
+        narrows = self.shared.mode == "force_dynamic" or (self.shared.mode == "auto" and self.known and self.listening)
+        return self.exposed.current.names if narrows and not self._deaf else self.tools.names
 
-        One with a narrowed list does not get the rest of the tools back unless it hears of it and asks. One that
-        listens has its stream cut, and opens another.
-        """
-        return self.following.is_narrowed, bool(self._listening)
-
-    def listed(self, full: tuple[str, ...], message: str | None = None) -> tuple[str, ...]:
-        """
-        Return the names of the tools to list.
-
-        Args:
-            full: All names.
-            message: What the user wrote, where this request says it.
-
-        """
-        is_first = self.following.held is None
-        if self.following.asked(now=self._clock()):
-            if message is not None:
-                self._choose(message)
-            names, message = self._exposed.current.names, None
-        else:
-            names = full
-        self.following.listed(frozenset(names), narrowed=len(names) < len(full))
-        _log.info("the client %s is listed %d of %d tools", self.name, len(names), len(full))
+    def listed(self, message: str | None = None) -> tuple[str, ...]:
+        """Return the names of the tools to list; *message* is what the user wrote, where the request says it."""
         if message is not None:
-            self.observe(message)
-        elif is_first:
-            self._offer()
+            self._choose(message)
+        names = self.wanted
+        self._held, self._told = frozenset(names), None
+        _log.info("the client %s is listed %d of %d tools", self.name, len(names), len(self.tools))
         return names
 
     def observe(self, message: object) -> None:
-        """
-        Choose the tools for what the user wrote, and tell the client where the list has changed.
-
-        Args:
-            message: See `Exposure.detect`.
-
-        """
+        """Choose the tools for what the user wrote, and tell the client where its list has changed."""
         self._choose(message)
-        self._offer()
-
-    def remind(self) -> None:
-        """Tell the client that the list has changed, where it may hold one of which it was not told in time."""
-        if self.following.is_owed:
-            self._offer()
+        self.offer()
 
     def adopt(self) -> None:
-        """Go by the session's choice of tools, and tell the client where the list has changed."""
-        self._exposed = self._shared
-        self._offer()
+        """Go by the session's choice of tools, and tell the client where its list has changed."""
+        self.exposed = self.shared
+        self.offer()
 
     async def listen(
         self, ctx: ServerRequestContext[Any], params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
         """Serve a stream on which the client hears of changes (2026-07-28)."""
         counts = bool(params.notifications.tools_list_changed)
-        self._listening += counts
+        self.listening += counts
         if counts:
-            # The notice goes out after the stream has begun.
-            self.remind()
+            # Who is new here may have a list of before; the notice goes out after the stream has begun.
+            self._deaf, self._told = False, None
+            self.offer(unknown=self.known)
         try:
             return await self._streams(ctx, params)
         finally:
-            self._listening -= counts
-
-    async def dismiss(self) -> None:
-        """Have the client ask for the list again, and end its streams; nothing is known of it afterwards."""
-        if self._channel is not None or self._listening:
-            await self._tell(self._channel)
-        self.close()
+            self.listening -= counts
 
     def close(self) -> None:
         """End the streams on which the client listens."""
         self._streams.close()
-        for task in self._telling:
+        for task in self.telling:
             task.cancel()
 
-    def _choose(self, message: object) -> None:
-        self._exposed = self._own
-        self._own.for_message(message)
-
-    def _offer(self) -> None:
-        wanted = self.following.wanted(frozenset(self._exposed.current.names), now=self._clock())
-        if not wanted and not self.following.is_owed:
+    def offer(self, *, unknown: bool = False) -> None:
+        """Tell the client to ask for its list, where that has changed or, with *unknown*, may have."""
+        wanted = frozenset(self.wanted)
+        if wanted == self._held or (self._held is None and not unknown):
+            self._told = None
             return
-        if self._channel is None and not self._listening:
-            self.following.failed()
-            _log.info("the client %s listens to no changes and keeps the list that it has", self.name)
+        if wanted == self._told or (self.channel is None and not self.listening):
             return
-        self.following.telling()
+        self._told = wanted
         # A client that does not read must not hold up the request at hand.
-        task = asyncio.get_running_loop().create_task(self._tell(self._channel))
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+        task = asyncio.get_running_loop().create_task(self._tell(self.channel))
+        self.telling.add(task)
+        task.add_done_callback(self.telling.discard)
+
+    def _choose(self, message: object) -> None:
+        self.exposed = self.own
+        self.own.for_message(message)
 
     async def _tell(self, channel: ServerSession | None) -> None:
         try:
@@ -173,37 +136,29 @@ class Client:
                 if channel is not None:
                     await channel.send_tool_list_changed()
                 else:
-                    await self._bus.publish(ToolsListChanged())
+                    await self.bus.publish(ToolsListChanged())
         except Exception as error:  # noqa: BLE001 - whatever it is, the client did not hear it
-            self.following.failed()
+            self._deaf, self._told = True, None
             _log.warning("the client %s could not be told of a change: %s", self.name, type(error).__name__)
         else:
+            self._deaf = False
             _log.info("the client %s is told that the list of tools has changed", self.name)
 
 
 class Clients:
-    """
-    All clients of a server.
+    """All clients of a server; *make* makes one of a name for the log."""
 
-    Args:
-        make: Makes a client: takes its name, whether its list may be narrowed, and how many streams it may have.
-
-    """
-
-    def __init__(self, make: Callable[..., Client]) -> None:
+    def __init__(self, make: Callable[[str], Client]) -> None:
         self._make = make
         self._number = 0
-        # Over stdio and in-process: one a connection.
+        # Over stdio and in-process: one a connection. Over HTTP: those that listen now, and those heard of last.
         self._connected: set[Client] = set()
-        # Over HTTP, the one that was heard of last at the end.
-        self._remembered: OrderedDict[tuple[str, str], Client] = OrderedDict()
-        self._leaving: set[asyncio.Task[None]] = set()
-        self._anonymous = make("anonymous", follows=False, streams=_MAX_ANONYMOUS_STREAMS)
+        self._listening: dict[Client, tuple[str, str] | None] = {}
+        self._remembered: Lru[tuple[str, str], Client] = Lru(MAX_CLIENTS)
 
     def connect(self) -> Client:
         """Return a client for a new connection."""
-        self._number += 1
-        client = self._make(str(self._number))
+        client = self._new()
         self._connected.add(client)
         return client
 
@@ -217,60 +172,80 @@ class Clients:
         Return the client that a request comes from.
 
         Over stdio that is the one of the connection. Over HTTP it is known by the session of the handshake, or from
-        2026-07-28 on, where there is none, by what it calls itself in every request. One that does not is anybody.
+        2026-07-28 on, where there is none, by what it calls itself in every request; else nothing is known of it.
         """
         if ctx.request is None:
             client = ctx.lifespan_context
-        elif ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-            session = ctx.request.headers.get(MCP_SESSION_ID_HEADER)
-            client = self._named("session", session)
-            when_ended(ctx, lambda: self._end("session", session))
         else:
-            client = self._named("handle", client_handle(ctx))
-        client.seen(ctx)
+            key = _key(ctx)
+            client = self._new() if key is None else self._known(key)
+            client.known = key is not None
+            if key is not None and key[0] == "session":
+                _when_ended(ctx, lambda: self._end(key))
+        client.channel = None if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS else ctx.session
         return client
+
+    async def listen(
+        self, ctx: ServerRequestContext[Client], params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
+        """Serve a stream; for as long as it is open, its client is not forgotten."""
+        client = self.of(ctx)
+        if len(self._listening) >= MAX_CLIENTS and client not in self._listening:
+            raise MCPError(types.INTERNAL_ERROR, "too many clients listen to changes")
+        self._listening[client] = None if ctx.request is None else _key(ctx)
+        try:
+            return await client.listen(ctx, params)
+        finally:
+            if not client.listening:
+                self._listening.pop(client, None)
 
     def close(self) -> None:
         """End all streams."""
         for client in self:
             client.close()
-        self._anonymous.close()
-        for task in self._leaving:
-            task.cancel()
 
     def forget(self) -> None:
         """Forget all clients over HTTP: nobody serves them any more."""
-        for key in tuple(self._remembered):
-            self._end(*key)
+        for key in self._remembered:
+            self._end(key)
 
     def __iter__(self) -> Iterator[Client]:
-        """Go through the clients whose lists may be narrowed."""
-        return iter([*self._connected, *self._remembered.values()])
+        """Go through the clients that can be told of changes."""
+        remembered = filter(None, map(self._remembered.peek, self._remembered))
+        return iter([*dict.fromkeys([*self._connected, *self._listening, *remembered])])
 
-    def _named(self, kind: str, name: str | None) -> Client:
-        if name is None:
-            return self._anonymous
-        key = kind, name
-        if key not in self._remembered:
-            self._number += 1
-            if len(self._remembered) >= MAX_CLIENTS:
-                self._make_room()
-            # It may have been here before, and have a list of then.
-            self._remembered[key] = self._make(str(self._number), owed=True)
-        self._remembered.move_to_end(key)
-        return self._remembered[key]
+    def _new(self) -> Client:
+        self._number += 1
+        return self._make(str(self._number))
 
-    def _make_room(self) -> None:
-        # Of those that are worth the same the first, which was heard of longest ago.
-        client = self._remembered.pop(min(self._remembered, key=lambda key: self._remembered[key].worth))
-        if not client.following.is_narrowed:
-            client.close()
-            return
-        task = asyncio.get_running_loop().create_task(client.dismiss())
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
+    def _known(self, key: tuple[str, str]) -> Client:
+        client = self._remembered.get(key)
+        if client is None:
+            client = next((one for one, known in self._listening.items() if known == key), None) or self._new()
+            self._remembered.put(key, client)
+        return client
 
-    def _end(self, kind: str, name: str | None) -> None:
-        client = self._remembered.pop((kind, name), None) if name is not None else None
+    def _end(self, key: tuple[str, str]) -> None:
+        client = self._remembered.drop(key)
         if client is not None:
             client.close()
+
+
+def _key(ctx: ServerRequestContext[Any]) -> tuple[str, str] | None:
+    """Return by what a client over HTTP is known."""
+    if ctx.request is not None and ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+        session = ctx.request.headers.get(MCP_SESSION_ID_HEADER)
+        return None if session is None else ("session", session)
+    capabilities = ctx.session.client_capabilities
+    settings = ((capabilities.extensions if capabilities else None) or {}).get(EXTENSION)
+    handle = settings.get("client") if isinstance(settings, dict) else None
+    return ("handle", handle) if isinstance(handle, str) and 0 < len(handle) <= _MAX_HANDLE else None
+
+
+def _when_ended(ctx: ServerRequestContext[Any], callback: Callable[[], None]) -> None:
+    """Have a function called when the SDK ends the connection of a request; only a connection's first one counts."""
+    # The SDK means handlers to use the connection's `exit_stack`, and gives them no name of its own for it. Without it
+    # a client is forgotten when there are too many.
+    connection = getattr(ctx.session, "_connection", None)
+    if isinstance(connection, Connection) and connection.state.setdefault(_IS_HEARD, callback) is callback:
+        connection.exit_stack.callback(callback)

@@ -1,9 +1,8 @@
-"""The server: a session's tools, and to each client the list that it can cope with."""
+"""The server: a session's tools as the protocol has them, and to each client its list."""
 
 from __future__ import annotations
 
 import importlib.metadata
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -13,14 +12,17 @@ from mcp.server import NotificationOptions, Server, ServerRequestContext
 from mcp.server.models import InitializationOptions
 from mcp.shared.exceptions import MCPError
 
-from mama_structs.adapters.answers import answer, offered, wire_names
-from mama_structs.adapters.mcp.clients import Client, Clients
-from mama_structs.adapters.mcp.exchange import EXTENSION, MESSAGE_METHOD, message_in, wire_result, wire_tool
-from mama_structs.adapters.mcp.following import Following
+from mama_structs.adapters.answers import Answer, answer, offered, wire_names
+from mama_structs.adapters.mcp.clients import EXTENSION, Client, Clients
 from mama_structs.errors import InvalidArgument, UnknownTool
 from mama_structs.session import Session
 from mama_structs.tools.exposure import Exposed, ToolView
 from mama_structs.tools.tool import Tool
+
+# A request's `_meta` may say what the user wrote; the protocol itself has no word for it.
+MESSAGE_KEY: Final = "mama-structs/message"
+# As a request of its own, for hosts that have nothing else to ask at the time.
+MESSAGE_METHOD: Final = "mama-structs/message"
 
 _INSTRUCTIONS: Final = (
     "A memory that outlives this conversation: decisions with their reasons and outcomes, checkpoints and insights. "
@@ -52,13 +54,11 @@ class McpServer(Server[Client]):
     Args:
         session: Whose tools.
         name: By which clients know the server.
-        clock: Seconds that never step back.
 
     """
 
-    def __init__(self, session: Session, *, name: str, clock: Callable[[], float]) -> None:
+    def __init__(self, session: Session, *, name: str) -> None:
         self.session: Session = session
-        self._clock = clock
         self._clients = Clients(self._client)
         self._connections = 0
         self._unsubscribe: Callable[[], None] | None = None
@@ -68,7 +68,7 @@ class McpServer(Server[Client]):
             title="mama-structs",
             instructions=_INSTRUCTIONS,
             lifespan=self._connection,
-            # Else the SDK would ask for the list itself, and a client would seem to have asked.
+            # Else the SDK would ask for the list itself, as if the client had.
             get_tool_input_schema=self._input_schema,
             on_list_tools=self._list,
             on_call_tool=self._call,
@@ -81,8 +81,8 @@ class McpServer(Server[Client]):
         """
         Take note of what the user wrote, for hosts that embed the server and have one user.
 
-        Each client that follows changes is told where its list changes; the others keep the full list. What changes
-        `mama_structs.Session.exposed` otherwise, such as `mama_structs.Session.tools_for`, has the same effect.
+        Each client that has subscribed to changes is told where its list changes; the others keep the full list. What
+        changes `mama_structs.Session.exposed` otherwise, such as `mama_structs.Session.tools_for`, does the same.
 
         Args:
             message: See `mama_structs.Exposure.detect`.
@@ -109,13 +109,11 @@ class McpServer(Server[Client]):
             notification_options or NotificationOptions(tools_changed=True), experimental_capabilities, extensions
         )
 
-    def _client(self, name: str, *, follows: bool = True, owed: bool = False, **options: Any) -> Client:
-        mode = self.session.exposed.mode if follows else "force_static"
+    def _client(self, name: str) -> Client:
         shared = self.session.exposed
         # The clients' users write different messages: what they should see is kept apart.
-        own = ToolView(self.session.tools, exposure=shared.exposure, mode=mode)
-        following = Following(mode, owed=owed)
-        return Client(name, shared=shared, own=own, following=following, clock=self._clock, **options)
+        own = ToolView(self.session.tools, exposure=shared.exposure, mode=shared.mode)
+        return Client(name, self.session.tools, shared, own)
 
     def _adopt(self, _exposed: Exposed) -> None:
         for client in self._clients:
@@ -143,25 +141,24 @@ class McpServer(Server[Client]):
     ) -> types.ListToolsResult:
         if params is not None and params.cursor is not None:
             raise MCPError(types.INVALID_PARAMS, "the list of tools has one page: leave out cursor")
-        tools = {tool.name: wire_tool(wire, tool) for wire, tool in offered(self.session)}
-        names = self._clients.of(ctx).listed(tuple(tools), message_in(ctx))
+        tools = {tool.name: _wire_tool(wire, tool) for wire, tool in offered(self.session)}
+        names = self._clients.of(ctx).listed(_message_in(ctx))
         return types.ListToolsResult(tools=[tools[name] for name in names])
 
     async def _call(
         self, ctx: ServerRequestContext[Client], params: types.CallToolRequestParams
     ) -> types.CallToolResult:
-        message = message_in(ctx)
-        client = self._clients.of(ctx)
+        message, client = _message_in(ctx), self._clients.of(ctx)
         if message is not None:
             client.observe(message)
         else:
-            client.remind()
-        return wire_result(await answer(self.session, params.name, params.arguments), self._tool(params.name))
+            client.offer()
+        return _wire_result(await answer(self.session, params.name, params.arguments), self._tool(params.name))
 
     async def _listen(
         self, ctx: ServerRequestContext[Client], params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        return await self._clients.of(ctx).listen(ctx, params)
+        return await self._clients.listen(ctx, params)
 
     async def _take_message(self, ctx: ServerRequestContext[Client], params: MessageParams) -> dict[str, Any]:
         self._clients.of(ctx).observe(params.message)
@@ -179,14 +176,13 @@ class McpServer(Server[Client]):
         return None if tool is None else tool.input_schema
 
 
-def server(session: Session, *, name: str = "mama-structs", clock: Callable[[], float] = time.monotonic) -> McpServer:
+def server(session: Session, *, name: str = "mama-structs") -> McpServer:
     """
     Return an MCP server for a session's tools.
 
     Args:
         session: Whose tools; it must stay open for as long as the server runs, and is not closed by it.
         name: By which clients know the server.
-        clock: Seconds that never step back, for tests.
 
     Raises:
         InvalidArgument: *session* is no session.
@@ -194,7 +190,46 @@ def server(session: Session, *, name: str = "mama-structs", clock: Callable[[], 
     """
     if not isinstance(session, Session):
         raise InvalidArgument(f"session must be a Session, got {type(session).__name__}", hint="open one first")
-    return McpServer(session, name=name, clock=clock)
+    return McpServer(session, name=name)
+
+
+def _wire_tool(wire: str, tool: Tool) -> types.Tool:
+    hints = tool.annotations
+    return types.Tool(
+        name=wire,
+        title=tool.title,
+        description=tool.description,
+        input_schema=tool.input_schema,
+        output_schema=tool.output_schema if _is_structured(tool) else None,
+        annotations=types.ToolAnnotations(
+            title=tool.title,
+            read_only_hint=hints.read_only,
+            destructive_hint=hints.destructive,
+            idempotent_hint=hints.idempotent,
+            open_world_hint=hints.open_world,
+        ),
+    )
+
+
+def _is_structured(tool: Tool) -> bool:
+    """Tell whether a tool's results are what its output schema says."""
+    # What `Session.call` may turn into a descriptor is not; before 2026-07-28 schemas are of objects only.
+    return not tool.wrapped and tool.output_schema is not None and tool.output_schema.get("type") == "object"
+
+
+def _wire_result(answered: Answer, tool: Tool | None) -> types.CallToolResult:
+    is_data = tool is not None and not answered.is_error and _is_structured(tool)
+    return types.CallToolResult(
+        content=[types.TextContent(text=answered.text)],
+        structured_content=answered.data if is_data else None,
+        is_error=answered.is_error,
+    )
+
+
+def _message_in(ctx: ServerRequestContext[Any]) -> str | None:
+    """Return what the user wrote, where a request says it."""
+    message = (ctx.meta or {}).get(MESSAGE_KEY)
+    return message if isinstance(message, str) else None
 
 
 def server_of(served: Session | McpServer) -> McpServer:
