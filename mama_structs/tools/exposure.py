@@ -34,7 +34,7 @@ MODES: Final[tuple[str, ...]] = get_args(Mode)
 
 # The kind of cues for requests that none of the contexts covers.
 OTHER: Final = "other"
-ALWAYS: Final[tuple[str, ...]] = ("save/decision", "load/checkpoint")
+ALWAYS: Final[tuple[str, ...]] = ("save/decision", "save/checkpoint", "load/checkpoint")
 # The order in which the learned weights of a piece stand, and the letters that they are written in.
 _LEARNED: Final[tuple[str | None, ...]] = (None, "resuming", "deciding", "searching", "tracking")
 _SCALE: Final = string.ascii_uppercase + string.ascii_lowercase

@@ -23,8 +23,8 @@ from mama_structs.testing import FakeNode
 
 RESUMING = "continue from yesterday"
 NOTHING = "what colour is the sky?"
-SEEN_WHEN_RESUMING = {"save__decision", "load__checkpoint", "load__context", "search__recent"}
-HIDDEN_WHEN_RESUMING = {"save__checkpoint", "save__insight", "search__by_topic", "search__by_context"} | {
+SEEN_WHEN_RESUMING = {"save__decision", "save__checkpoint", "load__checkpoint", "load__context", "search__recent"}
+HIDDEN_WHEN_RESUMING = {"save__insight", "search__by_topic", "search__by_context"} | {
     "evolve__outcome",
     "evolve__supersede",
 }
@@ -627,7 +627,7 @@ async def test_each_decision_is_logged_without_the_message(narrowing, era, caplo
     own = [record.getMessage() for record in caplog.records if record.name == "mama_structs"]
     assert any("resuming" in line for line in own)
     assert any("is told that the list of tools has changed" in line for line in own)
-    assert any("is listed 9 of 15 tools" in line for line in own)
+    assert any("is listed 10 of 15 tools" in line for line in own)
     assert not any(RESUMING in line for line in own)
 
 

@@ -320,7 +320,7 @@ def test_only_memory_tools_are_hidden():
     seen = EXPOSURE.select(NAMES, EXPOSURE.detect("continue from yesterday"))
 
     assert {*HOST} <= {*seen}
-    assert {"load_checkpoint", "save_decision", "list_decisions"} == {*seen} & {*SUCCESSORS}
+    assert {"load_checkpoint", "save_checkpoint", "save_decision", "list_decisions"} == {*seen} & {*SUCCESSORS}
     assert "evolve/outcome" not in seen
 
 
@@ -371,7 +371,8 @@ def test_every_message_is_decided_as_before_cues_and_weights_were_data():
     for row, line in zip(MESSAGES, DECISIONS.splitlines(), strict=True):
         kind, confidence, allowed, *priority = line.split()
         context = detected(row["text"])
-        tools = "all" if allowed == "all" else {names[int(number)] for number in allowed}
+        # `save/checkpoint` is in every context since.
+        tools = "all" if allowed == "all" else {"save/checkpoint", *(names[int(number)] for number in allowed)}
 
         assert (kind, float(confidence)) == (str(context.kind), context.confidence), row["text"]
         assert tools == (context.allowed if allowed == "all" else {*context.allowed}), row["text"]

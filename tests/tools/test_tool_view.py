@@ -40,7 +40,7 @@ def test_the_version_rises_with_the_set_of_names_only(exposed):
 
     assert (1, 1, 2, 2, 3) == tuple(each.version for each in (first, same, narrow, again, wide))
     assert (False, False, True, True, False) == tuple(each.narrowed for each in (first, same, narrow, again, wide))
-    assert {"read_fd", "save/decision", "load/checkpoint", "load/context", "search/recent"} == {*narrow.names}
+    assert {"read_fd", "save/decision", "save/checkpoint", "load/checkpoint", "load/context", "search/recent"} == {*narrow.names}
     assert "load/checkpoint" == narrow.names[0]
     assert wide is exposed.current
     assert [*wide.names] == [tool.name for tool in exposed.tools()]
@@ -106,7 +106,7 @@ def test_the_log_has_numbers_and_no_text(exposed, caplog):
 
     assert [logging.INFO] * 2 == [record.levelno for record in caplog.records]
     assert ["searching", None] == [record.args[0] for record in caplog.records]
-    assert "7 of 11 exposed, version 2" in caplog.messages[0]
+    assert "8 of 11 exposed, version 2" in caplog.messages[0]
     assert "11 of 11 exposed, version 3" in caplog.messages[1]
     assert "secretword" not in caplog.text
 
