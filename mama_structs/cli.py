@@ -623,7 +623,7 @@ _PLAYER_HELP: Final = (
     "by default 1-11 of the bundled node, and of a real one the first that has these"
 )
 _DYNAMIC_HELP: Final = (
-    "auto: a client that follows changes sees the tools that fit the user's message; force_static: all clients see "
+    "auto: who has subscribed to changes sees the tools that fit the user's message; force_static: all clients see "
     "all tools; force_dynamic: all see what fits"
 )
 _TOKEN_HELP: Final = (

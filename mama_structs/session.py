@@ -42,10 +42,11 @@ from mama_structs.settings import Settings
 from mama_structs.storage.backup import backup
 from mama_structs.storage.opening import check_path
 from mama_structs.tools.exposure import Exposure, ToolView
+from mama_structs.tools.leniency import read_arguments
 from mama_structs.tools.memories import memory_tools
-from mama_structs.tools.names import SUCCESSORS
+from mama_structs.tools.names import SUCCESSORS, WireNames
 from mama_structs.tools.refs import ref_tools
-from mama_structs.tools.tool import Tool, ToolAnnotations, ToolSet
+from mama_structs.tools.tool import ErrorText, Tool, ToolAnnotations, ToolSet
 
 _log = logging.getLogger("mama_structs")
 
@@ -230,6 +231,11 @@ class Session:
         """The names of tools that work without being shown: those of v1.0, unless the settings show them."""
         return tuple(name for name in SUCCESSORS if self.settings.tools.memory and name not in self.tools)
 
+    @property
+    def wire_names(self) -> WireNames:
+        """The names of the tools as every provider takes them, whether a model sees them at present or not."""
+        return WireNames.of(self.tools, hidden=self.hidden)
+
     def _own_tools(self) -> list[Tool]:
         """Return the tools on this session's own memories and refs that are shown."""
         settings = self.settings.tools
@@ -269,18 +275,20 @@ class Session:
         return self.exposed.tools()
 
     async def call(
-        self, tool_name: str, arguments: Mapping[str, Any] | None = None, *, host: Mapping[str, Any] | None = None
+        self, tool_name: str, arguments: Mapping[str, Any] | str | None = None, *, host: Mapping[str, Any] | None = None
     ) -> Any:
         """
         Run a tool with arguments as a model gives them, and return data that JSON can hold.
+
+        Any tool can be called, whether or not a model sees it at the moment.
 
         An argument ``{"$ref": "ref:x"}`` becomes the text that the handle stands for, up to 100 levels deep.
         A result with more than ``settings.descriptors.wrap_over`` characters is kept on disk and comes back as an
         ``<fd_result>``, whatever the tool's output schema says; when there is no room for it, it comes back whole.
 
         Args:
-            tool_name: The name of one of `tools`, or of a deprecated tool.
-            arguments: Its arguments by name, checked against the tool's schema.
+            tool_name: The name of one of `tools`, or of a deprecated tool; also as on the wire: ``save__decision``.
+            arguments: Its arguments by name, or JSON text of them, checked against the tool's schema.
             host: Values for the tool's parameters ``ctx``, ``run_context`` and ``tool_context``.
 
         Raises:
@@ -290,11 +298,12 @@ class Session:
 
         """
         self._check()
-        if tool_name in self.hidden:
-            tool = next(one for one in self._deprecated_tools() if one.name == tool_name)
+        name = tool_name if tool_name in self.tools else self.wire_names.by_wire.get(tool_name, tool_name)
+        if name in self.hidden:
+            tool = next(one for one in self._deprecated_tools() if one.name == name)
         else:
-            tool = self.tools[tool_name]
-        asked = {} if arguments is None else arguments
+            tool = self.tools[name]
+        asked = read_arguments(arguments) if arguments is None or isinstance(arguments, str) else arguments
         try:
             given = self._given(tool, asked)
         except (DescriptorError, InvalidArgument) as error:
@@ -302,7 +311,10 @@ class Session:
                 raise
             return tool.on_error(error, asked)
         with using_session(self):
-            result = to_jsonable(await tool.run(given, host=host))
+            result = await tool.run(given, host=host)
+        if isinstance(result, ErrorText):
+            return result
+        result = to_jsonable(result)
         if not tool.wrapped or not self.settings.descriptors.enabled:
             return result
         shown = wrapped_or_whole(self.refs, result, what=tool_name)

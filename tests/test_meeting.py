@@ -304,14 +304,14 @@ async def test_reading_memories_leaves_room_for_what_a_model_marks():
 async def test_a_hosts_tool_with_a_name_of_v1_0_is_the_hosts(session):
     """It is never hidden, takes the place of the old one, and its answers stay as they are."""
 
-    async def save_checkpoint(path: str) -> dict[str, str]:
+    async def update_outcome(path: str) -> dict[str, str]:
         """Save the weights of a model."""
         return {"note": f"use save/decision for {path}"}
 
-    session.tools.add(save_checkpoint)
+    session.tools.add(update_outcome)
     names = [tool.name for tool in session.tools_for("continue from yesterday")]
-    answered = await answer(session, "save_checkpoint", {"path": "x"})
+    answered = await answer(session, "update_outcome", {"path": "x"})
 
-    assert "save_checkpoint" in names
-    assert "save/checkpoint" not in names
+    assert "update_outcome" in names
+    assert "evolve/outcome" not in names
     assert {"note": "use save/decision for x"} == answered.data

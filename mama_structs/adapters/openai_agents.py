@@ -25,7 +25,8 @@ def tools(session: Session, *, strict: bool = True) -> list[FunctionTool]:
     """
     Return a session's tools, for ``Agent(tools=[...])``.
 
-    In each run the model is offered the tools that `Session.tools_for` chooses for what the user said last.
+    The model is offered all tools; with ``settings.tools.dynamic="force_dynamic"``, in each run, those that
+    `Session.tools_for` chooses for what the user said last. The SDK itself refuses a call of any other tool then.
     What goes wrong is the call's output, and says what to change.
     A host's own tool that takes ``ctx``, ``run_context`` or ``tool_context`` gets the `ToolContext`.
 
@@ -58,7 +59,11 @@ class _Choice:
 
 def _function_tool(session: Session, wire: str, tool: Tool, *, choice: _Choice, strict: bool) -> FunctionTool:
     def is_enabled(run: RunContextWrapper[Any], _agent: AgentBase[Any]) -> bool:
-        return wire in choice.names(run)
+        if session.exposed.mode == "force_dynamic":
+            return wire in choice.names(run)
+        # A run on a closed session ends here, before the model is asked.
+        session._check_here()  # noqa: SLF001 - as `tools_for` does
+        return True
 
     async def on_invoke_tool(context: ToolContext[Any], arguments: str) -> str:
         return (await answer(session, wire, arguments, host=dict.fromkeys(HOST_PARAMETERS, context))).text

@@ -40,7 +40,7 @@ class SessionToolset(AbstractToolset[Any]):
         self._session = session
         self._id = id
         self._max_retries = max_retries
-        self._asked: tuple[str, tuple[str, ...]] | None = None
+        self._asked: tuple[str | None, tuple[str, ...]] | None = None
         self._offered: list[ToolDefinition] = []
 
     @property
@@ -53,8 +53,9 @@ class SessionToolset(AbstractToolset[Any]):
         return type(self)(self._session, id=self._id, max_retries=self._max_retries)
 
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
-        """Return the tools for what the user said last, decided once as long as that is the same."""
-        said = said_by_user(ctx.messages) or said_by_user(ctx.prompt)
+        """Return all tools; with ``force_dynamic`` those for what the user said last, decided once for that."""
+        is_dynamic = self._session.exposed.mode == "force_dynamic"
+        said = said_by_user(ctx.messages) or said_by_user(ctx.prompt) if is_dynamic else None
         asked = (said, self._session.tools.names)
         if asked != self._asked:
             self._offered = [_definition(wire, tool) for wire, tool in offered(self._session, said)]
@@ -100,7 +101,8 @@ def toolset(
     """
     Return a session's tools as a toolset, for ``Agent(toolsets=[...])``.
 
-    Before each request the model is offered the tools that `Session.tools_for` chooses for what the user said last.
+    The model is offered all tools; with ``settings.tools.dynamic="force_dynamic"``, before each request, those that
+    `Session.tools_for` chooses for what the user said last.
     Wrong arguments are a `ModelRetry` as often as a tool may be retried, and from then on, like everything else that
     goes wrong, a `ToolFailed`, which does not end the run. Arguments that are no JSON are Pydantic AI's own matter.
     A host's own tool that takes ``ctx``, ``run_context`` or ``tool_context`` gets the `RunContext`.

@@ -16,6 +16,7 @@ import types
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, Union, get_args, get_origin
 
+from mama_structs.errors import InvalidArgument
 from mama_structs.tools.fields import Field, bare, fields_of
 from mama_structs.tools.given_names import nearest, renamed
 from mama_structs.tools.schema import shortened
@@ -247,6 +248,25 @@ def _from_json(text: str) -> Any:
 
 def _refuse(word: str) -> None:
     raise ValueError(word)
+
+
+def read_arguments(arguments: object) -> Mapping[str, Any]:
+    """Return a call's arguments: a mapping, JSON text of one, or empty text and None for none."""
+    if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
+        return {}
+    # Some models write the JSON text of the JSON text.
+    for _ in range(2):
+        if isinstance(arguments, str):
+            try:
+                arguments = json.loads(arguments, object_pairs_hook=each_once)
+            except (ValueError, RecursionError) as fault:
+                raise InvalidArgument(
+                    f"the arguments are no JSON: {fault!s:.120}",
+                    hint="give one JSON object with the arguments by name",
+                ) from None
+    if not isinstance(arguments, Mapping):
+        raise InvalidArgument("the arguments must be one JSON object", hint="give the arguments by name")
+    return arguments
 
 
 def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from mama_structs.descriptors.render import (
 )
 from mama_structs.descriptors.store import RefStore
 from mama_structs.errors import DescriptorError, InvalidArgument, InvalidHandle, InvalidParameter, MamaStructsError
-from mama_structs.tools.tool import Tool, ToolAnnotations, bound
+from mama_structs.tools.tool import ErrorText, Tool, ToolAnnotations, bound
 
 
 async def read_fd(
@@ -174,7 +174,7 @@ def _templates() -> tuple[Tool, ...]:
     )
 
 
-def _answer(error: MamaStructsError, arguments: Mapping[str, Any]) -> str:
+def _answer(error: MamaStructsError, arguments: Mapping[str, Any]) -> ErrorText:
     """Show an error as a model sees it; what no model can mend is raised."""
     if not isinstance(error, DescriptorError | InvalidArgument):
         raise error
@@ -186,4 +186,4 @@ def _answer(error: MamaStructsError, arguments: Mapping[str, Any]) -> str:
         handle = str(parse_handle(handle)) if handle is not None else None
     except InvalidHandle as invalid:
         handle = invalid.handle
-    return fd_error(error, handle=handle)
+    return ErrorText(fd_error(error, handle=handle), error.type)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import Any, TypeVar, overload
+from typing import Any, Self, TypeVar, overload
 
 import attrs
 
@@ -20,6 +20,20 @@ MAX_NAME_LENGTH = 64
 _NAME = re.compile(r"[A-Za-z0-9_-]+(?:/[A-Za-z0-9_-]+)?")
 _Default = TypeVar("_Default")
 _WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+class ErrorText(str):
+    """A tool's answer that says what went wrong; *type* is the error's."""
+
+    __slots__ = ("type",)
+
+    def __new__(cls, text: str, error_type: str) -> Self:
+        """Return the text with the error's type."""
+        made = super().__new__(cls, text)
+        made.type = error_type
+        return made
+
+    type: str
 
 
 @attrs.frozen(kw_only=True)
@@ -257,8 +271,8 @@ class ToolSet(Mapping[str, Tool]):
             MamaStructsError: The tool ran, and its result has no JSON form.
 
         """
-        tool = self[name]
-        return to_jsonable(await tool.run(arguments, host=host))
+        result = await self[name].run(arguments, host=host)
+        return result if isinstance(result, ErrorText) else to_jsonable(result)
 
     def __getitem__(self, name: str) -> Tool:
         """Return the tool of this name, or raise `UnknownTool` with the nearest names."""

@@ -212,3 +212,29 @@ async def test_tools_are_named_as_on_the_wire_in_what_we_say_ourselves(session):
     assert "search__" in unknown.text
     assert "save__checkpoint" in empty.data["note"]
     assert not [tool for _, tool in offered(session) if "save/" in tool.description]
+
+
+@pytest.mark.parametrize("name", ["save/insight", "save__insight"])
+@pytest.mark.parametrize(
+    "arguments", [{"content": "it rains"}, '{"content": "it rains"}', '"{\\"content\\": \\"it rains\\"}"']
+)
+async def test_a_session_takes_both_spellings_json_text_and_tools_that_are_not_shown(session, name, arguments):
+    """`Session.call` takes what a model sends as it comes, for a tool that its message has hidden, too."""
+    shown = {tool.name for tool in session.tools_for("continue from yesterday")}
+    saved = await session.call(name, arguments)
+    answered = await answer(session, name, arguments)
+
+    assert "save/insight" not in shown
+    assert "insight" == saved["type"] == answered.data["type"]
+
+
+async def test_a_session_says_what_is_wrong_with_json_text_and_with_names(session):
+    """Text that is no JSON object is refused, and an unknown tool is answered with the nearest."""
+    for text in ("{", "[1]", "3"):
+        with pytest.raises(InvalidArgument, match="the arguments "):
+            await session.call("list_refs", text)
+    with pytest.raises(UnknownTool) as raised:
+        await session.call("save__decison", {})
+
+    assert "save/decision" in raised.value.hint
+    assert isinstance(await session.call("list_refs", ""), str)

@@ -24,7 +24,6 @@ from pydantic import PrivateAttr
 
 from mama_structs import HashEmbedder, Session
 from mama_structs.adapters import langchain
-from mama_structs.adapters.answers import wire_names
 from mama_structs.errors import SessionClosed
 
 Story = Generator[dict[str, Any] | str, Any, None]
@@ -163,13 +162,13 @@ async def test_schemas_reach_the_model():
     """LangChain's own converter gives the provider each tool's schema, and a name and a description that it takes."""
     async with Session.open(embedder=HashEmbedder()) as session:
         found = by_name(session)
-        names = wire_names(session).by_tool
+        names = session.wire_names.by_tool
         for tool in session.tools.values():
             converted = convert_to_openai_tool(found[names[tool.name]])["function"]
             jsonschema.Draft202012Validator.check_schema(converted["parameters"])
 
             assert re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,39}", converted["name"])
-            assert wire_names(session).said(tool.description) == converted["description"]
+            assert session.wire_names.said(tool.description) == converted["description"]
             assert tool.input_schema == found[names[tool.name]].args_schema
             assert list(tool.input_schema["properties"]) == list(converted["parameters"]["properties"])
             assert tool.input_schema["required"] == converted["parameters"].get("required", [])

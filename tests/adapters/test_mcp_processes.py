@@ -25,7 +25,7 @@ from mama_structs.errors import InvalidArgument
 COMMAND = [sys.executable, "-m", "mama_structs", "serve-mcp"]
 TOKEN = "a-token-of-more-than-sixteen-characters"
 RESUMING = "continue from yesterday"
-KEPT_WHEN_RESUMING = {"save__decision", "load__checkpoint", "load__context", "search__recent"}
+KEPT_WHEN_RESUMING = {"save__decision", "save__checkpoint", "load__checkpoint", "load__context", "search__recent"}
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
 
 

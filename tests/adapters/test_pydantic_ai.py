@@ -20,10 +20,10 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCall
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 
-from mama_structs import HashEmbedder, Session
+from mama_structs import HashEmbedder, Session, Settings, ToolSettings
 from mama_structs.adapters import answers, pydantic_ai
-from mama_structs.adapters.answers import wire_names
 from mama_structs.errors import SessionClosed
+from mama_structs.tools.names import wire_name
 
 Story = Generator[ToolCallPart | str, ToolReturnPart, None]
 
@@ -42,6 +42,15 @@ def no_network(monkeypatch):
 @pytest.fixture
 async def session():
     async with Session.open(embedder=HashEmbedder()) as session:
+        yield session
+
+
+@pytest.fixture
+async def forced():
+    """A session whose tools follow what the user says, also in a whole run."""
+    async with Session.open(
+        embedder=HashEmbedder(), settings=Settings(tools=ToolSettings(dynamic="force_dynamic"))
+    ) as session:
         yield session
 
 
@@ -155,7 +164,7 @@ async def test_toolset_has_its_own_number_of_tries(session):
     assert ["retried", "retried", "failed"] == [part.outcome for part in returns(result)]
 
 
-async def test_list_follows_what_the_user_says(session):
+async def test_list_follows_what_the_user_says_where_that_is_forced(forced):
     """Each run has the tools for its own prompt, from the first request to the last; decided once, not per request."""
     seen: list[AgentInfo] = []
 
@@ -163,13 +172,13 @@ async def test_list_follows_what_the_user_says(session):
         yield call("load__checkpoint")
         yield "Welcome back"
 
-    toolset = pydantic_ai.toolset(session)
+    toolset = pydantic_ai.toolset(forced)
     first = await Agent(scripted(story(), seen), toolsets=[toolset]).run("continue from yesterday")
-    version = session.exposed.current.version
+    version = forced.exposed.current.version
     await Agent(scripted(story(), seen), toolsets=[toolset]).run("What is the weather?")
     await Agent(scripted(story(), seen), toolsets=[toolset]).run(message_history=first.all_messages()[:1])
     offered = [{tool.name for tool in info.function_tools} for info in seen]
-    everything = {wire for wire, _ in answers.offered(session)}
+    everything = {wire for wire, _ in answers.offered(forced)}
 
     assert 2 == version
     assert everything == offered[2] == offered[3]
@@ -179,7 +188,22 @@ async def test_list_follows_what_the_user_says(session):
     assert "evolve__outcome" not in offered[0]
 
 
-async def test_runs_at_the_same_time_have_their_own_lists(session, caplog):
+async def test_a_run_is_offered_all_tools(session):
+    """What is built for a whole run hides nothing, whatever its user said first: every tool can be called."""
+    seen: list[AgentInfo] = []
+
+    def story() -> Story:
+        done = yield call("save__insight", content="it was not hidden")
+        yield done.outcome
+
+    toolset = pydantic_ai.toolset(session)
+    result = await Agent(scripted(story(), seen), toolsets=[toolset]).run("continue from yesterday")
+
+    assert "success" == result.output
+    assert [set(map(wire_name, session.tools))] * 2 == [{tool.name for tool in one.function_tools} for one in seen]
+
+
+async def test_runs_at_the_same_time_have_their_own_lists(forced, caplog):
     """Two runs that share the toolset do not choose for one another, and each decides once."""
     seen: list[list[AgentInfo]] = [[], []]
 
@@ -188,7 +212,7 @@ async def test_runs_at_the_same_time_have_their_own_lists(session, caplog):
         yield call("load__checkpoint")
         yield "done"
 
-    toolset = pydantic_ai.toolset(session)
+    toolset = pydantic_ai.toolset(forced)
     agents = [Agent(scripted(story(), infos), toolsets=[toolset]) for infos in seen]
     said = ["continue from yesterday", "What is the weather?"]
     with caplog.at_level("INFO", logger="mama_structs"):
@@ -196,7 +220,7 @@ async def test_runs_at_the_same_time_have_their_own_lists(session, caplog):
     resuming, others = ([{tool.name for tool in one.function_tools} for one in infos] for infos in seen)
 
     assert resuming[0] == resuming[1] == resuming[2]
-    assert {wire for wire, _ in answers.offered(session)} == others[0] == others[1] == others[2]
+    assert {wire for wire, _ in answers.offered(forced)} == others[0] == others[1] == others[2]
     assert resuming[0] < others[0]
     assert 2 == caplog.text.count("tools for a message")
 
@@ -226,7 +250,7 @@ async def test_definitions_are_valid(session):
     model = TestModel(call_tools=[])
     await Agent(model, toolsets=[pydantic_ai.toolset(session)]).run("hello")
     definitions = model.last_model_request_parameters.function_tools
-    names = answers.wire_names(session)
+    names = session.wire_names
 
     assert len(session.tools) == len(definitions)
     for one in definitions:
@@ -235,7 +259,7 @@ async def test_definitions_are_valid(session):
 
         assert re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,39}", one.name)
         assert tool.input_schema == one.parameters_json_schema
-        assert wire_names(session).said(tool.description) == one.description
+        assert session.wire_names.said(tool.description) == one.description
         assert tool.annotations.read_only is one.metadata["read_only"]
 
 
@@ -344,7 +368,7 @@ async def test_every_tool_takes_anything_without_ending_the_run(data):
 
         def story() -> Story:
             for one in arguments:
-                yield ToolCallPart(answers.wire_names(session).by_tool[tool.name], one)
+                yield ToolCallPart(session.wire_names.by_tool[tool.name], one)
             yield "done"
 
         result = await agent(session, story()).run("hello")

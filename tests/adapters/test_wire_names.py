@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mama_structs import Session
-from mama_structs.adapters.answers import offered, wire_names
+from mama_structs.adapters.answers import offered
 from mama_structs.errors import UnknownTool
 from mama_structs.tools.names import MAX_WIRE_NAME, WireNames, wire_name
 
@@ -132,7 +132,7 @@ async def test_a_hidden_tool_has_a_name_and_clashes_with_none():
         assert "save__decision" == everything["save/decision"]
         assert "save__decision_2" == everything["save__decision"]
         assert everything == everything | some
-        assert everything.items() <= wire_names(session).by_tool.items()
+        assert everything.items() <= session.wire_names.by_tool.items()
 
 
 def test_hidden_tools_have_names_of_which_no_hint_tells():

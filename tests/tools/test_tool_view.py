@@ -40,7 +40,9 @@ def test_the_version_rises_with_the_set_of_names_only(exposed):
 
     assert (1, 1, 2, 2, 3) == tuple(each.version for each in (first, same, narrow, again, wide))
     assert (False, False, True, True, False) == tuple(each.narrowed for each in (first, same, narrow, again, wide))
-    assert {"read_fd", "save/decision", "save/checkpoint", "load/checkpoint", "load/context", "search/recent"} == {*narrow.names}
+    assert {"read_fd", "save/decision", "save/checkpoint", "load/checkpoint", "load/context", "search/recent"} == {
+        *narrow.names
+    }
     assert "load/checkpoint" == narrow.names[0]
     assert wide is exposed.current
     assert [*wide.names] == [tool.name for tool in exposed.tools()]

@@ -12,7 +12,7 @@ from mcp.server import NotificationOptions, Server, ServerRequestContext
 from mcp.server.models import InitializationOptions
 from mcp.shared.exceptions import MCPError
 
-from mama_structs.adapters.answers import Answer, answer, offered, wire_names
+from mama_structs.adapters.answers import Answer, answer, offered
 from mama_structs.adapters.mcp.clients import EXTENSION, Client, Clients
 from mama_structs.errors import InvalidArgument, UnknownTool
 from mama_structs.session import Session
@@ -167,7 +167,7 @@ class McpServer(Server[Client]):
     def _tool(self, wire: str) -> Tool | None:
         """Return the tool, or None where no client was ever listed it: its schema promised nobody a structure."""
         try:
-            return self.session.tools[wire_names(self.session).tool(wire)]
+            return self.session.tools[self.session.wire_names.tool(wire)]
         except UnknownTool:
             return None
 
