@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mama_structs.demo.text import table
+from mama_structs.demo import table
 
 RESULTS = Path(__file__).parent / "results"
 MILLI, MICRO = 1e3, 1e6

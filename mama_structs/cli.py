@@ -313,8 +313,7 @@ async def _demo(given: argparse.Namespace) -> None:
     changed = [f"--{name}" for name, default in bundled.items() if getattr(given, name) != default]
     if given.base_url is not None and changed:
         given.usage_error(f"{', '.join(changed)}: not together with --base-url, whose node has a world of its own")
-    from mama_structs.demo.scenario import play
-    from mama_structs.demo.text import tell
+    from mama_structs.demo import play, tell
 
     latency = given.latency / _MILLI
     story = await play(

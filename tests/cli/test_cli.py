@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from mama_structs import demo as scenario
 from mama_structs.cli import main
-from mama_structs.demo import scenario
 from mama_structs.testing import FakeNode, Fault
 
 VERSION = f"mama-structs {importlib.metadata.version('mama-structs')}"
@@ -241,7 +241,7 @@ def test_without_stdout_or_stderr(closed):
     assert ("" if closed != "2>&-" else "{") == done.stdout[:1]
 
 
-@pytest.mark.parametrize("name", ["argparse", "importlib.metadata", "asyncio", "aiohttp", "mama_structs.demo.scenario"])
+@pytest.mark.parametrize("name", ["argparse", "importlib.metadata", "asyncio", "aiohttp", "mama_structs.demo"])
 def test_ctrl_c_during_imports(name):
     """Ctrl-C while the command still loads ends it quietly."""
     code = (

@@ -5,11 +5,10 @@ import attrs
 import pytest
 
 from mama_structs import MamaStructsError, Session
+from mama_structs import demo as scenario
 from mama_structs._plain import json_size
 from mama_structs.cli import main
-from mama_structs.demo import scenario
-from mama_structs.demo.scenario import Agent, at_once, one_by_one, play
-from mama_structs.demo.text import printable, shortened, table, tell
+from mama_structs.demo import Agent, at_once, one_by_one, play, printable, shortened, table, tell
 from mama_structs.testing import Fault, World
 
 SMALL = ["--latency", "0"]
