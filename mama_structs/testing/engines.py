@@ -83,20 +83,7 @@ def plain_memory(
     at: datetime | float = 0.0,
     **metadata: Any,
 ) -> Memory:
-    """
-    Return a memory for a test.
-
-    Args:
-        memory_id: Its id.
-        content: Its content.
-        type: Its type.
-        topic: Its topic.
-        mentions: Ids that its text names.
-        evidence: What it rests on.
-        at: When it was made: a time, or seconds after the start of 2026.
-        metadata: Fields of that type's metadata.
-
-    """
+    """Return a memory for a test."""
     created = at if isinstance(at, datetime) else _START + timedelta(seconds=at)
     return Memory(
         id=memory_id,
@@ -123,21 +110,7 @@ def plain_link(
     at: datetime | float = 0.0,
     similarity: float | None = None,
 ) -> Link:
-    """
-    Return a link for a test.
-
-    Args:
-        from_id: The memory that acts.
-        to_id: The memory acted on.
-        relationship: The word for it.
-        link_id: Its id; by default made of its ends and its word.
-        type: Its type.
-        confidence: As stored.
-        created_by: Who made it.
-        at: When it was made: a time, or seconds after the start of 2026.
-        similarity: The cosine that it was made for.
-
-    """
+    """Return a link for a test."""
     return Link(
         id=f"{from_id}>{to_id}:{relationship}" if link_id is None else link_id,
         from_id=from_id,
@@ -152,16 +125,7 @@ def plain_link(
 
 @attrs.define
 class PlainReader(Writer):
-    """
-    A `Reader` and `Writer` over dicts: every question looks at everything.
-
-    It has no transactions; `PlainEngine.write` undoes what a failed plan did.
-    Unlike an engine it takes a new memory without vectors, which then has none.
-
-    Args:
-        text_of: Gives the text of a memory that words are matched with.
-
-    """
+    """A `Reader` and `Writer` over dicts: every question looks at everything."""
 
     text_of: Callable[[Memory], str] = attrs.field(default=indexed_text, kw_only=True)
     _change: int = attrs.field(default=0, init=False)
@@ -569,20 +533,7 @@ class PlainEngines:
 
 @attrs.define(eq=False)
 class OpenedDirectory:
-    """
-    A session's directory, opened without sharing anything with what this process has open there; made by `open`.
-
-    Args:
-        path: The directory.
-        storage: Its journal.
-        engines: The namespaces that are open.
-        embedder: What turns texts into vectors.
-        clock: Gives the seconds since 1970.
-        settings: For the memories.
-        find_mentions: Gives the ids that a text names.
-        find_content: Gives the versioned handle and the text of a handle.
-
-    """
+    """A session's directory, opened without sharing anything with what this process has open there; made by `open`."""
 
     path: Path
     storage: Storage
@@ -607,24 +558,7 @@ class OpenedDirectory:
         find_mentions: Callable[[str], Sequence[str]] = lambda _text: (),
         find_content: FindContent = nothing,
     ) -> Self:
-        """
-        Open a directory, making it where there is none.
-
-        Args:
-            path: The directory.
-            engines: What keeps the memories; None for the directory.
-            embedder: What turns texts into vectors.
-            clock: Gives the seconds since 1970.
-            settings: For the memories; by default what the environment says, such as
-                ``MAMA_STRUCTS_MEMORY_EXACT_UP_TO=0``.
-            wait: Seconds that a write waits for other processes.
-            find_mentions: Gives the ids that a text names.
-            find_content: Gives the versioned handle and the text of a handle, None for what is no handle.
-
-        Raises:
-            StoreError: It cannot be used.
-
-        """
+        """Open a directory, making it where there is none."""
         storage = Storage.open(path / "journal", wait=wait)
         return cls(
             path=path,
@@ -638,14 +572,7 @@ class OpenedDirectory:
         )
 
     async def memories(self, namespace: str = "default") -> MemoryStore:
-        """
-        Return the memories of a namespace, open until `close`.
-
-        Raises:
-            EmbedderMismatch: Another embedder made the vectors.
-            StoreError: The journal cannot be read.
-
-        """
+        """Return the memories of a namespace, open until `close`."""
         if namespace not in self._open:
             self._open[namespace] = await open_memories(
                 self.engines,

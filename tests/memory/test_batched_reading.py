@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.memory.codec import Entry, read_entry, read_memory, write_entry
-from mama_structs.memory.embedded.catalogue import Catalogue
+from mama_structs.memory.embedded.catalogue import Catalogue, CatalogueItem
 from mama_structs.memory.embedded.vectors import VectorIndex
 from mama_structs.memory.embedded.words import WordIndex
 from mama_structs.memory.text import query_terms
@@ -66,7 +66,9 @@ def test_topics_are_read_without_the_memories(topics):
     catalogue = Catalogue()
     for number, topic in enumerate(topics):
         catalogue.add(
-            memory_id=f"m{number}", number=number, version=1, created_ms=0, type_index=0, topic=topic, mentions=()
+            CatalogueItem(
+                memory_id=f"m{number}", number=number, version=1, created_ms=0, type_index=0, topic=topic, mentions=()
+            )
         )
 
     assert topics[::-1] == catalogue.topics_of(list(range(len(topics)))[::-1])

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from mama_structs import Session
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, LinkNotFound, MemoryNotFound, SessionClosed
+from mama_structs.memory.embedded import engine as embedded_engine
 from mama_structs.memory.embedding.callables import as_embedder
 from mama_structs.memory.model import LinkType, MemoryType, Outcome
 from mama_structs.memory.store import MemoryStore
@@ -489,8 +490,10 @@ async def test_no_memory_is_drowned_in_automatic_links(store, clock):
 # Sharing a transaction
 
 
-async def test_calls_at_once_share_transactions(tmp_path):
+async def test_calls_at_once_share_transactions(tmp_path, monkeypatch):
     """Sixty-four tasks need one fsync for sixteen saves at the most, and a call that fails leaves the others whole."""
+    # A slow machine would end a transaction before all that wait are in it.
+    monkeypatch.setattr(embedded_engine, "_TRANSACTION_SECONDS", 1e9)
     place = OpenedDirectory.open(tmp_path)
     store = await place.memories()
     await store.save_context("the first")

@@ -9,17 +9,28 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+import attrs
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from mama_structs.memory.codec import Entry
 from mama_structs.memory.engine import Facts, Filter, Nodes
-from mama_structs.memory.model import MemoryType
+from mama_structs.memory.model import MemoryType, milliseconds
 
 Array = NDArray[Any]
+T = TypeVar("T", bound=np.generic)
 
 _LEAST: Final = 256
+
+
+def grown(array: NDArray[T], least: int, filling: int = 0) -> NDArray[T]:
+    """Return a copy of *array* with room for *least* items, twice as long as it was, in whole blocks of 64."""
+    room = max(least, 2 * len(array))
+    wider: NDArray[T] = np.full(room + -room % 64, filling, array.dtype)
+    wider[: len(array)] = array
+    return wider
 
 
 class Columns:
@@ -171,6 +182,7 @@ def unpacked(whole: NDArray[np.uint8], ends: NDArray[np.int64]) -> list[str]:
 Mask = NDArray[np.bool_]
 
 _TYPES: Final = tuple(MemoryType)
+TYPE_INDEX: Final = {kind: position for position, kind in enumerate(MemoryType)}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _COLUMNS: Final = {
@@ -195,6 +207,33 @@ _ANY: Final = Filter()
 _NONE: Final = np.empty(0, np.int64)
 
 
+@attrs.frozen(kw_only=True)
+class CatalogueItem:
+    """What the catalogue has of a memory: its id, its number in the journal, its last change, and what filters ask."""
+
+    memory_id: str
+    number: int
+    version: int
+    created_ms: int
+    type_index: int
+    topic: str | None
+    mentions: Sequence[str]
+
+    @classmethod
+    def of(cls, number: int, entry: Entry) -> CatalogueItem:
+        """Return what the catalogue has of a stored memory."""
+        memory = entry.memory
+        return cls(
+            memory_id=memory.id,
+            number=number,
+            version=entry.version,
+            created_ms=milliseconds(memory.created_at),
+            type_index=TYPE_INDEX[memory.type],
+            topic=memory.topic,
+            mentions=memory.mentions,
+        )
+
+
 class Catalogue:
     """The memories of a namespace by node: dense numbers in the order of saving, which are never given twice."""
 
@@ -214,32 +253,22 @@ class Catalogue:
         """How many nodes were given, holes among them."""
         return len(self._rows)
 
-    def add(
-        self,
-        *,
-        memory_id: str,
-        number: int,
-        version: int,
-        created_ms: int,
-        type_index: int,
-        topic: str | None,
-        mentions: Sequence[str],
-    ) -> int:
+    def add(self, item: CatalogueItem) -> int:
         """Take up a memory, and return its node: the next one."""
-        self._check_free(memory_id)
+        self._check_free(item.memory_id)
         node = self._rows.append(
-            number=number,
-            version=version,
-            created=created_ms,
-            type=type_index,
-            topic=self._topic_number(topic),
+            number=item.number,
+            version=item.version,
+            created=item.created_ms,
+            type=item.type_index,
+            topic=self._topic_number(item.topic),
             alive=True,
         )
-        self._ids.append(memory_id)
-        self._node_of[memory_id] = node
-        self._by_time.append(node, created_ms)
-        self._by_number.append(node, number)
-        self._mention(node, mentions)
+        self._ids.append(item.memory_id)
+        self._node_of[item.memory_id] = node
+        self._by_time.append(node, item.created_ms)
+        self._by_number.append(node, item.number)
+        self._mention(node, item.mentions)
         self._masks.clear()
         return node
 
@@ -260,26 +289,15 @@ class Catalogue:
         del self._node_of[self._ids[node]]
         self._masks.clear()
 
-    def restore(
-        self,
-        node: int,
-        *,
-        memory_id: str,
-        number: int,
-        version: int,
-        created_ms: int,
-        type_index: int,
-        topic: str | None,
-        mentions: Sequence[str],
-    ) -> None:
+    def restore(self, node: int, item: CatalogueItem) -> None:
         """Take a removal back: the same memory is at the same node again."""
-        self._check_free(memory_id)
+        self._check_free(item.memory_id)
         there = 0 <= node < len(self) and not self._rows["alive"][node]
-        if not there or self._kept(node) != (memory_id, number, created_ms, type_index):
+        if not there or self._kept(node) != (item.memory_id, item.number, item.created_ms, item.type_index):
             raise ValueError(f"node {node} is not where this memory was")
         self._rows["alive"][node] = True
         self._node_of[self._ids[node]] = node
-        self.change(node, version=version, topic=topic, mentions=mentions)
+        self.change(node, version=item.version, topic=item.topic, mentions=item.mentions)
 
     def find(self, memory_id: str) -> int | None:
         """Return the node of a memory, None where there is no such memory."""
@@ -386,11 +404,6 @@ class Catalogue:
         topics = self._rows["topic"][self._rows["alive"]]
         counts = np.bincount(topics[topics >= 0], minlength=len(self._topics))
         return {topic: count for topic, count in zip(self._topics, counts.tolist(), strict=True) if count}
-
-    def nodes_of_topic(self, topic: str) -> Nodes:
-        """Return the nodes of a topic, in the order of saving."""
-        number = self._topics.find(_nfc(topic))
-        return np.flatnonzero((self._rows["topic"] == number) & self._rows["alive"]) if number >= 0 else _NONE
 
     def mentioned(self, mention: str) -> Nodes:
         """Return the nodes that name an id, in the order of saving."""
@@ -545,12 +558,10 @@ def _nfc(text: str) -> str:
 
 
 def _rounded_up(moment: datetime) -> int:
-    """Return the first whole millisecond since 1970 that is not before a time."""
     return -((_EPOCH - moment) // _MILLISECOND)
 
 
 def _place(keys: NDArray[Any], order: NDArray[np.int32], bound: int) -> int:
-    """Return how many rows of a sorted order have a key below *bound*."""
     # NumPy's search would first copy the whole order.
     return bisect_left(range(len(order)), bound, key=lambda place: int(keys[order[place]]))
 
@@ -565,6 +576,5 @@ def _inside(column: NDArray[Any], least: int, end: int) -> bool:
 
 
 def _shared(first: str, second: str) -> int:
-    """Return how many characters two texts share at their beginnings and ends."""
     pairs = (zip(first, second, strict=False), zip(reversed(first), reversed(second), strict=False))
     return sum(len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pair))) for pair in pairs)

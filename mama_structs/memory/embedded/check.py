@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from mama_structs.errors import StoreDamaged
 from mama_structs.memory.codec import Entry
 from mama_structs.memory.contents import digests_in, is_digest
-from mama_structs.memory.embedded.indexes import TYPE_INDEX, Indexes, indexed_terms
+from mama_structs.memory.embedded.catalogue import TYPE_INDEX
+from mama_structs.memory.embedded.indexes import Indexes, indexed_terms
 from mama_structs.memory.embedded.rows import RowPlaces, numbered, own_number, read_change, read_vectors
 from mama_structs.memory.model import milliseconds
 from mama_structs.storage.opening import Finding
@@ -22,47 +23,46 @@ from mama_structs.storage.rows import Damaged, Snapshot
 _AT_ONCE: Final = 2**20
 
 
-@attrs.frozen
-class Inspected:
-    """A namespace at one moment."""
+@attrs.define
+class CheckState:
+    """A namespace at one moment, and how far a check has come: the last key by prefix, and where each id was seen."""
 
     rows: Snapshot
     views: Indexes
     place: RowPlaces
+    findings: list[Finding] = attrs.field(factory=list, init=False)
+    memories: int = attrs.field(default=0, init=False)
+    after: dict[str, str] = attrs.field(factory=dict, init=False)
+    seen: dict[str, str] = attrs.field(factory=dict, init=False)
+    links: dict[str, str] = attrs.field(factory=dict, init=False)
+    others: set[str] = attrs.field(factory=set, init=False)
+    numbers: list[int] | None = attrs.field(default=None, init=False)
 
-
-@attrs.define
-class Checked:
-    """How far a check has come."""
-
-    findings: list[Finding] = attrs.field(factory=list)
-    memories: int = 0
-    after: str = ""
-    after_vectors: str = ""
-    after_changes: str = ""
-    seen: dict[str, str] = attrs.field(factory=dict)
-    links: dict[str, str] = attrs.field(factory=dict)
-    others: set[str] = attrs.field(factory=set)
-    numbers: list[int] | None = None
-    after_contents: str = ""
-    after_uses: str = ""
-    after_notes: str = ""
+    def page(self, prefix: str, limit: int) -> list[tuple[str, bytes | Damaged]]:
+        """Return the next rows whose keys begin with *prefix*."""
+        found = self.rows.items(prefix, after=self.after.get(prefix, ""), limit=limit)
+        if found:
+            self.after[prefix] = found[-1][0]
+        return found
 
     def note(self, kind: str, message: str, key: str) -> None:
         """Note something wrong."""
         self.findings.append(Finding("error", kind, message, key))
 
+    def note_foreign(self, key: str) -> None:
+        """Note a key that nobody of ours made."""
+        self.note("foreign", f"{key:.200}: the key is none of the memories' own", key)
 
-def check_memories(inspected: Inspected, state: Checked, limit: int) -> bool:
+
+def check_memories(state: CheckState, limit: int) -> bool:
     """Compare the next memories with the views, and tell whether there may be more."""
-    place = inspected.place
-    page = inspected.rows.items(place.memories, after=state.after, limit=limit)
+    place = state.place
+    page = state.page(place.memories, limit)
     numbers = {key: number for key, _ in page if (number := own_number(place.memories, key)) is not None}
-    vectors = inspected.rows.get_many([numbered(place.vectors, number) for number in numbers.values()])
+    vectors = state.rows.get_many([numbered(place.vectors, number) for number in numbers.values()])
     for key, value in page:
-        state.after = key
         if key not in numbers:
-            state.note("foreign", f"{key:.200}: the key is none of the memories' own", key)
+            state.note_foreign(key)
             continue
         state.memories += 1
         number = numbers[key]
@@ -73,31 +73,30 @@ def check_memories(inspected: Inspected, state: Checked, limit: int) -> bool:
             if not isinstance(value, Damaged):
                 state.note("damaged", error.findings[0], key)
             continue
-        _check_evidence(inspected, state, key, number, entry)
+        _check_evidence(state, key, number, entry)
         vector_key = numbered(place.vectors, number)
-        found = _vectors(place, state, vector_key, vectors.get(vector_key))
+        found = _vectors(state, vector_key, vectors.get(vector_key))
         # What is damaged is left out of the views, and so is the later one of two that have one id.
         if found is None:
             continue
-        if _is_elsewhere(inspected.rows, state.seen, entry.memory.id, key):
+        if _is_elsewhere(state.rows, state.seen, entry.memory.id, key):
             state.note("damaged", f"{key}: another memory has the same id", key)
             continue
-        node = inspected.views.catalogue.node_of(number)
-        _check_entry(inspected, state, key, entry, node)
-        if node is not None and not inspected.views.has_vectors(node, found):
+        node = state.views.catalogue.node_of(number)
+        _check_entry(state, key, entry, node)
+        if node is not None and not state.views.has_vectors(node, found):
             state.note("view", f"{vector_key}: the vectors view has other vectors", vector_key)
     return len(page) == limit
 
 
-def check_vectors(inspected: Inspected, state: Checked, limit: int) -> bool:
+def check_vectors(state: CheckState, limit: int) -> bool:
     """Look at whose the next vectors are, and tell whether there may be more."""
-    place, rows = inspected.place, inspected.rows
-    page = [key for key, _ in rows.items(place.keys.all_vectors, after=state.after_vectors, limit=limit)]
+    place, rows = state.place, state.rows
+    page = [key for key, _ in state.page(place.keys.all_vectors, limit)]
     own = {key: own_number(place.vectors, key) for key in page}
     memories = {key: numbered(place.memories, number) for key, number in own.items() if number is not None}
     found = rows.get_many(list(memories.values()))
     for key in page:
-        state.after_vectors = key
         folder, _, digits = key.rpartition("/")
         if key in memories:
             if memories[key] not in found:
@@ -115,18 +114,17 @@ def check_vectors(inspected: Inspected, state: Checked, limit: int) -> bool:
                 )
             state.others.add(folder)
         else:
-            state.note("foreign", f"{key:.200}: the key is none of the memories' own", key)
+            state.note_foreign(key)
     return len(page) == limit
 
 
-def check_changes(inspected: Inspected, state: Checked, limit: int) -> bool:
+def check_changes(state: CheckState, limit: int) -> bool:
     """Look at the next changes, and tell whether there may be more."""
-    place = inspected.place
-    page = inspected.rows.items(place.changes, after=state.after_changes, limit=limit)
+    place = state.place
+    page = state.page(place.changes, limit)
     for key, value in page:
-        state.after_changes = key
         if own_number(place.changes, key) is None:
-            state.note("foreign", f"{key:.200}: the key is none of the memories' own", key)
+            state.note_foreign(key)
             continue
         try:
             if not isinstance(value, Damaged):
@@ -136,35 +134,34 @@ def check_changes(inspected: Inspected, state: Checked, limit: int) -> bool:
     return len(page) == limit
 
 
-def check_catalogue(inspected: Inspected, state: Checked, limit: int) -> bool:
+def check_catalogue(state: CheckState, limit: int) -> bool:
     """Look for memories in the views that no row is of, and tell whether there may be more."""
-    place, catalogue = inspected.place, inspected.views.catalogue
+    place, catalogue = state.place, state.views.catalogue
     if state.numbers is None:
         # By numbers, not by nodes: these may be given anew between two looks.
         state.numbers = catalogue.numbers(catalogue.after(-1, None))[::-1]
     some = [state.numbers.pop() for _ in range(min(limit, len(state.numbers)))]
     keys = {numbered(place.memories, number): number for number in some}
-    found = inspected.rows.get_many(list(keys))
+    found = state.rows.get_many(list(keys))
     for key, number in keys.items():
         if key not in found and catalogue.node_of(number) is not None:
             state.note("view", f"{key}: the catalogue has a memory that the journal does not have", key)
     return bool(state.numbers)
 
 
-def check_contents(inspected: Inspected, state: Checked, limit: int) -> bool:
+def check_contents(state: CheckState, limit: int) -> bool:
     """Look at the next texts that are kept as evidence, and tell whether there may be more."""
-    place, rows = inspected.place, inspected.rows
+    place, rows = state.place, state.rows
     size = 0
     for _ in range(limit):
         # One by one: each may be long.
-        page = rows.items(place.contents, after=state.after_contents, limit=1)
+        page = state.page(place.contents, 1)
         if not page:
             return False
         ((key, value),) = page
-        state.after_contents = key
         digest = key.removeprefix(place.contents)
         if not is_digest(digest):
-            state.note("foreign", f"{key:.200}: the key is none of the memories' own", key)
+            state.note_foreign(key)
             continue
         try:
             size += len(place.content(key, value))
@@ -177,17 +174,16 @@ def check_contents(inspected: Inspected, state: Checked, limit: int) -> bool:
     return True
 
 
-def check_uses(inspected: Inspected, state: Checked, limit: int) -> bool:
+def check_uses(state: CheckState, limit: int) -> bool:
     """Look whether memories name the kept texts that they are said to, and tell whether there may be more."""
-    place, rows = inspected.place, inspected.rows
-    page = [key for key, _ in rows.items(place.keys.all_uses, after=state.after_uses, limit=limit)]
+    place, rows = state.place, state.rows
+    page = [key for key, _ in state.page(place.keys.all_uses, limit)]
     numbers = {key: own_number(key.rpartition("/")[0] + "/", key) for key in page}
     found = rows.get_many(list({numbered(place.memories, number) for number in numbers.values() if number is not None}))
     for key, number in numbers.items():
-        state.after_uses = key
         digest = key.removeprefix(place.keys.all_uses).rpartition("/")[0]
         if number is None or not is_digest(digest):
-            state.note("foreign", f"{key:.200}: the key is none of the memories' own", key)
+            state.note_foreign(key)
             continue
         memory_key = numbered(place.memories, number)
         try:
@@ -200,12 +196,11 @@ def check_uses(inspected: Inspected, state: Checked, limit: int) -> bool:
     return len(page) == limit
 
 
-def check_notes(inspected: Inspected, state: Checked, limit: int) -> bool:
+def check_notes(state: CheckState, limit: int) -> bool:
     """Look at the next notes, and tell whether there may be more."""
-    place = inspected.place
-    page = inspected.rows.items(place.notes, after=state.after_notes, limit=limit)
+    place = state.place
+    page = state.page(place.notes, limit)
     for key, value in page:
-        state.after_notes = key
         try:
             # A damaged row is also found where all rows are looked at.
             if not isinstance(value, Damaged):
@@ -215,7 +210,7 @@ def check_notes(inspected: Inspected, state: Checked, limit: int) -> bool:
     return len(page) == limit
 
 
-Step = Callable[[Inspected, Checked, int], bool]
+Step = Callable[[CheckState, int], bool]
 STEPS: Final[tuple[Step, ...]] = (
     check_memories,
     check_vectors,
@@ -240,9 +235,9 @@ def _is_elsewhere(rows: Snapshot, seen: dict[str, str], known_id: str, key: str)
     return True
 
 
-def _check_evidence(inspected: Inspected, state: Checked, key: str, number: int, entry: Entry) -> None:
+def _check_evidence(state: CheckState, key: str, number: int, entry: Entry) -> None:
     """See that the texts which a memory's evidence names are there, and kept for it."""
-    place, rows = inspected.place, inspected.rows
+    place, rows = state.place, state.rows
     for digest in digests_in(entry.memory.evidence):
         content, use = f"{place.contents}{digest}", numbered(place.keys.uses(digest), number)
         if content not in rows.keys(content):
@@ -251,8 +246,8 @@ def _check_evidence(inspected: Inspected, state: Checked, key: str, number: int,
             state.note("evidence", f"{key}: the text {digest} is not kept for it", key)
 
 
-def _check_entry(inspected: Inspected, state: Checked, key: str, entry: Entry, node: int | None) -> None:
-    memory, views = entry.memory, inspected.views
+def _check_entry(state: CheckState, key: str, entry: Entry, node: int | None) -> None:
+    memory, views = entry.memory, state.views
     if node is None or views.catalogue.find(memory.id) != node:
         state.note("view", f"{key}: the catalogue does not have this memory", key)
         return
@@ -271,7 +266,7 @@ def _check_entry(inspected: Inspected, state: Checked, key: str, entry: Entry, n
             state.note("link", f"{key}: the link {link.id} ends at no memory", key)
         else:
             ends.append(target)
-        if link.id in own or _is_elsewhere(inspected.rows, state.links, link.id, key):
+        if link.id in own or _is_elsewhere(state.rows, state.links, link.id, key):
             state.note("link", f"{key}: there are two links of the id {link.id}", key)
         own.add(link.id)
     known = views.links.links(np.array([node]), "out")
@@ -279,9 +274,9 @@ def _check_entry(inspected: Inspected, state: Checked, key: str, entry: Entry, n
         state.note("view", f"{key}: its links are not those of the links view", key)
 
 
-def _vectors(place: RowPlaces, state: Checked, key: str, value: bytes | Damaged | None) -> NDArray[np.float32] | None:
+def _vectors(state: CheckState, key: str, value: bytes | Damaged | None) -> NDArray[np.float32] | None:
     try:
-        return read_vectors(place, key, value)
+        return read_vectors(state.place, key, value)
     except StoreDamaged as error:
         if not isinstance(value, Damaged):
             state.note("damaged", error.findings[0], key)

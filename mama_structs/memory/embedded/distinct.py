@@ -11,11 +11,13 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mama_structs.memory.embedded.catalogue import grown
 from mama_structs.memory.embedded.snapshots import StoredArray
 from mama_structs.memory.engine import Matches, Nodes, Scores
 
 Labels = NDArray[np.int64]
 Vectors = NDArray[np.float32]
+Mask = NDArray[np.bool_]
 T = TypeVar("T", bound=np.generic)
 
 BLOCK: Final = 16_384
@@ -65,9 +67,9 @@ class VectorRows:
         rows.count = sum(map(len, blocks))
         if alive.shape != (rows.count,) or prints.shape != (rows.count,) or alive.dtype != np.bool_:
             raise ValueError(f"what is said of {rows.count} rows is of other lengths")
-        rows.alive = _grown(alive, rows.count + _SMALLEST_BLOCK)
+        rows.alive = grown(alive, rows.count + _SMALLEST_BLOCK)
         rows.dead = rows.count - int(np.count_nonzero(alive))
-        rows._prints = _grown(prints.astype(np.uint64), rows.count + _SMALLEST_BLOCK)
+        rows._prints = grown(prints.astype(np.uint64), rows.count + _SMALLEST_BLOCK)
         rows._set_blocks(blocks)
         rows.segments = segments
         rows._merge()
@@ -188,8 +190,8 @@ class VectorRows:
         if block is None or label - start >= len(block):
             block, start = self._make_room()
         if label >= len(self.alive):
-            self.alive = _grown(self.alive, 2 * label)
-            self._prints = _grown(self._prints, 2 * label)
+            self.alive = grown(self.alive, 2 * label)
+            self._prints = grown(self._prints, 2 * label)
         block[label - start] = vector
         self.alive[label] = True
         self._prints[label] = fingerprint
@@ -208,7 +210,6 @@ class VectorRows:
         return None, self.count
 
     def _make_room(self) -> tuple[Vectors, int]:
-        """Put a larger block in the last one's place, or another one behind it."""
         blocks, starts = self._layout
         last, start = self._last_block()
         used = self.count - start
@@ -233,14 +234,6 @@ class VectorRows:
 
 _GATHER: Final = 2_048
 
-
-def _grown(array: NDArray[T], size: int) -> NDArray[T]:
-    grown = np.zeros(max(size, 2 * len(array)), array.dtype)
-    grown[: len(array)] = array
-    return grown
-
-
-Mask = NDArray[np.bool_]
 
 NO_MATCHES: Final = Matches(np.empty(0, np.int64), np.empty(0, np.float32))
 
@@ -316,13 +309,13 @@ class NodeLabels:
         if not labels:
             return
         if node >= len(self._pieces):
-            self._first, self._pieces = (_wider(known, node + 1, 0) for known in (self._first, self._pieces))
+            self._first, self._pieces = (grown(known, node + 1, 0) for known in (self._first, self._pieces))
         if self._used + len(labels) > len(self._piece_nodes):
             needed = self._used + len(labels)
-            self._piece_nodes = _wider(self._piece_nodes, needed, 0)
-            self._piece_labels = _wider(self._piece_labels, needed, 0)
+            self._piece_nodes = grown(self._piece_nodes, needed, 0)
+            self._piece_labels = grown(self._piece_labels, needed, 0)
         if max(labels) >= len(self._owner):
-            self._owner = _wider(self._owner, max(labels) + 1, _NONE)
+            self._owner = grown(self._owner, max(labels) + 1, _NONE)
         end = self._used + len(labels)
         self._piece_nodes[self._used : end] = node
         self._piece_labels[self._used : end] = labels
@@ -425,7 +418,6 @@ class NodeLabels:
         nodes.insert(bisect_left(nodes, node), node)
 
     def _disown(self, label: int, node: int) -> bool:
-        """Take a label from a node, and tell whether nobody has it now."""
         if int(self._owner[label]) != _SHARED:
             self._owner[label] = _NONE
             return True
@@ -437,7 +429,6 @@ class NodeLabels:
         return False
 
     def _close_gaps(self) -> None:
-        """Drop the pieces of removed nodes."""
         if not self._removed:
             return
         kept = self._piece_nodes[: self._used] >= 0
@@ -446,9 +437,3 @@ class NodeLabels:
         self._used, self._removed = len(self._piece_nodes), 0
         heads = np.flatnonzero(np.diff(self._piece_nodes, prepend=-1))
         self._first[self._piece_nodes[heads]] = heads
-
-
-def _wider(known: NDArray[np.int32], needed: int, fill: int) -> NDArray[np.int32]:
-    wider = np.full(max(needed, 2 * len(known), _SMALLEST), fill, np.int32)
-    wider[: len(known)] = known
-    return wider

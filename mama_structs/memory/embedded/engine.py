@@ -18,7 +18,7 @@ import attrs
 
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreDamaged, StoreError, StoreFull
 from mama_structs.memory.codec import Entry
-from mama_structs.memory.embedded.check import STEPS, Checked, Inspected, Step
+from mama_structs.memory.embedded.check import STEPS, CheckState, Step
 from mama_structs.memory.embedded.indexes import UNUSABLE, Indexes, LoadedIndexes, load_views, snapshot_parts
 from mama_structs.memory.embedded.plans import JournalReader, JournalWriter
 from mama_structs.memory.embedded.rows import (
@@ -158,19 +158,23 @@ class EmbeddedEngine:
 
     async def check(self, progress: Progress | None = None) -> list[Finding]:
         """Look at every memory, vector, link and change in the journal, and at what the views have made of them."""
-        state = Checked()
+        state: CheckState | None = None
         total = await self.read(lambda reader: reader.count())
         for step in STEPS:
 
             def look(rows: Snapshot, step: Step = step) -> bool:
-                return step(Inspected(rows, self._catch_up(rows), self._place), state, _CHECKED)
+                nonlocal state
+                views = self._catch_up(rows)
+                state = state or CheckState(rows, views, self._place)
+                state.rows, state.views, state.place = rows, views, self._place
+                return step(state, _CHECKED)
 
             while await self._look(look):
-                if progress is not None:
+                if progress is not None and state is not None:
                     progress(min(state.memories, total), total)
         if progress is not None:
             progress(total, total)
-        return state.findings
+        return [] if state is None else state.findings
 
     async def rebuild(self, progress: Progress | None = None) -> list[str]:
         """Forget all views, derive them anew from the journal and write them aside; a line for each damaged row."""
@@ -314,12 +318,17 @@ class EmbeddedEngine:
     def _read_head(self, rows: Snapshot) -> Head | None:
         return read_head_of(rows, self._namespace, self._directory)
 
+    def _use_head(self, head: Head | None) -> None:
+        self._head = head
+        self._snapshots = None
+        if head is not None and self._snapshots_in is not None:
+            self._snapshots = SnapshotStore(self._snapshots_in, identity=head.identity)
+
     def _check_embedder(self, head: Head) -> None:
         if head.embedder != self._place.embedder:
             raise mismatch(self._namespace, head.embedder, self._place.embedder)
 
     def _catch_up(self, rows: Snapshot) -> Indexes:
-        """Bring the views up to the journal's last change."""
         if self._views is None:
             return self._load(rows)
         last = self._last_change(rows)
@@ -333,23 +342,14 @@ class EmbeddedEngine:
     def _load(self, rows: Snapshot, *, anew: bool = False) -> Indexes:
         # Never from memory: another process may have embedded everything anew since.
         head = self._read_head(rows)
-        if head is None or self._head is None or head.identity != self._head.identity:
-            self._snapshots = None
-        self._head = head
+        self._use_head(head)
         if head is not None:
             self._check_embedder(head)
-            if self._snapshots is None and self._snapshots_in is not None:
-                self._snapshots = SnapshotStore(self._snapshots_in, identity=head.identity)
         last = self._last_change(rows)
         loaded = LoadedIndexes.empty(self._place.embedder.dimensions, self._exact_up_to)
         if last:
-            loaded = load_views(
-                rows,
-                self._place,
-                None if anew else self._snapshots,
-                last=last,
-                exact_up_to=self._exact_up_to,
-            )
+            snapshots = None if anew else self._snapshots
+            loaded = load_views(rows, self._place, snapshots, last=last, exact_up_to=self._exact_up_to)
         self._views, self._change, self._damaged = loaded.views, loaded.change, dict(loaded.damaged)
         self._snapshot_at = loaded.snapshot_at
         # Nodes are numbered anew: what was known of changes does not count.
@@ -368,7 +368,6 @@ class EmbeddedEngine:
         return self._views
 
     def _replay(self, rows: Snapshot, last: int) -> None:
-        """Take up what others have written since the views' own change."""
         try:
             self._take_up(rows, last)
         except BaseException:
@@ -420,7 +419,6 @@ class EmbeddedEngine:
     def _whole(
         self, rows: Snapshot, views: Indexes, new: Sequence[tuple[str, bytes | Damaged]]
     ) -> Iterator[tuple[int, Entry, Vectors]]:
-        """Give those of the new memories that are whole, and whose id no other has."""
         # A key that nobody of ours made is named by check() alone.
         numbers = {key: number for key, _ in new if (number := own_number(self._place.memories, key)) is not None}
         keys = {key: numbered(self._place.vectors, number) for key, number in numbers.items()}
@@ -439,7 +437,6 @@ class EmbeddedEngine:
             yield numbers[key], entry, found
 
     def _replay_changed(self, rows: Snapshot, views: Indexes, numbers: set[int], touched: set[int]) -> None:
-        """Read the memories again that others have changed."""
         for number in sorted(numbers):
             node = views.catalogue.node_of(number)
             key = numbered(self._place.memories, number)
@@ -470,11 +467,8 @@ class EmbeddedEngine:
         if head is None:
             return False
         self._check_embedder(head)
-        before, self._head = self._head, head
-        if before is None or before.identity != head.identity:
-            self._snapshots = (
-                None if self._snapshots_in is None else SnapshotStore(self._snapshots_in, identity=head.identity)
-            )
+        before = self._head
+        self._use_head(head)
         if before is None or before.identity == head.identity:
             return False
         self._drop_views()
@@ -523,7 +517,6 @@ class EmbeddedEngine:
         return self._views is None or self._last_change(rows) - self._change > _FAR_BEHIND
 
     def _put_back(self, position: int) -> None:
-        """Put plans that were taken back to the front of the queue."""
         with self._guard:
             self._queue.extendleft(reversed(self._group[position:]))
             del self._group[position:]
@@ -541,9 +534,7 @@ class EmbeddedEngine:
     def _keep_head(self) -> None:
         head, self._new_head = self._new_head, None
         if head is not None:
-            self._head = head
-            if self._snapshots_in is not None:
-                self._snapshots = SnapshotStore(self._snapshots_in, identity=head.identity)
+            self._use_head(head)
 
     def _settle(self, failure: BaseException | None) -> None:
         """Tell those who wait, and take back in the views what did not reach the disk."""
@@ -592,7 +583,6 @@ class EmbeddedEngine:
         return True
 
     def _go_on(self) -> None:
-        """Have the rest of the queue written."""
         with self._guard:
             if not self._queue or self._is_drain_due:
                 return
@@ -652,7 +642,6 @@ class EmbeddedEngine:
         return bool(views.unindexed)
 
     def _behind(self, work: Callable[[Snapshot], Any]) -> None:
-        """Have something done that nobody waits for."""
 
         def told(done: Future[Any]) -> None:
             error = done.exception()

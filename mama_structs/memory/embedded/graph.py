@@ -51,7 +51,6 @@ class GraphPlan:
 
 @functools.cache
 def _library() -> Any:
-    """Return hnswlib, or None where it cannot be imported, which is said once."""
     try:
         return importlib.import_module("hnswlib")
     except Exception as error:  # noqa: BLE001 - a native module built for another machine can raise anything
@@ -174,7 +173,6 @@ class Graph:
 
     @contextmanager
     def _held(self, wait: float) -> Iterator[None]:
-        """Have the lock, before the next slice of whoever adds."""
         self._waiting += 1
         try:
             if not self._lock.acquire(timeout=wait):
@@ -212,7 +210,6 @@ def check_vectors(vectors: Vectors, dimensions: int) -> None:
 
 @contextmanager
 def _guarded() -> Iterator[None]:
-    """Turn whatever the library raises into one error."""
     try:
         yield
     except Exception as error:
@@ -425,7 +422,6 @@ class ServedGraph:
     # What the other thread does.
 
     def _next_step(self) -> Callable[[], None] | None:
-        """Return what there is to do."""
         if self._failures >= _FAILURES:
             return None
         proved = self._proved
@@ -458,7 +454,6 @@ class ServedGraph:
                 self._failures = _FAILURES
 
     def _do_little(self) -> None:
-        """Build or catch up in the engine's own thread where that takes a moment."""
         try:
             step = self._next_step()
             if step == self._build and self._rows.count <= _AT_ONCE:
@@ -486,7 +481,6 @@ class ServedGraph:
         self._stored = None
 
     def _loaded(self, stored: Description) -> Graph:
-        """Read a graph that is whole, of these rows, and finds its own vectors."""
         if not stored.file.is_whole() or not stored.marks.is_whole():
             raise GraphFailed("its files are not what was written")
         marked = np.frombuffer(stored.marks.path.read_bytes(), np.uint8) != 0
@@ -596,7 +590,6 @@ class ServedGraph:
         return best
 
     def _sums(self, count: int, rows: int) -> Vectors:
-        """Return normalised sums of so many live rows each."""
         samples = [self._sample(count, _QUERIES, seed=10 * rows + part) for part in range(rows)]
         number = min(map(len, samples))
         sums = np.zeros((number, self._rows.dimensions), np.float32)
@@ -608,7 +601,6 @@ class ServedGraph:
         return result
 
     def _recall(self, graph: Graph, queries: Vectors, worst: NDArray[np.float32], wanted: int, ef: int) -> float:
-        """Return the share of the nearest that the graph finds."""
         right = 0
         for query, score in zip(queries, worst.tolist(), strict=True):
             if self._stop.is_set():
@@ -629,7 +621,6 @@ class ServedGraph:
         return result
 
     def _sample(self, count: int, number: int, *, seed: int = 0) -> Labels:
-        """Return labels of live rows, the same for the same rows."""
         live = np.flatnonzero(self._rows.alive[:count])
         chosen = np.random.default_rng(SEED + seed).permutation(len(live))[:number]
         return live[chosen]

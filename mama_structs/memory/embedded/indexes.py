@@ -13,21 +13,20 @@ from numpy.typing import NDArray
 
 from mama_structs.errors import StoreDamaged
 from mama_structs.memory.codec import Entry
-from mama_structs.memory.embedded.catalogue import Catalogue
+from mama_structs.memory.embedded.catalogue import Catalogue, CatalogueItem
 from mama_structs.memory.embedded.links import Adjacency
 from mama_structs.memory.embedded.rows import RowPlaces, numbered, own_number, read_change, read_vectors
 from mama_structs.memory.embedded.snapshots import Generation, Part, SnapshotStore
 from mama_structs.memory.embedded.vectors import VectorIndex
 from mama_structs.memory.embedded.words import WordIndex
 from mama_structs.memory.engine import Filter
-from mama_structs.memory.model import Link, Memory, MemoryType, milliseconds
+from mama_structs.memory.model import Link, Memory, MemoryType
 from mama_structs.memory.text import indexed_text, weighted_terms
 from mama_structs.storage.rows import Snapshot
 
 Vectors = NDArray[np.float32]
 
 _TYPES: Final = tuple(MemoryType)
-TYPE_INDEX: Final = {kind: position for position, kind in enumerate(MemoryType)}
 
 
 class Indexes:
@@ -45,15 +44,7 @@ class Indexes:
     def add(self, number: int, entry: Entry, vectors: Vectors | None, *, words: bool = True) -> int:
         """Add a memory without its links, and return its node."""
         memory = entry.memory
-        node = self.catalogue.add(
-            memory_id=memory.id,
-            number=number,
-            version=entry.version,
-            created_ms=milliseconds(memory.created_at),
-            type_index=TYPE_INDEX[memory.type],
-            topic=memory.topic,
-            mentions=memory.mentions,
-        )
+        node = self.catalogue.add(CatalogueItem.of(number, entry))
         self._counts[memory.type.value] += 1
         if vectors is not None:
             self.vectors.add(node, vectors)
@@ -87,16 +78,7 @@ class Indexes:
     def restore(self, node: int, number: int, entry: Entry, vectors: Vectors) -> None:
         """Take a memory's removal back, and bring back the links that begin at it."""
         memory = entry.memory
-        self.catalogue.restore(
-            node,
-            memory_id=memory.id,
-            number=number,
-            version=entry.version,
-            created_ms=milliseconds(memory.created_at),
-            type_index=TYPE_INDEX[memory.type],
-            topic=memory.topic,
-            mentions=memory.mentions,
-        )
+        self.catalogue.restore(node, CatalogueItem.of(number, entry))
         self._counts[memory.type.value] += 1
         self.vectors.add(node, vectors)
         self.words.add(node, indexed_terms(memory))
@@ -281,7 +263,6 @@ def _from_snapshot(rows: Snapshot, place: RowPlaces, generation: Generation, exa
 
 
 def _derive(rows: Snapshot, place: RowPlaces, loaded: LoadedIndexes, missing: set[str], *, exact_up_to: int) -> None:
-    """Derive the views that a snapshot lacks."""
     views = loaded.views
     nodes = views.catalogue.after(-1, None)
     if "words" in missing:

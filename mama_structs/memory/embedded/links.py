@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mama_structs.memory.embedded.catalogue import Columns, Vocabulary, packed, unpacked
 from mama_structs.memory.engine import Direction, LinkTable, Nodes
-from mama_structs.memory.model import CREATORS, CreatedBy, Link, LinkType, milliseconds
+from mama_structs.memory.model import CREATORS, Link, LinkType, milliseconds
 
 Rows = NDArray[np.int64]
 
@@ -112,12 +112,6 @@ class Adjacency:
             self._rows["created"][rows],
         )
 
-    def count_in(self, node: int, *, creators: Collection[CreatedBy] = CREATORS) -> int:
-        """Return how many links by some *creators* end at a node."""
-        rows = self._find(np.array([node]), "in")
-        wanted = np.array([creator in creators for creator in CREATORS])
-        return int(np.count_nonzero(wanted[self._rows["creator"][rows]]))
-
     def relationships(self) -> dict[str, int]:
         """Return the words used for links, with how many links have each."""
         counts = np.bincount(self._rows["word"][self._rows["alive"]], minlength=len(self._words)).tolist()
@@ -164,7 +158,6 @@ class Adjacency:
         return found
 
     def _find(self, nodes: Nodes, direction: Direction) -> Rows:
-        """Return the rows of the living links of some nodes, each once."""
         marks = self._marks
         known = nodes[(nodes >= 0) & (nodes < len(marks))]
         if len(known) > 1:
@@ -204,7 +197,6 @@ class Adjacency:
         self._keys = late
 
     def _compact(self) -> None:
-        """Leave the dead out."""
         self._rows.keep(self._rows["alive"])
         self._merged = self._dead = 0
         self._out, self._in = _Ends(), _Ends()

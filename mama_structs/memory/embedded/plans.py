@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import attrs
 import numpy as np
-from numpy.typing import NDArray
 
 from mama_structs.memory.codec import Entry, vectors_to_bytes, write_entry
 from mama_structs.memory.contents import digests_in
@@ -160,7 +159,6 @@ class JournalReader:
         return [self._place.entry(key, row) for key, row in self._stored(nodes)]
 
     def _stored(self, nodes: Sequence[int] | Nodes) -> list[tuple[str, bytes | Damaged | None]]:
-        """Return the key and row of each memory."""
         keys = [numbered(self._place.memories, number) for number in self._views.catalogue.numbers(nodes)]
         if len(keys) < _SINGLE:
             return [(key, self._row(key)) for key in keys]
@@ -213,7 +211,7 @@ class JournalWriter(JournalReader):
         self,
         memory: Memory,
         *,
-        vectors: NDArray[np.float32] | None = None,
+        vectors: Vectors | None = None,
         links: Sequence[Link] = (),
         contents: Mapping[str, str] | None = None,
     ) -> int:
@@ -256,7 +254,7 @@ class JournalWriter(JournalReader):
         self._keep(node, entry.memory.evidence, (), {})
         self._is_whole = False
         self._views.remove(node)
-        self._undo.append(lambda: self._bring_back(node, number, entry, vectors))
+        self._undo.append(lambda: self._views.restore(node, number, entry, vectors))
         self._is_whole = True
         self._pending[numbered(self._place.memories, number)] = None
         self._pending[numbered(self._place.vectors, number)] = None
@@ -308,7 +306,7 @@ class JournalWriter(JournalReader):
         self._undo.clear()
         self._touched.forget(self._before)
 
-    def _put_new(self, memory: Memory, vectors: NDArray[np.float32], links: Sequence[Link]) -> int:
+    def _put_new(self, memory: Memory, vectors: Vectors, links: Sequence[Link]) -> int:
         number = self._next_change()
         entry = Entry(memory, tuple(links), number)
         self._pending[numbered(self._place.memories, number)] = write_entry(entry)
@@ -322,19 +320,14 @@ class JournalWriter(JournalReader):
         return node
 
     def _put_again(
-        self,
-        node: int,
-        before: Entry,
-        memory: Memory,
-        vectors: NDArray[np.float32] | None,
-        links: Sequence[Link],
+        self, node: int, before: Entry, memory: Memory, vectors: Vectors | None, links: Sequence[Link]
     ) -> None:
         replaced = {link.id for link in links}
         kept = tuple(link for link in before.links if link.id not in replaced)
         after = Entry(memory, (*kept, *links), self._change_of_plan())
         self._rewrite(node, before, after, vectors)
 
-    def _rewrite(self, node: int, before: Entry, after: Entry, vectors: NDArray[np.float32] | None) -> None:
+    def _rewrite(self, node: int, before: Entry, after: Entry, vectors: Vectors | None) -> None:
         number = self._views.catalogue.number_of(node)
         self._pending[numbered(self._place.memories, number)] = write_entry(after)
         old_vectors = None
@@ -348,7 +341,7 @@ class JournalWriter(JournalReader):
         self._is_whole = True
         self._touched_now.update([node, *ends])
 
-    def _move(self, node: int, before: Entry, after: Entry, vectors: NDArray[np.float32] | None) -> list[int]:
+    def _move(self, node: int, before: Entry, after: Entry, vectors: Vectors | None) -> list[int]:
         """Take the views from one version of a memory to another, and return the nodes whose links changed."""
         if before.memory != after.memory or vectors is not None:
             self._views.change(node, after, vectors)
@@ -373,9 +366,6 @@ class JournalWriter(JournalReader):
             kept = tuple(link for link in before.links if link.id not in link_ids)
             self._rewrite(node, before, attrs.evolve(before, links=kept, version=self._change_of_plan()), None)
 
-    def _bring_back(self, node: int, number: int, entry: Entry, vectors: NDArray[np.float32]) -> None:
-        self._views.restore(node, number, entry, vectors)
-
     def _keep(self, node: int, before: Iterable[str], after: Iterable[str], contents: Mapping[str, str]) -> None:
         """Keep the texts that a memory's evidence names now, and drop those that nobody names any more."""
         number = self._views.catalogue.number_of(node)
@@ -395,7 +385,6 @@ class JournalWriter(JournalReader):
                     self._pending[f"{self._place.contents}{digest}"] = None
 
     def _is_named(self, digest: str) -> bool:
-        """Tell whether any memory names a kept text."""
         prefix = self._place.keys.uses(digest)
         if any(value is not None and key.startswith(prefix) for key, value in self._pending.items()):
             return True
@@ -453,8 +442,7 @@ class JournalWriter(JournalReader):
         return stored | {key: value for key in keys if (value := self._pending.get(key)) is not None}
 
 
-def _check_vectors(vectors: NDArray[np.float32], dimensions: int) -> None:
-    """Refuse what the views would refuse half-way."""
+def _check_vectors(vectors: Vectors, dimensions: int) -> None:
     if vectors.ndim != 2 or not len(vectors) or vectors.shape[1] != dimensions:  # noqa: PLR2004 - rows
         raise ValueError(f"vectors must be of shape (pieces, {dimensions}), got {vectors.shape}")
     if not are_unit(vectors):

@@ -8,7 +8,6 @@ from hashlib import blake2b
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
-import attrs
 import msgspec
 
 from mama_structs.errors import StoreDamaged
@@ -45,47 +44,23 @@ class ChangeRow(msgspec.Struct, kw_only=True):
     deleted: list[int] = []
 
 
-@attrs.frozen
 class Keys:
-    """The keys of a namespace's rows."""
+    """
+    How the keys of a namespace's rows begin; what follows is a number, a text's hash or a note's name.
 
-    namespace: str
-    _prefix: str = attrs.field(init=False, default=attrs.Factory(lambda self: prefix_of(self.namespace), True))
+    Memories and changes share one sequence of numbers: a new memory's number is that of the change that made it.
+    """
 
-    @property
-    def head(self) -> str:
-        """The row of the namespace itself."""
-        return f"{self._prefix}head"
-
-    @property
-    def memories(self) -> str:
-        """How the keys of memories begin."""
-        return f"{self._prefix}m/"
-
-    @property
-    def changes(self) -> str:
-        """How the keys of changes begin."""
-        return f"{self._prefix}c/"
-
-    @property
-    def all_vectors(self) -> str:
-        """How the keys of vectors begin, whoever made them."""
-        return f"{self._prefix}v/"
-
-    @property
-    def contents(self) -> str:
-        """How the keys of kept texts begin; a text's hash follows."""
-        return f"{self._prefix}e/"
-
-    @property
-    def all_uses(self) -> str:
-        """How the keys begin that say which memories name a kept text."""
-        return f"{self._prefix}u/"
-
-    @property
-    def notes(self) -> str:
-        """How the keys of notes begin; a note's name follows."""
-        return f"{self._prefix}n/"
+    def __init__(self, namespace: str) -> None:
+        self.namespace = namespace
+        prefix = f"memories/{quote(namespace, safe='')}/"
+        self.head: str = f"{prefix}head"
+        self.memories: str = f"{prefix}m/"
+        self.changes: str = f"{prefix}c/"
+        self.all_vectors: str = f"{prefix}v/"
+        self.contents: str = f"{prefix}e/"
+        self.all_uses: str = f"{prefix}u/"
+        self.notes: str = f"{prefix}n/"
 
     def uses(self, digest: str) -> str:
         """Return how the keys begin that say which memories name one text; a memory's number follows."""
@@ -95,11 +70,6 @@ class Keys:
         """Return how the keys of vectors begin that an embedder made."""
         text = f"{embedder.name}\0{embedder.fingerprint}\0{embedder.dimensions}"
         return f"{self.all_vectors}{blake2b(text.encode(), digest_size=8).hexdigest()}/"
-
-
-def prefix_of(namespace: str) -> str:
-    """Return how all keys of a namespace begin."""
-    return f"memories/{quote(namespace, safe='')}/"
 
 
 def numbered(prefix: str, number: int) -> str:
@@ -154,17 +124,14 @@ read_change: Final = msgspec.json.Decoder(ChangeRow).decode
 
 
 class RowPlaces:
-    """Where a namespace's rows are."""
+    """Where a namespace's rows are, and what is in them; a row that is not what was written raises `StoreDamaged`."""
 
     def __init__(self, keys: Keys, embedder: EmbedderRecord, directory: str) -> None:
         self.keys: Keys = keys
         self.embedder: EmbedderRecord = embedder
         self.directory: str = directory
-        self.memories: str = keys.memories
-        self.changes: str = keys.changes
+        self.memories, self.changes, self.contents, self.notes = keys.memories, keys.changes, keys.contents, keys.notes
         self.vectors: str = keys.vectors(embedder)
-        self.contents: str = keys.contents
-        self.notes: str = keys.notes
 
     def entry(self, key: str, value: bytes | Damaged | None) -> Entry:
         """Return the entry in a row."""
@@ -208,15 +175,6 @@ class RowPlaces:
         except (ValueError, RecursionError) as error:
             raise self.damaged(key, "it does not have the form of a memory") from error
 
-    def damaged(self, key: str, reason: str) -> StoreDamaged:
-        """Return the error for a row that is not what was written."""
-        return StoreDamaged(
-            f"a memory cannot be read: the row {key}: {reason}",
-            file=self.directory,
-            findings=(f"{key}: {reason}",),
-            hint="check() lists all damage; rebuild() goes on without the damaged rows, or restore a backup",
-        )
-
     def content(self, key: str, value: bytes | Damaged | None) -> str:
         """Return the kept text in a row."""
         if value is None:
@@ -236,20 +194,22 @@ class RowPlaces:
         try:
             return whole(value).decode()
         except ValueError as error:
-            raise StoreDamaged(
-                f"a note about the memories cannot be read: the row {key}: {error}",
-                file=self.directory,
-                findings=(f"{key}: {error}",),
-                hint="check() lists all damage; restore a backup",
-            ) from error
+            raise self._error("a note about the memories", key, str(error), "restore a backup") from error
+
+    def damaged(self, key: str, reason: str) -> StoreDamaged:
+        """Return the error for a row that is not what was written."""
+        return self._error("a memory", key, reason, "rebuild() goes on without the damaged rows, or restore a backup")
 
     def lost(self, key: str, reason: str) -> StoreDamaged:
         """Return the error for a kept text that is not what was kept."""
+        return self._error("kept evidence", key, reason, "restore a backup, or save the memory again with its evidence")
+
+    def _error(self, what: str, key: str, reason: str, remedy: str) -> StoreDamaged:
         return StoreDamaged(
-            f"kept evidence cannot be read: the row {key}: {reason}",
+            f"{what} cannot be read: the row {key}: {reason}",
             file=self.directory,
             findings=(f"{key}: {reason}",),
-            hint="check() lists all damage; restore a backup, or save the memory again with its evidence",
+            hint=f"check() lists all damage; {remedy}",
         )
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.storage.files import make_directory
+from mama_structs.storage.files import NewFile, make_directory, sync_directory
 from mama_structs.storage.locks import LockFile
 
 FORMAT: Final = 1
@@ -165,7 +165,6 @@ class SnapshotStore:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[bool]:
-        """Hold the folder's lock, and give whether it was free."""
         lock = LockFile.open(self._directory / LOCK)
         try:
             yield lock.try_lock(0)
@@ -173,7 +172,6 @@ class SnapshotStore:
             lock.close()
 
     def _newest(self, at_most: int | None) -> tuple[dict[str, Any] | None, bytes | None]:
-        """Return the manifest to go by, and its text."""
         for name in (MANIFEST, PREVIOUS):
             text = _text(self._directory / name)
             try:
@@ -187,7 +185,6 @@ class SnapshotStore:
         return None, None
 
     def _read(self, manifest: dict[str, Any]) -> Generation:
-        """Open what a manifest names."""
         generation = Generation(manifest["change"], {}, [])
         for name, entry in manifest["parts"].items():
             try:
@@ -210,7 +207,7 @@ class SnapshotStore:
             generation = Generation(
                 change, {name: _opened(self._directory, entry, is_trusted=True) for name, entry in entries.items()}, []
             )
-            _sync(self._directory)
+            sync_directory(self._directory)
             if text is not None:
                 self._replace(PREVIOUS, text, made)
             self._replace(MANIFEST, whole, made)
@@ -223,7 +220,7 @@ class SnapshotStore:
             raise
         # From here on the new generation stands, whatever becomes of the rest.
         with contextlib.suppress(OSError):
-            _sync(self._directory)
+            sync_directory(self._directory)
             before = _files(newest["parts"]) if newest is not None else set()
             self._sweep(_files(entries) | before)
         return generation
@@ -266,18 +263,17 @@ class SnapshotStore:
         }
 
     def _write_file(self, name: str, pieces: Sequence[bytes | memoryview], made: list[Path]) -> Stored:
-        """Write a file that no manifest names yet, down to the disk."""
         path = self._fresh(name, made)
-        digest, size = hashlib.sha256(), 0
-        with open(os.open(path, _NEW, 0o600), "wb", buffering=0) as file:  # noqa: PTH123 - a descriptor
+        digest, file = hashlib.sha256(), NewFile(path)
+        try:
             for piece in (_HEADER, *pieces):
                 digest.update(piece)
-                view = memoryview(piece)
-                size += len(view)
-                while view.nbytes:
-                    view = view[file.write(view) :]
-            os.fsync(file.fileno())
-        return Stored(path.name, size, digest.hexdigest())
+                file.write(piece)
+            file.close()
+        except BaseException:
+            file.discard()
+            raise
+        return Stored(path.name, file.size, digest.hexdigest())
 
     def _write_other(self, name: str, save: Callable[[Path], bool], made: list[Path]) -> Stored | None:
         """Let another library write a file; what is vouched for is what can be read back."""
@@ -298,7 +294,6 @@ class SnapshotStore:
         return path
 
     def _kept(self, stored: Stored) -> Stored | None:
-        """Return *stored* if its file is still there."""
         try:
             return stored if (self._directory / stored.name).stat().st_size == stored.size else None
         except OSError:
@@ -307,11 +302,13 @@ class SnapshotStore:
     def _replace(self, name: str, text: bytes, made: list[Path]) -> None:
         temporary = self._directory / f"manifest-{uuid.uuid4().hex}.tmp"
         made.append(temporary)
-        with open(os.open(temporary, _NEW, 0o600), "wb") as file:  # noqa: PTH123 - as above
+        file = NewFile(temporary)
+        try:
             file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self._directory / name)
+            file.publish(self._directory / name)
+        except BaseException:
+            file.discard()
+            raise
 
     def _sweep(self, named: set[str]) -> None:
         """Delete our files that are not *named*; the caller has the lock, so that nobody is writing one."""
@@ -322,7 +319,6 @@ class SnapshotStore:
 
 
 _READ: Final = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
-_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
 def _check(parts: Mapping[str, Part]) -> None:
@@ -336,7 +332,6 @@ def _check(parts: Mapping[str, Part]) -> None:
 
 
 def _bytes(array: NDArray[Any]) -> memoryview:
-    """Return an array's bytes without copying them."""
     return array.reshape(-1).view(np.uint8).data
 
 
@@ -361,7 +356,6 @@ def _opened_file(path: Path) -> io.FileIO:
 
 
 def _manifest(text: bytes) -> dict[str, Any]:
-    """Read a manifest; ValueError or KeyError where it is none of this format."""
     digest, _, body = text.partition(b"\n")
     if hashlib.sha256(body).hexdigest().encode() != digest:
         raise ValueError("the manifest is damaged")
@@ -376,7 +370,6 @@ def _manifest(text: bytes) -> dict[str, Any]:
 
 
 def _files(entries: Mapping[str, Any]) -> set[str]:
-    """Return the names of all files of a generation."""
     names = set()
     for entry in entries.values():
         names.add(entry["file"]["name"])
@@ -422,7 +415,6 @@ def _content(directory: Path, entry: Mapping[str, Any], *, is_trusted: bool) -> 
 
 
 def _mapped(path: Path, size: int) -> memoryview:
-    """Map a file of exactly *size* bytes, which is not empty, for reading."""
     with _opened_file(path) as file:
         if os.fstat(file.fileno()).st_size != size:
             raise ValueError("the file is not as long as it was written")
@@ -440,14 +432,3 @@ def _array(content: memoryview, place: Mapping[str, Any]) -> NDArray[Any]:
     if count == 0:
         return np.empty(shape, dtype)
     return np.frombuffer(content, dtype, count, place["offset"]).reshape(shape)
-
-
-def _sync(directory: Path) -> None:
-    """Make the folder's names outlast a loss of power, where the system knows how."""
-    if os.name == "nt":
-        return
-    fd = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -228,7 +228,6 @@ class VectorIndex:
         return query
 
     def _by_scan(self, query: Vectors, limit: int, mask: Mask | None, chosen: Labels | None) -> Matches:
-        """Compare all rows that count."""
         rows = self._rows
         if chosen is None and rows.dead:
             chosen = np.flatnonzero(rows.alive[: rows.count])
@@ -281,7 +280,6 @@ class VectorIndex:
         return None
 
     def _compact(self) -> None:
-        """Drop what is dead, and build the graph anew: a third of it leads nowhere."""
         rows, moved = self._rows.compacted()
         self._nodes.relabel(moved)
         retired = [*self._retired, self._graph]

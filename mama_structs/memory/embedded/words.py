@@ -13,6 +13,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from mama_structs.memory.embedded.catalogue import grown
 from mama_structs.memory.engine import Matches, Nodes, Scores
 
 Whole = NDArray[np.int32]
@@ -341,7 +342,7 @@ class WordIndex:
         ends = np.cumsum(arrays["word_lengths"]).tolist()
         index._words = [text[start:end] for start, end in pairwise([0, *ends])]
         index._numbers = {word: number for number, word in enumerate(index._words)}
-        index._frequency = _grown(arrays["frequency"], 1024, 0)
+        index._frequency = grown(arrays["frequency"], 1024, 0)
         index._unused = int(np.count_nonzero(arrays["frequency"] == 0))
         # Copies, because a snapshot's arrays may be read-only.
         index._home, index._row, index._length = (arrays[name].copy() for name in ("home", "row", "length"))
@@ -473,7 +474,7 @@ class WordIndex:
             self._words.append(term)
             self._unused += 1
             if number == len(self._frequency):
-                self._frequency = _grown(self._frequency, number + 1, 0)
+                self._frequency = grown(self._frequency, number + 1, 0)
         return number
 
     def _numbers_of(self, node: int) -> Whole | None:
@@ -484,9 +485,9 @@ class WordIndex:
 
     def _reach(self, node: int) -> None:
         if node >= len(self._home):
-            self._home = _grown(self._home, node + 1, _NOWHERE)
-            self._row = _grown(self._row, node + 1, 0)
-            self._length = _grown(self._length, node + 1, 0)
+            self._home = grown(self._home, node + 1, _NOWHERE)
+            self._row = grown(self._row, node + 1, 0)
+            self._length = grown(self._length, node + 1, 0)
 
     def _settle(self) -> None:
         """Make a segment of the fresh memories, and join the smallest ones that are of like size."""
@@ -507,7 +508,6 @@ class WordIndex:
             self._fresh, self._fresh_postings, self._fresh_size = {}, {}, 0
 
     def _replace(self, serials: Sequence[int]) -> None:
-        """Put one segment in the place of some, without what is dead."""
         parts = [self._living(serial) for serial in serials]
         for serial in serials:
             del self._segments[serial], self._dead[serial]
@@ -528,14 +528,13 @@ class WordIndex:
         self._row[segment.members] = np.arange(len(segment.members), dtype=np.int32)
 
     def _forget_words(self) -> None:
-        """Give back the words that no living memory has."""
         self._freeze()
         self._replace(list(self._segments))
         used = self._frequency[: len(self._words)] > 0
         numbers = (np.cumsum(used) - 1).astype(np.int32)
         self._words = [self._words[number] for number in np.flatnonzero(used).tolist()]
         self._numbers = {word: number for number, word in enumerate(self._words)}
-        self._frequency = _grown(self._frequency[: len(used)][used], 1024, 0)
+        self._frequency = grown(self._frequency[: len(used)][used], 1024, 0)
         self._segments = {serial: segment.renumbered(numbers) for serial, segment in self._segments.items()}
         self._unused = 0
 
@@ -574,11 +573,3 @@ def _fitted(mask: NDArray[np.bool_], length: int) -> NDArray[np.bool_]:
     fitted = np.zeros(length, np.bool_)
     fitted[: min(len(mask), length)] = mask[:length]
     return fitted
-
-
-def _grown(array: NDArray[Any], least: int, filling: int) -> NDArray[Any]:
-    """Return a copy of *array* with room for *least* items, twice as long as it was, in whole `_STRIPS`."""
-    room = max(least, 2 * len(array))
-    grown = np.full(room + -room % _STRIPS, filling, array.dtype)
-    grown[: len(array)] = array
-    return grown
