@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ import attrs
 
 from mama_structs import _check
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.model import CREATORS, METADATA, CreatedBy, Memory, MemoryType, new_id
+from mama_structs.memory.model import CREATORS, METADATA, CreatedBy, LinkType, Memory, MemoryType, new_id
 from mama_structs.memory.relationships import check_relationship
 
 T = TypeVar("T")
@@ -243,6 +243,18 @@ def check_types(value: object) -> frozenset[MemoryType] | None:
     if not found:
         raise InvalidArgument("types must name at least one type", hint="leave it out to mean all")
     return found
+
+
+def check_link_types(value: object) -> frozenset[LinkType]:
+    """Return types of links to follow."""
+    several = [value] if isinstance(value, str) else value
+    if not isinstance(several, Iterable):
+        raise InvalidArgument(f"link_types must be a list of link types, got {type(value).__name__}")
+    try:
+        return frozenset(LinkType(one) for one in several)
+    except ValueError as error:
+        known = ", ".join(one.value for one in LinkType)
+        raise InvalidArgument(f"link_types must be of {known}: {error}") from None
 
 
 def check_mentions(value: object) -> frozenset[str] | None:

@@ -68,6 +68,13 @@ class MemoryStore:
         find_content: Gives the versioned handle and the text of what a handle in evidence stands for, None for what is
             no handle.
 
+    Raises:
+        InvalidArgument: An argument breaks its rule; of every method, before anything is done.
+        MemoryNotFound: Nothing has an id that was given; nothing was changed.
+        EmbeddingFailed: The embedder failed at a text that was given; nothing was changed.
+        StoreError: The store cannot be read or written; what was not acknowledged is not there.
+        SessionClosed: The session was closed.
+
     """
 
     def __init__(self, shared: Shared, *, find_content: FindContent = contents.nothing) -> None:
@@ -166,9 +173,6 @@ class MemoryStore:
             created_at: When that was (with a time zone); None for now.
             created_by: ``"user"``, ``"llm"`` or ``"system"``.
 
-        Raises:
-            InvalidArgument, MemoryNotFound, EmbeddingFailed, StoreError: As for `save_decision`.
-
         """
         return await self._save(requests.CheckpointRequest(**_arguments(locals())))
 
@@ -195,9 +199,6 @@ class MemoryStore:
             created_at: When that was (with a time zone); None for now.
             created_by: ``"user"``, ``"llm"`` or ``"system"``.
 
-        Raises:
-            InvalidArgument, MemoryNotFound, EmbeddingFailed, StoreError: As for `save_decision`.
-
         """
         return await self._save(requests.InsightRequest(**_arguments(locals())))
 
@@ -219,9 +220,6 @@ class MemoryStore:
             source: Where it comes from.
             created_at: When that was (with a time zone); None for now.
             created_by: ``"user"``, ``"llm"`` or ``"system"``.
-
-        Raises:
-            InvalidArgument, EmbeddingFailed, StoreError: As for `save_decision`.
 
         """
         return await self._save(requests.ContextRequest(**_arguments(locals())))
@@ -292,7 +290,6 @@ class MemoryStore:
         Return a memory.
 
         Raises:
-            MemoryNotFound: There is none with this id.
             StoreDamaged: What is on disk is not what was saved.
 
         """
@@ -303,7 +300,6 @@ class MemoryStore:
         Return what a memory rests on, in order, with the texts that its handles stood for when it was saved.
 
         Raises:
-            MemoryNotFound: There is none with this id.
             StoreDamaged: A text is gone, or not what was kept.
 
         """
@@ -326,9 +322,6 @@ class MemoryStore:
         Delete a memory with all its links, and return how many links that were.
 
         A text that it kept as evidence goes with it, unless another memory names that, too.
-
-        Raises:
-            MemoryNotFound: There is none with this id.
 
         """
         memory_id = check_id("id", id)
@@ -386,7 +379,6 @@ class MemoryStore:
 
         Raises:
             MemoryNotFound: It has the form of an id, and there is none with it.
-            EmbeddingFailed: The embedder failed.
 
         """
         self._shared.check()
@@ -472,10 +464,6 @@ class MemoryStore:
             as_of: Search as if it were this time: later memories, outcomes and supersessions are not there.
             limit: Hits at the most.
 
-        Raises:
-            InvalidArgument: An argument breaks its rule.
-            EmbeddingFailed: The embedder failed.
-
         """
         self._shared.check()
         text = _check.text("query", query, most=_MAX_QUERY)
@@ -521,13 +509,7 @@ class MemoryStore:
         return await self._shared.read(plan)
 
     async def evolution(self, id: str) -> Chain:  # noqa: A002 - as above
-        """
-        Return the whole chain of decisions that a memory is part of, newest first, with its forks.
-
-        Raises:
-            MemoryNotFound: There is none with this id.
-
-        """
+        """Return the whole chain of decisions that a memory is part of, newest first, with its forks."""
         return await self._read(id, lambda reader, node: results.chain_of(reader, graph.evolution(reader, node)))
 
     async def set_outcome(
@@ -552,7 +534,6 @@ class MemoryStore:
             created_by: ``"user"``, ``"llm"`` or ``"system"``.
 
         Raises:
-            MemoryNotFound: There is none with this id.
             InvalidArgument: It is no decision, or another argument breaks its rule; nothing was changed.
 
         """
@@ -612,7 +593,6 @@ class MemoryStore:
             created_by: As for `save_decision`.
 
         Raises:
-            MemoryNotFound: There is none with this id.
             InvalidArgument: It is no decision, or another argument breaks its rule; nothing was saved.
 
         """
@@ -653,7 +633,6 @@ class MemoryStore:
             created_by: ``"user"``, ``"llm"`` or ``"system"``.
 
         Raises:
-            MemoryNotFound: One of them does not exist.
             InvalidArgument: They are one and the same, or another argument breaks its rule.
 
         """
@@ -692,13 +671,7 @@ class MemoryStore:
         await self._shared.write(plan)
 
     async def links_of(self, id: str) -> list[Link]:  # noqa: A002 - as above
-        """
-        Return the links that begin or end at a memory, oldest first.
-
-        Raises:
-            MemoryNotFound: There is none with this id.
-
-        """
+        """Return the links that begin or end at a memory, oldest first."""
         return await self._read(id, lambda reader, node: reader.read_links(node))
 
     async def _beside(self, ids: Iterable[str]) -> dict[str, graph.Beside]:
@@ -746,15 +719,11 @@ class MemoryStore:
             min_strength: A path whose strength is below this is not followed.
             limit: Memories at the most.
 
-        Raises:
-            MemoryNotFound: There is none with this id.
-
         """
         start = check_id("start_id", start_id)
-        types = None if link_types is None else _link_types_of(link_types)
+        types = None if link_types is None else requests.check_link_types(link_types)
         depth = check_limit(max_depth, name="max_depth")
-        if direction not in _DIRECTIONS:
-            raise InvalidArgument(f"direction must be one of {', '.join(_DIRECTIONS)}, got {direction!r:.40}")
+        _check.choice("direction", direction, _DIRECTIONS)
         least = _check.share("min_strength", min_strength)
         most = check_limit(limit)
         now_ms = milliseconds(self._shared.now)
@@ -789,20 +758,11 @@ class MemoryStore:
             id: The memory's.
             direction: As for `traverse`.
 
-        Raises:
-            MemoryNotFound: There is none with this id.
-
         """
         return await self.traverse(check_id("id", id), max_depth=1, direction=direction, limit=2**31)
 
     async def load_context(self, id: str) -> Surroundings:  # noqa: A002 - as above
-        """
-        Return a memory with how it evolved and what is around it.
-
-        Raises:
-            MemoryNotFound: There is none with this id.
-
-        """
+        """Return a memory with how it evolved and what is around it."""
         now_ms = milliseconds(self._shared.now)
 
         def plan(reader: Reader, node: int) -> Surroundings:
@@ -908,9 +868,6 @@ class MemoryStore:
             path: The file; one that exists is replaced.
             progress: Called with how many memories are written, and of how many.
 
-        Raises:
-            StoreError: The file cannot be written.
-
         """
         self._shared.check()
         check_progress(progress)
@@ -1006,15 +963,3 @@ def _check_ends(reader: Reader, drafts: Sequence[PreparedSave]) -> None:
         except (MemoryNotFound, InvalidArgument) as error:
             error.add_note(f"in records[{position}]")
             raise
-
-
-def _link_types_of(value: object) -> frozenset[LinkType]:
-    if isinstance(value, str):
-        value = [value]
-    if not isinstance(value, Iterable):
-        raise InvalidArgument(f"link_types must be a list of link types, got {type(value).__name__}")
-    try:
-        return frozenset(LinkType(one) for one in value)
-    except ValueError as error:
-        known = ", ".join(one.value for one in LinkType)
-        raise InvalidArgument(f"link_types must be of {known}: {error}") from None
