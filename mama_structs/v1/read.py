@@ -47,6 +47,7 @@ _NEEDED: Final = ("id", "topic", "decision")
 _NAMED: Final = 1000
 _SHOWN: Final = 5
 _ELSEWHERE: Final = "v1.0 keeps its own in ~/.claude/mama-memory.db unless told otherwise"
+_BUSY: Final = "stop MAMA, or copy the file, and try again"
 _VIRTUAL: Final = re.compile(r'(?is)\s*CREATE\s+VIRTUAL\s+TABLE\s.*?\sUSING\s+"?([a-z0-9_]+)')
 # The tables that modules keep inside a virtual one, as their documentation names them.
 _INNER: Final[Mapping[str, str]] = {
@@ -58,21 +59,10 @@ _INNER: Final[Mapping[str, str]] = {
     "vss0": "index|data",
 }
 # What `integrity_check` also finds, and which harms nothing here: each value is looked at one by one.
-_HARMLESS: Final = (
-    "CHECK constraint failed",
-    "NULL value in",
-    "NULL in",
-    "non-unique entry",
-    "TEXT value in",
-    "NUMERIC",
-)
-# https://www.sqlite.org/fileformat2.html, 1.3: the database header, with its places.
+_HARMLESS: Final = re.compile("CHECK constraint failed|NULL (value )?in|non-unique entry|TEXT value in|NUMERIC")
 _MAGIC: Final = b"SQLite format 3\x00"
-_HEADER: Final = 100
-_PAGE_SIZE: Final = 16
-_CHANGES: Final = 24
-_PAGES: Final = 28
-_VALID_FOR: Final = 92
+# https://www.sqlite.org/fileformat2.html, 1.3: page size, count of changes, pages, and the change as of which.
+_HEADER: Final = struct.Struct(">16xH6xII60xI4x")
 # Its source, os.h and wal.c: the bytes that it locks; a reader locks only the last ones, and only against writers.
 _PENDING: Final = 0x40000000
 _SHARED_END: Final = _PENDING + 512
@@ -176,11 +166,9 @@ def read_old(path: Path) -> OldDatabase:
         except sqlite3.Error as error:
             raise _damaged(path, [str(error)]) from error
         except OSError as error:
-            raise MigrationError(
-                f"{str(path)!r:.200} cannot be copied to be read: {error.strerror or type(error).__name__}",
-                path=str(path),
-                hint="see that it may be read, and that the temporary directory has room for it",
-            ) from error
+            what = f"cannot be copied to be read: {error.strerror or type(error).__name__}"
+            hint = "see that it may be read, and that the temporary directory has room for it"
+            raise _refused(path, what, hint) from error
 
 
 # The copy. Not even reading it in place leaves a file alone: SQLite makes -wal and -shm beside a database in WAL mode.
@@ -193,10 +181,10 @@ def _copy(path: Path, copy: Path) -> str:
         file = stack.enter_context(_opened(path))
         # Its program keeps what belongs to it beside the file itself, not beside a link to it.
         real = Path(os.path.realpath(path))
-        head = file.read(_HEADER)
-        if len(head) < _HEADER or not head.startswith(_MAGIC):
+        head = file.read(_HEADER.size)
+        if len(head) < _HEADER.size or not head.startswith(_MAGIC):
             what = "is no SQLite database" if head else "is empty"
-            raise MigrationError(f"{str(path)!r:.200} {what}", path=str(path), hint="nothing was made or written")
+            raise _refused(path, what, "nothing was made or written")
         _wait_for_writers(path, real, file, stack)
         pieces = {"": file, **_beside(real, stack)}
         for suffix, piece in pieces.items():
@@ -207,7 +195,7 @@ def _copy(path: Path, copy: Path) -> str:
         now = {"": file, **_beside(real, stack)}
         is_same = all(_is_at(one, file) for one in (path, real))
         if not is_same or sums != {suffix: _sum(piece) for suffix, piece in now.items()}:
-            raise _busy(path, "was changed while it was read")
+            raise _refused(path, "was changed while it was read", _BUSY)
         if len(pieces) == 1:
             _check_size(path, head, file.seek(0, os.SEEK_END))
         return sums[""]
@@ -265,16 +253,12 @@ def _is_at(path: Path, file: FileIO) -> bool:
 
 
 def _check_size(path: Path, head: bytes, size: int) -> None:
-    (page,) = struct.unpack_from(">H", head, _PAGE_SIZE)
-    (pages,) = struct.unpack_from(">I", head, _PAGES)
+    page, changes, pages, as_of = _HEADER.unpack(head)
     named = pages * (65536 if page == 1 else page)
     # An old SQLite does not keep the number of pages up to date; then the two counters differ.
-    if size < named and head[_CHANGES : _CHANGES + 4] == head[_VALID_FOR : _VALID_FOR + 4]:
-        raise MigrationError(
-            f"{str(path)!r:.200} has {size:,} bytes of the {named:,} that its first page names: it was cut off",
-            path=str(path),
-            hint="copy it again, as a whole",
-        )
+    if size < named and changes == as_of:
+        what = f"has {size:,} bytes of the {named:,} that its first page names: it was cut off"
+        raise _refused(path, what, "copy it again, as a whole")
 
 
 def _wait_for_writers(path: Path, real: Path, file: FileIO, stack: contextlib.ExitStack) -> None:
@@ -286,7 +270,7 @@ def _wait_for_writers(path: Path, real: Path, file: FileIO, stack: contextlib.Ex
     until = time.monotonic() + PATIENCE
     while _is_locked(file, _PENDING, _SHARED_END) or (shared and _is_locked(shared, _WAL_WRITE, _WAL_RECOVER)):
         if time.monotonic() >= until:
-            raise _busy(path, "is locked: another program is writing to it")
+            raise _refused(path, "is locked: another program is writing to it", _BUSY)
         time.sleep(_PAUSE)
 
 
@@ -309,8 +293,7 @@ def _is_locked(file: FileIO, start: int, end: int) -> bool:
     return bool(found[3 if is_darwin else 0] != fcntl.F_UNLCK)
 
 
-def _busy(path: Path, what: str) -> MigrationError:
-    hint = "stop MAMA, or copy the file, and try again"
+def _refused(path: Path, what: str, hint: str) -> MigrationError:
     return MigrationError(f"{str(path)!r:.200} {what}", path=str(path), hint=hint)
 
 
@@ -331,7 +314,7 @@ def _check_whole(path: Path, database: sqlite3.Connection) -> None:
             except sqlite3.OperationalError as missing:
                 if "no such module" not in str(missing):
                     raise
-    found = [line for line in lines if line != "ok" and not line.startswith(_HARMLESS) and "no such module" not in line]
+    found = [line for line in lines if line != "ok" and not _HARMLESS.match(line) and "no such module" not in line]
     if found:
         raise _damaged(path, found)
 
@@ -390,18 +373,11 @@ def _version(path: Path, database: sqlite3.Connection) -> int:
     versions = [version for (version,) in database.execute(f"SELECT version FROM {_quoted(VERSIONS)}")]  # noqa: S608 - a constant
     newest = max((version for version in versions if isinstance(version, int)), default=None)
     if newest is None:
-        raise MigrationError(
-            f"{str(path)!r:.200} does not say which version of MAMA wrote it: {VERSIONS} has no number",
-            path=str(path),
-            hint="open it with MAMA v1.0 once, which completes it",
-        )
+        what = f"does not say which version of MAMA wrote it: {VERSIONS} has no number"
+        raise _refused(path, what, "open it with MAMA v1.0 once, which completes it")
     if newest > _SCHEMA:
-        raise MigrationError(
-            f"{str(path)!r:.200} was written by a later MAMA: its tables have the form {newest}, those of v1.0 "
-            f"have {_SCHEMA}",
-            path=str(path),
-            hint="migrate the copy of the file that was made before MAMA was updated",
-        )
+        what = f"was written by a later MAMA: its tables have the form {newest}, those of v1.0 have {_SCHEMA}"
+        raise _refused(path, what, "migrate the copy of the file that was made before MAMA was updated")
     return newest
 
 
@@ -449,14 +425,13 @@ def _quoted(name: str) -> str:
 
 
 def _foreign(path: Path, why: str) -> MigrationError:
-    what = f"{str(path)!r:.200} is a database, and none of MAMA v1.0: {why}"
-    return MigrationError(what, path=str(path), hint=_ELSEWHERE)
+    return _refused(path, f"is a database, and none of MAMA v1.0: {why}", _ELSEWHERE)
 
 
 def _damaged(path: Path, found: list[str]) -> MigrationError:
     shown = "; ".join(printable(line.replace("\n", " ")) for line in found[:_SHOWN])
     hint = "copy it again, or recover it first: sqlite3 OLD.db .recover"
-    return MigrationError(f"{str(path)!r:.200} is damaged or not whole: {shown:.300}", path=str(path), hint=hint)
+    return _refused(path, f"is damaged or not whole: {shown:.300}", hint)
 
 
 # The values

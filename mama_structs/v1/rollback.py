@@ -19,6 +19,7 @@ from mama_structs.v1.state import (
     Mark,
     MigrationNote,
     changed_note,
+    chunks,
     digest_of,
     key_of,
     migration_of,
@@ -125,14 +126,14 @@ async def _deleted(
         return await shared.write(checked)
 
     count = 0
-    for start in range(0, len(links), _CHUNK):
-        part = links[start : start + _CHUNK]
+    for part in chunks(links, _CHUNK):
         count += await write(lambda writer, part=part: writer.delete_links(part))  # type: ignore[misc]  # bound
-    for start in range(0, len(ids), _CHUNK):
-        part = ids[start : start + _CHUNK]
+    done = 0
+    for part in chunks(ids, _CHUNK):
         count += await write(lambda writer, part=part: _delete(writer, part))  # type: ignore[misc]  # bound
+        done += len(part)
         if progress is not None:
-            progress(start + len(part), len(ids))
+            progress(done, len(ids))
     if note is not None:
         await write(lambda writer: writer.set_note(f"{PREFIX}{migration}", None) or 0)
     return count
@@ -142,8 +143,7 @@ async def _migrated(shared: Shared) -> list[_Migrated]:
     """Return all memories that migrations made, in order of saving."""
     ids = await shared.read(lambda reader: reader.ids(sorted(reader.window(newest_first=False).tolist())))
     found: list[_Migrated] = []
-    for start in range(0, len(ids), _PAGE):
-        page = ids[start : start + _PAGE]
+    for page in chunks(ids, _PAGE):
         found += await shared.read(lambda reader, page=page: _page(reader, page))  # type: ignore[misc]  # bound
     return found
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Final, Literal, Self
+from itertools import islice
+from typing import Final, Literal, Self, TypeVar
 
 import attrs
 import msgspec
@@ -24,6 +25,7 @@ from mama_structs.v1.plan import OLD, MigrationPlan, PlannedMemory
 from mama_structs.v1.read import DECISIONS, EDGES
 from mama_structs.v1.report import OddRow
 
+T = TypeVar("T")
 MARK: Final = "migrated"
 BACKFILLED: Final = "backfilled"
 PREFIX: Final = "migration/"
@@ -109,6 +111,13 @@ def migration_of(link: Link) -> str | None:
 def is_backfilled(link: Link) -> bool:
     """Tell whether a migration added a link to those that the old file says."""
     return migration_of(link) is not None and bool(link.metadata.extra.get(BACKFILLED))
+
+
+def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield so many items at a time."""
+    ahead = iter(items)
+    while some := list(islice(ahead, size)):
+        yield some
 
 
 # Notes

@@ -12,9 +12,8 @@ import asyncio
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -42,6 +41,7 @@ from mama_structs.v1.state import (
     as_stored,
     begin,
     changed_note,
+    chunks,
     is_backfilled,
     joined,
     marked,
@@ -163,7 +163,7 @@ class _Migration:
         """Return what is there already."""
         present: dict[str, Memory] = {}
         links: dict[str, Link] = {}
-        for ids in _chunks((one.memory.id for one in self.plan.planned), _PAGE):
+        for ids in chunks((one.memory.id for one in self.plan.planned), _PAGE):
             for memory, own in await self.shared.read(lambda reader, ids=ids: _found(reader, ids)):  # type: ignore[misc]  # bound
                 present[memory.id] = memory
                 links.update((link.id, link) for link in own)
@@ -229,7 +229,7 @@ class _Migration:
         first: dict[bytes, str] = {}
         # These count as evidence for others: they must be there before that is asked for.
         outcomes = {link.from_id: [link] for link in links if link.metadata.original_relationship == OUTCOME_OF}
-        for chunk in _chunks(ours, _CHUNK):
+        for chunk in chunks(ours, _CHUNK):
             texts = {one.memory.id: embedded_text(one.memory) for one in chunk}
             sums = {one: hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for one, text in texts.items()}
             new = [one.memory for one in chunk if one.memory.id not in state.present]
@@ -253,7 +253,7 @@ class _Migration:
         await self.shared.engine.settled()
         calibration = await self.shared.embedding.calibration()
         likely: list[LikelyPair] = []
-        for places in _chunks((at for at, one in enumerate(ours) if one.memory.id in fill.fresh), _SLICE):
+        for places in chunks((at for at, one in enumerate(ours) if one.memory.id in fill.fresh), _SLICE):
             likely += await self.shared.read(lambda reader, some=places: fill.likely(reader, some, calibration))  # type: ignore[misc]  # bound
             self._tell(len(places))
         fill.by_meaning(likely)
@@ -263,7 +263,7 @@ class _Migration:
         by_source: dict[str, list[Link]] = {}
         for link in links:
             by_source.setdefault(link.from_id, []).append(link)
-        for sources in _chunks((one.memory.id for one in ours if one.memory.id in by_source), _CHUNK):
+        for sources in chunks((one.memory.id for one in ours if one.memory.id in by_source), _CHUNK):
             wanted = {source: by_source[source] for source in sources}
             await self._write(lambda writer, wanted=wanted: _put_links(writer, wanted))  # type: ignore[misc]  # bound
 
@@ -288,12 +288,6 @@ class _Migration:
         self.done += more
         if self.progress is not None and self.total:
             self.progress(self.done, self.total)
-
-
-def _chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    ahead = iter(items)
-    while some := list(islice(ahead, size)):
-        yield some
 
 
 def _found(reader: Reader, ids: Sequence[str]) -> list[tuple[Memory, list[Link]]]:
