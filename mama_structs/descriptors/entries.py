@@ -348,18 +348,18 @@ class Entries:
             )
         raise HandleNotFound(f"there is no {handle}", handle=str(handle), nearest=nearest, hint=hint)
 
+    def _from_newest(self, ref_id: str) -> Iterator[str]:
+        """Go through the handles of all versions of a ref that were not deleted, the last version first."""
+        handles = (str(RefHandle(ref_id, number)) for number in range(self.next_version(ref_id) - 1, 0, -1))
+        return (handle for handle in handles if isinstance(self._slots.get(handle), Ref | DamagedEntry))
+
     def versions(self, ref_id: str) -> tuple[str, ...]:
         """Return the handles of all versions of a ref that were not deleted, the first version first."""
-        handles = (str(RefHandle(ref_id, number)) for number in range(1, self.next_version(ref_id)))
-        return tuple(handle for handle in handles if isinstance(self._slots.get(handle), Ref | DamagedEntry))
+        return tuple(self._from_newest(ref_id))[::-1]
 
     def newest(self, ref_id: str) -> str | None:
         """Return the full handle of a ref's newest version that was not deleted, None where there is none."""
-        for number in range(self.next_version(ref_id) - 1, 0, -1):
-            handle = str(RefHandle(ref_id, number))
-            if isinstance(self._slots.get(handle), Ref | DamagedEntry):
-                return handle
-        return None
+        return next(self._from_newest(ref_id), None)
 
     def live(self) -> Iterator[Entry]:
         """Go through all entries, the oldest first."""
@@ -372,13 +372,8 @@ class Entries:
     def _slot(self, handle: Handle) -> Slot | None:
         if isinstance(handle, FdHandle) or handle.version is not None:
             return self._slots.get(str(handle))
-        slot: Slot | None = None
-        for number in range(self.next_version(handle.id) - 1, 0, -1):
-            found = self._slots.get(str(RefHandle(handle.id, number)))
-            if isinstance(found, Ref | DamagedEntry):
-                return found
-            slot = slot or found
-        return slot
+        # Where every version was deleted, it is the last one of which that is said.
+        return self._slots.get(self.newest(handle.id) or str(RefHandle(handle.id, self.next_version(handle.id) - 1)))
 
     def _number(self, handle: str) -> None:
         """Let no later entry take this number again."""

@@ -488,7 +488,7 @@ class _Old:
             start += len(chunk)
 
 
-class _Draft(NewFile):
+class _ExportDraft(NewFile):
     """The temporary file, and how many lines were written to it."""
 
     line_breaks = 0
@@ -529,7 +529,7 @@ def _attempt(order: _Order, place: _Place, directory: int) -> FileResult:
         try:
             # Private where the old file's permissions are set at the end; else those that the umask gives, which only
             # the kernel can read without a race.
-            draft = _Draft(name, dir_fd=directory, mode=_PUBLIC if old is None else _PRIVATE)
+            draft = _ExportDraft(name, dir_fd=directory, mode=_PUBLIC if old is None else _PRIVATE)
         except FileExistsError as error:
             raise _Changed from error
         except BaseException:
@@ -626,7 +626,7 @@ def _splice(order: _Order, old: _Old | None) -> tuple[int, bytes, bytes]:
     return keep, b"", line_break if needs_one else b""
 
 
-def _fill(draft: _Draft, parts: list[bytes], keep: int | None, old: _Old | None) -> None:
+def _fill(draft: _ExportDraft, parts: list[bytes], keep: int | None, old: _Old | None) -> None:
     """Write what is new, between the old bytes before and after *keep* if there are any to keep, and flush it."""
     copied = old if keep is not None else None
     for chunk in copied.chunks(0, keep or 0) if copied else ():

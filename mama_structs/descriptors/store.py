@@ -497,13 +497,7 @@ class RefStore:
         return self._add(Content.of(excerpt.text), f"extract of {excerpt.handle}")
 
     async def search(
-        self,
-        handle: str,
-        query: str,
-        *,
-        regex: bool = False,
-        context: int = 0,
-        limit: int = 20,
+        self, handle: str, query: str, *, regex: bool = False, context: int = 0, limit: int = 20
     ) -> SearchResult:
         """
         Find a text, or what a regular expression matches.

@@ -308,33 +308,23 @@ def preview(content: Content, *, head: int, tail: int) -> Preview:
     for name, value in (("head", head), ("tail", tail)):
         _check.whole(name, value)
     text = content.text
-    if content.chars <= head + tail:
-        return Preview(
-            head=text,
-            tail="",
-            head_lines=(1, content.lines),
-            tail_lines=None,
-            omitted_chars=0,
-            omitted_range=None,
-            omitted_lines=None,
-            head_ends_in_line=False,
-            tail_starts_in_line=False,
-        )
-    head_end, tail_start = _head_end(text, head), _tail_start(text, tail)
+    is_whole = content.chars <= head + tail
+    head_end = content.chars if is_whole else _head_end(text, head)
+    tail_start = content.chars if is_whole else _tail_start(text, tail)
     shown_head, shown_tail = text[:head_end], text[tail_start:]
-    head_cut = head_end > 0 and text[head_end - 1] != "\n"
+    head_cut = 0 < head_end < content.chars and text[head_end - 1] != "\n"
     tail_cut = tail_start < content.chars and text[tail_start - 1] != "\n"
     # Counted from both ends, so that a preview costs what it shows.
-    head_last = count_lines(shown_head) if shown_head else 0
+    head_last = content.lines if is_whole else count_lines(shown_head) if shown_head else 0
     tail_first = content.lines - count_lines(shown_tail) + 1 if shown_tail else content.lines + 1
     return Preview(
         head=shown_head,
         tail=shown_tail,
-        head_lines=(1, head_last) if shown_head else None,
+        head_lines=(1, head_last) if shown_head or is_whole else None,
         tail_lines=(tail_first, content.lines) if shown_tail else None,
         omitted_chars=tail_start - head_end,
-        omitted_range=(head_end + 1, tail_start),
-        omitted_lines=(head_last + (not head_cut), tail_first - (not tail_cut)),
+        omitted_range=None if is_whole else (head_end + 1, tail_start),
+        omitted_lines=None if is_whole else (head_last + (not head_cut), tail_first - (not tail_cut)),
         head_ends_in_line=head_cut,
         tail_starts_in_line=tail_cut,
     )
