@@ -42,10 +42,10 @@ from mama_structs.settings import Settings
 from mama_structs.storage.backup import backup
 from mama_structs.storage.opening import check_path
 from mama_structs.tools.exposure import Exposure, ToolView
-from mama_structs.tools.leniency import read_arguments
 from mama_structs.tools.memories import memory_tools
 from mama_structs.tools.names import SUCCESSORS, WireNames
 from mama_structs.tools.refs import ref_tools
+from mama_structs.tools.repair import read_arguments
 from mama_structs.tools.tool import ErrorText, Tool, ToolAnnotations, ToolSet
 
 _log = logging.getLogger("mama_structs")

@@ -11,8 +11,8 @@ import attrs
 
 from mama_structs.errors import MamaStructsError, SessionClosed, WrongLoop
 from mama_structs.session import Session
-from mama_structs.tools.leniency import read_arguments
 from mama_structs.tools.names import MEMORY_TOOLS, SUCCESSORS, WireNames, last_line
+from mama_structs.tools.repair import read_arguments
 from mama_structs.tools.tool import ErrorText, Tool
 
 _log = logging.getLogger("mama_structs")

@@ -10,7 +10,7 @@ import attrs
 from mama_structs.adapters.answers import answer, offered
 from mama_structs.adapters.schemas import plain_schema
 from mama_structs.session import Session
-from mama_structs.tools.signature import HOST_PARAMETERS
+from mama_structs.tools.schema import HOST_PARAMETERS
 
 try:
     from langchain_core.runnables import RunnableConfig

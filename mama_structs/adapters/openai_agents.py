@@ -9,7 +9,7 @@ from mama_structs.adapters.answers import answer, offered
 from mama_structs.adapters.schemas import plain_schema, strict_schema
 from mama_structs.descriptors.messages import said_by_user
 from mama_structs.session import Session
-from mama_structs.tools.signature import HOST_PARAMETERS
+from mama_structs.tools.schema import HOST_PARAMETERS
 from mama_structs.tools.tool import Tool
 
 try:

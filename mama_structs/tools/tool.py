@@ -12,9 +12,8 @@ import attrs
 from mama_structs._introspect import layers_of, refuse_sync
 from mama_structs._plain import to_jsonable
 from mama_structs.errors import InvalidArgument, MamaStructsError, UnknownTool
-from mama_structs.tools.docstrings import split_docstring
 from mama_structs.tools.names import hint_at
-from mama_structs.tools.signature import Signature
+from mama_structs.tools.schema import Signature, split_docstring
 
 MAX_NAME_LENGTH = 64
 _NAME = re.compile(r"[A-Za-z0-9_-]+(?:/[A-Za-z0-9_-]+)?")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mama_structs.tools.docstrings import split_docstring
+from mama_structs.tools.schema import split_docstring
 
 
 @pytest.mark.parametrize(

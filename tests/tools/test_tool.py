@@ -636,7 +636,7 @@ def tool_taking(annotation, default=inspect.Parameter.empty):
     ],
 )
 async def test_nothing_is_guessed(annotation, value):
-    """What could mean two things, or nothing, is refused; what can mean one is in test_leniency.py."""
+    """What could mean two things, or nothing, is refused; what can mean one is in test_repair.py."""
     with pytest.raises(InvalidArgument, match="take: value must be "):
         await tool_taking(annotation)(value=value)
 

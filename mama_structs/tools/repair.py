@@ -8,18 +8,22 @@ A value that is right as it stands is never touched, and what could mean two thi
 from __future__ import annotations
 
 import collections.abc
+import dataclasses
+import difflib
 import enum
 import json
 import math
 import re
+import reprlib
 import types
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal, Union, get_args, get_origin
+import typing
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from typing import Annotated, Any, Final, Literal, NamedTuple, NotRequired, Required, Union, get_args, get_origin
+
+import attrs
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.tools.fields import Field, bare, fields_of
-from mama_structs.tools.given_names import nearest, renamed
-from mama_structs.tools.schema import shortened
 
 # What a model means by these is anybody's guess where a list is wanted.
 _NOTHING_SAID: Final = frozenset({"", "null", "none", "nil", "undefined", "n/a", "na", "-"})
@@ -29,6 +33,7 @@ _NUMBER: Final = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?
 # Beyond this not every whole number is one that a float can be.
 _EXACT: Final = 2**53
 _MAX_NOTES: Final = 3
+_UNSTYLED: Final = re.compile(r"[\s_-]+")
 _BOOLEANS: Final = {"true": True, "false": False}
 _SEPARATOR: Final = re.compile(r"[,;|]")
 _LISTS: Final = frozenset(
@@ -43,7 +48,21 @@ _LISTS: Final = frozenset(
         collections.abc.MutableSet,
     }
 )
+_WORDS = {None: "null", True: "true", False: "false"}
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
+_SHORT.maxlevel = 3
 _MAPPINGS: Final = frozenset({dict, collections.abc.Mapping, collections.abc.MutableMapping})
+
+
+def shortened(value: object) -> str:
+    """Show a value in some 60 characters, with JSON's words for what JSON can say."""
+    if value is None or isinstance(value, bool):
+        return _WORDS[value]
+    try:
+        return _SHORT.repr(value)
+    except ValueError:
+        return "a very large number"
 
 
 def fits(value: object, kind: Any) -> bool:
@@ -67,20 +86,10 @@ def is_finite(value: object) -> bool:
 
 
 def mended(value: Any, kind: Any, notes: list[str]) -> Any:
-    """
-    Return what a value means where a type is wanted; itself, in whole or in part, where that cannot be said.
-
-    Whether the answer is of the type is for the caller to see.
-
-    Args:
-        value: As a model gave it.
-        kind: As `msgspec.convert` takes it.
-        notes: Gets what a model should know about names that nothing has.
-
-    """
+    """Return what a value means where a type is wanted, itself where that cannot be said; *notes* gets near names."""
     if fits(value, kind):
         return value
-    kind = bare(kind)
+    kind = _bare(kind)
     origin = get_origin(kind) or kind
     meant = value
     if origin in (Union, types.UnionType):
@@ -92,8 +101,10 @@ def mended(value: Any, kind: Any, notes: list[str]) -> Any:
     elif origin in _LISTS or origin is tuple:
         meant = _as_list(value, kind, notes)
     elif origin in _MAPPINGS:
-        meant = _as_mapping(value, kind, notes)
-    elif (fields := fields_of(origin)) is not None:
+        found = _object_in(value)
+        _, item_kind = get_args(kind) or (Any, Any)
+        meant = value if found is None else {key: mended(item, item_kind, notes) for key, item in found.items()}
+    elif (fields := _fields_of(origin)) is not None:
         meant = _as_object(value, fields, notes)
     return meant
 
@@ -149,7 +160,7 @@ def _as_list(value: Any, kind: Any, notes: list[str]) -> Any:
         return _as_tuple(value, item_kinds, notes)
     item_kind = item_kinds[0] if item_kinds else Any
     found = _listed(value) if isinstance(value, str) else value
-    if bare(item_kind) in (Any, object) or _is_list(item_kind):
+    if _bare(item_kind) in (Any, object) or _is_list(item_kind):
         # Of two levels of lists nobody knows which one was left out.
         return [_inner(item, item_kind, notes) for item in found] if isinstance(found, list | tuple) else value
     if isinstance(found, list | tuple):
@@ -165,7 +176,7 @@ def _inner(item: Any, kind: Any, notes: list[str]) -> Any:
 
 
 def _is_list(kind: Any) -> bool:
-    found = bare(kind)
+    found = _bare(kind)
     return (get_origin(found) or found) in _LISTS | {tuple}
 
 
@@ -182,14 +193,9 @@ def _listed(text: str) -> Any:
     if found is not None:
         return found
     word = text.strip()
-    if word.casefold() in _NOTHING_SAID or _is_bracketed(word) or _may_be_several(word):
-        return None
-    return text
-
-
-def _is_bracketed(text: str) -> bool:
-    """Tell whether a text looks like JSON, which it is not."""
-    return text[0] + text[-1] in ("[]", "{}")
+    # In brackets it looks like JSON, which it is not.
+    is_bracketed = word[:1] + word[-1:] in ("[]", "{}")
+    return None if word.casefold() in _NOTHING_SAID or is_bracketed or _may_be_several(word) else text
 
 
 def _may_be_several(text: str) -> bool:
@@ -200,15 +206,7 @@ def _may_be_several(text: str) -> bool:
     return len(parts) > 1 and all(len(part.split()) <= 1 for part in parts)
 
 
-def _as_mapping(value: Any, kind: Any, notes: list[str]) -> Any:
-    found = _object_in(value)
-    if found is None:
-        return value
-    _, item_kind = get_args(kind) or (Any, Any)
-    return {key: mended(item, item_kind, notes) for key, item in found.items()}
-
-
-def _as_object(value: Any, fields: Mapping[str, Field], notes: list[str]) -> Any:
+def _as_object(value: Any, fields: Mapping[str, _Field], notes: list[str]) -> Any:
     found = _object_in(value)
     if found is None:
         return value
@@ -270,14 +268,104 @@ def read_arguments(arguments: object) -> Mapping[str, Any]:
 
 
 def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """
-    Return an object of JSON; an `object_pairs_hook`.
-
-    Raises:
-        ValueError: A name is given twice: which one was meant nobody knows.
-
-    """
+    """Return an object of JSON (an `object_pairs_hook`); raise ValueError for a name that is given twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
+        # Which one was meant nobody knows.
         raise ValueError("a name is given twice")
     return found
+
+
+# The names of arguments as a model wrote them
+
+
+def renamed(given: Mapping[Any, Any], names: Collection[str]) -> dict[Any, Any]:
+    """Return what was given with the right names for those that differ in case, ``_`` and ``-`` only."""
+    by_style: dict[str, list[str]] = {}
+    for name in names:
+        by_style.setdefault(_unstyled(name), []).append(name)
+    meant: dict[Any, str] = {}
+    for key in given:
+        found = by_style.get(_unstyled(key), []) if isinstance(key, str) and key not in names else []
+        if len(found) == 1 and found[0] not in given:
+            meant[key] = found[0]
+    times = Counter(meant.values())
+    right = {}
+    for key, value in given.items():
+        if key in meant and times[meant[key]] == 1:
+            right[meant[key]] = value
+        # A null under a name that nothing has is left out.
+        elif key in names or value is not None or not isinstance(key, str):
+            right[key] = value
+    return right
+
+
+def nearest(name: object, names: Iterable[str]) -> str | None:
+    """Return the name that one most likely stands for, None where none is near."""
+    by_style = {_unstyled(one): one for one in names}
+    near = difflib.get_close_matches(_unstyled(str(name)), by_style, n=1)
+    return by_style[near[0]] if near else None
+
+
+def _unstyled(name: str) -> str:
+    return _UNSTYLED.sub("", name).casefold()
+
+
+# What the classes that tools take as objects have inside
+
+
+class _Field(NamedTuple):
+    """What an object takes under one name: a type as `msgspec.convert` takes it, and whether it has no default."""
+
+    type: Any
+    required: bool
+
+
+def _bare(kind: Any) -> Any:
+    """Take off what stands around a type."""
+    while True:
+        if get_origin(kind) is Annotated:
+            kind = get_args(kind)[0]
+        elif hasattr(kind, "__supertype__"):
+            kind = kind.__supertype__
+        elif type(kind).__name__ == "TypeAliasType":
+            kind = kind.__value__
+        else:
+            return kind
+
+
+def _fields_of(kind: Any) -> dict[str, _Field] | None:
+    """Return the fields of a class by their names in JSON; None for what has none."""
+    import msgspec  # noqa: PLC0415 - loaded since the tool was made
+
+    if not isinstance(kind, type):
+        return None
+    if issubclass(kind, msgspec.Struct):
+        return {field.encode_name: _Field(field.type, field.required) for field in msgspec.structs.fields(kind)}
+    if typing.is_typeddict(kind):
+        return {name: _typed_field(kind, name, hint) for name, hint in _hints(kind).items()}
+    if dataclasses.is_dataclass(kind):
+        missing = dataclasses.MISSING
+        hints = _hints(kind)
+        return {
+            field.name: _Field(hints[field.name], field.default is missing and field.default_factory is missing)
+            for field in dataclasses.fields(kind)
+        }
+    if attrs.has(kind):
+        hints = _hints(kind)
+        return {
+            field.name: _Field(hints.get(field.name, Any), field.default is attrs.NOTHING)
+            for field in attrs.fields(kind)
+        }
+    return None
+
+
+def _typed_field(kind: Any, name: str, hint: Any) -> _Field:
+    # Where annotations are postponed, `typing` does not see the mark and takes every field for required.
+    if get_origin(hint) in (Required, NotRequired):
+        return _Field(get_args(hint)[0], get_origin(hint) is Required)
+    return _Field(hint, name in kind.__required_keys__)
+
+
+def _hints(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind, include_extras=True)
