@@ -6,22 +6,34 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+Names = Mapping[str, str]
+"""The names of a package by the module, below it, that defines them, with blanks between."""
 
-def attach(package: str, sources: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """
-    Return ``__getattr__`` and ``__dir__`` for a package.
 
-    Args:
-        package: The package's ``__name__``.
-        sources: The public names, each with the module that defines it.
-
-    """
+def attach(
+    package: str, names: Names, *, moved: Names | None = None
+) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__all__``, ``__getattr__`` and ``__dir__`` for a package; names that *moved* load with a warning."""
+    sources = homes(package, names)
+    old = homes(package, moved or {})
 
     def load(name: str) -> Any:
-        if name not in sources:
+        home = sources.get(name) or old.get(name)
+        if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(sources[name]), name)
-        vars(importlib.import_module(package))[name] = value
+        value = getattr(importlib.import_module(home), name)
+        if name in sources:
+            vars(importlib.import_module(package))[name] = value
+        else:
+            import warnings  # noqa: PLC0415 - for the few that still need it
+
+            message = f"{package}.{name} is now in {home}, and will be there only in 2.0"
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
         return value
 
-    return load, lambda: sorted(sources)
+    return sorted(sources), load, lambda: sorted(sources)
+
+
+def homes(package: str, names: Names) -> dict[str, str]:
+    """Return the module of each name."""
+    return {name: f"{package}.{module}" for module, several in names.items() for name in several.split()}

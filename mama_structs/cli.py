@@ -373,9 +373,9 @@ def _stopped_by_signals() -> asyncio.Event:
 
 async def _check(given: argparse.Namespace) -> int:
     """Look for damage in all that a session's directory holds; nothing is repaired."""
-    from mama_structs.composition import CheckReport
     from mama_structs.errors import StoreDamaged
-    from mama_structs.storage.opening import Finding
+    from mama_structs.session import CheckReport
+    from mama_structs.storage.failures import Finding
 
     try:
         async with _opened(given) as session:

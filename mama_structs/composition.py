@@ -1,26 +1,17 @@
-"""What ties a session's parts together: what forks share, handles in arguments, streams that end on disk."""
+"""What ties references, memory and refs, which do not know each other: handles in arguments, mentions, evidence."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any, Final
 
-import attrs
-
-from mama_structs._async import LoopBound
-from mama_structs.descriptors.parser import Event
-from mama_structs.descriptors.store import Ingested, RefStore, RefStream
-from mama_structs.directories import Keeper, Place
+from mama_structs.descriptors.store import RefStore
 from mama_structs.errors import EntityNotFound, MemoryNotFound
 from mama_structs.memory.model import MAX_RANDOM, MIN_RANDOM, DecisionMetadata, Memory, MemoryType
 from mama_structs.memory.results import shortened
 from mama_structs.memory.store import MemoryStore
-from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import IdScheme, Source
-from mama_structs.storage.opening import Finding
 
 _REF: Final = "$ref"
 _HANDLES: Final = ("fd:", "ref:")
@@ -42,20 +33,10 @@ def with_contents(
     arguments: Mapping[str, Any], text_of: Callable[[str], str], *, handles: Collection[str] = ()
 ) -> Mapping[str, Any]:
     """
-    Return a tool's arguments with the text in place of every ``{"$ref": "ref:x"}``.
+    Return a copy of a tool's arguments with the text in place of every ``{"$ref": "ref:x"}``.
 
     Any other mapping with such a key, a JSON Schema's for one, stays as it is; so does one 100 levels deep.
-
-    Args:
-        arguments: As the model gave them; they are not changed.
-        text_of: Gives the text of a handle.
-        handles: Names of arguments that are handles themselves, or lists of them, and get the handle in place of the
-            text.
-
-    Raises:
-        HandleNotFound: Nothing has one of the handles.
-        InvalidHandle: One is no handle.
-
+    The arguments that *handles* names are handles themselves, or lists of them, and get the handle.
     """
     if not isinstance(arguments, Mapping):
         return arguments
@@ -95,11 +76,6 @@ def mentions_in(text: str, schemes: Collection[IdScheme]) -> tuple[str, ...]:
 
     A word is an id where all of it is one, but for punctuation around it (``**2-1**``), a Korean particle behind it
     (``2-1에서``), or what stands before or behind a slash, colon or equals sign (``id=2-1``).
-
-    Args:
-        text: Prose.
-        schemes: How ids look.
-
     """
     if not schemes:
         return ()
@@ -125,18 +101,12 @@ MEMORY_IDS: Final = IdScheme(
 """How the ids of memories look, those of v1.0 included."""
 
 
-def memory_source(memories: Callable[[], MemoryStore]) -> Source:
-    """
-    Return a source that answers for the ids of memories.
-
-    Args:
-        memories: Gives the memories, once they are open.
-
-    """
+def memory_source(memories: MemoryStore) -> Source:
+    """Return a source that answers for the ids of memories."""
 
     async def fetch(memory_id: str) -> Mapping[str, Any]:
         try:
-            return _as_entity(await memories().get(memory_id))
+            return _as_entity(await memories.get(memory_id))
         except MemoryNotFound as error:
             raise EntityNotFound(memory_id) from error
 
@@ -153,18 +123,12 @@ def _as_entity(memory: Memory) -> dict[str, Any]:
 
 
 def recall_from(
-    memories: Callable[[], MemoryStore],
+    memories: MemoryStore,
 ) -> Callable[[Sequence[str]], Awaitable[Mapping[str, Sequence[Mapping[str, Any]]]]]:
-    """
-    Return what gives the newest decisions about entities, an id and one line each.
-
-    Args:
-        memories: Gives the memories, once they are open.
-
-    """
+    """Return what gives the newest decisions about entities, an id and one line each."""
 
     async def recall(ids: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
-        found = {one: await memories().about(one, limit=_RECALLED, types=[MemoryType.DECISION]) for one in ids}
+        found = {one: await memories.about(one, limit=_RECALLED, types=[MemoryType.DECISION]) for one in ids}
         return {
             one: [{"id": memory.id, "decision": _one_line(memory)} for memory in decisions]
             for one, decisions in found.items()
@@ -185,10 +149,6 @@ def contents_of(refs: RefStore) -> Callable[[str], tuple[str, str] | None]:
 
     What begins as a handle does is one, or a mistake: as plain words it would be gone with its conversation.
     Blanks, quotes and brackets around it, and capitals, are forgiven.
-
-    Args:
-        refs: Where handles stand for texts.
-
     """
 
     def find(evidence: str) -> tuple[str, str] | None:
@@ -201,119 +161,3 @@ def contents_of(refs: RefStore) -> Callable[[str], tuple[str, str] | None]:
         return entry.versioned, entry.text
 
     return find
-
-
-class SessionStream:
-    """
-    Takes a model's answer as it comes: ``feed`` every chunk, then ``await close()``.
-
-    Args:
-        stream: Scans and stores.
-        flush: Waits for the disk.
-
-    """
-
-    def __init__(self, stream: RefStream, flush: Callable[[], Awaitable[None]]) -> None:
-        self._stream = stream
-        self._flush = flush
-
-    def __repr__(self) -> str:
-        return f"<SessionStream of {self._stream!r}>"
-
-    def feed(self, chunk: object) -> list[Event]:
-        """
-        Take the next part and return what is known by now; see `RefStream.feed`.
-
-        Raises:
-            InvalidArgument: It is no chunk of an answer.
-            SessionClosed: The stream was closed.
-
-        """
-        return self._stream.feed(chunk)
-
-    async def close(self) -> Ingested:
-        """
-        Store the refs, which are on disk when this returns; again, the same.
-
-        Raises:
-            StoreError: The disk does not take it; the refs can be used, and the next `Session.flush` tries again.
-
-        """
-        ingested = self._stream.close()
-        await self._flush()
-        return ingested
-
-
-@attrs.frozen
-class CheckReport:
-    """
-    What `Session.check` found; ``str()`` of it is a line for each.
-
-    Args:
-        findings: One for each thing found; warnings among them are no damage.
-
-    """
-
-    findings: tuple[Finding, ...]
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing is damaged or in danger."""
-        return not any(finding.severity == "error" for finding in self.findings)
-
-    def __str__(self) -> str:
-        return "\n".join(f"{one.severity}: {one.message}" for one in self.findings) or "nothing found"
-
-
-class Home:
-    """
-    What a session shares with its forks: where its conversations are kept, and what resolves its references.
-
-    Args:
-        keeper: Keeps the conversations.
-        path: Where, as the host wrote it.
-        resolver: What resolves references.
-        loop: The loop of the session and its forks.
-
-    """
-
-    def __init__(self, keeper: Keeper, *, path: Path | None, resolver: Resolver, loop: LoopBound) -> None:
-        self.keeper: Keeper = keeper
-        self._memories: MemoryStore | None = None
-        self._close_memories: Callable[[], Awaitable[None]] | None = None
-        self.path: Path | None = path
-        self.resolver: Resolver = resolver
-        self.loop: LoopBound = loop
-        self.users: int = 0
-
-    @property
-    def memories(self) -> MemoryStore:
-        """The memories of the session's namespace."""
-        assert self._memories is not None, "they are open"  # noqa: S101 - a session is made after they were
-        return self._memories
-
-    def keep_memories(self, memories: MemoryStore, close: Callable[[], Awaitable[None]]) -> None:
-        """Take over memories, which `leave` closes."""
-        self._memories, self._close_memories = memories, close
-
-    async def leave(self, place: Place | None) -> None:
-        """
-        End one session's use, and close what nobody uses any more.
-
-        Args:
-            place: The session's conversation, None for a session that never came to have one.
-
-        Raises:
-            StoreError: The disk did not take what was not yet written.
-
-        """
-        self.users -= 1
-        # Each step runs, whatever happens to the others; the last one pushed runs first.
-        async with AsyncExitStack() as steps:
-            if self.users <= 0:
-                steps.push_async_callback(self.keeper.close)
-                steps.push_async_callback(self.resolver.close)
-                if self._close_memories is not None:
-                    steps.push_async_callback(self._close_memories)
-            if place is not None:
-                steps.push_async_callback(self.keeper.leave, place)

@@ -7,46 +7,29 @@ import logging
 import os
 import warnings
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 import attrs
 
+import mama_structs  # for the annotations: what they name loads when a session opens, or someone asks for the hints
 from mama_structs._async import LoopBound, enter_session, leave_session, open_sessions, to_its_end, using_session
-from mama_structs._plain import to_jsonable
-from mama_structs.composition import (
-    CheckReport,
-    Home,
-    SessionStream,
-    contents_of,
-    memory_source,
-    mentions_in,
-    recall_from,
-    with_contents,
-)
-from mama_structs.descriptors.decorator import wrapped_or_whole
-from mama_structs.descriptors.log import check_conversation
-from mama_structs.descriptors.store import Ingested, RefStore
-from mama_structs.directories import Directory, Keeper, Nowhere, Place
+from mama_structs.descriptors.parser import Event
 from mama_structs.errors import DescriptorError, InvalidArgument, SessionClosed, StoreError
-from mama_structs.memory.embedding.protocol import Embedder
-from mama_structs.memory.opening import check_embedder, open_memories
-from mama_structs.memory.requests import check_namespace
 from mama_structs.memory.results import Maintained
-from mama_structs.memory.store import MemoryStore
 from mama_structs.references.decorator import ReferenceDecorator, bound_to
 from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import EntitySource, check_sources
 from mama_structs.settings import Settings
-from mama_structs.storage.backup import backup
-from mama_structs.storage.opening import check_path
-from mama_structs.tools.exposure import Exposure, ToolView
-from mama_structs.tools.memories import memory_tools
+from mama_structs.storage.failures import Finding
+from mama_structs.storage.files import check_path
 from mama_structs.tools.names import SUCCESSORS, WireNames
-from mama_structs.tools.refs import ref_tools
-from mama_structs.tools.repair import read_arguments
-from mama_structs.tools.tool import ErrorText, Tool, ToolAnnotations, ToolSet
+
+if TYPE_CHECKING:
+    from mama_structs._home import Conversation, Home
+    from mama_structs.tools.tool import Tool
 
 _log = logging.getLogger("mama_structs")
 
@@ -62,6 +45,28 @@ class OffersTools(Protocol):
         """Return the tools, which only read, asking through *resolver*."""
 
 
+@attrs.define(eq=False)
+class _Common:
+    """What a session shares with its forks, and what *closing* closes when nobody uses it any more."""
+
+    home: Home
+    path: Path | None
+    memories: mama_structs.MemoryStore
+    resolver: Resolver
+    loop: LoopBound
+    closing: AsyncExitStack
+    users: int = 0
+
+    async def leave(self, conversation: Conversation) -> None:
+        """End one session's use."""
+        self.users -= 1
+        # Each step runs, whatever happens to the others; the last one pushed runs first.
+        async with AsyncExitStack() as steps:
+            if self.users == 0:
+                steps.push_async_callback(self.closing.aclose)
+            steps.push_async_callback(self.home.leave, conversation)
+
+
 class Session:
     """
     References, refs and tools for one agent; made by `Session.open`.
@@ -72,26 +77,31 @@ class Session:
 
     def __init__(
         self,
+        common: _Common,
+        conversation: Any,
         *,
-        home: Home,
-        place: Place,
         settings: Settings,
-        exposure: Exposure | None = None,
-        tools: Iterable[Tool] = (),
+        exposure: mama_structs.Exposure | None,
+        tools: Iterable[mama_structs.Tool],
     ) -> None:
+        from mama_structs.composition import contents_of  # noqa: PLC0415 - a session is open: see the top
+        from mama_structs.tools.exposure import ToolView  # noqa: PLC0415
+        from mama_structs.tools.tool import ToolSet  # noqa: PLC0415
+
         self.settings: Settings = settings
         self.tools: ToolSet = ToolSet()
         self.exposed: ToolView = ToolView(self.tools, exposure=exposure, mode=settings.tools.dynamic)
         self._exposure = exposure
-        self._home = home
-        self._place = place
-        self._memories = home.memories.resolving(contents_of(place.refs))
+        self._common = common
+        self._conversation: Conversation = conversation
+        self._memories = common.memories.resolving(contents_of(conversation.refs))
+        self._deprecated: dict[str, Tool] = {}
         self._closing: asyncio.Task[None] | None = None
         own = self._own_tools()
         self._own: frozenset[str] = frozenset(tool.name for tool in own)
         for tool in (*own, *tools):
             self.tools.add(tool)
-        home.users += 1
+        common.users += 1
         self._closed = False
         open_sessions.add(self)
 
@@ -102,11 +112,11 @@ class Session:
         *,
         structs: str | Any | None = None,
         sources: Iterable[EntitySource] = (),
-        embedder: Embedder | None = None,
+        embedder: mama_structs.Embedder | None = None,
         namespace: str = "default",
         conversation: str | None = None,
         settings: Settings | None = None,
-        exposure: Exposure | None = None,
+        exposure: mama_structs.Exposure | None = None,
     ) -> Opening:
         """
         Open a session: ``async with Session.open(...) as session`` or ``session = await Session.open(...)``.
@@ -130,13 +140,18 @@ class Session:
             EmbedderMismatch: Another embedder made the vectors of the memories; raised when the session opens.
 
         """
+        from mama_structs.descriptors.log import check_conversation  # noqa: PLC0415
+        from mama_structs.memory.opening import check_embedder  # noqa: PLC0415
+        from mama_structs.memory.requests import check_namespace  # noqa: PLC0415
+        from mama_structs.tools.exposure import Exposure  # noqa: PLC0415
+
         if settings is not None and not isinstance(settings, Settings):
             raise InvalidArgument(f"settings must be Settings, got {settings!r:.80}")
         if exposure is not None and not isinstance(exposure, Exposure):
             raise InvalidArgument(f"exposure must be an Exposure, got {exposure!r:.80}")
         own = check_sources(sources)
         all_sources = own if structs is None else check_sources([_structs_source(structs), *own])
-        path = _path(location)
+        path = None if location is None else _path(location)
         name = None if conversation is None else check_conversation(conversation)
         check_embedder(embedder)
         own_namespace = check_namespace(namespace)
@@ -146,7 +161,7 @@ class Session:
                 sources=all_sources,
                 embedder=embedder,
                 namespace=own_namespace,
-                conversation=name,
+                name=name,
                 settings=settings or Settings(),
                 exposure=exposure,
             )
@@ -158,41 +173,51 @@ class Session:
         path: Path | None,
         *,
         sources: tuple[EntitySource, ...],
-        embedder: Embedder | None,
+        embedder: mama_structs.Embedder | None,
         namespace: str,
-        conversation: str | None,
+        name: str | None,
         settings: Settings,
-        exposure: Exposure | None,
+        exposure: mama_structs.Exposure | None,
     ) -> Self:
+        from mama_structs._home import Home  # noqa: PLC0415
+        from mama_structs.composition import MEMORY_IDS, memory_source, mentions_in, recall_from  # noqa: PLC0415
+        from mama_structs.memory.opening import open_memories  # noqa: PLC0415
+        from mama_structs.tools.tool import Tool, ToolAnnotations  # noqa: PLC0415
+
         loop = LoopBound("session")
         loop.check()
-        known: list[Home] = []
-        all_sources = check_sources([*sources, memory_source(lambda: known[0].memories)])
-        recall = recall_from(lambda: known[0].memories)
-        resolver = Resolver(all_sources, settings=settings.references, home=loop, recall=recall)
-        keeper: Keeper = Nowhere() if path is None else await Directory.opened(path)
-        home = Home(keeper, path=path, resolver=resolver, loop=loop)
-        known.append(home)
-        place = None
+        opened = AsyncExitStack()
+        left = AsyncExitStack()
         try:
-            schemes = [source.scheme for source in all_sources]
-            memories, close = await open_memories(
-                keeper.engines,
+            home = Home.in_memory() if path is None else await Home.on_disk(path)
+            opened.push_async_callback(home.close)
+            schemes = [MEMORY_IDS, *(source.scheme for source in sources)]
+            memories, close_memories = await open_memories(
+                home.engines,
                 namespace=namespace,
                 embedder=embedder,
                 settings=settings.memory,
                 loop=loop,
                 find_mentions=lambda text: mentions_in(text, schemes),
             )
-            home.keep_memories(memories, close)
+            opened.push_async_callback(close_memories)
+            resolver = Resolver(
+                check_sources([*sources, memory_source(memories)]),
+                settings=settings.references,
+                home=loop,
+                recall=recall_from(memories),
+            )
+            opened.push_async_callback(resolver.close)
             await memories.maintain()
-            place = await keeper.enter(conversation, settings.descriptors)
+            conversation = await home.enter(name, settings.descriptors)
+            left.push_async_callback(home.leave, conversation)
             ready_made = [tool for one in sources if isinstance(one, OffersTools) for tool in one.tools(resolver)]
             annotations = ToolAnnotations(read_only=True)
             tools = [Tool.from_function(tool, annotations=annotations) for tool in ready_made]
-            return cls(home=home, place=place, settings=settings, exposure=exposure, tools=tools)
+            common = _Common(home, path, memories, resolver, loop, opened)
+            return cls(common, conversation, settings=settings, exposure=exposure, tools=tools)
         except BaseException:
-            await to_its_end(home.leave(place))
+            await to_its_end(_undone(opened, left))
             raise
 
     def __repr__(self) -> str:
@@ -204,32 +229,32 @@ class Session:
     @property
     def location(self) -> Path | None:
         """The session's directory, None where it has none."""
-        return self._home.path
+        return self._common.path
 
     @property
     def conversation(self) -> str:
         """The name under which `open` comes back to these refs."""
-        return self._place.conversation
+        return self._conversation.name
 
     @property
     def resolver(self) -> Resolver:
         """What resolves references; forks share it."""
-        return self._home.resolver
+        return self._common.resolver
 
     @property
-    def memories(self) -> MemoryStore:
+    def memories(self) -> mama_structs.MemoryStore:
         """Decisions, checkpoints, insights and contexts; forks share them."""
         return self._memories
 
     @property
-    def refs(self) -> RefStore:
+    def refs(self) -> mama_structs.RefStore:
         """What keeps refs and descriptors."""
-        return self._place.refs
+        return self._conversation.refs
 
     @property
     def hidden(self) -> tuple[str, ...]:
         """The names of tools that work without being shown: those of v1.0, unless the settings show them."""
-        return tuple(name for name in SUCCESSORS if self.settings.tools.memory and name not in self.tools)
+        return tuple(name for name in SUCCESSORS if name not in self.tools) if self.settings.tools.memory else ()
 
     @property
     def wire_names(self) -> WireNames:
@@ -237,29 +262,33 @@ class Session:
         return WireNames.of(self.tools, hidden=self.hidden)
 
     def _own_tools(self) -> list[Tool]:
-        """Return the tools on this session's own memories and refs that are shown."""
-        settings = self.settings.tools
-        memories = memory_tools(self.memories, self.refs) if settings.memory else []
-        deprecated = self._deprecated_tools() if settings.memory and settings.deprecated else []
-        return [*memories, *ref_tools(self.refs), *deprecated]
+        """Return the tools on this session's own memories and refs."""
+        from mama_structs.tools.memories import memory_tools  # noqa: PLC0415
+        from mama_structs.tools.refs import ref_tools  # noqa: PLC0415
 
-    def _deprecated_tools(self) -> list[Tool]:
-        # Most sessions are never asked for one.
-        from mama_structs.v1.tools import deprecated_tools  # noqa: PLC0415
+        memories = memory_tools(self.memories, self.refs) if self.settings.tools.memory else []
+        deprecated = self._deprecated_tools() if self.settings.tools.memory and self.settings.tools.deprecated else {}
+        return [*memories, *ref_tools(self.refs), *deprecated.values()]
 
-        return deprecated_tools(self.memories)
+    def _deprecated_tools(self) -> dict[str, Tool]:
+        if not self._deprecated:
+            # Most sessions are never asked for one.
+            from mama_structs.v1.tools import deprecated_tools  # noqa: PLC0415
+
+            self._deprecated = {tool.name: tool for tool in deprecated_tools(self.memories)}
+        return self._deprecated
 
     @property
     def is_open(self) -> bool:
         """Whether the session can be used: not closed, and its event loop still there."""
-        return not self._closed and not self._home.loop.is_over
+        return not self._closed and not self._common.loop.is_over
 
     @property
     def with_references(self) -> ReferenceDecorator:
         """The decorator `with_references`, bound to this session."""
         return bound_to(self.resolver)
 
-    def tools_for(self, message: object) -> list[Tool]:
+    def tools_for(self, message: object) -> list[mama_structs.Tool]:
         """
         Return the tools that a model should see for a message of its user, those that it asks for first.
 
@@ -275,13 +304,16 @@ class Session:
         return self.exposed.tools()
 
     async def call(
-        self, tool_name: str, arguments: Mapping[str, Any] | str | None = None, *, host: Mapping[str, Any] | None = None
+        self,
+        tool_name: str,
+        arguments: Mapping[str, Any] | str | None = None,
+        *,
+        host: Mapping[str, Any] | None = None,
     ) -> Any:
         """
         Run a tool with arguments as a model gives them, and return data that JSON can hold.
 
         Any tool can be called, whether or not a model sees it at the moment.
-
         An argument ``{"$ref": "ref:x"}`` becomes the text that the handle stands for, up to 100 levels deep.
         A result with more than ``settings.descriptors.wrap_over`` characters is kept on disk and comes back as an
         ``<fd_result>``, whatever the tool's output schema says; when there is no room for it, it comes back whole.
@@ -297,12 +329,14 @@ class Session:
             HandleNotFound: Nothing has a handle that an argument names; the tool did not run.
 
         """
+        from mama_structs._plain import to_jsonable  # noqa: PLC0415
+        from mama_structs.descriptors.decorator import wrapped_or_whole  # noqa: PLC0415
+        from mama_structs.tools.repair import read_arguments  # noqa: PLC0415
+        from mama_structs.tools.tool import ErrorText  # noqa: PLC0415
+
         self._check()
         name = tool_name if tool_name in self.tools else self.wire_names.by_wire.get(tool_name, tool_name)
-        if name in self.hidden:
-            tool = next(one for one in self._deprecated_tools() if one.name == name)
-        else:
-            tool = self.tools[name]
+        tool = self._deprecated_tools()[name] if name in self.hidden else self.tools[name]
         asked = read_arguments(arguments) if arguments is None or isinstance(arguments, str) else arguments
         try:
             given = self._given(tool, asked)
@@ -317,17 +351,19 @@ class Session:
         result = to_jsonable(result)
         if not tool.wrapped or not self.settings.descriptors.enabled:
             return result
-        shown = wrapped_or_whole(self.refs, result, what=tool_name)
+        shown = wrapped_or_whole(self.refs, result, what=tool.name)
         if shown is not result:
             try:
                 await self.flush()
             except StoreError as error:
                 # The tool has done its work. What it said can be read, and the next flush tries again.
-                _log.warning("the result of %s is not on disk yet: %s", tool_name, error)
+                _log.warning("the result of %s is not on disk yet: %s", tool.name, error)
         return shown
 
     def _given(self, tool: Tool, asked: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a tool's arguments with texts in place of references, checked without repeating a text in an error."""
+        from mama_structs.composition import with_contents  # noqa: PLC0415
+
         handles = tool.handles
         given = with_contents(asked, lambda handle: self.refs.get(handle).text, handles=handles)
         if given == asked:
@@ -342,7 +378,7 @@ class Session:
 
     # Refs and descriptors
 
-    async def observe(self, message: object) -> Ingested:
+    async def observe(self, message: object) -> mama_structs.Ingested:
         """
         Store the refs of a model's answer; they are on disk when this returns.
 
@@ -411,10 +447,10 @@ class Session:
 
         """
         self._check_here()
-        place = self._home.keeper.fork(self._place, conversation, self._home.loop.loop)
+        forked = self._common.home.fork(self._conversation, conversation, self._common.loop.loop)
         return type(self)(
-            home=self._home,
-            place=place,
+            self._common,
+            forked,
             settings=self.settings,
             exposure=self._exposure,
             tools=[tool for name, tool in self.tools.items() if name not in self._own],
@@ -429,7 +465,7 @@ class Session:
 
         """
         self._check()
-        findings = await self._home.keeper.check()
+        findings = await self._common.home.check()
         return CheckReport((*findings, *await self.memories.check()))
 
     async def backup(
@@ -450,11 +486,12 @@ class Session:
             StoreError: The copy cannot be made; nothing is left of it.
 
         """
+        from mama_structs.storage.backup import backup  # noqa: PLC0415
+
         self._check()
         if self.location is None:
             raise InvalidArgument("a session without a directory cannot be backed up", hint="open it with a location")
         target = _path(path)
-        assert target is not None  # noqa: S101 - only None is no path
         await self.flush()
         await backup(self.location, target, progress=progress)
         return target
@@ -490,7 +527,7 @@ class Session:
 
         """
         self._check()
-        await self._home.keeper.flush()
+        await self._common.home.flush()
 
     async def close(self) -> None:
         """
@@ -504,11 +541,11 @@ class Session:
                 or until the process ends, and everything else was released.
 
         """
-        self._home.loop.check()
+        self._common.loop.check()
         self._closed = True
         open_sessions.discard(self)
         if self._closing is None:
-            self._closing = asyncio.get_running_loop().create_task(self._home.leave(self._place))
+            self._closing = asyncio.get_running_loop().create_task(self._common.leave(self._conversation))
         await asyncio.shield(self._closing)
 
     async def __aenter__(self) -> Self:
@@ -523,18 +560,81 @@ class Session:
         await self.close()
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True) and not self._home.loop.is_elsewhere:
+        if not getattr(self, "_closed", True) and not self._common.loop.is_elsewhere:
             warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
 
     def _check_here(self) -> None:
         """Check what needs no running loop, only the thread of the session's own."""
         if self._closed:
             raise SessionClosed("the session is closed", hint="open another one")
-        self._home.loop.check_thread()
+        self._common.loop.check_thread()
 
     def _check(self) -> None:
         self._check_here()
-        self._home.loop.check()
+        self._common.loop.check()
+
+
+class SessionStream:
+    """
+    Takes a model's answer as it comes: ``feed`` every chunk, then ``await close()``.
+
+    Args:
+        stream: Scans and stores.
+        flush: Waits for the disk.
+
+    """
+
+    def __init__(self, stream: Any, flush: Callable[[], Awaitable[None]]) -> None:
+        self._stream = stream
+        self._flush = flush
+
+    def __repr__(self) -> str:
+        return f"<SessionStream of {self._stream!r}>"
+
+    def feed(self, chunk: object) -> list[Event]:
+        """
+        Take the next part and return what is known by now; see `RefStream.feed`.
+
+        Raises:
+            InvalidArgument: It is no chunk of an answer.
+            SessionClosed: The stream was closed.
+
+        """
+        events: list[Event] = self._stream.feed(chunk)
+        return events
+
+    async def close(self) -> mama_structs.Ingested:
+        """
+        Store the refs, which are on disk when this returns; again, the same.
+
+        Raises:
+            StoreError: The disk does not take it; the refs can be used, and the next `Session.flush` tries again.
+
+        """
+        ingested: mama_structs.Ingested = self._stream.close()
+        await self._flush()
+        return ingested
+
+
+@attrs.frozen
+class CheckReport:
+    """
+    What `Session.check` found; ``str()`` of it is a line for each.
+
+    Args:
+        findings: One for each thing found; warnings among them are no damage.
+
+    """
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is damaged or in danger."""
+        return not any(finding.severity == "error" for finding in self.findings)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{one.severity}: {one.message}" for one in self.findings) or "nothing found"
 
 
 class Opening:
@@ -565,6 +665,12 @@ class Opening:
             await self._session.__aexit__(kind, error, traceback)
 
 
+async def _undone(opened: AsyncExitStack, left: AsyncExitStack) -> None:
+    """Close what a session opened that never came to be, its conversation first."""
+    async with opened:
+        await left.aclose()
+
+
 def _structs_source(structs: object) -> EntitySource:
     # The chain's models take longer to load than everything else together, and a session without a chain needs none.
     from mama_structs.structs.source import StructsSource  # noqa: PLC0415
@@ -572,9 +678,7 @@ def _structs_source(structs: object) -> EntitySource:
     return structs if isinstance(structs, StructsSource) else StructsSource(structs)
 
 
-def _path(location: str | os.PathLike[str] | None) -> Path | None:
-    if location is None:
-        return None
+def _path(location: str | os.PathLike[str]) -> Path:
     text = os.fspath(location) if isinstance(location, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text:
         raise InvalidArgument(f"location must be a directory or None, got {location!r:.80}")

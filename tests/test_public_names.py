@@ -1,6 +1,7 @@
 """The package's one door, and which way its modules import each other."""
 
 import ast
+import collections
 import importlib
 import inspect
 import pkgutil
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import mama_structs
+from mama_structs._lazy import homes
 
 ROOT = Path(mama_structs.__file__).parent
 MODULES = sorted(
@@ -28,6 +30,14 @@ def python(code):
     ).stdout
 
 
+# What a user imports from, with what each needs that only an extra installs.
+DOORS = sorted(
+    {"mama_structs", "mama_structs.structs", "mama_structs.testing", "mama_structs.errors", "mama_structs.v1"}
+    | {name for name in MODULES if re.fullmatch(r"mama_structs\.adapters\.\w+", name)}
+)
+SOURCES = homes("mama_structs", mama_structs._NAMES)
+
+
 def typed_imports():
     """The names that type checkers see, with their modules."""
     tree = ast.parse((ROOT / "__init__.py").read_text())
@@ -38,8 +48,8 @@ def typed_imports():
 def test_all_is_sorted_and_the_same_everywhere():
     """The public names are in order, and type checkers, the loader and `__all__` agree on them."""
     assert sorted(mama_structs.__all__) == mama_structs.__all__
-    assert mama_structs._SOURCES == typed_imports()
-    assert mama_structs.__all__ == sorted(mama_structs._SOURCES)
+    assert SOURCES == typed_imports()
+    assert mama_structs.__all__ == sorted(SOURCES)
 
 
 @pytest.mark.parametrize("name", mama_structs.__all__)
@@ -47,10 +57,92 @@ def test_each_public_name_loads_from_its_home(name):
     """A name is the object of the module that defines it, and stays loaded."""
     value = getattr(mama_structs, name)
 
-    assert value is getattr(importlib.import_module(mama_structs._SOURCES[name]), name)
-    assert mama_structs._SOURCES[name] == value.__module__
+    assert value is getattr(importlib.import_module(SOURCES[name]), name)
+    assert SOURCES[name] == value.__module__
     assert value is vars(mama_structs)[name]
     assert value.__doc__
+
+
+@pytest.mark.parametrize(("name", "home"), homes("mama_structs", mama_structs._MOVED).items())
+def test_a_name_that_moved_loads_with_a_warning(name, home):
+    """What stood at the door before is still found, and its warning says where it is now."""
+    with pytest.warns(DeprecationWarning, match=rf"^mama_structs\.{name} is now in {re.escape(home)}"):
+        value = getattr(mama_structs, name)
+
+    assert value is getattr(importlib.import_module(home), name)
+    assert home == value.__module__
+    assert name not in mama_structs.__all__
+
+
+def test_the_doors_are_narrow():
+    """At most 40 names at the front door, and 120 at all together, errors apart."""
+    assert 40 >= len(mama_structs.__all__)
+    assert 120 >= sum(len(names_of(door)) for door in DOORS if door != "mama_structs.errors")
+
+
+def names_of(door):
+    """The names that a module exports, without importing it: adapters need what only extras install."""
+    path = ROOT.parent.joinpath(*door.split("."))
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    tree = ast.parse(file.read_text())
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return ast.literal_eval(node.value)
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_NAMES":
+            return list(homes(door, ast.literal_eval(node.value)))
+    return [node.name for node in tree.body if hasattr(node, "name") and not node.name.startswith("_")]
+
+
+def test_other_packages_export_nothing():
+    """The `__init__` of a package that is no door holds a docstring and nothing else."""
+    packages = {path.parent for path in ROOT.rglob("__init__.py")}
+    closed = [
+        path for path in packages if ".".join(("mama_structs", *path.relative_to(ROOT).parts)).rstrip(".") not in DOORS
+    ]
+
+    assert closed
+    assert [] == [path.name for path in closed if len(ast.parse((path / "__init__.py").read_text()).body) > 1]
+
+
+def test_a_class_name_stands_once():
+    """A reader who searches for a class finds one."""
+    found = collections.Counter(
+        node.name
+        for file in ROOT.rglob("*.py")
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    )
+
+    assert {} == {name: count for name, count in found.items() if count > 1}
+
+
+def test_the_embedded_engine_is_chosen_in_one_place():
+    """Everything else speaks to the protocol; what tests and measures it stands beside."""
+    users = {
+        str(file.relative_to(ROOT))
+        for file in ROOT.rglob("*.py")
+        if any(module.startswith("mama_structs.memory.embedded") for module in imports_of(file))
+    }
+
+    assert {"_home.py"} == {user for user in users if not user.startswith(("memory/embedded/", "testing/"))}
+
+
+def test_opening_a_session_loads_only_what_it_uses(tmp_path):
+    """Without `structs=`: nothing of v1.0, no adapter, nothing of the chain, no HTTP client."""
+    code = (
+        "import asyncio, sys\n"
+        "from mama_structs import Session\n"
+        "async def main():\n"
+        f"    async with Session.open({str(tmp_path / 'a.mama')!r}) as session:\n"
+        "        await session.memories.save_context('the shield holds')\n"
+        "asyncio.run(main())\n"
+        "print(*sys.modules)"
+    )
+    loaded = set(python(code).split())
+    left = ("mama_structs.v1", "mama_structs.adapters", "mama_structs.structs", "mama_structs.tools.deprecated")
+
+    assert "mama_structs.memory.store" in loaded
+    assert [] == [name for name in loaded if name.startswith((*left, "aiohttp"))]
 
 
 def test_dir_lists_the_public_names():
@@ -129,7 +221,9 @@ def public_objects(module):
 
 
 def functions_of(kind):
-    for value in vars(kind).values():
+    for name, value in vars(kind).items():
+        if name.startswith("_") and name != "__init__":
+            continue
         function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
         if inspect.isfunction(function) and function.__module__ == kind.__module__:
             yield function
@@ -175,9 +269,9 @@ def imports_of(path):
                 if node.module != "mama_structs":
                     yield node.module
                 for alias in node.names if node.module == "mama_structs" else ():
-                    if alias.name in mama_structs._SOURCES:
+                    if alias.name in SOURCES:
                         yield "mama_structs"
-                    yield mama_structs._SOURCES.get(alias.name, f"mama_structs.{alias.name}")
+                    yield SOURCES.get(alias.name, f"mama_structs.{alias.name}")
 
 
 def part_of(module):
@@ -194,7 +288,7 @@ TOP = {
     "notebook",
 }
 # What each part may import from, beside itself.
-BASE = {"errors", "_check", "_lru", "_async", "_plain", "_introspect", "_lazy", "settings"}
+BASE = {"errors", "_check", "_lru", "_async", "_plain", "_introspect", "_lazy", "_shared", "settings"}
 ALLOWED = {
     "errors": set(),
     "_lazy": set(),
@@ -211,10 +305,12 @@ ALLOWED = {
     "tools": {*BASE, "descriptors", "memory"},
     "structs": {*BASE, "references", "tools"},
     "v1": {*BASE, "memory", "tools"},
-    "directories": {*BASE, "storage", "descriptors", "memory"},
-    "composition": {*BASE, "storage", "references", "descriptors", "memory", "tools", "structs", "directories"},
+    "v1": {*BASE, "memory", "tools"},
+    "_shared": set(),
+    "_home": {*BASE, "storage", "descriptors", "memory"},
+    "composition": {*BASE, "storage", "references", "descriptors", "memory", "tools", "structs"},
 }
-ALLOWED["session"] = {*ALLOWED["composition"], "composition", "v1"}
+ALLOWED["session"] = {*ALLOWED["composition"], "composition", "_home", "v1", ""}
 
 
 @pytest.mark.parametrize("file", sorted(ROOT.rglob("*.py")), ids=lambda file: str(file.relative_to(ROOT)))
@@ -225,7 +321,10 @@ def test_imports_run_one_way(file):
 
     allowed = ALLOWED.get(part)
     assert allowed is None or [] == [module for module in imported if part_of(module) not in {part, *allowed}]
-    assert part in {"__init__", "cli", "demo", "__main__", "testing", "adapters"} or "mama_structs" not in imported
+    assert (
+        part in {"__init__", "session", "v1", "cli", "demo", "__main__", "testing", "adapters"}
+        or "mama_structs" not in imported
+    )
 
 
 def test_the_rules_of_imports_know_every_part():
@@ -243,6 +342,7 @@ def test_the_scan_of_imports_sees_imports():
     """The rules above are read from files that do import each other."""
     assert "mama_structs.errors" in imports_of(ROOT / "settings.py")
     assert "mama_structs.structs.source" in imports_of(ROOT / "session.py")
+    assert "mama_structs" in imports_of(ROOT / "session.py")
 
 
 def test_no_module_of_the_core_needs_an_extra():

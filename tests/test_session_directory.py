@@ -48,7 +48,7 @@ def flip(place, key):
 
 async def texts_on_disk(place):
     async with Session.open(place) as session:
-        return len(await session._home.keeper.storage.keys("texts/"))
+        return len(await session._common.home.storage.keys("texts/"))
 
 
 async def another_process(place, conversation="c"):
@@ -112,7 +112,7 @@ async def test_what_is_left_of_a_closed_session_stores_nothing(place, kept):
 async def test_a_conversation_stays_locked_until_its_rows_are_written(place, monkeypatch):
     """When the disk refuses at the close, no other process gets it before the next flush has written it."""
     async with Session.open(place) as other:
-        storage = other._home.keeper.storage
+        storage = other._common.home.storage
         session = await Session.open(place, conversation="c")
         session.refs.ingest('<ref id="a">1</ref>')
 
@@ -138,7 +138,7 @@ async def test_a_conversation_that_could_not_be_closed_can_be_opened_again(place
             raise StoreFull("no room")
 
         with monkeypatch.context() as patched:
-            patched.setattr(other._home.keeper.storage, "flush", full)
+            patched.setattr(other._common.home.storage, "flush", full)
             with pytest.raises(StoreFull):
                 await session.close()
         async with Session.open(place, conversation="c") as again:
@@ -200,7 +200,7 @@ async def test_a_source_without_usable_tools_leaves_nothing_open(place):
         await Session.open(place, conversation="c", sources=[Offers()])
     assert ["open"] == await another_process(place)
     async with Session.open(place, conversation="c") as session:
-        assert 1 == session._home.keeper.users
+        assert 1 == session._common.home.users
 
 
 async def test_a_conversation_that_cannot_be_read_is_free_afterwards(place, monkeypatch):
@@ -211,7 +211,7 @@ async def test_a_conversation_that_cannot_be_read_is_free_afterwards(place, monk
 
     async with Session.open(place):
         with monkeypatch.context() as patched:
-            patched.setattr("mama_structs.directories.load", broken)
+            patched.setattr("mama_structs._home.load", broken)
             with pytest.raises(StoreError, match="broken"):
                 await Session.open(place, conversation="c")
         assert ["open"] == await another_process(place)
@@ -227,7 +227,7 @@ async def test_a_failing_fork_lets_go_of_the_name(place, monkeypatch):
             raise StoreError("broken")
 
         with monkeypatch.context() as patched:
-            patched.setattr(session._home.keeper.storage, "has", broken)
+            patched.setattr(session._common.home.storage, "has", broken)
             with pytest.raises(StoreError, match="broken"):
                 session.fork("child")
         async with session.fork("child"):
@@ -250,7 +250,7 @@ async def test_an_open_that_is_cancelled_twice_closes_the_directory(place):
         if isinstance(result, Session):
             await result.close()
     async with Session.open(place, conversation="c") as session:
-        assert 1 == session._home.keeper.users
+        assert 1 == session._common.home.users
 
 
 async def test_a_lock_file_that_is_none_is_an_error_that_leaves_nothing_open(place):
@@ -263,7 +263,7 @@ async def test_a_lock_file_that_is_none_is_an_error_that_leaves_nothing_open(pla
     assert before == threading.active_count()
     (place / "locks").rmdir()
     async with Session.open(place) as session:
-        assert 1 == session._home.keeper.users
+        assert 1 == session._common.home.users
 
 
 @pytest.mark.parametrize("location", ["", "a\0b", "x/" + "y" * 300, "\ud800", b"bytes", 7, "$HOME/x"])
@@ -456,7 +456,7 @@ async def test_what_was_deleted_before_a_crash_leaves_the_disk_later(place):
     await session.close()
     assert 0 == await texts_on_disk(place)
     async with Session.open(place.parent / "copy") as other:
-        assert 1 == len(await other._home.keeper.storage.keys("texts/"))
+        assert 1 == len(await other._common.home.storage.keys("texts/"))
     assert 0 == await texts_on_disk(place.parent / "copy")
 
 
@@ -472,7 +472,7 @@ async def test_what_is_added_while_texts_are_reclaimed_stays(place, monkeypatch)
 
     other = await Session.open(place, conversation="other")
     session = await Session.open(place, conversation="c")
-    first_storage = session._home.keeper.storage
+    first_storage = session._common.home.storage
     session.refs.add("shared text")
     session.refs.add("gone for good")
     session.refs.delete("fd:1")

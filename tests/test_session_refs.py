@@ -233,7 +233,7 @@ async def test_deleted_texts_leave_the_disk_unless_a_fork_has_them(place):
         assert ["fd:2"] == list(child.refs)
         assert [shared, grand] == [entry.text for entry in last.refs.descriptors()]
         assert (await child.check()).ok
-        assert 2 == len(await child._home.keeper.storage.keys("texts/"))
+        assert 2 == len(await child._common.home.storage.keys("texts/"))
 
 
 # Several sessions
@@ -894,7 +894,7 @@ async def test_a_full_disk_does_not_lose_a_tools_result(place, monkeypatch, capl
             raise StoreFull("no room")
 
         with monkeypatch.context() as patched:
-            patched.setattr(session._home.keeper, "flush", full)
+            patched.setattr(session._common.home, "flush", full)
             shown = await session.call("echo", {"text": "x" * 9_000})
             with pytest.raises(StoreFull):
                 await session.flush()

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from mama_structs.errors import EmbedderMismatch
 from mama_structs.memory.model import CREATORS, RATES, Link, LinkType, Memory, MemoryType
 from mama_structs.settings import MemorySettings
-from mama_structs.storage.opening import Finding
+from mama_structs.storage.failures import Finding
 
 T = TypeVar("T")
 

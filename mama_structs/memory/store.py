@@ -48,7 +48,7 @@ from mama_structs.memory.results import (
 )
 from mama_structs.memory.saving import PreparedSave
 from mama_structs.memory.shared import AT_ONCE, Shared
-from mama_structs.storage.opening import Finding
+from mama_structs.storage.failures import Finding
 
 T = TypeVar("T")
 _CHUNK: Final = 256

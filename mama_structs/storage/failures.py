@@ -1,4 +1,4 @@
-"""Which error of ours a failure of SQLite, diskcache or the file system is."""
+"""What can be wrong with a store: what a check finds, and which error of ours a failure of SQLite or the system is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
+
+import attrs
 
 from mama_structs.errors import StoreDamaged, StoreError, StoreReadOnly
 from mama_structs.storage.files import DATABASE, from_os, full
@@ -19,6 +21,25 @@ _READ_ONLY: Final = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sql
 _UNCLEAR: Final = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
 
 _PROBE: Final = b"\0" * 65536
+
+
+@attrs.frozen
+class Finding:
+    """
+    Something that `check` found.
+
+    Args:
+        severity: ``"error"`` where data is lost or in danger, else ``"warning"``.
+        kind: A word for programs: integrity, damaged, foreign, settings, files, pending or sqlite.
+        message: For people; without content.
+        key: The row's key, where it is about one.
+
+    """
+
+    severity: Literal["error", "warning"]
+    kind: str
+    message: str
+    key: str | None = None
 
 
 def is_busy(error: BaseException) -> bool:

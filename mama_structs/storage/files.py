@@ -252,6 +252,14 @@ class DraftDirectory:
         self._filled.remove()
 
 
+def check_path(directory: Path) -> Path:
+    """Return *directory* as an absolute path, unless the library would take it for another one."""
+    path = Path(os.path.abspath(os.fspath(directory)))  # noqa: PTH100 - resolve() would follow symbolic links
+    if os.path.expandvars(path) != str(path):
+        raise InvalidArgument(f"a store's directory must not hold the name of a variable, got {path}")
+    return path
+
+
 def make_directory(directory: Path) -> None:
     """Make *directory* and what is missing above it, for this user alone, so that it outlasts a loss of power."""
     if directory.is_dir():

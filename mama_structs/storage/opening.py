@@ -8,13 +8,12 @@ import sqlite3
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-import attrs
 import diskcache  # type: ignore[import-untyped]  # it ships no types
 
-from mama_structs.errors import InvalidArgument, StoreDamaged, StoreError
-from mama_structs.storage.failures import damaged
+from mama_structs.errors import StoreDamaged, StoreError
+from mama_structs.storage.failures import Finding, damaged
 from mama_structs.storage.files import DATABASE, MARK_FILE, make_directory, sync_directory
 from mama_structs.storage.rows import BytesDisk, Damaged, foreign_value, is_own_key, unseal
 
@@ -50,14 +49,6 @@ FILES: Final = frozenset({MARK_FILE, DATABASE, *(f"{DATABASE}-{end}" for end in 
 # From here on, two connections that commit and checkpoint at once can no longer damage a database in WAL mode.
 _SOUND_SQLITE: Final = (3, 51, 3)
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
-
-
-def check_path(directory: Path) -> Path:
-    """Return *directory* as an absolute path, unless the library would take it for another one."""
-    path = Path(os.path.abspath(os.fspath(directory)))  # noqa: PTH100 - resolve() would follow symbolic links
-    if os.path.expandvars(path) != str(path):
-        raise InvalidArgument(f"a store's directory must not hold the name of a variable, got {path}")
-    return path
 
 
 def open_cache(directory: Path) -> Any:
@@ -187,25 +178,6 @@ def _make_file(directory: Path, *, marked: bool) -> None:
         )
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-
-
-@attrs.frozen
-class Finding:
-    """
-    Something that `check` found.
-
-    Args:
-        severity: ``"error"`` where data is lost or in danger, else ``"warning"``.
-        kind: A word for programs: integrity, damaged, foreign, settings, files, pending or sqlite.
-        message: For people; without content.
-        key: The row's key, where it is about one.
-
-    """
-
-    severity: Literal["error", "warning"]
-    kind: str
-    message: str
-    key: str | None = None
 
 
 def inspect_store(connection: sqlite3.Connection, directory: Path) -> list[Finding]:

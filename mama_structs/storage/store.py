@@ -38,9 +38,9 @@ import diskcache  # type: ignore[import-untyped]  # it ships no types
 from mama_structs._async import LoopBound
 from mama_structs._check import seconds
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreBusy, StoreError, StoreFull
-from mama_structs.storage.failures import damaged, identity_of, is_busy, store_error
-from mama_structs.storage.files import TemporaryDirectory, sweep
-from mama_structs.storage.opening import Finding, check_path, inspect_store, open_cache
+from mama_structs.storage.failures import Finding, damaged, identity_of, is_busy, store_error
+from mama_structs.storage.files import TemporaryDirectory, check_path, sweep
+from mama_structs.storage.opening import inspect_store, open_cache
 from mama_structs.storage.rows import (
     Call,
     Change,

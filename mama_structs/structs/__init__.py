@@ -60,8 +60,6 @@ _NAMES = {
     "scheme": "STRUCTS_SCHEME",
     "source": "StructsSource tools",
 }
-_SOURCES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names.split()}
 
 if not TYPE_CHECKING:  # A type checker that sees __getattr__ lets every misspelt name pass.
-    __all__ = sorted(_SOURCES)  # noqa: PLE0605 - the table has the names
-    __getattr__, __dir__ = attach(__name__, _SOURCES)
+    __all__, __getattr__, __dir__ = attach(__name__, _NAMES)

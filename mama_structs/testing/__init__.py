@@ -24,33 +24,14 @@ if TYPE_CHECKING:
     from mama_structs.testing.world import Oddities as Oddities
     from mama_structs.testing.world import World as World
 
-_SOURCES = {
-    "Answer": "mama_structs.testing.faults",
-    "Delivery": "mama_structs.testing.faults",
-    "FakeClock": "mama_structs.testing.clock",
-    "FakeNode": "mama_structs.testing.fake_node",
-    "FakeSource": "mama_structs.testing.fake_source",
-    "Fault": "mama_structs.testing.faults",
-    "Faults": "mama_structs.testing.faults",
-    "NodeRequest": "mama_structs.testing.fake_node",
-    "Oddities": "mama_structs.testing.world",
-    "PlainEngine": "mama_structs.testing.engines",
-    "World": "mama_structs.testing.world",
+_NAMES = {
+    "clock": "FakeClock",
+    "engines": "PlainEngine",
+    "fake_node": "FakeNode NodeRequest",
+    "fake_source": "FakeSource",
+    "faults": "Answer Delivery Fault Faults",
+    "world": "Oddities World",
 }
 
-__all__ = [
-    "Answer",
-    "Delivery",
-    "FakeClock",
-    "FakeNode",
-    "FakeSource",
-    "Fault",
-    "Faults",
-    "NodeRequest",
-    "Oddities",
-    "PlainEngine",
-    "World",
-]
-
 if not TYPE_CHECKING:  # A type checker that sees __getattr__ lets every misspelt name pass.
-    __getattr__, __dir__ = attach(__name__, _SOURCES)
+    __all__, __getattr__, __dir__ = attach(__name__, _NAMES)

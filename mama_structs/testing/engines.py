@@ -54,7 +54,7 @@ from mama_structs.memory.opening import open_memories
 from mama_structs.memory.store import MemoryStore
 from mama_structs.memory.text import indexed_text, query_terms, weighted_terms
 from mama_structs.settings import MemorySettings, Settings
-from mama_structs.storage.opening import Finding
+from mama_structs.storage.failures import Finding
 from mama_structs.storage.store import Storage
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ import types
 import numpy as np
 import pytest
 
-from mama_structs import Calibration, Embedder
+from mama_structs import Embedder
 from mama_structs.adapters import embedders
 from mama_structs.adapters.embedders import (
     CohereEmbedder,
@@ -18,6 +18,7 @@ from mama_structs.adapters.embedders import (
     fingerprint_of,
 )
 from mama_structs.errors import EmbeddingFailed, InvalidArgument
+from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.embedding.service import EmbeddingService
 
 KNOWN = Calibration()

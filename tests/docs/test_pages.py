@@ -17,6 +17,7 @@ import pytest
 
 import mama_structs
 from mama_structs import LinkingPolicy, MemoryStore, Session, errors, structs, testing
+from mama_structs._lazy import homes
 from mama_structs.adapters import embedders
 from mama_structs.descriptors import entries, export, kinds, parser, search, store
 from mama_structs.descriptors import text as content
@@ -32,6 +33,7 @@ PUBLIC_MODULES = (
     "mama_structs.testing",
     "mama_structs.testing.strategies",
 )
+MOVED = homes("mama_structs", mama_structs._MOVED)
 ERRORS = sorted(
     name
     for name, value in vars(errors).items()
@@ -136,8 +138,10 @@ def _reference_names(path):
 def _home_of(name):
     inner = (results, model, store, entries, parser, content, search, export, kinds)
     # These are no public modules: what they give is met as a result.
-    homes = (mama_structs, testing, embedders, *inner)
-    return next(module for module in homes if name in getattr(module, "__all__", vars(module)))
+    doors = (mama_structs, testing, embedders, *inner)
+    if name in MOVED:
+        return importlib.import_module(MOVED[name])
+    return next(module for module in doors if name in getattr(module, "__all__", vars(module)))
 
 
 @pytest.mark.parametrize("module", PUBLIC_MODULES)

@@ -260,7 +260,7 @@ def test_an_image_of_a_crash_at_any_moment_is_whole(place):
                     return known
 
                 # In the store's own thread, or a checkpoint could fall between the copies of two files.
-                images.append((image, await session._home.keeper.storage.look(copy)))
+                images.append((image, await session._common.home.storage.look(copy)))
                 await asyncio.sleep(0.01)
             await asyncio.gather(*writing)
         for image, known in images[:: max(1, len(images) // 8)]:

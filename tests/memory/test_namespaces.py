@@ -22,7 +22,7 @@ from mama_structs.memory.contents import KeptItem, digest_of
 from mama_structs.memory.model import Link, LinkMetadata, LinkType, MemoryType, milliseconds
 from mama_structs.memory.store import MemoryStore
 from mama_structs.settings import MemorySettings
-from mama_structs.storage.opening import Finding
+from mama_structs.storage.failures import Finding
 from mama_structs.testing.engines import SMALL, OpenedDirectory, plain_memory
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

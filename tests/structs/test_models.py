@@ -14,6 +14,7 @@ import attrs
 import pytest
 
 from mama_structs import structs
+from mama_structs._lazy import homes
 from mama_structs.structs import (
     Address,
     Answer,
@@ -185,9 +186,10 @@ def test_the_door_lists_what_it_has():
     guarded = next(node for node in tree.body if isinstance(node, ast.If))
     typed = {alias.asname: node.module for node in guarded.body for alias in node.names if alias.asname == alias.name}
 
-    assert structs._SOURCES == typed
-    assert sorted(structs._SOURCES) == structs.__all__ == dir(structs)
-    for name, home in structs._SOURCES.items():
+    sources = homes("mama_structs.structs", structs._NAMES)
+    assert sources == typed
+    assert sorted(sources) == structs.__all__ == dir(structs)
+    for name, home in sources.items():
         assert getattr(structs, name) is getattr(importlib.import_module(home), name)
 
 

@@ -16,7 +16,7 @@ from mama_structs.memory.embedded.catalogue import TYPE_INDEX
 from mama_structs.memory.embedded.indexes import Indexes, indexed_terms
 from mama_structs.memory.embedded.rows import RowPlaces, numbered, own_number, read_change, read_vectors
 from mama_structs.memory.model import milliseconds
-from mama_structs.storage.opening import Finding
+from mama_structs.storage.failures import Finding
 from mama_structs.storage.rows import Damaged, Snapshot
 
 # Characters of kept texts that are looked at in one go.

@@ -41,7 +41,7 @@ from mama_structs.memory.embedded.snapshots import SnapshotStore
 from mama_structs.memory.embedded.touched import Touched
 from mama_structs.memory.engine import EmbedderRecord, Progress, Reader, Vectors, Writer, mismatch
 from mama_structs.settings import MemorySettings
-from mama_structs.storage.opening import Finding
+from mama_structs.storage.failures import Finding
 from mama_structs.storage.rows import Damaged, Rows, Snapshot
 from mama_structs.storage.store import Storage, again, outcome
 

@@ -1,0 +1,274 @@
+"""
+Where conversations and memories are kept: in a session directory that all sessions of the process share, or nowhere.
+
+A directory holds ``journal/``, the store; ``locks``, by which a conversation is open in one process only;
+and ``views/``, what was derived from the memories in the store, which can be deleted at any time.
+Without one, conversations are held in memory, and memories in a temporary store whose directory is made when something
+is saved first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import uuid
+import weakref
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+from mama_structs._async import in_own_thread
+from mama_structs._shared import Registry
+from mama_structs.descriptors.entries import Entries
+from mama_structs.descriptors.log import ConversationLog, check_conversation, load, missing_texts, reclaim, start_key
+from mama_structs.descriptors.store import RefStore, root_of
+from mama_structs.errors import InvalidArgument, StoreBusy, StoreError, StoreReadOnly
+from mama_structs.memory.embedded.engine import EmbeddedEngines
+from mama_structs.memory.engine import Engines
+from mama_structs.settings import DescriptorSettings
+from mama_structs.storage.failures import Finding
+from mama_structs.storage.locks import DirectoryLocks
+from mama_structs.storage.store import Storage
+
+_log: Final = logging.getLogger("mama_structs")
+
+# The real path, and device and inode, which another directory of the same path would not have.
+Key = tuple[str, int, int]
+
+
+def embedded_engines(storage: Storage, *, views: Path | None) -> Engines:
+    """Return the engines that keep memories in a store: the one place that decides which these are."""
+    return EmbeddedEngines(storage, snapshots=views)
+
+
+@attrs.define(eq=False)
+class Conversation:
+    """An open conversation, and the event loops of the sessions that have it open, one for each."""
+
+    name: str
+    refs: RefStore
+    log: ConversationLog | None
+    loops: list[asyncio.AbstractEventLoop]
+
+    @property
+    def is_forsaken(self) -> bool:
+        """Whether nobody can close it any more: its sessions were forgotten with their loops, or could not finish."""
+        return all(loop.is_closed() for loop in self.loops)
+
+
+class Home:
+    """Keeps conversations and memories; made by `in_memory` or `on_disk`, and used by sessions of any loop."""
+
+    def __init__(self, storage: Storage, *, key: Key | None = None, locks: DirectoryLocks | None = None) -> None:
+        self.path: Path | None = None if key is None else Path(key[0])
+        self.storage: Storage = storage
+        self.engines: Engines = embedded_engines(storage, views=self.path and self.path / "views")
+        self._key = key
+        self._locks = locks
+        self._open: dict[str, Conversation] = {}
+        self._gates: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
+
+    @classmethod
+    def in_memory(cls) -> Home:
+        """Return one that leaves nothing behind."""
+        return cls(Storage.temporary())
+
+    @classmethod
+    async def on_disk(cls, path: Path) -> Home:
+        """Open a directory, or share it; undone by `close`."""
+        joined: list[Home] = []
+        try:
+            await in_own_thread(lambda: joined.append(_join(path)))
+        except asyncio.CancelledError:
+            for home in joined:
+                await in_own_thread(home.close_now)
+            raise
+        return joined[0]
+
+    @property
+    def users(self) -> int:
+        """How many sessions use its directory."""
+        return 1 if self._key is None else directories.users(self._key)
+
+    async def enter(self, name: str | None, settings: DescriptorSettings) -> Conversation:
+        """Take up a conversation where it was left, or begin it; None for a fresh one."""
+        loop = asyncio.get_running_loop()
+        # One session of a loop at a time, so that two at once share what one of them opens.
+        async with self._gates.setdefault(loop, asyncio.Lock()):
+            known = None if name is None else self._open.get(name)
+            if known is not None and known.is_forsaken:
+                known.refs.close()
+                await self._settle(known)
+                known = None
+            if known is not None:
+                _check_shareable(known, settings, loop)
+                known.loops.append(loop)
+                return known
+            return self._keep(await self._entered(name, settings, loop))
+
+    async def _entered(
+        self, name: str | None, settings: DescriptorSettings, loop: asyncio.AbstractEventLoop
+    ) -> Conversation:
+        own = _fresh() if name is None else name
+        if self.path is None:
+            return Conversation(own, RefStore(settings=settings), None, [loop])
+        self._claim(own)
+        try:
+            if name is None:
+                entries, log = Entries(settings), ConversationLog(self.storage, own)
+            else:
+                entries, log = await load(self.storage, own, settings)
+        except BaseException:
+            self._release(own)
+            raise
+        return Conversation(own, RefStore.kept(entries, log, settings=settings, directory=self.path), log, [loop])
+
+    def fork(self, origin: Conversation, name: str | None, loop: asyncio.AbstractEventLoop) -> Conversation:
+        """Return a conversation that begins with all that another one holds; None for a fresh name."""
+        own = _fresh() if name is None else check_conversation(name)
+        if own in self._open:
+            raise _known(own)
+        self._claim(own)
+        try:
+            if name is not None and self.path is not None and self.storage.has(start_key(own)):
+                raise _known(own)
+            refs, log = origin.refs.fork(), None
+            if origin.log is not None:
+                log = origin.log.fork(own, refs.now())
+                refs.keep(log, directory=self.path)
+        except BaseException:
+            self._release(own)
+            raise
+        return self._keep(Conversation(own, refs, log, [loop]))
+
+    async def leave(self, conversation: Conversation) -> None:
+        """End one session's use; after the last one it takes nothing more, and stays locked until all is on disk."""
+        conversation.loops.remove(asyncio.get_running_loop())
+        if conversation.loops:
+            await self.storage.flush()
+        else:
+            conversation.refs.close()
+            await self._settle(conversation)
+
+    async def flush(self) -> None:
+        """Wait until everything stored so far is on disk."""
+        unfinished = [one for one in self._open.values() if not one.loops]
+        await self.storage.flush()
+        for one in unfinished:
+            self._let_go(one)
+
+    async def check(self) -> list[Finding]:
+        """Look for damage."""
+        findings = await self.storage.check()
+        return findings + [
+            Finding("error", "missing", f"{text} is gone, which {change} names", change)
+            for text, change in await missing_texts(self.storage)
+        ]
+
+    async def close(self) -> None:
+        """End one session's use; the last one closes it."""
+        if self._key is not None and not directories.leave(self._key):
+            return
+        try:
+            if self._key is not None:
+                try:
+                    await reclaim(self.storage)
+                except StoreError as error:
+                    # The next one to close the directory tries again.
+                    _log.warning("texts that nothing holds any more stay on disk: %s", error)
+            await self.storage.close()
+        finally:
+            # Not before everything is written: another process may take the conversations up from here on.
+            if self._locks is not None:
+                self._locks.close()
+
+    def close_now(self) -> None:
+        """Do as `close`, in a thread without a loop, for a session that never came to be."""
+        if self._key is not None and self._locks is not None and directories.leave(self._key):
+            try:
+                self.storage.close_now()
+            finally:
+                self._locks.close()
+
+    def _keep(self, conversation: Conversation) -> Conversation:
+        self._open[conversation.name] = conversation
+        return conversation
+
+    async def _settle(self, conversation: Conversation) -> None:
+        await self.storage.flush()
+        self._let_go(conversation)
+
+    def _let_go(self, conversation: Conversation) -> None:
+        if self._open.get(conversation.name) is conversation:
+            del self._open[conversation.name]
+            self._release(conversation.name)
+
+    def _claim(self, name: str) -> None:
+        try:
+            if self._locks is not None:
+                self._locks.claim(name)
+        except StoreBusy as error:
+            raise _busy(name, "another process or event loop") from error
+
+    def _release(self, name: str) -> None:
+        if self._locks is not None:
+            self._locks.release(name)
+
+
+directories: Final[Registry[Key, Home]] = Registry()
+"""The session directories that this process has open."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=directories.forget)
+
+
+def _join(path: Path) -> Home:
+    """Return a directory, open, making it where there is none; blocks until it is."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        real = os.path.realpath(path, strict=True)
+    except OSError as error:
+        kind = StoreReadOnly if isinstance(error, PermissionError) else StoreError
+        raise kind(f"the directory {os.fspath(path)!r} cannot be made: {error.strerror}") from error
+    status = Path(real).stat()
+    key = (real, status.st_dev, status.st_ino)
+
+    def make() -> Home:
+        storage = Storage.open(Path(real) / "journal")
+        try:
+            return Home(storage, key=key, locks=DirectoryLocks(Path(real)))
+        except BaseException:
+            storage.close_now()
+            raise
+
+    return directories.join(key, make)
+
+
+def _fresh() -> str:
+    return uuid.uuid4().hex
+
+
+def _known(name: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"there is a conversation {name!r:.80} already",
+        hint="come back to it with Session.open(..., conversation=...), or choose another name",
+    )
+
+
+def _busy(name: str, where: str) -> StoreBusy:
+    return StoreBusy(
+        f"the conversation {name!r:.80} is open in {where}",
+        waited=0.0,
+        hint="close it there first, or take another name",
+    )
+
+
+def _check_shareable(known: Conversation, settings: DescriptorSettings, loop: asyncio.AbstractEventLoop) -> None:
+    if not known.refs.is_here or any(one is not loop and not one.is_closed() for one in known.loops):
+        raise _busy(known.name, "another event loop of this process")
+    if known.refs.settings != settings or known.refs.root != root_of(settings):
+        raise InvalidArgument(
+            f"the conversation {known.name!r:.80} is open with other settings",
+            hint="open it with the same settings.descriptors, or close the other session first",
+        )
