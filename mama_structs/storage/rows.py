@@ -51,7 +51,7 @@ Change = bytes | New | None
 
 
 @attrs.frozen(eq=False)
-class Call:
+class PendingCall:
     """The rows of one call, which are written together: its place among the calls, its changes and their bytes."""
 
     number: int
@@ -181,7 +181,7 @@ def checked_changes(rows: Iterable[tuple[str, Change]]) -> dict[str, Change]:
     return changes
 
 
-def combined(calls: Iterable[Call]) -> dict[str, Change]:
+def combined(calls: Iterable[PendingCall]) -> dict[str, Change]:
     """Return what the calls, one after the other, come to."""
     changes: dict[str, Change] = {}
     for call in calls:

@@ -42,7 +42,7 @@ from mama_structs.storage.failures import Finding, damaged, identity_of, is_busy
 from mama_structs.storage.files import TemporaryDirectory, check_path, sweep
 from mama_structs.storage.opening import inspect_store, open_cache
 from mama_structs.storage.rows import (
-    Call,
+    PendingCall,
     Change,
     Damaged,
     New,
@@ -81,7 +81,7 @@ if hasattr(os, "register_at_fork"):
 
 
 @attrs.define(eq=False)
-class _Opened:
+class _Database:
     """What the thread has open; closed in that thread, at the latest when it ends."""
 
     cache: Any
@@ -134,10 +134,10 @@ class Storage:
         self._wait = seconds("wait", wait, zero=True)
         self._bound = LoopBound("store")
         self._temporary = temporary
-        self._opened: _Opened | None = None
+        self._opened: _Database | None = None
         # Reentrant: the collector may run a forgotten store's finalizer inside any of the blocks that hold it.
         self._guard = threading.RLock()
-        self._queue: deque[Call] = deque()
+        self._queue: deque[PendingCall] = deque()
         self._enqueued = 0
         self._durable = 0
         self._waiting: list[tuple[int, Future[None]]] = []
@@ -199,7 +199,7 @@ class Storage:
         with self._guard:
             self._schedule()
             self._enqueued += 1
-            self._queue.append(Call(self._enqueued, changes, size))
+            self._queue.append(PendingCall(self._enqueued, changes, size))
 
     async def flush(self) -> None:
         """Return when all that was enqueued before is on the disk; where it is not, the next flush tries again."""
@@ -323,14 +323,16 @@ class Storage:
 
     # What follows runs in the thread.
 
-    def _open(self) -> _Opened:
+    def _open(self) -> _Database:
         if self._opened is None:
             try:
                 if self._temporary is not None:
                     self._temporary.make()
                 cache = self._patiently(lambda: open_cache(self.directory))
                 connection = cache._con  # noqa: SLF001 - closed in this thread
-                self._opened = _Opened(cache, connection, self.directory, self._temporary, identity_of(self.directory))
+                self._opened = _Database(
+                    cache, connection, self.directory, self._temporary, identity_of(self.directory)
+                )
             except OSError as error:
                 raise store_error(error, self.directory) from error
             finally:
@@ -391,9 +393,9 @@ class Storage:
                     self._queue.popleft()
                 self._durable = group[-1].number
 
-    def _take(self, target: int, count: int | None) -> list[Call]:
+    def _take(self, target: int, count: int | None) -> list[PendingCall]:
         """Return the next calls up to number *target* that make up one transaction, leaving them in the queue."""
-        group: list[Call] = []
+        group: list[PendingCall] = []
         size = 0
         with self._guard:
             for call in islice(self._queue, count):

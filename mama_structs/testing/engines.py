@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs._async import LoopBound
-from mama_structs.directories import embedded_engines
+from mama_structs._home import embedded_engines
 from mama_structs.errors import StoreDamaged
 from mama_structs.memory.contents import FindContent, digests_in, nothing
 from mama_structs.memory.embedding.hashed import HashEmbedder

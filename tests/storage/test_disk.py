@@ -16,7 +16,7 @@ from mama_structs.errors import InvalidArgument
 from mama_structs.storage.rows import (
     LONGEST_KEY,
     BytesDisk,
-    Call,
+    PendingCall,
     Damaged,
     ForeignRow,
     New,
@@ -175,7 +175,7 @@ def test_calls_come_to_what_their_rows_come_to_one_by_one(calls, data):
         else:
             expected[key] = change
 
-    folded = combined(Call(number, checked_changes(call), 0) for number, call in enumerate(calls))
+    folded = combined(PendingCall(number, checked_changes(call), 0) for number, call in enumerate(calls))
     actual = dict(before)
     for key, change in folded.items():
         if change is None:
