@@ -42,10 +42,10 @@ from mama_structs.storage.failures import Finding, damaged, identity_of, is_busy
 from mama_structs.storage.files import TemporaryDirectory, check_path, sweep
 from mama_structs.storage.opening import inspect_store, open_cache
 from mama_structs.storage.rows import (
-    PendingCall,
     Change,
     Damaged,
     New,
+    PendingCall,
     Rows,
     Snapshot,
     check_key,

@@ -16,10 +16,10 @@ from mama_structs.errors import InvalidArgument
 from mama_structs.storage.rows import (
     LONGEST_KEY,
     BytesDisk,
-    PendingCall,
     Damaged,
     ForeignRow,
     New,
+    PendingCall,
     check_key,
     checked_changes,
     combined,
