@@ -231,11 +231,8 @@ def functions_of(kind):
             yield function
 
 
-# Nobody but a type checker reads the hints of these: they are inner works, or made by Hypothesis's own decorator.
-UNREADABLE = {
-    f"mama_structs.{name}"
-    for name in ("references.flights", "structs.record", "tools.schema", "testing._planting", "testing._ref_documents")
-}
+# Nobody but a type checker reads the hints of these: they are inner works.
+UNREADABLE = {f"mama_structs.{name}" for name in ("references.flights", "structs.record", "tools.schema")}
 
 
 @pytest.mark.parametrize("name", sorted(set(MODULES) - UNREADABLE))

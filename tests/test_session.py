@@ -23,7 +23,7 @@ from mama_structs.errors import (
 )
 from mama_structs.references.schemes import IdScheme
 from mama_structs.settings import ReferenceSettings
-from mama_structs.testing.fake_source import FakeSource
+from mama_structs.testing.fakes import FakeSource
 
 GUILD = {"0-1": {"id": "0-1", "name": "Orbital"}}
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from mama_structs._lazy import attach
 
 if TYPE_CHECKING:
-    from mama_structs.testing.clock import FakeClock as FakeClock
     from mama_structs.testing.engines import PlainEngine as PlainEngine
     from mama_structs.testing.fake_node import FakeNode as FakeNode
     from mama_structs.testing.fake_node import NodeRequest as NodeRequest
-    from mama_structs.testing.fake_source import FakeSource as FakeSource
+    from mama_structs.testing.fakes import FakeClock as FakeClock
+    from mama_structs.testing.fakes import FakeSource as FakeSource
     from mama_structs.testing.faults import Answer as Answer
     from mama_structs.testing.faults import Delivery as Delivery
     from mama_structs.testing.faults import Fault as Fault
@@ -25,10 +25,9 @@ if TYPE_CHECKING:
     from mama_structs.testing.world import World as World
 
 _NAMES = {
-    "clock": "FakeClock",
     "engines": "PlainEngine",
     "fake_node": "FakeNode NodeRequest",
-    "fake_source": "FakeSource",
+    "fakes": "FakeClock FakeSource",
     "faults": "Answer Delivery Fault Faults",
     "world": "Oddities World",
 }

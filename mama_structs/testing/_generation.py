@@ -13,8 +13,7 @@ from typing import Any, Final
 import attrs
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.testing._schema import AMBITS, GRID_ATTRIBUTES, PLANET_ATTRIBUTES, STRUCT_ATTRIBUTES
-from mama_structs.testing.world import Oddities, World
+from mama_structs.testing.world import AMBITS, GRID_ATTRIBUTES, PLANET_ATTRIBUTES, STRUCT_ATTRIBUTES, Oddities, World
 
 _BECH32: Final = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
 _HUE: Final = ("amber", "ashen", "azure", "cobalt", "crimson", "golden", "hollow", "ivory", "jade", "silent", "umber")

@@ -21,8 +21,7 @@ import attrs
 from aiohttp import web
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.testing._paging import Refusal
-from mama_structs.testing._routes import NOT_FOUND, checked_name, match, not_implemented, respond
+from mama_structs.testing._routes import NOT_FOUND, Refusal, checked_name, match, not_implemented, respond
 from mama_structs.testing.faults import Answer, Delivery, Fault, Faults
 from mama_structs.testing.world import World
 

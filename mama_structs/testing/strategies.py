@@ -7,16 +7,18 @@ They share no code with the detector or the parser, so that they can tell whethe
 
 from __future__ import annotations
 
+import itertools
+import json
 import random
+import string
 from collections.abc import Collection, Iterable
+from typing import Any, Final
 
 import attrs
 from hypothesis import strategies as st
 
 from mama_structs.structs.ids import MAX_INDEX, EntityId, EntityType
-from mama_structs.testing._planting import PlantedPayload, PlantedReference, list_payloads, payloads
-from mama_structs.testing._ref_documents import PlantedRef, RefDocument, chunkings, ref_documents, ref_ids
-from mama_structs.testing.world import World
+from mama_structs.testing.world import TABLES, World
 
 __all__ = [
     "Delays",
@@ -38,7 +40,7 @@ __all__ = [
     "worlds",
 ]
 
-_WITH_IDS = tuple(member for member in EntityType if member.has_ids)
+_WITH_IDS: Final = tuple(member for member in EntityType if member.has_ids)
 
 # Small numbers, so that ids meet again; the ends of the range; and numbers that floats cannot hold.
 _INDEXES = st.integers(1, 30) | st.sampled_from([2**53 + 1, 2**63, MAX_INDEX]) | st.integers(1, MAX_INDEX)
@@ -144,3 +146,495 @@ def delays(*, max: float = 0.02) -> st.SearchStrategy[Delays]:  # noqa: A002 - s
 
     """
     return st.builds(Delays, seed=st.integers(0, 2**32 - 1), max=st.just(max))
+
+
+# Payloads in which the ids that a detector must find are known
+
+Draw = st.DrawFn
+
+_G, _P, _L, _R = EntityType.GUILD, EntityType.PLAYER, EntityType.PLANET, EntityType.REACTOR
+_S, _T, _A, _F = EntityType.SUBSTATION, EntityType.STRUCT, EntityType.ALLOCATION, EntityType.FLEET
+
+# What a field may hold; direct relations first.
+_PRIMARY: Final = {
+    "owner": (_P,), "guildId": (_G,), "planetId": (_L,), "fleetId": (_F,), "substationId": (_S,),
+    "primaryReactorId": (_R,), "entrySubstationId": (_S,), "reactorId": (_R,), "locationId": (_L, _F),
+    "providerId": (EntityType.PROVIDER,), "allocationId": (_A,), "sourceObjectId": (_P, _R, _S),
+    "destinationId": (_R, _S, _T), "controller": (_P,),
+    "guild_id": (_G,), "planet_id": (_L,), "fleet_id": (_F,), "substation_id": (_S,), "primary_reactor_id": (_R,),
+    "entry_substation_id": (_S,), "provider_id": (EntityType.PROVIDER,), "location_id": (_L, _F),
+}  # fmt: skip
+_SECONDARY: Final = {
+    "playerId": (_P,), "player_id": (_P,), "proposer": (_P,), "commandStruct": (_T,), "command_struct": (_T,),
+    "locationListStart": (_F,), "locationListLast": (_F,), "locationListForward": (_F,), "locationListBackward": (_F,),
+    "attackerStructId": (_T,), "objectId": _WITH_IDS,
+}  # fmt: skip
+_SCALARS: Final = _PRIMARY | _SECONDARY
+_HINTED: Final = {name: types for name, types in _SCALARS.items() if types != _WITH_IDS}
+_ARRAYS: Final = ("space", "air", "land", "water", "structDefenders", "defending_struct_ids")
+# Names that promise nothing; some need escapes in a JSON pointer.
+_NEUTRAL: Final = ("related", "target", "nearby", "a/b", "m~n", "~1", "", "대상", "0")
+_DENIED: Final = (
+    "pfp", "pfpClientRenderAttributes", "endpoint", "name", "username", "description", "message", "error", "version",
+    "schema_version", "api_version", "coordinates", "position", "range", "timestamp", "created_at", "updated_at",
+    "next_key", "total",
+)  # fmt: skip
+_NOISE: Final[st.SearchStrategy[Any]] = st.sampled_from(
+    [None, True, False, 0, 11, -1.5, "", "0", "active", "structs1qypqxpq9", "0.040000000000000000", [], {}, [None, 7]]
+)
+
+# The fields of each type's records that hold references.
+_ROW_FIELDS: Final = {
+    _G: ("owner", "primaryReactorId", "entrySubstationId"),
+    _P: ("guildId", "substationId", "planetId", "fleetId"),
+    _L: ("owner", "space", "air", "land", "water", "locationListStart", "locationListLast"),
+    _R: ("guildId", "owner"),
+    _S: ("owner",),
+    _T: ("owner", "locationId"),
+    _A: ("sourceObjectId", "destinationId", "controller"),
+    _F: ("owner", "locationId", "locationListForward", "locationListBackward", "space", "land", "commandStruct"),
+    EntityType.PROVIDER: ("substationId", "owner"),
+    EntityType.AGREEMENT: ("providerId", "allocationId", "owner"),
+}
+
+
+@attrs.frozen
+class PlantedReference:
+    """
+    An id that a detector must find.
+
+    Args:
+        id: The id.
+        pointers: The JSON pointers (RFC 6901) of all its places, in document order;
+            an id inside JSON in a string is at the string.
+        primary: Whether one of the places is a direct relation.
+
+    """
+
+    id: EntityId
+    pointers: tuple[str, ...]
+    primary: bool
+
+
+@attrs.frozen
+class PlantedPayload:
+    """
+    A payload and what a detector must find in it: exactly *references*.
+
+    Args:
+        payload: The payload, as JSON would give it.
+        references: The ids, each once, in the order of their first places.
+        look_alikes: The texts in it that look like ids and are not to be found.
+        subject: The id of the entity that the payload is about, which is no reference to itself; None without one.
+        own_ids: For a list: the rows' own ids.
+
+    """
+
+    payload: dict[str, Any]
+    references: tuple[PlantedReference, ...]
+    look_alikes: tuple[str, ...]
+    subject: EntityId | None = None
+    own_ids: tuple[EntityId, ...] = ()
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of the references as text, in document order."""
+        return [str(reference.id) for reference in self.references]
+
+
+@attrs.define
+class _Planter:
+    """Draws the members of payloads and remembers what it planted where."""
+
+    draw: Draw
+    own: frozenset[str] = frozenset()
+    planted: dict[str, list[tuple[str, bool]]] = attrs.field(factory=dict)
+    look_alikes: list[str] = attrs.field(factory=list)
+
+    def id_text(self, types: tuple[EntityType, ...]) -> str:
+        member: EntityType = self.draw(st.sampled_from(types))
+        # What the payload is about is met again more often than chance would have it.
+        again = [one for one in sorted(self.own) if EntityId.parse(one).type is member]
+        met_again = self.draw(st.booleans()) if again else False
+        if met_again:
+            return again[0]
+        return str(EntityId(member, self.draw(st.integers(1, 30) | st.sampled_from([2**53 + 1, MAX_INDEX]))))
+
+    def plant(self, types: tuple[EntityType, ...], pointer: str, *, primary: bool = False) -> str:
+        text = self.id_text(types)
+        self.note(text, pointer, primary=primary)
+        return text
+
+    def note(self, text: str, pointer: str, *, primary: bool = False) -> None:
+        if text in self.own:
+            self.look_alikes.append(text)
+        else:
+            self.planted.setdefault(text, []).append((pointer, primary))
+
+    def mislead(self, text: str) -> str:
+        self.look_alikes.append(text)
+        return text
+
+    def array(self, pointer: str) -> list[str]:
+        filled = self.draw(st.lists(st.booleans(), max_size=4))
+        return [self.plant((_T,), f"{pointer}/{at}") if full else "" for at, full in enumerate(filled)]
+
+    def field(self, name: str, pointer: str) -> Any:
+        if name in _ARRAYS:
+            return self.array(pointer)
+        return self.plant(_SCALARS[name], pointer, primary=name in _PRIMARY)
+
+    def mapping(self, pointer: str, depth: int) -> dict[str, Any]:
+        members: dict[str, Any] = {}
+        for kind in self.draw(st.lists(st.sampled_from(_KINDS), max_size=7)):
+            name = self.draw(_NAMES[kind])
+            if name not in members:
+                members[name] = self.member(kind, name, f"{pointer}/{escape(name)}", depth)
+        return members
+
+    def member(self, kind: str, name: str, at: str, depth: int) -> Any:  # noqa: PLR0911 - one line for each kind
+        if kind in _MISLEADING:
+            return self.misleading(kind, name)
+        match kind:
+            case "field":
+                return self.field(name, at)
+            case "neutral":
+                return self.plant(_WITH_IDS, at)
+            case "bare":
+                return self.bare(at)
+            case "embedded":
+                return self.embedded(at)
+            case "mapping" if depth:
+                return self.mapping(at, depth - 1)
+            # Not at the top: an array of objects there makes a list of rows of the payload.
+            case "list" if 0 < depth < _DEPTH:
+                rows = range(self.draw(st.integers(0, 3)))
+                return [self.mapping(f"{at}/{row}", depth - 1) for row in rows]
+        return self.draw(_NOISE)
+
+    def misleading(self, kind: str, name: str) -> Any:
+        match kind:
+            case "denied":
+                return self.mislead(self.id_text(_WITH_IDS))
+            case "mismatched":
+                wrong = tuple(member for member in _WITH_IDS if member not in _HINTED[name])
+                return self.mislead(self.id_text(wrong))
+            case "look-alike":
+                return self.mislead(self.draw(_LOOK_ALIKES))
+        return {"next_key": self.mislead(self.id_text(_WITH_IDS)), "first": [self.mislead("1-11")], "total": "2"}
+
+    def bare(self, at: str) -> int | str:
+        """Give the index of a struct without its type; 0 stands for none."""
+        index: int = self.draw(st.integers(0, 30))
+        if index:
+            self.note(f"5-{index}", at)
+        return index if self.draw(st.booleans()) else str(index)
+
+    def embedded(self, at: str) -> str:
+        """Write JSON into a string: what is in it stands where the string stands."""
+        if self.draw(st.booleans()):
+            return self.mislead('{"owner": "1-11"')
+        content = {"owner": self.plant((_P,), at, primary=True), "land": ["", self.plant((_T,), at)], "name": "2-1"}
+        return json.dumps(content)
+
+    def references(self) -> tuple[PlantedReference, ...]:
+        return tuple(
+            PlantedReference(
+                EntityId.parse(text), tuple(pointer for pointer, _ in places), any(primary for _, primary in places)
+            )
+            for text, places in self.planted.items()
+        )
+
+
+_DEPTH: Final = 3
+_MISLEADING: Final = frozenset({"denied", "mismatched", "look-alike", "pagination"})
+_LOOK_ALIKES: Final = st.sampled_from(
+    ["01-1", "1-0", " 1-1", "12-3", "2024-01", "11-1-194", "6-53@1-194", "uguild.0-1", "1-11\n", "1-1\u0661",
+     "7-1", "8-2", f"1-{MAX_INDEX + 1}"]
+)  # fmt: skip
+_NAMES: Final = {
+    "field": st.sampled_from([*_SCALARS, *_ARRAYS]),
+    "neutral": st.sampled_from(_NEUTRAL),
+    "denied": st.sampled_from(_DENIED),
+    "mismatched": st.sampled_from(tuple(_HINTED)),
+    "look-alike": st.sampled_from([*_NEUTRAL, *_SCALARS]),
+    "bare": st.just("protectedStructIndex"),
+    "pagination": st.just("pagination"),
+    "embedded": st.sampled_from(["map", "detail"]),
+    "mapping": st.sampled_from(["attributes", "nested", "a/b", "outer~inner"]),
+    "list": st.sampled_from(["rows", "events"]),
+    "noise": st.sampled_from(["maxOre", "status", "gridAttributes", "index"]),
+}
+_KINDS: Final = ("field", "field", "field", *(kind for kind in _NAMES if kind != "field"))
+
+
+def escape(name: str) -> str:
+    """Write a key as a part of a JSON pointer."""
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def payloads() -> st.SearchStrategy[PlantedPayload]:
+    """
+    Give payloads of any nesting with ids under many fields, among much that must not be taken for ids.
+
+    Some are about an entity: ``{"Player": {"id": ..., ...}, ...}``, with that id elsewhere too.
+    """
+    return _payloads()
+
+
+@st.composite
+def _payloads(draw: Draw) -> PlantedPayload:
+    subject = draw(st.none() | st.builds(EntityId, st.sampled_from(_WITH_IDS), st.integers(1, 30)))
+    planter = _Planter(draw, own=frozenset() if subject is None else frozenset([str(subject)]))
+    payload: dict[str, Any] = {}
+    if subject is not None:
+        key = TABLES[subject.type].key
+        payload[key] = {"id": str(subject), **planter.mapping(f"/{key}", _DEPTH - 1)}
+    # Beside the entity the usual siblings; without one the payload's own members.
+    payload |= planter.mapping("", _DEPTH)
+    return PlantedPayload(payload, planter.references(), tuple(planter.look_alikes), subject=subject)
+
+
+def list_payloads(*, min_size: int = 0, max_size: int = 5) -> st.SearchStrategy[PlantedPayload]:
+    """
+    Give the chain's lists: rows of one type, and ``pagination``.
+
+    Args:
+        min_size: The fewest rows.
+        max_size: The most rows.
+
+    """
+    return _list_payloads(min_size, max_size)
+
+
+@st.composite
+def _list_payloads(draw: Draw, min_size: int, max_size: int) -> PlantedPayload:
+    kind = draw(st.sampled_from(tuple(_ROW_FIELDS)))
+    indexes = draw(st.lists(st.integers(1, 30), min_size=min_size, max_size=max_size, unique=True))
+    own = tuple(EntityId(kind, index) for index in sorted(indexes, key=str))
+    planter = _Planter(draw, own=frozenset(map(str, own)))
+    key = TABLES[kind].key
+    rows = []
+    for number, row_id in enumerate(own):
+        row: dict[str, Any] = {"id": str(row_id)}
+        for name in _ROW_FIELDS[kind]:
+            row[name] = planter.field(name, f"/{key}/{number}/{name}") if draw(st.booleans()) else ""
+        row["pfp"] = planter.mislead(planter.id_text(_WITH_IDS))
+        rows.append(row)
+    next_key = draw(st.none() | st.just("MS0xMg==") | st.builds(planter.mislead, st.just("1-12")))
+    payload = {key: rows, "pagination": {"next_key": next_key, "total": str(len(rows))}}
+    return PlantedPayload(payload, planter.references(), tuple(planter.look_alikes), own_ids=own)
+
+
+# Answers of a model in which the refs that a parser must find are known
+
+_FIRST: Final = string.ascii_letters + string.digits
+_BREAKS: Final = ("\n", "\r\n")
+
+# Text that means nothing anywhere. None of it, joined in any order, makes a tag, a fence or a code span.
+_PROSE: Final = st.sampled_from(
+    [
+        "plain words", " ", "\n", "\r\n", "\n\n", "    ", "a < b && c > d", "<b>bold</b>", "<", ">", "/", '"', "'", "=",
+        '<refs id="no">', "<reference id='no'>", "</refs>", '<ref\u00a0id="no">', '&lt;ref id="no">&lt;/ref>',
+        '<re f id="no">', 'ref id="no"', "~5", "\u00e9\u4e2d\U0001f600", "\t", "\r", "\x00", "x" * 600,
+    ]
+)  # fmt: skip
+
+# Refs that are none, because they are shown as code. Each fence stands on lines of its own, and no two runs touch.
+_DECOYS: Final = st.sampled_from(
+    [
+        '`<ref id="decoy">no</ref>` ', '``a ` <ref id="decoy"> ` b`` ', "`<ref id='decoy'/>` ", "`</ref>` ",
+        '\n```\n<ref id="decoy">no</ref>\n```\n', '\n~~~ text\n<ref id="decoy">\n~~~\n',
+        '\n````\n```\n<ref id="decoy">\n```\n`````\t\n', '\n~~~~\n```\n~~~\n    ~~~~\n<ref id="decoy">\n~~~~\r\n',
+        '\r\n```\r\n<ref id="decoy">no</ref>\r\n```\r\n', "\n   ```html\n</ref>\n ```  \n",
+    ]
+)  # fmt: skip
+
+# What is code outside refs and mere text inside them.
+_INSIDE: Final = st.sampled_from(["`", "```", "\n```\n", "\n~~~\n", "``", "\n````python\nprint('<b>')\n", "~~~", "`x"])
+
+_ATTRIBUTES: Final = st.sampled_from(["type", "lang", "title", "data-x", "x_y", "flag", "\u00e9"])
+_VALUES: Final = st.sampled_from(
+    [
+        "",
+        "code",
+        "a>b",
+        "<b>",
+        '<ref id="no">',
+        "</ref>",
+        "it's",
+        'say "x"',
+        "two\nlines",
+        "`",
+        "a/b",
+        "=",
+        "&amp;",
+        " x ",
+    ]
+)
+_SPACES: Final = st.sampled_from([" ", " ", "  ", "\n", "\t", "\r\n", "\f"])
+_NO_SPACES: Final = st.sampled_from(["", "", "", " ", "\n"])
+
+
+@attrs.frozen
+class PlantedRef:
+    """
+    A ref that a parser must find.
+
+    Args:
+        id: Its id.
+        attributes: The others, names in lower case.
+        content: Its text without the tags of refs inside, and without the one line break at each end.
+        complete: False when it is not closed.
+
+    """
+
+    id: str
+    attributes: dict[str, str]
+    content: str
+    complete: bool
+
+
+@attrs.frozen
+class RefDocument:
+    """
+    A text and what a parser must find in it: exactly *refs*.
+
+    Args:
+        text: What a model wrote.
+        refs: Its refs, in order of opening tags.
+        visible: The text without their tags.
+
+    """
+
+    text: str
+    refs: tuple[PlantedRef, ...]
+    visible: str
+
+
+@attrs.frozen
+class _Part:
+    """A piece of a document: as written, as seen, and the refs in it."""
+
+    text: str = ""
+    visible: str = ""
+    refs: tuple[PlantedRef, ...] = ()
+
+    def __add__(self, other: _Part) -> _Part:
+        return _Part(self.text + other.text, self.visible + other.visible, self.refs + other.refs)
+
+
+def ref_ids() -> st.SearchStrategy[str]:
+    """Give the ids that a ref may have; short ones more often, so that some meet again."""
+    short = st.sampled_from(["a", "b", "plan", "x.1", "A", "0"])
+    return short | st.builds(str.__add__, st.sampled_from(_FIRST), st.text(_FIRST + "_.-", max_size=63))
+
+
+def _cased(draw: Draw, word: str) -> str:
+    return draw(st.sampled_from([word, word, word.upper(), word.title()]))
+
+
+def _attribute(draw: Draw, name: str, value: str) -> str:
+    if not value and draw(st.booleans()):
+        return name
+    quotes = [quote for quote in "\"'" if quote not in value]
+    quote = draw(st.sampled_from(quotes))
+    return f"{name}{draw(_NO_SPACES)}={draw(_NO_SPACES)}{quote}{value}{quote}"
+
+
+def _tag(draw: Draw, ref_id: str, attributes: dict[str, str], *, empty: bool) -> str:
+    members = draw(st.permutations([("id", ref_id), *attributes.items()]))
+    if draw(st.booleans()):
+        # The first of a repeated attribute counts.
+        members = [*members, (draw(st.sampled_from(members))[0], draw(_VALUES))]
+    written = "".join(
+        draw(_SPACES) + _attribute(draw, name if name == "\u00e9" else _cased(draw, name), value)
+        for name, value in members
+    )
+    return f"<{_cased(draw, 'ref')}{written}{draw(_NO_SPACES)}{'/' * empty}>"
+
+
+def _ref(draw: Draw, depth: int, *, closed: bool = True) -> _Part:
+    ref_id = draw(ref_ids())
+    attributes = draw(st.dictionaries(_ATTRIBUTES, _VALUES, max_size=3))
+    if closed and draw(st.integers(0, 5)) == 0:
+        return _Part(
+            _tag(draw, ref_id, attributes, empty=True), "", (PlantedRef(ref_id, attributes, "", complete=True),)
+        )
+    body = _inside(draw, depth - 1)
+    if not closed:
+        # Where the text ends, all refs that are open do: they have their last character in common.
+        deeper = depth > 1 and draw(st.booleans())
+        body += _ref(draw, depth - 1, closed=False) if deeper else _plain("and so on")
+    content = body.visible
+    wraps = [*_BREAKS, *_BREAKS] if content.startswith(_BREAKS) or content.endswith("\n") else ["", *_BREAKS]
+    wrap = draw(st.sampled_from(wraps))
+    ending = wrap if closed else ""
+    closing = f"</{_cased(draw, 'ref')}{draw(_NO_SPACES)}>" if closed else ""
+    planted = PlantedRef(ref_id, attributes, content, complete=closed)
+    return _Part(
+        f"{_tag(draw, ref_id, attributes, empty=False)}{wrap}{body.text}{ending}{closing}",
+        f"{wrap}{body.visible}{ending}",
+        (planted, *body.refs),
+    )
+
+
+def _plain(text: str) -> _Part:
+    return _Part(text, text)
+
+
+def _inside(draw: Draw, depth: int) -> _Part:
+    part = _Part()
+    for _ in range(draw(st.integers(0, 4))):
+        nested = depth > 0 and draw(st.integers(0, 2)) == 0
+        part += _ref(draw, depth) if nested else _plain(draw(_PROSE | _INSIDE))
+    return part
+
+
+def ref_documents(*, max_size: int = 8, max_depth: int = 3, unclosed: bool = True) -> st.SearchStrategy[RefDocument]:
+    """
+    Give answers of a model with refs among prose, markup, look-alikes and code that shows refs.
+
+    Refs may touch and be nested, be empty, hold code, and have tags with odd order, case, quotes and white space.
+
+    Args:
+        max_size: The most pieces, each a ref or other text, that one follows the other.
+        max_depth: How deep refs are nested at the most; 1 for no nesting, 0 for no refs.
+        unclosed: Whether refs may be left open at the end.
+
+    """
+    return _ref_documents(max_size, max_depth, unclosed=unclosed)
+
+
+@st.composite
+def _ref_documents(draw: Draw, max_size: int, max_depth: int, *, unclosed: bool) -> RefDocument:
+    part = _Part()
+    for _ in range(draw(st.integers(0, max_size))):
+        kind = draw(st.sampled_from(["ref", "ref", "prose", "decoy"]))
+        if kind == "ref" and max_depth:
+            part += _ref(draw, max_depth)
+        else:
+            part += _plain(draw(_DECOYS if kind == "decoy" else _PROSE))
+    if unclosed and max_depth and draw(st.integers(0, 3)) == 0:
+        part += _ref(draw, max_depth, closed=False)
+    return RefDocument(part.text, part.refs, part.visible)
+
+
+def chunkings(text: str) -> st.SearchStrategy[list[str]]:
+    """
+    Give ways to cut a text into chunks: a few anywhere, all of one size, and the text as a whole.
+
+    Args:
+        text: What the chunks make up when they are joined; some may be empty.
+
+    """
+
+    def at(places: list[int]) -> list[str]:
+        places = [0, *sorted(places), len(text)]
+        return [text[start:end] for start, end in itertools.pairwise(places)]
+
+    def of(size: int) -> list[str]:
+        return [text[start : start + size] for start in range(0, len(text), size)]
+
+    anywhere: st.SearchStrategy[Any] = st.lists(st.integers(0, len(text)), max_size=8).map(at)
+    return anywhere | st.integers(1, 20).map(of)

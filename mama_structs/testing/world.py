@@ -7,24 +7,88 @@ A small Structs chain as plain data: what a node would answer from.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
 from mama_structs.errors import EntityNotFound, InvalidArgument
 from mama_structs.structs.ids import EntityId
-from mama_structs.testing._schema import (
-    GRID_ATTRIBUTES,
-    PLANET_ATTRIBUTES,
-    PROTECTED_STRUCT_INDEX,
-    STATUS,
-    STATUS_BITS,
-    STRUCT_ATTRIBUTES,
-    TABLES,
-    Table,
-)
 
 Record = dict[str, Any]
+
+GRID_ATTRIBUTES: Final = (
+    "ore", "fuel", "capacity", "load", "structsLoad", "power", "connectionCapacity", "connectionCount",
+    "allocationPointerStart", "allocationPointerEnd", "proxyNonce", "lastAction", "nonce", "ready", "checkpointBlock",
+)  # fmt: skip
+
+STRUCT_ATTRIBUTES: Final = (
+    "health", "status", "blockStartBuild", "blockStartOreMine", "blockStartOreRefine", "protectedStructIndex",
+    "typeCount",
+)  # fmt: skip
+
+PLANET_ATTRIBUTES: Final = (
+    "planetaryShield", "repairNetworkQuantity", "defensiveCannonQuantity", "coordinatedGlobalShieldNetworkQuantity",
+    "lowOrbitBallisticsInterceptorNetworkQuantity", "advancedLowOrbitBallisticsInterceptorNetworkQuantity",
+    "lowOrbitBallisticsInterceptorNetworkSuccessRateNumerator",
+    "lowOrbitBallisticsInterceptorNetworkSuccessRateDenominator",
+    "orbitalJammingStationQuantity", "advancedOrbitalJammingStationQuantity", "blockStartRaid",
+    "blockRaiderArrived", "blockStartOreMine", "blockStartOreRefine", "oreMiningActiveQuantity",
+    "oreRefiningActiveQuantity",
+)  # fmt: skip
+
+# Bits of a struct's status attribute, in the order in which the envelope names them.
+STATUS_BITS: Final = {
+    "isMaterialized": 1,
+    "isBuilt": 2,
+    "isOnline": 4,
+    "isHidden": 16,
+    "isDestroyed": 32,
+    "isLocked": 64,
+}
+
+AMBITS: Final = ("space", "air", "land", "water")
+
+
+@attrs.frozen
+class Table:
+    """One store of the chain: its name in routes, such as ``player``, and its key in answers, such as ``Player``."""
+
+    name: str
+    key: str
+    siblings: tuple[str, ...] = ()
+    """What an answer about one entity carries beside the record, in order."""
+    fields: tuple[str, str] | None = None
+    """For stores of single values: the names of key and value in a row."""
+    status: bool = False
+    """Whether its lists carry the ``status`` array that the chain never fills."""
+    error_code: int = 13
+    """The gRPC code of paging errors."""
+
+
+TABLES: Final = {
+    table.name: table
+    for table in (
+        Table("guild", "Guild"),
+        Table("player", "Player", ("gridAttributes", "playerInventory")),
+        Table("planet", "Planet", ("gridAttributes", "planetAttributes")),
+        Table("reactor", "Reactor", ("gridAttributes",)),
+        Table("substation", "Substation", ("gridAttributes",)),
+        Table("struct", "Struct", ("structAttributes", "gridAttributes", "structDefenders")),
+        Table("allocation", "Allocation", ("gridAttributes",), status=True),
+        Table("infusion", "Infusion", status=True),
+        Table("address", "address"),
+        Table("fleet", "Fleet"),
+        Table("provider", "Provider", ("gridAttributes",)),
+        Table("agreement", "Agreement"),
+        Table("struct_type", "StructType"),
+        Table("guild_membership_application", "GuildMembershipApplication"),
+        Table("guild_rank_permission", "guild_rank_permission_records", error_code=2),
+        Table("grid", "gridRecords", fields=("attributeId", "value"), error_code=2),
+        Table("struct_attribute", "structAttributeRecords", fields=("attributeId", "value"), error_code=2),
+        Table("planet_attribute", "planetAttributeRecords", fields=("attributeId", "value"), error_code=2),
+        Table("permission", "permissionRecords", fields=("permissionId", "value"), error_code=2),
+    )
+}
 
 
 @attrs.frozen
@@ -202,13 +266,13 @@ class World:
 
     def _struct_attributes(self, entity_id: str) -> Record:
         values: Record = dict(self.attributes("struct_attribute", STRUCT_ATTRIBUTES, entity_id))
-        status = int(values[STRUCT_ATTRIBUTES[STATUS]])
+        status = int(values["status"])
         return values | {name: bool(status & bit) for name, bit in STATUS_BITS.items()}
 
     def _defenders_of(self, struct_id: str) -> list[str]:
         if self._defenders is None:
             self._defenders = {}
-            prefix = f"{PROTECTED_STRUCT_INDEX}-"
+            prefix = f"{STRUCT_ATTRIBUTES.index('protectedStructIndex')}-"
             for key, index in self.tables.get("struct_attribute", {}).items():
                 defender = key.removeprefix(prefix)
                 if key.startswith(prefix) and self.get("struct", defender) is not None:

@@ -6,7 +6,7 @@ import pytest
 
 from mama_structs.references.resolver import Resolver
 from mama_structs.settings import ReferenceSettings
-from mama_structs.testing.fake_source import FakeSource
+from mama_structs.testing.fakes import FakeSource
 
 ENTITIES = {
     "0-1": {"id": "0-1", "owner": "1-11", "primaryReactorId": "3-1"},

@@ -12,7 +12,7 @@ import pytest
 from mama_structs.errors import InvalidArgument, NoSession, SessionClosed
 from mama_structs.references.decorator import bound_to, with_references
 from mama_structs.references.resolver import Resolver
-from mama_structs.testing.fake_source import FakeSource
+from mama_structs.testing.fakes import FakeSource
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 

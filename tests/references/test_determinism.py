@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mama_structs.references.options import ReferenceOptions
 from mama_structs.references.resolver import Resolver
 from mama_structs.structs.ids import EntityType
-from mama_structs.testing.fake_source import FakeSource
+from mama_structs.testing.fakes import FakeSource
 
 FIELDS = {"guildId": 0, "owner": 1, "planetId": 2, "reactorId": 3, "substationId": 4, "space": 5, "fleetId": 9}
 

@@ -12,7 +12,7 @@ from mama_structs.references.outcomes import current_attempt
 from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import IdScheme
 from mama_structs.settings import ReferenceSettings
-from mama_structs.testing.fake_source import FakeSource
+from mama_structs.testing.fakes import FakeSource
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from mama_structs.references.options import ReferenceOptions
-from mama_structs.testing.fake_source import FakeSource
+from mama_structs.testing.fakes import FakeSource
 
 
 def nested(depth, kind):

@@ -15,8 +15,7 @@ from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import IdScheme, Source
 from mama_structs.references.section import References
 from mama_structs.structs.ids import EntityId
-from mama_structs.testing.clock import FakeClock
-from mama_structs.testing.fake_source import FakeSource
+from mama_structs.testing.fakes import FakeClock, FakeSource
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 

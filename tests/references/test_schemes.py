@@ -10,7 +10,7 @@ from mama_structs.errors import EntityNotFound, InvalidArgument
 from mama_structs.references.detection import Detector
 from mama_structs.references.schemes import MAX_ID_LENGTH, EntitySource, IdScheme, Source
 from mama_structs.structs.scheme import STRUCTS_SCHEME
-from mama_structs.testing.fake_source import FakeSource
+from mama_structs.testing.fakes import FakeSource
 
 
 def issue_scheme(**changes):

@@ -1,4 +1,4 @@
-"""A source of entities without a network: for tests of tools, resolvers and schemes."""
+"""A clock that moves only when told to, and a source of entities without a network."""
 
 from __future__ import annotations
 
@@ -7,11 +7,38 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from mama_structs.errors import EntityNotFound
+import attrs
+
+from mama_structs.errors import EntityNotFound, InvalidArgument
 from mama_structs.references.schemes import Fetch, FetchMany, IdScheme
 from mama_structs.structs.scheme import STRUCTS_SCHEME
 
 Behaviour = Callable[[str], Awaitable[Any]] | BaseException
+
+
+@attrs.define
+class FakeClock:
+    """
+    A clock for tests: give its `now` wherever seconds are read.
+
+    Args:
+        start: What it shows at first, in seconds.
+
+    """
+
+    _now: float = attrs.field(default=0.0, alias="start", kw_only=True)
+
+    def now(self) -> float:
+        """Return the seconds shown; they never go back by themselves."""
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock forward."""
+        if seconds < 0:
+            raise InvalidArgument(
+                f"seconds must be 0 or more, got {seconds!r}", hint="a monotonic clock never goes back"
+            )
+        self._now += seconds
 
 
 class FakeSource:
