@@ -24,36 +24,21 @@ from mama_structs.memory.store import MemoryStore
 from mama_structs.settings import MemorySettings
 
 
-@attrs.frozen
+@attrs.define
 class Unavailable:
     """Stands for whichever embedder made a store's vectors, where only what needs no new vectors is to be done."""
 
     record: EmbedderRecord | None = None
+    name: str = attrs.field(init=False)
+    fingerprint: str = attrs.field(init=False)
+    dimensions: int = attrs.field(init=False)
+    # Nothing is embedded, so any number does.
+    max_tokens: int = 512
+    calibration: Calibration = attrs.field(factory=Calibration)
 
-    @property
-    def name(self) -> str:
-        """The embedder's name."""
-        return self.record.name if self.record else "unavailable"
-
-    @property
-    def fingerprint(self) -> str:
-        """The embedder's fingerprint."""
-        return self.record.fingerprint if self.record else "unavailable"
-
-    @property
-    def dimensions(self) -> int:
-        """How many numbers its vectors have."""
-        return self.record.dimensions if self.record else 1
-
-    @property
-    def max_tokens(self) -> int:
-        """Nothing is embedded, so any number does."""
-        return 512
-
-    @property
-    def calibration(self) -> Calibration:
-        """What cosines mean, by default."""
-        return Calibration()
+    def __attrs_post_init__(self) -> None:
+        known = self.record or EmbedderRecord("unavailable", "unavailable", 1)
+        self.name, self.fingerprint, self.dimensions = known.name, known.fingerprint, known.dimensions
 
     def embed(self, texts: Sequence[str], *, kind: str = "document") -> NoReturn:  # noqa: ARG002 - the protocol's
         """Refuse."""

@@ -17,8 +17,8 @@ from mama_structs.memory.engine import EmbedderRecord, Engine, Reader, Writer, m
 from mama_structs.memory.linking import Linking
 from mama_structs.memory.maintenance import record_of
 from mama_structs.memory.model import from_milliseconds
+from mama_structs.memory.recent import TraversalCache
 from mama_structs.memory.results import Reached
-from mama_structs.memory.traversal_cache import TraversalCache
 from mama_structs.settings import MemorySettings
 
 T = TypeVar("T")

@@ -71,7 +71,7 @@ def test_topics_are_read_without_the_memories(topics):
             )
         )
 
-    assert topics[::-1] == catalogue.topics_of(list(range(len(topics)))[::-1])
+    assert topics[::-1] == catalogue.topics(list(range(len(topics)))[::-1])
 
 
 @given(st.lists(st.text("ab 가나", max_size=12), min_size=1, max_size=6), st.text("ab 가나", max_size=12))

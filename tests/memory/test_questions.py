@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
+import mama_structs
 from mama_structs.testing.engines import OpenedDirectory, PlainEngine, PlainEngines
 
 
@@ -81,3 +83,15 @@ async def test_no_answer_asks_the_engine_once_for_each_result(tmp_path, name):
 
     assert 0 < few.total()
     assert many.total() <= few.total() + 6, many - few
+
+
+def test_one_module_of_the_package_names_the_embedded_engine():
+    """Everything else speaks to the protocol, which another engine may keep."""
+    package = Path(mama_structs.__file__).parent
+    users = [
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        if "mama_structs.memory.embedded" in path.read_text(encoding="utf-8") and path.parent.name != "embedded"
+    ]
+
+    assert 1 == len(users), users

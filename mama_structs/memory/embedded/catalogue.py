@@ -332,14 +332,9 @@ class Catalogue:
         listed = nodes.tolist() if isinstance(nodes, np.ndarray) else nodes
         return [self._ids[node] for node in listed]
 
-    def topics_of(self, nodes: Sequence[int] | Nodes) -> list[str | None]:
+    def topics(self, nodes: Sequence[int] | Nodes) -> list[str | None]:
         """Return the topics of memories, as they were first written (NFC), in the order of *nodes*."""
         return [None if number < 0 else self._topics[number] for number in _listed(self._rows["topic"], nodes)]
-
-    def alive(self, nodes: Sequence[int] | Nodes) -> Mask:
-        """Return which of *nodes* are no holes."""
-        there: Mask = self._rows["alive"][np.asarray(nodes, np.int64)]
-        return there
 
     def after(self, node: int, limit: int | None = None) -> Nodes:
         """Return up to *limit* nodes behind a node, in the order of saving."""
@@ -398,18 +393,6 @@ class Catalogue:
     def facts(self, nodes: Nodes) -> Facts:
         """Return what is known of *nodes* without their text."""
         return Facts(self._rows["created"][nodes], self._rows["type"][nodes], self._rows["topic"][nodes])
-
-    def topics(self) -> dict[str, int]:
-        """Return the topics, as they were first written (NFC), with how many memories have each."""
-        topics = self._rows["topic"][self._rows["alive"]]
-        counts = np.bincount(topics[topics >= 0], minlength=len(self._topics))
-        return {topic: count for topic, count in zip(self._topics, counts.tolist(), strict=True) if count}
-
-    def mentioned(self, mention: str) -> Nodes:
-        """Return the nodes that name an id, in the order of saving."""
-        nodes = np.unique(self._naming(mention))
-        found: Nodes = nodes[self._rows["alive"][nodes]]
-        return found
 
     def nearest_ids(self, text: str, limit: int) -> list[str]:
         """Return the ids of memories that look most like *text*, best first, for "did you mean"."""

@@ -38,8 +38,8 @@ from mama_structs.memory.embedded.rows import (
     whole,
 )
 from mama_structs.memory.embedded.snapshots import SnapshotStore
-from mama_structs.memory.embedded.touched import Touched
 from mama_structs.memory.engine import EmbedderRecord, Progress, Reader, Vectors, Writer, mismatch
+from mama_structs.memory.recent import RecentChanges
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.failures import Finding
 from mama_structs.storage.rows import Damaged, Rows, Snapshot
@@ -105,7 +105,7 @@ class EmbeddedEngine:
         self._views: Indexes | None = None
         self._change = 0
         self._snapshot_at = 0
-        self._touched = Touched()
+        self._touched = RecentChanges()
         self._damaged: dict[str, str] = {}
         self._guard = threading.Lock()
         self._queue: deque[_Write[Any]] = deque()

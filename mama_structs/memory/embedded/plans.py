@@ -13,7 +13,6 @@ from mama_structs.memory.codec import Entry, vectors_to_bytes, write_entry
 from mama_structs.memory.contents import digests_in
 from mama_structs.memory.embedded.indexes import Indexes
 from mama_structs.memory.embedded.rows import ChangeRow, RowPlaces, encode, numbered, own_number
-from mama_structs.memory.embedded.touched import Touched
 from mama_structs.memory.engine import (
     Direction,
     EmbedderRecord,
@@ -26,6 +25,7 @@ from mama_structs.memory.engine import (
     Vectors,
 )
 from mama_structs.memory.model import Link, Memory
+from mama_structs.memory.recent import RecentChanges
 from mama_structs.memory.text import query_terms
 from mama_structs.memory.unit_vectors import are_unit
 from mama_structs.storage.rows import Damaged, Rows, Snapshot
@@ -39,7 +39,7 @@ class JournalReader:
     """A `Reader` of the embedded engine: the journal at one moment, and the views brought up to that moment."""
 
     def __init__(
-        self, rows: Snapshot, views: Indexes, place: RowPlaces, change: int, touched: Touched, *, damaged: int = 0
+        self, rows: Snapshot, views: Indexes, place: RowPlaces, change: int, touched: RecentChanges, *, damaged: int = 0
     ) -> None:
         self._rows = rows
         self._views = views
@@ -49,7 +49,7 @@ class JournalReader:
         self.find, self.find_many = views.catalogue.find, views.catalogue.find_many
         self.ids, self.topics, self.nearest_ids = (
             views.catalogue.ids,
-            views.catalogue.topics_of,
+            views.catalogue.topics,
             views.catalogue.nearest_ids,
         )
         self.count, self.facts, self.window = views.catalogue.count, views.catalogue.facts, views.catalogue.window
@@ -192,7 +192,7 @@ class JournalWriter(JournalReader):
     """A `Writer` of the embedded engine, for one plan."""
 
     def __init__(
-        self, rows: Rows, views: Indexes, place: RowPlaces, change: int, touched: Touched, *, damaged: int = 0
+        self, rows: Rows, views: Indexes, place: RowPlaces, change: int, touched: RecentChanges, *, damaged: int = 0
     ) -> None:
         super().__init__(rows, views, place, change, touched, damaged=damaged)
         self._writable = rows

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mama_structs.memory import graph
 from mama_structs.memory.model import LinkType
-from mama_structs.memory.traversal_cache import TraversalCache
+from mama_structs.memory.recent import TraversalCache
 from mama_structs.testing import FakeClock
 from mama_structs.testing.engines import PlainReader, plain_link, plain_memory
 
