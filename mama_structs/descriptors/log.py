@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final, Literal, Self, Union, cast, get_type_hints
 from urllib.parse import quote
@@ -178,10 +178,10 @@ async def load(storage: Storage, conversation: str, settings: DescriptorSettings
             break
         name, until = start.parent, start.parent_at if until is None else min(until, start.parent_at)
     ordered = [changes[number] for number in sorted(changes)]
-    entries = Entries(settings)
-    _replay(entries, ordered, await _texts(storage, ordered))
     last = ordered[-1].number if ordered else 0
-    return entries, ConversationLog(storage, conversation, last=last, started=started)
+    return await _replayed(storage, ordered, settings), ConversationLog(
+        storage, conversation, last=last, started=started
+    )
 
 
 async def missing_texts(storage: Storage) -> list[tuple[str, str]]:
@@ -334,21 +334,12 @@ def _read(key: str, row: bytes | DamagedRow | None) -> _Change | None:
     return _Change(parts["conversation"], int(parts["number"]), parts["handle"], record)
 
 
-async def _texts(storage: Storage, changes: Sequence[_Change]) -> Mapping[str, bytes | DamagedRow]:
-    """Read the texts of what was not deleted."""
-    gone = _deleted(changes)
-    hashes = {change.hash: None for change in changes if change.hash is not None and change.handle not in gone}
+async def _replayed(storage: Storage, changes: Sequence[_Change], settings: DescriptorSettings) -> Entries:
+    entries = Entries(settings)
+    gone = {change.handle for change in changes if isinstance(change.record, _DeleteRecord)}
+    hashes = {change.hash for change in changes if change.hash is not None and change.handle not in gone}
     rows = await storage.read([f"{_TEXTS}{digest}" for digest in hashes])
-    return {key.removeprefix(_TEXTS): row for key, row in rows.items()}
-
-
-def _deleted(changes: Iterable[_Change]) -> set[str]:
-    return {change.handle for change in changes if isinstance(change.record, _DeleteRecord)}
-
-
-def _replay(entries: Entries, changes: Sequence[_Change], texts: Mapping[str, bytes | DamagedRow]) -> None:
-    contents: dict[str, Content | str] = {}
-    gone = _deleted(changes)
+    contents = {digest: _content(rows.get(f"{_TEXTS}{digest}"), digest) for digest in hashes}
     for change in changes:
         record = change.record
         if isinstance(record, DamagedRow):
@@ -356,13 +347,12 @@ def _replay(entries: Entries, changes: Sequence[_Change], texts: Mapping[str, by
         elif isinstance(record, _DeleteRecord):
             entries.delete(record.handle, record.at)
         elif change.hash is not None and change.handle not in gone:
-            content = contents.get(change.hash)
-            if content is None:
-                content = contents[change.hash] = _content(texts.get(change.hash), change.hash)
+            content = contents[change.hash]
             if isinstance(content, str):
                 entries.put_damaged(change.handle, content)
             else:
                 entries.put(_entry_of(record, content))
+    return entries
 
 
 def _content(row: bytes | DamagedRow | None, digest: str) -> Content | str:
