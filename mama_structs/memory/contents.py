@@ -9,12 +9,13 @@ Every other item, an id, an address or any words, is plain.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from typing import Final
 
 import attrs
 
+from mama_structs import _check
 from mama_structs._async import in_own_thread
 from mama_structs.errors import InvalidArgument
 
@@ -33,14 +34,7 @@ _LONG: Final = 2**20
 
 @attrs.frozen
 class KeptItem:
-    """
-    An item of evidence whose text is kept.
-
-    Args:
-        source: The versioned handle that it came from.
-        digest: The SHA-256 of the text's UTF-8, in hexadecimal.
-
-    """
+    """An item of evidence whose text is kept."""
 
     source: str
     digest: str
@@ -51,14 +45,7 @@ class KeptItem:
 
 @attrs.frozen
 class HandleText:
-    """
-    What a handle stands for.
-
-    Args:
-        source: The versioned handle.
-        text: The text.
-
-    """
+    """What a handle stands for."""
 
     source: str
     text: str = attrs.field(repr=False)
@@ -102,12 +89,7 @@ def _found(position: int, item: str, find_content: FindContent, most: int) -> st
     if parse_kept(str(KeptItem(source, "0" * 64))) is None:
         raise ValueError("find_content gave a source that is no handle")
     name = f"evidence[{position}]"
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError as error:
-        raise InvalidArgument(
-            f"{name}: character {error.start + 1} of its text is a lone surrogate, which no file can hold"
-        ) from None
+    size = len(_check.encodable(name, text, whose=" of its text"))
     if size > most:
         more = ", or raise settings.memory.max_evidence" if most < LARGEST else ""
         raise InvalidArgument(
@@ -117,18 +99,18 @@ def _found(position: int, item: str, find_content: FindContent, most: int) -> st
     return HandleText(source, text)
 
 
-async def digests_of(found: Iterable[Sequence[str | HandleText]]) -> dict[str, str]:
-    """Return the hash of each text that handles stand for."""
+async def kept(found: Sequence[Sequence[str | HandleText]]) -> tuple[list[tuple[str, ...]], dict[str, str]]:
+    """Return evidence as memories have it, from what `find_all` gave for each, and the texts in it by their hash."""
     texts = {item.text for items in found for item in items if isinstance(item, HandleText)}
 
     def work() -> dict[str, str]:
         return {text: digest_of(text) for text in texts}
 
-    return await in_own_thread(work) if sum(map(len, texts)) > _LONG else work()
-
-
-def as_kept(found: Sequence[str | HandleText], digests: Mapping[str, str]) -> tuple[str, ...]:
-    """Return evidence as memories have it."""
-    return tuple(
-        str(KeptItem(item.source, digests[item.text])) if isinstance(item, HandleText) else item for item in found
-    )
+    digests = await in_own_thread(work) if sum(map(len, texts)) > _LONG else work()
+    evidence = [
+        tuple(
+            str(KeptItem(item.source, digests[item.text])) if isinstance(item, HandleText) else item for item in items
+        )
+        for items in found
+    ]
+    return evidence, {digest: text for text, digest in digests.items()}

@@ -96,17 +96,7 @@ FEATURES: Final = tuple(field.name for field in attrs.fields(LinkFeatures))
 
 @attrs.frozen(kw_only=True)
 class LinkCandidates:
-    """
-    Memories that a new one may belong to, with what is known of them.
-
-    Args:
-        nodes: Each once, in order of saving.
-        created: Milliseconds since 1970.
-        types: The position of the type in `MemoryType`'s order.
-        cosines: The best of any two pieces.
-        features: What speaks for one matter.
-
-    """
+    """Memories that a new one may belong to, with what is known of them."""
 
     nodes: Nodes
     created: NDArray[np.int64]

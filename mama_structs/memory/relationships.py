@@ -95,24 +95,16 @@ _TABLE: Final[Mapping[str, LinkType]] = MappingProxyType(
 
 @attrs.frozen(kw_only=True)
 class Mapped:
-    """
-    The type that was found for a relationship word.
-
-    Args:
-        link_type: The type.
-        confidence: How sure that is, 0 to 1: 1 for a word of the table, else its likeness to the nearest example.
-        fallback: Whether nothing was like it, so that it counts as an association.
-
-    """
+    """The type of a relationship word, how sure that is, and whether it is an association as nothing was like it."""
 
     link_type: LinkType
     confidence: float
     fallback: bool
 
 
-def check_relationship(word: object, *, argument: str = "relationship") -> str:
+def check_relationship(word: object) -> str:
     """Return a relationship word as it is stored: NFC, without space around it."""
-    rule = f"{argument} must be 1 to {LONGEST} letters, digits, spaces, '_' or '-', with a letter or digit"
+    rule = f"relationship must be 1 to {LONGEST} letters, digits, spaces, '_' or '-', with a letter or digit"
     if not isinstance(word, str):
         raise InvalidArgument(f"{rule}, got {type(word).__name__}")
     # A longer text is not looked at: it cannot become a word again by being normalised.
@@ -158,9 +150,7 @@ def link_type_of(
     return Mapped(link_type=link_type, confidence=confidence, fallback=False)
 
 
-def near_synonyms(
-    words: Sequence[str], vectors: NDArray[np.float32], *, threshold: float = SYNONYMOUS
-) -> list[tuple[str, str, float]]:
+def near_synonyms(words: Sequence[str], vectors: NDArray[np.float32]) -> list[tuple[str, str, float]]:
     """
     Return the pairs of words that mean nearly the same, with how alike they are, the most alike first.
 
@@ -178,6 +168,6 @@ def near_synonyms(
         cosines[equal] = 1.0
         found += [
             (word, words[first + 1 + int(at)], min(float(cosines[at]), 1.0))
-            for at in np.flatnonzero(cosines >= threshold)
+            for at in np.flatnonzero(cosines >= SYNONYMOUS)
         ]
     return sorted(found, key=lambda pair: (-pair[2], pair[0], pair[1]))

@@ -39,17 +39,7 @@ _NEAREST: Final = 3
 
 @attrs.frozen(kw_only=True, eq=False)
 class PreparedSave:
-    """
-    A memory that was asked for.
-
-    Args:
-        request: What was asked for.
-        memory: The memory.
-        contents: Texts that its evidence names, by their hash; others may be among them.
-        vectors: Its vectors, of shape (pieces, dimensions), when it is prepared.
-        link_types: The type of each relationship word that the request uses, likewise.
-
-    """
+    """A memory that was asked for, with texts by their hash; vectors and types of links when it is prepared."""
 
     request: SaveRequest
     memory: Memory

@@ -53,7 +53,6 @@ from mama_structs.storage.failures import Finding
 T = TypeVar("T")
 _CHUNK: Final = 256
 _MAX_QUERY: Final = 10_000
-_NEAR_SYNONYM: Final = 0.75
 _DIRECTIONS: Final = ("out", "in", "both")
 
 
@@ -686,7 +685,7 @@ class MemoryStore:
             return []
         vectors = np.stack([pieces[0] for pieces in await self._shared.embedding.documents([*map(normalised, words)])])
         near: dict[str, list[tuple[str, float]]] = {word: [] for word in words}
-        for one, other, similarity in near_synonyms(words, vectors, threshold=_NEAR_SYNONYM):
+        for one, other, similarity in near_synonyms(words, vectors):
             near[one].append((other, similarity))
             near[other].append((one, similarity))
         return [
@@ -945,13 +944,10 @@ async def _with_contents(
     drafts: Sequence[PreparedSave], evidence: Sequence[Sequence[str | HandleText]]
 ) -> list[PreparedSave]:
     """Give memories the texts that the handles in their evidence stand for."""
-    digests = await contents.digests_of(evidence)
-    texts = {digest: text for text, digest in digests.items()}
+    kept, texts = await contents.kept(evidence)
     return [
-        attrs.evolve(
-            draft, memory=attrs.evolve(draft.memory, evidence=contents.as_kept(items, digests)), contents=texts
-        )
-        for draft, items in zip(drafts, evidence, strict=True)
+        attrs.evolve(draft, memory=attrs.evolve(draft.memory, evidence=items), contents=texts)
+        for draft, items in zip(drafts, kept, strict=True)
     ]
 
 

@@ -134,14 +134,6 @@ async def calibrated(embedder: Embedder, *, in_thread: InThread = in_own_thread)
     Return an embedder's calibration, made on built-in sentences where it is not known yet.
 
     The sentences, some hundred in English and Korean, are embedded in one call.
-
-    Args:
-        embedder: It keeps the calibration, if it is one of `as_embedder` or of a provider.
-        in_thread: Runs a synchronous embedder.
-
-    Raises:
-        EmbeddingFailed: The embedder raised, or what it gave are no vectors.
-
     """
     if not isinstance(embedder, Calibrating) or embedder.is_calibrated:
         return embedder.calibration

@@ -46,14 +46,7 @@ def clean(text: str) -> str:
 
 @attrs.frozen
 class Pieces:
-    """
-    A text in pieces.
-
-    Args:
-        spans: Where each begins and ends, in characters, in order.
-        omitted: How many pieces there would be beside these.
-
-    """
+    """A text in pieces."""
 
     spans: tuple[tuple[int, int], ...]
     omitted: int = 0
@@ -71,17 +64,6 @@ def cut(text: str, max_tokens: int) -> Pieces:
     A piece ends behind a paragraph, else a line, a sentence, a word, and else a character;
     each begins a little before the end of the one before it.
     Together they cover the text, unless there are more than `MAX_PIECES`: then they are spread evenly over it.
-
-    Args:
-        text: A text that `clean` gave.
-        max_tokens: What the estimate of each piece stays within.
-
-    Returns:
-        One piece, the whole text, where that is short enough.
-
-    Raises:
-        InvalidArgument: *max_tokens* is below `LEAST_TOKENS`.
-
     """
     _check.whole("max_tokens", max_tokens, LEAST_TOKENS, mark=",")
     if len(text) * _most(text) <= max_tokens:
