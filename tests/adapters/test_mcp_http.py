@@ -19,7 +19,7 @@ from mcp_types import ToolListChangedNotification
 
 from mama_structs import HashEmbedder, Session, Settings, ToolSettings
 from mama_structs.adapters.mcp import EXTENSION, MESSAGE_KEY, serve_http, server
-from mama_structs.adapters.mcp.listening import Address, BearerToken, check_token
+from mama_structs.adapters.mcp.http import Address, BearerToken, check_token
 from mama_structs.errors import InvalidArgument, MamaStructsError
 from mama_structs.tools.names import wire_name
 

@@ -1,29 +1,38 @@
-"""The server over streamable HTTP."""
+"""The server over streamable HTTP: where it listens, who may reach it there, and how its streams end."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
+import ipaddress
+import socket
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import Final, Self
 
+import attrs
 import uvicorn
 from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend
+from mcp.server.auth.provider import AccessToken
 from mcp.server.transport_security import DEFAULT_MAX_REQUEST_BODY_SIZE, TransportSecuritySettings
 from starlette.applications import Starlette
 from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mama_structs._async import to_its_end
-from mama_structs.adapters.mcp.ending import StreamsEnd
-from mama_structs.adapters.mcp.listening import Address, BearerToken, bound_socket, check_allowed, check_token
 from mama_structs.adapters.mcp.server import McpServer, server_of
-from mama_structs.errors import InvalidArgument
+from mama_structs.errors import InvalidArgument, MamaStructsError
 from mama_structs.session import Session
 
 DEFAULT_PORT: Final = 8317
 PATH: Final = "/mcp"
 # Seconds that requests have to end in when the server stops.
 _GRACE: Final = 2
+_MAX_PORT: Final = 65_535
+_DEFAULT_PORTS: Final = (80, 443)
+# One that could be guessed is none.
+MIN_TOKEN: Final = 16
+_LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 
 
 async def serve_http(
@@ -60,14 +69,14 @@ async def serve_http(
     own = server_of(served)
     if not isinstance(max_body, int) or max_body <= 0:
         raise InvalidArgument(f"max_body must be a number of bytes above 0, got {max_body!r:.40}")
-    names = check_allowed(allowed_hosts)
+    names = _check_allowed(allowed_hosts)
     address = await address_for(host, port, token=token)
     verifier = None if token is None else BearerToken(token)
-    listening, address = bound_socket(address)
+    listening, address = _bound_socket(address)
     with contextlib.closing(listening):
         app = _app(own, address, names, verifier, max_body)
         stopping = asyncio.Event()
-        app.add_middleware(StreamsEnd, stopping=stopping)
+        app.add_middleware(_StreamsEnd, stopping=stopping)
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -81,13 +90,13 @@ async def serve_http(
         serving = asyncio.create_task(running.serve(sockets=[listening]))
         try:
             if started is not None:
-                started(f"{address.url}{PATH}")
+                started(f"http://{address.shown}:{address.port}{PATH}")
             await asyncio.shield(serving)
         finally:
             running.should_exit = True
             stopping.set()
             own.end_streams()
-            await to_its_end(_ended(serving))
+            await to_its_end(asyncio.wait_for(serving, None))
 
 
 async def address_for(host: str, port: int, *, token: str | None) -> Address:
@@ -114,10 +123,6 @@ async def address_for(host: str, port: int, *, token: str | None) -> Address:
     return address
 
 
-async def _ended(serving: asyncio.Task[None]) -> None:
-    await serving
-
-
 class _Running(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -142,3 +147,151 @@ def _app(
     if verifier is not None:
         app.add_middleware(AuthenticationMiddleware, backend=BearerAuthBackend(verifier))
     return app
+
+
+@attrs.frozen
+class Address:
+    """An address of this machine, resolved."""
+
+    host: str
+    port: int
+    family: socket.AddressFamily
+
+    @classmethod
+    async def of(cls, host: str, port: int) -> Self:
+        """Resolve a host's name or address."""
+        if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= _MAX_PORT:
+            raise InvalidArgument(f"port must be a whole number from 0 to {_MAX_PORT}, got {port!r:.40}")
+        if not isinstance(host, str) or not host:
+            raise InvalidArgument(f"host must be an address or a name, got {host!r:.80}", hint="such as 127.0.0.1")
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError):
+            raise InvalidArgument(f"host {host!r:.80} has no address") from None
+        family, _, _, _, where = found[0]
+        return cls(str(where[0]), port, family)
+
+    @property
+    def _ip(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+        ip = ipaddress.ip_address(self.host.partition("%")[0])
+        return getattr(ip, "ipv4_mapped", None) or ip
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether nobody but this machine can connect."""
+        return self._ip.is_loopback
+
+    @property
+    def shown(self) -> str:
+        """The address as a URL has it."""
+        return f"[{self.host}]" if self.family == socket.AF_INET6 else self.host
+
+    def hosts(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return what a request's Host may be: this address or one of *names*."""
+        own: tuple[str, ...] = (self.shown,)
+        if self.is_loopback:
+            own = (*own, *_LOOPBACK)
+        elif self._ip.is_unspecified:
+            own = (*_LOOPBACK, socket.gethostname())
+        found = [f"{name}:{self.port}" for name in own]
+        if self.port in _DEFAULT_PORTS:
+            found.extend(own)
+        for name in names:
+            found.extend((name, f"{name}:{self.port}"))
+        return tuple(dict.fromkeys(found))
+
+
+def _bound_socket(address: Address) -> tuple[socket.socket, Address]:
+    """Return a socket that listens, and its address with the port that it has come to have."""
+    listening = socket.socket(address.family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if address.family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.bind((address.host, address.port))
+        # From here on clients can connect: they wait until somebody answers.
+        listening.listen()
+        listening.setblocking(False)
+    except OSError as error:
+        listening.close()
+        raise MamaStructsError(
+            f"cannot listen on {address.host} port {address.port}: {error.strerror or error}",
+            hint="port 0 takes any free one",
+        ) from error
+    return listening, attrs.evolve(address, port=listening.getsockname()[1])
+
+
+def _check_allowed(names: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(names, str):
+        raise InvalidArgument(f"allowed_hosts must be several names, got the text {names!r:.80}", hint="give a list")
+    found = tuple(names)
+    for name in found:
+        if not isinstance(name, str) or not name or any(part in name for part in "*/@, \t\r\n"):
+            raise InvalidArgument(
+                f"allowed_hosts must be names of hosts, got {name!r:.80}", hint="such as agents.example or 10.0.0.5"
+            )
+    return found
+
+
+def check_token(token: str) -> str:
+    """Return a token that a header can carry and nobody can guess; a refusal does not repeat it."""
+    if not isinstance(token, str) or not token.isascii() or not token.isprintable() or " " in token:
+        raise InvalidArgument("the token must be printable ASCII text without spaces")
+    if len(token) < MIN_TOKEN:
+        raise InvalidArgument(
+            f"the token must have {MIN_TOKEN} characters at least, got {len(token)}",
+            hint="python -c 'import secrets; print(secrets.token_urlsafe(32))' prints one",
+        )
+    return token
+
+
+class BearerToken:
+    """Checks what a client sends against the one token that there is."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token.encode()
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        """Return who a token is for, None where it is not the right one; both take the same time."""
+        if not hmac.compare_digest(token.encode("utf-8", errors="surrogatepass"), self._token):
+            return None
+        return AccessToken(token="", client_id="bearer", scopes=[])
+
+
+@attrs.frozen
+class _StreamsEnd:
+    """ASGI middleware that ends the answers to GET requests, on which old clients hear of changes, at a stop."""
+
+    # Nothing else would: such an answer lasts for as long as its client, and the server would cut it off in the end.
+    app: ASGIApp
+    stopping: asyncio.Event
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http" or scope["method"] != "GET":
+            await self.app(scope, receive, send)
+            return
+        is_open = False
+
+        async def sending(message: Message) -> None:
+            nonlocal is_open
+            is_open = message["type"] == "http.response.start" or bool(message.get("more_body"))
+            await send(message)
+
+        async def receiving() -> Message:
+            return await self._first(receive)
+
+        await self.app(scope, receiving, sending)
+        if is_open and self.stopping.is_set():
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _first(self, receive: Receive) -> Message:
+        """Wait for the client, or for the end, which looks to the application as if the client had left."""
+        message = asyncio.ensure_future(receive())
+        stopped = asyncio.ensure_future(self.stopping.wait())
+        try:
+            await asyncio.wait({message, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            return message.result() if message.done() else {"type": "http.disconnect"}
+        finally:
+            message.cancel()
+            stopped.cancel()

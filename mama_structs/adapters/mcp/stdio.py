@@ -56,53 +56,34 @@ def _stdin() -> int:
 
 
 async def _lines(read: Callable[[], bytes]) -> AsyncIterator[str]:
-    """
-    Give the lines that come in; a thread reads them, which the end of the process does not wait for.
-
-    Args:
-        read: Waits for some bytes, and returns none at the end.
-
-    """
+    """Give the lines that come in; a thread waits for them, which the end of the process does not wait for."""
     lines: asyncio.Queue[bytes | None] = asyncio.Queue()
     room = threading.Semaphore(_MAX_WAITING)
-    reading = _Reading(read, asyncio.get_running_loop(), lines, room)
-    threading.Thread(target=reading.run, name="mama-structs stdin", daemon=True).start()
-    while (line := await lines.get()) is not None:
-        room.release()
-        yield line.decode("utf-8", errors="replace")
+    loop = asyncio.get_running_loop()
 
+    def put(line: bytes | None) -> None:
+        room.acquire()
+        loop.call_soon_threadsafe(lines.put_nowait, line)
 
-class _Reading:
-    def __init__(
-        self,
-        read: Callable[[], bytes],
-        loop: asyncio.AbstractEventLoop,
-        lines: asyncio.Queue[bytes | None],
-        room: threading.Semaphore,
-    ) -> None:
-        self._read = read
-        self._loop = loop
-        self._lines = lines
-        self._room = room
-
-    def run(self) -> None:
+    def run() -> None:
         parts: list[bytes] = []
         try:
-            while chunk := self._read():
+            while chunk := read():
                 *ended, rest = chunk.split(b"\n")
                 for end in ended:
-                    self._put(b"".join([*parts, end]))
+                    put(b"".join([*parts, end]))
                     parts.clear()
                 parts.append(rest)
             if any(parts):
-                self._put(b"".join(parts))
+                put(b"".join(parts))
         except OSError as gone:
             _log.info("stdin is gone: %s", type(gone).__name__)
         except RuntimeError:
             # The loop is closed: nobody waits for lines.
             return
-        self._put(None)
+        put(None)
 
-    def _put(self, line: bytes | None) -> None:
-        self._room.acquire()
-        self._loop.call_soon_threadsafe(self._lines.put_nowait, line)
+    threading.Thread(target=run, name="mama-structs stdin", daemon=True).start()
+    while (line := await lines.get()) is not None:
+        room.release()
+        yield line.decode("utf-8", errors="replace")
