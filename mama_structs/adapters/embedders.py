@@ -149,8 +149,12 @@ class OpenAIEmbedder(ServiceEmbedder):
     """
 
     provider = "openai"
-    package = ("openai", "AsyncOpenAI")
-    known = {"text-embedding-3-small": 1536, "text-embedding-3-large": 3072, "text-embedding-ada-002": 1536}  # noqa: RUF012 - declared above
+    package: ClassVar[tuple[str, str]] = ("openai", "AsyncOpenAI")
+    known: ClassVar[Mapping[str, int]] = {
+        "text-embedding-3-small": 1536,
+        "text-embedding-3-large": 3072,
+        "text-embedding-ada-002": 1536,
+    }
     shortened = "dimensions"
 
     model: str = "text-embedding-3-small"
@@ -171,8 +175,8 @@ class CohereEmbedder(ServiceEmbedder):
     """
 
     provider = "cohere"
-    package = ("cohere", "AsyncClientV2")
-    known = {  # noqa: RUF012 - declared above
+    package: ClassVar[tuple[str, str]] = ("cohere", "AsyncClientV2")
+    known: ClassVar[Mapping[str, int]] = {
         "embed-v4.0": 1536,
         "embed-english-v3.0": 1024,
         "embed-multilingual-v3.0": 1024,
@@ -202,8 +206,8 @@ class VoyageEmbedder(ServiceEmbedder):
     """
 
     provider = "voyage"
-    package = ("voyageai", "AsyncClient")
-    known = {"voyage-3-lite": 512}  # noqa: RUF012 - declared above
+    package: ClassVar[tuple[str, str]] = ("voyageai", "AsyncClient")
+    known: ClassVar[Mapping[str, int]] = {"voyage-3-lite": 512}
     usual = 1024
 
     model: str = "voyage-3.5"
