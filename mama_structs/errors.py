@@ -52,6 +52,7 @@ No text holds a secret.
 
 from __future__ import annotations
 
+import functools
 from datetime import datetime
 from typing import Any, ClassVar, TypeVar
 
@@ -72,9 +73,16 @@ class MamaStructsError(Exception):
 
     type: ClassVar[str] = "error"
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
+    def __init__(self, message: str, /, *, hint: str | None = None, **data: Any) -> None:
         super().__init__(message)
         self.hint = hint
+        names = _data_of(type(self))  # type: ignore[arg-type]  # typeshed takes a class for its objects
+        if not data.keys() <= names.keys():
+            raise TypeError(f"{type(self).__name__}() takes no {', '.join(data.keys() - names.keys())}")
+        for name, default in names.items():
+            if default is ... and name not in data:
+                raise TypeError(f"{type(self).__name__}() needs {name}")
+            setattr(self, name, data.get(name, default))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The default would call the class with `args` alone, which lack the keywords and hold the finished message.
@@ -83,6 +91,14 @@ class MamaStructsError(Exception):
     def __str__(self) -> str:
         message = super().__str__()
         return f"{message} ({self.hint})" if self.hint else message
+
+
+@functools.cache
+def _data_of(kind: type[MamaStructsError]) -> dict[str, Any]:
+    """Return the attributes that our classes annotate, with their defaults; `...` where there is none."""
+    ours = [one for one in reversed(kind.__mro__) if one.__module__ == __name__]
+    names = [name for one in ours for name in one.__annotations__ if name != "type"]
+    return {name: getattr(kind, name, ...) for name in names}
 
 
 def _remade(kind: type[Error], args: tuple[Any, ...]) -> Error:
@@ -94,43 +110,37 @@ def _remade(kind: type[Error], args: tuple[Any, ...]) -> Error:
 class InvalidArgument(MamaStructsError, ValueError):
     """An argument breaks a rule; nothing was done."""
 
-    type: ClassVar[str] = "invalid_argument"
+    type = "invalid_argument"
 
 
 class InvalidSetting(InvalidArgument):
     """A setting, or the environment variable that gives it, breaks a rule."""
 
-    type: ClassVar[str] = "invalid_setting"
-
-    def __init__(self, message: str, *, name: str, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.name = name
+    type = "invalid_setting"
+    name: str
 
 
 class StructsError(MamaStructsError):
     """A source of entities (the Structs chain first of all) did not answer as asked."""
 
-    type: ClassVar[str] = "source_error"
+    type = "source_error"
 
 
 class EntityNotFound(StructsError, LookupError):
     """The source says that no entity has this id."""
 
-    type: ClassVar[str] = "not_found"
+    type = "not_found"
+    entity_id: object
 
     def __init__(self, entity_id: object, *, hint: str | None = None) -> None:
-        super().__init__(f"no entity has the id {entity_id}", hint=hint)
-        self.entity_id = entity_id
+        super().__init__(f"no entity has the id {entity_id}", hint=hint, entity_id=entity_id)
 
 
 class RateLimited(StructsError):
     """The node refuses more requests for now; *retry_after* is in seconds where the node says it."""
 
-    type: ClassVar[str] = "rate_limited"
-
-    def __init__(self, message: str, *, retry_after: float | None = None, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.retry_after = retry_after
+    type = "rate_limited"
+    retry_after: float | None = None
 
 
 class StructsAPIError(StructsError):
@@ -145,61 +155,53 @@ class StructsAPIError(StructsError):
 
     """
 
-    type: ClassVar[str] = "api_error"
-
-    def __init__(
-        self, text: str, *, status: int, code: int | None = None, message: str | None = None, hint: str | None = None
-    ) -> None:
-        super().__init__(text, hint=hint)
-        self.status = status
-        self.code = code
-        self.message = message
+    type = "api_error"
+    status: int
+    code: int | None = None
+    message: str | None = None
 
 
 class MalformedResponse(StructsError, ValueError):
     """The answer is not what the interface promises; *path* (JSON path) says where."""
 
-    type: ClassVar[str] = "malformed"
+    type = "malformed"
+    path: str
 
     def __init__(self, message: str, *, path: str = "$", hint: str | None = None) -> None:
-        super().__init__(f"{path}: {message}", hint=hint)
-        self.path = path
+        super().__init__(f"{path}: {message}", hint=hint, path=path)
 
 
 class ResponseTooLarge(StructsError):
     """The answer's body, decompressed, is over *limit* bytes."""
 
-    type: ClassVar[str] = "too_large"
+    type = "too_large"
+    limit: int
 
     def __init__(self, limit: int, *, hint: str | None = None) -> None:
-        super().__init__(f"the answer is larger than {limit} bytes", hint=hint)
-        self.limit = limit
+        super().__init__(f"the answer is larger than {limit} bytes", hint=hint, limit=limit)
 
 
 class StructsUnreachable(StructsError, ConnectionError):
     """No connection to the node, or none that lasted until the answer was there."""
 
-    type: ClassVar[str] = "unreachable"
+    type = "unreachable"
 
 
 class QueryTimeout(MamaStructsError, TimeoutError):
     """A query had no answer within *seconds*."""
 
-    type: ClassVar[str] = "timeout"
-
-    def __init__(self, message: str, *, seconds: float, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.seconds = seconds
+    type = "timeout"
+    seconds: float
 
 
 class UnknownTool(MamaStructsError, LookupError):
     """No tool has this name."""
 
-    type: ClassVar[str] = "unknown_tool"
+    type = "unknown_tool"
+    tool: str
 
     def __init__(self, tool: str, *, hint: str | None = None) -> None:
-        super().__init__(f"there is no tool named {tool!r}", hint=hint)
-        self.tool = tool
+        super().__init__(f"there is no tool named {tool!r}", hint=hint, tool=tool)
 
 
 class DescriptorError(MamaStructsError):
@@ -212,11 +214,8 @@ class DescriptorError(MamaStructsError):
 
     """
 
-    type: ClassVar[str] = "descriptor_error"
-
-    def __init__(self, message: str, *, handle: str | None = None, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.handle = handle
+    type = "descriptor_error"
+    handle: str | None = None
 
 
 class HandleNotFound(DescriptorError, LookupError):
@@ -231,26 +230,15 @@ class HandleNotFound(DescriptorError, LookupError):
 
     """
 
-    type: ClassVar[str] = "not_found"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        handle: str | None = None,
-        nearest: tuple[str, ...] = (),
-        deleted_at: datetime | None = None,
-        hint: str | None = None,
-    ) -> None:
-        super().__init__(message, handle=handle, hint=hint)
-        self.nearest = nearest
-        self.deleted_at = deleted_at
+    type = "not_found"
+    nearest: tuple[str, ...] = ()
+    deleted_at: datetime | None = None
 
 
 class InvalidHandle(DescriptorError, InvalidArgument):
     """No handle: neither ``fd:<n>`` nor ``ref:<id>`` nor ``ref:<id>@<version>``."""
 
-    type: ClassVar[str] = "invalid_id"
+    type = "invalid_id"
 
 
 class InvalidRange(DescriptorError, InvalidArgument):
@@ -264,35 +252,32 @@ class InvalidRange(DescriptorError, InvalidArgument):
 
     """
 
-    type: ClassVar[str] = "invalid_range"
+    type = "invalid_range"
+    valid: tuple[int, int]
 
     def __init__(
         self, message: str, *, valid: tuple[int, int], handle: str | None = None, hint: str | None = None
     ) -> None:
-        super().__init__(message, handle=handle, hint=hint or f"valid: {valid[0]} to {valid[1]}")
-        self.valid = valid
+        super().__init__(message, handle=handle, valid=valid, hint=hint or f"valid: {valid[0]} to {valid[1]}")
 
 
 class InvalidPage(InvalidRange):
     """The content has no such page; *valid* holds the first and the last."""
 
-    type: ClassVar[str] = "invalid_page"
+    type = "invalid_page"
 
 
 class InvalidParameter(DescriptorError, InvalidArgument):
     """A parameter of a read, search or export breaks its rule; nothing was done."""
 
-    type: ClassVar[str] = "invalid_parameter"
-
-    def __init__(self, message: str, *, parameter: str, handle: str | None = None, hint: str | None = None) -> None:
-        super().__init__(message, handle=handle, hint=hint)
-        self.parameter = parameter
+    type = "invalid_parameter"
+    parameter: str
 
 
 class HandleDamaged(DescriptorError):
     """What is on disk for this handle is not what was stored; the others are whole."""
 
-    type: ClassVar[str] = "damaged"
+    type = "damaged"
 
 
 class QuotaExceeded(DescriptorError):
@@ -307,25 +292,17 @@ class QuotaExceeded(DescriptorError):
 
     """
 
-    type: ClassVar[str] = "quota_exceeded"
-
-    def __init__(
-        self, message: str, *, quota: str, used: int, limit: int, handle: str | None = None, hint: str | None = None
-    ) -> None:
-        super().__init__(message, handle=handle, hint=hint)
-        self.quota = quota
-        self.used = used
-        self.limit = limit
+    type = "quota_exceeded"
+    quota: str
+    used: int
+    limit: int
 
 
 class SearchTimeout(DescriptorError, TimeoutError):
     """A search did not end within *seconds*."""
 
-    type: ClassVar[str] = "search_timeout"
-
-    def __init__(self, message: str, *, seconds: float, handle: str | None = None, hint: str | None = None) -> None:
-        super().__init__(message, handle=handle, hint=hint)
-        self.seconds = seconds
+    type = "search_timeout"
+    seconds: float
 
 
 class ExportError(DescriptorError):
@@ -339,47 +316,44 @@ class ExportError(DescriptorError):
 
     """
 
-    type: ClassVar[str] = "export_error"
-
-    def __init__(self, message: str, *, path: str, handle: str | None = None, hint: str | None = None) -> None:
-        super().__init__(message, handle=handle, hint=hint)
-        self.path = path
+    type = "export_error"
+    path: str
 
 
 class ExportExists(ExportError, FileExistsError):
     """The file exists, and *exist_ok* is False."""
 
-    type: ClassVar[str] = "file_exists"
+    type = "file_exists"
 
 
 class ExportMissing(ExportError, FileNotFoundError):
     """The file does not exist and *create* is False, or the directory that it should be in does not."""
 
-    type: ClassVar[str] = "file_not_found"
+    type = "file_not_found"
 
 
 class PathDenied(ExportError, PermissionError):
     """The path leads out of the root, or to something that is no regular file."""
 
-    type: ClassVar[str] = "path_denied"
+    type = "path_denied"
 
 
 class ExportDenied(ExportError, PermissionError):
     """The operating system does not allow it."""
 
-    type: ClassVar[str] = "permission_denied"
+    type = "permission_denied"
 
 
 class DiskFull(ExportError, OSError):
     """There is no room for the file."""
 
-    type: ClassVar[str] = "disk_full"
+    type = "disk_full"
 
 
 class MemoryStoreError(MamaStructsError):
     """Something about memories, links or their vectors went wrong."""
 
-    type: ClassVar[str] = "memory_error"
+    type = "memory_error"
 
 
 class MemoryNotFound(MemoryStoreError, LookupError):
@@ -392,24 +366,25 @@ class MemoryNotFound(MemoryStoreError, LookupError):
 
     """
 
-    type: ClassVar[str] = "not_found"
+    type = "not_found"
+    memory_id: object
+    nearest: tuple[str, ...]
 
     def __init__(self, memory_id: object, *, nearest: tuple[str, ...] = (), hint: str | None = None) -> None:
         if hint is None and nearest:
             hint = f"did you mean {' or '.join(nearest)}?"
-        super().__init__(f"there is no memory with the id {memory_id!r:.200}", hint=hint)
-        self.memory_id = memory_id
-        self.nearest = nearest
+        message = f"there is no memory with the id {memory_id!r:.200}"
+        super().__init__(message, hint=hint, memory_id=memory_id, nearest=nearest)
 
 
 class LinkNotFound(MemoryStoreError, LookupError):
     """There is no link with this id."""
 
-    type: ClassVar[str] = "not_found"
+    type = "not_found"
+    link_id: object
 
     def __init__(self, link_id: object, *, hint: str | None = None) -> None:
-        super().__init__(f"there is no link with the id {link_id!r:.200}", hint=hint)
-        self.link_id = link_id
+        super().__init__(f"there is no link with the id {link_id!r:.200}", hint=hint, link_id=link_id)
 
 
 class EmbedderMismatch(MemoryStoreError):
@@ -423,20 +398,15 @@ class EmbedderMismatch(MemoryStoreError):
 
     """
 
-    type: ClassVar[str] = "embedder_mismatch"
-
-    def __init__(
-        self, message: str, *, stored: tuple[str, str], given: tuple[str, str], hint: str | None = None
-    ) -> None:
-        super().__init__(message, hint=hint)
-        self.stored = stored
-        self.given = given
+    type = "embedder_mismatch"
+    stored: tuple[str, str]
+    given: tuple[str, str]
 
 
 class EmbeddingFailed(MemoryStoreError):
     """The embedder raised, or what it gave are no vectors; nothing was saved."""
 
-    type: ClassVar[str] = "embedding_failed"
+    type = "embedding_failed"
 
 
 class MigrationError(MemoryStoreError):
@@ -449,33 +419,27 @@ class MigrationError(MemoryStoreError):
 
     """
 
-    type: ClassVar[str] = "migration_failed"
-
-    def __init__(self, message: str, *, path: str, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.path = path
+    type = "migration_failed"
+    path: str
 
 
 class StoreError(MamaStructsError):
     """A session's directory cannot be used."""
 
-    type: ClassVar[str] = "store_error"
+    type = "store_error"
 
 
 class StoreBusy(StoreError, TimeoutError):
     """Another process or session holds what is needed, and did not let go within *waited* seconds."""
 
-    type: ClassVar[str] = "busy"
-
-    def __init__(self, message: str, *, waited: float, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.waited = waited
+    type = "busy"
+    waited: float
 
 
 class StoreFull(StoreError, OSError):
     """There is no room on the disk; what was stored before can still be read."""
 
-    type: ClassVar[str] = "store_full"
+    type = "store_full"
 
 
 class StoreDamaged(StoreError):
@@ -489,33 +453,30 @@ class StoreDamaged(StoreError):
 
     """
 
-    type: ClassVar[str] = "store_damaged"
-
-    def __init__(self, message: str, *, file: str, findings: tuple[str, ...] = (), hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.file = file
-        self.findings = findings
+    type = "store_damaged"
+    file: str
+    findings: tuple[str, ...] = ()
 
 
 class StoreReadOnly(StoreError, PermissionError):
     """A session's directory cannot be written to."""
 
-    type: ClassVar[str] = "read_only"
+    type = "read_only"
 
 
 class NoSession(MamaStructsError, RuntimeError):
     """A decorator that is bound to no resolver found no session, or several, to use."""
 
-    type: ClassVar[str] = "no_session"
+    type = "no_session"
 
 
 class SessionClosed(MamaStructsError, RuntimeError):
     """The session, resolver, client, stream or parser was closed before this call."""
 
-    type: ClassVar[str] = "closed"
+    type = "closed"
 
 
 class WrongLoop(MamaStructsError, RuntimeError):
     """The object belongs to another event loop or process."""
 
-    type: ClassVar[str] = "wrong_loop"
+    type = "wrong_loop"
