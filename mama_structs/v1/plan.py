@@ -108,17 +108,6 @@ class MigrationPlan:
     edges: tuple[tuple[str, str], ...]
     latest: str | None
 
-    @property
-    def types(self) -> dict[str, int]:
-        """How many memories there are of each type."""
-        counts = Counter(one.memory.type for one in self.planned)
-        return {kind.value: counts[kind] for kind in MemoryType if counts[kind]}
-
-    @property
-    def words(self) -> dict[str, int]:
-        """How many links there are with each word."""
-        return dict(sorted(Counter(link.metadata.original_relationship for link in self.links).items()))
-
 
 def plan_of(old: OldDatabase, *, namespace: str, max_content: int) -> MigrationPlan:
     """Return what an old database becomes in a namespace; the same rows give the same."""
@@ -233,8 +222,11 @@ class _Row:
     topic: str | None = None
     besides: dict[str, Any] = attrs.field(factory=dict)
 
-    def tell(self, kind: str, what: str) -> None:
+    def tell(self, kind: str, what: str, keep: str | None = None) -> None:
+        """Say what is odd, and keep what a column says."""
         self.odd.append(OddRow(table=self.table, id=self.key, kind=kind, what=what, topic=self.topic))
+        if keep is not None:
+            self.keep(keep)
 
     def keep(self, column: str) -> None:
         """Keep what a column says, since the memory says it otherwise or not at all."""
@@ -256,8 +248,9 @@ class _Row:
         """Return the text that a memory cannot be without."""
         text = self.text(column)
         if text is None or not text.strip():
-            self.tell("no_text", f"{column} is {'NULL' if text is None else 'empty'}: {_NO_TEXT!r} stands for it")
-            self.keep(column)
+            self.tell(
+                "no_text", f"{column} is {'NULL' if text is None else 'empty'}: {_NO_TEXT!r} stands for it", column
+            )
             return _NO_TEXT
         self.check_length(column, text, most)
         return text
@@ -275,8 +268,7 @@ class _Row:
         try:
             return read_json(text)
         except ValueError:
-            self.tell("bad_json", f"{column} is no JSON: the text is kept in metadata.extra")
-            self.keep(column)
+            self.tell("bad_json", f"{column} is no JSON: the text is kept in metadata.extra", column)
             return None
 
     def time(self, column: str) -> ReadTime:
@@ -289,21 +281,20 @@ class _Row:
         """Read the topic, and tell whether there is one."""
         text = self.text("topic")
         if text is None or not text.strip():
-            self.tell("no_topic", f"its topic is {'NULL' if text is None else 'empty'}: it is {_NO_TOPIC!r} now")
-            self.keep("topic")
+            self.tell(
+                "no_topic", f"its topic is {'NULL' if text is None else 'empty'}: it is {_NO_TOPIC!r} now", "topic"
+            )
             # What follows is not said of a topic: it has none.
             return False
         topic = unicodedata.normalize("NFC", text).strip()
         if len(topic) > MAX_TOPIC:
             what = f"its topic has {len(topic):,} characters: it is shortened, and kept whole besides"
-            self.tell("long_topic", what)
-            self.keep("topic")
+            self.tell("long_topic", what, "topic")
             digest = hashlib.sha256(topic.encode()).hexdigest()[: _TAIL - 1]
             topic = f"{topic[: MAX_TOPIC - _TAIL].rstrip()} {digest}"
         elif topic != text:
             form = "blanks around it" if topic == text.strip() else "another Unicode form than NFC"
-            self.tell("topic_form", f"its topic has {form}: it is the same topic as the one without now")
-            self.keep("topic")
+            self.tell("topic_form", f"its topic has {form}: it is the same topic as the one without now", "topic")
         self.topic = topic
         return True
 
@@ -337,16 +328,14 @@ class _Row:
             try:
                 value = float(value)
             except ValueError:
-                self.tell("bad_confidence", f"its confidence is no number: it is {_NO_CONFIDENCE} now")
-                self.keep("confidence")
+                self.tell("bad_confidence", f"its confidence is no number: it is {_NO_CONFIDENCE} now", "confidence")
                 return _NO_CONFIDENCE
         if not isinstance(value, int | float) or value != value:  # noqa: PLR0124 - not a number is unequal to itself
             what = "NULL" if value is None else "no number"
             self.tell("no_confidence", f"its confidence is {what}: it is {_NO_CONFIDENCE} now")
             return _NO_CONFIDENCE
         if not 0 <= value <= 1:
-            self.tell("bad_confidence", "its confidence is not from 0 to 1: the nearer end is taken")
-            self.keep("confidence")
+            self.tell("bad_confidence", "its confidence is not from 0 to 1: the nearer end is taken", "confidence")
         return min(max(float(value), 0.0), 1.0)
 
     def outcome(self) -> tuple[Outcome | None, list[tuple[str, str]]]:
@@ -357,8 +346,7 @@ class _Row:
             try:
                 outcome = Outcome(said.upper())
             except ValueError:
-                self.tell("bad_outcome", "its outcome is none that there is: it has none now")
-                self.keep("outcome")
+                self.tell("bad_outcome", "its outcome is none that there is: it has none now", "outcome")
         columns = ("failure_reason", "limitation")
         ordered = columns if outcome is Outcome.FAILED else columns[::-1]
         reasons = [(column, text) for column in ordered if (text := self.text(column)) and text.strip()]
@@ -375,8 +363,9 @@ class _Row:
             return (found,)
         files = tuple(one for one in found if isinstance(one, str)) if isinstance(found, Sequence) else ()
         if not isinstance(found, list) or len(files) < len(found):
-            self.tell("bad_open_files", "open_files is no list of texts: what is none is kept in metadata.extra")
-            self.keep("open_files")
+            self.tell(
+                "bad_open_files", "open_files is no list of texts: what is none is kept in metadata.extra", "open_files"
+            )
         return files
 
 
@@ -459,16 +448,14 @@ class _Rows:
         )
         planned = PlannedMemory(memory=memory, table=DECISIONS, key=key, is_dated=is_dated, is_named=is_named)
         contexts = [
-            Memory(
+            attrs.evolve(
+                memory,
                 # Not when it was updated: v1.0 does that to a row that is superseded, too.
                 id=self.new_id(MemoryType.CONTEXT, text, created, memory_id, column),
                 type=MemoryType.CONTEXT,
                 content=text,
-                topic=topic,
                 metadata=ContextMetadata(source=OUTCOME_OF, created_by=creator, extra={OLD: {"column": column}}),
                 created_at=updated,
-                updated_at=updated,
-                namespace=self.namespace,
             )
             for column, text in reasons
         ]

@@ -21,24 +21,9 @@ from typing import Annotated, Any, Final, Literal, ParamSpec, TypeVar
 import attrs
 import msgspec
 
-from mama_structs.errors import (
-    InvalidArgument,
-    MamaStructsError,
-    MemoryNotFound,
-    NoSession,
-    SessionClosed,
-    WrongLoop,
-)
+from mama_structs.errors import InvalidArgument, MamaStructsError, MemoryNotFound, NoSession, SessionClosed, WrongLoop
 from mama_structs.memory.graph import holding
-from mama_structs.memory.model import (
-    CheckpointMetadata,
-    CreatedBy,
-    DecisionMetadata,
-    Link,
-    Memory,
-    MemoryType,
-    Outcome,
-)
+from mama_structs.memory.model import CheckpointMetadata, CreatedBy, DecisionMetadata, Link, Memory, MemoryType, Outcome
 from mama_structs.memory.requests import check_topic
 from mama_structs.memory.results import Chain, Hit, shortened
 from mama_structs.memory.store import MemoryStore
@@ -495,10 +480,7 @@ async def save_checkpoint(
     """
     steps = next_steps.splitlines() if isinstance(next_steps, str) else next_steps
     memory = await place.memories.save_checkpoint(
-        summary,
-        open_files=open_files,
-        next_steps=[step.rstrip() for step in steps if step.strip()],
-        created_by="llm",
+        summary, open_files=open_files, next_steps=[step.rstrip() for step in steps if step.strip()], created_by="llm"
     )
     return f"✅ Checkpoint saved (ID: {memory.id})\nSummary: {memory.content}"
 

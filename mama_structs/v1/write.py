@@ -23,7 +23,7 @@ from mama_structs import _check
 from mama_structs._async import in_own_thread
 from mama_structs.errors import MigrationError
 from mama_structs.memory.engine import EmbedderRecord, Reader, Vectors, Writer
-from mama_structs.memory.model import OUTCOME_OF, Link, LinkType, Memory
+from mama_structs.memory.model import OUTCOME_OF, Link, LinkType, Memory, MemoryType
 from mama_structs.memory.requests import check_file, check_progress
 from mama_structs.memory.shared import Shared
 from mama_structs.memory.store import MemoryStore
@@ -188,7 +188,9 @@ class _Migration:
     def _report(
         self, state: StoreState, standing: Standing, at: datetime, backfilled: Sequence[Link]
     ) -> MigrationReport:
-        types = Counter(link.link_type for link in backfilled)
+        kinds = Counter(link.link_type for link in backfilled)
+        types = Counter(one.memory.type for one in self.plan.planned)
+        words = Counter(link.metadata.original_relationship for link in self.plan.links)
         ends = Counter(end for link in backfilled for end in (link.from_id, link.to_id))
         odd = (*self.plan.odd, *future(self.plan, at), *standing.odd, *rows_left_out(self.old.others))
         return MigrationReport(
@@ -199,11 +201,11 @@ class _Migration:
             at=at,
             dry_run=self.dry_run,
             tables=tables_of(self.old, self.plan, standing.left_out),
-            memories=self.plan.types,
+            memories={kind.value: types[kind] for kind in MemoryType if types[kind]},
             added=self.added,
             known=len(state.present),
-            links=self.plan.words,
-            backfilled={kind.value: types[kind] for kind in LinkType if types[kind]},
+            links=dict(sorted(words.items())),
+            backfilled={kind.value: kinds[kind] for kind in LinkType if kinds[kind]},
             backfilled_average=len(backfilled) / len(standing.ours) if standing.ours else 0.0,
             backfilled_most=max(ends.values(), default=0),
             odd_rows=odd,
