@@ -15,7 +15,7 @@ import diskcache  # type: ignore[import-untyped]  # it ships no types
 from mama_structs.errors import StoreDamaged, StoreError
 from mama_structs.storage.failures import Finding, damaged
 from mama_structs.storage.files import DATABASE, MARK_FILE, make_directory, sync_directory
-from mama_structs.storage.rows import BytesDisk, Damaged, foreign_value, is_own_key, unseal
+from mama_structs.storage.rows import Damaged, _BytesDisk, foreign_value, is_own_key, unseal
 
 _MARK: Final = b"mama-structs journal 1\n"
 # In the file's header: says whose it is before a single statement changes it.
@@ -67,7 +67,7 @@ def open_cache(directory: Path) -> Any:
     cache = diskcache.Cache.__new__(diskcache.Cache)
     try:
         # In two steps, so that a connection is closed that a failing constructor leaves behind.
-        cache.__init__(str(directory), timeout=0, disk=BytesDisk, **SETTINGS)
+        cache.__init__(str(directory), timeout=0, disk=_BytesDisk, **SETTINGS)
         connection = cache._con  # noqa: SLF001 - there is no public way to the pragmas
         # The library sets what the file's table says, which another process may be writing for the first time.
         for name in _PRAGMAS:

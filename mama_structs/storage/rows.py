@@ -121,7 +121,7 @@ class ForeignRow(Exception):
     """A row that this package did not write; it was not decoded."""
 
 
-class BytesDisk(diskcache.Disk):  # type: ignore[misc]  # the base class has no types
+class _BytesDisk(diskcache.Disk):  # type: ignore[misc]  # the base class has no types
     """
     Stores bytes under ASCII keys, inline, and decodes nothing else.
 

@@ -159,9 +159,9 @@ class FakeNode:
         self._host, self._port = host, port
         self._height, self._block_time, self._clock = height, block_time, clock
         self._started_at = clock()
-        self.in_flight = 0
-        self.most_in_flight = 0
-        self.bytes_sent = 0
+        self.in_flight: int = 0
+        self.most_in_flight: int = 0
+        self.bytes_sent: int = 0
         self._requests: list[NodeRequest] = []
         # Counters are read and reset by a test's own thread.
         self._lock = threading.Lock()

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from mama_structs.errors import InvalidArgument
 from mama_structs.storage.rows import (
     LONGEST_KEY,
-    BytesDisk,
     Damaged,
     ForeignRow,
     New,
     PendingCall,
+    _BytesDisk,
     check_key,
     checked_changes,
     combined,
@@ -100,7 +100,7 @@ def test_the_disk_decodes_nothing_but_its_own(tmp_path):
     """A pickled key or value, a file, text or a number is refused before it is looked into."""
     fired = tmp_path / "fired"
     trap = pickle.dumps(Trap(fired))
-    disk = BytesDisk(str(tmp_path), min_file_size=0, pickle_protocol=5, compress_level=1)
+    disk = _BytesDisk(str(tmp_path), min_file_size=0, pickle_protocol=5, compress_level=1)
 
     for key, raw in ((trap, 0), (trap, 1), ("k", 0), (1, 1), ("ä", 1)):
         with pytest.raises(ForeignRow):
@@ -126,7 +126,7 @@ def test_the_disk_decodes_nothing_but_its_own(tmp_path):
 def test_a_file_that_a_row_names_is_left_alone(tmp_path):
     """Replacing a row that names a file deletes no file."""
     (tmp_path / "precious").write_text("")
-    BytesDisk(str(tmp_path)).remove("precious")
+    _BytesDisk(str(tmp_path)).remove("precious")
 
     assert (tmp_path / "precious").exists()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import attrs
 import numpy as np
@@ -46,17 +46,21 @@ class JournalReader:
         self._place = place
         self._change = change
         self._damaged = damaged
-        self.find, self.find_many = views.catalogue.find, views.catalogue.find_many
-        self.ids, self.topics, self.nearest_ids = (
-            views.catalogue.ids,
-            views.catalogue.topics,
-            views.catalogue.nearest_ids,
-        )
-        self.count, self.facts, self.window = views.catalogue.count, views.catalogue.facts, views.catalogue.window
-        self.vectors, self.pieces, self.first_vectors = views.vectors.get, views.vectors.pieces, views.vectors.first
-        self.similarities = views.vectors.similarities
-        self.links, self.relationships = views.links.links, views.links.relationships
-        self.touched_since = touched.since
+        self.find: Final = views.catalogue.find
+        self.find_many: Final = views.catalogue.find_many
+        self.ids: Final = views.catalogue.ids
+        self.topics: Final = views.catalogue.topics
+        self.nearest_ids: Final = views.catalogue.nearest_ids
+        self.count: Final = views.catalogue.count
+        self.facts: Final = views.catalogue.facts
+        self.window: Final = views.catalogue.window
+        self.vectors: Final = views.vectors.get
+        self.pieces: Final = views.vectors.pieces
+        self.first_vectors: Final = views.vectors.first
+        self.similarities: Final = views.vectors.similarities
+        self.links: Final = views.links.links
+        self.relationships: Final = views.links.relationships
+        self.touched_since: Final = touched.since
 
     @property
     def damaged(self) -> int:

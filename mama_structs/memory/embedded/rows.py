@@ -130,7 +130,10 @@ class RowPlaces:
         self.keys: Keys = keys
         self.embedder: EmbedderRecord = embedder
         self.directory: str = directory
-        self.memories, self.changes, self.contents, self.notes = keys.memories, keys.changes, keys.contents, keys.notes
+        self.memories: str = keys.memories
+        self.changes: str = keys.changes
+        self.contents: str = keys.contents
+        self.notes: str = keys.notes
         self.vectors: str = keys.vectors(embedder)
 
     def entry(self, key: str, value: bytes | Damaged | None) -> Entry:
