@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import attrs
 
-from mama_structs.errors import MamaStructsError, SessionClosed, WrongLoop
+from mama_structs.errors import InvalidArgument, MamaStructsError, SessionClosed, WrongLoop
 from mama_structs.session import Session
 from mama_structs.tools.names import MEMORY_TOOLS, SUCCESSORS, WireNames, last_line
 from mama_structs.tools.repair import read_arguments
-from mama_structs.tools.tool import ErrorText, Tool
+from mama_structs.tools.tool import ErrorText, Tool, ToolSet
 
 _log = logging.getLogger("mama_structs")
 _MAX_FAULT: Final = 1000
+_CUT_OFF: Final = "the call was cut off before its arguments were complete, and nothing was done"
 _NO_NAMES: Final = WireNames.of(())
 # What of a memory tool's answer are our own words.
 _OURS: Final = ("note", "deprecated")
 
 
 @attrs.frozen(kw_only=True)
-class Answer:
+class ToolAnswer:
     """What a model is told about a call; the data of an error has its ``type``, ``message`` and ``hint``."""
 
     text: str
@@ -31,7 +32,9 @@ class Answer:
     is_error: bool = False
 
 
-async def answer(session: Session, wire: str, arguments: object, *, host: Mapping[str, Any] | None = None) -> Answer:
+async def answer(
+    session: Session, wire: str, arguments: object, *, host: Mapping[str, Any] | None = None
+) -> ToolAnswer:
     """Run a tool as a model asked for it; what goes wrong is an answer, too, but for a session that cannot be used."""
     names = session.wire_names
     try:
@@ -54,20 +57,20 @@ async def answer(session: Session, wire: str, arguments: object, *, host: Mappin
         data = _with_last_line_said(data, last_line(name), names)
     if isinstance(data, ErrorText):
         text = _text(str(data))
-        return Answer(text=text, data={"error": {"type": data.type, "message": text}}, is_error=True)
+        return ToolAnswer(text=text, data={"error": {"type": data.type, "message": text}}, is_error=True)
     try:
-        return Answer(text=_text(data), data=data)
+        return ToolAnswer(text=_text(data), data=data)
     except ValueError as error:
         # A number of thousands of digits, for one.
         return failed(MamaStructsError(f"{wire} has done its work, but its result has no text: {error!s:.200}"))
 
 
-def failed(error: MamaStructsError, *, names: WireNames = _NO_NAMES) -> Answer:
+def failed(error: MamaStructsError, *, names: WireNames = _NO_NAMES) -> ToolAnswer:
     """Return the answer for an error, with the names on the wire of the tools that its text names."""
     message, hint = names.said(f"{error.args[0]!s:.{_MAX_FAULT}}"), error.hint and names.said(error.hint)
     told = {"type": error.type, "message": message, "hint": hint}
     data = {"error": {key: value for key, value in told.items() if value is not None}}
-    return Answer(text=_text(data), data=data, is_error=True)
+    return ToolAnswer(text=_text(data), data=data, is_error=True)
 
 
 def offered(session: Session, message: object = None) -> list[tuple[str, Tool]]:
@@ -92,3 +95,17 @@ def _text(data: object) -> str:
     text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
     # Half a surrogate pair is no text that a client could send.
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def held_strictly(tools: ToolSet, *, strict: bool | Collection[str]) -> frozenset[str]:
+    """Return the names of the tools to whose schemas a model is held: all of them, none, or those of these names."""
+    if isinstance(strict, bool):
+        return frozenset(tools if strict else ())
+    if isinstance(strict, str):
+        raise InvalidArgument(f"strict must be a bool or names of tools, got {strict!r:.80}", hint="put it in a list")
+    return frozenset(tools[name].name for name in strict)
+
+
+def cut_off() -> ToolAnswer:
+    """Return the answer to a call that a limit of the model's output cut short: half a text must not be stored."""
+    return failed(InvalidArgument(_CUT_OFF, hint="call the tool again, with shorter arguments"))

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 import attrs
 
-from mama_structs.adapters.answers import answer, offered
-from mama_structs.adapters.reading import cut_off, held_strictly
+from mama_structs.adapters.answers import answer, cut_off, held_strictly, offered
 from mama_structs.adapters.schemas import is_recursive, plain_schema, strict_schema, subschemas
 from mama_structs.descriptors.messages import field, text_field
 from mama_structs.errors import InvalidArgument
@@ -81,7 +80,7 @@ async def handle(session: Session, message: object, *, host: Mapping[str, Any] |
 
 
 @attrs.frozen(kw_only=True)
-class _Call:
+class _ToolUse:
     """One ``tool_use`` block."""
 
     id: str
@@ -133,7 +132,7 @@ def _tool(wire: str, tool: Tool, *, strict: JSONSchema | None) -> dict[str, Any]
     return {**described, "input_schema": plain_schema(tool.input_schema)}
 
 
-async def _result(session: Session, call: _Call, host: Mapping[str, Any] | None) -> dict[str, Any]:
+async def _result(session: Session, call: _ToolUse, host: Mapping[str, Any] | None) -> dict[str, Any]:
     answered = cut_off() if call.is_cut_off else await answer(session, call.name, call.arguments, host=host)
     return {
         "type": "tool_result",
@@ -143,7 +142,7 @@ async def _result(session: Session, call: _Call, host: Mapping[str, Any] | None)
     }
 
 
-def _calls(message: object) -> list[_Call]:
+def _calls(message: object) -> list[_ToolUse]:
     content = message if isinstance(message, list | tuple) else field(message, "content")
     is_message = isinstance(message, list | tuple) or field(message, "role") == "assistant"
     if not is_message or not isinstance(content, list | tuple | str):
@@ -156,7 +155,7 @@ def _calls(message: object) -> list[_Call]:
             raise InvalidArgument(f"a content block must have a type, got {type(block).__name__}", hint=_ACCEPTED)
     is_short = field(message, "stop_reason") == "max_tokens"
     return [
-        _Call(
+        _ToolUse(
             id=text_field(block, "id"),
             name=text_field(block, "name"),
             arguments=field(block, "input"),

@@ -11,8 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
-from mama_structs.adapters.answers import answer, offered
-from mama_structs.adapters.reading import cut_off, held_strictly
+from mama_structs.adapters.answers import answer, cut_off, held_strictly, offered
 from mama_structs.adapters.schemas import plain_schema, strict_schema
 from mama_structs.descriptors.messages import field, text_field
 from mama_structs.errors import InvalidArgument
@@ -80,7 +79,7 @@ async def handle(session: Session, answered: object, *, host: Mapping[str, Any] 
 
 
 @attrs.frozen(kw_only=True)
-class _Call:
+class _FunctionCall:
     """One tool call, of either API."""
 
     id: str
@@ -100,14 +99,14 @@ def _function(wire: str, tool: Tool, *, strict: bool) -> dict[str, Any]:
     }
 
 
-async def _output(session: Session, call: _Call, host: Mapping[str, Any] | None) -> dict[str, Any]:
+async def _output(session: Session, call: _FunctionCall, host: Mapping[str, Any] | None) -> dict[str, Any]:
     answered = cut_off() if call.is_cut_off else await answer(session, call.name, call.arguments, host=host)
     if call.is_chat:
         return {"role": "tool", "tool_call_id": call.id, "content": answered.text}
     return {"type": "function_call_output", "call_id": call.id, "output": answered.text}
 
 
-def _calls(answered: object) -> Iterator[_Call]:
+def _calls(answered: object) -> Iterator[_FunctionCall]:
     """Find the calls by the shape of what was passed."""
     if isinstance(answered, list | tuple):
         yield from _calls_in(answered, is_short=False)
@@ -120,7 +119,7 @@ def _calls(answered: object) -> Iterator[_Call]:
         yield from _calls_of_message(answered, is_short=False)
 
 
-def _calls_of_message(message: object, *, is_short: bool) -> Iterator[_Call]:
+def _calls_of_message(message: object, *, is_short: bool) -> Iterator[_FunctionCall]:
     calls = field(message, "tool_calls")
     if field(message, "role") != "assistant" or not isinstance(calls, list | tuple | None):
         raise InvalidArgument(
@@ -129,7 +128,7 @@ def _calls_of_message(message: object, *, is_short: bool) -> Iterator[_Call]:
     yield from _calls_in(calls or (), is_short=is_short)
 
 
-def _calls_in(items: Sequence[object], *, is_short: bool) -> Iterator[_Call]:
+def _calls_in(items: Sequence[object], *, is_short: bool) -> Iterator[_FunctionCall]:
     """Yield the calls among the items of an answer; of a short one the last item may be half of what was meant."""
     for number, item in enumerate(items, start=1):
         call = _call(item)
@@ -138,11 +137,11 @@ def _calls_in(items: Sequence[object], *, is_short: bool) -> Iterator[_Call]:
             yield attrs.evolve(call, is_cut_off=call.is_cut_off or is_last)
 
 
-def _call(item: object) -> _Call | None:
+def _call(item: object) -> _FunctionCall | None:
     """Return the call that an output item or a tool call is; other items are none."""
     kind = field(item, "type")
     if kind == "function_call":
-        return _Call(
+        return _FunctionCall(
             id=text_field(item, "call_id"),
             name=text_field(item, "name"),
             arguments=field(item, "arguments"),
@@ -151,7 +150,7 @@ def _call(item: object) -> _Call | None:
         )
     if kind == "function" or (kind is None and field(item, "function") is not None):
         function = field(item, "function")
-        return _Call(
+        return _FunctionCall(
             id=text_field(item, "id"),
             name=text_field(function, "name"),
             arguments=field(function, "arguments"),

@@ -21,38 +21,12 @@ _REFERENCE: Final = "#/$defs/"
 _SCALARS: Final = frozenset({"string", "integer", "number", "boolean", "null"})
 # Of no weight for what is accepted; `_said` tells the default where it matters.
 _REMARKS: Final = frozenset(
-    {
-        "$comment",
-        "$schema",
-        "default",
-        "deprecated",
-        "description",
-        "discriminator",
-        "examples",
-        "readOnly",
-        "title",
-        "writeOnly",
-    }
-)
+    ("$comment", "$schema", "default", "deprecated", "description", "discriminator", "examples", "readOnly", "title")
+) | {"writeOnly"}
 # Demands that words can make: without them the schema accepts more, and the tool says what was wrong.
 _DEMANDS: Final = frozenset(
-    {
-        "contentEncoding",
-        "contentMediaType",
-        "exclusiveMaximum",
-        "exclusiveMinimum",
-        "format",
-        "maxItems",
-        "maxLength",
-        "maximum",
-        "minItems",
-        "minLength",
-        "minimum",
-        "multipleOf",
-        "pattern",
-        "uniqueItems",
-    }
-)
+    ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern")
+) | {"minItems", "maxItems", "uniqueItems", "format", "contentEncoding", "contentMediaType"}
 # Where schemas stand within a schema: one, in a list, by name.
 _ONE: Final = ("items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else")
 _SEVERAL: Final = ("anyOf", "oneOf", "allOf", "prefixItems")

@@ -198,14 +198,14 @@ def _default_contexts() -> tuple[ContextRule, ...]:
     )
 
 
-class _Weights(NamedTuple):
+class _LearnedWeights(NamedTuple):
     numbers: Mapping[str, float]
     bias: tuple[float, ...]
     pieces: Mapping[str, tuple[int, ...]]
 
 
 @functools.cache
-def _weights() -> _Weights:
+def _weights() -> _LearnedWeights:
     """Read the tuned numbers, and the learned weights of pieces in steps of ``unit``."""
     rows = [line.split("\t") for line in _data("weights.tsv")]
     named = {row[0]: row[1] for row in rows if len(row) == 3}  # noqa: PLR2004 - with a remark
@@ -215,7 +215,7 @@ def _weights() -> _Weights:
         for row in rows
         if len(row) == 2  # noqa: PLR2004 - without one
     }
-    return _Weights({name: float(value) for name, value in named.items()}, bias, pieces)
+    return _LearnedWeights({name: float(value) for name, value in named.items()}, bias, pieces)
 
 
 def _number(name: str) -> float:

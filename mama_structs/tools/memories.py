@@ -164,7 +164,7 @@ class MadeLink(TypedDict):
     created_by: str
 
 
-class MemoryLine(TypedDict):
+class BriefMemory(TypedDict):
     """A memory in a line."""
 
     id: str
@@ -248,7 +248,7 @@ class WithContext(TypedDict):
     """What load/context answers."""
 
     memory: Whole
-    evolution: list[MemoryLine]
+    evolution: list[BriefMemory]
     more_versions: int
     around: list[AroundLine]
     more_around: int
@@ -260,13 +260,13 @@ class WithContext(TypedDict):
     note: str | None
 
 
-class AroundLine(MemoryLine):
+class AroundLine(BriefMemory):
     """A memory near another one."""
 
     depth: int
 
 
-class Found(TypedDict):
+class FoundMemory(TypedDict):
     """A memory that a search found."""
 
     id: str
@@ -282,7 +282,7 @@ class Found(TypedDict):
     tells_outcome_of: str | None
 
 
-class Answering(Found):
+class Answering(FoundMemory):
     """A memory with how well it answers, 0 to 1."""
 
     relevance: float
@@ -298,7 +298,7 @@ class ByContext(TypedDict):
 class Recent(TypedDict):
     """What search/recent answers."""
 
-    found: list[Found]
+    found: list[FoundMemory]
     note: str | None
 
 
@@ -325,7 +325,7 @@ class ByTopic(TypedDict):
     older_versions: int
     links: list[LinkLine]
     forks: list[str]
-    around: list[MemoryLine]
+    around: list[BriefMemory]
     near_topics: list[str]
     note: str | None
 
@@ -347,7 +347,7 @@ class Superseding(Saved):
     """What holds after a decision took the place of another one."""
 
     decision: str
-    replaced: MemoryLine | None
+    replaced: BriefMemory | None
 
 
 def beginning(text: str, most: int) -> str:
@@ -470,7 +470,7 @@ def _reasoning_of(memory: Memory, most: int) -> str | None:
     return _short(metadata.reasoning or None, most) if isinstance(metadata, DecisionMetadata) else None
 
 
-def _memory_line(memory: Memory) -> MemoryLine:
+def _memory_line(memory: Memory) -> BriefMemory:
     outcome, reason = _outcome_of(memory)
     return {
         "id": memory.id,
@@ -961,11 +961,11 @@ async def recent(
     return {"found": await _found(memories, found), "note": note}
 
 
-async def _found(memories: MemoryStore, found: Sequence[Memory]) -> list[Found]:
+async def _found(memories: MemoryStore, found: Sequence[Memory]) -> list[FoundMemory]:
     """Show memories that a search found, with what holds in their place: all of it is read at once."""
     beside = await _beside(memories, *(memory.id for memory in found)) if found else {}
     most = _share(len(found))
-    shown: list[Found] = []
+    shown: list[FoundMemory] = []
     for memory in found:
         outcome, reason = _outcome_of(memory)
         known = beside.get(memory.id)

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from mama_structs import MamaStructsError, Session
-from mama_structs.adapters.answers import Answer, answer, failed, offered
+from mama_structs.adapters.answers import ToolAnswer, answer, failed, offered
 from mama_structs.errors import InvalidArgument, SessionClosed, UnknownTool, WrongLoop
 
 # Opening a session takes longer than a call, and nothing that these calls do is kept.
@@ -37,7 +37,7 @@ async def session():
         yield opened
 
 
-def error_of(answered: Answer) -> dict[str, str]:
+def error_of(answered: ToolAnswer) -> dict[str, str]:
     assert answered.is_error
     assert json.loads(answered.text) == answered.data
     return answered.data["error"]

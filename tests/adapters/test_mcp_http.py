@@ -19,7 +19,7 @@ from mcp_types import ToolListChangedNotification
 
 from mama_structs import HashEmbedder, Session, Settings, ToolSettings
 from mama_structs.adapters.mcp import EXTENSION, MESSAGE_KEY, serve_http, server
-from mama_structs.adapters.mcp.http import Address, BearerToken, check_token
+from mama_structs.adapters.mcp.http import BearerToken, ListenAddress, check_token
 from mama_structs.errors import InvalidArgument, MamaStructsError
 from mama_structs.tools.names import wire_name
 
@@ -490,7 +490,7 @@ async def test_only_the_token_itself_is_taken(sent):
 @given(host=st.sampled_from(["127.0.0.1", "127.8.9.10", "::1", "::ffff:127.0.0.1"]), port=st.integers(1, 65_535))
 async def test_loopback_is_seen_by_its_address(host, port):
     """What counts is the address that a name stands for."""
-    address = await Address.of(host, port)
+    address = await ListenAddress.of(host, port)
 
     assert address.is_loopback
     assert all(one.endswith(f":{port}") or port in (80, 443) for one in address.hosts(()))
@@ -499,4 +499,4 @@ async def test_loopback_is_seen_by_its_address(host, port):
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "::ffff:10.1.2.3", "192.0.2.1", "fe80::1"])
 async def test_other_addresses_are_no_loopback(host):
     """Whatever others may reach needs a token."""
-    assert not (await Address.of(host, 1)).is_loopback
+    assert not (await ListenAddress.of(host, 1)).is_loopback

@@ -99,7 +99,7 @@ async def serve_http(
             await to_its_end(asyncio.wait_for(serving, None))
 
 
-async def address_for(host: str, port: int, *, token: str | None) -> Address:
+async def address_for(host: str, port: int, *, token: str | None) -> ListenAddress:
     """
     Return where to listen.
 
@@ -114,7 +114,7 @@ async def address_for(host: str, port: int, *, token: str | None) -> Address:
     """
     if token is not None:
         check_token(token)
-    address = await Address.of(host, port)
+    address = await ListenAddress.of(host, port)
     if token is None and not address.is_loopback:
         raise InvalidArgument(
             f"on {host} everybody in its network can connect: a token is required",
@@ -131,7 +131,7 @@ class _Running(uvicorn.Server):
 
 
 def _app(
-    own: McpServer, address: Address, names: tuple[str, ...], verifier: BearerToken | None, max_body: int
+    own: McpServer, address: ListenAddress, names: tuple[str, ...], verifier: BearerToken | None, max_body: int
 ) -> Starlette:
     hosts = address.hosts(names)
     app = own.streamable_http_app(
@@ -150,7 +150,7 @@ def _app(
 
 
 @attrs.frozen
-class Address:
+class ListenAddress:
     """An address of this machine, resolved."""
 
     host: str
@@ -201,7 +201,7 @@ class Address:
         return tuple(dict.fromkeys(found))
 
 
-def _bound_socket(address: Address) -> tuple[socket.socket, Address]:
+def _bound_socket(address: ListenAddress) -> tuple[socket.socket, ListenAddress]:
     """Return a socket that listens, and its address with the port that it has come to have."""
     listening = socket.socket(address.family, socket.SOCK_STREAM)
     try:

@@ -12,7 +12,7 @@ from mcp.server import NotificationOptions, Server, ServerRequestContext
 from mcp.server.models import InitializationOptions
 from mcp.shared.exceptions import MCPError
 
-from mama_structs.adapters.answers import Answer, answer, offered
+from mama_structs.adapters.answers import ToolAnswer, answer, offered
 from mama_structs.adapters.mcp.clients import EXTENSION, Client, Clients
 from mama_structs.errors import InvalidArgument, UnknownTool
 from mama_structs.session import Session
@@ -217,7 +217,7 @@ def _is_structured(tool: Tool) -> bool:
     return not tool.wrapped and tool.output_schema is not None and tool.output_schema.get("type") == "object"
 
 
-def _wire_result(answered: Answer, tool: Tool | None) -> types.CallToolResult:
+def _wire_result(answered: ToolAnswer, tool: Tool | None) -> types.CallToolResult:
     is_data = tool is not None and not answered.is_error and _is_structured(tool)
     return types.CallToolResult(
         content=[types.TextContent(text=answered.text)],
