@@ -53,20 +53,13 @@ def disguise(wrapper: Any, function: Callable[..., Any], signature: inspect.Sign
 
 @attrs.frozen
 class FunctionLayer:
-    """
-    One function on the way from a callable to what it wraps.
-
-    Args:
-        name: The function's, or its class's.
-        docstring: As written.
-        namespace: Where its annotations were written.
-        title: Its attribute ``tool_title``, for functions that bring the name for people along.
-
-    """
+    """One function on the way from a callable to what it wraps."""
 
     name: str
     docstring: str | None
+    # Where its annotations were written.
     namespace: dict[str, Any]
+    # Its attribute `tool_title`, for functions that bring the name for people along.
     title: str | None = None
 
 

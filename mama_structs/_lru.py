@@ -15,20 +15,12 @@ V = TypeVar("V")
 
 @attrs.define(eq=False)
 class Lru(Generic[K, V]):
-    """
-    Entries kept for reuse.
-
-    Args:
-        entries: How many at the most; 0 keeps none.
-        max_cost: What all of them together may cost; what costs more by itself is not kept. None for no bound.
-        clock: Monotonic seconds.
-        dropped: Called with ``"evicted"`` or ``"expired"`` when an entry goes for that reason.
-
-    """
+    """Entries kept for reuse, so many and of so much cost together at the most; what costs more is not kept."""
 
     entries: int
     max_cost: int | None = attrs.field(default=None, kw_only=True)
     clock: Callable[[], float] = attrs.field(default=time.monotonic, kw_only=True)
+    # Called with "evicted" or "expired" when an entry goes for that reason.
     dropped: Callable[[str], object] = attrs.field(default=lambda _reason: None, kw_only=True)
     cost: int = attrs.field(default=0, init=False)
     _kept: OrderedDict[K, tuple[V, int, float, float | None]] = attrs.field(factory=OrderedDict, init=False)

@@ -73,14 +73,10 @@ def explained(place: Path) -> Iterator[None]:
 
 class NewFile:
     """
-    A file that is written under a temporary name; `discard` it in the end, published or not.
+    A file that is written under a temporary *name*, which nothing has; `discard` it in the end, published or not.
 
-    Args:
-        name: The temporary name, which nothing has: a path, or a name in *dir_fd*.
-        dir_fd: The descriptor of the directory; it stays the caller's.
-        mode: Who may read it, before the umask.
-        is_locked: Whether `sweep` can tell that its writer lives; for paths only.
-
+    Names are paths, or relative to *dir_fd*, which stays the caller's. Where it *is_locked* (a path only), `sweep`
+    can tell that its writer lives.
     """
 
     def __init__(
@@ -173,14 +169,7 @@ class DraftFile(NewFile):
 
 
 class TemporaryDirectory:
-    """
-    A directory (mode 0700) that lives as long as its owner, or until a later `sweep`; `make` makes it.
-
-    Args:
-        parent: Where; the system's directory for temporary files by default.
-        path: What it is called, if that matters.
-
-    """
+    """A directory (mode 0700), `make` makes it, that lives as long as its owner or until a later `sweep`."""
 
     def __init__(self, parent: Path | None = None, *, path: Path | None = None) -> None:
         self.path: Path = path or (parent or Path(tempfile.gettempdir())) / f"mama-structs-{secrets.token_hex(8)}"

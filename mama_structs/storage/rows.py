@@ -208,13 +208,7 @@ def _fold(changes: dict[str, Change], key: str, change: Change) -> None:
 
 
 class Snapshot:
-    """
-    The rows of a store at one moment; used in the store's thread only.
-
-    Args:
-        cache: The diskcache `Cache`, None where the store has no database yet.
-
-    """
+    """The rows of a store at one moment, none where it has no database yet; used in the store's thread only."""
 
     def __init__(self, cache: Any) -> None:
         self._cache = cache

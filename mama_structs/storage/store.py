@@ -119,15 +119,7 @@ class _Database:
 
 
 class Storage:
-    """
-    A store; made by `open` or `temporary`.
-
-    Args:
-        directory: The database's.
-        wait: Seconds that each write waits for other processes.
-        temporary: What is removed at the close and made when first written to, None for a store that stays.
-
-    """
+    """A store, made by `open` or `temporary`, whose writes *wait* so many seconds for other processes."""
 
     def __init__(self, directory: Path, *, wait: float = WAIT, temporary: TemporaryDirectory | None = None) -> None:
         self.directory: Path = directory
