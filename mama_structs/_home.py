@@ -169,7 +169,7 @@ class Home:
 
     async def close(self) -> None:
         """End one session's use; the last one closes it."""
-        if self._key is not None and not directories.leave(self._key):
+        if self._key is not None and directories.leave(self._key) is None:
             return
         try:
             if self._key is not None:
@@ -186,7 +186,7 @@ class Home:
 
     def close_now(self) -> None:
         """Do as `close`, in a thread without a loop, for a session that never came to be."""
-        if self._key is not None and self._locks is not None and directories.leave(self._key):
+        if self._key is not None and self._locks is not None and directories.leave(self._key) is self:
             try:
                 self.storage.close_now()
             finally:

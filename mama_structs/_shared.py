@@ -40,14 +40,15 @@ class Registry(Generic[K, V]):
             self.leave(key)
             raise
 
-    def leave(self, key: K) -> bool:
-        """Use what is under *key* no more, and tell whether nobody does: then the caller closes it."""
+    def leave(self, key: K) -> V | None:
+        """Use what is under *key* no more, and return it where nobody does: then the caller closes it."""
         with self._guard:
             slot = self._slots[key]
             slot.users -= 1
-            if slot.users == 0:
-                del self._slots[key]
-            return slot.users == 0
+            if slot.users:
+                return None
+            del self._slots[key]
+            return slot.values[0] if slot.values else None
 
     def users(self, key: K) -> int:
         """Return how many use what is under *key*."""

@@ -16,6 +16,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import attrs
 
+from mama_structs._shared import Registry
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreDamaged, StoreError, StoreFull
 from mama_structs.memory.codec import Entry
 from mama_structs.memory.embedded.check import STEPS, CheckState, Step
@@ -118,7 +119,6 @@ class EmbeddedEngine:
         self._lags = 0
         self._is_put_off = False
         self._closed = False
-        self.users = 0
 
     @property
     def namespace(self) -> str:
@@ -684,8 +684,7 @@ class EmbeddedEngines:
     def __init__(self, storage: Storage, *, snapshots: Path | None) -> None:
         self._storage = storage
         self._snapshots = snapshots
-        self._guard = threading.Lock()
-        self._open: dict[str, EmbeddedEngine] = {}
+        self._open: Registry[str, EmbeddedEngine] = Registry()
 
     async def recorded(self, namespace: str) -> EmbedderRecord | None:
         """Return which embedder made a namespace's vectors, None where there is nothing yet."""
@@ -694,28 +693,27 @@ class EmbeddedEngines:
 
     async def open(self, namespace: str, embedder: EmbedderRecord, settings: MemorySettings) -> EmbeddedEngine:
         """Open a namespace, or share it; undone by `leave`."""
-        options = (settings.exact_up_to, settings.snapshot_every)
-        with self._guard:
-            engine = self._open.get(namespace)
-            if engine is None:
-                engine = EmbeddedEngine(
-                    self._storage,
-                    namespace,
-                    embedder=embedder,
-                    exact_up_to=settings.exact_up_to,
-                    snapshot_every=settings.snapshot_every,
-                    snapshots=None if self._snapshots is None else self._snapshots / _folder(namespace),
-                )
-                self._open[namespace] = engine
-            elif engine.embedder != embedder:
+        folder = None if self._snapshots is None else self._snapshots / _folder(namespace)
+        exact_up_to, snapshot_every = options = (settings.exact_up_to, settings.snapshot_every)
+        engine = self._open.join(
+            namespace,
+            lambda: EmbeddedEngine(
+                self._storage,
+                namespace,
+                embedder=embedder,
+                exact_up_to=exact_up_to,
+                snapshot_every=snapshot_every,
+                snapshots=folder,
+            ),
+        )
+        try:
+            if engine.embedder != embedder:
                 raise mismatch(namespace, engine.embedder, embedder)
-            elif engine.options != options:
+            if engine.options != options:
                 raise InvalidArgument(
                     f"the memories of {namespace!r:.80} are open with another exact_up_to or snapshot_every",
                     hint="open them with the same settings.memory, or close the other session first",
                 )
-            engine.users += 1
-        try:
             await engine.open()
         except BaseException:
             await self.leave(namespace)
@@ -723,15 +721,10 @@ class EmbeddedEngines:
         return engine
 
     async def leave(self, namespace: str) -> None:
-        """End one session's use of a namespace; the last one closes it."""
-        with self._guard:
-            engine = self._open[namespace]
-            engine.users -= 1
-            is_last = engine.users == 0
-            if is_last:
-                del self._open[namespace]
-        if is_last:
-            await engine.close()
+        """End one user's use of a namespace; the last one closes it."""
+        last = self._open.leave(namespace)
+        if last is not None:
+            await last.close()
 
 
 def _folder(namespace: str) -> str:
