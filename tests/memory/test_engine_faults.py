@@ -337,6 +337,12 @@ READ_ONLY = """
 import asyncio, os, sys
 from mama_structs import HashEmbedder, Session
 from mama_structs.errors import StoreReadOnly
+async def load():
+    # What a session loads when it opens: nobody else may be allowed to read the interpreter's own files.
+    async with Session.open(embedder=HashEmbedder(dimensions=64)):
+        pass
+asyncio.run(load())
+import mama_structs.descriptors.log
 if os.geteuid() == 0:
     os.setgid(65534)
     os.setuid(65534)

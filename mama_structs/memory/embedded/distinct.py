@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.embedded.catalogue import grown
+from mama_structs.memory.embedded.catalogue import Columns, grown
 from mama_structs.memory.embedded.snapshots import StoredArray
 from mama_structs.memory.engine import Matches, Nodes, Scores
 
@@ -239,6 +239,7 @@ NO_MATCHES: Final = Matches(np.empty(0, np.int64), np.empty(0, np.float32))
 
 _NONE: Final = -1
 _SHARED: Final = -2
+_PIECE: Final = {"node": np.int32, "label": np.int32}
 _SMALLEST: Final = 64
 
 
@@ -251,10 +252,8 @@ class NodeLabels:
         self.several: int = 0
         """How many of them have several pieces."""
         # Pieces, those of a node behind one another: the node (-1 when it was removed) and the label.
-        self._used = 0
+        self._parts = Columns(_PIECE)
         self._removed = 0
-        self._piece_nodes = np.empty(_SMALLEST, np.int32)
-        self._piece_labels = np.empty(_SMALLEST, np.int32)
         # By node: its first piece, and how many it has.
         self._first = np.zeros(_SMALLEST, np.int32)
         self._pieces = np.zeros(_SMALLEST, np.int32)
@@ -273,9 +272,7 @@ class NodeLabels:
         heads = np.flatnonzero(np.diff(nodes, prepend=-1))
         if len(np.unique(nodes[heads])) != len(heads):
             raise ValueError("the pieces of a node must stand behind one another")
-        known._used = len(nodes)
-        known._piece_nodes = np.array(nodes)
-        known._piece_labels = np.array(labels)
+        known._parts.extend({"node": nodes, "label": labels})
         size = int(nodes.max()) + 1 if len(nodes) else 0
         known._first = np.zeros(max(_SMALLEST, size), np.int32)
         known._first[nodes[heads]] = heads
@@ -294,7 +291,7 @@ class NodeLabels:
     def state(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Return the node and the label of each piece."""
         self._close_gaps()
-        return self._piece_nodes[: self._used].copy(), self._piece_labels[: self._used].copy()
+        return self._parts["node"].copy(), self._parts["label"].copy()
 
     @property
     def size(self) -> int:
@@ -310,17 +307,11 @@ class NodeLabels:
             return
         if node >= len(self._pieces):
             self._first, self._pieces = (grown(known, node + 1, 0) for known in (self._first, self._pieces))
-        if self._used + len(labels) > len(self._piece_nodes):
-            needed = self._used + len(labels)
-            self._piece_nodes = grown(self._piece_nodes, needed, 0)
-            self._piece_labels = grown(self._piece_labels, needed, 0)
         if max(labels) >= len(self._owner):
             self._owner = grown(self._owner, max(labels) + 1, _NONE)
-        end = self._used + len(labels)
-        self._piece_nodes[self._used : end] = node
-        self._piece_labels[self._used : end] = labels
-        self._first[node], self._pieces[node] = self._used, len(labels)
-        self._used = end
+        self._first[node], self._pieces[node] = len(self._parts), len(labels)
+        for label in labels:
+            self._parts.append(node=node, label=label)
         self.live += 1
         self.several += len(labels) > 1
         for label in set(labels):
@@ -332,12 +323,12 @@ class NodeLabels:
         if not labels:
             return []
         first = int(self._first[node])
-        self._piece_nodes[first : first + len(labels)] = _NONE
+        self._parts["node"][first : first + len(labels)] = _NONE
         self._pieces[node] = 0
         self._removed += len(labels)
         self.live -= 1
         self.several -= len(labels) > 1
-        if self._removed > max(_SMALLEST, self._used // 2):
+        if self._removed > max(_SMALLEST, len(self._parts) // 2):
             self._close_gaps()
         return [label for label in set(labels) if self._disown(label, node)]
 
@@ -346,13 +337,13 @@ class NodeLabels:
         if node not in self:
             return np.empty(0, np.int64)
         first = int(self._first[node])
-        return self._piece_labels[first : first + int(self._pieces[node])].astype(np.int64)
+        return self._parts["label"][first : first + int(self._pieces[node])].astype(np.int64)
 
     def first(self, nodes: Nodes) -> tuple[Labels, NDArray[np.bool_]]:
         """Return the label of the first piece of those of *nodes* that have any, and which these are."""
         has = (nodes >= 0) & (nodes < len(self._pieces))
         has[has] = self._pieces[nodes[has]] > 0
-        return self._piece_labels[self._first[nodes[has]]].astype(np.int64), has
+        return self._parts["label"][self._first[nodes[has]]].astype(np.int64), has
 
     def pieces(self, nodes: Nodes) -> tuple[Labels, Labels]:
         """Return the labels of several nodes behind one another, and how many each node has."""
@@ -362,15 +353,15 @@ class NodeLabels:
         first = np.zeros(len(nodes), np.int64)
         first[inside] = self._first[nodes[inside]]
         places = np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
-        return self._piece_labels[places].astype(np.int64), counts
+        return self._parts["label"][places].astype(np.int64), counts
 
     def selected(self, mask: Mask) -> Labels:
         """Return the labels of the nodes that *mask* (of `size` at least) lets pass, each once, in order."""
-        nodes = self._piece_nodes[: self._used]
+        nodes = self._parts["node"]
         # A removed piece's -1 asks for the last item, which says nothing of it.
         wanted = mask[nodes] & (nodes >= 0) if self._removed else mask[nodes]
         found = np.zeros(len(self._owner), np.bool_)
-        found[self._piece_labels[: self._used][wanted]] = True
+        found[self._parts["label"][wanted]] = True
         return np.flatnonzero(found)
 
     def best(self, labels: Labels, scores: Scores, limit: int, mask: Mask | None) -> Matches:
@@ -399,7 +390,7 @@ class NodeLabels:
         """Use other labels: for each old one the new one, -1 for those that no node has."""
         self._close_gaps()
         count = int(moved.max()) + 1 if len(moved) else 0
-        self._piece_labels[: self._used] = moved[self._piece_labels[: self._used]]
+        self._parts["label"][:] = moved[self._parts["label"]]
         owner = np.full(max(_SMALLEST, count), _NONE, np.int32)
         kept = np.flatnonzero(moved >= 0)
         owner[moved[kept]] = self._owner[kept]
@@ -431,9 +422,8 @@ class NodeLabels:
     def _close_gaps(self) -> None:
         if not self._removed:
             return
-        kept = self._piece_nodes[: self._used] >= 0
-        self._piece_nodes = self._piece_nodes[: self._used][kept]
-        self._piece_labels = self._piece_labels[: self._used][kept]
-        self._used, self._removed = len(self._piece_nodes), 0
-        heads = np.flatnonzero(np.diff(self._piece_nodes, prepend=-1))
-        self._first[self._piece_nodes[heads]] = heads
+        self._parts.keep(self._parts["node"] >= 0)
+        self._removed = 0
+        nodes = self._parts["node"]
+        heads = np.flatnonzero(np.diff(nodes, prepend=-1))
+        self._first[nodes[heads]] = heads

@@ -8,7 +8,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from hashlib import blake2b
 from pathlib import Path
@@ -20,7 +20,14 @@ from mama_structs._shared import Registry
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreDamaged, StoreError, StoreFull
 from mama_structs.memory.codec import Entry
 from mama_structs.memory.embedded.check import STEPS, CheckState, Step
-from mama_structs.memory.embedded.indexes import UNUSABLE, Indexes, LoadedIndexes, load_views, snapshot_parts
+from mama_structs.memory.embedded.indexes import (
+    UNUSABLE,
+    Indexes,
+    LoadedIndexes,
+    load_views,
+    read_entries,
+    snapshot_parts,
+)
 from mama_structs.memory.embedded.plans import JournalReader, JournalWriter
 from mama_structs.memory.embedded.rows import (
     FORMAT,
@@ -39,11 +46,11 @@ from mama_structs.memory.embedded.rows import (
     whole,
 )
 from mama_structs.memory.embedded.snapshots import SnapshotStore
-from mama_structs.memory.engine import EmbedderRecord, Progress, Reader, Vectors, Writer, mismatch
+from mama_structs.memory.engine import EmbedderRecord, Progress, Reader, Writer, mismatch
 from mama_structs.memory.recent import RecentChanges
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.failures import Finding
-from mama_structs.storage.rows import Damaged, Rows, Snapshot
+from mama_structs.storage.rows import Rows, Snapshot
 from mama_structs.storage.store import Storage, again, outcome
 
 T = TypeVar("T")
@@ -93,9 +100,10 @@ class EmbeddedEngine:
         snapshots: Path | None,
     ) -> None:
         self._storage = storage
-        self._namespace = namespace
+        self.namespace: str = namespace
         self._keys = Keys(namespace)
         self._directory = str(storage.directory)
+        self.options: tuple[int, int] = (exact_up_to, snapshot_every)
         self._exact_up_to = exact_up_to
         self._snapshot_every = snapshot_every
         self._snapshots_in = snapshots
@@ -121,19 +129,9 @@ class EmbeddedEngine:
         self._closed = False
 
     @property
-    def namespace(self) -> str:
-        """Its name."""
-        return self._namespace
-
-    @property
     def embedder(self) -> EmbedderRecord:
         """Which embedder's vectors it keeps."""
         return self._place.embedder
-
-    @property
-    def options(self) -> tuple[int, int]:
-        """What all who share it must agree upon."""
-        return self._exact_up_to, self._snapshot_every
 
     async def open(self) -> None:
         """Load the views."""
@@ -316,7 +314,7 @@ class EmbeddedEngine:
             self._catch_up(rows)
 
     def _read_head(self, rows: Snapshot) -> Head | None:
-        return read_head_of(rows, self._namespace, self._directory)
+        return read_head_of(rows, self.namespace, self._directory)
 
     def _use_head(self, head: Head | None) -> None:
         self._head = head
@@ -326,7 +324,7 @@ class EmbeddedEngine:
 
     def _check_embedder(self, head: Head) -> None:
         if head.embedder != self._place.embedder:
-            raise mismatch(self._namespace, head.embedder, self._place.embedder)
+            raise mismatch(self.namespace, head.embedder, self._place.embedder)
 
     def _catch_up(self, rows: Snapshot) -> Indexes:
         if self._views is None:
@@ -406,35 +404,17 @@ class EmbeddedEngine:
                 touched.update(views.neighbours(gone))
                 views.remove(gone)
         added: list[tuple[int, Entry]] = []
-        for number, entry, found in self._whole(rows, views, new):
-            node = views.add(number, entry, found, words=at_once)
-            added.append((node, entry))
+        # A key that nobody of ours made is named by check() alone.
+        page = [(key, value) for key, value in new if own_number(self._place.memories, key) is not None]
+        whole_entries = read_entries(rows, self._place, page, views.catalogue.find, self._leave_out)
+        for number, entry, found in whole_entries:
+            added.append((views.add(number, entry, found, words=at_once), entry))
         for node, entry in added:
             touched.update([node, *views.link(node, entry.links)])
         self._replay_changed(rows, views, changed - deleted, touched)
         self._change = last
         self._touched.note(last, touched)
         self._schedule_slice()
-
-    def _whole(
-        self, rows: Snapshot, views: Indexes, new: Sequence[tuple[str, bytes | Damaged]]
-    ) -> Iterator[tuple[int, Entry, Vectors]]:
-        # A key that nobody of ours made is named by check() alone.
-        numbers = {key: number for key, _ in new if (number := own_number(self._place.memories, key)) is not None}
-        keys = {key: numbered(self._place.vectors, number) for key, number in numbers.items()}
-        vectors = rows.get_many(list(keys.values()))
-        for key, value in new:
-            if key not in numbers:
-                continue
-            try:
-                entry = self._place.entry(key, value)
-                found = read_vectors(self._place, keys[key], vectors.get(keys[key]))
-                if views.catalogue.find(entry.memory.id) is not None:
-                    raise self._place.damaged(key, "another memory has the same id")
-            except StoreDamaged as error:
-                self._leave_out(key, error)
-                continue
-            yield numbers[key], entry, found
 
     def _replay_changed(self, rows: Snapshot, views: Indexes, numbers: set[int], touched: set[int]) -> None:
         for number in sorted(numbers):
@@ -653,7 +633,7 @@ class EmbeddedEngine:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise SessionClosed(f"the memories of {self._namespace!r:.80} were closed")
+            raise SessionClosed(f"the memories of {self.namespace!r:.80} were closed")
 
 
 def read_head_of(rows: Snapshot, namespace: str, directory: str) -> Head | None:

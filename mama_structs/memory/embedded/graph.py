@@ -297,10 +297,9 @@ class ServedGraph:
             return Part(_meta(known.plan, known.ef, known.recall, known.count), files=files)
         if proved is None:
             return None
-        saving = _Saving(proved.graph, self._rows.count)
         return Part(
             _meta(proved.graph.plan, proved.ef, proved.recall, proved.count),
-            files={"graph": saving.save_graph, "marks": saving.save_marks},
+            files=_saving(proved.graph, self._rows.count),
         )
 
     def _still_good(self, graph: Graph) -> Description | None:
@@ -626,26 +625,24 @@ class ServedGraph:
         return live[chosen]
 
 
-class _Saving:
-    """Writes a graph and the marks that belong to it, one after the other."""
+def _saving(graph: Graph, at_most: int) -> dict[str, Callable[[Path], bool]]:
+    """Return what writes a graph, and then the marks that belong to it."""
+    marks: list[NDArray[np.bool_]] = []
 
-    def __init__(self, graph: Graph, at_most: int) -> None:
-        self._graph = graph
-        self._at_most = at_most
-        self._marks: NDArray[np.bool_] | None = None
-
-    def save_graph(self, path: Path) -> bool:
+    def save_graph(path: Path) -> bool:
         try:
-            self._marks = self._graph.save(path, at_most=self._at_most)
+            marked = graph.save(path, at_most=at_most)
         except GraphFailed as error:
             raise OSError("hnswlib did not write the graph") from error
-        return self._marks is not None
+        marks[:] = [] if marked is None else [marked]
+        return marked is not None
 
-    def save_marks(self, path: Path) -> bool:
-        if self._marks is None:
-            return False
-        path.write_bytes(self._marks.astype(np.uint8).tobytes())
-        return True
+    def save_marks(path: Path) -> bool:
+        for marked in marks:
+            path.write_bytes(marked.astype(np.uint8).tobytes())
+        return bool(marks)
+
+    return {"graph": save_graph, "marks": save_marks}
 
 
 def _meta(plan: GraphPlan, ef: int, recall: float, count: int) -> dict[str, Any]:

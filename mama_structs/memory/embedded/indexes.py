@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Self
 
 import attrs
@@ -22,7 +22,7 @@ from mama_structs.memory.embedded.words import WordIndex
 from mama_structs.memory.engine import Filter
 from mama_structs.memory.model import Link, Memory, MemoryType
 from mama_structs.memory.text import indexed_text, weighted_terms
-from mama_structs.storage.rows import Snapshot
+from mama_structs.storage.rows import Damaged, Snapshot
 
 Vectors = NDArray[np.float32]
 
@@ -297,25 +297,43 @@ def _entries(
 ) -> Iterator[tuple[int, tuple[Entry, Vectors | None]]]:
     """Give every memory of the journal that is whole; of two with one id the one that was there first."""
     after = ""
-    seen: set[str] = set()
+    seen: dict[str, int] = {}
+
+    def leave_out(key: str, error: StoreDamaged) -> None:
+        damaged[key] = error.findings[0]
+
     while page := rows.items(place.memories, after=after, limit=_PAGE):
         after = page[-1][0]
-        numbers = {key: number for key, _ in page if (number := own_number(place.memories, key)) is not None}
-        keys = {key: numbered(place.vectors, number) for key, number in numbers.items()} if with_vectors else {}
-        vectors = rows.get_many(list(keys.values()))
-        for key, value in page:
-            try:
-                if key not in numbers:
-                    raise place.damaged(key, "the key is none of the memories' own")
-                entry = place.entry(key, value)
-                found = read_vectors(place, keys[key], vectors.get(keys[key])) if with_vectors else None
-                if entry.memory.id in seen:
-                    raise place.damaged(key, "another memory has the same id")
-            except StoreDamaged as error:
-                damaged[key] = error.findings[0]
-                continue
-            seen.add(entry.memory.id)
-            yield numbers[key], (entry, found)
+        for number, entry, found in read_entries(rows, place, page, seen.get, leave_out, with_vectors=with_vectors):
+            seen[entry.memory.id] = number
+            yield number, (entry, found)
+
+
+def read_entries(
+    rows: Snapshot,
+    place: RowPlaces,
+    page: Sequence[tuple[str, bytes | Damaged]],
+    find: Callable[[str], int | None],
+    leave_out: Callable[[str, StoreDamaged], None],
+    *,
+    with_vectors: bool = True,
+) -> Iterator[tuple[int, Entry, Vectors | None]]:
+    """Give those of some rows that are memories, whole, and of an id that no other has."""
+    numbers = {key: number for key, _ in page if (number := own_number(place.memories, key)) is not None}
+    keys = {key: numbered(place.vectors, number) for key, number in numbers.items()} if with_vectors else {}
+    vectors = rows.get_many(list(keys.values()))
+    for key, value in page:
+        try:
+            if key not in numbers:
+                raise place.damaged(key, "the key is none of the memories' own")
+            entry = place.entry(key, value)
+            found = read_vectors(place, keys[key], vectors.get(keys[key])) if with_vectors else None
+            if find(entry.memory.id) is not None:
+                raise place.damaged(key, "another memory has the same id")
+        except StoreDamaged as error:
+            leave_out(key, error)
+            continue
+        yield numbers[key], entry, found
 
 
 def _mark(rows: Snapshot, place: RowPlaces, change: int) -> str | None:
