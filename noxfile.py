@@ -70,24 +70,26 @@ def types(session: nox.Session) -> None:
 # The examples of property tests are the same at every run, here as in CI.
 CI_PROFILE = {"HYPOTHESIS_PROFILE": os.environ.get("HYPOTHESIS_PROFILE") or "ci"}
 ON_ALL_CORES = ["-n", "auto", "--dist", "worksteal"]
+OTHERS = [version for version in PYTHONS if version != HERE]
 
 
 @nox.session(python=HERE)
 def tests(session: nox.Session) -> None:
     """All tests, those of the docs included, against the built package, on the interpreter that runs nox."""
     _install(session)
-    if session.posargs:
-        session.run("pytest", *session.posargs)
-        return
-    session.run("coverage", "erase")
-    session.run("pytest", "--cov", "--cov-report=", *ON_ALL_CORES, env=CI_PROFILE)
-    session.run("coverage", "report", "--fail-under=95")
+    session.run("pytest", *(session.posargs or ON_ALL_CORES), env=CI_PROFILE)
 
 
-@nox.session(python=[version for version in PYTHONS if version != HERE], default=False)
+@nox.session(python=OTHERS, default=False)
 def others(session: nox.Session) -> None:
-    """The tests on the other interpreters, with fewer examples, and without what is judged on one for all."""
+    """The tests on the other interpreters; on the last one all of them, and how much of the package they reach."""
     _install(session)
+    if session.python == OTHERS[-1]:
+        session.run("coverage", "erase")
+        session.run("pytest", "--cov", "--cov-report=", *ON_ALL_CORES, "--ignore=tests/docs", env=CI_PROFILE)
+        session.run("coverage", "report", "--fail-under=95")
+        return
+    # Fewer examples, and not what processes that are killed or share a directory leave, nor other people's frameworks.
     once = [
         "--ignore=tests/adapters",
         "--ignore=tests/benchmarks",
@@ -96,7 +98,7 @@ def others(session: nox.Session) -> None:
         "--ignore=tests/memory/test_engine_crash.py",
         "--ignore-glob=tests/*/test_*_processes.py",
     ]
-    session.run("pytest", *ON_ALL_CORES, *once, *session.posargs, env={"HYPOTHESIS_PROFILE": "brief"})
+    session.run("pytest", *ON_ALL_CORES, *once, env={"HYPOTHESIS_PROFILE": "brief"})
 
 
 @nox.session(default=False)
