@@ -175,8 +175,7 @@ def moved(at: datetime, by: timedelta) -> datetime:
 
 def nodes_of(reader: Reader, ids: Collection[str]) -> Nodes:
     """Return the nodes of those memories that exist, in order of saving."""
-    found = (reader.find(memory_id) for memory_id in set(ids))
-    return np.array(sorted(node for node in found if node is not None), np.int64)
+    return np.array(sorted(node for node in reader.find_many(list(set(ids))) if node is not None), np.int64)
 
 
 def best_cosines(reader: Reader, pieces: NDArray[np.float32], nodes: Nodes) -> NDArray[np.float32]:
@@ -433,8 +432,8 @@ def automatic_links(
         )
         chosen += _semantic(reader, memory, candidates, policy)
     if policy.max_temporal and policy.temporal_window:
-        covered = nodes_of(reader, {memory.id, *explicit})
-        chosen += _temporal(reader, memory, policy, {*covered.tolist(), *(choice.node for choice in chosen)})
+        linked = np.array([choice.node for choice in chosen], np.int64)
+        chosen += _temporal(reader, memory, policy, _joined([nodes_of(reader, {memory.id, *explicit}), linked]))
     ids = reader.ids([choice.node for choice in chosen])
     return [
         Link(
@@ -493,7 +492,7 @@ def _semantic(reader: Reader, memory: Memory, candidates: LinkCandidates, policy
     ]
 
 
-def _temporal(reader: Reader, memory: Memory, policy: LinkingPolicy, covered: Collection[int]) -> list[LinkChoice]:
+def _temporal(reader: Reader, memory: Memory, policy: LinkingPolicy, covered: Nodes) -> list[LinkChoice]:
     """Return the links to what was saved shortly before, newest first."""
     same_topic = policy.temporal_same_topic
     if same_topic and memory.topic is None:
@@ -506,16 +505,11 @@ def _temporal(reader: Reader, memory: Memory, policy: LinkingPolicy, covered: Co
     nodes = reader.window(where, limit=_BEFORE + len(covered))
     age = (milliseconds(memory.created_at) - reader.facts(nodes).created) / (1000 * policy.temporal_window)
     confidence = 0.3 + 0.2 * (1 - np.clip(age, 0, 1))
-    wanted = _free(reader, nodes, policy) & (confidence >= policy.minimum) & ~_in(nodes, covered)
+    wanted = _free(reader, nodes, policy) & (confidence >= policy.minimum) & ~_among(nodes, covered)
     return [
         LinkChoice(int(nodes[at]), LinkType.TEMPORAL, CLOSE_IN_TIME, float(confidence[at]))
         for at in np.flatnonzero(wanted)[: policy.max_temporal]
     ]
-
-
-def _in(nodes: Nodes, others: Collection[int]) -> NDArray[np.bool_]:
-    """Return which of some nodes are in a set."""
-    return np.fromiter((node in others for node in nodes.tolist()), np.bool_, len(nodes))
 
 
 def _free(reader: Reader, nodes: Nodes, policy: LinkingPolicy) -> NDArray[np.bool_]:
