@@ -12,9 +12,16 @@ from typing import Any
 import numpy as np
 from _common import RESULTS, report, take_turns
 
-from mama_structs.memory.embedding.calibration import fit, sentence_cosines, tells_apart, triples
 from mama_structs.memory.embedding.hashed import HashEmbedder
-from mama_structs.memory.embedding.protocol import Calibration, Embedder, checked
+from mama_structs.memory.embedding.protocol import (
+    Calibration,
+    Embedder,
+    checked,
+    fit,
+    sentence_cosines,
+    tells_apart,
+    triples,
+)
 from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder, is_installed
 
 SAMPLE = Path(__file__).parents[2] / "shared" / "data" / "retrieval" / "memories.jsonl"

@@ -15,11 +15,17 @@ import numpy as np
 
 from mama_structs import _check
 from mama_structs.errors import EmbeddingFailed, InvalidArgument
-from mama_structs.memory.embedding.calibration import Calibrating, calibrated
 from mama_structs.memory.embedding.callables import CallableEmbedder, default_embedder
 from mama_structs.memory.embedding.pieces import tokens
-from mama_structs.memory.embedding.protocol import Calibration, Kind, Vectors, fingerprint_of  # noqa: F401 - for hints
-from mama_structs.memory.unit_vectors import unit_vectors
+from mama_structs.memory.embedding.protocol import (  # noqa: F401 - for hints
+    Calibrating,
+    Calibration,
+    Kind,
+    Vectors,
+    calibrated,
+    fingerprint_of,
+    unit_vectors,
+)
 
 __all__ = [
     "CallableEmbedder",

@@ -31,6 +31,7 @@ from mama_structs._async import in_own_thread
 from mama_structs.errors import EmbedderMismatch, InvalidArgument, StoreError
 from mama_structs.memory.codec import MemoryRecord, memory_of, vectors_to_bytes
 from mama_structs.memory.contents import LARGEST, digest_of, digests_in
+from mama_structs.memory.embedding.protocol import are_unit, unit_vectors
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.engine import EmbedderRecord, Engine, Reader, Scanned, Writer
 from mama_structs.memory.maintenance import record_of
@@ -38,7 +39,6 @@ from mama_structs.memory.model import METADATA, DecisionMetadata, Link, LinkMeta
 from mama_structs.memory.requests import check_id
 from mama_structs.memory.results import Imported
 from mama_structs.memory.text import embedded_text
-from mama_structs.memory.unit_vectors import are_unit, unit_vectors
 from mama_structs.storage.files import DraftFile
 
 T = TypeVar("T")

@@ -11,10 +11,19 @@ from hypothesis import strategies as st
 
 from mama_structs.errors import EmbeddingFailed, InvalidArgument
 from mama_structs.memory.embedding import callables
-from mama_structs.memory.embedding.calibration import PROVISIONAL, calibrated, fit, tells_apart, triples
 from mama_structs.memory.embedding.callables import as_embedder, default_embedder
 from mama_structs.memory.embedding.hashed import HashEmbedder
-from mama_structs.memory.embedding.protocol import Calibration, Embedder, checked, fingerprint_of
+from mama_structs.memory.embedding.protocol import (
+    PROVISIONAL,
+    Calibration,
+    Embedder,
+    calibrated,
+    checked,
+    fingerprint_of,
+    fit,
+    tells_apart,
+    triples,
+)
 from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder
 
 COSINES = st.floats(-1, 1)

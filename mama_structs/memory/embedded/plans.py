@@ -13,6 +13,7 @@ from mama_structs.memory.codec import Entry, vectors_to_bytes, write_entry
 from mama_structs.memory.contents import digests_in
 from mama_structs.memory.embedded.indexes import Indexes
 from mama_structs.memory.embedded.rows import ChangeRow, RowPlaces, encode, numbered, own_number
+from mama_structs.memory.embedding.protocol import are_unit
 from mama_structs.memory.engine import (
     Direction,
     EmbedderRecord,
@@ -27,7 +28,6 @@ from mama_structs.memory.engine import (
 from mama_structs.memory.model import Link, Memory
 from mama_structs.memory.recent import RecentChanges
 from mama_structs.memory.text import query_terms
-from mama_structs.memory.unit_vectors import are_unit
 from mama_structs.storage.rows import Damaged, Rows, Snapshot
 
 T = TypeVar("T")

@@ -13,9 +13,9 @@ import msgspec
 from mama_structs.errors import StoreDamaged
 from mama_structs.memory.codec import Entry, read_entry, read_memory, vectors_from_bytes
 from mama_structs.memory.contents import digest_of
+from mama_structs.memory.embedding.protocol import are_unit
 from mama_structs.memory.engine import EmbedderRecord, Vectors
 from mama_structs.memory.model import DecisionMetadata, Memory
-from mama_structs.memory.unit_vectors import are_unit
 from mama_structs.storage.rows import Damaged, Snapshot
 
 T = TypeVar("T")

@@ -14,8 +14,8 @@ from mama_structs.errors import InvalidArgument
 from mama_structs.memory.embedded.distinct import BLOCK, NO_MATCHES, Labels, Mask, NodeLabels, VectorRows, Vectors
 from mama_structs.memory.embedded.graph import Proved, ServedGraph
 from mama_structs.memory.embedded.snapshots import LoadedPart, Part, StoredArray
+from mama_structs.memory.embedding.protocol import are_unit
 from mama_structs.memory.engine import Matches, Nodes, Scores
-from mama_structs.memory.unit_vectors import are_unit
 
 VECTORS: Final = "vectors"
 GRAPH: Final = "graph"

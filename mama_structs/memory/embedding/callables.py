@@ -13,9 +13,8 @@ from numpy.typing import ArrayLike
 
 from mama_structs._introspect import is_async_callable
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.embedding.calibration import Calibrating
 from mama_structs.memory.embedding.hashed import HashEmbedder
-from mama_structs.memory.embedding.protocol import Calibration, Embedder, Kind
+from mama_structs.memory.embedding.protocol import Calibrating, Calibration, Embedder, Kind
 from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder, is_installed
 
 _logger: Final = logging.getLogger("mama_structs")

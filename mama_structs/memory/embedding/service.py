@@ -21,9 +21,8 @@ from mama_structs import _check
 from mama_structs._async import LoopBound, in_own_thread, to_its_end
 from mama_structs._lru import Lru
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, SessionClosed
-from mama_structs.memory.embedding.calibration import calibrated
 from mama_structs.memory.embedding.pieces import LEAST_TOKENS, clean, cut
-from mama_structs.memory.embedding.protocol import Calibration, Embedder, Kind, Vectors, embedded
+from mama_structs.memory.embedding.protocol import Calibration, Embedder, Kind, Vectors, calibrated, embedded
 
 T = TypeVar("T")
 
