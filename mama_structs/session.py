@@ -18,7 +18,7 @@ import mama_structs  # for the annotations: what they name loads when a session 
 from mama_structs._async import LoopBound, enter_session, leave_session, open_sessions, to_its_end, using_session
 from mama_structs.descriptors.parser import Event
 from mama_structs.errors import DescriptorError, InvalidArgument, SessionClosed, StoreError
-from mama_structs.memory.results import Maintained
+from mama_structs.memory.model import Maintained
 from mama_structs.references.decorator import ReferenceDecorator, bound_to
 from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import EntitySource, check_sources

@@ -197,8 +197,8 @@ def test_no_public_name_needs_an_extra(name):
 
 
 def test_values_and_options_load_without_the_network():
-    """Options, settings, schemes and ids need no HTTP client and no index."""
-    names = "ReferenceOptions, Settings, IdScheme, EntityId, Resolver, Source, with_references"
+    """A session's class, options, settings, schemes and ids need no HTTP client, no index and no database."""
+    names = "Session, ReferenceOptions, Settings, IdScheme, EntityId, Resolver, Source, with_references"
     loaded = set(python(f"import sys; from mama_structs import {names}; print(*sys.modules)").split())
 
     assert [] == [name for name in ("aiohttp", "numpy", "hnswlib", "msgspec", "cattrs", "diskcache") if name in loaded]

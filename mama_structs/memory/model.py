@@ -319,3 +319,18 @@ def milliseconds(moment: datetime) -> int:
 def from_milliseconds(count: int) -> datetime:
     """Return the time (UTC) of whole milliseconds since 1970."""
     return _EPOCH + timedelta(milliseconds=count)
+
+
+@attrs.frozen(kw_only=True)
+class Maintained:
+    """
+    What `MemoryStore.maintain` did.
+
+    Args:
+        pruned: Links that were pruned.
+        due: Whether enough time had passed since the last time.
+
+    """
+
+    pruned: int = 0
+    due: bool = False

@@ -180,21 +180,6 @@ class RelationshipWord:
 
 
 @attrs.frozen(kw_only=True)
-class Maintained:
-    """
-    What `MemoryStore.maintain` did.
-
-    Args:
-        pruned: Links that were pruned.
-        due: Whether enough time had passed since the last time.
-
-    """
-
-    pruned: int = 0
-    due: bool = False
-
-
-@attrs.frozen(kw_only=True)
 class Imported:
     """
     What `MemoryStore.import_jsonl` did.
