@@ -331,7 +331,7 @@ class EmbeddedEngine:
             return self._load(rows)
         last = self._last_change(rows)
         if last != self._change:
-            self._replay(rows, last)
+            self._replay(rows, self._views, last)
         return self._views
 
     def _last_change(self, rows: Snapshot) -> int:
@@ -356,7 +356,7 @@ class EmbeddedEngine:
             _log.warning("%d damaged rows of the memories are left out: see check()", len(self._damaged))
         if last != self._change:
             try:
-                self._replay(rows, last)
+                self._replay(rows, loaded.views, last)
             except UNUSABLE:
                 if anew:
                     raise
@@ -365,17 +365,15 @@ class EmbeddedEngine:
         self._schedule_slice()
         return self._views
 
-    def _replay(self, rows: Snapshot, last: int) -> None:
+    def _replay(self, rows: Snapshot, views: Indexes, last: int) -> None:
         try:
-            self._take_up(rows, last)
+            self._take_up(rows, views, last)
         except BaseException:
             # Half of it may be in the views: they are loaded again.
             self._drop_views()
             raise
 
-    def _take_up(self, rows: Snapshot, last: int) -> None:
-        views = self._views
-        assert views is not None  # noqa: S101 - only loaded views fall behind
+    def _take_up(self, rows: Snapshot, views: Indexes, last: int) -> None:
         new = rows.items(self._place.memories, after=numbered(self._place.memories, self._change))
         changes = rows.items(self._place.changes, after=numbered(self._place.changes, self._change))
         changed: set[int] = set()
