@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import sys
+import threading
 
 import pytest
 from hypothesis import given
@@ -152,3 +153,29 @@ def test_a_missing_sdk_is_an_error_of_the_command(monkeypatch):
 
     with pytest.raises(MamaStructsError, match=r"mama-structs\[mcp\]"):
         _adapter()
+
+
+def test_a_thread_that_still_reads_when_its_loop_is_closed_ends_in_silence():
+    """The end of stdin may come after the loop is gone: nobody waits for it, and nothing is raised in the thread."""
+    reading, ended = threading.Event(), threading.Event()
+
+    def read():
+        reading.set()
+        ended.wait(5)
+        return b""
+
+    async def serve():
+        lines = _lines(read)
+        waiting = asyncio.ensure_future(anext(lines))
+        await asyncio.to_thread(reading.wait, 5)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await lines.aclose()
+
+    asyncio.run(serve())
+    ended.set()
+    for thread in threading.enumerate():
+        if thread.name == "mama-structs stdin":
+            thread.join(5)
+
+    assert "mama-structs stdin" not in [thread.name for thread in threading.enumerate()]

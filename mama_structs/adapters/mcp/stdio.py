@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import os
@@ -65,7 +66,7 @@ async def _lines(read: Callable[[], bytes]) -> AsyncIterator[str]:
         room.acquire()
         loop.call_soon_threadsafe(lines.put_nowait, line)
 
-    def run() -> None:
+    def read_all() -> None:
         parts: list[bytes] = []
         try:
             while chunk := read():
@@ -78,10 +79,12 @@ async def _lines(read: Callable[[], bytes]) -> AsyncIterator[str]:
                 put(b"".join(parts))
         except OSError as gone:
             _log.info("stdin is gone: %s", type(gone).__name__)
-        except RuntimeError:
-            # The loop is closed: nobody waits for lines.
-            return
         put(None)
+
+    def run() -> None:
+        # Once the loop is closed, which a RuntimeError says, nobody waits for lines.
+        with contextlib.suppress(RuntimeError):
+            read_all()
 
     threading.Thread(target=run, name="mama-structs stdin", daemon=True).start()
     while (line := await lines.get()) is not None:
