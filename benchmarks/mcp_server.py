@@ -17,8 +17,9 @@ from _common import MICRO, MILLI, arguments, report
 from mcp import Client
 from mcp.server.lowlevel import NotificationOptions, Server
 
-from mama_structs import HashEmbedder, Session
+from mama_structs import HashEmbedder, Session, Settings
 from mama_structs.adapters.mcp import MESSAGE_KEY, server
+from mama_structs.settings import ToolSettings
 
 MESSAGES = ("continue from yesterday", "fix the failing test")
 
@@ -71,7 +72,8 @@ async def main() -> None:
     options = arguments(__doc__ or "")
     calls, changes, decisions = (5, 4, 10) if options.quick else (300, 100, 2000)
     figures: dict[str, Any] = {}
-    async with Session.open(embedder=HashEmbedder()) as session:
+    settings = Settings(tools=ToolSettings(dynamic="force_dynamic"))
+    async with Session.open(embedder=HashEmbedder(), settings=settings) as session:
         rivals = {"the SDK alone": Raw(), "mama_structs": server(session)}
         for name, own in rivals.items():
             figures[name] = {
