@@ -8,7 +8,7 @@ import json
 import re
 import unicodedata
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 import attrs
@@ -34,26 +34,33 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_CODE_WORDS: Final = _words(
-    "code source script program snippet function module"
-    " python py python3 ipython pycon javascript js jsx mjs cjs typescript ts tsx java kotlin kt kts scala groovy"
-    " c h cpp c++ cc cxx hpp objective-c objc csharp c# cs fsharp f# vb go golang rust rs swift dart zig nim d v"
-    " ruby rb php perl pl lua r julia jl matlab octave fortran cobol pascal ada haskell hs ocaml ml elixir ex exs"
-    " erlang erl clojure clj lisp scheme racket prolog sql plsql tsql mysql postgresql psql sqlite graphql gql cypher"
-    " sparql html html5 xhtml css scss sass less vue svelte astro jinja jinja2 handlebars"
-    " shell shell-session shellscript sh bash zsh fish console powershell ps1 pwsh bat batch cmd awk sed"
-    " makefile make cmake dockerfile docker nix hcl terraform tf bicep bazel starlark gradle"
-    " solidity sol vyper move cairo wasm wat asm assembly nasm glsl hlsl wgsl cuda verilog vhdl systemverilog"
-    " diff patch regex mermaid dot graphviz plantuml protobuf proto thrift ecmascript emacs-lisp elisp vim viml"
-)
-_DATA_WORDS: Final = _words(
-    "data dataset table json json5 jsonc jsonl ndjson json-lines geojson jsonld csv tsv yaml yml toml xml rss atom svg"
-    " ini cfg conf config properties env dotenv tab-separated-values log logs"
-)
-_TEXT_WORDS: Final = _words(
-    "text txt plain plaintext prose markdown md mdx rst restructuredtext asciidoc adoc org textile tex latex"
-    " note notes summary essay letter email article story report"
-)
+def _any_of(words: str) -> str:
+    return "|".join(map(re.escape, words.split()))
+
+
+_WORDS: Final[Mapping[Category, str]] = {
+    "code": (
+        "code source script program snippet function module"
+        " python py python3 ipython pycon javascript js jsx mjs cjs typescript ts tsx java kotlin kt kts scala groovy"
+        " c h cpp c++ cc cxx hpp objective-c objc csharp c# cs fsharp f# vb go golang rust rs swift dart zig nim d v"
+        " ruby rb php perl pl lua r julia jl matlab octave fortran cobol pascal ada haskell hs ocaml ml elixir ex exs"
+        " erlang erl clojure clj lisp scheme racket prolog sql plsql tsql mysql postgresql psql sqlite graphql gql"
+        " cypher sparql html html5 xhtml css scss sass less vue svelte astro jinja jinja2 handlebars"
+        " shell shell-session shellscript sh bash zsh fish console powershell ps1 pwsh bat batch cmd awk sed"
+        " makefile make cmake dockerfile docker nix hcl terraform tf bicep bazel starlark gradle"
+        " solidity sol vyper move cairo wasm wat asm assembly nasm glsl hlsl wgsl cuda verilog vhdl systemverilog"
+        " diff patch regex mermaid dot graphviz plantuml protobuf proto thrift ecmascript emacs-lisp elisp vim viml"
+    ),
+    "data": (
+        "data dataset table json json5 jsonc jsonl ndjson json-lines geojson jsonld csv tsv yaml yml toml xml rss atom"
+        " svg ini cfg conf config properties env dotenv tab-separated-values log logs"
+    ),
+    "text": (
+        "text txt plain plaintext prose markdown md mdx rst restructuredtext asciidoc adoc org textile tex latex"
+        " note notes summary essay letter email article story report"
+    ),
+}
+_CATEGORY_OF: Final = {word: category for category, words in _WORDS.items() for word in words.split()}
 _HTML_TAGS: Final = _words("html head body div span p a ul ol li table section main header nav form script style")
 
 _YAML_LINE: Final = re.compile(r"\s*(?:- )?(?:[\w./-]{1,80}|\"[^\"]{1,80}\"|'[^']{1,80}'):(?:\s|\Z)|\s*- \S|\s*#")
@@ -88,19 +95,9 @@ _ENDS_CODE: Final = (";", "{", "};", "})", "});", "):", "->", "=>")
 
 
 def category_of(attributes: Mapping[str, str], text: str) -> Category:
-    """
-    Tell whether a content is code, data or text, by the attributes (in lower case) of its tag or by what it looks like.
-
-    The first of the attributes ``category``, ``type``, ``lang`` and ``language`` decides that is a category, a MIME
-    type or the name of a language.
-    Else it is derived from the first 20,000 characters: a fence around them and its language, then JSON, XML, CSV,
-    YAML and INI, then lines that look like code.
-    Languages that are run or shown (SQL and HTML too) are code, formats that hold values (JSON, YAML, TOML, XML) data,
-    and markup for prose (Markdown, LaTeX) text.
-    """
+    """Tell a content's category by the attributes (in lower case) of its tag, or else by what it looks like."""
     for name in _ATTRIBUTES:
-        category = category_of_word(attributes.get(name, ""))
-        if category is not None:
+        if (category := category_of_word(attributes.get(name, ""))) is not None:
             return category
     return _look(text[:_LOOKED_AT], cut=len(text) > _LOOKED_AT, unfenced=False)
 
@@ -114,11 +111,7 @@ def category_of_word(word: str) -> Category | None:
             # A picture's format may be written in XML; where the type is image/svg+xml the content is still markup.
             return "data" if word.endswith(("+xml", "+json")) else None
         word = word.rpartition("+")[2].removeprefix("x-").removeprefix("vnd.")
-    if word in _CODE_WORDS:
-        return "code"
-    if word in _DATA_WORDS:
-        return "data"
-    return "text" if word in _TEXT_WORDS else None
+    return _CATEGORY_OF.get(word)
 
 
 def _look(sample: str, *, cut: bool, unfenced: bool) -> Category:
@@ -136,30 +129,13 @@ def _look(sample: str, *, cut: bool, unfenced: bool) -> Category:
             return "text"
         told = category_of_word(language_of(block.info) or "")
         return told or _look(text[block.start : block.end], cut=False, unfenced=True)
-    if _is_markup_for_people(lines):
+    first = lines[0].lstrip()
+    tag, ends_tag = _TAG.match(first), lines[-1].rstrip().endswith(">")
+    if first[:20].lower().startswith("<!doctype html") or (tag and tag["name"].lower() in _HTML_TAGS and ends_tag):
         return "code"
-    return "data" if _is_data(sample, lines, cut=cut) else "code" if _is_code(lines) else "text"
-
-
-def _is_markup_for_people(lines: Sequence[str]) -> bool:
-    first = lines[0].lstrip()[:200].lower()
-    tag = _TAG.match(first)
-    return first.startswith("<!doctype html") or (tag is not None and tag["name"] in _HTML_TAGS and _ends_tag(lines))
-
-
-def _ends_tag(lines: Sequence[str]) -> bool:
-    return lines[-1].rstrip().endswith(">")
-
-
-def _is_data(sample: str, lines: Sequence[str], *, cut: bool) -> bool:
-    return (
-        _is_json(sample, lines, cut=cut)
-        or lines[0].lstrip().startswith("<?xml")
-        or (_TAG.match(lines[0].lstrip()) is not None and (cut or _ends_tag(lines)))
-        or _is_table(lines)
-        or _is_yaml(lines)
-        or _is_ini(lines)
-    )
+    is_markup = first.startswith("<?xml") or (tag is not None and (cut or ends_tag))
+    is_data = is_markup or _is_json(sample, lines, cut=cut) or _is_table(lines) or _is_yaml(lines) or _is_ini(lines)
+    return "data" if is_data else "code" if _is_code(lines) else "text"
 
 
 def _is_json(sample: str, lines: Sequence[str], *, cut: bool) -> bool:
@@ -271,15 +247,20 @@ _UNFIT: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 _SHOWN: Final = _words("bash sh shell zsh console terminal shell-session powershell ps1 text txt output")
 _SHOWN_FILES: Final = _words("bash sh zsh ps1 txt log env")
 
-_NAME_MODIFIERS: Final = _words(
+_NAME_MODIFIERS: Final = _any_of(
     "export default pub public private protected internal static async abstract final unsafe inline open override"
     " virtual sealed partial data extern declare template constexpr suspend unsigned"
 )
-_DEFINES: Final = _words(
-    "def class function function* fn func fun interface struct enum trait namespace module defmodule protocol record"
+_DEFINES: Final = _any_of(
+    "def class function* function fn func fun interface struct enum trait namespace module defmodule protocol record"
     " object message service contract sub void int bool char float double long auto string String boolean"
 )
-_NAMES_VALUE: Final = _words("const let var val type")
+# A method in Go has its receiver before the name.
+_DEFINITION: Final = re.compile(
+    rf"\s*+(?:(?:{_NAME_MODIFIERS}|pub\([^ ]*+) ++)*+"
+    rf"(?:(?P<strong>func \([^)]*+\)|(?:{_DEFINES})(?= ))|(?P<create>(?i:create)) |(?:const|let|var|val|type) )"
+    r"(?P<rest>.*)"
+)
 _SQL_KINDS: Final = _words("table view function procedure index trigger type schema")
 _SQL_MODIFIERS: Final = _words("or replace temp temporary unique materialized if not exists recursive")
 _NAME: Final = re.compile(r"[\"`\[]?(?P<name>[A-Za-z_$][\w$]*(?:[.:]{1,2}[A-Za-z_]\w*)*)")
@@ -303,41 +284,42 @@ class Suggestion:
     content: str  # without its last line break
 
 
-def suggest(text: str, *, taken: Collection[str] = ()) -> list[Suggestion]:
-    """
-    Propose ids for the fenced code blocks of a model's text that no ``<ref>`` marks, in their order.
+@attrs.frozen
+class _BlockBelow:
+    block: FencedBlock
+    heading: str
+    line_before: str
+    line: int
 
-    A block shorter than three lines and 80 characters is passed over.
-    An id is made from the first of these that there is: the name of the file that the fence, the block's first line or
-    the line before it names; the first definition in the block; the nearest heading above; the language and a number.
-    One that is among *taken*, or in the text, gets a number: ``parse_2``.
-    """
+
+def suggest(text: str, *, taken: Collection[str] = ()) -> list[Suggestion]:
+    """Propose ids for the fenced code blocks of a text that no ref marks, in order; one that is taken gets a number."""
     spans, ids = _marked_spans(text)
-    names = _Names([*taken, *ids])
+    used = {*taken, *ids}
+    # They go on where they stood, so that many blocks of one name take no longer each.
+    counters: dict[str, Iterator[int]] = {}
+
+    def new_id(base: str, *, numbered: bool) -> str:
+        name = base
+        if numbered or base in used:
+            stem = f"{base[:_LONGEST_STEM]}{'-' if numbered else '_'}"
+            numbers = counters.setdefault(stem, itertools.count(1 if numbered else 2))
+            name = next(name for number in numbers if (name := f"{stem}{number}") not in used)
+        used.add(name)
+        return name
+
     suggestions = []
-    above = _Above(text, spans)
-    line, counted = 1, 0
-    for block in fenced_blocks(text, marked=spans):
-        above.move_to(block)
-        line, counted = line + text.count("\n", counted, block.start), block.start
+    for below in _above(text, fenced_blocks(text, marked=spans), spans):
+        block = below.block
         content = text[block.start : block.end]
         if content.count("\n") + 1 < _FEWEST_LINES and len(content.strip()) < _FEWEST_CHARACTERS:
             continue
         language = _language(block.info)
         category = category_of({"lang": language or ""}, content)
-        base, reason = _name_for(block.info, language, category, content, above)
-        suggestions.append(
-            Suggestion(
-                id=names.new(base, numbered=reason == "language"),
-                category=category,
-                language=language,
-                start=block.start + 1,
-                end=block.end,
-                line=line,
-                reason=reason,
-                content=content,
-            )
-        )
+        base, reason = _name_for(below, language, category, content)
+        name = new_id(base, numbered=reason == "language")
+        suggestion = Suggestion(name, category, language, block.start + 1, block.end, below.line, reason, content)
+        suggestions.append(suggestion)
     return suggestions
 
 
@@ -357,33 +339,22 @@ def _marked_spans(text: str) -> tuple[list[tuple[int, int]], list[str]]:
     return spans, ids
 
 
-class _Above:
-    """What stands above a block: the nearest heading, and the last lines before it."""
-
-    def __init__(self, text: str, spans: Sequence[tuple[int, int]]) -> None:
-        self._text = text
-        self._marked = MarkedSpans(spans)
-        self._next = 0
-        self.heading = ""
-        self.line = ""
-
-    def move_to(self, block: FencedBlock) -> None:
-        """Look at what lies between the block before (or the beginning) and this one."""
+def _above(text: str, blocks: Iterable[FencedBlock], spans: Sequence[tuple[int, int]]) -> Iterator[_BlockBelow]:
+    """Go through the blocks, each with the nearest heading above and the last of the lines before it, outside refs."""
+    marked = MarkedSpans(spans)
+    heading, position, number = "", 0, 1
+    for block in blocks:
         near: deque[str] = deque(maxlen=_LINES_BEFORE)
-        position = self._next
-        for line in self._text[self._next : block.opening].split("\n")[:-1]:
-            outside = not self._marked.touch(position, position + len(line))
+        number += text.count("\n", position, block.start)
+        for line in text[position : block.opening].split("\n")[:-1]:
+            outside = not marked.touch(position, position + len(line))
             position += len(line) + 1
             near.append(line.strip() if outside else "")
-            if outside and (title := _title_in(line)):
-                self.heading = title
-        self.line = next((line for line in reversed(near) if line), "")
-        self._next = block.behind
-
-
-def _title_in(line: str) -> str:
-    found = _HEADING.match(line[:300]) or _BOLD_LINE.match(line[:300])
-    return found["title"].strip().rstrip("#").strip() if found else ""
+            found = (_HEADING.match(line[:300]) or _BOLD_LINE.match(line[:300])) if outside else None
+            heading = (found and found["title"].strip().rstrip("#").strip()) or heading
+        yield _BlockBelow(block, heading, next(filter(None, reversed(near)), ""), number)
+        number += text.count("\n", block.start, block.behind)
+        position = block.behind
 
 
 def _language(info: str) -> str | None:
@@ -395,27 +366,19 @@ def _language(info: str) -> str | None:
     return extension if category_of_word(extension) is not None else language
 
 
-def _name_for(info: str, language: str | None, category: Category, content: str, above: _Above) -> tuple[str, Reason]:
-    first_line = content.partition("\n")[0]
-    file = _file_in_info(info) or _file_in_comment(first_line) or _file_before(above.line, language)
-    if file:
+def _name_for(below: _BlockBelow, language: str | None, category: Category, content: str) -> tuple[str, Reason]:
+    info = below.block.info
+    titled = _TITLE.search(info)
+    words = [titled["path"]] if titled else re.split(r"[\s{}:]+", info[:300])
+    if comment := _COMMENT.match(content.partition("\n")[0][:_LINE_LOOKED_AT]):
+        words.append(comment["text"])
+    if file := next(filter(None, map(_file_in, words)), "") or _file_before(below.line_before, language):
         return file, "file"
     if category == "code" and (name := _definition_in(content)):
         return name, "definition"
-    if heading := _slug(_NUMBERING.sub("", above.heading, count=1), lower=True):
+    if heading := _slug(_NUMBERING.sub("", below.heading, count=1), lower=True):
         return heading, "heading"
     return _slug(language or category, lower=True) or category, "language"
-
-
-def _file_in_info(info: str) -> str:
-    titled = _TITLE.search(info)
-    words = [titled["path"]] if titled else re.split(r"[\s{}:]+", info[:300])
-    return next(filter(None, map(_file_in, words)), "")
-
-
-def _file_in_comment(line: str) -> str:
-    found = _COMMENT.match(line[:_LINE_LOOKED_AT])
-    return _file_in(found["text"]) if found else ""
 
 
 def _file_before(line: str, language: str | None) -> str:
@@ -432,14 +395,10 @@ def _file_before(line: str, language: str | None) -> str:
 def _file_in(word: str) -> str:
     """Read the name of a file from a path; "" when it is none."""
     found = _FILE.fullmatch(word)
-    if found is None:
-        return ""
-    name = found["name"]
-    stem, dot, extension = name.rpartition(".")
-    if name.lower() in _FILES_WITHOUT_EXTENSION:
-        return _slug(name)
-    known = extension.lower() in _EXTENSIONS or category_of_word(extension) is not None
-    return _slug(name) if dot and stem and known else ""
+    name = found["name"] if found else ""
+    stem, _, extension = name.rpartition(".")
+    known = stem and (extension.lower() in _EXTENSIONS or category_of_word(extension) is not None)
+    return _slug(name) if known or name.lower() in _FILES_WITHOUT_EXTENSION else ""
 
 
 def _definition_in(content: str) -> str:
@@ -454,40 +413,30 @@ def _definition_in(content: str) -> str:
 
 def _defined_by(line: str) -> tuple[str, bool]:
     """Read the name that a line defines, and whether it is more than a value's."""
-    shell = _SHELL_FUNCTION.match(line)
-    if shell:
+    if shell := _SHELL_FUNCTION.match(line):
         return _slug(shell["name"]), True
-    rest = line.strip()
-    word, _, rest = rest.partition(" ")
-    while word in _NAME_MODIFIERS or word.startswith("pub("):
-        word, _, rest = rest.lstrip().partition(" ")
-    if word.upper() == "CREATE":
-        return _created_by(rest), True
-    strong = word in _DEFINES
-    if not strong and word not in _NAMES_VALUE:
+    found = _DEFINITION.match(line.rstrip())
+    if found is None:
         return "", False
-    if word == "func" and rest.startswith("("):
-        # A method in Go: the receiver stands before the name.
-        rest = rest.partition(")")[2].lstrip()
+    rest, strong = found["rest"], found["strong"] is not None
+    if found["create"]:
+        return _created_by(rest), True
     if not strong and ("require(" in rest or "import(" in rest):
         return "", False
-    return _name_at(rest.lstrip(" *&")), strong or rest.rstrip().endswith(("{", "=>", "("))
+    return _name_at(rest.lstrip(" *&")), strong or rest.endswith(("{", "=>", "("))
 
 
 def _created_by(rest: str) -> str:
     words = rest.split()
-    kinds = [number for number, word in enumerate(words[:6]) if word.lower() in _SQL_KINDS]
-    if not kinds:
-        return ""
-    names = (word for word in words[kinds[0] + 1 :] if word.lower() not in _SQL_MODIFIERS)
+    kind = next((number for number, word in enumerate(words[:6]) if word.lower() in _SQL_KINDS), len(words))
+    names = (word for word in words[kind + 1 :] if word.lower() not in _SQL_MODIFIERS)
     return _name_at(next(names, "").partition("(")[0])
 
 
 def _name_at(rest: str) -> str:
     found = _NAME.match(rest)
-    if found is None or not _AFTER_NAME.match(rest, found.end()):
-        return ""
-    return _slug(found["name"].replace("::", ".").replace("$", ""))
+    is_name = found and _AFTER_NAME.match(rest, found.end())
+    return _slug(found["name"].replace("::", ".").replace("$", "")) if found and is_name else ""
 
 
 def _slug(name: str, *, lower: bool = False) -> str:
@@ -497,22 +446,3 @@ def _slug(name: str, *, lower: bool = False) -> str:
     if not any(character.isalpha() for character in slug) or not is_ref_id(slug):
         return ""
     return slug.lower() if lower else slug
-
-
-class _Names:
-    """Keeps ids apart: a base that is taken, or stands for a language, gets a number."""
-
-    def __init__(self, taken: Collection[str]) -> None:
-        self._taken = set(taken)
-        # They go on where they stood, so that many blocks of one name take no longer each.
-        self._counters: dict[str, Iterator[int]] = {}
-
-    def new(self, base: str, *, numbered: bool) -> str:
-        """Give *base*, or where that is taken ``base_2`` and so on; where it is numbered ``base-1`` and so on."""
-        name = base
-        if numbered or base in self._taken:
-            stem = f"{base[:_LONGEST_STEM]}{'-' if numbered else '_'}"
-            numbers = self._counters.setdefault(stem, itertools.count(1 if numbered else 2))
-            name = next(name for number in numbers if (name := f"{stem}{number}") not in self._taken)
-        self._taken.add(name)
-        return name
