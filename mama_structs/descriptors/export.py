@@ -22,7 +22,7 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, Literal
 
@@ -121,12 +121,28 @@ class FileResult:
     line_breaks_added: int = 0
 
 
-@attrs.frozen
-class _Asked:
-    """What an export was asked for, as its errors say it."""
+# What the system may say, by its numbers: our error, what it says, and a hint.
+_FAILURES: Final = (
+    (_FULL, DiskFull, "there is no room for {}: {}", "the file is as it was; free some space first"),
+    (_REFUSED, ExportDenied, "{} may not be written: {}", "choose another file or directory"),
+    (_MOVED, PathDenied, "{} became something else while it was written: {}", _NOTHING_DONE),
+    ({errno.ENOENT}, ExportMissing, "{} cannot be written, its directory was removed: {}", _NOTHING_DONE),
+)
+
+
+@attrs.define(kw_only=True)
+class _Order:
+    """What is to be written, under which conditions, and the errors that say it."""
 
     path: str
     handle: str
+    text: str
+    mode: ExportMode
+    insert_at: int | None
+    create: bool
+    exist_ok: bool
+    parents: bool
+    data: bytes = b""  # the text in UTF-8, once everything was checked
 
     @property
     def shown(self) -> str:
@@ -146,31 +162,12 @@ class _Asked:
     def failed(self, error: OSError) -> DescriptorError:
         """Make the error for what the operating system said."""
         said = error.strerror or type(error).__name__
-        if error.errno in _FULL:
-            message, hint = f"there is no room for {self.shown}: {said}", "the file is as it was; free some space first"
-            return DiskFull(message, path=self.path, handle=self.handle, hint=hint)
-        if error.errno in _REFUSED:
-            return self.error(ExportDenied, f"may not be written: {said}", "choose another file or directory")
-        if error.errno in _MOVED:
-            return self.denied(f"became something else while it was written: {said}", _NOTHING_DONE)
         if error.errno == errno.ENAMETOOLONG:
             return self.invalid(f"{self.shown} is too long for this file system", hint="use shorter names")
-        if error.errno == errno.ENOENT:
-            return self.error(ExportMissing, f"cannot be written, its directory was removed: {said}", _NOTHING_DONE)
+        for numbers, kind, message, hint in _FAILURES:
+            if error.errno in numbers:
+                return kind(message.format(self.shown, said), path=self.path, handle=self.handle, hint=hint)
         return self.error(ExportError, f"was not written: {said}")
-
-
-@attrs.frozen(kw_only=True)
-class _Order(_Asked):
-    """What is to be written, and under which conditions."""
-
-    text: bytes
-    chars: int
-    mode: ExportMode
-    insert_at: int | None
-    create: bool
-    exist_ok: bool
-    parents: bool
 
     def refuse_absent(self) -> None:
         """Raise if the order cannot be carried out where there is no file."""
@@ -182,8 +179,8 @@ class _Order(_Asked):
     def refuse_existing(self) -> None:
         """Raise if the order is for a new file only."""
         if not self.exist_ok:
-            rule, hint = "exists, and exist_ok is False", "choose another name, or exist_ok=True"
-            raise self.error(ExportExists, rule, hint)
+            hint = "choose another name, or exist_ok=True"
+            raise self.error(ExportExists, "exists, and exist_ok is False", hint)
 
     def out_of_range(self, *, lines: int) -> InvalidRange:
         wanted = self.insert_at or 0
@@ -205,28 +202,25 @@ def export(
     parents: bool = False,
     kept: Path | None = None,
 ) -> FileResult:
-    r"""
-    Write text to a file below a root: UTF-8, line breaks as they are, all or nothing; see `RefStore.to_file`.
+    """
+    Write text to a file below a root, and never in *kept*: all or nothing, and as UTF-8; see `RefStore.to_file`.
 
     It blocks, and may wait for other exports: from a loop it is run in a thread of its own.
-    Symlinks that stay below the root are followed; missing directories that were made stay if the export fails.
-    A file that exists keeps its permissions, and is not replaced if it may not be written.
-    Mode insert puts whole lines before line *insert_at*: a line break (``\r\n`` where the file's first line ends so) is
-    added behind the text if it has none and a line follows, and before it if it comes after a last line without one.
-    An empty text inserts nothing.
-    Nothing is ever written in *kept*, wherever the root is; it need not exist.
-    Raises what `RefStore.to_file` does; whatever it is, the file is as it was.
+    A file keeps its permissions; missing directories that were made stay if the export fails.
+    An insert gets a line break of the file's own kind where it would share a line with what was there.
     """
-    asked = _read_path(path, handle)
-    flags = {"create": create, "exist_ok": exist_ok, "parents": parents}
-    _check_parameters(asked, text, mode, insert_at, flags)
-    try:
-        data = text.encode()
-    except UnicodeEncodeError as error:
-        message = f"cannot be written as UTF-8: character {error.start + 1} is a lone surrogate"
-        # The cause would show the text.
-        raise asked.invalid(message, parameter="text") from None
-    order = _Order(path=asked.path, handle=handle, text=data, chars=len(text), mode=mode, insert_at=insert_at, **flags)
+    order = _Order(
+        path=path.__fspath__() if isinstance(path, os.PathLike) else path,
+        handle=handle,
+        text=text,
+        mode=mode,
+        insert_at=insert_at,
+        create=create,
+        exist_ok=exist_ok,
+        parents=parents,
+    )
+    _check_path(order)
+    _check_parameters(order)
     try:
         return _carry_out(order, resolve_below(order, root, kept))
     except DescriptorError:
@@ -235,21 +229,27 @@ def export(
         raise order.failed(error) from error
 
 
-def _check_parameters(asked: _Asked, text: object, mode: object, insert_at: object, flags: dict[str, bool]) -> None:
-    if not isinstance(text, str):
-        raise asked.invalid(f"must be text, got {type(text).__name__}", parameter="text")
+def _check_parameters(order: _Order) -> None:
+    mode, insert_at = order.mode, order.insert_at
+    if not isinstance(order.text, str):
+        raise order.invalid(f"must be text, got {type(order.text).__name__}", "text")
     if mode not in _MODES:
-        raise asked.invalid(f"must be one of {', '.join(_MODES)}, got {mode!r:.80}", parameter="mode")
-    for name, flag in flags.items():
-        if not isinstance(flag, bool):
-            raise asked.invalid(f"must be True or False, got {flag!r:.80}", parameter=name)
+        raise order.invalid(f"must be one of {', '.join(_MODES)}, got {mode!r:.80}", "mode")
+    for name in ("create", "exist_ok", "parents"):
+        if not isinstance(flag := getattr(order, name), bool):
+            raise order.invalid(f"must be True or False, got {flag!r:.80}", name)
     if insert_at is not None and (not isinstance(insert_at, int) or isinstance(insert_at, bool)):
-        raise asked.invalid(f"must be a line number, got {insert_at!r:.80}", parameter="insert_at")
+        raise order.invalid(f"must be a line number, got {insert_at!r:.80}", "insert_at")
     if mode == "insert" and insert_at is None:
-        raise asked.invalid("is needed with mode insert", parameter="insert_at", hint="give a line, from 1")
+        raise order.invalid("is needed with mode insert", "insert_at", "give a line, from 1")
     if mode != "insert" and insert_at is not None:
-        hint = "leave it out, or use mode insert"
-        raise asked.invalid(f"is only for mode insert, not {mode}", parameter="insert_at", hint=hint)
+        raise order.invalid(f"is only for mode insert, not {mode}", "insert_at", "leave it out, or use mode insert")
+    try:
+        order.data = order.text.encode()
+    except UnicodeEncodeError as error:
+        # The cause would show the text.
+        message = f"cannot be written as UTF-8: character {error.start + 1} is a lone surrogate"
+        raise order.invalid(message, "text") from None
 
 
 # Which file is meant
@@ -265,14 +265,6 @@ class _Place:
     name: str
     kept: tuple[int, int] | None = None
 
-    @property
-    def relative(self) -> str:
-        return "/".join((*self.directories, self.name))
-
-    @property
-    def absolute(self) -> str:
-        return f"{self.root.rstrip('/')}/{self.relative}"
-
     def refuse_kept(self, status: os.stat_result) -> None:
         """Raise if this is the directory that nothing may be written in, under whatever name."""
         if (status.st_dev, status.st_ino) == self.kept:
@@ -283,33 +275,32 @@ class _Place:
         return self.order.denied(rule, "choose another directory")
 
 
-def _read_path(path: object, handle: str) -> _Asked:
+def _check_path(order: _Order) -> None:
     """Check everything about a path that can be said without looking at the disk."""
-    text = path.__fspath__() if isinstance(path, os.PathLike) else path
+    text = order.path
     if not isinstance(text, str):
-        raise _Asked("", handle).invalid(f"must be text, got {type(text).__name__}")
-    asked = _Asked(text, handle)
+        raise order.invalid(f"must be text, got {type(text).__name__}")
+    shown = order.shown
     if not text:
-        raise asked.invalid("must not be empty", hint="name a file, such as notes.md")
+        raise order.invalid("must not be empty", hint="name a file, such as notes.md")
     if "\0" in text:
-        raise asked.invalid(f"must not hold a NUL character, got {asked.shown}")
+        raise order.invalid(f"must not hold a NUL character, got {shown}")
     parts = text.split("/")
     try:
         longest, whole = max(len(part.encode()) for part in parts), len(text.encode())
     except UnicodeEncodeError as error:
-        raise asked.invalid(f"must not hold a lone surrogate, got {asked.shown}") from error
+        raise order.invalid(f"must not hold a lone surrogate, got {shown}") from error
     if longest > _NAME_BYTES:
-        message = f"has a name of {longest} bytes, {_NAME_BYTES} are allowed: {asked.shown}"
-        raise asked.invalid(message, hint="use shorter names")
+        message = f"has a name of {longest} bytes, {_NAME_BYTES} are allowed: {shown}"
+        raise order.invalid(message, hint="use shorter names")
     if whole > _PATH_BYTES:
-        raise asked.invalid(f"is {whole} bytes long, {_PATH_BYTES} are allowed", hint="use a shorter path")
+        raise order.invalid(f"is {whole} bytes long, {_PATH_BYTES} are allowed", hint="use a shorter path")
     if text.startswith("~"):
-        raise asked.denied("begins with ~, and ~ is not expanded", "for a file of that name put ./ before it")
+        raise order.denied("begins with ~, and ~ is not expanded", "for a file of that name put ./ before it")
     if ".." in parts:
-        raise asked.denied("has a part .., which is not allowed")
+        raise order.denied("has a part .., which is not allowed")
     if parts[-1] in ("", "."):
-        raise asked.denied("ends like a directory", "name a file in it")
-    return asked
+        raise order.denied("ends like a directory", "name a file in it")
 
 
 def resolve_below(order: _Order, root: str | os.PathLike[str], kept: str | os.PathLike[str] | None) -> _Place:
@@ -339,11 +330,10 @@ def resolve_below(order: _Order, root: str | os.PathLike[str], kept: str | os.Pa
     if kept is None:
         return _Place(order, base, tuple(directories), name)
     path = os.path.realpath(kept)
-    identity = _identity(path)
-    place = _Place(order, base, tuple(directories), name, identity)
+    place = _Place(order, base, tuple(directories), name, _identity(path))
     # What is below the root is looked at once more when it is opened; what is above is never opened.
-    above = (Path(base), *Path(base).parents) if identity is not None else ()
-    if f"{resolved}/".startswith(f"{path.rstrip('/')}/") or any(_identity(one) == identity for one in above):
+    is_above = place.kept is not None and place.kept in map(_identity, (Path(base), *Path(base).parents))
+    if is_above or f"{resolved}/".startswith(f"{path.rstrip('/')}/"):
         raise place.in_kept()
     return place
 
@@ -377,41 +367,36 @@ def _open_directory(place: _Place) -> int:
     try:
         place.refuse_kept(os.fstat(directory))
         for depth in range(len(place.directories)):
-            deeper = _enter(place, depth, directory)
-            directory, left = deeper, directory
-            _close_quietly(left)
+            directory, left = _enter(place, depth, directory), directory
+            _quietly(os.close, left)
             place.refuse_kept(os.fstat(directory))
     except BaseException:
-        _close_quietly(directory)
+        _quietly(os.close, directory)
         raise
     return directory
 
 
-def _enter(place: _Place, depth: int, directory: int) -> int:
+def _enter(place: _Place, depth: int, directory: int, *, is_made: bool = False) -> int:
     """Open one directory further down; make it if that is wanted."""
     order, name = place.order, place.directories[depth]
     try:
-        return _opened(place, depth, directory)
+        return os.open(name, _DIRECTORY, dir_fd=directory)
     except FileNotFoundError as error:
+        if is_made:
+            raise
         if not order.parents:
             where = "/".join(place.directories[: depth + 1])
             rule = f"cannot be written: the directory {where[:_SHOWN]!r} does not exist"
             raise order.error(ExportMissing, rule, "make it first, or choose a directory that exists") from error
-    order.refuse_absent()
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(name, dir_fd=directory)  # 0o777 less the umask
-        _sync(directory)
-    return _opened(place, depth, directory)
-
-
-def _opened(place: _Place, depth: int, directory: int) -> int:
-    name = place.directories[depth]
-    try:
-        return os.open(name, _DIRECTORY, dir_fd=directory)
     except OSError as error:
         if error.errno not in _NOT_A_DIRECTORY:
             raise
         raise _not_usable(place, depth, status_of(name, directory)) from error
+    order.refuse_absent()
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, dir_fd=directory)  # 0o777 less the umask
+        _sync(directory)
+    return _enter(place, depth, directory, is_made=True)
 
 
 def status_of(name: str, directory: int) -> os.stat_result | None:
@@ -446,22 +431,18 @@ def _not_usable(place: _Place, depth: int, found: os.stat_result | None) -> Expo
     return order.denied(f"{part}became a symlink after it was checked", _NOTHING_DONE)
 
 
-def _close_quietly(descriptor: int) -> None:
-    """Close what was only read: nothing can be lost, whatever the system says."""
+def _quietly(function: Callable[..., object], *arguments: int) -> None:
+    """Close or unlock what was only read: nothing can be lost, whatever the system says."""
     with contextlib.suppress(OSError):
-        os.close(descriptor)
+        function(*arguments)
 
 
 def _sync(directory: int) -> None:
-    """
-    Make the names of a directory durable, as far as the file system can.
-
-    A failure is logged and no error: the change is already there for all to see,
-    and who took it for not done would do it twice.
-    """
+    """Make the names of a directory durable, as far as the file system can."""
     try:
         os.fsync(directory)
     except OSError as error:
+        # The change is there for all to see: who took this for an error would do it twice.
         _log.warning("a directory of exported files could not be flushed: %s", error.strerror)
 
 
@@ -503,17 +484,17 @@ class _ExportDraft(NewFile):
 def _carry_out(order: _Order, place: _Place) -> FileResult:
     if _TEMPORARY.fullmatch(place.name):
         raise order.denied("has a name that is kept for temporary files", "choose another name")
-    directory = _open_directory(place)
-    try:
-        with _turn(directory, order) as is_alone:
-            if is_alone:
-                _sweep(directory)
-            for _ in range(_ATTEMPTS):
-                with contextlib.suppress(_Changed):
-                    return _attempt(order, place, directory)
+    with contextlib.ExitStack() as stack:
+        directory = _open_directory(place)
+        stack.callback(_quietly, os.close, directory)
+        if _lock(directory, order):
+            # Not left to the closing: a child forked meanwhile has the descriptor too.
+            stack.callback(_quietly, fcntl.flock, directory, fcntl.LOCK_UN)
+            _sweep(directory)
+        for _ in range(_ATTEMPTS):
+            with contextlib.suppress(_Changed):
+                return _attempt(order, place, directory)
         raise order.error(ExportError, "was not written: others keep changing it", "try again later")
-    finally:
-        _close_quietly(directory)
 
 
 def _attempt(order: _Order, place: _Place, directory: int) -> FileResult:
@@ -523,7 +504,7 @@ def _attempt(order: _Order, place: _Place, directory: int) -> FileResult:
         if old is None:
             order.refuse_absent()
         else:
-            stack.callback(_close_quietly, old.descriptor)
+            stack.callback(_quietly, os.close, old.descriptor)
         keep, before, after = _splice(order, old)
         name = f".mama-structs-{secrets.token_hex(8)}.tmp"
         try:
@@ -537,7 +518,7 @@ def _attempt(order: _Order, place: _Place, directory: int) -> FileResult:
                 os.unlink(name, dir_fd=directory)
             raise
         stack.callback(draft.discard)
-        _fill(draft, [before, order.text, after], None if order.mode == "write" else keep, old)
+        _fill(draft, [before, order.data, after], keep, old)
         if old is not None and order.mode != "write":
             now = status_of(place.name, directory)
             if now is None or _version(now) != _version(old.status):
@@ -550,13 +531,14 @@ def _attempt(order: _Order, place: _Place, directory: int) -> FileResult:
             raise _Changed from error
         draft.discard()
         _sync(directory)
+        path = "/".join((*place.directories, place.name))
         return FileResult(
             handle=order.handle,
-            path=place.relative,
-            absolute_path=place.absolute,
+            path=path,
+            absolute_path=f"{place.root.rstrip('/')}/{path}",
             mode=order.mode,
-            chars_written=len(before) + order.chars + len(after),
-            bytes_written=len(before) + len(order.text) + len(after),
+            chars_written=len(before) + len(order.text) + len(after),
+            bytes_written=len(before) + len(order.data) + len(after),
             size=draft.size,
             lines=draft.line_breaks + (draft.last not in (b"", b"\n")),
             created=old is None,
@@ -587,15 +569,15 @@ def _open_old(order: _Order, place: _Place, directory: int) -> _Old | None:
         if not stat.S_ISREG(status.st_mode):
             raise _not_usable(place, len(place.directories), status)
     except BaseException:
-        _close_quietly(descriptor)
+        _quietly(os.close, descriptor)
         raise
     return _Old(descriptor, status)
 
 
-def _splice(order: _Order, old: _Old | None) -> tuple[int, bytes, bytes]:
-    """Say behind how many old bytes the text goes, and which line breaks it needs before and behind it."""
+def _splice(order: _Order, old: _Old | None) -> tuple[int | None, bytes, bytes]:
+    """Say behind how many old bytes the text goes, if they are kept, and which line breaks it needs at both ends."""
     if old is None or order.mode == "write":
-        return 0, b"", b""
+        return None, b"", b""
     size = old.status.st_size
     if order.mode == "append":
         return size, b"", b""
@@ -622,18 +604,17 @@ def _splice(order: _Order, old: _Old | None) -> tuple[int, bytes, bytes]:
         raise order.out_of_range(lines=lines)
     if keep is None:  # at the end, behind a last line without a line break
         return size, line_break if order.text else b"", b""
-    needs_one = order.text and not order.text.endswith(b"\n") and keep < size
+    needs_one = order.text and not order.text.endswith("\n") and keep < size
     return keep, b"", line_break if needs_one else b""
 
 
 def _fill(draft: _ExportDraft, parts: list[bytes], keep: int | None, old: _Old | None) -> None:
     """Write what is new, between the old bytes before and after *keep* if there are any to keep, and flush it."""
-    copied = old if keep is not None else None
-    for chunk in copied.chunks(0, keep or 0) if copied else ():
-        draft.write(chunk)
-    for part in parts:
-        draft.write(part)
-    for chunk in copied.chunks(keep or 0, copied.status.st_size) if copied else ():
+    before: Iterable[bytes] = ()
+    after: Iterable[bytes] = ()
+    if old is not None and keep is not None:
+        before, after = old.chunks(0, keep), old.chunks(keep, old.status.st_size)
+    for chunk in itertools.chain(before, parts, after):
         draft.write(chunk)
     if old is not None:
         mine = os.fstat(draft.fd)
@@ -649,21 +630,8 @@ def _version(status: os.stat_result) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-@contextlib.contextmanager
-def _turn(directory: int, order: _Order) -> Iterator[bool]:
-    """Wait for other exports to this directory; tell whether it is now certain that there are none."""
-    if not _lock(directory, order):
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        # Not left to the closing: a child forked meanwhile has the descriptor too.
-        with contextlib.suppress(OSError):
-            fcntl.flock(directory, fcntl.LOCK_UN)
-
-
 def _lock(directory: int, order: _Order) -> bool:
+    """Wait for other exports to this directory; tell whether it is now certain that there are none."""
     give_up, pause = time.monotonic() + _PATIENCE, _PAUSE
     while True:
         try:
@@ -682,18 +650,11 @@ def _lock(directory: int, order: _Order) -> bool:
 
 
 def _sweep(directory: int) -> None:
-    """
-    Remove temporary files that killed processes left behind long ago.
-
-    Safe while this export has its turn: whoever would still write to one has not.
-    """
+    """Remove what killed processes left long ago; who would still write to it has not the turn that this export has."""
     before = time.time() - _STALE
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         for entry in itertools.islice(entries, _LOOKED_AT):
-            if not _TEMPORARY.fullmatch(entry.name):
-                continue
-            status = status_of(entry.name, directory)
-            if status is None or not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-                continue
-            if status.st_mtime < before:
+            status = status_of(entry.name, directory) if _TEMPORARY.fullmatch(entry.name) else None
+            is_own = status is not None and stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+            if status is not None and is_own and status.st_mtime < before:
                 os.unlink(entry.name, dir_fd=directory)
