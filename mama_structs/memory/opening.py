@@ -19,8 +19,7 @@ from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder, is_installed
 from mama_structs.memory.engine import EmbedderRecord, Engines, mismatch
 from mama_structs.memory.maintenance import record_of
-from mama_structs.memory.shared import Shared
-from mama_structs.memory.store import MemoryStore
+from mama_structs.memory.store import MemoryStore, Shared
 from mama_structs.settings import MemorySettings
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from mama_structs.errors import InvalidArgument, MemoryNotFound
 from mama_structs.memory.contents import parse_kept
+from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.engine import Reader, Writer
-from mama_structs.memory.linking import Linking, automatic_links
+from mama_structs.memory.linking import EXAMPLES, Linking, automatic_links, link_type_of, normalised
 from mama_structs.memory.model import (
     IMPLEMENTS,
     OUTCOME_OF,
@@ -29,10 +30,11 @@ from mama_structs.memory.model import (
     OutcomeChange,
     new_link_id,
 )
-from mama_structs.memory.relationships import EXAMPLES, link_type_of, normalised
 from mama_structs.memory.requests import LinkRequest, SaveRequest
-from mama_structs.memory.shared import AT_ONCE, Shared
 from mama_structs.memory.text import embedded_text
+
+AT_ONCE: Final = 50
+"""Records that are checked or saved before others have their turn."""
 
 _NEAREST: Final = 3
 
@@ -48,27 +50,29 @@ class PreparedSave:
     link_types: Mapping[str, LinkType] = attrs.field(factory=dict)
 
 
-async def prepare(shared: Shared, asked: Sequence[PreparedSave]) -> list[PreparedSave]:
+async def prepare(
+    embedding: EmbeddingService, asked: Sequence[PreparedSave], find_mentions: Callable[[str], Sequence[str]]
+) -> list[PreparedSave]:
     """Embed what was asked for, and find what it mentions and the types of its links."""
-    kinds = await link_types(shared, sorted({link.relationship for one in asked for link in one.request.links}))
+    kinds = await link_types(embedding, sorted({link.relationship for one in asked for link in one.request.links}))
     memories = []
     for position, one in enumerate(asked):
         if position and position % AT_ONCE == 0:
             await asyncio.sleep(0)
-        memories.append(attrs.evolve(one.memory, mentions=tuple(shared.find_mentions(embedded_text(one.memory)))))
-    vectors = await shared.embedding.documents([embedded_text(memory) for memory in memories])
+        memories.append(attrs.evolve(one.memory, mentions=tuple(find_mentions(embedded_text(one.memory)))))
+    vectors = await embedding.documents([embedded_text(memory) for memory in memories])
     return [
         attrs.evolve(one, memory=memory, vectors=pieces, link_types=kinds)
         for one, memory, pieces in zip(asked, memories, vectors, strict=True)
     ]
 
 
-async def link_types(shared: Shared, words: Sequence[str]) -> dict[str, LinkType]:
+async def link_types(embedding: EmbeddingService, words: Sequence[str]) -> dict[str, LinkType]:
     """Return the type of each relationship word."""
     kinds = {word: link_type_of(word) for word in words}
     unknown = [word for word, mapped in kinds.items() if mapped.fallback]
     if unknown:
-        found = await shared.embedding.documents([*map(normalised, unknown), *EXAMPLES])
+        found = await embedding.documents([*map(normalised, unknown), *EXAMPLES])
         vectors = [pieces[0] for pieces in found]
         examples = np.stack(vectors[len(unknown) :])
         for word, vector in zip(unknown, vectors, strict=False):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -12,12 +13,14 @@ import attrs
 import numpy as np
 
 from mama_structs import _check
-from mama_structs.errors import InvalidArgument, LinkNotFound, MamaStructsError, MemoryNotFound
+from mama_structs._async import LoopBound
+from mama_structs.errors import InvalidArgument, LinkNotFound, MamaStructsError, MemoryNotFound, SessionClosed
 from mama_structs.memory import contents, graph, maintenance, requests, results, saving, search, transfer
 from mama_structs.memory.contents import FindContent, HandleText, parse_kept
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.embedding.service import EmbeddingService
-from mama_structs.memory.engine import Direction, Filter, Progress, Reader, Writer
+from mama_structs.memory.engine import Direction, EmbedderRecord, Engine, Filter, Progress, Reader, Writer, mismatch
+from mama_structs.memory.linking import Linking, near_synonyms, normalised
 from mama_structs.memory.maintenance import record_of
 from mama_structs.memory.model import (
     CREATORS,
@@ -30,10 +33,11 @@ from mama_structs.memory.model import (
     MemoryType,
     Outcome,
     OutcomeChange,
+    from_milliseconds,
     is_id,
     milliseconds,
 )
-from mama_structs.memory.relationships import near_synonyms, normalised
+from mama_structs.memory.recent import TraversalCache
 from mama_structs.memory.requests import check_id, check_limit, check_progress, check_types
 from mama_structs.memory.results import (
     Chain,
@@ -46,14 +50,92 @@ from mama_structs.memory.results import (
     Similar,
     Surroundings,
 )
-from mama_structs.memory.saving import PreparedSave
-from mama_structs.memory.shared import AT_ONCE, Shared
+from mama_structs.memory.saving import AT_ONCE, PreparedSave
+from mama_structs.settings import MemorySettings
 from mama_structs.storage.failures import Finding
 
 T = TypeVar("T")
+ReaderT = TypeVar("ReaderT", bound=Reader)
 _CHUNK: Final = 256
 _MAX_QUERY: Final = 10_000
 _DIRECTIONS: Final = ("out", "in", "both")
+
+
+@attrs.define(eq=False)
+class Shared:
+    """What all views of the memories of one namespace share, as far as it does not matter who asks."""
+
+    engine: Engine
+    embedding: EmbeddingService
+    settings: MemorySettings = attrs.field(kw_only=True)
+    loop: LoopBound = attrs.field(kw_only=True)
+    find_mentions: Callable[[str], Sequence[str]] = attrs.field(default=lambda _text: (), kw_only=True)
+    clock: Callable[[], float] = attrs.field(default=time.time, kw_only=True)
+    cache: TraversalCache[list[Reached]] = attrs.field(init=False)
+    record: EmbedderRecord = attrs.field(init=False)
+    # The embedder that is taking over, as long as one is.
+    next_record: EmbedderRecord | None = attrs.field(default=None, init=False)
+    closed: bool = attrs.field(default=False, init=False)
+    chaining: asyncio.Lock = attrs.field(factory=asyncio.Lock, init=False)
+    """Held while something is saved in the place of what was read to be the newest; see `mama_structs.v1`."""
+
+    def __attrs_post_init__(self) -> None:
+        self._use(self.embedding)
+
+    def _use(self, embedding: EmbeddingService) -> None:
+        self.embedding, self.record = embedding, record_of(embedding.embedder)
+        self.cache = TraversalCache(entries=self.settings.traversal_entries, ttl=self.settings.traversal_ttl)
+
+    @property
+    def linking(self) -> Linking:
+        """How automatic links are made."""
+        return Linking(policy=self.settings.linking, calibration=self.embedding.embedder.calibration)
+
+    @property
+    def now(self) -> datetime:
+        """The time."""
+        return from_milliseconds(int(self.clock() * 1000))
+
+    def moment(self, name: str, value: datetime | None) -> datetime:
+        """Return a time that was given, the present where none was."""
+        return self.now if value is None else _check.moment(name, value)
+
+    def check(self) -> None:
+        """Refuse what was closed, and another loop."""
+        if self.closed:
+            raise SessionClosed("the memories were closed with their session", hint="open another session")
+        self.loop.check()
+
+    async def read(self, plan: Callable[[Reader], T], *, made_by: EmbedderRecord | None = None) -> T:
+        """Run a plan that reads, unless somebody has embedded everything anew since *made_by* made its vectors."""
+        self.check()
+        return await self.engine.read(self._guarded(plan, made_by))
+
+    async def write(self, plan: Callable[[Writer], T], *, made_by: EmbedderRecord | None = None) -> T:
+        """Run a plan that writes; the arguments are those of `read`."""
+        self.check()
+        return await self.engine.write(self._guarded(plan, made_by))
+
+    def _guarded(self, plan: Callable[[ReaderT], T], made_by: EmbedderRecord | None) -> Callable[[ReaderT], T]:
+        def guarded(reader: ReaderT) -> T:
+            known = (self.record, self.next_record) if made_by is None else (made_by,)
+            if self.engine.embedder not in known:
+                raise mismatch(self.engine.namespace, self.engine.embedder, known[0])
+            return plan(reader)
+
+        return guarded
+
+    async def take_over(self, embedding: EmbeddingService) -> None:
+        """Use another embedder from now on, and end the one before."""
+        before = self.embedding
+        self._use(embedding)
+        await before.close()
+
+    async def close(self) -> None:
+        """Take nothing more, and end the embedder's work; again is no error."""
+        if not self.closed:
+            self.closed = True
+            await self.embedding.close()
 
 
 class MemoryStore:
@@ -268,7 +350,7 @@ class MemoryStore:
         try:
             for start in range(0, len(drafts), _CHUNK):
                 made_by = self._shared.record
-                prepared = await saving.prepare(self._shared, drafts[start : start + _CHUNK])
+                prepared = await self._prepare(drafts[start : start + _CHUNK])
                 for first in range(0, len(prepared), AT_ONCE):
                     some = prepared[first : first + AT_ONCE]
                     saved += await self._shared.write(
@@ -545,7 +627,7 @@ class MemoryStore:
             raise InvalidArgument(
                 "a FAILED outcome needs a reason", hint="say why it failed: that is what is searched for later"
             )
-        moment = self._shared.now if at is None else _check.moment("at", at)
+        moment = self._shared.moment("at", at)
         record = self._shared.record
         before = await self._shared.read(lambda reader: saving.decision(reader, memory_id))
         prepared = None
@@ -553,7 +635,7 @@ class MemoryStore:
             asked = requests.ContextRequest(
                 content=why, topic=before.topic, source=OUTCOME_OF, created_at=moment, created_by=creator
             )
-            (prepared,) = await saving.prepare(self._shared, [self._draft(asked)])
+            (prepared,) = await self._prepare([self._draft(asked)])
         change = OutcomeChange(outcome=result, reason=why, at=moment)
         return await self._shared.write(
             lambda writer: saving.set_outcome(
@@ -645,8 +727,8 @@ class MemoryStore:
             tags=tags,  # type: ignore[arg-type]  # made a tuple there
         )
         creator = _check.choice("created_by", created_by, CREATORS)
-        moment = self._shared.now if created_at is None else _check.moment("created_at", created_at)
-        kinds = await saving.link_types(self._shared, [asked.relationship])
+        moment = self._shared.moment("created_at", created_at)
+        kinds = await saving.link_types(self._shared.embedding, [asked.relationship])
         return await self._shared.write(
             lambda writer: saving.add_link(
                 writer, source, asked, kinds[asked.relationship], created_by=creator, now=moment
@@ -790,7 +872,7 @@ class MemoryStore:
 
         """
         self._shared.check()
-        moment = self._shared.now if now is None else _check.moment("now", now)
+        moment = self._shared.moment("now", now)
         return await maintenance.prune(self._engine, moment, self._settings)
 
     async def maintain(self) -> Maintained:
@@ -924,12 +1006,15 @@ class MemoryStore:
         draft = self._draft(request)
         shared.check()
         record = shared.record
-        (prepared,) = await saving.prepare(shared, await _with_contents([draft], [self._texts_of(draft)]))
+        (prepared,) = await self._prepare(await _with_contents([draft], [self._texts_of(draft)]))
         return await shared.write(lambda writer: saving.save(writer, prepared, shared.linking), made_by=record)
 
     def _draft(self, request: requests.SaveRequest) -> PreparedSave:
         memory = request.memory(self.namespace, now=self._shared.now, max_content=self._settings.max_content)
         return PreparedSave(request=request, memory=memory)
+
+    async def _prepare(self, drafts: Sequence[PreparedSave]) -> list[PreparedSave]:
+        return await saving.prepare(self._shared.embedding, drafts, self._shared.find_mentions)
 
     def _texts_of(self, draft: PreparedSave) -> tuple[str | HandleText, ...]:
         return contents.find_all(draft.memory.evidence, self._find_content, most=self._settings.max_evidence)

@@ -23,6 +23,7 @@ from mama_structs.descriptors.store import RefStore
 from mama_structs.errors import InvalidArgument, MamaStructsError, MemoryNotFound, QuotaExceeded
 from mama_structs.memory.contents import parse_kept
 from mama_structs.memory.graph import Beside, holding
+from mama_structs.memory.linking import MAX_RELATIONSHIP
 from mama_structs.memory.model import (
     OUTCOME_OF,
     CheckpointMetadata,
@@ -34,7 +35,6 @@ from mama_structs.memory.model import (
     Memory,
     MemoryType,
 )
-from mama_structs.memory.relationships import LONGEST
 from mama_structs.memory.requests import MAX_ID, MAX_ITEM, MAX_ITEMS, MAX_LINKS, MAX_TOPIC, check_id
 from mama_structs.memory.results import Chain, Evidence, Hit, Surroundings
 from mama_structs.memory.store import MemoryStore
@@ -70,7 +70,7 @@ class LinkTo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         str,
         Meta(
             min_length=1,
-            max_length=LONGEST,
+            max_length=MAX_RELATIONSHIP,
             description="Any word or two for it, such as depends on, contradicts, caused by, refines",
         ),
     ]

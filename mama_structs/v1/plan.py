@@ -13,6 +13,7 @@ from typing import Any, Final
 import attrs
 
 from mama_structs.errors import InvalidArgument
+from mama_structs.memory.linking import MAX_RELATIONSHIP, normalised
 from mama_structs.memory.model import (
     OUTCOME_OF,
     SUPERSEDES,
@@ -31,7 +32,6 @@ from mama_structs.memory.model import (
     milliseconds,
     slug,
 )
-from mama_structs.memory.relationships import LONGEST, normalised
 from mama_structs.memory.requests import MAX_TOPIC, check_id
 from mama_structs.v1.read import (
     CHECKPOINTS,
@@ -543,8 +543,8 @@ class _Links:
             why = "dangling", f"it names {' and '.join(missing)}, which does not exist"
         elif start == end:
             why = "self_loop", "a memory cannot be linked to itself"
-        elif not word or len(word) > LONGEST:
-            why = "no_relationship", f"its relationship must have 1 to {LONGEST} characters"
+        elif not word or len(word) > MAX_RELATIONSHIP:
+            why = "no_relationship", f"its relationship must have 1 to {MAX_RELATIONSHIP} characters"
         if why is not None:
             self.odd.append(OddRow(table=EDGES, id=key, kind=why[0], what=f"left out: {why[1]}"))
             return

@@ -11,8 +11,7 @@ from mama_structs.errors import MigrationError
 from mama_structs.memory.engine import Reader, Writer
 from mama_structs.memory.model import Link
 from mama_structs.memory.requests import check_progress
-from mama_structs.memory.shared import Shared
-from mama_structs.memory.store import MemoryStore
+from mama_structs.memory.store import MemoryStore, Shared
 from mama_structs.v1.report import RollbackReport, some
 from mama_structs.v1.state import (
     PREFIX,

@@ -25,8 +25,7 @@ from mama_structs.errors import MigrationError
 from mama_structs.memory.engine import EmbedderRecord, Reader, Vectors, Writer
 from mama_structs.memory.model import OUTCOME_OF, Link, LinkType, Memory, MemoryType
 from mama_structs.memory.requests import check_file, check_progress
-from mama_structs.memory.shared import Shared
-from mama_structs.memory.store import MemoryStore
+from mama_structs.memory.store import MemoryStore, Shared
 from mama_structs.memory.text import embedded_text
 from mama_structs.v1.backfill import BackFill, LikelyPair
 from mama_structs.v1.plan import MigrationPlan, PlannedMemory, future, plan_of, rows_left_out, tables_of

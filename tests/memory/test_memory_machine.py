@@ -24,6 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from mama_structs.errors import InvalidArgument, LinkNotFound, MemoryNotFound, StoreError
 from mama_structs.memory import graph
 from mama_structs.memory.contents import KeptItem, digest_of, digests_in
+from mama_structs.memory.linking import link_type_of, normalised
 from mama_structs.memory.maintenance import is_prunable
 from mama_structs.memory.model import (
     DecisionMetadata,
@@ -34,7 +35,6 @@ from mama_structs.memory.model import (
     from_milliseconds,
     milliseconds,
 )
-from mama_structs.memory.relationships import link_type_of, normalised
 from mama_structs.memory.saving import is_automatic
 from mama_structs.settings import MemorySettings
 from mama_structs.testing.engines import OpenedDirectory, PlainReader

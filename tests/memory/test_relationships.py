@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument
+from mama_structs.memory.linking import EXAMPLES, check_relationship, link_type_of, near_synonyms, normalised
 from mama_structs.memory.model import LinkType
-from mama_structs.memory.relationships import EXAMPLES, check_relationship, link_type_of, near_synonyms, normalised
 
 E, I, A, T = LinkType.EVOLUTION, LinkType.IMPLEMENTATION, LinkType.ASSOCIATION, LinkType.TEMPORAL  # noqa: E741
 KNOWN = {
