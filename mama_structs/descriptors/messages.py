@@ -66,8 +66,13 @@ def text_field(value: object, name: str) -> str:
 
 
 def _word(value: object, name: str) -> str | None:
-    found = field(value, name)
-    return found if isinstance(found, str) else None
+    return found if isinstance(found := field(value, name), str) else None
+
+
+def _must_be_str(what: str, value: object, hint: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidArgument(f"{what} must be a str, got {type(value).__name__}", hint=hint)
+    return value
 
 
 # Content blocks of MCP and of providers: dicts with a type, of which some hold text.
@@ -116,26 +121,21 @@ def said_by_model(message: object) -> list[str]:
     """
     if isinstance(message, list | tuple):
         said = _in_all(message, "message", _in_answer, _in_block)
-    elif message is None:
-        said = []
     else:
-        found = _in_answer(message)
-        found = _in_block(message) if found is None else found
-        if found is None:
-            raise _unknown(message, "message")
-        said = found
+        said = [] if message is None else _in_first(message, "message", _in_answer, _in_block)
     runs = ("".join(text or "" for text in run) for is_end, run in groupby(said, key=lambda t: t is None) if not is_end)
     return [piece for piece in runs if piece]
 
 
 def _in_all(items: Sequence[object], where: str, *readers: Callable[[object], _Said | None]) -> _Said:
-    said: _Said = []
-    for number, item in enumerate(items):
-        found = next((found for read in readers if (found := read(item)) is not None), None)
-        if found is None:
-            raise _unknown(item, f"{where}[{number}]")
-        said += found
-    return said
+    return [text for number, item in enumerate(items) for text in _in_first(item, f"{where}[{number}]", *readers)]
+
+
+def _in_first(item: object, where: str, *readers: Callable[[object], _Said | None]) -> _Said:
+    found = next((found for read in readers if (found := read(item)) is not None), None)
+    if found is None:
+        raise _unknown(item, where)
+    return found
 
 
 def _in_answer(value: object) -> _Said | None:
@@ -191,12 +191,7 @@ def _in_block(block: object) -> _Said | None:
         return None
     if kind not in _TEXT_BLOCKS:
         return [None]
-    text = field(block, "text")
-    if not isinstance(text, str):
-        raise InvalidArgument(
-            f"the text of a block of type {kind!r} must be a str, got {type(text).__name__}", hint=_ACCEPTED
-        )
-    return [text]
+    return [_must_be_str(f"the text of a block of type {kind!r}", field(block, "text"), _ACCEPTED)]
 
 
 def _in_choices(choices: Sequence[Any]) -> _Said:
@@ -323,12 +318,8 @@ def _begins_other(event: object, kind: str) -> bool:
 
 
 def _text_delta(holder: object, name: str) -> Delta | None:
-    text = field(holder, name)
-    if not isinstance(text, str):
-        kind = _word(holder, "type")
-        raise InvalidArgument(
-            f"{name} of a chunk of type {kind!r:.40} must be a str, got {type(text).__name__}", hint=_ACCEPTED_CHUNKS
-        )
+    what = f"{name} of a chunk of type {_word(holder, 'type')!r:.40}"
+    text = _must_be_str(what, field(holder, name), _ACCEPTED_CHUNKS)
     return Delta(text) if text else None
 
 
@@ -344,13 +335,8 @@ def _delta_of_choices(chunk: object) -> Delta | None:
     if delta is None:
         raise _no_chunk(chunk, type(chunk).__name__)
     content = field(delta, "content")
-    if content is None:
-        return None
-    if not isinstance(content, str):
-        raise InvalidArgument(
-            f"choices[0].delta.content must be a str, got {type(content).__name__}", hint=_ACCEPTED_CHUNKS
-        )
-    return Delta(content) if content else None
+    text = "" if content is None else _must_be_str("choices[0].delta.content", content, _ACCEPTED_CHUNKS)
+    return Delta(text) if text else None
 
 
 def _no_chunk(value: object, kind: str) -> InvalidArgument:

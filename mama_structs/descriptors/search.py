@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator
 from importlib import import_module
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any, Final
 
 import attrs
@@ -90,7 +91,7 @@ class SearchResult:
         return f"<SearchResult: {len(self.matches)}{of} matches in {self.handle}>"
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class _Search:
     """One search, checked but for the pattern; *is_over* is set when nobody waits for the answer any more."""
 
@@ -105,17 +106,11 @@ class _Search:
     is_over: threading.Event = attrs.field(factory=threading.Event)
 
 
-class _Turn:
-    """The right to match a pattern, which one thread of the process has at a time."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-
-
-_turn: Final = _Turn()
+# The right to match a pattern, which one thread of the process has at a time.
+_turn: Final = SimpleNamespace(lock=threading.Lock())
 if hasattr(os, "register_at_fork"):
     # The thread that had the turn is not in a forked child.
-    os.register_at_fork(after_in_child=_turn.__init__)  # type: ignore[misc]  # made anew on purpose
+    os.register_at_fork(after_in_child=lambda: vars(_turn).update(lock=threading.Lock()))
 
 
 async def search(
@@ -135,34 +130,24 @@ async def search(
     The work is done in a thread; of patterns one is matched at a time, and the others wait within their own time.
     When the caller is cancelled, the thread goes on until it has come to a next match or its time is over.
     """
+    refused = functools.partial(InvalidParameter, handle=handle)
     for name, value, lowest, highest in (("limit", limit, 1, MAX_LIMIT), ("context", context, 0, MAX_CONTEXT)):
         if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
-            message = f"{name} must be a whole number from {lowest} to {highest}"
-            raise InvalidParameter(message, parameter=name, handle=handle)
+            raise refused(f"{name} must be a whole number from {lowest} to {highest}", parameter=name)
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
-        message = f"timeout must be more than 0 seconds, got {timeout!r:.80}"
-        raise InvalidParameter(message, parameter="timeout", handle=handle)
+        raise refused(f"timeout must be more than 0 seconds, got {timeout!r:.80}", parameter="timeout")
     if not isinstance(regex, bool):
-        raise InvalidParameter(f"regex must be true or false, got {regex!r:.80}", parameter="regex", handle=handle)
-    problem = _problem_of(query, regex=regex)
-    if problem:
-        raise InvalidParameter(problem, parameter="query", handle=handle)
-    work = _Search(
-        content=content,
-        query=query,
-        handle=handle,
-        regex=regex,
-        context=context,
-        limit=limit,
-        page_size=page_size,
-        deadline=time.monotonic() + min(timeout, _LONGEST),
-    )
+        raise refused(f"regex must be true or false, got {regex!r:.80}", parameter="regex")
+    if problem := _problem_of(query, regex=regex):
+        raise refused(problem, parameter="query")
+    seconds = min(timeout, _LONGEST)
+    work = _Search(content, query, handle, regex, context, limit, page_size, time.monotonic() + seconds)
     try:
         # The thread stops by itself; this is for when it had no turn in time, or too little of the processor.
-        async with asyncio.timeout(min(timeout, _LONGEST) + _GRACE):
+        async with asyncio.timeout(seconds + _GRACE):
             if regex:
                 # It may wait for its turn, and must not keep a shared thread from others meanwhile.
-                return await in_own_thread(functools.partial(_run_alone, work), is_left=True)
+                return await in_own_thread(lambda: _run_alone(work), is_left=True)
             return await asyncio.to_thread(_run, work)
     except TimeoutError as cause:
         raise SearchTimeout(
@@ -229,13 +214,11 @@ def _run(work: _Search) -> SearchResult:
     for start, end in kept:
         _check_time(work)
         matches.append(_match(pages, start, end, work.context))
-    total: int | None = len(kept)
-    if following is not None:
-        total = None
-        if not work.regex:
-            # What was asked for is there, and is worth more than the number of the others.
-            with contextlib.suppress(TimeoutError):
-                total = len(kept) + _count(work, following[0])
+    total = len(kept) if following is None else None
+    if following is not None and not work.regex:
+        # What was asked for is there, and is worth more than the number of the others.
+        with contextlib.suppress(TimeoutError):
+            total = len(kept) + _count(work, following[0])
     return SearchResult(handle=work.handle, matches=tuple(matches), more=following is not None, total=total)
 
 
@@ -299,8 +282,8 @@ def _pattern_spans(work: _Search) -> Iterator[Span]:
             elapsed = max(time.monotonic() - started, 1e-6)
             rate = max(1.0, (time.process_time() - used) / elapsed)
         except (MemoryError, RecursionError) as cause:
-            message = "query needs too much memory on this content"
-            raise InvalidParameter(message, parameter="query", handle=work.handle) from cause
+            problem = "query needs too much memory on this content"
+            raise InvalidParameter(problem, parameter="query", handle=work.handle) from cause
         else:
             return
 

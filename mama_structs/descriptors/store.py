@@ -20,10 +20,19 @@ from mama_structs.descriptors.entries import Descriptor, Entries, Entry, Ref, Re
 from mama_structs.descriptors.export import ExportMode, FileResult, export
 from mama_structs.descriptors.kinds import Category, Suggestion, category_of, suggest
 from mama_structs.descriptors.messages import DeltaReader, are_blocks, block_text, joined_blocks, said_by_model
-from mama_structs.descriptors.parser import Diagnostic, Event, RefEnd, RefParser, RefStart, RefText, Text
+from mama_structs.descriptors.parser import (
+    Diagnostic,
+    DiagnosticKind,
+    Event,
+    RefEnd,
+    RefParser,
+    RefStart,
+    RefText,
+    Text,
+)
 from mama_structs.descriptors.render import fd_result, instructions
 from mama_structs.descriptors.search import SearchResult, search
-from mama_structs.descriptors.text import Content, Excerpt, Mode, preview, read, split_pasted
+from mama_structs.descriptors.text import Content, Excerpt, Mode, Pasted, preview, read, split_pasted
 from mama_structs.errors import (
     InvalidArgument,
     InvalidHandle,
@@ -141,24 +150,23 @@ class Collector:
         return Collected(tuple(self._marked), tuple(self._diagnostics), *texts)
 
     def _take(self, events: Sequence[Event]) -> list[Event]:
-        taken: list[Event] = []
-        for event in events:
-            if isinstance(event, Text | RefText):
-                self._visible.append(event.text)
-                self._shown += len(event.text)
-                taken.append(event)
-                continue
-            moved = attrs.evolve(event, position=event.position + self._before)
-            taken.append(moved)
-            if isinstance(moved, RefStart):
-                self._open.append(MarkedText(moved.id, moved.attributes, moved.position, self._shown))
-                self._marked.append(self._open[-1])
-            elif isinstance(moved, RefEnd):
-                closed = self._open.pop()
-                closed.end, closed.complete = self._shown, moved.complete
-            else:
-                self._diagnostics.append(moved)
-        return taken
+        return [self._taken(event) for event in events]
+
+    def _taken(self, event: Event) -> Event:
+        if isinstance(event, Text | RefText):
+            self._visible.append(event.text)
+            self._shown += len(event.text)
+            return event
+        moved = attrs.evolve(event, position=event.position + self._before)
+        if isinstance(moved, RefStart):
+            self._open.append(MarkedText(moved.id, moved.attributes, moved.position, self._shown))
+            self._marked.append(self._open[-1])
+        elif isinstance(moved, RefEnd):
+            closed = self._open.pop()
+            closed.end, closed.complete = self._shown, moved.complete
+        else:
+            self._diagnostics.append(moved)
+        return moved
 
 
 @attrs.frozen(kw_only=True)
@@ -404,9 +412,7 @@ class RefStore:
         """
         self._check_open()
         if isinstance(result, str):
-            if len(result) <= self.settings.wrap_over or self._has_wrapped(result):
-                return result
-            return self._wrap_pasted(result) if source == "user_input" else self._wrap_text(result, source)
+            return self._wrap_text(result, source)
         if result is None or isinstance(result, int | float | bytes | bytearray | memoryview):
             return result
         return self._wrap_data(result, source)
@@ -433,10 +439,7 @@ class RefStore:
             raise InvalidParameter(
                 f"category must be one of {', '.join(_CATEGORIES)}, got {category!r:.80}", parameter="category"
             )
-        newest: dict[str, Ref] = {}
-        for entry in self._entries.live():
-            if isinstance(entry, Ref):
-                newest[entry.id] = entry
+        newest = {entry.id: entry for entry in self._entries.live() if isinstance(entry, Ref)}
         return tuple(ref for ref in newest.values() if category in {None, ref.category})
 
     def descriptors(self) -> tuple[Descriptor, ...]:
@@ -625,17 +628,15 @@ class RefStore:
                     _check.encodable("an attribute", text)
                 content = self._entries.shared(Content.of(collected.content(marked)))
                 self._entries.check_room(content)
-            except QuotaExceeded as error:
-                said.append(Diagnostic("quota_exceeded", marked.id, marked.position, f"not stored: {error}"))
-                continue
-            except InvalidArgument as error:
-                said.append(Diagnostic("invalid_text", marked.id, marked.position, f"not stored: {error}"))
+            except (QuotaExceeded, InvalidArgument) as error:
+                why: DiagnosticKind = "quota_exceeded" if isinstance(error, QuotaExceeded) else "invalid_text"
+                said.append(Diagnostic(why, marked.id, marked.position, f"not stored: {error}"))
                 continue
             version = self._entries.next_version(marked.id)
             if version > 1:
                 before = self._entries.newest(marked.id)
-                message = f"ref:{marked.id} is now version {version}"
-                message += f"; {before} is the one before" if before else ""
+                older = f"; {before} is the one before" if before else ""
+                message = f"ref:{marked.id} is now version {version}{older}"
                 said.append(Diagnostic("new_version", marked.id, marked.position, message))
             ref = Ref(
                 id=marked.id,
@@ -673,39 +674,34 @@ class RefStore:
             self._log.put(entry)
         self._entries.put(entry)
 
-    def _has_wrapped(self, text: str) -> bool:
-        """Tell whether a text is what `wrap` answered: where the limit is small, that is longer than the limit."""
+    def _wrap_text(self, text: str, source: str) -> str:
+        limit = self.settings.wrap_over
+        if len(text) <= limit:
+            return text
+        # Where the limit is small, what was wrapped is longer than the limit.
         found = _WRAPPED.match(text)
         entry = self._entries.get(found[1]) if found else None
-        return isinstance(entry, Descriptor) and text == self._shown(entry)
-
-    def _wrap_text(self, text: str, source: str) -> str:
-        return self._shown(self.add(text, source=source))
+        if isinstance(entry, Descriptor) and text == self._shown(entry):
+            return text
+        parts = split_pasted(text, over=limit) if source == "user_input" else Pasted("", text, "")
+        return f"{parts.before}{self._shown(self.add(parts.pasted, source=source))}{parts.after}"
 
     def _shown(self, descriptor: Descriptor) -> str:
         shown = preview(descriptor.content, head=self.settings.preview_head, tail=self.settings.preview_tail)
         return fd_result(descriptor, shown)
 
-    def _wrap_pasted(self, text: str) -> str:
-        parts = split_pasted(text, over=self.settings.wrap_over)
-        return f"{parts.before}{self._wrap_text(parts.pasted, 'user_input')}{parts.after}"
-
     def _wrap_data(self, result: Any, source: str) -> Any:
-        blocks = result
-        if not are_blocks(result):
-            if self._is_short(result):
-                return result
-            try:
-                blocks = to_jsonable(result)
-            except MamaStructsError:
-                # What has no JSON form has no length, and cannot be shown as text either.
-                return result
-        if are_blocks(blocks):
-            shown = self._wrap_blocks(blocks, source)
-            return result if shown is blocks else shown
-        if self._is_short(blocks):
+        try:
+            data = result if are_blocks(result) or self._is_short(result) else to_jsonable(result)
+        except MamaStructsError:
+            # What has no JSON form has no length, and cannot be shown as text either.
             return result
-        return self._wrap_text(json.dumps(blocks, ensure_ascii=False, indent=2), source)
+        if are_blocks(data):
+            return self._wrap_blocks(data, source) or result
+        if self._is_short(data):
+            return result
+        descriptor = self.add(json.dumps(data, ensure_ascii=False, indent=2), source=source)
+        return self._shown(descriptor)
 
     def _is_short(self, data: Any) -> bool:
         try:
@@ -713,20 +709,20 @@ class RefStore:
         except (TypeError, ValueError, RecursionError):
             return False
 
-    def _wrap_blocks(self, blocks: Sequence[dict[str, Any]], source: str) -> Sequence[dict[str, Any]]:
+    def _wrap_blocks(self, blocks: Sequence[dict[str, Any]], source: str) -> Sequence[dict[str, Any]] | None:
         """Wrap the long texts; where many short ones are long together, those that stand side by side are one."""
         limit = self.settings.wrap_over
         lengths = [len(text) for block in blocks if (text := block_text(block)) is not None]
         if sum(lengths) <= limit:
-            return blocks
+            return None
         if max(lengths) <= limit:
             blocks = joined_blocks(blocks)
-        long = [text for block in blocks if (text := block_text(block)) is not None and len(text) > limit]
+        texts = [text if (text := block_text(block)) and len(text) > limit else None for block in blocks]
         # Room for all of them, or nothing is stored.
-        self._entries.check_room(*map(Content.of, long))
+        self._entries.check_room(*(Content.of(text) for text in texts if text))
         return [
-            block if text is None or len(text) <= limit else {**block, "text": self.wrap(text, source=source)}
-            for block, text in ((block, block_text(block)) for block in blocks)
+            {**block, "text": self._wrap_text(text, source)} if text else block
+            for block, text in zip(blocks, texts, strict=True)
         ]
 
 
