@@ -13,11 +13,11 @@ from typing import Any, Final
 import attrs
 
 from mama_structs.adapters.answers import answer, cut_off, held_strictly, offered
-from mama_structs.adapters.schemas import is_recursive, plain_schema, strict_schema, subschemas
+from mama_structs.adapters.schemas import is_recursive, plain_schema, strict_schema
 from mama_structs.descriptors.messages import field, text_field
 from mama_structs.errors import InvalidArgument
 from mama_structs.session import Session
-from mama_structs.tools.schema import JSONSchema
+from mama_structs.tools.schema import JSONSchema, subschemas
 from mama_structs.tools.tool import Tool
 
 # Anthropic's limits for all strict tools of a request together (structured outputs, schema complexity limits).
@@ -134,12 +134,7 @@ def _tool(wire: str, tool: Tool, *, strict: JSONSchema | None) -> dict[str, Any]
 
 async def _result(session: Session, call: _ToolUse, host: Mapping[str, Any] | None) -> dict[str, Any]:
     answered = cut_off() if call.is_cut_off else await answer(session, call.name, call.arguments, host=host)
-    return {
-        "type": "tool_result",
-        "tool_use_id": call.id,
-        "content": answered.text,
-        "is_error": answered.is_error,
-    }
+    return {"type": "tool_result", "tool_use_id": call.id, "content": answered.text, "is_error": answered.is_error}
 
 
 def _calls(message: object) -> list[_ToolUse]:

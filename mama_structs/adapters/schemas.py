@@ -15,9 +15,8 @@ from typing import Any, Final
 
 import attrs
 
-from mama_structs.tools.schema import JSONSchema
+from mama_structs.tools.schema import REFERENCE, JSONSchema, reached, recursive, subschemas
 
-_REFERENCE: Final = "#/$defs/"
 _SCALARS: Final = frozenset({"string", "integer", "number", "boolean", "null"})
 # Of no weight for what is accepted; `_said` tells the default where it matters.
 _REMARKS: Final = frozenset(
@@ -27,10 +26,6 @@ _REMARKS: Final = frozenset(
 _DEMANDS: Final = frozenset(
     ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern")
 ) | {"minItems", "maxItems", "uniqueItems", "format", "contentEncoding", "contentMediaType"}
-# Where schemas stand within a schema: one, in a list, by name.
-_ONE: Final = ("items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else")
-_SEVERAL: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
-_NAMED: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _NULL: Final[JSONSchema] = {"type": "null"}
 _LONG_DEFAULT: Final = 80
 _GREAT_LENGTH: Final = 1000
@@ -88,7 +83,7 @@ def strict_schema(schema: Mapping[str, Any], *, nullable: bool = True) -> JSONSc
         root = strict.write({key: value for key, value in schema.items() if key != "$defs"})
         if root.get("type") != "object":
             return None
-        written = {name: strict.write(definitions[name]) for name in _reached(schema, definitions)}
+        written = {name: strict.write(definitions[name]) for name in reached(schema, definitions)}
         if written:
             root["$defs"] = {name: written[name] for name in definitions if name in written}
         return root if _fits(root) else None
@@ -96,26 +91,9 @@ def strict_schema(schema: Mapping[str, Any], *, nullable: bool = True) -> JSONSc
         return None
 
 
-def subschemas(schema: Any) -> Iterator[JSONSchema]:
-    """Yield a schema and all schemas within it, without following ``$ref``."""
-    waiting = [schema]
-    while waiting:
-        node = waiting.pop()
-        if not isinstance(node, dict):
-            continue
-        yield node
-        waiting.extend(map(node.get, _ONE))
-        for keyword in _SEVERAL:
-            waiting.extend(_list(node.get(keyword)))
-        for keyword in _NAMED:
-            inner = node.get(keyword)
-            waiting.extend(inner.values() if isinstance(inner, dict) else ())
-
-
 def is_recursive(schema: Mapping[str, Any]) -> bool:
     """Tell whether a definition of a schema contains itself."""
-    definitions: Mapping[str, Any] = schema.get("$defs", {})
-    return any(name in _reached(one, definitions) for name, one in definitions.items())
+    return bool(recursive(schema.get("$defs", {})))
 
 
 @attrs.frozen(kw_only=True)
@@ -152,7 +130,7 @@ class _Strict:
         return {"anyOf": [self._of_kind(node, kind) for kind in kinds]}
 
     def _reference(self, reference: object) -> JSONSchema:
-        if not isinstance(reference, str) or reference.removeprefix(_REFERENCE) not in self.definitions:
+        if not isinstance(reference, str) or reference.removeprefix(REFERENCE) not in self.definitions:
             raise _NoStrictFormError
         return {"$ref": reference}
 
@@ -293,20 +271,6 @@ def _kinds(node: JSONSchema) -> list[Any]:
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
-
-
-def _reached(schema: Any, definitions: Mapping[str, Any]) -> set[str]:
-    """Return the names of the definitions that a schema needs, those of these included."""
-    found: set[str] = set()
-    waiting = [schema]
-    while waiting:
-        for node in subschemas({key: value for key, value in waiting.pop().items() if key != "$defs"}):
-            reference = node.get("$ref")
-            name = reference.removeprefix(_REFERENCE) if isinstance(reference, str) else ""
-            if name in definitions and name not in found:
-                found.add(name)
-                waiting.append(definitions[name])
-    return found
 
 
 def _fits(schema: JSONSchema) -> bool:

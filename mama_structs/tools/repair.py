@@ -8,7 +8,6 @@ A value that is right as it stands is never touched, and what could mean two thi
 from __future__ import annotations
 
 import collections.abc
-import dataclasses
 import difflib
 import enum
 import json
@@ -20,8 +19,6 @@ import typing
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, Final, Literal, NamedTuple, NotRequired, Required, Union, get_args, get_origin
-
-import attrs
 
 from mama_structs.errors import InvalidArgument
 
@@ -39,6 +36,7 @@ _SEPARATOR: Final = re.compile(r"[,;|]")
 _LISTS: Final = frozenset(
     {
         list,
+        tuple,
         set,
         frozenset,
         collections.abc.Collection,
@@ -65,24 +63,31 @@ def shortened(value: object) -> str:
         return "a very large number"
 
 
-def fits(value: object, kind: Any) -> bool:
-    """Tell whether a value is of a type as it stands."""
+def converted(value: object, kind: Any) -> Any:
+    """Return a value as a type has it; raise ValueError or RecursionError where it is not of this type as it stands."""
     import msgspec  # noqa: PLC0415 - loaded since the tool was made
 
+    if not _is_finite(value):
+        raise ValueError("NaN and the infinities are no JSON")
+    # JSON has text keys only: for a dict[int, ...] they are read as numbers.
+    return msgspec.convert(value, kind, strict=True, str_keys=True)
+
+
+def fits(value: object, kind: Any) -> bool:
+    """Tell whether a value is of a type as it stands."""
     try:
-        msgspec.convert(value, kind, strict=True, str_keys=True)
+        converted(value, kind)
     except (ValueError, RecursionError):
         return False
-    return is_finite(value)
+    return True
 
 
-def is_finite(value: object) -> bool:
-    """Tell whether a value holds neither NaN nor an infinity, which are no JSON."""
+def _is_finite(value: object) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, dict):
-        return all(map(is_finite, value.values()))
-    return not isinstance(value, (list, tuple)) or all(map(is_finite, value))
+        return all(map(_is_finite, value.values()))
+    return not isinstance(value, (list, tuple)) or all(map(_is_finite, value))
 
 
 def mended(value: Any, kind: Any, notes: list[str]) -> Any:
@@ -98,7 +103,7 @@ def mended(value: Any, kind: Any, notes: list[str]) -> Any:
         meant = _as_choice(value, kind)
     elif origin in (int, float, bool):
         meant = _as_scalar(value, origin)
-    elif origin in _LISTS or origin is tuple:
+    elif origin in _LISTS:
         meant = _as_list(value, kind, notes)
     elif origin in _MAPPINGS:
         found = _object_in(value)
@@ -124,18 +129,14 @@ def _as_one_of(value: Any, kinds: Iterable[Any], notes: list[str]) -> Any:
 def _as_choice(value: Any, kind: Any) -> Any:
     if not isinstance(value, str):
         return value
-    choices = get_args(kind) if get_origin(kind) is Literal else [one.value for one in kind]
-    # A choice in another case, or a number or bool as text.
     word = value.strip()
-    found = [
-        choice
-        for choice in choices
-        if (
-            choice.casefold() == word.casefold()
-            if isinstance(choice, str)
-            else _as_scalar(word, type(choice)) == choice
-        )
-    ]
+
+    def is_meant(choice: Any) -> bool:
+        # A choice in another case, or a number or bool as text.
+        is_text = isinstance(choice, str)
+        return bool(choice.casefold() == word.casefold() if is_text else _as_scalar(word, type(choice)) == choice)
+
+    found = [*filter(is_meant, get_args(kind) if get_origin(kind) is Literal else [one.value for one in kind])]
     return found[0] if len(found) == 1 else value
 
 
@@ -156,11 +157,15 @@ def _as_scalar(value: Any, kind: Any) -> Any:
 
 def _as_list(value: Any, kind: Any, notes: list[str]) -> Any:
     item_kinds = get_args(kind)
-    if (get_origin(kind) or kind) is tuple and not (len(item_kinds) == 2 and item_kinds[1] is ...):  # noqa: PLR2004
-        return _as_tuple(value, item_kinds, notes)
+    if (get_origin(kind) or kind) is tuple and item_kinds[1:] != (...,):
+        found = _from_json(value) if isinstance(value, str) else value
+        if not isinstance(found, list | tuple) or len(found) != len(item_kinds):
+            return value
+        return [mended(item, item_kind, notes) for item, item_kind in zip(found, item_kinds, strict=True)]
     item_kind = item_kinds[0] if item_kinds else Any
+    bare = _bare(item_kind)
     found = _listed(value) if isinstance(value, str) else value
-    if _bare(item_kind) in (Any, object) or _is_list(item_kind):
+    if bare in (Any, object) or (get_origin(bare) or bare) in _LISTS:
         # Of two levels of lists nobody knows which one was left out.
         return [_inner(item, item_kind, notes) for item in found] if isinstance(found, list | tuple) else value
     if isinstance(found, list | tuple):
@@ -173,18 +178,6 @@ def _as_list(value: Any, kind: Any, notes: list[str]) -> Any:
 def _inner(item: Any, kind: Any, notes: list[str]) -> Any:
     is_list = isinstance(item, list | tuple) or (isinstance(item, str) and isinstance(_from_json(item), list))
     return mended(item, kind, notes) if is_list else item
-
-
-def _is_list(kind: Any) -> bool:
-    found = _bare(kind)
-    return (get_origin(found) or found) in _LISTS | {tuple}
-
-
-def _as_tuple(value: Any, kinds: tuple[Any, ...], notes: list[str]) -> Any:
-    found = _from_json(value) if isinstance(value, str) else value
-    if not isinstance(found, list | tuple) or len(found) != len(kinds):
-        return value
-    return [mended(item, kind, notes) for item, kind in zip(found, kinds, strict=True)]
 
 
 def _listed(text: str) -> Any:
@@ -259,8 +252,7 @@ def read_arguments(arguments: object) -> Mapping[str, Any]:
                 arguments = json.loads(arguments, object_pairs_hook=each_once)
             except (ValueError, RecursionError) as fault:
                 raise InvalidArgument(
-                    f"the arguments are no JSON: {fault!s:.120}",
-                    hint="give one JSON object with the arguments by name",
+                    f"the arguments are no JSON: {fault!s:.120}", hint="give one JSON object with the arguments by name"
                 ) from None
     if not isinstance(arguments, Mapping):
         raise InvalidArgument("the arguments must be one JSON object", hint="give the arguments by name")
@@ -336,36 +328,14 @@ def _bare(kind: Any) -> Any:
 
 def _fields_of(kind: Any) -> dict[str, _Field] | None:
     """Return the fields of a class by their names in JSON; None for what has none."""
-    import msgspec  # noqa: PLC0415 - loaded since the tool was made
+    from msgspec import inspect  # noqa: PLC0415 - loaded since the tool was made
 
-    if not isinstance(kind, type):
+    found = inspect.type_info(kind) if isinstance(kind, type) else None
+    if not isinstance(found, inspect.StructType | inspect.TypedDictType | inspect.DataclassType):
         return None
-    if issubclass(kind, msgspec.Struct):
-        return {field.encode_name: _Field(field.type, field.required) for field in msgspec.structs.fields(kind)}
-    if typing.is_typeddict(kind):
-        return {name: _typed_field(kind, name, hint) for name, hint in _hints(kind).items()}
-    if dataclasses.is_dataclass(kind):
-        missing = dataclasses.MISSING
-        hints = _hints(kind)
-        return {
-            field.name: _Field(hints[field.name], field.default is missing and field.default_factory is missing)
-            for field in dataclasses.fields(kind)
-        }
-    if attrs.has(kind):
-        hints = _hints(kind)
-        return {
-            field.name: _Field(hints.get(field.name, Any), field.default is attrs.NOTHING)
-            for field in attrs.fields(kind)
-        }
-    return None
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return {field.encode_name: _Field(_unmarked(hints[field.name]), field.required) for field in found.fields}
 
 
-def _typed_field(kind: Any, name: str, hint: Any) -> _Field:
-    # Where annotations are postponed, `typing` does not see the mark and takes every field for required.
-    if get_origin(hint) in (Required, NotRequired):
-        return _Field(get_args(hint)[0], get_origin(hint) is Required)
-    return _Field(hint, name in kind.__required_keys__)
-
-
-def _hints(kind: Any) -> dict[str, Any]:
-    return typing.get_type_hints(kind, include_extras=True)
+def _unmarked(hint: Any) -> Any:
+    return get_args(hint)[0] if get_origin(hint) in (Required, NotRequired) else hint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 import types
@@ -15,11 +16,15 @@ import attrs
 from mama_structs._introspect import bound_by_partials, layers_of
 from mama_structs._plain import is_written_as_text, to_jsonable
 from mama_structs.errors import InvalidArgument, MamaStructsError
-from mama_structs.tools.repair import fits, is_finite, mended, nearest, renamed, shortened
+from mama_structs.tools.repair import converted, fits, mended, nearest, renamed, shortened
 
 JSONSchema = dict[str, Any]
 
-_REFERENCE = "#/$defs/"
+REFERENCE = "#/$defs/"
+# Where schemas stand within a schema: one, in a list, by name.
+_ONE = ("items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else")
+_SEVERAL = ("anyOf", "oneOf", "allOf", "prefixItems")
+_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _DATA = frozenset({"const", "default", "enum", "examples"})
 _NOUNS = {
     "string": "a string",
@@ -57,13 +62,12 @@ def schemas_of(
         raise _unfit(hints) from cause
     if components:
         _refuse_text_objects(hints)
-    described = {
-        name: {"description": descriptions[name], **schema} if name in descriptions else schema
+    described = (
+        {"description": descriptions[name], **schema} if name in descriptions else schema
         for name, schema in zip(hints, schemas, strict=True)
-    }
-    recursive = _recursive(components)
-    definitions = {name: _tidy(components[name], components, recursive) for name in recursive}
-    return {name: _tidy(schema, components, recursive) for name, schema in described.items()}, definitions
+    )
+    tidied, definitions = _tidied(described, components)
+    return dict(zip(hints, tidied, strict=True)), definitions
 
 
 def describe(kind: Any) -> JSONSchema:
@@ -81,19 +85,15 @@ def describe(kind: Any) -> JSONSchema:
             name: {"type": "string", "title": component["title"]} if component.get("title") in texts else component
             for name, component in components.items()
         }
-    recursive = _recursive(components)
-    schema = _tidy(schema, components, recursive, writing=True)
-    definitions = {name: _tidy(components[name], components, recursive, writing=True) for name in recursive}
+    (schema,), definitions = _tidied([schema], components, writing=True)
     if "$ref" in schema:
-        schema = {**definitions[schema["$ref"].removeprefix(_REFERENCE)], **schema}
-        del schema["$ref"]
+        schema = {**definitions[schema.pop("$ref").removeprefix(REFERENCE)], **schema}
     return {**schema, "$defs": definitions} if definitions else schema
 
 
 def expected(schema: JSONSchema) -> str:
     """Say in words what a schema accepts: ``an integer from 0 to 2``, ``'a', 'b' or null``."""
-    alternatives = list(dict.fromkeys(_alternatives(schema)))
-    *others, last = alternatives
+    *others, last = dict.fromkeys(_alternatives(schema))
     return f"{', '.join(others)} or {last}" if others else last
 
 
@@ -102,12 +102,12 @@ def _from_msgspec(kinds: Iterable[Any]) -> tuple[tuple[JSONSchema, ...], dict[st
 
     def anything(kind: type) -> JSONSchema:
         if kind is object:
-            # An empty schema counts as none; `_tidy` drops the comment.
+            # An empty schema counts as none; `_tidied` drops the comment.
             return {"$comment": "anything"}
         # msgspec's word for "not mine": it then refuses the type itself.
         raise NotImplementedError
 
-    return msgspec.json.schema_components(kinds, schema_hook=anything, ref_template=f"{_REFERENCE}{{name}}")
+    return msgspec.json.schema_components(kinds, schema_hook=anything, ref_template=f"{REFERENCE}{{name}}")
 
 
 def _unfit(hints: Mapping[str, Any]) -> InvalidArgument:
@@ -154,18 +154,21 @@ def _text_objects(kind: Any) -> Iterator[type]:
             waiting.extend(getattr(node, field) for field in node.__struct_fields__)
 
 
-def _tidy(
-    schema: Any, components: Mapping[str, JSONSchema], recursive: frozenset[str], *, writing: bool = False
-) -> Any:
-    """Put the components in their places, except recursive ones, and make the schema say what really is accepted."""
+def _tidied(
+    schemas: Iterable[JSONSchema], components: Mapping[str, JSONSchema], *, writing: bool = False
+) -> tuple[list[JSONSchema], dict[str, JSONSchema]]:
+    """Return schemas that say what really is accepted, with components in their places, and the recursive ones."""
+    apart = recursive(components)
+    # OpenAPI's discriminator points at components. Sets are read from arrays that repeat items, but never written so.
+    dropped = {"$comment", "discriminator"} if writing else {"$comment", "discriminator", "uniqueItems"}
 
     def walk(node: Any) -> Any:
         if isinstance(node, list):
             return [walk(item) for item in node]
         if not isinstance(node, dict):
             return node
-        name = node.get("$ref", "").removeprefix(_REFERENCE)
-        if name in components and name not in recursive:
+        name = node.get("$ref", "").removeprefix(REFERENCE)
+        if name in components and name not in apart:
             siblings = {key: value for key, value in node.items() if key != "$ref"}
             return {**walk(components[name]), **walk(siblings)}
         if node.get("format") == "decimal" and not writing:
@@ -181,36 +184,40 @@ def _tidy(
             return {name: walk(one) for name, one in value.items()}
         return walk(value)
 
-    # OpenAPI's discriminator points at components. Sets are read from arrays that repeat items, but never written so.
-    dropped = {"$comment", "discriminator"} if writing else {"$comment", "discriminator", "uniqueItems"}
-    return walk(schema)
+    return list(map(walk, schemas)), {name: walk(one) for name, one in components.items() if name in apart}
 
 
-def _recursive(components: Mapping[str, JSONSchema]) -> frozenset[str]:
-    """Return the names of the components that contain themselves."""
-    direct = {name: set(_names_in(component)) & components.keys() for name, component in components.items()}
-    found = set()
-    for name in components:
-        reached: set[str] = set()
-        waiting = [name]
-        while waiting:
-            new = direct[waiting.pop()] - reached
-            reached |= new
-            waiting.extend(new)
-        if name in reached:
-            found.add(name)
-    return frozenset(found)
+def subschemas(schema: Any) -> Iterator[JSONSchema]:
+    """Yield a schema and all schemas within it, without following ``$ref``."""
+    waiting = [schema]
+    while waiting:
+        node = waiting.pop()
+        if not isinstance(node, dict):
+            continue
+        yield node
+        waiting.extend(map(node.get, _ONE))
+        for keyword in (*_SEVERAL, *_NAMED):
+            inner = node.get(keyword)
+            waiting.extend(inner.values() if isinstance(inner, dict) else inner if isinstance(inner, list) else ())
 
 
-def _names_in(node: Any) -> Iterator[str]:
-    if isinstance(node, dict):
-        reference = node.get("$ref")
-        if isinstance(reference, str):
-            yield reference.removeprefix(_REFERENCE)
-        node = list(node.values())
-    if isinstance(node, list):
-        for one in node:
-            yield from _names_in(one)
+def reached(schema: Any, definitions: Mapping[str, Any]) -> set[str]:
+    """Return the names of the definitions that a schema needs, those of these included."""
+    found: set[str] = set()
+    waiting = [schema]
+    while waiting:
+        for node in subschemas({key: value for key, value in waiting.pop().items() if key != "$defs"}):
+            reference = node.get("$ref")
+            name = reference.removeprefix(REFERENCE) if isinstance(reference, str) else ""
+            if name in definitions and name not in found:
+                found.add(name)
+                waiting.append(definitions[name])
+    return found
+
+
+def recursive(definitions: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names of the definitions that contain themselves."""
+    return frozenset(name for name, one in definitions.items() if name in reached(one, definitions))
 
 
 def _alternatives(schema: JSONSchema) -> Iterator[str]:
@@ -243,24 +250,21 @@ def _fields(schema: JSONSchema) -> Iterator[str]:
 
 def _limits(schema: JSONSchema) -> Iterator[str]:
     """Say what a schema demands beyond the type."""
-    for least, most, between, unit in _RANGES:
-        yield from _range(schema.get(least), schema.get(most), between, unit)
+    for minimum, maximum, between, unit in _RANGES:
+        least, most = schema.get(minimum), schema.get(maximum)
+        if least is None and most is None:
+            continue
+        if least is not None and most is not None:
+            said = f"{between} {least} to {most}"
+        else:
+            said = f"of at least {least}" if most is None else f"of at most {most}"
+        last = least if most is None else most
+        yield f"{said} {unit}{'' if last == 1 else 's'}" if unit else said
     for keyword, words in _LIMITS.items():
         if keyword in schema:
             yield words.format(schema[keyword])
     if isinstance(schema.get("items"), dict):
         yield f"(each {expected(schema['items'])})"
-
-
-def _range(least: Any, most: Any, between: str, unit: str) -> Iterator[str]:
-    if least is None and most is None:
-        return
-    if least is not None and most is not None:
-        said = f"{between} {least} to {most}"
-    else:
-        said = f"of at least {least}" if most is None else f"of at most {most}"
-    last = least if most is None else most
-    yield f"{said} {unit}{'' if last == 1 else 's'}" if unit else said
 
 
 # What a function takes, and the check of what a model sends
@@ -350,6 +354,10 @@ class Signature:
             for found in own
         }
         others = next((found.name for found in own if found.kind is found.VAR_KEYWORD), None)
+        # Of the result nobody may say the type, or say it for type checkers only.
+        returns: Any = Any
+        with contextlib.suppress(*_UNRESOLVED):
+            returns = _resolved(signature.return_annotation, namespaces)
         return cls(
             others=parameters.pop(others) if others else None,
             parameters=parameters,
@@ -360,7 +368,7 @@ class Signature:
             },
             bound=bound,
             definitions=definitions,
-            returns=_returns(signature.return_annotation, namespaces),
+            returns=returns,
         )
 
     def input_schema(self) -> dict[str, Any]:
@@ -408,7 +416,7 @@ class Signature:
             elif value is not None or parameter.required or fits(value, parameter.type):
                 notes: list[str] = []
                 try:
-                    checked[name] = _understood(value, parameter, notes)
+                    checked[name] = _understood(value, parameter.type, notes)
                 except (ValueError, RecursionError) as fault:
                     said = "".join([_detail(fault), *(f"; {note}" for note in notes)])
                     faults.append(f"{name} must be {expected(parameter.schema)}, got {shortened(value)}{said}")
@@ -435,7 +443,7 @@ class Signature:
 
     def _unknown(self, name: object) -> str:
         near = nearest(name, self.parameters)
-        return f"{shortened(name)} is no argument of this tool" + (f", did you mean {near}?" if near else "")
+        return f"{shortened(name)} is no argument of this tool{f', did you mean {near}?' if near else ''}"
 
     def _renamed(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Put names right that can only mean one parameter; those of the host are no model's to give."""
@@ -466,8 +474,6 @@ def _refuse_positional(parameters: Iterable[inspect.Parameter]) -> None:
 
 
 def _hint(found: inspect.Parameter, namespaces: list[dict[str, Any]]) -> Any:
-    if found.annotation is found.empty:
-        return Any
     try:
         return _resolved(found.annotation, namespaces)
     except _UNRESOLVED as cause:
@@ -479,6 +485,8 @@ def _hint(found: inspect.Parameter, namespaces: list[dict[str, Any]]) -> Any:
 
 def _resolved(annotation: Any, namespaces: list[dict[str, Any]]) -> Any:
     """Evaluate a postponed annotation, first where the innermost function was written, then further out."""
+    if annotation is inspect.Signature.empty:
+        return Any
     # One annotation at a time: names that exist for type checkers only are common in the return type, and harmless.
     holder = types.SimpleNamespace(__annotations__={"it": annotation})
     for namespace in namespaces[:-1]:
@@ -489,23 +497,11 @@ def _resolved(annotation: Any, namespaces: list[dict[str, Any]]) -> Any:
     return typing.get_type_hints(holder, namespaces[-1], include_extras=True)["it"]
 
 
-def _returns(annotation: Any, namespaces: list[dict[str, Any]]) -> Any:
-    """Return the type of the result; Any where nobody says, or says it for type checkers only."""
-    if annotation is inspect.Signature.empty:
-        return Any
-    try:
-        return _resolved(annotation, namespaces)
-    except _UNRESOLVED:
-        return Any
-
-
 def _with_bounds(name: str, hint: Any) -> Any:
     import msgspec  # noqa: PLC0415 - only once a tool is made
 
-    if name not in _REFERENCE_BOUNDS:
-        return hint
-    least, most = _REFERENCE_BOUNDS[name]
-    return Annotated[hint, msgspec.Meta(ge=least, le=most)]
+    bounds = _REFERENCE_BOUNDS.get(name)
+    return hint if bounds is None else Annotated[hint, msgspec.Meta(ge=bounds[0], le=bounds[1])]
 
 
 def _with_default(schema: dict[str, Any], hint: Any, default: Any) -> dict[str, Any]:
@@ -514,28 +510,19 @@ def _with_default(schema: dict[str, Any], hint: Any, default: Any) -> dict[str, 
         return schema
     try:
         written = to_jsonable(default)
-        _convert(written, Parameter(hint, schema, required=False))
+        converted(written, hint)
     except (MamaStructsError, ValueError):
         # A sentinel, or None where null is not accepted: models leave the argument out.
         return schema
     return {**schema, "default": written}
 
 
-def _convert(value: object, parameter: Parameter) -> Any:
-    import msgspec  # noqa: PLC0415 - loaded since the tool was made
-
-    if not is_finite(value):
-        raise ValueError("NaN and the infinities are no JSON")
-    # JSON has text keys only: for a dict[int, ...] they are read as numbers.
-    return msgspec.convert(value, parameter.type, strict=True, str_keys=True)
-
-
-def _understood(value: object, parameter: Parameter, notes: list[str]) -> Any:
+def _understood(value: object, kind: Any, notes: list[str]) -> Any:
     """Convert a value as it stands, or else what it can only mean."""
     try:
-        return _convert(value, parameter)
+        return converted(value, kind)
     except (ValueError, RecursionError):
-        return _convert(mended(value, parameter.type, notes), parameter)
+        return converted(mended(value, kind, notes), kind)
 
 
 def _detail(fault: Exception) -> str:
