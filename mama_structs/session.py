@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import warnings
@@ -73,6 +74,17 @@ class Session:
 
     Belongs to the event loop that opened it.
     Used with ``async with`` it is also the one that a bare `with_references` or `with_descriptors` in that block uses.
+
+    Attributes:
+        settings: As given.
+        location: The session's directory, None where it has none.
+        conversation: The name under which `open` comes back to these refs.
+        memories: Decisions, checkpoints, insights and contexts; forks share them.
+        refs: What keeps refs and descriptors.
+        resolver: What resolves references; forks share it.
+        tools: Every tool, shown to a model or not.
+        exposed: Which of them a model sees.
+
     """
 
     def __init__(
@@ -86,18 +98,26 @@ class Session:
     ) -> None:
         from mama_structs.composition import contents_of  # noqa: PLC0415 - a session is open: see the top
         from mama_structs.tools.exposure import ToolView  # noqa: PLC0415
+        from mama_structs.tools.memories import memory_tools  # noqa: PLC0415
+        from mama_structs.tools.refs import ref_tools  # noqa: PLC0415
         from mama_structs.tools.tool import ToolSet  # noqa: PLC0415
 
-        self.settings: Settings = settings
-        self.tools: ToolSet = ToolSet()
-        self.exposed: ToolView = ToolView(self.tools, exposure=exposure, mode=settings.tools.dynamic)
-        self._exposure = exposure
         self._common = common
         self._conversation: Conversation = conversation
-        self._memories = common.memories.resolving(contents_of(conversation.refs))
-        self._deprecated: dict[str, Tool] = {}
+        self._exposure = exposure
+        self.settings: Settings = settings
+        self.location: Path | None = common.path
+        self.conversation: str = conversation.name
+        self.refs: mama_structs.RefStore = conversation.refs
+        self.memories: mama_structs.MemoryStore = common.memories.resolving(contents_of(self.refs))
+        self.resolver: Resolver = common.resolver
+        self.tools: ToolSet = ToolSet()
+        self.exposed: ToolView = ToolView(self.tools, exposure=exposure, mode=settings.tools.dynamic)
         self._closing: asyncio.Task[None] | None = None
-        own = self._own_tools()
+        own = ref_tools(self.refs)
+        if settings.tools.memory:
+            deprecated = self._deprecated.values() if settings.tools.deprecated else ()
+            own = [*memory_tools(self.memories, self.refs), *own, *deprecated]
         self._own: frozenset[str] = frozenset(tool.name for tool in own)
         for tool in (*own, *tools):
             self.tools.add(tool)
@@ -140,10 +160,13 @@ class Session:
             EmbedderMismatch: Another embedder made the vectors of the memories; raised when the session opens.
 
         """
+        from mama_structs._home import Home  # noqa: PLC0415
+        from mama_structs.composition import MEMORY_IDS, memory_source, mentions_in, recall_from  # noqa: PLC0415
         from mama_structs.descriptors.log import check_conversation  # noqa: PLC0415
-        from mama_structs.memory.opening import check_embedder  # noqa: PLC0415
+        from mama_structs.memory.opening import check_embedder, open_memories  # noqa: PLC0415
         from mama_structs.memory.requests import check_namespace  # noqa: PLC0415
         from mama_structs.tools.exposure import Exposure  # noqa: PLC0415
+        from mama_structs.tools.tool import Tool, ToolAnnotations  # noqa: PLC0415
 
         if settings is not None and not isinstance(settings, Settings):
             raise InvalidArgument(f"settings must be Settings, got {settings!r:.80}")
@@ -155,101 +178,55 @@ class Session:
         name = None if conversation is None else check_conversation(conversation)
         check_embedder(embedder)
         own_namespace = check_namespace(namespace)
-        return Opening(
-            lambda: cls._open(
-                path,
-                sources=all_sources,
-                embedder=embedder,
-                namespace=own_namespace,
-                name=name,
-                settings=settings or Settings(),
-                exposure=exposure,
-            )
-        )
+        known = settings or Settings()
 
-    @classmethod
-    async def _open(
-        cls,
-        path: Path | None,
-        *,
-        sources: tuple[EntitySource, ...],
-        embedder: mama_structs.Embedder | None,
-        namespace: str,
-        name: str | None,
-        settings: Settings,
-        exposure: mama_structs.Exposure | None,
-    ) -> Self:
-        from mama_structs._home import Home  # noqa: PLC0415
-        from mama_structs.composition import MEMORY_IDS, memory_source, mentions_in, recall_from  # noqa: PLC0415
-        from mama_structs.memory.opening import open_memories  # noqa: PLC0415
-        from mama_structs.tools.tool import Tool, ToolAnnotations  # noqa: PLC0415
+        async def make() -> Session:
+            loop = LoopBound("session")
+            loop.check()
+            closing = AsyncExitStack()
+            entered = None
+            try:
+                home = Home.in_memory() if path is None else await Home.on_disk(path)
+                closing.push_async_callback(home.close)
+                schemes = [MEMORY_IDS, *(source.scheme for source in all_sources)]
+                memories, close_memories = await open_memories(
+                    home.engines,
+                    namespace=own_namespace,
+                    embedder=embedder,
+                    settings=known.memory,
+                    loop=loop,
+                    find_mentions=lambda text: mentions_in(text, schemes),
+                )
+                closing.push_async_callback(close_memories)
+                resolver = Resolver(
+                    check_sources([*all_sources, memory_source(memories)]),
+                    settings=known.references,
+                    home=loop,
+                    recall=recall_from(memories),
+                )
+                closing.push_async_callback(resolver.close)
+                await memories.maintain()
+                entered = await home.enter(name, known.descriptors)
+                ready_made = [
+                    tool for one in all_sources if isinstance(one, OffersTools) for tool in one.tools(resolver)
+                ]
+                annotations = ToolAnnotations(read_only=True)
+                tools = [Tool.from_function(tool, annotations=annotations) for tool in ready_made]
+                common = _Common(home, path, memories, resolver, loop, closing)
+                return cls(common, entered, settings=known, exposure=exposure, tools=tools)
+            except BaseException:
+                if entered is not None:
+                    closing.push_async_callback(home.leave, entered)
+                await to_its_end(closing.aclose())
+                raise
 
-        loop = LoopBound("session")
-        loop.check()
-        opened = AsyncExitStack()
-        left = AsyncExitStack()
-        try:
-            home = Home.in_memory() if path is None else await Home.on_disk(path)
-            opened.push_async_callback(home.close)
-            schemes = [MEMORY_IDS, *(source.scheme for source in sources)]
-            memories, close_memories = await open_memories(
-                home.engines,
-                namespace=namespace,
-                embedder=embedder,
-                settings=settings.memory,
-                loop=loop,
-                find_mentions=lambda text: mentions_in(text, schemes),
-            )
-            opened.push_async_callback(close_memories)
-            resolver = Resolver(
-                check_sources([*sources, memory_source(memories)]),
-                settings=settings.references,
-                home=loop,
-                recall=recall_from(memories),
-            )
-            opened.push_async_callback(resolver.close)
-            await memories.maintain()
-            conversation = await home.enter(name, settings.descriptors)
-            left.push_async_callback(home.leave, conversation)
-            ready_made = [tool for one in sources if isinstance(one, OffersTools) for tool in one.tools(resolver)]
-            annotations = ToolAnnotations(read_only=True)
-            tools = [Tool.from_function(tool, annotations=annotations) for tool in ready_made]
-            common = _Common(home, path, memories, resolver, loop, opened)
-            return cls(common, conversation, settings=settings, exposure=exposure, tools=tools)
-        except BaseException:
-            await to_its_end(_undone(opened, left))
-            raise
+        return Opening(make)
 
     def __repr__(self) -> str:
         where = f" at {os.fspath(self.location)!r}" if self.location else ""
         return (
             f"<Session{where}, {len(self.tools)} tools, {len(self.refs)} handles{', closed' if self._closed else ''}>"
         )
-
-    @property
-    def location(self) -> Path | None:
-        """The session's directory, None where it has none."""
-        return self._common.path
-
-    @property
-    def conversation(self) -> str:
-        """The name under which `open` comes back to these refs."""
-        return self._conversation.name
-
-    @property
-    def resolver(self) -> Resolver:
-        """What resolves references; forks share it."""
-        return self._common.resolver
-
-    @property
-    def memories(self) -> mama_structs.MemoryStore:
-        """Decisions, checkpoints, insights and contexts; forks share them."""
-        return self._memories
-
-    @property
-    def refs(self) -> mama_structs.RefStore:
-        """What keeps refs and descriptors."""
-        return self._conversation.refs
 
     @property
     def hidden(self) -> tuple[str, ...]:
@@ -261,22 +238,12 @@ class Session:
         """The names of the tools as every provider takes them, whether a model sees them at present or not."""
         return WireNames.of(self.tools, hidden=self.hidden)
 
-    def _own_tools(self) -> list[Tool]:
-        """Return the tools on this session's own memories and refs."""
-        from mama_structs.tools.memories import memory_tools  # noqa: PLC0415
-        from mama_structs.tools.refs import ref_tools  # noqa: PLC0415
+    @functools.cached_property
+    def _deprecated(self) -> dict[str, Tool]:
+        # Most sessions are never asked for one.
+        from mama_structs.v1.tools import deprecated_tools  # noqa: PLC0415
 
-        memories = memory_tools(self.memories, self.refs) if self.settings.tools.memory else []
-        deprecated = self._deprecated_tools() if self.settings.tools.memory and self.settings.tools.deprecated else {}
-        return [*memories, *ref_tools(self.refs), *deprecated.values()]
-
-    def _deprecated_tools(self) -> dict[str, Tool]:
-        if not self._deprecated:
-            # Most sessions are never asked for one.
-            from mama_structs.v1.tools import deprecated_tools  # noqa: PLC0415
-
-            self._deprecated = {tool.name: tool for tool in deprecated_tools(self.memories)}
-        return self._deprecated
+        return {tool.name: tool for tool in deprecated_tools(self.memories)}
 
     @property
     def is_open(self) -> bool:
@@ -336,7 +303,7 @@ class Session:
 
         self._check()
         name = tool_name if tool_name in self.tools else self.wire_names.by_wire.get(tool_name, tool_name)
-        tool = self._deprecated_tools()[name] if name in self.hidden else self.tools[name]
+        tool = self._deprecated[name] if name in self.hidden else self.tools[name]
         asked = read_arguments(arguments) if arguments is None or isinstance(arguments, str) else arguments
         try:
             given = self._given(tool, asked)
@@ -663,12 +630,6 @@ class Opening:
     ) -> None:
         if self._session is not None:
             await self._session.__aexit__(kind, error, traceback)
-
-
-async def _undone(opened: AsyncExitStack, left: AsyncExitStack) -> None:
-    """Close what a session opened that never came to be, its conversation first."""
-    async with opened:
-        await left.aclose()
 
 
 def _structs_source(structs: object) -> EntitySource:
