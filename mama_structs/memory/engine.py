@@ -75,42 +75,23 @@ class Matches:
 
 @attrs.frozen
 class Facts:
-    """
-    What is known of nodes without reading their text, an item for each.
+    """What is known of nodes without reading their text, an item for each."""
 
-    Args:
-        created: Milliseconds since 1970 (UTC).
-        types: The position of the type in `MemoryType`'s order.
-        topics: A number for each topic, -1 for none.
-
-    """
-
-    created: NDArray[np.int64]
-    types: NDArray[np.int8]
-    topics: NDArray[np.int32]
+    created: NDArray[np.int64]  # milliseconds since 1970 (UTC)
+    types: NDArray[np.int8]  # the position of the type in `MemoryType`'s order
+    topics: NDArray[np.int32]  # a number for each topic, -1 for none
 
 
 @attrs.frozen
 class LinkTable:
-    """
-    Links as arrays, an item for each link.
+    """Links as arrays, an item for each link."""
 
-    Args:
-        sources: The node that acts.
-        targets: The node acted on.
-        types: The position of the type in `LinkType`'s order.
-        creators: The position in `CREATORS`.
-        confidences: As stored.
-        created: Milliseconds since 1970 (UTC).
-
-    """
-
-    sources: Nodes
-    targets: Nodes
-    types: NDArray[np.int8]
-    creators: NDArray[np.int8]
-    confidences: NDArray[np.float32]
-    created: NDArray[np.int64]
+    sources: Nodes  # the node that acts
+    targets: Nodes  # the node acted on
+    types: NDArray[np.int8]  # the position of the type in `LinkType`'s order
+    creators: NDArray[np.int8]  # the position in `CREATORS`
+    confidences: NDArray[np.float32]  # as stored
+    created: NDArray[np.int64]  # milliseconds since 1970 (UTC)
 
     def __len__(self) -> int:
         return len(self.sources)

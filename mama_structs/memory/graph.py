@@ -81,13 +81,8 @@ def traverse(
     min_strength: float = 0.0,
     limit: int = DEFAULT_LIMIT,
 ) -> list[Step]:
-    """
-    Return what is reached from memories, none of which is part of it: nearest first, and strongest first in a level.
-
-    Each memory is reached once, by the strongest of the paths that have the fewest links; a path weaker than
-    *min_strength* is not followed. Equal strengths: the one saved last comes first. What is too many is the weakest of
-    the deepest level.
-    """
+    """Return what is reached from memories, nearest and then strongest first, each by its best short path."""
+    # Of equal strengths the one saved last comes first; what is too many is the weakest of the deepest level.
     level = np.atleast_1d(np.asarray(starts, np.int64))
     power, paths = np.ones(len(level)), [(node,) for node in level.tolist()]
     visited = np.sort(level)
@@ -160,17 +155,9 @@ def evolution(reader: Reader, starts: int | Nodes) -> ChainNodes:
 
 
 def holding(links: Iterable[tuple[K, K]], newest_first: Iterable[K]) -> dict[K, K]:
-    """
-    Return which of some memories are superseded, each with what stands in its place today.
-
-    That is the newest of those that supersede it, directly or not, and that nothing supersedes. Where evolution runs in
-    circles only, it is the newest memory of a circle that leads nowhere else. Every answer goes by this one rule.
-
-    Args:
-        links: Evolution links, the newer memory first; one with an end that is not among the memories does not count.
-        newest_first: The memories.
-
-    """
+    """Return which of some memories are superseded by links between them, each with what stands in its place."""
+    # It is the newest of those that supersede it, directly or not, and that nothing supersedes; in circles only, the
+    # newest of a circle that leads nowhere else. Every answer goes by this one rule.
     newer: dict[K, list[K]] = {one: [] for one in newest_first}
     older: dict[K, list[K]] = {one: [] for one in newer}
     for source, target in links:
@@ -279,12 +266,9 @@ def beside(reader: Reader, memory_ids: Iterable[str]) -> dict[str, Beside]:
 
 
 def known_by(table: LinkTable, as_of: datetime | None) -> LinkTable:
-    """
-    Return the links of a table that were there at *as_of*.
-
-    What people or a model linked later was not known then. A link by ``system`` says what its ends had in them all the
-    time, and may be made much later, by a migration or when memories are embedded anew: it counts as soon as both are.
-    """
+    """Return the links of a table that were there at *as_of*."""
+    # What people or a model linked later was not known then. A link by ``system`` says what its ends had in them all
+    # the time, and may be made much later, by a migration or a new embedder: it counts as soon as both are there.
     if as_of is None or not len(table):
         return table
     return only(table, (table.creators == SYSTEM) | (table.created <= milliseconds(as_of)))
@@ -302,11 +286,7 @@ def _closure(
     as_of: datetime | None = None,
     table: LinkTable | None = None,
 ) -> LinkTable:
-    """
-    Return the evolution links of some nodes and of all that these lead to, of which some may come twice.
-
-    A table of all links of the first ones saves asking for these; what was not there at *as_of* leads nowhere.
-    """
+    """Return the evolution links of nodes and of all that these lead to; *table* has those of the first."""
     tables = [reader.links(np.zeros(0, np.int64), direction, _EVOLUTION)]
     level, seen = set(begun), set(begun)
     for depth in itertools.count(1):

@@ -65,30 +65,18 @@ _EXPLICIT_TYPES: Final = (LinkType.EVOLUTION, LinkType.IMPLEMENTATION)
 
 @attrs.frozen(kw_only=True)
 class LinkFeatures:
-    """
-    What is known of a new memory and each candidate, an item for each.
+    """What is known of a new memory and each candidate, an item for each."""
 
-    Args:
-        likeness: The logarithm of the odds of their calibrated similarity.
-        standing: How far they are each other's nearest: 0 where many others are nearer, more the fewer are.
-        words: The share of the new memory's words, by rarity, and mentions that the candidate has too, 0 to 1; the
-            words of its topic do not count.
-        topic: For one topic how much that tells, 0 to 1: it is rare, has few memories, and these are near; else 0.
-        elsewhere: 1 where both have a topic, and not the same, else 0.
-        naming: The share of one's topic words, by rarity, that the other has too, 0 to 1; 0 for one topic.
-        nearness: 1 for what was saved last in the quarter of an hour before, falling to 0.
-        chain: 1 where explicit links lead from the new memory to the candidate by way of others, else 0.
-
-    """
-
-    likeness: Values
-    standing: Values
+    likeness: Values  # the logarithm of the odds of their calibrated similarity
+    standing: Values  # how far they are each other's nearest: 0 where many others are nearer, more the fewer are
+    # The share of the new memory's words, by rarity, and mentions that the candidate has too, 0 to 1; the words of its
+    # topic do not count.
     words: Values
-    topic: Values
-    elsewhere: Values
-    naming: Values
-    nearness: Values
-    chain: Values
+    topic: Values  # for one topic how much that tells, 0 to 1: it is rare, has few memories, and these are near; else 0
+    elsewhere: Values  # 1 where both have a topic, and not the same, else 0
+    naming: Values  # the share of one's topic words, by rarity, that the other has too, 0 to 1; 0 for one topic
+    nearness: Values  # 1 for what was saved last in the quarter of an hour before, falling to 0
+    chain: Values  # 1 where explicit links lead from the new memory to the candidate by way of others, else 0
 
     def table(self) -> Values:
         """Return an array of shape (candidates, features), in the order of `FEATURES`."""
@@ -220,11 +208,7 @@ def _chain(reader: Reader, direct: Nodes) -> Nodes:
 
 
 def _of_topic(reader: Reader, memory: Memory, until: datetime, decisions_within: float) -> tuple[Nodes, int]:
-    """
-    Return the newest memories of the memory's topic, and how many it has, counted up to some.
-
-    Its newest decisions are among them where these are asked for.
-    """
+    """Return the newest memories and decisions of the memory's topic, and how many it has, counted up to some."""
     if memory.topic is None:
         return np.zeros(0, np.int64), 0
     having = reader.window(Filter(topic=memory.topic, until=until), limit=_BROAD)
@@ -262,12 +246,9 @@ def _odds(calibration: Calibrate, cosines: NDArray[np.float32]) -> Values:
 def _standing(
     reader: Reader, near: Nodes, near_cosines: NDArray[np.float32], nodes: Nodes, cosines: NDArray[np.float32]
 ) -> Values:
-    """
-    Return how far the two are each other's nearest, from the rank that each has among those near to the other.
-
-    What is near to the new memory stands for what is near to the candidate too, which spares a search for each.
-    Ranks mean the same whatever the cosines of an embedder look like, and little where there are few to be ranked.
-    """
+    """Return how far the two are each other's nearest, from the rank that each has among those near to the other."""
+    # What is near to the new memory stands for what is near to the candidate too, which spares a search for each.
+    # Ranks mean the same whatever an embedder's cosines look like, and little where there are few to be ranked.
     if not len(near):
         return np.zeros(len(nodes))
     standing = np.zeros(len(nodes))
@@ -283,11 +264,7 @@ def _standing(
 
 
 def _telling(standing: Values, times: NDArray[np.int64], having: int, total: int) -> float:
-    """
-    Return how much it tells that two memories have a topic in common, 0 to 1.
-
-    A topic that a store is full of tells nothing, and so does one whose memories are not near to the new one.
-    """
+    """Return how much one topic tells, 0 to 1: a broad one tells nothing, nor one whose memories are not near."""
     if not len(standing):
         return 0.0
     newest = np.argsort(-times, kind="stable")[:_TOPIC]
@@ -361,12 +338,7 @@ def _known_terms(words: str) -> Terms:
 
 
 def _nearness(nodes: Nodes, times: NDArray[np.int64], recent: Nodes, created: int) -> Values:
-    """
-    Return how near in time each candidate is, 0 to 1.
-
-    The first quarter of an hour counts in full, then it falls by e every quarter.
-    What was saved in between takes its part: among memories that are saved in bulk, to be near says nothing.
-    """
+    """Return how near in time each candidate is, 0 to 1; what was saved in between takes its part."""
     age = (created - times).astype(np.float64)
     between = np.full(len(nodes), len(recent))
     kept = np.flatnonzero(_among(recent, nodes))
@@ -422,12 +394,7 @@ def automatic_links(
     explicit: Collection[str],
     new_link_id: Callable[[], str],
 ) -> list[Link]:
-    """
-    Return the links that a memory makes by itself, from it to older memories.
-
-    The same state gives the same links. A pair gets one of them at the most; semantic links go first.
-    A checkpoint makes none of these.
-    """
+    """Return the links that a memory makes by itself to older ones, semantic ones first, one for each at the most."""
     chosen: list[LinkChoice] = []
     if policy.max_semantic and memory.type is not MemoryType.CHECKPOINT:
         within = policy.topic_window if memory.type is MemoryType.DECISION else 0.0
@@ -455,11 +422,8 @@ def automatic_links(
 
 
 def probabilities(features: LinkFeatures, weights: Sequence[float] = WEIGHTS, bias: float = BIAS) -> Values:
-    """
-    Return how probable it is, 0 to 1, that each candidate and the new memory belong to one matter.
-
-    It is a logistic regression; a wrong link counted two and a half times in its fit, so it is rather too low.
-    """
+    """Return how probable it is, 0 to 1, that each candidate and the new memory belong to one matter."""
+    # A logistic regression; a wrong link counted two and a half times in its fit, so it is rather too low.
     odds = features.table() @ np.asarray(weights, np.float64) + bias
     # Half a hyperbolic tangent is the logistic function, without its overflow.
     return 0.5 + 0.5 * np.tanh(0.5 * odds)
@@ -658,11 +622,8 @@ def link_type_of(
 
 
 def near_synonyms(words: Sequence[str], vectors: NDArray[np.float32]) -> list[tuple[str, str, float]]:
-    """
-    Return the pairs of words that mean nearly the same, with how alike they are, the most alike first.
-
-    Words that differ only in case, gaps or Unicode form are alike by 1 whatever their vectors.
-    """
+    """Return the pairs of words that mean nearly the same, with how alike they are, the most alike first."""
+    # Words that differ only in case, gaps or Unicode form are alike by 1 whatever their vectors.
     forms: dict[str, list[int]] = {}
     for at, word in enumerate(words):
         forms.setdefault(normalised(word), []).append(at)

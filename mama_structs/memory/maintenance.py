@@ -29,11 +29,8 @@ _TEMPORAL: Final = tuple(LinkType).index(LinkType.TEMPORAL)
 
 
 def prunable(table: LinkTable, now_ms: int, settings: MemorySettings) -> NDArray[np.bool_]:
-    """
-    Return which links of a table may be pruned (DESIGN section 6): a mask with an item for each.
-
-    What counts is the confidence as stored, not what decay has left of it, or links would go that nobody found weak.
-    """
+    """Return which links of a table may be pruned (DESIGN section 6): a mask with an item for each."""
+    # What counts is the confidence as stored, not what decay left of it, or links would go that nobody found weak.
     weak = table.confidences < np.float32(settings.prune_below)
     old = (table.types == _TEMPORAL) & (now_ms - table.created > settings.prune_temporal_after * 1000)
     may_go: NDArray[np.bool_] = (table.creators == SYSTEM) & (weak | old)

@@ -30,40 +30,23 @@ _CERTAIN: Final = 2e-9
 
 @attrs.frozen(kw_only=True)
 class Weights:
-    """
-    What counts how much.
+    """What counts how much."""
 
-    Args:
-        words: Log-odds that a memory gains that has all of the question's words.
-        lenders: So many of the best candidates lend to those that they are tied to.
-        tie: How close two memories are that are wholly alike, that follow each other, or of which one carries the other
-            out, 0 to 1; with another link, that times its strength.
-        topic: How close two memories of one topic are at the least.
-        alike_at: Calibrated log-odds at which two texts are wholly alike; at 0 they are not at all.
-        pair: How far a decision and the memory of its outcome add up.
-        outcome: What is left to the memory of an outcome, as a share of its decision's score.
-        superseded: What is left to a superseded memory.
-        outside: What is left to a memory outside the period that was asked for.
-        inside: What one within it gains, as a share of the best score.
-        recency: What a memory of this moment gains, as a share of its score.
-        half_life: Days in which that halves.
-        unknown: Log-odds that a question's results lose all of whose words occur nowhere.
-
-    """
-
-    words: float = 8.0
-    lenders: int = 8
+    words: float = 8.0  # log-odds that a memory gains that has all of the question's words
+    lenders: int = 8  # so many of the best candidates lend to those that they are tied to
+    # How close two memories are, 0 to 1, that are wholly alike, that follow each other, or of which one carries the
+    # other out; with another link, that times its strength.
     tie: float = 0.6
-    topic: float = 0.3
-    alike_at: float = 5.0
-    pair: float = 0.6
-    outcome: float = 0.7
-    superseded: float = 0.9
-    outside: float = 0.3
-    inside: float = 0.5
-    recency: float = 0.05
-    half_life: float = 30.0
-    unknown: float = 4.0
+    topic: float = 0.3  # how close two memories of one topic are at the least
+    alike_at: float = 5.0  # calibrated log-odds at which two texts are wholly alike; at 0 they are not at all
+    pair: float = 0.6  # how far a decision and the memory of its outcome add up
+    outcome: float = 0.7  # what is left to the memory of an outcome, as a share of its decision's score
+    superseded: float = 0.9  # what is left to a superseded memory
+    outside: float = 0.3  # what is left to a memory outside the period that was asked for
+    inside: float = 0.5  # what one within it gains, as a share of the best score
+    recency: float = 0.05  # what a memory of this moment gains, as a share of its score
+    half_life: float = 30.0  # days in which that halves
+    unknown: float = 4.0  # log-odds that a question's results lose all of whose words occur nowhere
 
 
 WEIGHTS: Final = Weights()
@@ -83,32 +66,14 @@ def log_odds(similarities: NDArray[np.floating]) -> Values:
 
 
 def evidence(meanings: Values, shares: Values, weights: Weights = WEIGHTS) -> Values:
-    """
-    Return what speaks for each candidate by itself, more than 0.
-
-    Args:
-        meanings: Log-odds by calibrated cosine.
-        shares: The share of the question's rarity that it has, 0 to 1.
-        weights: What counts how much.
-
-    """
+    """Return what speaks for each candidate by itself, more than 0, by log-odds and shares of the question's rarity."""
     # Soft at 0: the order of the weakest stays, and what they lend vanishes.
     return np.logaddexp(0.0, meanings + weights.words * shares)
 
 
 def paired(scores: Values, outcomes: Positions, decisions: Positions, weights: Weights = WEIGHTS) -> Values:
-    """
-    Return scores in which a decision and the memory of its outcome are one matter, led by the decision.
-
-    The decision is found by what either says; the other stands behind it, so that the two do not take two good places.
-
-    Args:
-        scores: More than 0.
-        outcomes: Memories of outcomes.
-        decisions: The decision of each of *outcomes*.
-        weights: What counts how much.
-
-    """
+    """Return scores in which a decision and the memory of its outcome are one matter, led by the decision."""
+    # The decision is found by what either says; the other stands behind it, so that both do not take good places.
     together = scores.copy()
     np.maximum.at(
         together, decisions, np.maximum(scores[outcomes], weights.pair * (scores[outcomes] + scores[decisions]))
@@ -123,17 +88,8 @@ def likeness(meanings: Values, weights: Weights = WEIGHTS) -> Values:
 
 
 def lent(scores: Values, lenders: Positions, ties: Values) -> tuple[Values, Positions]:
-    """
-    Return what each candidate gains from the best ones, and from which of them; -1 where it gains nothing.
-
-    It gains from the one that gives most: a matter with many memories must not win by their number.
-
-    Args:
-        scores: 0 or more.
-        lenders: The best candidates, best first.
-        ties: How close candidates are to lenders, 0 to 1, of shape (lenders, candidates).
-
-    """
+    """Return what each candidate gains from the best ones by its ties to them, and from which of them, -1 for none."""
+    # It gains from the one that gives most: a matter with many memories must not win by their number.
     best = float(scores[lenders[0]]) if len(lenders) else 0.0
     if best <= 0:
         return np.zeros_like(scores), np.full(len(scores), -1, np.intp)
@@ -144,17 +100,8 @@ def lent(scores: Values, lenders: Positions, ties: Values) -> tuple[Values, Posi
 
 
 def below_givers(summed: Values, own: Values, givers: Positions) -> Values:
-    """
-    Return scores in which nothing passes what it was lent by, unless it says more by itself.
-
-    Else a memory that is the question word for word would come behind its neighbours.
-
-    Args:
-        summed: What candidates have with what they were lent.
-        own: What they have by themselves.
-        givers: What lent to each, -1 for nothing.
-
-    """
+    """Return scores in which nothing passes what it was lent by, unless it says more by itself."""
+    # Else a memory that is the question word for word would come behind its neighbours.
     bounded = summed.copy()
     # The best first, so that a bound is passed on.
     for position in np.argsort(-own, kind="stable").tolist():
@@ -165,16 +112,7 @@ def below_givers(summed: Values, own: Values, givers: Positions) -> Values:
 
 
 def in_period(scores: Values, inside: NDArray[np.bool_], strength: float, weights: Weights = WEIGHTS) -> Values:
-    """
-    Return scores that favour what lies in the period that was asked for; where nothing does, nothing changes.
-
-    Args:
-        scores: 0 or more.
-        inside: What lies in the period.
-        strength: How surely it was meant as a condition, 0 to 1.
-        weights: What counts how much.
-
-    """
+    """Return scores that favour what lies in the period that was asked for; where nothing does, nothing changes."""
     if not inside.any():
         return scores
     gained = scores + strength * weights.inside * scores.max()
@@ -188,16 +126,7 @@ def recency(created: NDArray[np.int64], now_ms: int, weights: Weights = WEIGHTS)
 
 
 def led(scores: Values, old: Sequence[int], newest: Sequence[int], weights: Weights = WEIGHTS) -> Values:
-    """
-    Return scores in which what replaced a memory is at least as good as that memory was.
-
-    Args:
-        scores: 0 or more.
-        old: Superseded candidates.
-        newest: What stands in the place of each of *old*, -1 where that is no candidate.
-        weights: What counts how much.
-
-    """
+    """Return scores in which what stands in a memory's place, -1 for no candidate, is at least as good as that was."""
     led = scores.copy()
     for position, leader in zip(old, newest, strict=True):
         if leader >= 0:
@@ -214,15 +143,7 @@ def best(scores: Values, limit: int) -> Positions:
 
 
 def relevance(scores: Values, unknown: float, weights: Weights = WEIGHTS) -> Values:
-    """
-    Return how well candidates answer, 0 to 1, whatever else there is.
-
-    Args:
-        scores: Evidence, their own or lent, as `evidence` gives it.
-        unknown: The share of the question's rarity that lies in words that occur nowhere, 0 to 1.
-        weights: What counts how much.
-
-    """
+    """Return how well candidates answer, 0 to 1; *unknown* is the share of rarity in words that occur nowhere."""
     # The inverse of `evidence`'s soft floor; for large scores that is the identity.
     odds = np.where(scores > 30, scores, np.log(np.expm1(np.clip(scores, 1e-9, 30))))  # noqa: PLR2004
     slope = _RELEVANCE_SLOPE * (odds - weights.unknown * unknown - _RELEVANCE_MIDDLE) + _RELEVANCE_SHIFT

@@ -64,11 +64,7 @@ class TraversalCache(Generic[T]):
         return len(self._kept)
 
     def get(self, key: Hashable, change: int, touched: Callable[[int], frozenset[int] | None]) -> T | None:
-        """
-        Return an answer that is as good as a fresh one at *change*, else None.
-
-        After a change, *touched* gives the nodes that changed, or whose links did, None where that is not known.
-        """
+        """Return an answer as good as a fresh one at *change*, None for none; *touched* gives what changed since."""
         answer = self._kept.get(key)
         if answer is not None and answer.change != change:
             since = touched(answer.change) if answer.change < change else None

@@ -147,11 +147,7 @@ def save(writer: Writer, prepared: PreparedSave, linking: Linking) -> Memory:
 def add_link(
     writer: Writer, from_id: str, asked: LinkRequest, link_type: LinkType, *, created_by: CreatedBy, now: datetime
 ) -> Link:
-    """
-    Make a link between two memories, and return it, or the one of that word that is there already, made stronger.
-
-    An explicit link takes over the automatic ones between the two.
-    """
+    """Make a link, or strengthen the same one that is there, and return it; it takes over the automatic ones."""
     source = found(writer, from_id)
     found(writer, asked.to_id)
     if from_id == asked.to_id:

@@ -177,11 +177,8 @@ class PreparedQuery:
         return ranking.log_odds(self.calibration(cosines.astype(np.float64)))
 
     def alike(self, reader: Reader, nodes: Nodes, lenders: int) -> Values:
-        """
-        Return how alike the texts of *nodes* are to those of the first so many of them, of shape (lenders, nodes).
-
-        Of a long text that lends, the piece that answers counts; of another one, the piece that is most like that.
-        """
+        """Return how alike the texts of *nodes* are to those of the first so many, of shape (lenders, nodes)."""
+        # Of a long text that lends, the piece that answers counts; of another one, the piece that is most like that.
         pieces, counts = reader.pieces(nodes)
         begins = np.cumsum(counts) - counts
         having = np.flatnonzero(counts)
@@ -333,11 +330,7 @@ class _Ground:
         return cls(reader.facts(candidates.nodes), only(table, known), sources[known], targets[known])
 
     def outcomes(self) -> tuple[Positions, Positions]:
-        """
-        Return memories of outcomes, and the decision of each.
-
-        Only those are contexts that implement: `MemoryStore.set_outcome` makes them.
-        """
+        """Return memories of outcomes, which are contexts that implement, and the decision of each."""
         told = (self.table.types == _IMPLEMENTATION) & (self.facts.types[self.sources] == _CONTEXT)
         told &= self.facts.types[self.targets] == _DECISION
         return self.sources[told], self.targets[told]

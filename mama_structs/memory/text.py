@@ -184,11 +184,7 @@ def weighted_terms(text: str) -> dict[str, float]:
 
 
 def query_terms(text: str) -> dict[str, float]:
-    """
-    Return the terms by which *text* is searched, each with its weight, more than 0.
-
-    Stop words are left out, unless there is nothing else.
-    """
+    """Return the terms by which *text* is searched, with their weights; stop words only where there is nothing else."""
     found = list(_analysed(text))
     telling = [(term, kind) for term, kind in found if kind is not _Kind.STOP]
     # A word that is said twice is not wanted twice as much.

@@ -155,13 +155,7 @@ def embedder_of(path: Path) -> EmbedderRecord:
 
 
 async def import_jsonl(engine: Engine, embedding: EmbeddingService, path: Path, progress: Progress | None) -> Imported:
-    """
-    Add the memories of a file that `export_jsonl` wrote, into whatever namespace the engine keeps.
-
-    Every line is read and compared with the store before anything is written.
-    What is there already, the same, stays as it is, so that an interrupted import is simply repeated; links of such a
-    memory that are missing are added.
-    """
+    """Add the memories of an export, when every line was read and compared; what is there, the same, stays."""
     with contextlib.ExitStack() as stack:
         file = await in_own_thread(lambda: _ExportFile.open(path, stack))
         return await _Import(engine, embedding, file, progress).run()

@@ -90,11 +90,7 @@ def as_embedder(
 
 
 def default_embedder() -> Embedder:
-    """
-    Return the sentence encoder of the extra ``semantic``, or a `HashEmbedder` where that is not installed.
-
-    The second is announced once in a process, as a warning of the logger ``mama_structs``.
-    """
+    """Return the sentence encoder of the extra ``semantic``, or a `HashEmbedder`, which is announced once."""
     if is_installed():
         return UniversalSentenceEmbedder()
     global _was_said

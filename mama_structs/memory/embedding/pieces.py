@@ -58,13 +58,7 @@ def tokens(text: str) -> float:
 
 
 def cut(text: str, max_tokens: int) -> Pieces:
-    """
-    Cut a text into pieces that a model can take.
-
-    A piece ends behind a paragraph, else a line, a sentence, a word, and else a character;
-    each begins a little before the end of the one before it.
-    Together they cover the text, unless there are more than `MAX_PIECES`: then they are spread evenly over it.
-    """
+    """Cut a text at its best borders into overlapping pieces that a model can take; many are thinned out evenly."""
     _check.whole("max_tokens", max_tokens, LEAST_TOKENS, mark=",")
     if len(text) * _most(text) <= max_tokens:
         return Pieces(((0, len(text)),))
@@ -102,12 +96,7 @@ def _points(text: str) -> NDArray[np.uint32]:
 
 
 def _weights(points: NDArray[np.uint32]) -> NDArray[np.float64]:
-    """
-    Return the tokens that each character counts for.
-
-    The vocabularies of models differ; a text in English comes to some 1.4 times the tokens that they really see,
-    and no character counts for less than a quarter of what the worst of them make of it.
-    """
+    """Return the tokens that each character counts for: no less than a quarter of what the worst model makes of it."""
     weights = np.full(len(points), 1.5)  # Hangul, Han, Kana: three bytes of UTF-8
     weights[points <= _LAST_OF_TWO_BYTES] = 1.0
     weights[points > ord(_LAST_OF_PLANE_0)] = 4.0

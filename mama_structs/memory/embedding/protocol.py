@@ -135,11 +135,7 @@ class Embedder(Protocol):
 
 
 def fingerprint_of(embedder: Embedder) -> str:
-    """
-    Return what tells an embedder's vectors from those of any other.
-
-    That is its own ``fingerprint``, and a hash of its class, name and dimensions where it has none.
-    """
+    """Return an embedder's own ``fingerprint``, a hash of its class, name and dimensions where it has none."""
     own = getattr(embedder, "fingerprint", None)
     if isinstance(own, str) and own:
         return own
@@ -246,11 +242,7 @@ _MOST_SLOPE: Final = 200.0
 
 @functools.cache
 def triples() -> tuple[tuple[str, str, str], ...]:
-    """
-    Return the built-in sentences: one, another about the same matter, and one about another matter of that world.
-
-    They are of the kind that agents remember: decisions, findings and notes; English, Korean, and one in each.
-    """
+    """Return the built-in sentences: one, another about the same matter, and one about another matter of that world."""
     text = Path(__file__).with_name("pairs.json").read_text(encoding="utf-8")
     return tuple((first, same, other) for first, same, other in json.loads(text))
 
@@ -287,12 +279,7 @@ def fit(
 def sentence_cosines(
     vectors: NDArray[np.floating],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """
-    Return the cosines of the built-in sentences, whose vectors come one after the other.
-
-    They are those of each triple's first sentence with that on the same matter, with that on another one in similar
-    words, and with the first sentences of all other triples.
-    """
+    """Return cosines of the built-in sentences: of each first with the second, the third, and other firsts."""
     table = vectors.reshape(len(triples()), 3, -1).astype(np.float64)
     first, same, other = table[:, 0], table[:, 1], table[:, 2]
     across = (first @ first.T)[np.triu_indices(len(first), 1)]
@@ -341,11 +328,7 @@ class Calibrating:
 
 
 async def calibrated(embedder: Embedder, *, in_thread: InThread = in_own_thread) -> Calibration:
-    """
-    Return an embedder's calibration, made on built-in sentences where it is not known yet.
-
-    The sentences, some hundred in English and Korean, are embedded in one call.
-    """
+    """Return an embedder's calibration, made on built-in sentences in one call where it is not known yet."""
     if not isinstance(embedder, Calibrating) or embedder.is_calibrated:
         return embedder.calibration
     done = await embedded(embedder, [text for triple in triples() for text in triple], "document", in_thread=in_thread)

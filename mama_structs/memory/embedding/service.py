@@ -135,12 +135,7 @@ class EmbeddingService:
         return middle
 
     async def close(self) -> None:
-        """
-        Give up what is under way, and end the thread; closing again does nothing.
-
-        Callers that wait get `SessionClosed`.
-        A synchronous embedder at work cannot be stopped: it is waited for, some seconds at the most.
-        """
+        """Give up what is under way, so that who waits gets `SessionClosed`, and wait some seconds for the thread."""
         if self._is_closed:
             return
         if not self._bound.is_over:
