@@ -11,13 +11,6 @@ from mama_structs.references.outcomes import SourceAnswer, SourceOutcome
 from mama_structs.settings import ReferenceSettings
 
 
-@attrs.frozen
-class _Kept:
-    outcome: SourceOutcome
-    kind: str
-    origin: object
-
-
 @attrs.define
 class _ChainHeight:
     """The height of one source's chain, and how many answers in a row were below it."""
@@ -31,7 +24,10 @@ class AnswerCache:
 
     def __init__(self, settings: ReferenceSettings, clock: Callable[[], float]) -> None:
         self._settings = settings
-        self._kept: Lru[str, _Kept] = Lru(settings.cache_entries, max_cost=settings.cache_bytes, clock=clock)
+        # An answer, the word by which it is invalidated, and the source that gave it.
+        self._kept: Lru[str, tuple[SourceOutcome, str, object]] = Lru(
+            settings.cache_entries, max_cost=settings.cache_bytes, clock=clock
+        )
         self._chains: dict[int, _ChainHeight] = {}
 
     def __len__(self) -> int:
@@ -47,23 +43,20 @@ class AnswerCache:
         kept = self._kept.get(entity_id)
         if kept is None:
             return None
-        height = getattr(kept.outcome, "height", None)
-        is_overtaken = height is not None and height != self._chain(kept.origin).height
-        if is_overtaken and self._settings.cache_until == "block":
+        outcome, _, origin = kept
+        height = getattr(outcome, "height", None)
+        if self._settings.cache_until == "block" and height not in (None, self._chain(origin).height):
             self._kept.drop(entity_id)
             return None
-        return kept.outcome
+        return outcome
 
     def see(self, height: int | None, *, origin: object = None) -> None:
-        """
-        Note the height that an answer of *origin* told.
-
-        Queries under way when a block came may answer late with the one before.
-        More of them than can be under way mean that the chain started anew, or that a header was wrong once.
-        """
+        """Note the height that an answer of *origin* told."""
         if height is None:
             return
         chain = self._chain(origin)
+        # Queries under way when a block came may answer late with the one before. More of them than can be under way
+        # mean that the chain started anew, or that a header was wrong once.
         if chain.height is None or height >= chain.height or chain.below >= self._settings.max_parallel_queries:
             chain.height, chain.below = height, 0
         else:
@@ -77,14 +70,12 @@ class AnswerCache:
             size += outcome.size
         else:
             lifetime = min(settings.not_found_ttl, lifetime)
-        self._kept.put(entity_id, _Kept(outcome, kind, origin), cost=size, ttl=lifetime)
+        self._kept.put(entity_id, (outcome, kind, origin), cost=size, ttl=lifetime)
 
     def invalidate(self, matches: Callable[[str, str], bool]) -> int:
         """Forget every entry for which ``matches(id, type)``; return how many."""
-        stale = [key for key in self._kept if (kept := self._kept.peek(key)) is not None and matches(key, kept.kind)]
-        for entity_id in stale:
-            self._kept.drop(entity_id)
-        return len(stale)
+        stale = [key for key in self._kept if (kept := self._kept.peek(key)) is not None and matches(key, kept[1])]
+        return sum(self._kept.drop(key) is not None for key in stale)
 
     def _chain(self, origin: object) -> _ChainHeight:
         return self._chains.setdefault(id(origin), _ChainHeight())

@@ -94,18 +94,11 @@ class ReferencedTool(Protocol[P, R_co]):
     ) -> Coroutine[Any, Any, R_co | dict[str, Any]]: ...
     @overload
     def __call__(
-        self,
-        *args: Any,
-        max_references: int,
-        max_references_per_entity: int = 5,
-        **kwargs: Any,
+        self, *args: Any, max_references: int, max_references_per_entity: int = 5, **kwargs: Any
     ) -> Coroutine[Any, Any, R_co | dict[str, Any]]: ...
     @overload
     def __call__(
-        self,
-        *args: Any,
-        max_references_per_entity: int,
-        **kwargs: Any,
+        self, *args: Any, max_references_per_entity: int, **kwargs: Any
     ) -> Coroutine[Any, Any, R_co | dict[str, Any]]: ...
 
     @overload
@@ -232,8 +225,7 @@ class _Decoration:
             raise InvalidArgument(f"subject={self.subject!r}: {name} has no such parameter")
 
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
-            is_plain = kwargs.keys().isdisjoint(_ANNOTATIONS)
-            given = {} if is_plain else {option: kwargs.pop(option) for option in _ANNOTATIONS if option in kwargs}
+            given = {option: kwargs.pop(option) for option in _ANNOTATIONS if option in kwargs} if kwargs else {}
             asked = self._asked(given, name)
             if asked is None:
                 return await function(*args, **kwargs)
@@ -247,7 +239,18 @@ class _Decoration:
                 _log.exception("references could not be added to the result of %s, which is returned as it is", name)
                 return result
 
-        disguise(wrapper, tool, _extended(own, name, self.options))
+        clash = [option for option in _ANNOTATIONS if option in own.parameters]
+        if clash:
+            hint = "rename it: with_references adds one of this name"
+            raise InvalidArgument(f"{name} has a parameter {clash[0]!r} of its own", hint=hint)
+        # The options stand before the tool's `**kwargs`.
+        parameters = list(own.parameters.values())
+        keyword, rest = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD
+        last = [parameters.pop()] if parameters and parameters[-1].kind is rest else []
+        for option, hint in _ANNOTATIONS.items():
+            default = getattr(self.options, option)
+            parameters.append(inspect.Parameter(option, keyword, default=default, annotation=hint))
+        disguise(wrapper, tool, own.replace(parameters=[*parameters, *last]))
         wrapper.__annotations__ |= _ANNOTATIONS
         return wrapper
 
@@ -282,21 +285,3 @@ class _Decoration:
         bound.apply_defaults()
         value = bound.arguments.get(self.subject)
         return None if value is None else str(value)
-
-
-def _extended(signature: inspect.Signature, name: str, options: ReferenceOptions) -> inspect.Signature:
-    """Return the tool's signature with the options before its ``**kwargs``."""
-    clash = [option for option in _ANNOTATIONS if option in signature.parameters]
-    if clash:
-        raise InvalidArgument(
-            f"{name} has a parameter {clash[0]!r} of its own", hint="rename it: with_references adds one of this name"
-        )
-    parameters = list(signature.parameters.values())
-    last = [parameters.pop()] if parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD else []
-    added = [
-        inspect.Parameter(
-            option, inspect.Parameter.KEYWORD_ONLY, default=getattr(options, option), annotation=annotation
-        )
-        for option, annotation in _ANNOTATIONS.items()
-    ]
-    return signature.replace(parameters=[*parameters, *added, *last])

@@ -29,10 +29,8 @@ def _depth(_: Any, __: Any, value: object) -> None:
         )
 
 
-def _types(value: Collection[str] | None) -> tuple[str, ...] | None:
-    """Freeze the names; a single name is a mistake that would be read letter by letter."""
-    if value is None:
-        return None
+def _types(value: Collection[str]) -> tuple[str, ...]:
+    # A single name is a mistake that would be read letter by letter.
     if isinstance(value, str) or not isinstance(value, Collection):
         raise InvalidArgument(
             f"reference_types must be a list of type names, got {value!r:.80}", hint='for one type, give ["planet"]'
@@ -80,7 +78,7 @@ class ReferenceOptions:
 
     include_references: bool | Scope = attrs.field(default=True, validator=_include)
     reference_depth: int = attrs.field(default=1, validator=_depth)
-    reference_types: tuple[str, ...] | None = attrs.field(default=None, converter=_types)
+    reference_types: tuple[str, ...] | None = attrs.field(default=None, converter=attrs.converters.optional(_types))
     max_references: int = attrs.field(default=50, validator=_count)
     max_references_per_entity: int = attrs.field(default=5, validator=_count)
     metadata: bool = attrs.field(default=False, validator=_flag)

@@ -9,14 +9,7 @@ from typing import Any, Final
 
 import attrs
 
-from mama_structs.errors import (
-    EntityNotFound,
-    MamaStructsError,
-    QueryTimeout,
-    RateLimited,
-    SessionClosed,
-    StructsError,
-)
+from mama_structs.errors import EntityNotFound, MamaStructsError, QueryTimeout, RateLimited, SessionClosed, StructsError
 
 _SAMPLES: Final = 1024
 _LONGEST: Final = 200
@@ -63,6 +56,7 @@ class Failure:
 
 
 SourceOutcome = SourceAnswer | Failure
+NOT_FOUND: Final = Failure("not_found", "Entity not found")
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -72,7 +66,7 @@ def failure_of(error: BaseException) -> Failure:
     else:
         kind = QueryTimeout.type if isinstance(error, TimeoutError) else StructsError.type
     if kind == "not_found":
-        return Failure(kind, "Entity not found", error)
+        return attrs.evolve(NOT_FOUND, cause=error)
     if isinstance(error, RateLimited) and error.retry_after is not None:
         return Failure(kind, f"Rate limited: ask again in {error.retry_after:g} s", error)
     return Failure(kind, _text(error), error)
@@ -103,11 +97,6 @@ def past_deadline(seconds: float) -> Failure:
 def gone(*, closed: bool) -> Failure:
     """Return the failure of a query that was cancelled, by itself or because the resolver closed."""
     return Failure("closed", "The resolver was closed") if closed else Failure("cancelled", "The query was cancelled")
-
-
-def not_found() -> Failure:
-    """Return the failure of an id that names nothing."""
-    return Failure("not_found", "Entity not found")
 
 
 def exception_of(failed: Failure, key: str) -> BaseException:
@@ -199,9 +188,8 @@ class Counters:
 def _quantiles(samples: list[float]) -> dict[str, float]:
     if not samples:
         return {}
-    if len(samples) == 1:
-        return dict.fromkeys(("p50", "p90", "p99"), samples[0])
     import statistics  # noqa: PLC0415 - half as slow to load as the whole module, for numbers that few ask for
 
-    cuts = statistics.quantiles(samples, n=100, method="inclusive")
+    # One sample alone is every quantile; Python 3.11 wants two for any.
+    cuts = statistics.quantiles(samples if len(samples) > 1 else samples * 2, n=100, method="inclusive")
     return {"p50": cuts[49], "p90": cuts[89], "p99": cuts[98]}

@@ -6,37 +6,22 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import attrs
 
-from mama_structs.structs.entities import (
-    Address,
-    GridAttributes,
-    GridRecord,
-    GuildRankPermissionRecord,
-    InternalAddressAssociation,
-    PermissionRecord,
-    Planet,
-    PlanetAttributeRecord,
-    PlanetAttributes,
-    Player,
-    PlayerInventory,
-    Struct,
-    StructAttributeRecord,
-    StructAttributes,
-)
+from mama_structs.structs import entities
 from mama_structs.structs.ids import EntityId
 from mama_structs.structs.record import JSON_NUMBER, OFF_WIRE, Record, wire
 
 R_co = TypeVar("R_co", bound=Record, covariant=True)
 
 # The JSON names of one record in an answer, and of the records of a page, where they are not the class's own.
-_IN_ANSWER: dict[type[Record], str] = {GridRecord: "gridRecord"}
+_IN_ANSWER: dict[type[Record], str] = {entities.GridRecord: "gridRecord"}
 _IN_PAGE: dict[type[Record], str] = {
-    Address: "address",
-    GridRecord: "gridRecords",
-    StructAttributeRecord: "structAttributeRecords",
-    PlanetAttributeRecord: "planetAttributeRecords",
-    PermissionRecord: "permissionRecords",
-    GuildRankPermissionRecord: "guild_rank_permission_records",
-    InternalAddressAssociation: "internalAddressAssociation",
+    entities.Address: "address",
+    entities.GridRecord: "gridRecords",
+    entities.StructAttributeRecord: "structAttributeRecords",
+    entities.PlanetAttributeRecord: "planetAttributeRecords",
+    entities.PermissionRecord: "permissionRecords",
+    entities.GuildRankPermissionRecord: "guild_rank_permission_records",
+    entities.InternalAddressAssociation: "internalAddressAssociation",
 }
 
 
@@ -149,39 +134,39 @@ def _remade(cls: Any, record: type[Record] | None, values: dict[str, Any]) -> An
 class GridAnswer(Answer[R_co]):
     """An answer about an entity that the power grid knows, such as ``GridAnswer[Reactor]``."""
 
-    grid_attributes: GridAttributes | None = None
+    grid_attributes: entities.GridAttributes | None = None
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class PlayerAnswer(GridAnswer[Player]):
+class PlayerAnswer(GridAnswer[entities.Player]):
     """The answer of ``/structs/player/{id}``."""
 
-    player_inventory: PlayerInventory | None = None
+    player_inventory: entities.PlayerInventory | None = None
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class PlanetAnswer(GridAnswer[Planet]):
+class PlanetAnswer(GridAnswer[entities.Planet]):
     """The answer of ``/structs/planet/{id}``."""
 
-    planet_attributes: PlanetAttributes | None = None
+    planet_attributes: entities.PlanetAttributes | None = None
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class StructAnswer(GridAnswer[Struct]):
+class StructAnswer(GridAnswer[entities.Struct]):
     """The answer of ``/structs/struct/{id}``; the defenders are structs that protect this one."""
 
-    struct_attributes: StructAttributes | None = None
+    struct_attributes: entities.StructAttributes | None = None
     struct_defenders: tuple[EntityId | None, ...] = ()
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class AddressAnswer(Address):
+class AddressAnswer(entities.Address):
     """The answer of ``/structs/address/{address}``: the one that is flat, record and answer at once."""
 
     height: int | None = attrs.field(default=None, eq=False, metadata=OFF_WIRE)
 
     @property
-    def entity(self) -> Address:
+    def entity(self) -> entities.Address:
         """The record, which is this answer itself."""
         return self
 

@@ -9,25 +9,7 @@ from decimal import Decimal
 
 import attrs
 
-from mama_structs.structs.enums import (
-    ActiveWeaponry,
-    AllocationType,
-    Ambit,
-    FleetStatus,
-    GuildJoinBypassLevel,
-    GuildJoinType,
-    OreReserveDefenses,
-    PassiveWeaponry,
-    PlanetaryDefenses,
-    PlanetaryMining,
-    PlanetaryRefineries,
-    PlanetStatus,
-    PowerGeneration,
-    ProviderAccessPolicy,
-    RegistrationStatus,
-    UnitDefenses,
-    WeaponControl,
-)
+from mama_structs.structs import enums
 from mama_structs.structs.ids import EntityId, EntityType
 from mama_structs.structs.record import UINT256, Record, wire
 
@@ -177,8 +159,8 @@ class Guild(Record):
     creator: str = ""
     owner: EntityId | None = None
     join_infusion_minimum: int = 0
-    join_infusion_minimum_bypass_by_request: GuildJoinBypassLevel | str = GuildJoinBypassLevel.CLOSED
-    join_infusion_minimum_bypass_by_invite: GuildJoinBypassLevel | str = GuildJoinBypassLevel.CLOSED
+    join_infusion_minimum_bypass_by_request: enums.GuildJoinBypassLevel | str = enums.GuildJoinBypassLevel.CLOSED
+    join_infusion_minimum_bypass_by_invite: enums.GuildJoinBypassLevel | str = enums.GuildJoinBypassLevel.CLOSED
     primary_reactor_id: EntityId | None = None
     entry_substation_id: EntityId | None = None
     entry_rank: int = 0
@@ -225,7 +207,7 @@ class Planet(Record):
     air_slots: int = 0
     land_slots: int = 0
     water_slots: int = 0
-    status: PlanetStatus | str = PlanetStatus.ACTIVE
+    status: enums.PlanetStatus | str = enums.PlanetStatus.ACTIVE
     location_list_start: EntityId | None = None
     location_list_last: EntityId | None = None
     name: str = ""
@@ -265,7 +247,7 @@ class Struct(Record):
     owner: EntityId | None = None
     location_type: EntityType | str = EntityType.GUILD
     location_id: EntityId | None = None
-    operating_ambit: Ambit | str = Ambit.NONE
+    operating_ambit: enums.Ambit | str = enums.Ambit.NONE
     slot: int = 0
 
 
@@ -274,7 +256,7 @@ class Allocation(Record):
     """Power given from a source to a substation; how much is in the answer's grid attributes."""
 
     id: EntityId
-    type: AllocationType | str = AllocationType.STATIC
+    type: enums.AllocationType | str = enums.AllocationType.STATIC
     source_object_id: EntityId | None = None
     index: int = 0
     destination_id: EntityId | None = None
@@ -318,7 +300,7 @@ class Fleet(Record):
     owner: EntityId | None = None
     location_type: EntityType | str = EntityType.GUILD
     location_id: EntityId | None = None
-    status: FleetStatus | str = FleetStatus.ON_STATION
+    status: enums.FleetStatus | str = enums.FleetStatus.ON_STATION
     location_list_forward: EntityId | None = None
     location_list_backward: EntityId | None = None
     space: tuple[EntityId | None, ...] = ()
@@ -340,7 +322,7 @@ class Provider(Record):
     index: int = 0
     substation_id: EntityId | None = None
     rate: Coin = attrs.field(factory=Coin)
-    access_policy: ProviderAccessPolicy | str = ProviderAccessPolicy.OPEN_MARKET
+    access_policy: enums.ProviderAccessPolicy | str = enums.ProviderAccessPolicy.OPEN_MARKET
     capacity_minimum: int = 0
     capacity_maximum: int = 0
     duration_minimum: int = 0
@@ -371,8 +353,8 @@ class GuildMembershipApplication(Record):
 
     guild_id: EntityId | None = None
     player_id: EntityId | None = None
-    join_type: GuildJoinType | str = GuildJoinType.INVITE
-    registration_status: RegistrationStatus | str = RegistrationStatus.PROPOSED
+    join_type: enums.GuildJoinType | str = enums.GuildJoinType.INVITE
+    registration_status: enums.RegistrationStatus | str = enums.RegistrationStatus.PROPOSED
     proposer: EntityId | None = None
     substation_id: EntityId | None = None
 
@@ -401,8 +383,8 @@ class StructType(Record):
     movable: bool = False
     slot_bound: bool = False
 
-    primary_weapon: ActiveWeaponry | str = ActiveWeaponry.NONE
-    primary_weapon_control: WeaponControl | str = WeaponControl.NONE
+    primary_weapon: enums.ActiveWeaponry | str = enums.ActiveWeaponry.NONE
+    primary_weapon_control: enums.WeaponControl | str = enums.WeaponControl.NONE
     primary_weapon_charge: int = 0
     primary_weapon_ambits: int = 0
     primary_weapon_targets: int = 0
@@ -416,8 +398,8 @@ class StructType(Record):
     primary_weapon_guaranteed_shots: int = 0
     primary_weapon_armour_piercing: bool = False
 
-    secondary_weapon: ActiveWeaponry | str = ActiveWeaponry.NONE
-    secondary_weapon_control: WeaponControl | str = WeaponControl.NONE
+    secondary_weapon: enums.ActiveWeaponry | str = enums.ActiveWeaponry.NONE
+    secondary_weapon_control: enums.WeaponControl | str = enums.WeaponControl.NONE
     secondary_weapon_charge: int = 0
     secondary_weapon_ambits: int = 0
     secondary_weapon_targets: int = 0
@@ -431,13 +413,13 @@ class StructType(Record):
     secondary_weapon_guaranteed_shots: int = 0
     secondary_weapon_armour_piercing: bool = False
 
-    passive_weaponry: PassiveWeaponry | str = PassiveWeaponry.NONE
-    unit_defenses: UnitDefenses | str = UnitDefenses.NONE
-    ore_reserve_defenses: OreReserveDefenses | str = OreReserveDefenses.NONE
-    planetary_defenses: PlanetaryDefenses | str = PlanetaryDefenses.NONE
-    planetary_mining: PlanetaryMining | str = PlanetaryMining.NONE
-    planetary_refinery: PlanetaryRefineries | str = PlanetaryRefineries.NONE
-    power_generation: PowerGeneration | str = PowerGeneration.NONE
+    passive_weaponry: enums.PassiveWeaponry | str = enums.PassiveWeaponry.NONE
+    unit_defenses: enums.UnitDefenses | str = enums.UnitDefenses.NONE
+    ore_reserve_defenses: enums.OreReserveDefenses | str = enums.OreReserveDefenses.NONE
+    planetary_defenses: enums.PlanetaryDefenses | str = enums.PlanetaryDefenses.NONE
+    planetary_mining: enums.PlanetaryMining | str = enums.PlanetaryMining.NONE
+    planetary_refinery: enums.PlanetaryRefineries | str = enums.PlanetaryRefineries.NONE
+    power_generation: enums.PowerGeneration | str = enums.PowerGeneration.NONE
 
     activate_charge: int = 0
     build_charge: int = 0

@@ -15,7 +15,7 @@ import time
 import zlib
 from collections.abc import Awaitable, Callable
 from datetime import UTC
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import aiohttp
 import attrs
@@ -48,6 +48,7 @@ _OLD_AIOHTTP = "a session with a base_url of its own needs aiohttp 3.12 or later
 _NO_ROUTE = frozenset({404, 405, 501})
 _WRONG_BASE = "is the base URL that of the chain's REST interface (port 1317 on a local node)?"
 MAX_DEPTH = 100
+_SPACE = b"\xef\xbb\xbf \t\r\n"
 _GZIP, _ZLIB, _RAW_DEFLATE = 31, 15, -15
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _SECONDS = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,12})?", re.ASCII)
@@ -84,14 +85,6 @@ def parse_retry_after(text: str | None, *, now: float) -> float | None:
         return None
 
 
-class _Inflater(Protocol):
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, /, max_length: int = ...) -> bytes: ...
-
-
 class Body:
     """
     A body that arrives in chunks, decompressed as it comes and never beyond a cap.
@@ -105,7 +98,7 @@ class Body:
             raise ValueError(f"has the content encoding {encoding[:40]!r}, which was not asked for")
         self._compressed = self._encoding not in ("", "identity")
         self._limit = limit
-        self._inflater: _Inflater | None = None
+        self._inflater: Any = None
         self._content = bytearray()
 
     def feed(self, chunk: bytes) -> None:
@@ -124,20 +117,16 @@ class Body:
 
     def _inflate(self, chunk: bytes, room: int) -> bytes:
         if self._inflater is None:
-            self._inflater = zlib.decompressobj(self._window(chunk))
+            # "deflate" is zlib data by the standard, but some servers leave the zlib header out.
+            deflated = _ZLIB if chunk[0] & 0x0F == zlib.DEFLATED else _RAW_DEFLATE
+            self._inflater = zlib.decompressobj(deflated if self._encoding == "deflate" else _GZIP)
         try:
-            content = self._inflater.decompress(chunk, room)
+            content: bytes = self._inflater.decompress(chunk, room)
         except zlib.error as error:
             raise ValueError(f"is not valid {self._encoding} data") from error
         if self._inflater.unused_data:
             raise ValueError(f"has bytes behind its {self._encoding} data")
         return content
-
-    def _window(self, chunk: bytes) -> int:
-        if self._encoding != "deflate":
-            return _GZIP
-        # "deflate" is zlib data by the standard, but some servers leave the zlib header out.
-        return _ZLIB if chunk[0] & 0x0F == zlib.DEFLATED else _RAW_DEFLATE
 
 
 def decode_json(content: bytes) -> Any:
@@ -158,8 +147,11 @@ def decode_json(content: bytes) -> Any:
         raise ValueError("has a number with too many digits") from error
     if _deeper_than(value, MAX_DEPTH):
         raise ValueError(f"is nested deeper than {MAX_DEPTH} levels")
-    if _SURROGATE_ESCAPE.search(text) and _has_lone_surrogate(value):
-        raise ValueError("has an escaped half of a surrogate pair")
+    if _SURROGATE_ESCAPE.search(text):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ValueError("has an escaped half of a surrogate pair") from None
     return value
 
 
@@ -183,25 +175,13 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite
 
 
 def _deeper_than(value: Any, limit: int) -> bool:
-    level = [value] if isinstance(value, dict | list) else []
-    for _ in range(limit):
-        level = [
-            child
-            for node in level
-            for child in (node.values() if isinstance(node, dict) else node)
-            if isinstance(child, dict | list)
-        ]
-        if not level:
+    level = [value]
+    for _ in range(limit + 1):
+        nodes = [node for node in level if isinstance(node, dict | list)]
+        if not nodes:
             return False
+        level = [child for node in nodes for child in (node.values() if isinstance(node, dict) else node)]
     return True
-
-
-def _has_lone_surrogate(value: Any) -> bool:
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return True
-    return False
 
 
 def open_session(*, max_connections: int) -> aiohttp.ClientSession:
@@ -257,9 +237,8 @@ class Transport:
                 async with asyncio.timeout_at(end):
                     return await self._get_with_retries(request, end)
             except TimeoutError as error:
-                raise QueryTimeout(
-                    f"{request.path} had no answer within {self.timeout:g} s", seconds=self.timeout
-                ) from error
+                message = f"{request.path} had no answer within {self.timeout:g} s"
+                raise QueryTimeout(message, seconds=self.timeout) from error
 
     async def _get_with_retries(self, request: NodeQuery, end: float) -> Envelope:
         attempt = current_attempt.get() or Attempt()
@@ -271,19 +250,14 @@ class Transport:
                 return await self._get_once(request)
             except _Temporary as failure:
                 attempt.rate_limited += isinstance(failure.error, RateLimited)
-                pause = self._pause(retry, failure, end, attempt)
-                if pause is None:
+                expires = end if attempt.expires is None else min(end, attempt.expires)
+                left = expires - asyncio.get_running_loop().time()
+                pause = self.backoff.pause(retry, retry_after=failure.retry_after, left=left)
+                if retry >= self.retries or pause is None:
                     raise failure.error from failure.__cause__
             await self.backoff.sleep(pause)
             retry += 1
             attempt.retries += 1
-
-    def _pause(self, retry: int, failure: _Temporary, end: float, attempt: Attempt) -> float | None:
-        if retry >= self.retries:
-            return None
-        expires = end if attempt.expires is None else min(end, attempt.expires)
-        left = expires - asyncio.get_running_loop().time()
-        return self.backoff.pause(retry, retry_after=failure.retry_after, left=left)
 
     async def _get_once(self, request: NodeQuery) -> Envelope:
         try:
@@ -302,9 +276,8 @@ class Transport:
             raise _Temporary(StructsUnreachable(message, hint=_NO_NODE)) from error
         except (aiohttp.InvalidURL, UnicodeError) as error:
             # Nothing was sent: the host's name cannot be looked up.
-            raise StructsUnreachable(
-                f"{request.path}: the host of the base URL cannot be asked", hint=_NO_NODE
-            ) from error
+            message = f"{request.path}: the host of the base URL cannot be asked"
+            raise StructsUnreachable(message, hint=_NO_NODE) from error
         except aiohttp.ClientError as error:
             raise MalformedResponse(f"the answer of {request.path} is not valid HTTP", hint=_WRONG_BASE) from error
         except (AssertionError, RuntimeError) as error:
@@ -329,40 +302,32 @@ class Transport:
         payload: Any = None
         hint: str | None = None
         try:
-            content = await self._content(response)
-            hint = None if _looks_like_json(content) else _WRONG_BASE
+            body = Body(response.headers.get("Content-Encoding", ""), limit=self.max_response_bytes)
+            async for chunk in response.content.iter_chunked(_CHUNK):
+                body.feed(chunk)
+            content = body.finish()
+            # A body that may be from a node at all, be it broken: a web server's page is not.
+            hint = None if content.lstrip(_SPACE).startswith((b"{", b"[")) else _WRONG_BASE
             payload = decode_json(content)
         except ValueError as error:
             # What a proxy says beside a 502 need not be JSON: the status says enough.
             if status < _ERRORS:
                 raise MalformedResponse(f"the answer of {request.path} {error}", hint=hint) from error
-        if status >= _ERRORS or _is_error(payload, request):
+        code, message = _error_of(payload)
+        is_answer = isinstance(payload, dict) and request.key in payload
+        # A body that came with a good status may be an error nevertheless, as the docs of the chain have it.
+        if status >= _ERRORS or (code not in (None, 0) and message is not None and not is_answer):
+            wait = parse_retry_after(response.headers.get("Retry-After"), now=time.time())
             hint = hint if status in _NO_ROUTE else None
-            _raise_error(request, status, payload, retry_after=response.headers.get("Retry-After"), hint=hint)
-        if not isinstance(payload, dict) or request.key not in payload:
+            _raise_error(request, status, code, message, wait=wait, hint=hint)
+        if not is_answer:
             raise MalformedResponse(f"the answer of {request.path} is no object with {request.key!r}", hint=_WRONG_BASE)
-        return Envelope(payload, height=_height(response.headers.get("Grpc-Metadata-X-Cosmos-Block-Height")))
-
-    async def _content(self, response: aiohttp.ClientResponse) -> bytes:
-        body = Body(response.headers.get("Content-Encoding", ""), limit=self.max_response_bytes)
-        async for chunk in response.content.iter_chunked(_CHUNK):
-            body.feed(chunk)
-        return body.finish()
+        height = response.headers.get("Grpc-Metadata-X-Cosmos-Block-Height", "")
+        return Envelope(payload, height=int(height) if _HEIGHT.fullmatch(height) else None)
 
 
 def _session_closed() -> SessionClosed:
     return SessionClosed("the client's HTTP session is closed", hint="make a new client")
-
-
-def _looks_like_json(content: bytes) -> bool:
-    """Whether a body may be from a node at all, be it broken: a web server's page is not."""
-    return content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"["))
-
-
-def _is_error(payload: Any, request: NodeQuery) -> bool:
-    """Whether a body that came with a good status is an error nevertheless, as the docs of the chain have it."""
-    code, message = _error_of(payload)
-    return code not in (None, 0) and message is not None and request.key not in payload
 
 
 def _error_of(payload: Any) -> tuple[int | None, str | None]:
@@ -377,26 +342,16 @@ def _error_of(payload: Any) -> tuple[int | None, str | None]:
 
 
 def _raise_error(
-    request: NodeQuery, status: int, payload: Any, *, retry_after: str | None, hint: str | None
+    request: NodeQuery, status: int, code: int | None, message: str | None, *, wait: float | None, hint: str | None
 ) -> NoReturn:
-    code, message = _error_of(payload)
     # The chain answers 500 for an id that does not exist: only the body tells.
     if request.asked is not None and code is not None and message is not None and "not found" in message.lower():
         raise EntityNotFound(request.asked)
-    wait = parse_retry_after(retry_after, now=time.time())
     if status == _TOO_MANY_REQUESTS:
-        limited = RateLimited(
-            f"{request.path}: the node refuses more requests for now", retry_after=wait, hint="ask again later"
-        )
-        raise _Temporary(limited, retry_after=wait)
-    said = f": {message[:_QUOTED]}" if message else ""
-    error = StructsAPIError(
-        f"{request.path} answered with HTTP {status}{said}", status=status, code=code, message=message, hint=hint
-    )
+        refused = f"{request.path}: the node refuses more requests for now"
+        raise _Temporary(RateLimited(refused, retry_after=wait, hint="ask again later"), retry_after=wait)
+    text = f"{request.path} answered with HTTP {status}" + (f": {message[:_QUOTED]}" if message else "")
+    error = StructsAPIError(text, status=status, code=code, message=message, hint=hint)
     if status in _TEMPORARY:
         raise _Temporary(error, retry_after=wait)
     raise error
-
-
-def _height(text: str | None) -> int | None:
-    return int(text) if text is not None and _HEIGHT.fullmatch(text) else None
