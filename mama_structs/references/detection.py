@@ -1,13 +1,13 @@
 """
 Ids in payloads: which strings are ids, under which field, in which row; and what a payload is about.
 
-Pure: a function of the payload and the schemes.
 A detection costs about as much as ``json.dumps`` of the same payload (``benchmarks/detection.py``), which is why
 the walk keeps no object per value and remembers what it decided about a string and about a field name.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import logging
@@ -61,11 +61,7 @@ class FieldRule:
 
 
 class Found(tuple[str, FieldRule, int | None, Pointed, Any]):
-    """
-    One occurrence of an id in a payload.
-
-    A tuple underneath, since a large payload has tens of thousands.
-    """
+    """One occurrence of an id in a payload; a tuple underneath, since a large payload has tens of thousands."""
 
     __slots__ = ()
 
@@ -134,39 +130,25 @@ class IdKind:
     rules: dict[Any, FieldRule] = attrs.field(init=False, factory=dict)
 
     def rule(self, field: Any) -> FieldRule:
-        """Return the rule for *field*, which must be hashable."""
-        rule = self.rules.get(field)
-        if rule is None:
-            if len(self.rules) >= _REMEMBERED:
-                self.rules.clear()
-            rule = self.rules[field] = self._decide(field)
-        return rule
-
-    def _decide(self, field: Any) -> FieldRule:
+        """Decide on the rule for *field*, which must be hashable, and remember it."""
         scheme = self.scheme
         expected = scheme.expected(field) if isinstance(field, str) else None
         denied = field in scheme.deny or self.name in scheme.unresolvable
-        return FieldRule(
+        if len(self.rules) >= _REMEMBERED:
+            self.rules.clear()
+        self.rules[field] = rule = FieldRule(
             type=self.name,
             field=field,
             primary=scheme.primary is None or field in scheme.primary,
             accepted=not denied and (expected is None or self.name in expected),
             denied=denied,
         )
+        return rule
 
 
-KindOf = Callable[[re.Match[str]], IdKind | None]
-
-
-def _kinds_of(scheme: IdScheme) -> KindOf:
+def _kinds_of(scheme: IdScheme) -> Callable[[re.Match[str]], IdKind | None]:
     """Return the scheme's `type_of` with kinds in place of names."""
-    known: dict[str | None, IdKind | None] = {None: None}
-
-    def kind(name: str | None) -> IdKind | None:
-        if name not in known:
-            known[name] = IdKind(str(name), scheme)
-        return known[name]
-
+    kind = functools.cache(lambda name: None if name is None else IdKind(str(name), scheme))
     type_of = scheme.type_of
     if not isinstance(type_of, Mapping):
         return lambda matched: kind(type_of(matched[0]))
@@ -174,36 +156,19 @@ def _kinds_of(scheme: IdScheme) -> KindOf:
     return lambda matched: kind_of(matched[1])
 
 
-def _decide_by_one(
-    fullmatch: Callable[[str], re.Match[str] | None], kind_of: KindOf, known: dict[str, IdKind | Literal[False]]
-) -> Callable[[str], IdKind | Literal[False]]:
-    """Return `Detector._match` for a single scheme: a first walk asks it for every string."""
-
-    def decide(text: str) -> IdKind | Literal[False]:
-        if len(text) > MAX_ID_LENGTH:  # What is remembered must be small.
-            return False
-        matched = fullmatch(text)
-        kind = known[text] = (matched is not None and kind_of(matched)) or False
-        return kind
-
-    return decide
-
-
 class Detector:
     """Finds the ids of some schemes: a string belongs to the first whose pattern it matches."""
 
     def __init__(self, schemes: Sequence[IdScheme]) -> None:
-        self.schemes: tuple[IdScheme, ...] = tuple(schemes)
-        self.own_fields: tuple[str, ...] = tuple(dict.fromkeys(n for s in self.schemes for n in sorted(s.own)))
+        self.own_fields: tuple[str, ...] = tuple(dict.fromkeys(n for s in schemes for n in sorted(s.own)))
+        self.skipped: frozenset[str] = frozenset().union(*(scheme.deny_subtrees for scheme in schemes))
         # Payloads repeat ids all the time: what was decided about a string is remembered, False where it is no id.
         self._known: dict[str, IdKind | Literal[False]] = {}
-        self._matchers = [(scheme.pattern.fullmatch, _kinds_of(scheme)) for scheme in self.schemes]
-        self._decide = _decide_by_one(*self._matchers[0], self._known) if len(self._matchers) == 1 else self._match
-        contains = {scheme.contains for scheme in self.schemes}
+        self._matchers = [(scheme.pattern.fullmatch, _kinds_of(scheme)) for scheme in schemes]
+        contains = {scheme.contains for scheme in schemes}
         self._contains = contains.pop() if len(contains) == 1 else ""
-        self._skipped = frozenset().union(*(scheme.deny_subtrees for scheme in self.schemes))
-        self._bare = {field: prefix for scheme in self.schemes for field, prefix in scheme.bare.items()}
-        self._embedded = frozenset().union(*(scheme.embedded for scheme in self.schemes))
+        self._bare = {field: prefix for scheme in schemes for field, prefix in scheme.bare.items()}
+        self._embedded = frozenset().union(*(scheme.embedded for scheme in schemes))
         self._special = frozenset(self._bare) | self._embedded
 
     def kind(self, text: object) -> IdKind | None:
@@ -213,16 +178,16 @@ class Detector:
         kind = self._known.get(text)
         return (self._decide(text) if kind is None else kind) or None
 
-    def _match(self, text: str) -> IdKind | Literal[False]:
-        if len(text) > MAX_ID_LENGTH:
+    def _decide(self, text: str) -> IdKind | Literal[False]:
+        if len(text) > MAX_ID_LENGTH:  # What is remembered must be small.
             return False
-        found = (kind_of(matched) for fullmatch, kind_of in self._matchers if (matched := fullmatch(text)))
-        kind = self._known[text] = next((kind for kind in found if kind is not None), False)
-        return kind
-
-    def is_skipped(self, field: object) -> bool:
-        """Tell whether nothing below *field* is looked at."""
-        return field in self._skipped
+        for fullmatch, kind_of in self._matchers:
+            matched = fullmatch(text)
+            if matched is not None and (kind := kind_of(matched)) is not None:
+                self._known[text] = kind
+                return kind
+        self._known[text] = False
+        return False
 
     def scan(
         self,
@@ -233,12 +198,7 @@ class Detector:
         skip: Collection[str] = (),
         place: Pointed = None,
     ) -> Scan:
-        """
-        Walk *payload* in its own order and return every occurrence of an id.
-
-        *rows* is the list (the object itself) whose members are the rows; ids in *exclude* and what stands under the
-        keys in *skip* does not count; *place* is where the payload itself stands, for pointers.
-        """
+        """Return every occurrence of an id, but for those in *exclude* and below *skip*, in the payload's own order."""
         members = [(key, value) for key, value in payload.items() if key not in skip] if skip else payload.items()
         for careful in (False, True):
             scan = Scan()
@@ -248,12 +208,10 @@ class Detector:
             # The next payload is more likely to repeat itself than this one.
             self._known.clear()
         if scan.lookalikes:
-            _log.info(
-                "skipped %d probable false positives, ids of a type that their field does not hold; first: %s in %r",
-                len(scan.lookalikes),
-                scan.lookalikes[0].id,
-                scan.lookalikes[0].field,
+            message = (
+                "skipped %d probable false positives, ids of a type that their field does not hold; first: %s in %r"
             )
+            _log.info(message, len(scan.lookalikes), scan.lookalikes[0].id, scan.lookalikes[0].field)
         return scan
 
     def _walk(  # noqa: C901, PLR0912, PLR0915 - one loop, since a call for each value would double the time
@@ -269,7 +227,7 @@ class Detector:
     ) -> bool:
         """Walk once; False when the payload needs the careful walk, which remembers its path to end cycles."""
         add, known, decide = scan.found.append, self._known.get, self._decide
-        contains, skipped, special = self._contains, self._skipped, self._special
+        contains, skipped, special = self._contains, self.skipped, self._special
         walking: Iterator[tuple[Any, Any]] = iter(self._expand(scan, container, members))
         name: Any = None  # The name of the array that is walked; None in a mapping, where keys are names.
         row: int | None = None
@@ -419,12 +377,7 @@ def describe(
     kind: Literal["auto", "query", "list"] = "auto",
     subject: str | None = None,
 ) -> PayloadShape:
-    """
-    Say what *payload* is about.
-
-    ``"auto"`` takes a payload whose main value is an array of entities for a list, any other for a query.
-    *subject* is the id that was asked for, where the caller knows it.
-    """
+    """Say what *payload* is about; ``"auto"`` is a list where the main value is an array of entities."""
     rows = None if kind == "query" else _main_array(payload, detector, strict=kind == "auto")
     if rows is None:
         own = _own_id(payload, detector, _ENVELOPES)
@@ -439,17 +392,13 @@ def _without_none(*ids: str | None) -> frozenset[str]:
 
 
 def _own_id(value: object, detector: Detector, envelopes: int, *, is_row: bool = False) -> str | None:
-    """
-    Return the id of the entity that *value* is, or that stands in its envelope.
-
-    What says its own id in another form is no envelope; nor is a row that itself names ids:
-    what stands below is then related to it.
-    """
+    """Return the id of the entity that *value* is, or that stands in its envelope."""
     mapping = value if type(value) is dict else as_mapping(value)
     if mapping is None:
         return None
     if (own := _held_id(mapping, detector)) is not None:
         return own
+    # What says its own id in another form is no envelope; nor is a row that itself names ids: what is below is related.
     if not envelopes or any(mapping.get(field) is not None for field in detector.own_fields):
         return None
     if is_row and any(detector.kind(member) is not None for member in mapping.values()):
@@ -489,7 +438,7 @@ def _text(value: object) -> str | None:
 def _members(mapping: Mapping[str, Any], detector: Detector) -> Iterator[tuple[str, Any]]:
     """Yield the containers of an envelope that can hold its entities."""
     for key, value in mapping.items():
-        if type(value) in SCALARS or key in (SECTION, META) or detector.is_skipped(key):
+        if type(value) in SCALARS or key in (SECTION, META) or key in detector.skipped:
             continue
         if isinstance(value, dict | list | tuple):
             if value:

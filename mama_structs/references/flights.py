@@ -1,7 +1,6 @@
 """
-Queries under way: one for each key, shared by everybody who wants it.
+Queries under way: one for each key, shared by everybody who wants it, who holds a seat while waiting.
 
-Whoever waits holds a seat; a query that nobody can use any more is cancelled.
 A query is a task of its own, so that a cancelled caller never takes it away from the others.
 """
 
@@ -27,6 +26,7 @@ from mama_structs.references.outcomes import (
     timed_out,
 )
 from mama_structs.references.schemes import Fetch, FetchMany
+from mama_structs.settings import ReferenceSettings
 
 # Seconds that closing waits for queries which do not end when they are cancelled.
 _PATIENCE: Final = 1.0
@@ -46,17 +46,14 @@ class SourceQuery:
 
 @attrs.define(eq=False)
 class Flight:
-    """
-    One key's part in a query under way.
-
-    *outcome* is done when the source answered; *timely* when it did or the query's time is up.
-    *seats* counts who waits, *unbounded* those of them who wait for as long as the source takes.
-    """
+    """One key's part in a query under way."""
 
     question: SourceQuery
     batch: Batch
+    # Done when the source answered; *timely* is done too when the query's time is up.
     outcome: asyncio.Future[SourceOutcome]
     timely: asyncio.Future[SourceOutcome]
+    # Who waits, and those of them who wait for as long as the source takes.
     seats: int = 0
     unbounded: int = 0
 
@@ -83,22 +80,17 @@ class Batch:
 
 
 class Flights:
-    """
-    All queries under way of one resolver.
-
-    *on_landed* is called with key, question and outcome when an answer is there and may be kept.
-    """
+    """All queries under way of one resolver; *on_landed* gets each answer that may be kept."""
 
     def __init__(
         self,
-        *,
-        slots: int,
-        query_timeout: float,
+        settings: ReferenceSettings,
         counters: Counters,
+        *,
         on_landed: Callable[[str, SourceQuery, SourceOutcome], None],
     ) -> None:
-        self._slots = asyncio.Semaphore(slots)
-        self._query_timeout = query_timeout
+        self._slots = asyncio.Semaphore(settings.max_parallel_queries)
+        self._query_timeout = settings.query_timeout
         self._counters = counters
         self._on_landed = on_landed
         self._current: dict[str, Flight] = {}
@@ -110,32 +102,24 @@ class Flights:
 
     @contextlib.asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
-        """
-        Hold one of the slots for upstream queries.
-
-        A source that asks through the resolver that asks it goes on in the slot it has: in a second one it could
-        wait for itself.
-        """
-        attempt = current_attempt.get()
+        """Hold one of the slots for upstream queries."""
+        attempt, clock = current_attempt.get(), asyncio.get_running_loop().time
         if attempt is not None and attempt.owner is self:
+            # A source that asks through the resolver that asks it: in a second slot it could wait for itself.
             self._counters.upstream_queries += 1
             yield
             return
         async with self._slots:
             self._counters.upstream_queries += 1
-            started = asyncio.get_running_loop().time()
+            started = clock()
             try:
                 yield
             finally:
-                self._counters.latencies.append(asyncio.get_running_loop().time() - started)
+                self._counters.latencies.append(clock() - started)
 
     @contextlib.contextmanager
     def seats(self, wanted: Mapping[str, SourceQuery], *, bounded: bool) -> Iterator[dict[str, Flight]]:
-        """
-        Hold a seat in a query for each key, starting what is not under way.
-
-        *bounded* says that the caller waits no longer than the query timeout, so that a client below can give up.
-        """
+        """Hold a seat in a query for each key; who is *bounded* waits no longer than the query timeout."""
         joined: dict[str, Flight] = {}
         try:
             self._join(wanted, joined, bounded=bounded)

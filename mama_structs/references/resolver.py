@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from types import TracebackType
 from typing import Any, Final, Literal, Self
 
 import attrs
@@ -16,22 +15,12 @@ from mama_structs._async import LoopBound
 from mama_structs._lru import Lru
 from mama_structs._plain import as_payload, copy_plain
 from mama_structs.errors import EntityNotFound, InvalidArgument, MamaStructsError, SessionClosed
+from mama_structs.references import outcomes
 from mama_structs.references.cache import AnswerCache
 from mama_structs.references.detection import META, SECTION, Detector, Found, PayloadShape, Scan, describe
 from mama_structs.references.flights import Flights, SourceQuery
 from mama_structs.references.options import ReferenceOptions, Scope, check_kind, check_primary
-from mama_structs.references.outcomes import (
-    Counters,
-    Failure,
-    ResolverStats,
-    SourceAnswer,
-    SourceOutcome,
-    exception_of,
-    gone,
-    not_found,
-    past_deadline,
-    unknown_id,
-)
+from mama_structs.references.outcomes import NOT_FOUND, Counters, Failure, ResolverStats, SourceAnswer, SourceOutcome
 from mama_structs.references.schemes import EntitySource, check_sources
 from mama_structs.references.section import (
     EARLIER,
@@ -130,17 +119,11 @@ class Resolver:
             return []
         shape, scan = _search(mapping, self._detector, kind=kind, subject=subject)
         self._counters.lookalikes += len(scan.lookalikes)
-        found = scan.found
-        primary_only = options.scope(is_list=shape.kind == "list") == "primary"
-        if primary_only or options.reference_types is not None:
-            wanted = {
-                rule
-                for rule in {one[1] for one in found}
-                if (rule.primary or not primary_only)
-                and (options.reference_types is None or rule.type in options.reference_types)
-            }
-            found = [one for one in found if one[1] in wanted]
-        return found
+        types, every = options.reference_types, options.scope(is_list=shape.kind == "list") == "all"
+        # A payload has few rules, and many ids.
+        rules = {one[1] for one in scan.found}
+        unwanted = {rule for rule in rules if not (every or rule.primary) or not (types is None or rule.type in types)}
+        return [one for one in scan.found if one[1] not in unwanted] if unwanted else scan.found
 
     # What ids stand for
 
@@ -216,7 +199,8 @@ class Resolver:
             return References({})
         plan = LevelPlan()
         for entity_id in dict.fromkeys(map(str, ids)):
-            name = self._type_of(entity_id)
+            kind = self._detector.kind(entity_id)
+            name = UNKNOWN_TYPE if kind is None else kind.name
             if options.reference_types is not None and name not in options.reference_types:
                 plan.filtered[entity_id] = "type"
             elif len(plan.start) < options.max_references:
@@ -345,9 +329,7 @@ class Resolver:
         self._open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
     # Below: for this module
@@ -357,12 +339,7 @@ class Resolver:
             raise SessionClosed("the resolver is closed")
         self._loop.check()
         if self._flights is None:
-            self._flights = Flights(
-                slots=self.settings.max_parallel_queries,
-                query_timeout=self.settings.query_timeout,
-                counters=self._counters,
-                on_landed=self._keep,
-            )
+            self._flights = Flights(self.settings, self._counters, on_landed=self._keep)
         return self._flights
 
     def _checked(self, options: ReferenceOptions | None) -> ReferenceOptions:
@@ -373,11 +350,10 @@ class Resolver:
         closed = [source.scheme.types for source in self.sources if source.scheme.types is not None]
         if options.reference_types is not None and closed and len(closed) == len(self.sources):
             known = frozenset().union(*closed)
-            unknown = [name for name in options.reference_types if name not in known]
-            if unknown:
-                raise InvalidArgument(
-                    f"reference_types holds {unknown[0]!r}, which is no type", hint=f"known: {', '.join(sorted(known))}"
-                )
+            for name in options.reference_types:
+                if name not in known:
+                    hint = f"known: {', '.join(sorted(known))}"
+                    raise InvalidArgument(f"reference_types holds {name!r}, which is no type", hint=hint)
         return options
 
     def _detector_with(self, primary: frozenset[str]) -> Detector:
@@ -410,9 +386,9 @@ class Resolver:
     async def _resolve(self, sought: Sought, plan: LevelPlan, until: float, deadline: float) -> None:
         sought.omitted.update(plan.omitted)
         sought.filtered.update(plan.filtered)
-        outcomes = await self._load(plan.start, until, deadline)
+        loaded = await self._load(plan.start, until, deadline)
         for entity_id, kind in plan.start.items():
-            outcome, source = outcomes[entity_id], self._source_of(entity_id)
+            outcome, source = loaded[entity_id], self._source_of(entity_id)
             fields: Mapping[str, Any] = {}
             if isinstance(outcome, SourceAnswer) and source is not None:
                 fields = source.flatten(entity_id, outcome.data)
@@ -452,10 +428,6 @@ class Resolver:
         kind = self._detector.kind(entity_id)
         return None if kind is None else next(s for s in self.sources if s.scheme is kind.scheme)
 
-    def _type_of(self, entity_id: str) -> str:
-        kind = self._detector.kind(entity_id)
-        return UNKNOWN_TYPE if kind is None else kind.name
-
     def _known(self, key: str) -> SourceOutcome | None:
         outcome = self._cache.get(key)
         if outcome is None:
@@ -483,9 +455,9 @@ class Resolver:
         """Return how to ask for an id, or why it cannot be asked for."""
         kind, source = self._detector.kind(entity_id), self._source_of(entity_id)
         if kind is None or source is None:
-            return unknown_id(entity_id)
+            return outcomes.unknown_id(entity_id)
         if kind.name in kind.scheme.unresolvable:
-            return not_found()
+            return NOT_FOUND
         return SourceQuery(kind.name, source, source.fetch, source.fetch_many)
 
     async def _answer(self, key: str, question: SourceQuery) -> dict[str, Any]:
@@ -497,33 +469,31 @@ class Resolver:
         if isinstance(outcome, SourceAnswer):
             data: dict[str, Any] = copy_plain(outcome.data)
             return data
-        raise exception_of(outcome, key)
+        raise outcomes.exception_of(outcome, key)
 
     async def _load(self, wanted: Mapping[str, str], until: float, deadline: float) -> Mapping[str, SourceOutcome]:
         """Return an outcome for every id, at *until* (loop time) at the latest."""
-        outcomes: dict[str, SourceOutcome] = {}
+        loaded: dict[str, SourceOutcome] = {}
         questions: dict[str, SourceQuery] = {}
         for entity_id in wanted:
             question = self._question(entity_id)
             if isinstance(question, Failure):
-                outcomes[entity_id] = question
+                loaded[entity_id] = question
             elif self._closed:
-                outcomes[entity_id] = gone(closed=True)
+                loaded[entity_id] = outcomes.gone(closed=True)
             elif (known := self._known(entity_id)) is not None:
-                outcomes[entity_id] = known
+                loaded[entity_id] = known
             else:
                 questions[entity_id] = question
-        if not questions:
-            return outcomes
-        flights = self._open()
-        with flights.seats(questions, bounded=True) as joined:
-            left = max(0.0, until - asyncio.get_running_loop().time())
-            await asyncio.wait([flight.timely for flight in joined.values()], timeout=left)
-            for entity_id, flight in joined.items():
-                done = flight.timely.done()
-                outcomes[entity_id] = flight.timely.result() if done else past_deadline(deadline)
-        await flights.settle(joined.values())
-        return outcomes
+        if questions:
+            flights = self._open()
+            with flights.seats(questions, bounded=True) as joined:
+                left = max(0.0, until - asyncio.get_running_loop().time())
+                await asyncio.wait([flight.timely for flight in joined.values()], timeout=left)
+                late = outcomes.past_deadline(deadline)
+                loaded |= {key: one.timely.result() if one.timely.done() else late for key, one in joined.items()}
+            await flights.settle(joined.values())
+        return loaded
 
     async def _shut(self) -> None:
         if self._flights is not None:

@@ -1,8 +1,4 @@
-"""
-The ``references`` section of an answer: which ids go into it, what it says of them, and of what it leaves out.
-
-Pure: a function of payload, options and answers, in payload order.
-"""
+"""The ``references`` section of an answer: which ids go into it, what it says of them, and of what it leaves out."""
 
 from __future__ import annotations
 
@@ -41,18 +37,9 @@ class LevelPlan:
 
 
 def plan_level(  # noqa: C901, PLR0912 - one pass over what may be tens of thousands
-    found: Iterable[Found],
-    options: ReferenceOptions,
-    scope: Scope,
-    *,
-    known: Collection[str] = (),
-    started: int = 0,
+    found: Iterable[Found], options: ReferenceOptions, scope: Scope, *, known: Collection[str] = (), started: int = 0
 ) -> LevelPlan:
-    """
-    Choose from what was found on one level, in its order.
-
-    *known* are ids that the answer has already; *started* is how many references earlier levels started.
-    """
+    """Choose from what was found on one level, when ids are *known* and so many references *started* already."""
     plan = LevelPlan()
     start, omitted, filtered = plan.start, plan.omitted, plan.filtered
     types = None if options.reference_types is None else frozenset(options.reference_types)
@@ -71,8 +58,7 @@ def plan_level(  # noqa: C901, PLR0912 - one pass over what may be tens of thous
             continue
         if where is not None:
             if where != row:
-                row = where
-                in_row = set()
+                row, in_row = where, set()
             if entity_id not in in_row:
                 if len(in_row) >= per_row:
                     if entity_id not in start:
@@ -112,12 +98,7 @@ class Reference:
 
 
 def entry_of(entity_id: str, reference: Reference, places: Sequence[IdPlace] | None) -> dict[str, Any]:
-    """
-    Return a reference's entry.
-
-    A field of the entity whose name the entry needs for itself, with another value, is kept with ``_`` behind;
-    so is the error of an entity that would read as a failed reference.
-    """
+    """Return a reference's entry; where it needs a field's name for itself, the entity's own has ``_`` behind."""
     own: dict[str, Any] = {"reference_type": reference.kind, "id": entity_id}
     if isinstance(reference.outcome, Failure):
         own |= {"status": "failed", "error": reference.outcome.error}
@@ -135,6 +116,7 @@ def entry_of(entity_id: str, reference: Reference, places: Sequence[IdPlace] | N
             while key in reference.fields or key in entry:
                 key += "_"
         entry[key] = copy_plain(value)
+    # Nor may an entity's error read as that of a reference.
     if not reference.is_failed and is_failed(entry):
         entry["error_"] = entry.pop("error")
     return entry
