@@ -48,16 +48,12 @@ class LikelyPair(NamedTuple):
 
 @attrs.define(eq=False, kw_only=True)
 class BackFill:
-    """
-    Decides which links are added between memories, oldest first, beside the links that the old file says.
-
-    One end of a link is *fresh*: it has not been through this before; of the other memories *before* says how many
-    back-filled links they have.
-    """
+    """Decides which links are added between memories, oldest first, beside the links that the old file says."""
 
     planned: Sequence[PlannedMemory]
     links: Iterable[Link]
     policy: LinkingPolicy
+    # Of these, which have not been through this before, each new link has one; how many the others have already.
     fresh: Collection[str]
     before: Mapping[str, int]
     _positions: dict[str, int] = attrs.field(init=False)
@@ -76,10 +72,7 @@ class BackFill:
             self._cover(*ends)
             if link.link_type is LinkType.EVOLUTION:
                 self._chains[self._chain_of(ends[0])] = self._chain_of(ends[1])
-        self._by_topic()
-
-    def _by_topic(self) -> None:
-        """Link each decision to the one of its topic before it, where nothing says already how they follow."""
+        # Each decision follows the one of its topic before it, where nothing says already how they follow.
         last: dict[str | None, int] = {}
         for at, one in enumerate(self.planned):
             if one.memory.type is MemoryType.DECISION and one.is_named:
@@ -94,7 +87,7 @@ class BackFill:
         if not self.policy.max_semantic:
             return []
         places = [at for at in places if self.planned[at].memory.type is not MemoryType.CHECKPOINT]
-        nodes = reader.find_many([self.planned[at].memory.id for at in places])
+        nodes = reader.find_many([self._id(at) for at in places])
         asked = {at: reader.vectors(node) for at, node in zip(places, nodes, strict=True) if node is not None}
         if not asked:
             return []
@@ -108,7 +101,7 @@ class BackFill:
     def _likely(
         self, reader: Reader, at: int, vectors: Vectors, calibration: Calibrate, nearest: Nearest
     ) -> list[LikelyPair]:
-        covered = [self.planned[other].memory.id for other in self._covered.get(at, ())]
+        covered = [self._id(other) for other in self._covered.get(at, ())]
         memory = self.planned[at].memory
         found = gather(reader, memory, vectors, calibration=calibration, explicit=covered, nearest=nearest)
         probable = probabilities(found.features)
@@ -150,23 +143,23 @@ class BackFill:
 
     def made(self, *, namespace: str, migration: str, at: datetime) -> list[Link]:
         """Return the links that were chosen, which age from when the migration was begun."""
-        links = []
-        for newer, older, (link_type, word, confidence), similarity in self._chosen:
-            extra = {BACKFILLED: True, MARK: migration}
-            ends = self.planned[newer].memory.id, self.planned[older].memory.id
-            links.append(
-                Link(
-                    id=link_id(namespace, *ends, f"{BACKFILLED} {word}"),
-                    from_id=ends[0],
-                    to_id=ends[1],
-                    link_type=link_type,
-                    confidence=confidence,
-                    created_by="system",
-                    metadata=LinkMetadata(original_relationship=word, similarity=similarity, extra=extra),
-                    created_at=at,
-                )
+        extra = {BACKFILLED: True, MARK: migration}
+        return [
+            Link(
+                id=link_id(namespace, source := self._id(newer), target := self._id(older), f"{BACKFILLED} {word}"),
+                from_id=source,
+                to_id=target,
+                link_type=link_type,
+                confidence=confidence,
+                created_by="system",
+                metadata=LinkMetadata(original_relationship=word, similarity=similarity, extra=extra),
+                created_at=at,
             )
-        return links
+            for newer, older, (link_type, word, confidence), similarity in self._chosen
+        ]
+
+    def _id(self, at: int) -> str:
+        return self.planned[at].memory.id
 
     def _choose(
         self, newer: int, older: int, kind: tuple[LinkType, str, float], similarity: float | None = None
@@ -175,7 +168,7 @@ class BackFill:
             kind[2] < self.policy.minimum
             or older in self._covered.get(newer, ())
             or max(self._degrees[newer], self._degrees[older]) >= _MOST
-            or not any(self.planned[at].memory.id in self.fresh for at in (newer, older))
+            or not any(self._id(at) in self.fresh for at in (newer, older))
         ):
             return False
         self._cover(newer, older)
@@ -188,9 +181,9 @@ class BackFill:
         self._covered.setdefault(other, set()).add(one)
 
     def _is_same_topic(self, one: int, other: int) -> bool:
-        first, second = self.planned[one], self.planned[other]
-        is_named = first.is_named and second.is_named and first.memory.topic is not None
-        return is_named and first.memory.topic == second.memory.topic
+        named = (self.planned[at] for at in (one, other))
+        first, second = (each.memory.topic if each.is_named else None for each in named)
+        return first is not None and first == second
 
     def _chain_of(self, at: int) -> int:
         """Return what stands for all that the old file says to have followed from each other."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from operator import itemgetter
 from typing import Any, Final
 
 import attrs
@@ -63,6 +65,8 @@ _TAIL: Final = 9
 _TITLE: Final = 200
 _LONGEST_REASON: Final = 10_000
 _DAY: Final = timedelta(days=1)
+# A checkpoint's rank; a decision with its reasons has fewer.
+_AFTER_ALL: Final = 4
 # These have a place of their own in a memory, and need none besides where they are as they should be.
 _PLACED: Final = frozenset(
     {"id", "topic", "decision", "reasoning", "confidence", "outcome", "created_at", "updated_at"}
@@ -79,15 +83,12 @@ _UNKNOWN: Final = "MAMA v1.0 has no such table"
 
 @attrs.frozen(kw_only=True)
 class PlannedMemory:
-    """
-    A memory that a row becomes, without mentions and mark; with the row's table and key.
-
-    It says whether its time and its topic are its own, and which decision's outcome it explains, if it does.
-    """
+    """A memory that a row becomes, without mentions and mark; with the row's table and key."""
 
     memory: Memory
     table: str
     key: str
+    # Whether its time and its topic are its own, and which decision's outcome it explains.
     is_dated: bool = True
     is_named: bool = True
     outcome_of: str | None = None
@@ -95,17 +96,14 @@ class PlannedMemory:
 
 @attrs.frozen(kw_only=True)
 class MigrationPlan:
-    """
-    What an old database becomes: memories, oldest first; the links that it says; and what is odd.
-
-    *edges* are the rows of edges that are links now, as the report calls them, with the link's id; *latest* is the id
-    of the checkpoint that v1.0 loads.
-    """
+    """What an old database becomes: memories, oldest first; the links that it says; and what is odd."""
 
     planned: tuple[PlannedMemory, ...]
     links: tuple[Link, ...]
     odd: tuple[OddRow, ...]
+    # The rows of edges that are links now, as the report calls them, with the link's id.
     edges: tuple[tuple[str, str], ...]
+    # The checkpoint that v1.0 loads.
     latest: str | None
 
 
@@ -114,12 +112,12 @@ def plan_of(old: OldDatabase, *, namespace: str, max_content: int) -> MigrationP
     rows = _Rows(namespace, max_content)
     # All are asked first, so that no new id takes another row's.
     names = [rows.own_id(read_text(row.get("id")).text) for row in old.decisions]
+    # With what orders them: time, then decisions before reasons, and the old file's own order.
     planned: list[tuple[tuple[int, int, int], PlannedMemory]] = []
     memories: list[Memory] = []
     known: dict[str, str] = {}
-    for place, (row, name, beside) in enumerate(
-        zip(old.decisions, names, _around(old.decisions, "created_at"), strict=True)
-    ):
+    times = _around(old.decisions, "created_at")
+    for place, (row, name, beside) in enumerate(zip(old.decisions, names, times, strict=True)):
         some = rows.decision(row, name, beside)
         memories.append(some[0].memory)
         known.setdefault(read_text(row.get("id")).text or "", some[0].memory.id)
@@ -128,10 +126,10 @@ def plan_of(old: OldDatabase, *, namespace: str, max_content: int) -> MigrationP
     for row, beside in zip(old.checkpoints, _around(old.checkpoints, "timestamp"), strict=True):
         one = rows.checkpoint(row, beside)
         # Of several at one time v1.0 loads the first one, and this store the last one that was written.
-        planned.append(((milliseconds(one.memory.created_at), len(_REASONS), -row.number), one))
+        planned.append(((milliseconds(one.memory.created_at), _AFTER_ALL, -row.number), one))
         if row.get("status") == "active" and (latest is None or one.memory.created_at > latest.memory.created_at):
             latest = one
-    ordered = tuple(one for _, one in sorted(planned, key=lambda pair: pair[0]))
+    ordered = tuple(one for _, one in sorted(planned, key=itemgetter(0)))
     newest = next((one for one in reversed(ordered) if one.memory.type is MemoryType.CHECKPOINT), None)
     if newest is not None and newest is not latest:
         loads = "loads none" if latest is None else f"loads {latest.key}"
@@ -166,19 +164,15 @@ def future(plan: MigrationPlan, now: datetime) -> Iterator[OddRow]:
 
 def tables_of(old: OldDatabase, plan: MigrationPlan, missing: Mapping[str, int]) -> tuple[TableCount, ...]:
     """Return what becomes of each table; of these *missing* rows could not be migrated."""
-    tables = {DECISIONS: len(old.decisions), CHECKPOINTS: len(old.checkpoints), EDGES: len(old.edges)}
-    left = Counter(missing)
     # Some edges are no links in the first place.
-    left[EDGES] += len(old.edges) - len(plan.edges)
-    counts = [
-        TableCount(table=name, rows=rows, migrated=rows - left[name], left_out=left[name])
-        for name, rows in tables.items()
-    ]
-    others = [
-        TableCount(table=one.name, rows=one.rows, migrated=0, left_out=one.rows, reason=_why(one.name))
-        for one in old.others
-    ]
-    return (*counts, *others)
+    left = Counter(missing) + Counter({EDGES: len(old.edges) - len(plan.edges)})
+    read = ((DECISIONS, old.decisions), (CHECKPOINTS, old.checkpoints), (EDGES, old.edges))
+    tables: list[tuple[str, int, int, str | None]] = [(name, len(rows), left[name], None) for name, rows in read]
+    tables += [(one.name, one.rows, one.rows, _why(one.name)) for one in old.others]
+    return tuple(
+        TableCount(table=name, rows=rows, migrated=rows - out, left_out=out, reason=reason)
+        for name, rows, out, reason in tables
+    )
 
 
 def rows_left_out(others: Iterable[OtherTable]) -> Iterator[OddRow]:
@@ -244,13 +238,18 @@ class _Row:
             self.keep(column)
         return found.text
 
-    def filled(self, column: str, most: int) -> str:
-        """Return the text that a memory cannot be without."""
+    def filled(self, column: str, called: str, stand_in: str) -> str | None:
+        """Return the text that a memory cannot be without, None where it has none, which is told."""
         text = self.text(column)
-        if text is None or not text.strip():
-            self.tell(
-                "no_text", f"{column} is {'NULL' if text is None else 'empty'}: {_NO_TEXT!r} stands for it", column
-            )
+        if text is not None and text.strip():
+            return text
+        nothing = "NULL" if text is None else "empty"
+        self.tell(f"no_{'topic' if column == 'topic' else 'text'}", f"{called} is {nothing}: {stand_in}", column)
+        return None
+
+    def content(self, column: str, most: int) -> str:
+        text = self.filled(column, column, f"{_NO_TEXT!r} stands for it")
+        if text is None:
             return _NO_TEXT
         self.check_length(column, text, most)
         return text
@@ -279,12 +278,8 @@ class _Row:
 
     def named(self) -> bool:
         """Read the topic, and tell whether there is one."""
-        text = self.text("topic")
-        if text is None or not text.strip():
-            self.tell(
-                "no_topic", f"its topic is {'NULL' if text is None else 'empty'}: it is {_NO_TOPIC!r} now", "topic"
-            )
-            # What follows is not said of a topic: it has none.
+        text = self.filled("topic", "its topic", f"it is {_NO_TOPIC!r} now")
+        if text is None:
             return False
         topic = unicodedata.normalize("NFC", text).strip()
         if len(topic) > MAX_TOPIC:
@@ -325,11 +320,11 @@ class _Row:
     def confidence(self) -> float:
         value = self.row.get("confidence")
         if isinstance(value, str):
-            try:
+            with contextlib.suppress(ValueError):
                 value = float(value)
-            except ValueError:
-                self.tell("bad_confidence", f"its confidence is no number: it is {_NO_CONFIDENCE} now", "confidence")
-                return _NO_CONFIDENCE
+        if isinstance(value, str):
+            self.tell("bad_confidence", f"its confidence is no number: it is {_NO_CONFIDENCE} now", "confidence")
+            return _NO_CONFIDENCE
         if not isinstance(value, int | float) or value != value:  # noqa: PLR0124 - not a number is unequal to itself
             what = "NULL" if value is None else "no number"
             self.tell("no_confidence", f"its confidence is {what}: it is {_NO_CONFIDENCE} now")
@@ -356,16 +351,13 @@ class _Row:
 
     def open_files(self) -> tuple[str, ...]:
         found = self.json("open_files")
-        if found is None:
-            return ()
         if isinstance(found, str) and found.strip():
             self.tell("bad_open_files", "open_files is one text and no list: it is taken for one file")
             return (found,)
-        files = tuple(one for one in found if isinstance(one, str)) if isinstance(found, Sequence) else ()
-        if not isinstance(found, list) or len(files) < len(found):
-            self.tell(
-                "bad_open_files", "open_files is no list of texts: what is none is kept in metadata.extra", "open_files"
-            )
+        files = tuple(one for one in found if isinstance(one, str)) if isinstance(found, list | str) else ()
+        if found is not None and (not isinstance(found, list) or len(files) < len(found)):
+            what = "open_files is no list of texts: what is none is kept in metadata.extra"
+            self.tell("bad_open_files", what, "open_files")
         return files
 
 
@@ -380,15 +372,11 @@ class _Rows:
 
     def own_id(self, old: str | None) -> str | None:
         """Return a row's id where it can be one here: people have them in their notes."""
-        if old is None or old in self.taken:
-            return None
-        try:
-            if check_id("id", old) != old or old != old.strip():
-                return None
-        except InvalidArgument:
-            return None
-        self.taken.add(old)
-        return old
+        with contextlib.suppress(InvalidArgument):
+            if old is not None and old not in self.taken and check_id("id", old) == old == old.strip():
+                self.taken.add(old)
+                return old
+        return None
 
     def new_id(self, kind: MemoryType, title: str, created_at: datetime, *said: object) -> str:
         """Return a new id, the same whenever the same is said."""
@@ -407,7 +395,7 @@ class _Rows:
         read = _Row(DECISIONS, key, row, self.odd)
         is_named = read.named()
         topic = read.topic or _NO_TOPIC
-        content = read.filled("decision", self.max_content)
+        content = read.content("decision", self.max_content)
         reasoning = read.text("reasoning") or ""
         read.check_length("reasoning", reasoning, self.max_content)
         created, is_dated = read.created("created_at", key, beside)
@@ -466,7 +454,7 @@ class _Rows:
         key = read_text(row.get("id")).text or f"row {row.number}"
         read = _Row(CHECKPOINTS, key, row, self.odd)
         created, is_dated = read.created("timestamp", "", beside)
-        summary = read.filled("summary", self.max_content)
+        summary = read.content("summary", self.max_content)
         files = read.open_files()
         steps = read.text("next_steps") or ""
         lines = tuple(line for line in steps.split("\n") if line.strip())

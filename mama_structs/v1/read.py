@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from io import FileIO
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -60,6 +61,7 @@ _INNER: Final[Mapping[str, str]] = {
 }
 # What `integrity_check` also finds, and which harms nothing here: each value is looked at one by one.
 _HARMLESS: Final = re.compile("CHECK constraint failed|NULL (value )?in|non-unique entry|TEXT value in|NUMERIC")
+_NO_MODULE: Final = "no such module"
 _MAGIC: Final = b"SQLite format 3\x00"
 # https://www.sqlite.org/fileformat2.html, 1.3: page size, count of changes, pages, and the change as of which.
 _HEADER: Final = struct.Struct(">16xH6xII60xI4x")
@@ -118,24 +120,14 @@ class OtherTable:
 
 @attrs.frozen(kw_only=True)
 class OldDatabase:
-    """
-    What a v1.0 database holds.
-
-    Args:
-        path: The file, which was not changed.
-        checksum: SHA-256 of it.
-        content: A name for what the rows say, the same whatever the file looks like.
-        version: The newest of the old program's own migrations that made its tables.
-        decisions: In order of saving.
-        edges: In order of saving.
-        checkpoints: In order of saving.
-        others: All other tables.
-
-    """
+    """What a v1.0 database holds, the rows in order of saving."""
 
     path: str
+    # SHA-256 of the file.
     checksum: str
+    # A name for what the rows say, the same whatever the file looks like.
     content: str
+    # The newest of the old program's own migrations that made its tables.
     version: int
     decisions: tuple[OldRow, ...]
     edges: tuple[OldRow, ...]
@@ -217,10 +209,7 @@ def _regular(path: Path) -> FileIO | None:
     # Without O_NONBLOCK the opening of a FIFO waits for its other end.
     wanted = ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
     fd = os.open(path, sum((getattr(os, name, 0) for name in wanted), os.O_RDONLY))
-    is_file = False
-    with contextlib.suppress(OSError):
-        is_file = stat.S_ISREG(os.fstat(fd).st_mode)
-    if is_file:
+    if stat.S_ISREG(os.fstat(fd).st_mode):
         return os.fdopen(fd, "rb", buffering=0)
     os.close(fd)
     return None
@@ -301,26 +290,23 @@ def _refused(path: Path, what: str, hint: str) -> MigrationError:
 
 
 def _check_whole(path: Path, database: sqlite3.Connection) -> None:
-    try:
-        lines = _integrity(database, "100")
-    except sqlite3.OperationalError as error:
+    lines = _integrity(database, "100")
+    if lines is None:
         # Newer ones ask virtual tables, too, and the one of the vectors needs its extension.
-        if "no such module" not in str(error):
-            raise
-        lines = []
-        for name in _tables(database):
-            try:
-                lines += _integrity(database, _quoted(name))
-            except sqlite3.OperationalError as missing:
-                if "no such module" not in str(missing):
-                    raise
-    found = [line for line in lines if line != "ok" and not _HARMLESS.match(line) and "no such module" not in line]
+        lines = [line for name in _tables(database) for line in _integrity(database, _quoted(name)) or ()]
+    found = [line for line in lines if line != "ok" and not _HARMLESS.match(line) and _NO_MODULE not in line]
     if found:
         raise _damaged(path, found)
 
 
-def _integrity(database: sqlite3.Connection, what: str) -> list[str]:
-    return [str(line) for (line,) in database.execute(f"PRAGMA integrity_check({what})")]
+def _integrity(database: sqlite3.Connection, what: str) -> list[str] | None:
+    """Return what SQLite finds, None where a module that it needs for that is missing."""
+    try:
+        return [str(line) for (line,) in database.execute(f"PRAGMA integrity_check({what})")]
+    except sqlite3.OperationalError as error:
+        if _NO_MODULE not in str(error):
+            raise
+        return None
 
 
 def _read(path: Path, checksum: str, database: sqlite3.Connection) -> OldDatabase:
@@ -330,9 +316,8 @@ def _read(path: Path, checksum: str, database: sqlite3.Connection) -> OldDatabas
         raise _foreign(path, "it has no table of decisions with their topics")
     version = _version(path, database)
     digest = hashlib.sha256()
-    rows: dict[str, tuple[OldRow, ...]] = {}
+    rows = {name: tuple(_rows(path, database, name)) if name in tables else () for name in _READ}
     for name in _READ:
-        rows[name] = tuple(_rows(path, database, name)) if name in tables else ()
         for row in rows[name]:
             digest.update(repr((name, *row.values.items())).encode("utf-8", "surrogatepass"))
     return OldDatabase(
@@ -494,12 +479,8 @@ def read_json(text: str) -> Any:
         raise ValueError("it is nested too deeply") from error
     level = [found]
     for _ in range(_MAX_DEPTH):
-        level = [
-            item
-            for one in level
-            if isinstance(one, Mapping | list)
-            for item in (one.values() if isinstance(one, Mapping) else one)
-        ]
+        inner = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
+        level = list(chain.from_iterable(inner))
         if not level:
             return found
     raise ValueError("it is nested too deeply")

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Final, Literal, Self, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 
 import attrs
 import msgspec
@@ -29,14 +29,20 @@ T = TypeVar("T")
 MARK: Final = "migrated"
 BACKFILLED: Final = "backfilled"
 PREFIX: Final = "migration/"
+NoteState = Literal["begun", "complete", "undone"]
 _SIZE: Final = 12
 _LINKS: Final = frozenset({"supersedes", "superseded_by", "refined_from", "updated_at"})
 _NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_TAKEN: Final = "left out: a memory of that id is there that no migration made"
-_DELETED: Final = "left out: it was migrated before, and deleted since"
+# What becomes of a memory whose row is read again, and why.
+_FATES: Final = {
+    "id_taken": "left out: a memory of that id is there that no migration made",
+    "deleted_since": "left out: it was migrated before, and deleted since",
+    "row_changed": "its row was changed since it was migrated: the memory is left as it is",
+    "changed_since": "it was migrated before, and changed since: it is left as it is",
+}
+# Of these no memory is in the store, and why a link to one is left out.
+_MISSING: Final = {"id_taken": "has an id that was taken", "deleted_since": "was deleted since"}
 _UNLINKED: Final = "left out: it was migrated before, and taken away since"
-_ROW_CHANGED: Final = "its row was changed since it was migrated: the memory is left as it is"
-_CHANGED: Final = "it was migrated before, and changed since: it is left as it is"
 _LINK_CHANGED: Final = "its row was changed since it was migrated, and the link is left as it is"
 
 
@@ -55,15 +61,16 @@ class Mark:
     @classmethod
     def of(cls, memory: Memory) -> Self | None:
         """Return a memory's mark, None where it has none."""
-        found = memory.metadata.extra.get(MARK)
-        if not isinstance(found, Mapping):
-            return None
+        found: Any = memory.metadata.extra.get(MARK)
         try:
-            at = datetime.fromisoformat(found["at"]).astimezone(UTC)
-            name, digest, row = str(found["migration"]), str(found["digest"]), str(found.get("row", ""))
+            return cls(
+                migration=str(found["migration"]),
+                at=datetime.fromisoformat(found["at"]).astimezone(UTC),
+                digest=str(found["digest"]),
+                row=str(found.get("row", "")),
+            )
         except (KeyError, TypeError, ValueError):
             return None
-        return cls(migration=name, at=at, digest=digest, row=row)
 
 
 def marked(memory: Memory, migration: str, at: datetime) -> Memory:
@@ -81,12 +88,9 @@ def digest_of(memory: Memory) -> str:
 
 
 def row_digest_of(memory: Memory) -> str:
-    """
-    Return what tells whether a memory's row was changed: the same where it says the same.
-
-    When it was updated does not count, nor which rows it names: v1.0 changes that in a row that is superseded, and
-    these become links. Nor do mentions, which depend on the host.
-    """
+    """Return what tells whether a memory's row was changed: the same where it says the same."""
+    # When it was updated does not count, nor which rows it names: v1.0 changes that in a row that is superseded, and
+    # these become links. Nor do mentions, which depend on the host.
     old = memory.metadata.extra.get(OLD)
     said = {name: value for name, value in old.items() if name not in _LINKS} if isinstance(old, Mapping) else {}
     metadata = attrs.evolve(memory.metadata, extra={**memory.metadata.extra, OLD: said})
@@ -116,8 +120,7 @@ def is_backfilled(link: Link) -> bool:
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
     """Yield so many items at a time."""
     ahead = iter(items)
-    while some := list(islice(ahead, size)):
-        yield some
+    return iter(lambda: list(islice(ahead, size)), [])
 
 
 # Notes
@@ -135,7 +138,7 @@ class MigrationNote(msgspec.Struct, frozen=True, kw_only=True):
     order: int
     begun: datetime
     checksum: str
-    state: Literal["begun", "complete", "undone"] = "begun"
+    state: NoteState = "begun"
     settled: bytes = b""
 
     @property
@@ -169,41 +172,40 @@ def records_of(reader: Reader) -> dict[str, MigrationNote]:
         try:
             found[name.removeprefix(PREFIX)] = _decode(text)
         except (ValueError, RecursionError) as error:
-            what = f"what the store notes of {name!r:.100} cannot be read: {error}"
-            raise MigrationError(what, path="", hint="restore a backup") from error
+            raise refused(
+                f"what the store notes of {name!r:.100} cannot be read: {error}", "restore a backup"
+            ) from error
     return found
 
 
-def keep(writer: Writer, note: MigrationNote) -> MigrationNote:
-    """Note a migration, and return the note."""
-    writer.set_note(f"{PREFIX}{note.migration}", msgspec.json.encode(note).decode())
-    return note
+def refused(what: str, hint: str) -> MigrationError:
+    """Return the error of a migration or rollback that the store, and not the old file, stands in the way of."""
+    return MigrationError(what, path="", hint=hint)
 
 
-def changed_note(
-    writer: Writer, note: MigrationNote, state: Literal["begun", "complete", "undone"], settled: bytes = b""
-) -> MigrationNote:
-    """Note that a migration is in another state, and return the note."""
-    return keep(writer, msgspec.structs.replace(note, state=state, settled=settled))
+def changed_note(writer: Writer, note: MigrationNote, state: NoteState, settled: bytes = b"") -> MigrationNote:
+    """Note that a migration is in a state, and return the note."""
+    changed = msgspec.structs.replace(note, state=state, settled=settled)
+    writer.set_note(f"{PREFIX}{note.migration}", msgspec.json.encode(changed).decode())
+    return changed
 
 
 def begin(writer: Writer, migration: str, *, checksum: str, at: datetime) -> MigrationNote:
-    """Return the note of a migration that goes on from now; it is written, unless it is complete."""
+    """Return the note of a migration that goes on from now; it is written, unless it is under way or complete."""
     known = records_of(writer)
     own = known.get(migration)
-    if own is None:
-        order = 1 + max((one.order for one in known.values()), default=0)
-        return keep(writer, MigrationNote(migration=migration, order=order, begun=at, checksum=checksum))
-    return own if own.state != "undone" else changed_note(writer, own, "begun")
+    if own is not None and own.state != "undone":
+        return own
+    order = 1 + max((one.order for one in known.values()), default=0)
+    note = own or MigrationNote(migration=migration, order=order, begun=at, checksum=checksum)
+    return changed_note(writer, note, "begun")
 
 
 def still(reader: Reader, note: MigrationNote) -> MigrationNote:
     """Return a note as it is now; MigrationError where somebody took the migration back, or has begun it anew."""
     now = records_of(reader).get(note.migration)
     if now is None or now.state == "undone" or (now.order, now.begun) != (note.order, note.begun):
-        raise MigrationError(
-            "the migration was taken back by somebody else while it ran", path="", hint="run it again if it is wanted"
-        )
+        raise refused("the migration was taken back by somebody else while it ran", "run it again if it is wanted")
     return now
 
 
@@ -212,15 +214,11 @@ def still(reader: Reader, note: MigrationNote) -> MigrationNote:
 
 @attrs.frozen(eq=False, kw_only=True)
 class StoreState:
-    """
-    What of a plan is in the store: memories, and the links that begin at these, by id.
-
-    *complete* names the migrations that were brought to their end (*is_over*: this one, too), *settled* holds the keys
-    of what these found or made.
-    """
+    """What of a plan is in the store: memories, and the links that begin at these, by id."""
 
     present: Mapping[str, Memory]
     links: Mapping[str, Link]
+    # The migrations that were brought to their end, the keys of what these found or made, and whether this is one.
     complete: Collection[str]
     settled: Collection[bytes]
     is_over: bool
@@ -232,17 +230,14 @@ class StoreState:
 
 @attrs.frozen(eq=False, kw_only=True)
 class Standing:
-    """
-    What becomes of a plan: memories and links that are there or are to be written, *new_links* of these to be written.
-
-    *settled* are the ids that need not be looked for again once all is written, *left_out* the rows of each table that
-    are not in the store then as they are in the old file, and *odd* says why.
-    """
+    """What becomes of a plan: memories and links that are there or are to be written, *new_links* the latter only."""
 
     ours: tuple[PlannedMemory, ...]
     links: tuple[Link, ...]
     new_links: tuple[Link, ...]
+    # The ids that need not be looked for again once all is written.
     settled: tuple[str, ...]
+    # How many rows of each table are not in the store then as they are in the old file, and why.
     left_out: Mapping[str, int]
     odd: tuple[OddRow, ...]
 
@@ -251,32 +246,28 @@ def standing_of(plan: MigrationPlan, planned: Sequence[PlannedMemory], state: St
     """Return what becomes of a plan, whose memories with what they mention are *planned*."""
     odd: list[OddRow] = []
     left_out: Counter[str] = Counter()
-    without: dict[str, str] = {}
+    fates = {one.memory.id: fate for one in planned if (fate := _fate_of(one.memory, state)) is not None}
     for one in planned:
-        found = _of_memory(one, state)
-        if found is not None:
-            kind, what = found
-            if kind in {"id_taken", "deleted_since"}:
-                without[one.memory.id] = kind
+        if kind := fates.get(one.memory.id):
             left_out[one.table] += kind != "changed_since" and one.outcome_of is None
-            odd.append(OddRow(table=one.table, id=one.key, kind=kind, what=what, topic=one.memory.topic))
+            odd.append(OddRow(table=one.table, id=one.key, kind=kind, what=_FATES[kind], topic=one.memory.topic))
     rows: dict[str, list[str]] = {}
     for key, link_id in plan.edges:
         rows.setdefault(link_id, []).append(key)
-    links, settled = [], [one.memory.id for one in planned if without.get(one.memory.id) != "id_taken"]
+    links, settled = [], [one for one in (each.memory.id for each in planned) if fates.get(one) != "id_taken"]
     for link in plan.links:
         names = rows.get(link.id, [])
-        found = _of_link(link, state, without, is_edge=bool(names))
-        if found is None or found[0] == "row_changed":
+        kind, why = _fate_of_link(link, state, fates, is_edge=bool(names)) or (None, "")
+        if kind in {None, "row_changed"}:
             links.append(link)
-        if found is None or found[0] != "id_taken":
+        if kind != "id_taken":
             settled.append(link.id)
-        if found is not None:
+        if kind is not None:
             left_out[EDGES] += len(names)
-            table, (kind, what) = EDGES if names else DECISIONS, found
+            table, what = EDGES if names else DECISIONS, f"its link to {link.to_id}{why}"
             odd += [OddRow(table=table, id=name, kind=kind, what=what) for name in names or [link.from_id]]
     return Standing(
-        ours=tuple(one for one in planned if one.memory.id not in without),
+        ours=tuple(one for one in planned if fates.get(one.memory.id) not in _MISSING),
         links=tuple(links),
         new_links=tuple(link for link in links if link.id not in state.links),
         settled=tuple(settled),
@@ -285,30 +276,28 @@ def standing_of(plan: MigrationPlan, planned: Sequence[PlannedMemory], state: St
     )
 
 
-def _of_memory(one: PlannedMemory, state: StoreState) -> tuple[str, str] | None:
+def _fate_of(memory: Memory, state: StoreState) -> str | None:
     """Return how a memory of the store is other than the one that its row says, None where it is not."""
-    present = state.present.get(one.memory.id)
+    present = state.present.get(memory.id)
     if present is None:
-        return ("deleted_since", _DELETED) if state.was_there(one.memory.id) else None
+        return "deleted_since" if state.was_there(memory.id) else None
     mark = Mark.of(present)
     if mark is None:
-        return "id_taken", _TAKEN
-    if row_digest_of(one.memory) != (mark.row or row_digest_of(present)):
-        return "row_changed", _ROW_CHANGED
-    return ("changed_since", _CHANGED) if digest_of(present) != mark.digest else None
+        return "id_taken"
+    if row_digest_of(memory) != (mark.row or row_digest_of(present)):
+        return "row_changed"
+    return "changed_since" if digest_of(present) != mark.digest else None
 
 
-def _of_link(link: Link, state: StoreState, without: Mapping[str, str], *, is_edge: bool) -> tuple[str, str] | None:
+def _fate_of_link(link: Link, state: StoreState, fates: Mapping[str, str], *, is_edge: bool) -> tuple[str, str] | None:
     """Return why the store has not the link that a row says, None where it has, or will have."""
-    said = f"its link to {link.to_id}"
     for end in (link.from_id, link.to_id):
-        if end in without:
-            why = "has an id that was taken" if without[end] == "id_taken" else "was deleted since"
-            return without[end], f"{said} is left out: {end} {why}"
+        if (fate := fates.get(end, "")) in _MISSING:
+            return fate, f" is left out: {end} {_MISSING[fate]}"
     present = state.links.get(link.id)
     if present is None:
-        return ("unlinked_since", f"{said}: {_UNLINKED}") if state.was_there(link.id) else None
-    return ("row_changed", f"{said}: {_LINK_CHANGED}") if is_edge and _said_by(present) != _said_by(link) else None
+        return ("unlinked_since", f": {_UNLINKED}") if state.was_there(link.id) else None
+    return ("row_changed", f": {_LINK_CHANGED}") if is_edge and _said_by(present) != _said_by(link) else None
 
 
 def _said_by(link: Link) -> tuple[object, ...]:

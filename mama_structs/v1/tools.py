@@ -161,12 +161,9 @@ class Recency:
     decay: float = 0.5
 
     def score(self, relevance: float, age_days: float) -> float:
-        """
-        Return what orders the suggestions.
-
-        The formula is the one that v1.0 described, ``decay ** ((age / scale) ** 2)``; the one that it computed gave
-        0.486 in place of 0.5 at the scale.
-        """
+        """Return what orders the suggestions."""
+        # The formula is the one that v1.0 described, `decay ** ((age / scale) ** 2)`; the one that it computed gave
+        # 0.486 in place of 0.5 at the scale.
         scales = max(age_days, 0.0) / self.scale
         # Multiplied, since a power that is too large raises. What is newer than now is as new as can be.
         recency = math.pow(self.decay, min(scales * scales, _FAR))
@@ -188,12 +185,12 @@ def ranked(hits: Iterable[Hit], recency: Recency | None, *, now: datetime) -> li
         hit.memory.id: recency.score(hit.relevance, (now - hit.memory.created_at).total_seconds() / _DAY)
         for hit in found
     }
-    # As in every search, what was superseded stands behind what took its place.
-    keys = {
-        hit.memory.id: (min(scores[hit.memory.id], scores.get(hit.superseded_by or "", 1.0)), hit.superseded_by is None)
-        for hit in found
-    }
-    return sorted(found, key=lambda hit: keys[hit.memory.id], reverse=True)
+
+    def key(hit: Hit) -> tuple[float, bool]:
+        # As in every search, what was superseded stands behind what took its place.
+        return min(scores[hit.memory.id], scores.get(hit.superseded_by or "", 1.0)), hit.superseded_by is None
+
+    return sorted(found, key=key, reverse=True)
 
 
 def _decisions_on(chain: Chain, topic: str) -> list[Memory]:
@@ -204,6 +201,10 @@ def _decisions_on(chain: Chain, topic: str) -> list[Memory]:
 def _first_word(topic: str) -> str:
     found = _WORD.search(topic)
     return found[0].casefold() if found else ""
+
+
+def _count(decisions: int, what: str = "decision") -> str:
+    return f"{decisions} {what}{'' if decisions == 1 else 's'}"
 
 
 # Arguments
@@ -225,10 +226,9 @@ def _named(**names: str) -> Iterator[None]:
 
 def _outcome(word: str) -> tuple[str, Outcome | None]:
     """Return a word in lower case and what it means, None for the two that say nothing yet."""
-    given = word.strip().lower()
-    for known, outcome in _OUTCOMES.items():
-        if known.lower() == given:
-            return given, outcome
+    meanings = {known.lower(): outcome for known, outcome in _OUTCOMES.items()}
+    if (given := word.strip().lower()) in meanings:
+        return given, meanings[given]
     raise InvalidArgument(f"outcome must be one of {', '.join(_OUTCOMES)}, got {shortened(word)!r}")
 
 
@@ -323,18 +323,16 @@ async def recall_decision(topic: str, *, place: OldTools) -> dict[str, Any]:
     chain = await place.memories.by_topic(about)
     if _decisions_on(chain, about):
         count = sum(memory.type is MemoryType.DECISION for memory in chain)
-        found = f"✅ {count} decision{'' if count == 1 else 's'} found for topic: {about}"
-        return {"success": True, "history": _history(about, chain, place.now), "message": found}
+        message = f"✅ {_count(count)} found for topic: {about}"
+        return {"success": True, "history": _history(about, chain, place.now), "message": message}
     hits = await place.memories.search(about, types=[MemoryType.DECISION], limit=_CANDIDATES)
     topics = dict.fromkeys(hit.memory.topic for hit in hits if hit.memory.topic)
     first = _first_word(about)
     near = [one for one in topics if first and one != about and _first_word(one) == first][:_SIMILAR_TOPICS]
     nothing = f"❌ No decisions found for topic: {about}"
-    if not near:
-        return {"success": True, "history": nothing, "message": nothing}
     histories = [_history(one, await place.memories.by_topic(one), place.now) for one in near]
-    message = f"{nothing}; these topics begin with the same word: {', '.join(near)}"
-    return {"success": True, "history": "\n\n".join(histories), "message": message}
+    message = f"{nothing}; these topics begin with the same word: {', '.join(near)}" if near else nothing
+    return {"success": True, "history": "\n\n".join(histories) or nothing, "message": message}
 
 
 @_deprecated
@@ -365,9 +363,8 @@ async def suggest_decision(
         hits = await place.memories.search(userQuestion, types=[MemoryType.DECISION], limit=_CANDIDATES)
     best = ranked(hits, recency, now=place.now)[:_SUGGESTED]
     if best:
-        found = f"💡 {len(best)} past decision{'' if len(best) == 1 else 's'} found"
         shown = "\n".join(_suggestion(number, hit, place.now) for number, hit in enumerate(best, 1))
-        return {"success": True, "suggestions": shown, "message": found}
+        return {"success": True, "suggestions": shown, "message": f"💡 {_count(len(best), 'past decision')} found"}
     hint = " Ask in more words." if len(userQuestion.split()) < _SHORT_QUESTION else ""
     return {"success": True, "message": f"💡 No relevant past decisions found for this question.{hint}"}
 
@@ -382,16 +379,14 @@ async def list_decisions(*, limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 
 
     """
     found = await place.newest_holding(limit)
-    if not found:
-        nothing = "❌ No decisions found"
-        return {"success": True, "list": nothing, "message": nothing}
     lines = [
         f"{number}. **{line(memory.topic or '', _PREVIEW)}**: {line(memory.content, _PREVIEW)} "
         f"· {_facts_in_line(memory, place.now)} · {memory.id}"
         for number, memory in enumerate(found, 1)
     ]
-    count = f"{len(found)} decision{'' if len(found) == 1 else 's'}"
-    return {"success": True, "list": "\n".join(lines), "message": f"✅ {count}, newest first"}
+    nothing = "❌ No decisions found"
+    message = f"✅ {_count(len(found))}, newest first" if found else nothing
+    return {"success": True, "list": "\n".join(lines) or nothing, "message": message}
 
 
 @_deprecated
@@ -417,17 +412,27 @@ async def update_outcome(
     """
     word, result = _outcome(outcome)
     before = await _decision_for(place, (decisionId or "").strip(), (topic or "").strip())
-    if result is None:
-        await _refuse_unless_so(place, before, word)
-    else:
-        reason, names = _reason(failure_reason, limitation)
+    reason, names = _reason(failure_reason, limitation)
+    if result is not None:
         if result is Outcome.FAILED and reason is None:
             raise InvalidArgument("failure_reason is required when outcome is failure", hint="say why it failed")
         with _named(reason=names):
             await place.memories.set_outcome(before.id, result, reason=reason, created_by="llm")
+    elif word == "superseded":
+        beside = await place.memories._beside([before.id])  # noqa: SLF001 - what all tools show
+        if before.id not in beside:
+            raise MemoryNotFound(before.id)
+        if beside[before.id].superseded_by is None:
+            raise InvalidArgument(
+                "outcome cannot say superseded before something took the decision's place",
+                hint="save_decision with the same topic does that",
+            )
+    elif _facts(before).outcome is not None:
+        raise InvalidArgument(
+            "outcome cannot become pending again", hint="give success, failure or partial: the history is kept"
+        )
     said = result.value if result else word
-    message = f"✅ Outcome of {before.id}: {said}"
-    return {"success": True, "decision_id": before.id, "outcome": said, "message": message}
+    return {"success": True, "decision_id": before.id, "outcome": said, "message": f"✅ Outcome of {before.id}: {said}"}
 
 
 async def _decision_for(place: OldTools, decision_id: str, topic: str) -> Memory:
@@ -445,24 +450,6 @@ async def _decision_for(place: OldTools, decision_id: str, topic: str) -> Memory
     if found is None:
         raise InvalidArgument("no decision that still holds has this topic", hint="list_decisions shows the topics")
     return found
-
-
-async def _refuse_unless_so(place: OldTools, before: Memory, word: str) -> None:
-    """Refuse to say of a decision that it is pending or superseded, unless it is so already."""
-    if word == "pending":
-        if _facts(before).outcome is not None:
-            raise InvalidArgument(
-                "outcome cannot become pending again", hint="give success, failure or partial: the history is kept"
-            )
-        return
-    beside = await place.memories._beside([before.id])  # noqa: SLF001 - what all tools show
-    if before.id not in beside:
-        raise MemoryNotFound(before.id)
-    if beside[before.id].superseded_by is None:
-        raise InvalidArgument(
-            "outcome cannot say superseded before something took the decision's place",
-            hint="save_decision with the same topic does that",
-        )
 
 
 @_deprecated

@@ -1,5 +1,5 @@
 """
-One migration, from an old file's rows to memories and links in a store.
+A migration, from an old file's rows to memories and links in a store, and a rollback, which deletes them again.
 
 Memories are written first, oldest first, then the links of each; a note of the store then says that all is there.
 Everything follows from the old file, the store and the time at which the migration was begun, which is noted first:
@@ -12,17 +12,19 @@ import asyncio
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
+from functools import partial
+from operator import methodcaller
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import attrs
 
 from mama_structs import _check
 from mama_structs._async import in_own_thread
 from mama_structs.errors import MigrationError
-from mama_structs.memory.engine import EmbedderRecord, Reader, Vectors, Writer
+from mama_structs.memory.engine import EmbedderRecord, Progress, Reader, Vectors, Writer
 from mama_structs.memory.model import OUTCOME_OF, Link, LinkType, Memory, MemoryType
 from mama_structs.memory.requests import check_file, check_progress
 from mama_structs.memory.store import MemoryStore, Shared
@@ -30,9 +32,10 @@ from mama_structs.memory.text import embedded_text
 from mama_structs.v1.backfill import BackFill, LikelyPair
 from mama_structs.v1.plan import MigrationPlan, PlannedMemory, future, plan_of, rows_left_out, tables_of
 from mama_structs.v1.read import OldDatabase, read_old
-from mama_structs.v1.report import MigrationReport
+from mama_structs.v1.report import MigrationReport, RollbackReport, some
 from mama_structs.v1.state import (
     MARK,
+    PREFIX,
     Mark,
     MigrationNote,
     Standing,
@@ -41,17 +44,19 @@ from mama_structs.v1.state import (
     begin,
     changed_note,
     chunks,
+    digest_of,
     is_backfilled,
     joined,
+    key_of,
     marked,
     migration_of,
     records_of,
+    refused,
     standing_of,
     still,
 )
 
 T = TypeVar("T")
-Progress = Callable[[int, int], object]
 
 # Both batches of the default embedder; a transaction takes as many.
 _CHUNK: Final = 64
@@ -100,7 +105,7 @@ async def migrate_old(
     shared = memories._shared  # noqa: SLF001 - this package's
     most = shared.settings.max_content
     plan = await in_own_thread(lambda: plan_of(old, namespace=shared.engine.namespace, max_content=most))
-    return await _Migration(shared, old, plan, dry_run, progress, old.content).run()
+    return await _Migration(shared, old, plan, dry_run, progress).run()
 
 
 @attrs.define(eq=False)
@@ -112,11 +117,14 @@ class _Migration:
     plan: MigrationPlan
     dry_run: bool
     progress: Progress | None
-    name: str
     note: MigrationNote | None = None
     added: int = 0
     done: int = 0
     total: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.old.content
 
     async def run(self) -> MigrationReport:
         known = await self.shared.read(records_of)
@@ -126,44 +134,57 @@ class _Migration:
             marks = map(Mark.of, (await self._look(known)).present.values())
             at = next((mark.at for mark in marks if mark is not None and mark.migration == self.name), at)
         if not self.dry_run and self.plan.planned:
-            began, checksum = at, self.old.checksum
-            own = await self._write(lambda writer: begin(writer, self.name, checksum=checksum, at=began))
+            own = await self._write(partial(begin, migration=self.name, checksum=self.old.checksum, at=at))
         self.note, at = own, at if own is None else own.begun
         # After that: nobody takes it back any more while this looks.
         state = await self._look(known)
-        planned = [
-            attrs.evolve(one, memory=await self._staged(one.memory, place))
-            for place, one in enumerate(self.plan.planned)
-        ]
+        planned = []
+        for place, one in enumerate(self.plan.planned, 1):
+            found = tuple(self.shared.find_mentions(embedded_text(one.memory)))
+            planned.append(attrs.evolve(one, memory=as_stored(attrs.evolve(one.memory, mentions=found))))
+            if place % _CHUNK == 0:
+                await asyncio.sleep(0)
         standing = standing_of(self.plan, planned, state)
         ours = standing.ours
         self.total = 2 * len(ours)
         if state.is_over:
             self._tell(self.total)
-            links = (link for link in state.links.values() if is_backfilled(link) and migration_of(link) == self.name)
-            return self._report(state, standing, at, list(links))
+            links = [link for link in state.links.values() if is_backfilled(link) and migration_of(link) == self.name]
+            return self._report(state, standing, at, links)
         fill = self._fill(state, standing)
-        named = {"namespace": self.shared.engine.namespace, "migration": self.name}
+        made = partial(fill.made, namespace=self.shared.engine.namespace, migration=self.name, at=at)
         if self.dry_run:
             fill.by_time()
             self.added = sum(one.memory.id not in state.present for one in ours)
-            return self._report(state, standing, at, fill.made(**named, at=at))
+            return self._report(state, standing, at, made())
         self._tell(0)
         new = [_with_mark(link, self.name) for link in standing.new_links]
         await self._write_memories(ours, new, state, at)
-        await self._complete(fill, ours)
-        made = fill.made(**named, at=at)
-        await self._write_links(ours, new + made)
-        await self._write(lambda writer: self._finish(writer, joined(standing.settled)))
+        # All vectors and words are there now.
+        await self.shared.engine.settled()
+        calibration = await self.shared.embedding.calibration()
+        likely: list[LikelyPair] = []
+        for places in chunks((at for at, one in enumerate(ours) if one.memory.id in fill.fresh), _SLICE):
+            likely += await self.shared.read(partial(fill.likely, places=places, calibration=calibration))
+            self._tell(len(places))
+        fill.by_meaning(likely)
+        fill.by_time()
+        backfilled = made()
+        by_source: dict[str, list[Link]] = {}
+        for link in new + backfilled:
+            by_source.setdefault(link.from_id, []).append(link)
+        for sources in chunks((one.memory.id for one in ours if one.memory.id in by_source), _CHUNK):
+            await self._write(partial(_put_links, sources={source: by_source[source] for source in sources}))
+        await self._write(partial(self._finish, settled=joined(standing.settled)))
         self._tell(self.total - self.done)
-        return self._report(state, standing, at, made)
+        return self._report(state, standing, at, backfilled)
 
     async def _look(self, known: Mapping[str, MigrationNote]) -> StoreState:
         """Return what is there already."""
         present: dict[str, Memory] = {}
         links: dict[str, Link] = {}
         for ids in chunks((one.memory.id for one in self.plan.planned), _PAGE):
-            for memory, own in await self.shared.read(lambda reader, ids=ids: _found(reader, ids)):  # type: ignore[misc]  # bound
+            for memory, own in await self.shared.read(partial(_found, ids=ids)):
                 present[memory.id] = memory
                 links.update((link.id, link) for link in own)
         notes = {**known, **({} if self.note is None else {self.name: self.note})}
@@ -177,12 +198,6 @@ class _Migration:
             settled=frozenset[bytes]().union(*(notes[name].keys for name in complete)),
             is_over=self.name in complete,
         )
-
-    async def _staged(self, memory: Memory, place: int) -> Memory:
-        """Return a memory with what it mentions, as the store would give it back."""
-        if place % _CHUNK == _CHUNK - 1:
-            await asyncio.sleep(0)
-        return as_stored(attrs.evolve(memory, mentions=tuple(self.shared.find_mentions(embedded_text(memory)))))
 
     def _report(
         self, state: StoreState, standing: Standing, at: datetime, backfilled: Sequence[Link]
@@ -233,43 +248,20 @@ class _Migration:
         for chunk in chunks(ours, _CHUNK):
             texts = {one.memory.id: embedded_text(one.memory) for one in chunk}
             sums = {one: hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for one, text in texts.items()}
-            new = [one.memory for one in chunk if one.memory.id not in state.present]
+            new = [marked(one.memory, self.name, at) for one in chunk if one.memory.id not in state.present]
             alike = {memory.id: first[sums[memory.id]] for memory in new if sums[memory.id] in first}
             for memory_id, digest in sums.items():
                 first.setdefault(digest, memory_id)
             own = [memory.id for memory in new if memory.id not in alike]
             record = self.shared.record
             found = await self.shared.embedding.documents([texts[one] for one in own]) if own else []
-            vectors = dict(zip(own, found, strict=True))
-            memories = [marked(memory, self.name, at) for memory in new]
-            if memories:
-                self.added += await self._write(
-                    lambda writer: _put(writer, memories, vectors, alike, outcomes),  # noqa: B023 - awaited
-                    made_by=record,
-                )
+            if new:
+                vectors = dict(zip(own, found, strict=True))
+                put = partial(_put, memories=new, vectors=vectors, alike=alike, links=outcomes)
+                self.added += await self._write(put, made_by=record)
             self._tell(len(chunk))
 
-    async def _complete(self, fill: BackFill, ours: Sequence[PlannedMemory]) -> None:
-        """Add what needs the vectors and words of all memories."""
-        await self.shared.engine.settled()
-        calibration = await self.shared.embedding.calibration()
-        likely: list[LikelyPair] = []
-        for places in chunks((at for at, one in enumerate(ours) if one.memory.id in fill.fresh), _SLICE):
-            likely += await self.shared.read(lambda reader, some=places: fill.likely(reader, some, calibration))  # type: ignore[misc]  # bound
-            self._tell(len(places))
-        fill.by_meaning(likely)
-        fill.by_time()
-
-    async def _write_links(self, ours: Sequence[PlannedMemory], links: Sequence[Link]) -> None:
-        by_source: dict[str, list[Link]] = {}
-        for link in links:
-            by_source.setdefault(link.from_id, []).append(link)
-        for sources in chunks((one.memory.id for one in ours if one.memory.id in by_source), _CHUNK):
-            wanted = {source: by_source[source] for source in sources}
-            await self._write(lambda writer, wanted=wanted: _put_links(writer, wanted))  # type: ignore[misc]  # bound
-
     def _finish(self, writer: Writer, settled: bytes) -> None:
-        """Note that all is there."""
         now = None if self.note is None else still(writer, self.note)
         if now is not None and not now.is_complete:
             changed_note(writer, now, "complete", settled)
@@ -312,8 +304,7 @@ def _put(
         if pieces is None:
             node = writer.find(alike[memory.id])
             if node is None:
-                what = f"{alike[memory.id]!r:.200} was deleted while it was migrated"
-                raise MigrationError(what, path="", hint="run it again")
+                raise refused(f"{alike[memory.id]!r:.200} was deleted while it was migrated", "run it again")
             pieces = writer.vectors(node)
         writer.put(memory, vectors=pieces, links=links.get(memory.id, ()))
     return len(new)
@@ -341,3 +332,153 @@ def _put_links(writer: Writer, sources: Mapping[str, Sequence[Link]]) -> None:
 def _with_mark(link: Link, migration: str) -> Link:
     extra: dict[str, Any] = {**link.metadata.extra, MARK: migration}
     return attrs.evolve(link, metadata=attrs.evolve(link.metadata, extra=extra))
+
+
+# Taking a migration back
+
+
+class _Migrated(NamedTuple):
+    """A migrated memory: what made it and when, whether it was changed since, and the links at it."""
+
+    id: str
+    migration: str
+    at: datetime
+    is_changed: bool
+    links: list[Link]
+
+
+async def rollback(memories: MemoryStore, *, force: bool = False, progress: Progress | None = None) -> RollbackReport:
+    """
+    Undo the last migration: delete the memories and links that it added; interrupted, it goes on when it is run again.
+
+    Args:
+        memories: The store.
+        force: Whether to delete also what was changed since, and what later memories link to.
+        progress: Called with how many memories are deleted, and of how many.
+
+    Raises:
+        MigrationError: A migrated memory was changed since, or later links begin or end at one; nothing was deleted.
+            Or somebody else migrates, or takes it back, at the same time.
+        StoreError: The store cannot be read or written; what was deleted before stays so.
+
+    """
+    _check.flag("force", force)
+    check_progress(progress)
+    shared = memories._shared  # noqa: SLF001 - this package's
+    shared.check()
+    known = await shared.read(records_of)
+    found = await _migrated(shared)
+    # Memories that came with an import name a migration that the store has no note of.
+    unknown = [(0, one.at, one.migration) for one in found if one.migration not in known]
+    last = max([*unknown, *((one.order, one.begun, one.migration) for one in known.values())], default=None)
+    if last is None:
+        return RollbackReport(namespace=memories.namespace)
+    migration = last[2]
+    going = {one.id: one for one in found if one.migration == migration}
+    changed = tuple(one.id for one in going.values() if one.is_changed)
+    links = {link.id: link for one in going.values() for link in one.links}
+    others = [link for link in links.values() if migration_of(link) is None]
+    linked = tuple(dict.fromkeys(end for link in others for end in (link.from_id, link.to_id) if end not in going))
+    if (changed or others) and not force:
+        raise _refusal(changed, others, linked)
+    made = {link.id for one in found for link in one.links if migration in {one.migration, migration_of(link)}}
+    noted = known.get(migration)
+    lost = {key_of(one) for one in made.union(going)}
+    note = await shared.write(partial(_begin_rollback, migration=migration, noted=noted, lost=lost))
+    if noted is not None and not noted.is_complete:
+        # Who was migrating may have added more until then, and nothing after that.
+        found = await _migrated(shared)
+        going = {one.id: one for one in found if one.migration == migration}
+    # Links that it made between memories of earlier migrations.
+    between = {
+        link.id
+        for one in found
+        for link in one.links
+        if migration_of(link) == migration and link.from_id not in going and link.to_id not in going
+    }
+    count = done = 0
+    for part in chunks(sorted(between), _CHUNK):
+        count += await shared.write(_unless_busy(note, methodcaller("delete_links", part)))
+    for part in chunks(reversed(going), _CHUNK):
+        count += await shared.write(_unless_busy(note, partial(_delete, ids=part)))
+        done += len(part)
+        if progress is not None:
+            progress(done, len(going))
+    if note is not None:
+        await shared.write(_unless_busy(note, methodcaller("set_note", f"{PREFIX}{migration}", None)))
+    return RollbackReport(
+        namespace=memories.namespace,
+        migration=migration,
+        memories=len(going),
+        links=count,
+        changed=changed,
+        linked=linked,
+        migrations_left=len({*known, *(one.migration for one in found)} - {migration}),
+    )
+
+
+async def _migrated(shared: Shared) -> list[_Migrated]:
+    """Return all memories that migrations made, in order of saving."""
+
+    def page(reader: Reader, ids: Sequence[str]) -> list[_Migrated]:
+        nodes = [node for node in reader.find_many(ids) if node is not None]
+        marks = [(node, memory, Mark.of(memory)) for node, memory in zip(nodes, reader.get(nodes), strict=True)]
+        made = [(node, memory, mark) for node, memory, mark in marks if mark is not None]
+        links = reader.links_of_many([node for node, _, _ in made])
+        return [
+            _Migrated(memory.id, mark.migration, mark.at, digest_of(memory) != mark.digest, own)
+            for (_, memory, mark), own in zip(made, links, strict=True)
+        ]
+
+    every = await shared.read(lambda reader: reader.ids(sorted(reader.window(newest_first=False).tolist())))
+    return [one for ids in chunks(every, _PAGE) for one in await shared.read(partial(page, ids=ids))]
+
+
+def _refusal(changed: Sequence[str], others: Sequence[Link], linked: Sequence[str]) -> MigrationError:
+    parts = []
+    if changed:
+        parts.append(f"{len(changed)} migrated memories were changed since ({some(changed)})")
+    if others:
+        automatic = sum(link.created_by == "system" for link in others)
+        ends = f" with {len(linked)} later memories ({some(linked)})" if linked else ""
+        parts.append(f"{len(others)} links{ends} were made since, {automatic} of them automatic")
+    return refused(
+        "the migration cannot be undone without loss: " + ", and ".join(parts),
+        "nothing was deleted; force deletes the memories and these links with them: export the store first",
+    )
+
+
+def _begin_rollback(
+    writer: Writer, migration: str, noted: MigrationNote | None, lost: Collection[bytes]
+) -> MigrationNote | None:
+    """Note that a migration is being taken back, and return its note, None where the store has none."""
+    notes = records_of(writer)
+    if notes.get(migration) != noted:
+        raise _busy()
+    for one in notes.values():
+        # Two that were under way together: what goes now counts as there in the other one, too, and it must look again.
+        if one.migration != migration and one.is_complete and not one.keys.isdisjoint(lost):
+            changed_note(writer, one, "begun")
+    return None if noted is None else changed_note(writer, noted, "undone")
+
+
+def _unless_busy(note: MigrationNote | None, plan: Callable[[Writer], int]) -> Callable[[Writer], int]:
+    """Make a part of a rollback fail where somebody else has changed the migration's note."""
+
+    def checked(writer: Writer) -> int:
+        if note is not None and records_of(writer).get(note.migration) != note:
+            raise _busy()
+        return plan(writer)
+
+    return checked
+
+
+def _delete(writer: Writer, ids: Sequence[str]) -> int:
+    there = writer.find_many(ids)
+    return sum(writer.delete(one) for one, node in zip(ids, there, strict=True) if node is not None)
+
+
+def _busy() -> MigrationError:
+    return refused(
+        "somebody else migrates, or takes it back, at the same time", "wait until that is done, and run it again then"
+    )

@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import shutil
 import sqlite3
-import sys
 from datetime import UTC, datetime
 
 import pytest
@@ -60,8 +59,6 @@ async def exported(memories, folder):
 def small_chunks(monkeypatch):
     """Many transactions for few memories."""
     monkeypatch.setattr("mama_structs.v1.write._CHUNK", 2)
-    # The package has a function of that name.
-    monkeypatch.setattr(sys.modules["mama_structs.v1.rollback"], "_CHUNK", 2)
 
 
 def supersede(store, topic, number, before):
