@@ -56,24 +56,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     """
     try:
-        return _main(arguments)
-    except KeyboardInterrupt:
-        return _INTERRUPTED
-
-
-def _main(arguments: Sequence[str] | None) -> int:
-    # Names on a chain are anybody's: a terminal that cannot show them gets an escape, not a crash.
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError):
-            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a host may have replaced it
-    try:
+        # Names on a chain are anybody's: a terminal that cannot show them gets an escape, not a crash.
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(AttributeError):
+                stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a host may have replaced it
         try:
-            options = _parse(arguments)
+            code = _run(_parse(arguments))
         except SystemExit:
             # What --help and --version print is not written yet.
             _flush()
             raise
-        code = _run(options)
         _flush()
     except MamaStructsError as error:
         # What a node says may be quoted in it.
@@ -83,6 +75,8 @@ def _main(arguments: Sequence[str] | None) -> int:
         # Nobody reads any more (`| head -1`).
         _drop_output()
         return _NO_READER
+    except KeyboardInterrupt:
+        return _INTERRUPTED
     return code
 
 
@@ -123,10 +117,7 @@ def _run(given: argparse.Namespace) -> int:
             f"{given.store!r:.200} is no session's directory", hint="nothing was made; check the path"
         )
 
-    async def running() -> int:
-        return await given.run(given) or 0
-
-    return asyncio.run(running())
+    return asyncio.run(given.run(given)) or 0
 
 
 # What is printed
@@ -137,6 +128,11 @@ def _say(text: str) -> None:
     with _writing():
         print(text)
     _flush()
+
+
+def _answer(given: argparse.Namespace, figures: Any, text: str) -> None:
+    """Print what a command found, as JSON where that is asked for."""
+    _say(json.dumps(figures) if given.json else text)
 
 
 def _flush() -> None:
@@ -227,13 +223,11 @@ def _whole(least: int | None = None, most: int | None = None, *, why: str = "") 
     bounds = "" if least is None else f", {least} or more" if most is None else f" from {least} to {most}"
 
     def whole_number(text: str) -> int:
-        try:
+        with contextlib.suppress(ValueError):
             number = int(text)
-        except ValueError:
-            number = None
-        if number is None or (least is not None and number < least) or (most is not None and number > most):
-            raise _wrong(f"must be a whole number{bounds}{why}, got {text!r:.80}")
-        return number
+            if (least is None or number >= least) and (most is None or number <= most):
+                return number
+        raise _wrong(f"must be a whole number{bounds}{why}, got {text!r:.80}")
 
     return whole_number
 
@@ -319,7 +313,7 @@ async def _demo(given: argparse.Namespace) -> None:
     story = await play(
         base_url=given.base_url, player_id=given.player, seed=given.seed, players=given.players, latency=latency
     )
-    _say(json.dumps(story.figures) if given.json else tell(story))
+    _answer(given, story.figures, "" if given.json else tell(story))
     if not story.same_facts:
         raise MamaStructsError(
             "the runs found different facts", hint="a chain that moves may change one meanwhile: run the demo again"
@@ -384,12 +378,10 @@ async def _check(given: argparse.Namespace) -> int:
         # It cannot even be opened, which is what was asked.
         found = [f"{error.file}: {line}" for line in error.findings] or [str(error)]
         report = CheckReport(tuple(Finding("error", "damaged", line) for line in found))
-    if given.json:
-        fields = ("severity", "kind", "message", "key")
-        findings = [{field: getattr(one, field) for field in fields} for one in report.findings]
-        _say(json.dumps({"ok": report.ok, "findings": findings}))
-    else:
-        _say("\n".join(_printable(f"{one.severity}: {one.message}") for one in report.findings) or "nothing found")
+    fields = ("severity", "kind", "message", "key")
+    findings = [{field: getattr(one, field) for field in fields} for one in report.findings]
+    lines = (_printable(f"{one.severity}: {one.message}") for one in report.findings)
+    _answer(given, {"ok": report.ok, "findings": findings}, "\n".join(lines) or "nothing found")
     return 0 if report.ok else 1
 
 
@@ -401,8 +393,7 @@ async def _stats(given: argparse.Namespace) -> None:
         figures = {name: value for name, value in (await session.memories.stats()).items() if name not in counted}
     rows = list(_flat(figures))
     width = max(len(name) for name, _ in rows)
-    table = "\n".join(_printable(f"{name:<{width}}  {value}") for name, value in rows)
-    _say(json.dumps(figures) if given.json else table)
+    _answer(given, figures, "\n".join(_printable(f"{name:<{width}}  {value}") for name, value in rows))
 
 
 def _flat(figures: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -492,7 +483,8 @@ async def _migrate(given: argparse.Namespace) -> None:
     async with Session.open(location, namespace=given.namespace, embedder=embedder) as session:
         with shown("migrated", "steps", resumable=True, lines=False) as progress:
             report = await migrate_old(session.memories, old, dry_run=given.dry_run, progress=progress)
-    _say_report(attrs.evolve(report, seconds=time.perf_counter() - begun), given)
+    report = attrs.evolve(report, seconds=time.perf_counter() - begun)
+    _answer(given, report.to_json(), str(report))
 
 
 async def _rollback(given: argparse.Namespace) -> None:
@@ -502,11 +494,7 @@ async def _rollback(given: argparse.Namespace) -> None:
     async with _opened(given) as session:
         with shown("deleted", "memories", resumable=True) as progress:
             report = await rollback(session.memories, force=given.force, progress=progress)
-    _say_report(report, given)
-
-
-def _say_report(report: Any, given: argparse.Namespace) -> None:
-    _say(json.dumps(report.to_json()) if given.json else str(report))
+    _answer(given, report.to_json(), str(report))
 
 
 async def _serve_mcp(given: argparse.Namespace) -> None:
@@ -540,13 +528,12 @@ async def _serve_mcp(given: argparse.Namespace) -> None:
     ) as session:
         own = adapter.server(session)
         if given.http is None:
-            serving = asyncio.create_task(adapter.serve_stdio(own))
+            served = adapter.serve_stdio(own)
         else:
             host, port = given.http
             names = given.allow_host
-            serving = asyncio.create_task(
-                adapter.serve_http(own, host=host, port=port, token=token, allowed_hosts=names, started=_say)
-            )
+            served = adapter.serve_http(own, host=host, port=port, token=token, allowed_hosts=names, started=_say)
+        serving = asyncio.create_task(served)
         waiting = asyncio.create_task(stopped.wait())
         await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()

@@ -30,6 +30,7 @@ PAGE: Final = 16
 MOST_PAGES: Final = 64
 
 _RELATIONS: Final = {"guildId": "guild", "planetId": "planet", "fleetId": "fleet"}
+_WITH_REFERENCES: Final[dict[str, Any]] = {"include_references": True, "reference_types": [*_RELATIONS.values()]}
 _AGAIN: Final = "run the demo again"
 _CHOOSE: Final = "leave --player out, and a player with guild, planet and fleet is chosen"
 # The demo counts what references cost and bring, so that answers come whole, however long.
@@ -55,11 +56,12 @@ class DemoCall:
 
 @attrs.frozen(kw_only=True)
 class DemoRun:
-    """How the agent came to its facts once; *asked* are the paths that the bundled node was asked for."""
+    """How the agent came to its facts once."""
 
     calls: tuple[DemoCall, ...]
     facts: Facts
     upstream_queries: int
+    # The paths that the bundled node was asked for.
     asked: tuple[str, ...] | None
     from_cache: int
     seconds: float
@@ -82,17 +84,15 @@ class DemoRun:
 
 @attrs.frozen(kw_only=True)
 class Story:
-    """
-    The question, answered several times.
-
-    *without* references one call after the other; *with_references* in one call; in the same session, while its cache
-    is valid, as a *repeat*; and the question without its last part, *player_only*.
-    """
+    """The question, answered several times."""
 
     player_id: str
+    # One call after the other, and in one call.
     without: DemoRun
     with_references: DemoRun
+    # In the same session, while its cache is valid.
     repeat: DemoRun
+    # Without the question's last part.
     player_only: DemoRun
 
     @property
@@ -124,11 +124,6 @@ class Agent:
         self.calls.append(DemoCall(tool, arguments, answer))
         return answer
 
-    async def ask_with_references(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        """Call a tool with references to a player's guild, planet and fleet."""
-        types = list(_RELATIONS.values())
-        return await self.ask(tool, **arguments, include_references=True, reference_types=types)
-
 
 async def one_by_one(agent: Agent, player_id: str) -> Facts:
     """Find out without references: look at the player, then at each id that it names, then at who else is there."""
@@ -143,14 +138,14 @@ async def one_by_one(agent: Agent, player_id: str) -> Facts:
 
 async def at_once(agent: Agent, player_id: str) -> Facts:
     """Find out with references: the list's row names guild, planet and fleet, and each comes along."""
-    page = await agent.ask_with_references("structs_list_players", **agent.listing)
+    page = await agent.ask("structs_list_players", **agent.listing, **_WITH_REFERENCES)
     player = _row(page["Player"], player_id)
     return _facts_of(player, _referenced(page, player), page["Player"])
 
 
 async def player_only(agent: Agent, player_id: str) -> Facts:
     """Find out with references, but not who else is in the guild."""
-    answer = await agent.ask_with_references("structs_query_player", player_id=player_id)
+    answer = await agent.ask("structs_query_player", player_id=player_id, **_WITH_REFERENCES)
     return _facts_of(answer["Player"], _referenced(answer, answer["Player"]), ())
 
 
@@ -259,7 +254,8 @@ async def _found(base_url: str, wanted: str | None) -> tuple[str, str | None]:
 
 def _flat(answer: Entity, envelope: str) -> Entity:
     """Return an entity's own fields with what stands beside them, as a reference has them."""
-    return {**answer[envelope], **{name: value for name, value in answer.items() if name != envelope}}
+    beside = {name: value for name, value in answer.items() if name != envelope}
+    return {**answer[envelope], **beside}
 
 
 def _row(rows: Iterable[Entity], player_id: str) -> Entity:
@@ -393,21 +389,22 @@ def shortened(answer: Mapping[str, Any], shown: Collection[str]) -> str:
     parts = []
     for key, value in answer.items():
         if isinstance(value, list):
-            lines = _members([(row.get("id"), _fields(row)) for row in value], shown)
-            parts.append(f"{_json(key)}: [\n{lines}\n  ]")
+            text = _members("[]", [(row.get("id"), _fields(row)) for row in value], shown)
         elif key == SECTION:
-            lines = _members([(name, f"{_json(name)}: {_fields(entry)}") for name, entry in value.items()], shown)
-            parts.append(f"{_json(key)}: {{\n{lines}\n  }}")
+            entries = [(name, f"{_json(name)}: {_fields(entry)}") for name, entry in value.items()]
+            text = _members("{}", entries, shown)
         else:
-            parts.append(f"{_json(key)}: {_fields(value)}")
+            text = _fields(value)
+        parts.append(f"{_json(key)}: {text}")
     return "{\n  " + ",\n  ".join(parts) + "\n}"
 
 
-def _members(members: Sequence[tuple[Any, str]], shown: Collection[str]) -> str:
+def _members(brackets: str, members: Sequence[tuple[Any, str]], shown: Collection[str]) -> str:
     lines = [text for entity_id, text in members if entity_id in shown]
     if hidden := len(members) - len(lines):
         lines.append(f"... {hidden} more")
-    return ",\n".join(f"    {line}" for line in lines)
+    inner = ",\n    ".join(lines)
+    return f"{brackets[0]}\n    {inner}\n  {brackets[1]}"
 
 
 def _fields(value: Any) -> str:
