@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from itertools import islice
-from typing import Final, Generic, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 import attrs
 
@@ -186,7 +187,7 @@ Entry = Ref | Descriptor
 Slot = Entry | DeletedEntry | DamagedEntry
 
 
-class ForkableMap(Generic[K, V]):
+class ForkableMap(ChainMap[K, V]):
     """
     A mapping of frozen layers that forks share, and one layer of its own for what is written later.
 
@@ -195,41 +196,15 @@ class ForkableMap(Generic[K, V]):
     are copied O(log n) times at the most, however often the mapping is forked.
     """
 
-    __slots__ = ("_below", "_top")
-
-    def __init__(self, below: tuple[dict[K, V], ...] = ()) -> None:
-        self._below = below
-        self._top: dict[K, V] = {}
-
-    def get(self, key: K) -> V | None:
-        """Return the newest value of a key, None where there is none."""
-        if key in self._top:
-            return self._top[key]
-        for layer in reversed(self._below):
-            if key in layer:
-                return layer[key]
-        return None
-
-    def __setitem__(self, key: K, value: V) -> None:
-        """Write a value that only this mapping, and forks of it, will see."""
-        self._top[key] = value
-
     def fork(self) -> Self:
         """Return a mapping that holds the same, and that later writes do not cross into or out of."""
-        if self._top:
-            top, below = self._top, self._below
-            while below and len(below[-1]) <= 2 * len(top):
+        top, *below = self.maps
+        if top:
+            while below and len(below[0]) <= 2 * len(top):
                 # Into a new dict: other forks still read the old ones.
-                top, below = below[-1] | top, below[:-1]
-            self._below, self._top = (*below, top), {}
-        return type(self)(self._below)
-
-    def items(self) -> Iterator[tuple[K, V]]:
-        """Go through keys and newest values, in the order in which keys were first written."""
-        merged: dict[K, V] = {}
-        for layer in (*self._below, self._top):
-            merged.update(layer)
-        return iter(merged.items())
+                top = {**below.pop(0), **top}
+            self.maps = [{}, top, *below]
+        return type(self)({}, *self.maps[1:])
 
 
 @attrs.frozen
@@ -287,12 +262,21 @@ class Entries:
 
     def check_room(self, *contents: Content) -> None:
         """Raise `QuotaExceeded` unless there is room for all of them, each as an entry."""
-        if self._handles + len(contents) > self._settings.max_handles:
-            raise _exceeded("max_handles", "handle", self._handles, self._settings.max_handles, wanted=len(contents))
         new = {one.hash: one.size for one in contents if not (self._held.get(one.hash) or (one, 0))[1]}
-        more = sum(new.values())
-        if self._bytes + more > self._settings.max_bytes:
-            raise _exceeded("max_bytes", "byte", self._bytes, self._settings.max_bytes, wanted=more)
+        usage = self.usage
+        for unit, used, limit, wanted in (
+            ("handle", usage.handles, usage.max_handles, len(contents)),
+            ("byte", usage.bytes, usage.max_bytes, sum(new.values())),
+        ):
+            if used + wanted > limit:
+                raise QuotaExceeded(
+                    f"storing {wanted:,} more {unit}{'' if wanted == 1 else 's'} would pass the limit of {limit:,}"
+                    f" ({used:,} in use)",
+                    quota=f"max_{unit}s",
+                    used=used,
+                    limit=limit,
+                    hint=f"the host can delete what is no longer needed, or raise settings.descriptors.max_{unit}s",
+                )
 
     def put(self, entry: Entry) -> None:
         """Hold an entry; quotas are checked before."""
@@ -338,15 +322,11 @@ class Entries:
             )
         nearest = self._nearest(handle)
         hint = f"nearest: {', '.join(nearest)}" if nearest else "nothing is stored yet"
-        if isinstance(slot, DeletedEntry):
-            raise HandleNotFound(
-                f"{handle} was deleted on {slot.at:%Y-%m-%d at %H:%M} UTC",
-                handle=str(handle),
-                nearest=nearest,
-                deleted_at=slot.at,
-                hint=hint,
-            )
-        raise HandleNotFound(f"there is no {handle}", handle=str(handle), nearest=nearest, hint=hint)
+        deleted_at = slot.at if isinstance(slot, DeletedEntry) else None
+        message = (
+            f"{handle} was deleted on {deleted_at:%Y-%m-%d at %H:%M} UTC" if deleted_at else f"there is no {handle}"
+        )
+        raise HandleNotFound(message, handle=str(handle), nearest=nearest, deleted_at=deleted_at, hint=hint)
 
     def _from_newest(self, ref_id: str) -> Iterator[str]:
         """Go through the handles of all versions of a ref that were not deleted, the last version first."""
@@ -392,14 +372,3 @@ class Entries:
         close = difflib.get_close_matches(unversioned, names, n=_NEAREST, cutoff=0.5)
         same_kind = [name for name in names if name.startswith(unversioned.partition(":")[0])]
         return tuple(close or same_kind[:_NEAREST] or names[:_NEAREST])
-
-
-def _exceeded(quota: str, unit: str, used: int, limit: int, *, wanted: int) -> QuotaExceeded:
-    more = f"{wanted:,} more {unit}{'' if wanted == 1 else 's'}"
-    return QuotaExceeded(
-        f"storing {more} would pass the limit of {limit:,} ({used:,} in use)",
-        quota=quota,
-        used=used,
-        limit=limit,
-        hint=f"the host can delete what is no longer needed, or raise settings.descriptors.{quota}",
-    )

@@ -28,6 +28,7 @@ from typing import Final, Literal
 
 import attrs
 
+from mama_structs.descriptors.text import printed
 from mama_structs.errors import (
     DescriptorError,
     DiskFull,
@@ -66,8 +67,6 @@ _LOOKED_AT: Final = 1000
 
 _PRIVATE: Final = 0o600
 _PUBLIC: Final = 0o666  # less the umask
-# Larger numbers are not repeated in messages: Python refuses to write those of thousands of digits.
-_LONG_NUMBER: Final = 10**18
 
 # What Linux and macOS take; a file system that takes less says so itself.
 _NAME_BYTES: Final = 255
@@ -183,9 +182,8 @@ class _Order:
             raise self.error(ExportExists, "exists, and exist_ok is False", hint)
 
     def out_of_range(self, *, lines: int) -> InvalidRange:
-        wanted = self.insert_at or 0
-        shown = str(wanted) if abs(wanted) < _LONG_NUMBER else "a number of more than 18 digits"
-        message = f"insert_at must be 1 to {lines + 1} for {self.shown}, which has {lines} lines, got {shown}"
+        got = printed(self.insert_at or 0)
+        message = f"insert_at must be 1 to {lines + 1} for {self.shown}, which has {lines} lines, got {got}"
         return InvalidRange(message, valid=(1, lines + 1), handle=self.handle)
 
 

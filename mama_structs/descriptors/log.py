@@ -15,6 +15,7 @@ The handle stands in the key, so that a damaged row still says what it was about
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -85,18 +86,10 @@ _DECODER: Final = msgspec.json.Decoder(Union[*_RECORDS.values(), _DeleteRecord])
 _START_DECODER: Final = msgspec.json.Decoder(_StartRecord)
 
 
-def _row_of(entry: Entry) -> bytes:
-    kind = type(entry)
-    fields = {field.name: getattr(entry, field.name) for field in attrs.fields(kind) if field.name != "content"}
-    return _ENCODER.encode(_RECORDS[kind](**fields, hash=entry.content.hash))
-
-
 def _entry_of(record: _Record, content: Content) -> Entry:
-    kind = next(kind for kind, record_type in _RECORDS.items() if type(record) is record_type)
-    fields = msgspec.structs.asdict(record)
-    del fields["hash"]
-    entry: Entry = kind(**fields, content=content)
-    return entry
+    kind: type[Entry] = next(kind for kind, record_type in _RECORDS.items() if type(record) is record_type)
+    fields = {name: value for name, value in msgspec.structs.asdict(record).items() if name != "hash"}
+    return kind(**fields, content=content)
 
 
 def check_conversation(name: object) -> str:
@@ -123,8 +116,11 @@ class ConversationLog:
 
     def put(self, entry: Entry) -> None:
         """Take what was stored, with its text, in one transaction; nothing where the store was closed, which raises."""
-        text = f"{_TEXTS}{entry.content.hash}", New(entry.content.text.encode())
-        self._add(entry.versioned, _row_of(entry), entry.created_at, text)
+        content, kind = entry.content, type(entry)
+        fields = {field.name: getattr(entry, field.name) for field in attrs.fields(kind) if field.name != "content"}
+        row = _ENCODER.encode(_RECORDS[kind](**fields, hash=content.hash))
+        text = f"{_TEXTS}{content.hash}", New(content.text.encode())
+        self._add(entry.versioned, row, entry.created_at, text)
 
     def delete(self, handle: str, at: datetime) -> None:
         """Take that something was deleted."""
@@ -163,8 +159,10 @@ async def load(storage: Storage, conversation: str, settings: DescriptorSettings
         seen.add(name)
         key = start_key(name)
         row = (await storage.read([key])).get(key)
-        own = await _changes_of(storage, name, until=until)
-        changes |= {change.number: change for change in own}
+        rows = await storage.read(await storage.keys(f"{_CHANGES}{_quoted(name)}/"))
+        read = [change for change in itertools.starmap(_read, rows.items()) if change is not None]
+        own = {change.number: change for change in read if until is None or change.number <= until}
+        changes |= own
         started = started or row is not None or bool(own)
         start = _start_of(row)
         if isinstance(start, DamagedRow):
@@ -310,12 +308,6 @@ def _start_of(row: bytes | DamagedRow | None) -> _StartRecord | DamagedRow | Non
         return _START_DECODER.decode(row)
     except msgspec.MsgspecError as error:
         return DamagedRow(f"no record of this version: {error}")
-
-
-async def _changes_of(storage: Storage, conversation: str, *, until: int | None) -> list[_Change]:
-    keys = await storage.keys(f"{_CHANGES}{_quoted(conversation)}/")
-    changes = [_read(key, row) for key, row in (await storage.read(keys)).items()]
-    return [change for change in changes if change is not None and (until is None or change.number <= until)]
 
 
 def _read(key: str, row: bytes | DamagedRow | None) -> _Change | None:

@@ -299,11 +299,12 @@ def _delta_of_event(event: object, kind: str) -> Delta | None:
         return _delta_of_choices(field(event, "chunk"))
     if _begins_other(event, kind):
         return Delta("", starts_piece=True)
+    holder, name = field(event, _INNER[kind]) if kind in _INNER else event, "text"
     if kind == "response.output_text.delta":
-        return _text_delta(event, "delta")
-    holder = field(event, _INNER[kind]) if kind in _INNER else event
-    taken = _word(holder, "type") in _TEXT_HOLDERS and field(event, "snapshot") is None
-    return _text_delta(holder, "text") if taken else None
+        name = "delta"
+    elif _word(holder, "type") not in _TEXT_HOLDERS or field(event, "snapshot") is not None:
+        return None
+    return _delta_of_text(f"{name} of a chunk of type {_word(holder, 'type')!r:.40}", field(holder, name))
 
 
 def _begins_other(event: object, kind: str) -> bool:
@@ -317,26 +318,22 @@ def _begins_other(event: object, kind: str) -> bool:
     return kind in _BEGINNINGS or (other and field(event, "snapshot") is None)
 
 
-def _text_delta(holder: object, name: str) -> Delta | None:
-    what = f"{name} of a chunk of type {_word(holder, 'type')!r:.40}"
-    text = _must_be_str(what, field(holder, name), _ACCEPTED_CHUNKS)
-    return Delta(text) if text else None
+def _delta_of_text(what: str, text: object) -> Delta | None:
+    return Delta(text) if (text := _must_be_str(what, text, _ACCEPTED_CHUNKS)) else None
 
 
 def _delta_of_choices(chunk: object) -> Delta | None:
     choices = field(chunk, "choices")
-    if not isinstance(choices, list | tuple):
-        raise _no_chunk(chunk, type(chunk).__name__)
-    choice = _first_choice(choices)
-    if choice is None:
+    are_choices = isinstance(choices, list | tuple)
+    choice = _first_choice(choices) if are_choices else None
+    if are_choices and choice is None:
         # The last chunk may tell the usage only, and others may belong to further choices.
         return None
     delta = field(choice, "delta")
     if delta is None:
         raise _no_chunk(chunk, type(chunk).__name__)
     content = field(delta, "content")
-    text = "" if content is None else _must_be_str("choices[0].delta.content", content, _ACCEPTED_CHUNKS)
-    return Delta(text) if text else None
+    return None if content is None else _delta_of_text("choices[0].delta.content", content)
 
 
 def _no_chunk(value: object, kind: str) -> InvalidArgument:

@@ -27,6 +27,7 @@ id.
 from __future__ import annotations
 
 import enum
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal
@@ -152,31 +153,29 @@ class _OpeningTag:
     end: int
 
 
-@attrs.frozen
-class _Refused:
-    """What begins like a tag and is text; kind, id and message are those of the diagnostic."""
-
-    kind: DiagnosticKind
-    id: str | None
-    message: str
-
-
-_MALFORMED: Final = _Refused(
+# What begins like a tag and is text; it is placed when it is reported.
+_refused: Final = functools.partial(Diagnostic, position=0)
+_MALFORMED: Final = _refused(
     "malformed",
     None,
-    'this opening tag is not well formed and was left as text: write <ref id="name">, with every value in quotes',
+    message="this opening tag is not well formed and was left as text:"
+    ' write <ref id="name">, with every value in quotes',
 )
-_MALFORMED_CLOSING: Final = _Refused(
-    "malformed", None, "this closing tag is not well formed and was left as text: write </ref>, nothing else"
+_MALFORMED_CLOSING: Final = _refused(
+    "malformed", None, message="this closing tag is not well formed and was left as text: write </ref>, nothing else"
 )
-_UNFINISHED: Final = _Refused("malformed", None, "the text ended inside this tag, which was left as text")
-_TOO_LONG: Final = _Refused(
-    "too_long", None, f"this tag was left as text: a tag has at most {MAX_TAG} characters, its quotes must be closed"
+_UNFINISHED: Final = _refused("malformed", None, message="the text ended inside this tag, which was left as text")
+_TOO_LONG: Final = _refused(
+    "too_long",
+    None,
+    message=f"this tag was left as text: a tag has at most {MAX_TAG} characters, its quotes must be closed",
 )
-_MISSING_ID: Final = _Refused("missing_id", None, 'this tag has no id and was left as text: write <ref id="name">')
+_MISSING_ID: Final = _refused(
+    "missing_id", None, message='this tag has no id and was left as text: write <ref id="name">'
+)
 
 
-def _read_tag(text: str, start: int, end: int, *, final: bool) -> _OpeningTag | _Refused | int | None:
+def _read_tag(text: str, start: int, end: int, *, final: bool) -> _OpeningTag | Diagnostic | int | None:
     """
     Read the tag that begins at an index: an opening one, the index behind a closing one, or why it is none.
 
@@ -196,7 +195,7 @@ def _read_tag(text: str, start: int, end: int, *, final: bool) -> _OpeningTag | 
     return match.end() if closing else _opening_tag(text, match)
 
 
-def _opening_tag(text: str, match: re.Match[str]) -> _OpeningTag | _Refused:
+def _opening_tag(text: str, match: re.Match[str]) -> _OpeningTag | Diagnostic:
     attributes: dict[str, str] = {}
     for attribute in _ATTRIBUTE.finditer(text, match.start() + len("<ref"), match.end()):
         name, double, single = attribute.groups()
@@ -207,7 +206,7 @@ def _opening_tag(text: str, match: re.Match[str]) -> _OpeningTag | _Refused:
     if not is_ref_id(ref_id):
         shown = ref_id if len(ref_id) <= 80 else f"{ref_id[:80]}…"  # noqa: PLR2004 - enough to know it again
         message = f"{shown!r} is no id, so this tag was left as text: an id is {ID_RULE}"
-        return _Refused("invalid_id", ref_id, message)
+        return _refused("invalid_id", ref_id, message=message)
     return _OpeningTag(ref_id, attributes, bool(match["slash"]), match.end())
 
 
@@ -571,7 +570,7 @@ class RefParser:
         tag = _read_tag(self._text, at, len(self._text), final=final)
         if tag is None:
             return self._wait(held=at)
-        if isinstance(tag, _Refused):
+        if isinstance(tag, Diagnostic):
             self._report(tag, at)
             return at + 1
         if isinstance(tag, int):
@@ -583,14 +582,14 @@ class RefParser:
     def _opening(self, tag: _OpeningTag, at: int) -> None:
         if len(self._open) == MAX_DEPTH:
             message = f"ref {tag.id!r} was left as text, with its closing tag: refs may be nested {MAX_DEPTH} deep"
-            self._report(_Refused("too_deep", tag.id, message), at)
+            self._report(_refused("too_deep", tag.id, message=message), at)
             self._too_deep += not tag.empty
             return
         self._emit(at)
         if self._open:
             outer = self._open[-1][0]
             message = f"ref {tag.id!r} is inside ref {outer!r}: both hold the text of the inner one"
-            self._report(_Refused("nested", tag.id, message), at)
+            self._report(_refused("nested", tag.id, message=message), at)
         self._events.append(RefStart(tag.id, tag.attributes, position=self._place(at)))
         if tag.empty:
             self._events.append(RefEnd(tag.id, complete=True, position=self._place(tag.end)))
@@ -607,7 +606,7 @@ class RefParser:
             self._mark = end
         else:
             message = "no ref is open here, so this closing tag was left as text: write &lt;/ref> to show one"
-            self._report(_Refused("stray_close", None, message), at)
+            self._report(_refused("stray_close", None, message=message), at)
 
     def _tags_in_code(self, start: int, end: int, *, final: bool) -> int:
         """Report the opening tags in code; return the index of one that is not finished, or `_WAIT` without one."""
@@ -621,15 +620,15 @@ class RefParser:
                 return at
             if isinstance(tag, _OpeningTag):
                 message = f"ref {tag.id!r} is in code, where tags are text: to store a ref write its tag elsewhere"
-                self._report(_Refused("in_code", tag.id, message), at)
+                self._report(_refused("in_code", tag.id, message=message), at)
                 at = tag.end
             else:
                 at += 1
         return _WAIT
 
-    def _report(self, what: _Refused, at: int) -> None:
+    def _report(self, what: Diagnostic, at: int) -> None:
         self._emit(at)
-        self._events.append(Diagnostic(what.kind, what.id, self._place(at), what.message))
+        self._events.append(attrs.evolve(what, position=self._place(at)))
 
     def _emit(self, end: int) -> None:
         """Give away the text before an index."""

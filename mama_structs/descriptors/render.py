@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from mama_structs.descriptors.entries import Descriptor, Entry, Ref
 from mama_structs.descriptors.export import FileResult
@@ -73,12 +73,11 @@ def fd_extraction(excerpt: Excerpt, made: Descriptor) -> str:
 def fd_result(descriptor: Descriptor, shown: Preview) -> str:
     """Show what was too large: its size, its beginning and its end, and what is left out between."""
     content = descriptor.content
+    size = {"chars": content.chars, "lines": content.lines, "pages": descriptor.pages}
     attributes: dict[str, Attribute] = {
         "fd": descriptor.handle,
         "source": descriptor.source,
-        "chars": content.chars,
-        "lines": content.lines,
-        "pages": descriptor.pages,
+        **size,
         "category": descriptor.category,
     }
     parts = [element("message", {}, _about(descriptor, shown))]
@@ -107,26 +106,21 @@ def ref_content(ref: Ref) -> str:
 
 def handle_list(entries: Sequence[Entry]) -> str:
     """Show what is stored, for a system prompt."""
-    parts = [
-        start_tag("ref", _about_ref(entry), empty=True)
-        if isinstance(entry, Ref)
-        else start_tag(
-            "fd", {"fd": entry.handle, "source": entry.source, "lines": entry.lines, "chars": entry.chars}, empty=True
-        )
-        for entry in entries
-    ]
+    parts = []
+    for entry in entries:
+        if isinstance(entry, Ref):
+            name, about = "ref", _about_ref(entry)
+        else:
+            name = "fd"
+            about = {"fd": entry.handle, "source": entry.source, "lines": entry.lines, "chars": entry.chars}
+        parts.append(start_tag(name, about, empty=True))
     return _parts("stored_handles", {"count": len(entries)}, parts)
 
 
 def fd_matches(result: SearchResult) -> str:
     """Show what a search found and where."""
-    attributes: dict[str, Attribute] = {
-        "fd": result.handle,
-        "count": len(result.matches),
-        "total": result.total,
-        "more": result.more,
-    }
-    return _parts("fd_matches", attributes, [_match(match) for match in result.matches])
+    counts = {"count": len(result.matches), "total": result.total, "more": result.more}
+    return _parts("fd_matches", {"fd": result.handle, **counts}, [_match(match) for match in result.matches])
 
 
 def fd_file_result(result: FileResult) -> str:
@@ -209,27 +203,22 @@ def _count(number: int, noun: str) -> str:
 
 
 def _match(match: Match) -> str:
-    attributes: dict[str, Attribute] = {
-        "line": match.line,
-        "column": match.column,
-        "char": match.char,
-        "length": match.length,
-    }
+    place = {"line": match.line, "column": match.column, "char": match.char, "length": match.length}
     last = match.line if match.last_line == match.line else f"{match.line}-{match.last_line}"
     cut = match.prefix_cut or match.text_cut or match.suffix_cut
     shown = element("line", {"number": last, "cut": cut or None}, f"{match.prefix}{match.text}{match.suffix}")
-    around = [
+    before, after = (
         [element("line", {"number": line.number, "cut": line.cut or None}, line.text) for line in lines]
         for lines in (match.before, match.after)
-    ]
-    return _parts("match", attributes, [*around[0], shown, *around[1]])
+    )
+    return _parts("match", place, [*before, shown, *after])
 
 
 def _span(lines: tuple[int, int] | None) -> str | None:
     return None if lines is None else f"{lines[0]}-{lines[1]}"
 
 
-def _parts(name: str, attributes: dict[str, Any], parts: Sequence[str]) -> str:
+def _parts(name: str, attributes: Mapping[str, Attribute], parts: Sequence[str]) -> str:
     inner = "".join(f"\n{part}" for part in parts)
     return f"{start_tag(name, attributes)}{inner}\n</{name}>" if parts else start_tag(name, attributes, empty=True)
 

@@ -6,7 +6,9 @@ Offsets count from 0, as in Python; pages, lines and characters from 1, as every
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import re
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
@@ -24,6 +26,8 @@ _SMALL: Final = 2**32
 _PRINTED: Final = 10**18
 # Characters of the user's own words that stay in sight at each end; fewer where that leaves too little to put away.
 _IN_SIGHT: Final = (1_000, 500, 250, 125)
+_BLANK_LINE: Final = re.compile(r"^[^\S\n]*+\n", re.MULTILINE)
+_NEXT_BLANK_LINE: Final = re.compile(r"(?<=\n)[^\S\n]*+(?=\n|\Z)")
 _UNITS: Final = {"page": "page", "line": "line", "char": "character"}
 
 Mode = Literal["page", "line", "char"]
@@ -209,21 +213,25 @@ def read(
     read_all: bool = False,
 ) -> Excerpt:
     """Read *count* pages, lines or characters from *start*, as far as there are so many; all of it with *read_all*."""
+    refused = functools.partial(InvalidParameter, handle=handle)
     if not isinstance(read_all, bool):
-        raise InvalidParameter(
-            f"read_all must be true or false, got {read_all!r:.80}", parameter="read_all", handle=handle
-        )
+        raise refused(f"read_all must be true or false, got {read_all!r:.80}", parameter="read_all")
     pages = content.pages(page_size)
     total, begin, end = 1, 0, content.chars
     if read_all:
         start = count = 1
     else:
         if not isinstance(mode, str) or mode not in _UNITS:
-            raise InvalidParameter(
-                f"mode must be page, line or char, got {mode!r:.80}", parameter="mode", handle=handle
-            )
+            raise refused(f"mode must be page, line or char, got {mode!r:.80}", parameter="mode")
         total = {"page": len(pages), "line": content.lines, "char": max(1, content.chars)}[mode]
-        _check_part(handle, mode, start, count, total=total)
+        for name, value in (("start", start), ("count", count)):
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise refused(f"{name} must be a whole number, got {value!r:.80}", parameter=name)
+        if not 1 <= start <= total:
+            error = InvalidPage if mode == "page" else InvalidRange
+            raise error(f"{handle} has no {_UNITS[mode]} {printed(start)}", valid=(1, total), handle=handle)
+        if count < 1:
+            raise refused(f"count must be 1 or more, got {printed(count)}", parameter="count")
         count = min(count, total - start + 1)
         last = start + count - 1
         if mode == "page":
@@ -256,24 +264,13 @@ def read(
     )
 
 
-def _check_part(handle: str, mode: Mode, start: int, count: int, *, total: int) -> None:
-    """Raise where there is no such part of the *total* pages, lines or characters."""
-    for name, value in (("start", start), ("count", count)):
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise InvalidParameter(f"{name} must be a whole number, got {value!r:.80}", parameter=name, handle=handle)
-    if not 1 <= start <= total:
-        error = InvalidPage if mode == "page" else InvalidRange
-        raise error(f"{handle} has no {_UNITS[mode]} {_printed(start)}", valid=(1, total), handle=handle)
-    if count < 1:
-        raise InvalidParameter(f"count must be 1 or more, got {_printed(count)}", parameter="count", handle=handle)
-
-
 def _inside_line(content: Content, offset: int) -> bool:
     """Tell whether a line has characters both before and after this offset."""
     return 0 < offset < content.chars and content.text[offset - 1] != "\n"
 
 
-def _printed(number: int) -> str:
+def printed(number: int) -> str:
+    """Return a number for a message, described where it is long."""
     return str(number) if abs(number) < _PRINTED else "a number of more than 18 digits"
 
 
@@ -312,8 +309,7 @@ def preview(content: Content, *, head: int, tail: int) -> Preview:
     head_end = content.chars if is_whole else _head_end(text, head)
     tail_start = content.chars if is_whole else _tail_start(text, tail)
     shown_head, shown_tail = text[:head_end], text[tail_start:]
-    head_cut = 0 < head_end < content.chars and text[head_end - 1] != "\n"
-    tail_cut = tail_start < content.chars and text[tail_start - 1] != "\n"
+    head_cut, tail_cut = _inside_line(content, head_end), _inside_line(content, tail_start)
     # Counted from both ends, so that a preview costs what it shows.
     head_last = content.lines if is_whole else count_lines(shown_head) if shown_head else 0
     tail_first = content.lines - count_lines(shown_tail) + 1 if shown_tail else content.lines + 1
@@ -383,39 +379,19 @@ def _by_fence(text: str, *, most: int) -> Pasted | None:
     largest = max(fenced_blocks(text), key=lambda block: block.end - block.start, default=None)
     if largest is None or 2 * (largest.end - largest.start) <= len(text):
         return None
-    if largest.start > most or len(text) - largest.end > most:
+    if max(largest.start, len(text) - largest.end) > most:
         return None
     return Pasted(text[: largest.start], text[largest.start : largest.end], text[largest.end :])
 
 
 def _by_paragraphs(text: str, *, most: int) -> Pasted:
-    start = _behind_blank_line(text[:most])
+    """Part behind the last blank line near the beginning, and before the first one near the end."""
+    start = max((blank.end() for blank in _BLANK_LINE.finditer(text[:most])), default=0)
     end = len(text) - most
-    end = len(text) if end <= start else end + _before_blank_line(text[end:])
-    before, after = text[:start], text[end:]
+    # The first line of the tail is cut.
+    blank = _NEXT_BLANK_LINE.search(text, end + 1) if end > start else None
+    end = len(text) if blank is None else blank.start()
     # Blank lines alone are nobody's words.
-    start = start if before.strip() else 0
-    end = end if after.strip() else len(text)
+    start = start if text[:start].strip() else 0
+    end = end if text[end:].strip() else len(text)
     return Pasted(text[:start], text[start:end], text[end:])
-
-
-def _behind_blank_line(head: str) -> int:
-    """Find where the last paragraph of *head* begins: behind its last blank line; 0 when it has none."""
-    position = found = 0
-    for line in head.split("\n")[:-1]:
-        if not line.strip():
-            found = position + len(line) + 1
-        position += len(line) + 1
-    return found
-
-
-def _before_blank_line(tail: str) -> int:
-    """Find where the first blank line of *tail* begins; its length when it has none."""
-    lines = tail.split("\n")
-    # The first is cut.
-    position = len(lines[0]) + 1
-    for line in lines[1:]:
-        if not line.strip():
-            return position
-        position += len(line) + 1
-    return len(tail)

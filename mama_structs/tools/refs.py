@@ -8,16 +8,8 @@ from typing import Any, Final, Literal
 
 import attrs
 
+from mama_structs.descriptors import render
 from mama_structs.descriptors.entries import Ref, parse_handle
-from mama_structs.descriptors.render import (
-    fd_content,
-    fd_error,
-    fd_extraction,
-    fd_file_result,
-    fd_matches,
-    ref_content,
-    ref_list,
-)
 from mama_structs.descriptors.store import RefStore
 from mama_structs.errors import DescriptorError, InvalidArgument, InvalidHandle, InvalidParameter, MamaStructsError
 from mama_structs.tools.tool import ErrorText, Tool, ToolAnnotations, bound
@@ -58,8 +50,8 @@ async def read_fd(
         start = page
     excerpt = store.read(fd, mode=mode, start=start, count=count, read_all=read_all)
     if not extract_to_new_fd:
-        return fd_content(excerpt)
-    return fd_extraction(excerpt, store.extract(fd, mode=mode, start=start, count=count, read_all=read_all))
+        return render.fd_content(excerpt)
+    return render.fd_extraction(excerpt, store.extract(fd, mode=mode, start=start, count=count, read_all=read_all))
 
 
 async def fd_to_file(
@@ -91,7 +83,7 @@ async def fd_to_file(
     result = await store.to_file(
         fd, file_path, mode=mode, insert_at=insert_at, create=create, exist_ok=exist_ok, parents=parents
     )
-    return fd_file_result(result)
+    return render.fd_file_result(result)
 
 
 async def list_refs(*, category: Literal["code", "data", "text"] | None = None, store: RefStore) -> str:
@@ -102,7 +94,7 @@ async def list_refs(*, category: Literal["code", "data", "text"] | None = None, 
         category: Only refs of this category
 
     """
-    return ref_list(store.list(category=category))
+    return render.ref_list(store.list(category=category))
 
 
 async def get_ref(ref_id: str, *, store: RefStore) -> str:
@@ -118,7 +110,7 @@ async def get_ref(ref_id: str, *, store: RefStore) -> str:
     entry = store.get(ref_id)
     if not isinstance(entry, Ref):
         raise InvalidHandle(f"{ref_id} is no ref", handle=ref_id, hint="use read_fd")
-    return ref_content(entry)
+    return render.ref_content(entry)
 
 
 async def search_fd(
@@ -137,7 +129,7 @@ async def search_fd(
         limit: Matches to show at most
 
     """
-    return fd_matches(await store.search(fd, query, regex=regex, context=context, limit=limit))
+    return render.fd_matches(await store.search(fd, query, regex=regex, context=context, limit=limit))
 
 
 # The arguments of these tools that are handles.
@@ -186,4 +178,4 @@ def _answer(error: MamaStructsError, arguments: Mapping[str, Any]) -> ErrorText:
         handle = str(parse_handle(handle)) if handle is not None else None
     except InvalidHandle as invalid:
         handle = invalid.handle
-    return ErrorText(fd_error(error, handle=handle), error.type)
+    return ErrorText(render.fd_error(error, handle=handle), error.type)

@@ -51,7 +51,7 @@ def test_layers_stay_few_however_often_a_mapping_is_forked():
         layers[number] = number
         layers.fork()
 
-    assert len(layers._below) < 20
+    assert len(layers.maps) < 20
     assert 10_000 == len(list(layers.items()))
 
 
