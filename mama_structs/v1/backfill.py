@@ -19,8 +19,7 @@ from mama_structs.memory.engine import Filter, Matches, Reader, Vectors
 from mama_structs.memory.linking import CLOSE_IN_TIME, RELATED, Calibrate, Nearest, gather, probabilities
 from mama_structs.memory.model import Link, LinkMetadata, LinkType, MemoryType, milliseconds
 from mama_structs.settings import LinkingPolicy
-from mama_structs.v1.plan import PlannedMemory, link_id
-from mama_structs.v1.state import BACKFILLED, MARK
+from mama_structs.v1.plan import BACKFILLED, MARK, PlannedMemory, link_id
 
 # Back-filled links that begin or end at one memory, at the most.
 _MOST: Final = 8

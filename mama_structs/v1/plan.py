@@ -54,6 +54,8 @@ from mama_structs.v1.report import OddRow, TableCount
 
 OLD: Final = "v1_0"
 """Where in a memory's metadata the columns are that this store has no place for."""
+MARK: Final = "migrated"
+BACKFILLED: Final = "backfilled"
 
 # What stands where v1.0 let a topic or a text be empty, which this store does not.
 _NO_TOPIC: Final = "untitled"

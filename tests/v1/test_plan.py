@@ -16,7 +16,7 @@ from mama_structs.memory.model import Link, LinkMetadata, LinkType, MemoryType, 
 from mama_structs.v1 import OldDatabase, read_old
 from mama_structs.v1.plan import circles, plan_of, rows_left_out, tables_of
 from mama_structs.v1.read import OldRow, Undecoded, read_text, read_time
-from mama_structs.v1.state import as_stored, digest_of
+from mama_structs.v1.write import as_stored, digest_of
 
 MOMENT = datetime(2025, 11, 20, 1, 0, tzinfo=UTC)
 

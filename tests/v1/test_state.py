@@ -19,7 +19,7 @@ from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.session import Session
 from mama_structs.testing.engines import PlainEngine
 from mama_structs.v1 import migrate, read_old, rollback
-from mama_structs.v1.state import PREFIX, records_of
+from mama_structs.v1.write import PREFIX, records_of
 
 NOW = 1_764_000_000.0
 DAY = 86_400_000

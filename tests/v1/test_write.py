@@ -26,7 +26,7 @@ from mama_structs.memory.model import LinkType
 from mama_structs.session import Session
 from mama_structs.settings import MemorySettings, Settings
 from mama_structs.v1 import migrate, rollback
-from mama_structs.v1.state import BACKFILLED, MARK
+from mama_structs.v1.plan import BACKFILLED, MARK
 
 SAMPLES = Path(__file__).parents[1] / "data" / "mama"
 COUNT = 40
