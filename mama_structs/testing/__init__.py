@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from mama_structs.testing.fake_node import NodeRequest as NodeRequest
     from mama_structs.testing.fakes import FakeClock as FakeClock
     from mama_structs.testing.fakes import FakeSource as FakeSource
-    from mama_structs.testing.faults import Answer as Answer
     from mama_structs.testing.faults import Delivery as Delivery
     from mama_structs.testing.faults import Fault as Fault
+    from mama_structs.testing.faults import FaultAnswer as FaultAnswer
     from mama_structs.testing.faults import Faults as Faults
     from mama_structs.testing.world import Oddities as Oddities
     from mama_structs.testing.world import World as World
@@ -28,7 +28,7 @@ _NAMES = {
     "engines": "PlainEngine",
     "fake_node": "FakeNode NodeRequest",
     "fakes": "FakeClock FakeSource",
-    "faults": "Answer Delivery Fault Faults",
+    "faults": "Delivery Fault FaultAnswer Faults",
     "world": "Oddities World",
 }
 

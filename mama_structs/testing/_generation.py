@@ -10,8 +10,6 @@ from importlib.resources import files
 from random import Random
 from typing import Any, Final
 
-import attrs
-
 from mama_structs.errors import InvalidArgument
 from mama_structs.testing.world import AMBITS, GRID_ATTRIBUTES, PLANET_ATTRIBUTES, STRUCT_ATTRIBUTES, Oddities, World
 
@@ -35,6 +33,11 @@ _REFINERIES: Final = (16, 17)
 _SMALL_GENERATOR: Final = 23
 _GENERATORS: Final = range(_SMALL_GENERATOR, 29)
 _MASKS: Final = dict(zip(AMBITS, (16, 8, 4, 2), strict=True))
+_ATTRIBUTES: Final = {
+    "grid": GRID_ATTRIBUTES,
+    "struct_attribute": STRUCT_ATTRIBUTES,
+    "planet_attribute": PLANET_ATTRIBUTES,
+}
 _READY: Final = 1 + 2 + 4
 _BEING_BUILT: Final = 1
 _PRUNED: Final = 1 + 2 + 32
@@ -46,23 +49,21 @@ def generate(*, seed: int, players: int) -> World:
         raise InvalidArgument(f"players must be a whole number from {_SMALLEST}, got {players!r:.80}")
     if not isinstance(seed, int) or isinstance(seed, bool):
         raise InvalidArgument(f"seed must be a whole number, got {seed!r:.80}")
-    draft = _Draft(rng=Random(f"mama_structs/{seed}/{players}"), players=players)  # noqa: S311 - no secret
-    # Read first by everything else, so that stores stand in the order of the types' codes.
-    for name in ("guild", "player", "planet", "reactor", "substation", "struct"):
-        draft.world.tables[name] = {}
+    draft = _Draft(Random(f"mama_structs/{seed}/{players}"), players)  # noqa: S311 - no secret
     # Every draw comes from one row of dice: another order would be another world.
     for part in (_players, _guilds, _planets, _fleets, _structs, _substations, _markets, _infusions, _permissions):
         part(draft)
     _applications(draft)
     _grid_of_substations(draft)
-    draft.world.tables["struct_type"] = _struct_types()
+    draft.tables["struct_type"] = _struct_types()
+    pruned_at = draft.player(_PRUNED_STRUCT)["planetId"]
     draft.world.oddities = Oddities(
         stale_visitor=draft.player(_STALE)["planetId"],
         id_shaped_pfp=f"1-{_PFP}",
         unset_fleet=f"9-{players}",
         ownerless_reactor=f"3-{draft.guilds + 1}",
-        pruned_struct=draft.pruned,
-        pruned_struct_planet=draft.player(_PRUNED_STRUCT)["planetId"],
+        pruned_struct=draft.tables["planet"][pruned_at]["water"][-1],
+        pruned_struct_planet=pruned_at,
         extra_fields=f"1-{_EXTRA_FIELDS}",
         colliding=tuple(f"1-{index}" for index in _COLLIDING),
     )
@@ -97,53 +98,43 @@ def _filled(form: Any, values: dict[str, Any]) -> Any:
     return form.format_map(values) if "{" in form else form
 
 
-@attrs.define
 class _Draft:
-    """A world in the making."""
+    """A world in the making, and the numbers that references need before the things themselves are there."""
 
-    rng: Random
-    players: int
-    world: World = attrs.field(factory=World)
-    indexes: list[int] = attrs.field(init=False)
-    guilds: int = attrs.field(init=False)
-    substations: int = attrs.field(init=False)
-    structs: int = 0
-    allocations: int = 0
-    pruned: str = ""
+    def __init__(self, rng: Random, players: int) -> None:
+        self.rng, self.players = rng, players
+        self.world = World()
+        self.tables = self.world.tables
+        # Read first by everything else, so that stores stand in the order of the types' codes.
+        self.tables |= {name: {} for name in ("guild", "player", "planet", "reactor", "substation", "struct")}
+        self.indexes = sorted({*range(1, players + 1), *_COLLIDING})
+        self.guilds = max(2, players // 25)
+        self.substations = self.guilds + max(2, players // 10)
+        # A guild is owned by the player of its own number, but the demo's player is in the first.
+        self.owners = {number: number if number != _DEMO else self.guilds + 1 for number in range(1, self.guilds + 1)}
+        self.guild_of_owner = {owner: number for number, owner in self.owners.items()}
+        self.structs, self.allocations = itertools.count(1), itertools.count(1)
 
-    def __attrs_post_init__(self) -> None:
-        """Settle the numbers that references need before the things themselves are there."""
-        self.indexes = sorted({*range(1, self.players + 1), *_COLLIDING})
-        self.guilds = max(2, self.players // 25)
-        self.substations = self.guilds + max(2, self.players // 10)
-
-    def add(self, store: str, key: str, **values: Any) -> dict[str, Any]:
-        """Add a record in the form of its store, and return it."""
+    def add(self, store: str, key: str = "", **values: Any) -> dict[str, Any]:
+        """Add a record in the form of its store, under *key* where it has no id of its own, and return it."""
+        if values.get("owner"):
+            values["creator"] = self.tables["player"][values["owner"]]["primaryAddress"]
         record: dict[str, Any] = _filled(_data()["records"][store], values)
-        self.world.tables.setdefault(store, {})[key] = record
+        self.tables.setdefault(store, {})[key or record["id"]] = record
         return record
+
+    def attributes(self, store: str, entity_id: str, **values: int) -> None:
+        """Set an entity's attributes, but for those that are zero."""
+        table = self.tables.setdefault(store, {})
+        names = _ATTRIBUTES[store]
+        table.update({f"{names.index(name)}-{entity_id}": str(value) for name, value in values.items() if value})
 
     def rows(self, store: str) -> list[dict[str, Any]]:
-        return list(self.world.tables[store].values())
+        return list(self.tables[store].values())
 
-    def player(self, index: int | str) -> dict[str, Any]:
-        """Return a player by index or id."""
-        record: dict[str, Any] = self.world.tables["player"][index if isinstance(index, str) else f"1-{index}"]
+    def player(self, index: int) -> dict[str, Any]:
+        record: dict[str, Any] = self.tables["player"][f"1-{index}"]
         return record
-
-    def guild_owner(self, guild: int) -> str:
-        """Return the player who owns a guild: the one of its own number, but the demo's player is in the first."""
-        return f"1-{guild if guild != _DEMO else self.guilds + 1}"
-
-    def owned_guild(self, player: int) -> int:
-        """Return the number of the guild that a player owns, 0 for none."""
-        if player == self.guilds + 1 and self.guilds >= _DEMO:
-            return _DEMO
-        return player if player <= self.guilds and player != _DEMO else 0
-
-    def creator(self, player_id: str) -> str:
-        address: str = self.player(player_id)["primaryAddress"]
-        return address
 
     def address(self, prefix: str = "structs1") -> str:
         return prefix + "".join(self.rng.choices(_BECH32, k=38))
@@ -154,17 +145,12 @@ class _Draft:
     def some_player(self) -> str:
         return f"1-{self.rng.choice(self.indexes)}"
 
+    def some_substation(self) -> str:
+        """Return a substation of a player, which no guild has as its own."""
+        return f"4-{self.rng.randint(self.guilds + 1, self.substations)}"
+
     def chance(self, probability: float) -> bool:
         return self.rng.random() < probability
-
-    def attribute(self, store: str, names: tuple[str, ...], entity_id: str, **values: int) -> None:
-        table = self.world.tables.setdefault(store, {})
-        for name, value in values.items():
-            if value:
-                table[f"{names.index(name)}-{entity_id}"] = str(value)
-
-    def grid(self, entity_id: str, **values: int) -> None:
-        self.attribute("grid", GRID_ATTRIBUTES, entity_id, **values)
 
 
 # Players, guilds, planets, fleets and structs
@@ -173,13 +159,18 @@ class _Draft:
 def _players(draft: _Draft) -> None:
     rng = draft.rng
     for index in draft.indexes:
-        guild, primary, player_id = _guild_of(draft, index), draft.address(), f"1-{index}"
+        guild = 1 if index == _DEMO else draft.guild_of_owner.get(index, 0)
+        # The last player has just arrived: no guild, no planet.
+        if not guild and index != draft.players and draft.chance(0.85):
+            guild = rng.randint(1, draft.guilds)
+        primary, player_id, substation = draft.address(), f"1-{index}", ""
+        if guild:
+            substation = f"4-{guild}" if draft.chance(0.7) else draft.some_substation()
         record = draft.add(
             "player",
-            player_id,
             n=index,
             guild=f"0-{guild}" if guild else "",
-            substation=_home_substation(draft, guild),
+            substation=substation,
             address=primary,
             rank=101 if guild else 0,
             name=draft.name(),
@@ -190,7 +181,8 @@ def _players(draft: _Draft) -> None:
             record["seasonBadges"] = ["early", "builder"]
         for address in (primary, draft.address()) if draft.chance(0.1) else (primary,):
             draft.add("address", address, address=address, player=player_id)
-        draft.grid(
+        draft.attributes(
+            "grid",
             player_id,
             ore=rng.randrange(6),
             capacity=50_000_000 if guild else 0,
@@ -200,72 +192,43 @@ def _players(draft: _Draft) -> None:
         draft.world.rocks[player_id] = str(rng.randrange(10_000_000))
 
 
-def _guild_of(draft: _Draft, index: int) -> int:
-    if index == _DEMO:
-        return 1
-    if owned := draft.owned_guild(index):
-        return owned
-    # The last player has just arrived: no guild, no planet.
-    return draft.rng.randint(1, draft.guilds) if index != draft.players and draft.chance(0.85) else 0
-
-
-def _home_substation(draft: _Draft, guild: int) -> str:
-    if not guild:
-        return ""
-    return f"4-{guild if draft.chance(0.7) else draft.rng.randint(draft.guilds + 1, draft.substations)}"
-
-
 def _guilds(draft: _Draft) -> None:
     draft.player(_DEMO)["substationId"] = "4-1"
     bypasses = ("closed", "permissioned", "member")
-    for number in range(1, draft.guilds + 1):
-        owner, guild_id = draft.guild_owner(number), f"0-{number}"
-        draft.add(
-            "guild",
-            guild_id,
-            n=number,
-            name=draft.name(),
-            creator=draft.creator(owner),
-            owner=owner,
-            by_request=draft.rng.choice(bypasses),
-            by_invite=draft.rng.choice(bypasses),
-        )
-        _reactor(draft, number, guild=guild_id, owner=owner)
-    _reactor(draft, draft.guilds + 1, guild="", owner="")
-
-
-def _reactor(draft: _Draft, number: int, *, guild: str, owner: str) -> None:
-    draft.add("reactor", f"3-{number}", n=number, validator=draft.address("structsvaloper1"), guild=guild, owner=owner)
-    draft.grid(f"3-{number}", fuel=3_000_000, capacity=3_000_000, load=1_000_000)
+    for number, index in [*draft.owners.items(), (draft.guilds + 1, 0)]:
+        owner, guild = (f"1-{index}", f"0-{number}") if index else ("", "")
+        if guild:
+            draft.add(
+                "guild",
+                n=number,
+                name=draft.name(),
+                owner=owner,
+                by_request=draft.rng.choice(bypasses),
+                by_invite=draft.rng.choice(bypasses),
+            )
+        draft.add("reactor", n=number, validator=draft.address("structsvaloper1"), guild=guild, owner=owner)
+        draft.attributes("grid", f"3-{number}", fuel=3_000_000, capacity=3_000_000, load=1_000_000)
 
 
 def _planets(draft: _Draft) -> None:
     settlers = [
         index
         for index in draft.indexes
-        if index in _SETTLED or (index != draft.players and (draft.owned_guild(index) or draft.chance(0.9)))
+        if index in _SETTLED or (index != draft.players and (index in draft.guild_of_owner or draft.chance(0.9)))
     ]
     draft.rng.shuffle(settlers)
     for number, index in enumerate(settlers, 1):
         planet_id, ore, owner = f"2-{number}", draft.rng.randrange(6), draft.player(index)
         owner["planetId"] = planet_id
-        draft.add(
-            "planet",
-            planet_id,
-            n=number,
-            creator=owner["primaryAddress"],
-            owner=owner["id"],
-            status="active" if ore else "complete",
-            name=draft.name(),
-        )
-        draft.grid(planet_id, ore=ore)
-        shield = 25 * draft.rng.randrange(1, 10)
-        draft.attribute("planet_attribute", PLANET_ATTRIBUTES, planet_id, planetaryShield=shield)
+        status = "active" if ore else "complete"
+        draft.add("planet", n=number, owner=owner["id"], status=status, name=draft.name())
+        draft.attributes("grid", planet_id, ore=ore)
+        draft.attributes("planet_attribute", planet_id, planetaryShield=25 * draft.rng.randrange(1, 10))
 
 
 def _fleets(draft: _Draft) -> None:
     visitors: dict[str, list[dict[str, Any]]] = {}
-    planets = draft.world.tables["planet"]
+    planets = draft.tables["planet"]
     names = list(planets)
     stale = draft.player(_STALE)["planetId"]
     for index in draft.indexes:
@@ -277,16 +240,9 @@ def _fleets(draft: _Draft) -> None:
             place = draft.rng.choice(names)
         if place == stale:
             place = home
-        fleet = draft.add(
-            "fleet",
-            player["fleetId"],
-            id=player["fleetId"],
-            owner=player["id"],
-            # The zero of the enum is "guild": it is what a fleet shows that never had a place.
-            kind="planet" if place else "guild",
-            place=place,
-            status="onStation" if place == home else "away",
-        )
+        # The zero of the enum is "guild": it is what a fleet shows that never had a place.
+        kind, status = "planet" if place else "guild", "onStation" if place == home else "away"
+        fleet = draft.add("fleet", n=index, owner=player["id"], kind=kind, place=place, status=status)
         if place != home:
             visitors.setdefault(place, []).append(fleet)
     for planet_id, queue in visitors.items():
@@ -303,24 +259,20 @@ def _structs(draft: _Draft) -> None:
         if not player["planetId"]:
             continue
         demo = player["index"] == str(_DEMO)
-        planet = draft.world.tables["planet"][player["planetId"]]
-        fleet = draft.world.tables["fleet"][player["fleetId"]]
+        planet = draft.tables["planet"][player["planetId"]]
+        fleet = draft.tables["fleet"][player["fleetId"]]
         if demo or draft.chance(0.95):
-            fleet["commandStruct"] = _struct(
-                draft, player, ("fleet", fleet["id"]), kind=_COMMAND_SHIP, ambit="space", slot=0
-            )
+            fleet["commandStruct"] = _struct(draft, player, "fleet", fleet, kind=_COMMAND_SHIP, ambit="space", slot=0)
         in_fleet = [_in_slot(draft, player, "fleet", fleet) for _ in range(rng.randrange(3) + demo)]
         on_planet = [_in_slot(draft, player, "planet", planet, kind=_SMALL_GENERATOR)] if demo else []
         on_planet += [_in_slot(draft, player, "planet", planet) for _ in range(rng.randrange(1, 4 - demo))]
         for defender in in_fleet:
             defended = rng.choice(on_planet)
             if demo or draft.chance(0.3):
-                index = int(defended.removeprefix("5-"))
-                draft.attribute("struct_attribute", STRUCT_ATTRIBUTES, defender, protectedStructIndex=index)
+                draft.attributes("struct_attribute", defender, protectedStructIndex=int(defended.removeprefix("5-")))
         if player["index"] == str(_PRUNED_STRUCT):
-            draft.structs += 1
-            draft.pruned = planet["water"][-1] = f"5-{draft.structs}"
-            draft.attribute("struct_attribute", STRUCT_ATTRIBUTES, draft.pruned, status=_PRUNED)
+            planet["water"][-1] = pruned = f"5-{next(draft.structs)}"
+            draft.attributes("struct_attribute", pruned, status=_PRUNED)
 
 
 def _in_slot(draft: _Draft, player: dict[str, Any], category: str, place: dict[str, Any], *, kind: int = 0) -> str:
@@ -328,30 +280,28 @@ def _in_slot(draft: _Draft, player: dict[str, Any], category: str, place: dict[s
     ambit = "land" if kind else draft.rng.choice([ambit for ambit in AMBITS if _types_for(category, ambit)])
     kind = kind or draft.rng.choice(_types_for(category, ambit))
     slot = place[ambit].index("")
-    place[ambit][slot] = built = _struct(draft, player, (category, place["id"]), kind=kind, ambit=ambit, slot=slot)
+    place[ambit][slot] = built = _struct(draft, player, category, place, kind=kind, ambit=ambit, slot=slot)
     return built
 
 
-def _struct(draft: _Draft, player: dict[str, Any], place: tuple[str, str], *, kind: int, ambit: str, slot: int) -> str:
-    draft.structs += 1
-    struct_id = f"5-{draft.structs}"
-    draft.add(
+def _struct(
+    draft: _Draft, player: dict[str, Any], category: str, place: dict[str, Any], *, kind: int, ambit: str, slot: int
+) -> str:
+    record = draft.add(
         "struct",
-        struct_id,
-        n=draft.structs,
+        n=next(draft.structs),
         type=kind,
-        creator=player["primaryAddress"],
         owner=player["id"],
-        kind=place[0],
-        place=place[1],
+        kind=category,
+        place=place["id"],
         ambit=ambit,
         slot=slot,
     )
+    struct_id: str = record["id"]
     ready = kind == _COMMAND_SHIP or draft.chance(0.85)
     started = draft.rng.randrange(1, 1_000_000)
-    draft.attribute(
+    draft.attributes(
         "struct_attribute",
-        STRUCT_ATTRIBUTES,
         struct_id,
         health=6 if kind == _COMMAND_SHIP else 3,
         status=_READY if ready else _BEING_BUILT,
@@ -368,90 +318,71 @@ def _struct(draft: _Draft, player: dict[str, Any], place: tuple[str, str], *, ki
 def _substations(draft: _Draft) -> None:
     for number in range(1, draft.substations + 1):
         of_guild = number <= draft.guilds
-        owner, substation_id = draft.guild_owner(number) if of_guild else draft.some_player(), f"4-{number}"
-        draft.add("substation", substation_id, n=number, owner=owner, creator=draft.creator(owner), name=draft.name())
+        owner = f"1-{draft.owners[number]}" if of_guild else draft.some_player()
+        draft.add("substation", n=number, owner=owner, name=draft.name())
         kind = "automated" if of_guild else draft.rng.choice(("static", "dynamic"))
-        _allocate(draft, kind, f"3-{number}" if of_guild else owner, substation_id, owner)
+        _allocate(draft, kind, f"3-{number}" if of_guild else owner, f"4-{number}", owner)
 
 
 def _allocate(draft: _Draft, kind: str, source: str, destination: str, controller: str) -> int:
-    draft.allocations += 1
-    draft.add(
-        "allocation",
-        f"6-{draft.allocations}",
-        n=draft.allocations,
-        kind=kind,
-        source=source,
-        destination=destination,
-        creator=draft.creator(controller),
-        controller=controller,
-    )
-    draft.grid(f"6-{draft.allocations}", power=1000 * draft.rng.randrange(1, 500))
-    return draft.allocations
+    number = next(draft.allocations)
+    draft.add("allocation", n=number, kind=kind, source=source, destination=destination, owner=controller)
+    draft.attributes("grid", f"6-{number}", power=1000 * draft.rng.randrange(1, 500))
+    return number
 
 
 def _markets(draft: _Draft) -> None:
     rng = draft.rng
-    draft.world.tables |= {"provider": {}, "agreement": {}}
-    for number in range(1, draft.guilds + 1):
-        owner = draft.guild_owner(number)
+    draft.tables |= {"provider": {}, "agreement": {}}
+    for number, owner in draft.owners.items():
         draft.add(
             "provider",
-            f"10-{number}",
             n=number,
             denom=rng.choice(("ualpha", f"uguild.0-{number}")),
             policy=rng.choice(("openMarket", "guildMarket", "closedMarket")),
-            creator=draft.creator(owner),
-            owner=owner,
+            owner=f"1-{owner}",
         )
         for _ in range(rng.randrange(1, 4)):
-            destination = f"4-{rng.randint(draft.guilds + 1, draft.substations)}"
-            consumer = draft.world.tables["substation"][destination]["owner"]
-            # An agreement has the index of the allocation that carries it.
-            allocation = _allocate(draft, "providerAgreement", f"4-{number}", destination, consumer)
+            destination = draft.some_substation()
+            consumer = draft.tables["substation"][destination]["owner"]
             draft.add(
                 "agreement",
-                f"11-{allocation}",
-                n=allocation,
+                # An agreement has the index of the allocation that carries it.
+                n=_allocate(draft, "providerAgreement", f"4-{number}", destination, consumer),
                 provider=f"10-{number}",
                 capacity=rng.randrange(1, 1_000_000),
                 start=rng.randrange(1, 500_000),
                 end=rng.randrange(500_000, 2_000_000),
-                creator=draft.creator(consumer),
                 owner=consumer,
             )
 
 
 def _infusions(draft: _Draft) -> None:
+    def infuse(player: dict[str, Any], kind: str, destination: str) -> None:
+        address, fuel = player["primaryAddress"], 1000 * draft.rng.randrange(1, 5000)
+        values = {"kind": kind, "destination": destination, "fuel": fuel, "player": player["id"], "address": address}
+        draft.add("infusion", f"{destination}/{address}", **values)
+
     for player in draft.rows("player"):
         if draft.chance(0.4):
-            _infuse(draft, player, "reactor", f"3-{draft.rng.randint(1, draft.guilds)}")
+            infuse(player, "reactor", f"3-{draft.rng.randint(1, draft.guilds)}")
     for struct in draft.rows("struct"):
         if int(struct["type"]) in _GENERATORS:
-            _infuse(draft, draft.player(struct["owner"]), "struct", struct["id"])
-
-
-def _infuse(draft: _Draft, player: dict[str, Any], kind: str, destination: str) -> None:
-    address, fuel = player["primaryAddress"], 1000 * draft.rng.randrange(1, 5000)
-    key = f"{destination}/{address}"
-    draft.add("infusion", key, kind=kind, destination=destination, fuel=fuel, player=player["id"], address=address)
+            infuse(draft.tables["player"][struct["owner"]], "struct", struct["id"])
 
 
 def _permissions(draft: _Draft) -> None:
-    permissions = draft.world.tables.setdefault("permission", {})
-    draft.world.tables["guild_rank_permission"] = {}
-    for address in draft.world.tables["address"]:
-        permissions[f"8-{address}@0"] = _ALL_PERMISSIONS
-    for substation in draft.rows("substation"):
-        permissions[f"{substation['id']}@{substation['owner']}"] = _ALL_PERMISSIONS
+    permissions = draft.tables.setdefault("permission", {})
+    draft.tables["guild_rank_permission"] = {}
+    permissions |= {f"8-{address}@0": _ALL_PERMISSIONS for address in draft.tables["address"]}
+    permissions |= {f"{row['id']}@{row['owner']}": _ALL_PERMISSIONS for row in draft.rows("substation")}
     for index in _COLLIDING:
-        permissions[f"1-2@1-{index}"] = "4"
-        permissions[f"1-{index}@1-2"] = "2"
+        permissions |= {f"1-2@1-{index}": "4", f"1-{index}@1-2": "2"}
     for _ in range(draft.players // 4):
         permissions[f"{draft.some_player()}@{draft.some_player()}"] = str(2 ** draft.rng.randrange(25))
-    for number in range(1, draft.guilds + 1):
+    for number, owner in draft.owners.items():
         guild = f"0-{number}"
-        permissions[f"{guild}@{draft.guild_owner(number)}"] = _ALL_PERMISSIONS
+        permissions[f"{guild}@1-{owner}"] = _ALL_PERMISSIONS
         for thing in (f"3-{number}", f"4-{number}"):
             for bit in sorted(draft.rng.sample(range(25), 3)):
                 rank, key = draft.rng.randrange(1, 102), f"{thing}/{guild}/{bit:02}"
@@ -459,7 +390,7 @@ def _permissions(draft: _Draft) -> None:
 
 
 def _applications(draft: _Draft) -> None:
-    draft.world.tables["guild_membership_application"] = {}
+    draft.tables["guild_membership_application"] = {}
     for player in draft.rows("player"):
         if player["guildId"] or not (player["index"] == str(draft.players) or draft.chance(0.5)):
             continue
@@ -471,14 +402,12 @@ def _applications(draft: _Draft) -> None:
             player=player["id"],
             kind="invite" if invited else "request",
             status=draft.rng.choice(("proposed", "denied", "revoked")),
-            proposer=draft.guild_owner(guild) if invited else player["id"],
+            proposer=f"1-{draft.owners[guild]}" if invited else player["id"],
         )
 
 
 def _grid_of_substations(draft: _Draft) -> None:
     homes = Counter(player["substationId"] for player in draft.rows("player"))
-    for substation_id in draft.world.tables["substation"]:
-        connected = homes[substation_id]
-        draft.grid(
-            substation_id, capacity=2_000_000, load=500_000, connectionCapacity=50_000, connectionCount=connected
-        )
+    known = {"capacity": 2_000_000, "load": 500_000, "connectionCapacity": 50_000}
+    for substation_id in draft.tables["substation"]:
+        draft.attributes("grid", substation_id, **known, connectionCount=homes[substation_id])

@@ -22,7 +22,7 @@ from aiohttp import web
 
 from mama_structs.errors import InvalidArgument
 from mama_structs.testing._routes import NOT_FOUND, Refusal, checked_name, match, not_implemented, respond
-from mama_structs.testing.faults import Answer, Delivery, Fault, Faults
+from mama_structs.testing.faults import Delivery, Fault, FaultAnswer, Faults
 from mama_structs.testing.world import World
 
 HEIGHT_HEADER: Final = "Grpc-Metadata-X-Cosmos-Block-Height"
@@ -345,26 +345,26 @@ class FakeNode:
             self._answering.discard(task)
         return await self._send(request, answer)
 
-    def _decide(self, request: NodeRequest) -> Answer:
+    def _decide(self, request: NodeRequest) -> FaultAnswer:
         answer = attrs.evolve(self._answer(request), delay=self._latency_of(request))
         for fault in self.faults.take(request.names):
             answer = fault.edit(answer)
         return answer
 
-    def _answer(self, request: NodeRequest) -> Answer:
+    def _answer(self, request: NodeRequest) -> FaultAnswer:
         height = self.height
         headers = {HEIGHT_HEADER: str(height)}
         try:
             if request.method != "GET":
                 raise not_implemented()
-            return Answer.json(
+            return FaultAnswer.json(
                 200, respond(self.data, match(request.path), request.query, height=height), headers=headers
             )
         except Refusal as refusal:
             status, code = refusal.status, refusal.code
             if refusal.message == NOT_FOUND:
                 status, code = self.not_found_status, _NOT_FOUND_CODES[self.not_found_status]
-            return Answer.json(status, {"code": code, "message": refusal.message, "details": []}, headers=headers)
+            return FaultAnswer.json(status, {"code": code, "message": refusal.message, "details": []}, headers=headers)
 
     def _latency_of(self, request: NodeRequest) -> float:
         for name in request.names:
@@ -373,7 +373,7 @@ class FakeNode:
                 return latency(request) if callable(latency) else latency
         return 0.0
 
-    async def _send(self, request: web.BaseRequest, answer: Answer) -> web.StreamResponse:
+    async def _send(self, request: web.BaseRequest, answer: FaultAnswer) -> web.StreamResponse:
         if answer.delivery is Delivery.WHOLE:
             self._sent(answer.body)
             return web.Response(status=answer.status, headers=answer.headers, body=answer.body)

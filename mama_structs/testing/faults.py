@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import itertools
 import json
 import threading
 import zlib
@@ -33,7 +34,7 @@ class Delivery(enum.StrEnum):
 
 
 @attrs.frozen
-class Answer:
+class FaultAnswer:
     """
     An answer of the node, before it is sent.
 
@@ -53,19 +54,17 @@ class Answer:
     delivery: Delivery = Delivery.WHOLE
 
     @classmethod
-    def json(cls, status: int, body: Any, *, headers: Mapping[str, str] | None = None) -> Answer:
+    def json(cls, status: int, body: Any, *, headers: Mapping[str, str] | None = None) -> FaultAnswer:
         """Write *body* as the gateway does: compact, UTF-8."""
-        text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
-        return cls(status, {"Content-Type": "application/json", **(headers or {})}, text.encode())
+        return cls(status, {"Content-Type": "application/json", **(headers or {})}, _compact(body))
 
-    def with_json(self, change: Callable[[Any], Any]) -> Answer:
+    def with_json(self, change: Callable[[Any], Any]) -> FaultAnswer:
         """Return the answer with a changed body: what *change* makes of it."""
-        text = json.dumps(change(json.loads(self.body)), ensure_ascii=False, separators=(",", ":"))
-        return attrs.evolve(self, body=text.encode())
+        return attrs.evolve(self, body=_compact(change(json.loads(self.body))))
 
 
-def _html(answer: Answer, *, status: int, headers: Mapping[str, str]) -> Answer:
-    return attrs.evolve(answer, status=status, headers={"Content-Type": "text/html", **headers}, body=_HTML % status)
+def _compact(body: Any) -> bytes:
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 @functools.lru_cache(maxsize=4)
@@ -73,14 +72,9 @@ def _bomb(size: int) -> bytes:
     """Return gzip data of about a thousandth of *size* that becomes JSON of *size* bytes."""
     opening, closing = b'{"Player":{"id":"', b'"}}'
     packer = zlib.compressobj(level=9, wbits=31)
-    packed = [packer.compress(opening)]
-    left = max(0, size - len(opening) - len(closing))
-    chunk = b"a" * _CHUNK
-    while left:
-        packed.append(packer.compress(chunk[:left]))
-        left -= min(left, _CHUNK)
-    packed += [packer.compress(closing), packer.flush()]
-    return b"".join(packed)
+    chunks, rest = divmod(max(0, size - len(opening) - len(closing)), _CHUNK)
+    parts = itertools.chain([opening], itertools.repeat(b"a" * _CHUNK, chunks), [b"a" * rest, closing])
+    return b"".join([packer.compress(part) for part in parts]) + packer.flush()
 
 
 def _first_record(body: Any) -> Any:
@@ -109,40 +103,46 @@ class Fault:
     """
 
     name: str
-    edit: Callable[[Answer], Answer] = attrs.field(repr=False, eq=False)
+    edit: Callable[[FaultAnswer], FaultAnswer] = attrs.field(repr=False, eq=False)
+
+    @classmethod
+    def _setting(cls, name: str, **changes: Any) -> Fault:
+        return cls(name, lambda answer: attrs.evolve(answer, **changes))
+
+    @classmethod
+    def _showing_a_page(cls, name: str, status: int, retry_after: float | str | None = None) -> Fault:
+        headers = {"Content-Type": "text/html"}
+        if retry_after is not None:
+            headers["Retry-After"] = str(retry_after)
+        return cls._setting(name, status=status, headers=headers, body=_HTML % status)
 
     @classmethod
     def rate_limited(cls, *, retry_after: float | str | None = 1) -> Fault:
         """429; *retry_after* becomes the header (seconds or an HTTP date), None sends none."""
-        headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
-        return cls(
-            f"rate limited, retry after {retry_after}", lambda answer: _html(answer, status=429, headers=headers)
-        )
+        return cls._showing_a_page(f"rate limited, retry after {retry_after}", 429, retry_after)
 
     @classmethod
     def unavailable(cls, *, status: int = 503, retry_after: float | str | None = None) -> Fault:
         """502, 503 or 504 with the page of a proxy instead of JSON."""
-        headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
-        return cls(f"status {status}", lambda answer: _html(answer, status=status, headers=headers))
+        return cls._showing_a_page(f"status {status}", status, retry_after)
 
     @classmethod
     def error(cls, *, status: int, code: int, message: str) -> Fault:
         """An error in the gateway's own form."""
         body = {"code": code, "message": message, "details": []}
-        return cls(f"status {status}, code {code}", lambda answer: Answer.json(status, body, headers=answer.headers))
+        return cls(
+            f"status {status}, code {code}", lambda answer: FaultAnswer.json(status, body, headers=answer.headers)
+        )
 
     @classmethod
     def html(cls) -> Fault:
         """Status 200 with HTML, as a captive portal answers."""
-        return cls("HTML", lambda answer: _html(answer, status=200, headers={}))
+        return cls._showing_a_page("HTML", 200)
 
     @classmethod
     def redirect(cls, url: str, *, status: int = 302) -> Fault:
         """A redirect to *url*, which may be another server's."""
-        return cls(
-            f"redirect to {url}",
-            lambda answer: attrs.evolve(answer, status=status, headers={"Location": url}, body=b""),
-        )
+        return cls._setting(f"redirect to {url}", status=status, headers={"Location": url}, body=b"")
 
     @classmethod
     def dropped(cls) -> Fault:
@@ -151,17 +151,17 @@ class Fault:
 
         aiohttp's client by itself asks once more, so each try of its user may count as two requests.
         """
-        return cls("dropped", lambda answer: attrs.evolve(answer, delivery=Delivery.DROPPED))
+        return cls._setting("dropped", delivery=Delivery.DROPPED)
 
     @classmethod
     def cut(cls) -> Fault:
         """The connection is reset in the middle of the body."""
-        return cls("cut", lambda answer: attrs.evolve(answer, delivery=Delivery.CUT))
+        return cls._setting("cut", delivery=Delivery.CUT)
 
     @classmethod
     def hung(cls) -> Fault:
         """The answer never comes; closing the node does not wait for it."""
-        return cls("hung", lambda answer: attrs.evolve(answer, delivery=Delivery.HUNG))
+        return cls._setting("hung", delivery=Delivery.HUNG)
 
     @classmethod
     def delayed(cls, seconds: float = 2.5) -> Fault:
@@ -171,9 +171,8 @@ class Fault:
     @classmethod
     def gzip_bomb(cls, *, size: int = 200_000_000) -> Fault:
         """JSON of *size* bytes, a thousandth of that on the wire."""
-        body = _bomb(size)
         headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
-        return cls(f"gzip bomb of {size} bytes", lambda answer: attrs.evolve(answer, headers=headers, body=body))
+        return cls._setting(f"gzip bomb of {size} bytes", headers=headers, body=_bomb(size))
 
     @classmethod
     def oversized(cls, *, size: int = 20_000_000) -> Fault:
@@ -188,7 +187,7 @@ class Fault:
     @classmethod
     def invalid_utf8(cls) -> Fault:
         """JSON with bytes in a string that are no UTF-8."""
-        return cls("invalid UTF-8", lambda answer: attrs.evolve(answer, body=b'{"Player":{"id":"1-\xff\xfe"}}'))
+        return cls._setting("invalid UTF-8", body=b'{"Player":{"id":"1-\xff\xfe"}}')
 
     @classmethod
     def nan(cls, *, field: str = "index") -> Fault:
@@ -198,8 +197,7 @@ class Fault:
     @classmethod
     def nested(cls, *, levels: int = 100_000) -> Fault:
         """JSON nested deeper than a reader should follow."""
-        body = b'{"Player":' + b"[" * levels + b"]" * levels + b"}"
-        return cls(f"{levels} levels", lambda answer: attrs.evolve(answer, body=body))
+        return cls._setting(f"{levels} levels", body=b'{"Player":' + b"[" * levels + b"]" * levels + b"}")
 
     @classmethod
     def wrong_field(cls, *, field: str, value: Any) -> Fault:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_helpers import plain_link
 
 from mama_structs.memory.embedded import links as adjacency
 from mama_structs.memory.embedded.links import Adjacency
 from mama_structs.memory.model import CREATORS, LinkType, milliseconds
-from mama_structs.testing.engines import plain_link
 
 TYPES = tuple(LinkType)
 NODES = 7

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_helpers import plain_memory
 
 from mama_structs.memory import ranking
 from mama_structs.memory.embedded.vectors import VectorIndex
 from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.ranking import WEIGHTS
 from mama_structs.memory.search import PreparedQuery
-from mama_structs.testing.engines import PlainReader, plain_memory
+from mama_structs.testing.engines import PlainReader
 
 CALIBRATION = Calibration(0.3, 12.0)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_helpers import plain_link, plain_memory
 
 from mama_structs.memory.maintenance import is_prunable, prunable
 from mama_structs.memory.model import (
@@ -19,7 +20,7 @@ from mama_structs.memory.model import (
     milliseconds,
 )
 from mama_structs.settings import MemorySettings
-from mama_structs.testing.engines import PlainReader, plain_link, plain_memory
+from mama_structs.testing.engines import PlainReader
 
 NOW = from_milliseconds(1_790_000_000_000)
 DAY = timedelta(days=1)

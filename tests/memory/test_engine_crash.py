@@ -15,13 +15,19 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from memory_helpers import SMALL, OpenedDirectory
 
 import mama_structs
 from mama_structs import Session
-from mama_structs.testing.engines import SMALL, OpenedDirectory
 
 SRC = str(Path(mama_structs.__file__).parents[1])
-ENVIRONMENT = {**os.environ, "PYTHONPATH": SRC, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+TESTS = str(Path(__file__).parents[1])
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join((SRC, TESTS)),
+    "PYTHONUNBUFFERED": "1",
+    "OMP_NUM_THREADS": "1",
+}
 # The nightly profile has many more examples.
 ROUNDS = 200 if settings.default.max_examples > 1000 else 20
 
@@ -32,7 +38,7 @@ from pathlib import Path
 from mama_structs import Session
 from mama_structs.errors import MemoryNotFound, LinkNotFound
 from mama_structs.settings import MemorySettings, Settings
-from mama_structs.testing.engines import SMALL
+from memory_helpers import SMALL
 
 def say(*what):
     sys.stdout.write(json.dumps(what) + "\\n")

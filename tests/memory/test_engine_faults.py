@@ -23,6 +23,7 @@ from pathlib import Path
 import attrs
 import numpy as np
 import pytest
+from memory_helpers import SMALL, OpenedDirectory
 
 import mama_structs
 from mama_structs import Session
@@ -30,10 +31,15 @@ from mama_structs.errors import EmbedderMismatch, MamaStructsError, MemoryNotFou
 from mama_structs.memory.embedded import engine as engine_module
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.settings import MemorySettings, Settings
-from mama_structs.testing.engines import SMALL, OpenedDirectory
 
 SRC = str(Path(mama_structs.__file__).parents[1])
-ENVIRONMENT = {**os.environ, "PYTHONPATH": SRC, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+TESTS = str(Path(__file__).parents[1])
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join((SRC, TESTS)),
+    "PYTHONUNBUFFERED": "1",
+    "OMP_NUM_THREADS": "1",
+}
 OTHER = HashEmbedder(dimensions=128)
 
 
@@ -223,7 +229,7 @@ FULL = """
 import asyncio, resource, signal, sys
 from pathlib import Path
 from mama_structs.errors import StoreFull
-from mama_structs.testing.engines import OpenedDirectory
+from memory_helpers import OpenedDirectory
 
 async def main():
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -13,22 +13,28 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from memory_helpers import SMALL, OpenedDirectory
 
 import mama_structs
 from mama_structs import Session
 from mama_structs.errors import InvalidArgument, MamaStructsError, MemoryNotFound, SessionClosed, WrongLoop
 from mama_structs.settings import MemorySettings, Settings
-from mama_structs.testing.engines import SMALL, OpenedDirectory
 
 SRC = str(Path(mama_structs.__file__).parents[1])
-ENVIRONMENT = {**os.environ, "PYTHONPATH": SRC, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+TESTS = str(Path(__file__).parents[1])
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join((SRC, TESTS)),
+    "PYTHONUNBUFFERED": "1",
+    "OMP_NUM_THREADS": "1",
+}
 SECONDS = 30.0 if settings.default.max_examples > 1000 else 4.0
 
 # Answers one line for each line that it is asked, so that the test decides who does what when.
 SERVANT = """
 import asyncio, json, sys, threading
 from mama_structs import Session
-from mama_structs.testing.engines import SMALL
+from memory_helpers import SMALL
 
 async def main(directory):
     loop = asyncio.get_running_loop()
@@ -152,7 +158,7 @@ WORKER = """
 import asyncio, json, random, sys, time
 from mama_structs import Session
 from mama_structs.settings import MemorySettings, Settings
-from mama_structs.testing.engines import SMALL
+from memory_helpers import SMALL
 
 # At this size every few saves ask for a snapshot, in four processes at once.
 SETTINGS = Settings(memory=MemorySettings(snapshot_every=50))
@@ -357,7 +363,7 @@ FORK = """
 import asyncio, os, signal, sys
 from mama_structs import Session
 from mama_structs.errors import WrongLoop
-from mama_structs.testing.engines import SMALL
+from memory_helpers import SMALL
 
 async def main():
     session = await Session.open(sys.argv[1], embedder=SMALL)

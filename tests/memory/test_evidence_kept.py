@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory_helpers import SMALL, OpenedDirectory, plain_memory
 
 from mama_structs import Session
 from mama_structs.errors import (
@@ -35,7 +36,7 @@ from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.results import Evidence
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.backup import backup
-from mama_structs.testing.engines import SMALL, OpenedDirectory, PlainEngine, plain_memory
+from mama_structs.testing.engines import PlainEngine
 
 KEYS = Keys("default")
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
+from memory_helpers import OpenedDirectory, plain_memory
 
 from mama_structs.errors import InvalidArgument, StoreFull
 from mama_structs.memory import transfer
@@ -15,7 +16,7 @@ from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.engine import EmbedderRecord
 from mama_structs.memory.results import Imported
-from mama_structs.testing.engines import OpenedDirectory, PlainEngine, plain_memory
+from mama_structs.testing.engines import PlainEngine
 
 DIMENSIONS = 4
 SECRET = "secret-content"

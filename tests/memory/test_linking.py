@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_helpers import plain_link, plain_memory
 
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.linking import BIAS, FEATURES, WEIGHTS, LinkFeatures, automatic_links, gather, probabilities
 from mama_structs.memory.model import LinkType, MemoryType
 from mama_structs.memory.text import embedded_text
 from mama_structs.settings import LinkingPolicy
-from mama_structs.testing.engines import PlainReader, plain_link, plain_memory
+from mama_structs.testing.engines import PlainReader
 
 EMBEDDER = HashEmbedder(dimensions=64)
 MINUTE = 60.0

@@ -23,6 +23,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from memory_helpers import OpenedDirectory
 
 from mama_structs.errors import InvalidArgument, LinkNotFound, MemoryNotFound, StoreError
 from mama_structs.memory import graph
@@ -41,7 +42,7 @@ from mama_structs.memory.model import (
 )
 from mama_structs.memory.saving import is_automatic
 from mama_structs.settings import MemorySettings
-from mama_structs.testing.engines import OpenedDirectory, PlainReader
+from mama_structs.testing.engines import PlainReader
 
 NAMESPACES = st.sampled_from(["default", "default", "default", "other"])
 ACTORS = st.integers(0, 1)

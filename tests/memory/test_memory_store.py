@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory_helpers import SMALL, OpenedDirectory, PlainEngines
 
 from mama_structs import Session
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, LinkNotFound, MemoryNotFound, SessionClosed
@@ -24,7 +25,6 @@ from mama_structs.memory.embedding.callables import as_embedder
 from mama_structs.memory.model import LinkType, MemoryType, Outcome
 from mama_structs.memory.store import MemoryStore
 from mama_structs.settings import MemorySettings
-from mama_structs.testing.engines import SMALL, OpenedDirectory, PlainEngines
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

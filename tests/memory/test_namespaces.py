@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory_helpers import SMALL, OpenedDirectory, plain_memory
 
 from mama_structs import Session
 from mama_structs.errors import InvalidArgument, LinkNotFound, MemoryNotFound
@@ -23,7 +24,6 @@ from mama_structs.memory.model import Link, LinkMetadata, LinkType, MemoryType, 
 from mama_structs.memory.store import MemoryStore
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.failures import Finding
-from mama_structs.testing.engines import SMALL, OpenedDirectory, plain_memory
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 TEXTS = st.sampled_from(["the login of planet 2-1", "tokens for the login", "shields of planet 2-1", "로그인 토큰"])

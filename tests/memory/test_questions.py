@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from memory_helpers import OpenedDirectory, PlainEngines
 
 import mama_structs
-from mama_structs.testing.engines import OpenedDirectory, PlainEngine, PlainEngines
+from mama_structs.testing.engines import PlainEngine
 
 
 class Asked:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_helpers import plain_link, plain_memory
 
 from mama_structs.memory import graph
 from mama_structs.memory.model import LinkType
 from mama_structs.memory.recent import TraversalCache
 from mama_structs.testing import FakeClock
-from mama_structs.testing.engines import PlainReader, plain_link, plain_memory
+from mama_structs.testing.engines import PlainReader
 
 NOW_MS = 1_790_000_000_000
 

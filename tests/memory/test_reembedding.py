@@ -4,11 +4,11 @@ import sqlite3
 from contextlib import closing
 
 import pytest
+from memory_helpers import OpenedDirectory
 
 from mama_structs import HashEmbedder, Session
 from mama_structs.errors import EmbedderMismatch, EmbeddingFailed, MemoryNotFound
 from mama_structs.memory.embedding.protocol import Calibration
-from mama_structs.testing.engines import OpenedDirectory
 
 OLD, NEW = HashEmbedder(dimensions=64), HashEmbedder(dimensions=128)
 

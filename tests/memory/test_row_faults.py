@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_helpers import SMALL, OpenedDirectory
 
 from mama_structs.errors import EmbedderMismatch, InvalidArgument, StoreDamaged
 from mama_structs.memory import transfer
@@ -24,7 +25,6 @@ from mama_structs.memory.maintenance import record_of
 from mama_structs.memory.requests import check_namespace
 from mama_structs.session import Session
 from mama_structs.storage.store import Storage
-from mama_structs.testing.engines import SMALL, OpenedDirectory
 
 RECORD = record_of(SMALL)
 PLACE = RowPlaces(Keys("default"), RECORD, "/journal")

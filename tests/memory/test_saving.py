@@ -3,13 +3,13 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from memory_helpers import OpenedDirectory
 
 from mama_structs import HashEmbedder, Session
 from mama_structs.errors import EmbedderMismatch, EmbeddingFailed, InvalidArgument
 from mama_structs.memory.engine import EmbedderRecord
 from mama_structs.memory.opening import Unavailable
 from mama_structs.settings import MemorySettings
-from mama_structs.testing.engines import OpenedDirectory
 
 OFF = MemorySettings(linking="off")
 MARCH = datetime(2026, 3, 1, tzinfo=UTC)
@@ -126,7 +126,7 @@ async def test_a_store_of_an_unknown_embedder_is_not_opened_without_it(tmp_path)
 
 def test_a_long_memory_has_a_short_repr_and_can_be_in_a_set():
     """A notebook shows the beginning; equal memories are one member of a set."""
-    from mama_structs.testing.engines import plain_memory  # noqa: PLC0415 - once
+    from memory_helpers import plain_memory  # noqa: PLC0415 - once
 
     memory = plain_memory("a", "x" * 10_000)
 

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory_helpers import plain_link, plain_memory
 
 from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.engine import Filter
 from mama_structs.memory.model import LinkType, MemoryType
 from mama_structs.memory.search import SearchRequest, asks_for_history, search
-from mama_structs.testing.engines import PlainReader, plain_link, plain_memory
+from mama_structs.testing.engines import PlainReader
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = 86_400.0

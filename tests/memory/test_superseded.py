@@ -7,10 +7,11 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_helpers import plain_link, plain_memory
 
 from mama_structs.memory.graph import Successors, known_by
 from mama_structs.memory.model import LinkType
-from mama_structs.testing.engines import PlainReader, plain_link, plain_memory
+from mama_structs.testing.engines import PlainReader
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = 86_400.0

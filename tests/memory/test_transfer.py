@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory_helpers import plain_link, plain_memory
 
 from mama_structs.errors import InvalidArgument, StoreError, StoreFull
 from mama_structs.memory import transfer
@@ -41,7 +42,7 @@ from mama_structs.memory.results import Imported
 from mama_structs.memory.transfer import export_jsonl, import_jsonl
 from mama_structs.session import Session
 from mama_structs.storage import files
-from mama_structs.testing.engines import PlainEngine, plain_link, plain_memory
+from mama_structs.testing.engines import PlainEngine
 
 DIMENSIONS = 4
 RECORD = EmbedderRecord("four", "four-1", DIMENSIONS)

@@ -14,7 +14,7 @@ import asyncio, sys
 from pathlib import Path
 sys.modules["hnswlib"] = None
 from mama_structs.settings import MemorySettings
-from mama_structs.testing.engines import OpenedDirectory
+from memory_helpers import OpenedDirectory
 
 async def main(place, exact_up_to):
     opened = OpenedDirectory.open(Path(place), settings=MemorySettings(exact_up_to=exact_up_to))
@@ -34,7 +34,8 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 
 
 def ran(place, exact_up_to):
-    environment = os.environ | {"PYTHONPATH": str(Path(mama_structs.__file__).parents[1])}
+    places = str(Path(mama_structs.__file__).parents[1]), str(Path(__file__).parents[1])
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(places)}
     return subprocess.run(
         [sys.executable, "-c", PROGRAM, str(place), str(exact_up_to)],
         env=environment, check=True, capture_output=True, text=True,

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.testing import Answer, FakeNode, Fault
+from mama_structs.testing import FakeNode, Fault, FaultAnswer
 
 PLAYER = "/structs/player/1-11"
 
@@ -220,7 +220,7 @@ async def test_faults_come_in_the_order_of_their_rules(node, get):
 
 async def test_faults_of_one_rule_come_together(node, get):
     """Several faults in one rule change the same answer, a test's own among them."""
-    shout = Fault("upper case", lambda answer: Answer(answer.status, answer.headers, answer.body.upper()))
+    shout = Fault("upper case", lambda answer: FaultAnswer(answer.status, answer.headers, answer.body.upper()))
     node.faults.add(Fault.wrong_entity("1-12"), shout)
 
     assert "1-12" == (await get(PLAYER)).json["PLAYER"]["ID"]

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_helpers import plain_link, plain_memory
 
 from mama_structs.memory.embedded.words import WordIndex
 from mama_structs.memory.engine import Filter
 from mama_structs.memory.model import LinkType, MemoryType
 from mama_structs.memory.text import query_terms, weighted_terms
-from mama_structs.testing.engines import PlainEngine, PlainReader, plain_link, plain_memory
+from mama_structs.testing.engines import PlainEngine, PlainReader
 
 
 def unit(*numbers):

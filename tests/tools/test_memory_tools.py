@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from memory_helpers import plain_link, plain_memory
 
 from mama_structs import HashEmbedder, Session
 from mama_structs.adapters.schemas import strict_schema
@@ -18,7 +19,7 @@ from mama_structs.memory import graph
 from mama_structs.memory.model import LinkType
 from mama_structs.memory.results import chain_of
 from mama_structs.settings import DescriptorSettings
-from mama_structs.testing.engines import PlainReader, plain_link, plain_memory
+from mama_structs.testing.engines import PlainReader
 from mama_structs.tools.memories import _standing, age, beginning, line, memory_tools
 
 NAMES = [

@@ -24,6 +24,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from memory_helpers import OpenedDirectory, plain_link, plain_memory
 
 import mama_structs
 from mama_structs import HashEmbedder, Session, Settings
@@ -34,7 +35,7 @@ from mama_structs.memory import graph
 from mama_structs.memory.model import LinkType, MemoryType, Outcome
 from mama_structs.memory.results import Hit
 from mama_structs.settings import ToolSettings
-from mama_structs.testing.engines import OpenedDirectory, PlainReader, plain_link, plain_memory
+from mama_structs.testing.engines import PlainReader
 from mama_structs.tools.names import MEMORY_TOOLS, SUCCESSORS, WireNames, note_on
 from mama_structs.v1.tools import Recency, deprecated_tools, forget_warnings, ranked, standing
 
