@@ -48,13 +48,16 @@ async def answer(
         # A host's own tool: its model may know what to do about it, and the host finds all of it in the log.
         _log.exception("the tool %s failed", wire)
         return failed(MamaStructsError(f"{wire} failed: {type(error).__name__}: {error!s:.500}"), names=names)
-    is_old = _is_old(session, name)
+    # A host's own tool may have a name of v1.0, too.
+    is_old = name in session.hidden or (name in SUCCESSORS and session.tools[name].deprecated)
     if isinstance(data, dict) and (is_old or name in MEMORY_TOOLS):
         data = {
             key: names.said(value) if key in _OURS and isinstance(value, str) else value for key, value in data.items()
         }
     elif isinstance(data, str) and is_old:
-        data = _with_last_line_said(data, last_line(name), names)
+        # The rest of the text is a memory's.
+        before, newline, last = data.rpartition("\n")
+        data = f"{before}{newline}{names.said(last)}" if last == last_line(name) else data
     if isinstance(data, ErrorText):
         text = _text(str(data))
         return ToolAnswer(text=text, data={"error": {"type": data.type, "message": text}}, is_error=True)
@@ -80,17 +83,6 @@ def offered(session: Session, message: object = None) -> list[tuple[str, Tool]]:
     return [(names.by_tool[tool.name], attrs.evolve(tool, description=names.said(tool.description))) for tool in tools]
 
 
-def _is_old(session: Session, name: str) -> bool:
-    """Tell whether a tool is ours of v1.0; a host's own may have the name, too."""
-    return name in session.hidden or (name in SUCCESSORS and session.tools[name].deprecated)
-
-
-def _with_last_line_said(text: str, ours: str, names: WireNames) -> str:
-    """Return a text whose last line, where it is ours, names tools as on the wire; the rest is a memory's."""
-    before, newline, last = text.rpartition("\n")
-    return f"{before}{newline}{names.said(last)}" if last == ours else text
-
-
 def _text(data: object) -> str:
     text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
     # Half a surrogate pair is no text that a client could send.
@@ -106,6 +98,18 @@ def held_strictly(tools: ToolSet, *, strict: bool | Collection[str]) -> frozense
     return frozenset(tools[name].name for name in strict)
 
 
-def cut_off() -> ToolAnswer:
-    """Return the answer to a call that a limit of the model's output cut short: half a text must not be stored."""
-    return failed(InvalidArgument(_CUT_OFF, hint="call the tool again, with shorter arguments"))
+@attrs.frozen(kw_only=True)
+class ToolCall:
+    """A call as a model's message has it."""
+
+    id: str
+    name: str
+    arguments: object
+    is_cut_off: bool
+
+
+async def answer_call(session: Session, call: ToolCall, *, host: Mapping[str, Any] | None) -> ToolAnswer:
+    """Run a call, but not one that a limit of the model's output cut short: half a text must not be stored."""
+    if call.is_cut_off:
+        return failed(InvalidArgument(_CUT_OFF, hint="call the tool again, with shorter arguments"))
+    return await answer(session, call.name, call.arguments, host=host)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import attrs
 
-from mama_structs.adapters.answers import answer, cut_off, held_strictly, offered
+from mama_structs.adapters.answers import ToolCall, answer_call, held_strictly, offered
 from mama_structs.adapters.schemas import is_recursive, plain_schema, strict_schema
 from mama_structs.descriptors.messages import field, text_field
 from mama_structs.errors import InvalidArgument
@@ -79,16 +79,6 @@ async def handle(session: Session, message: object, *, host: Mapping[str, Any] |
     return {"role": "user", "content": results} if results else None
 
 
-@attrs.frozen(kw_only=True)
-class _ToolUse:
-    """One ``tool_use`` block."""
-
-    id: str
-    name: str
-    arguments: object
-    is_cut_off: bool
-
-
 @attrs.define
 class _Budget:
     """What is left of Anthropic's limits for strict tools."""
@@ -132,12 +122,12 @@ def _tool(wire: str, tool: Tool, *, strict: JSONSchema | None) -> dict[str, Any]
     return {**described, "input_schema": plain_schema(tool.input_schema)}
 
 
-async def _result(session: Session, call: _ToolUse, host: Mapping[str, Any] | None) -> dict[str, Any]:
-    answered = cut_off() if call.is_cut_off else await answer(session, call.name, call.arguments, host=host)
+async def _result(session: Session, call: ToolCall, host: Mapping[str, Any] | None) -> dict[str, Any]:
+    answered = await answer_call(session, call, host=host)
     return {"type": "tool_result", "tool_use_id": call.id, "content": answered.text, "is_error": answered.is_error}
 
 
-def _calls(message: object) -> list[_ToolUse]:
+def _calls(message: object) -> list[ToolCall]:
     content = message if isinstance(message, list | tuple) else field(message, "content")
     is_message = isinstance(message, list | tuple) or field(message, "role") == "assistant"
     if not is_message or not isinstance(content, list | tuple | str):
@@ -150,7 +140,7 @@ def _calls(message: object) -> list[_ToolUse]:
             raise InvalidArgument(f"a content block must have a type, got {type(block).__name__}", hint=_ACCEPTED)
     is_short = field(message, "stop_reason") == "max_tokens"
     return [
-        _ToolUse(
+        ToolCall(
             id=text_field(block, "id"),
             name=text_field(block, "name"),
             arguments=field(block, "input"),

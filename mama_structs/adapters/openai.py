@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
-from mama_structs.adapters.answers import answer, cut_off, held_strictly, offered
+from mama_structs.adapters.answers import ToolCall, answer_call, held_strictly, offered
 from mama_structs.adapters.schemas import plain_schema, strict_schema
 from mama_structs.descriptors.messages import field, text_field
 from mama_structs.errors import InvalidArgument
@@ -46,9 +46,7 @@ def tools(
         raise InvalidArgument(f"api must be 'responses' or 'chat', got {api!r:.40}")
     held = held_strictly(session.tools, strict=strict)
     functions = [_function(wire, tool, strict=tool.name in held) for wire, tool in offered(session, message)]
-    if api == "chat":
-        return [{"type": "function", "function": function} for function in functions]
-    return [{"type": "function", **function} for function in functions]
+    return [{"type": "function", **({"function": one} if api == "chat" else one)} for one in functions]
 
 
 async def handle(session: Session, answered: object, *, host: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
@@ -79,14 +77,8 @@ async def handle(session: Session, answered: object, *, host: Mapping[str, Any] 
 
 
 @attrs.frozen(kw_only=True)
-class _FunctionCall:
-    """One tool call, of either API."""
-
-    id: str
-    name: str
-    arguments: object
+class _FunctionCall(ToolCall):
     is_chat: bool
-    is_cut_off: bool
 
 
 def _function(wire: str, tool: Tool, *, strict: bool) -> dict[str, Any]:
@@ -100,7 +92,7 @@ def _function(wire: str, tool: Tool, *, strict: bool) -> dict[str, Any]:
 
 
 async def _output(session: Session, call: _FunctionCall, host: Mapping[str, Any] | None) -> dict[str, Any]:
-    answered = cut_off() if call.is_cut_off else await answer(session, call.name, call.arguments, host=host)
+    answered = await answer_call(session, call, host=host)
     if call.is_chat:
         return {"role": "tool", "tool_call_id": call.id, "content": answered.text}
     return {"type": "function_call_output", "call_id": call.id, "output": answered.text}

@@ -7,7 +7,6 @@ A value that is right as it stands is never touched, and what could mean two thi
 
 from __future__ import annotations
 
-import collections.abc
 import difflib
 import enum
 import json
@@ -16,7 +15,7 @@ import re
 import reprlib
 import types
 import typing
-from collections import Counter
+from collections import Counter, abc
 from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, Final, Literal, NamedTuple, NotRequired, Required, Union, get_args, get_origin
 
@@ -34,23 +33,13 @@ _UNSTYLED: Final = re.compile(r"[\s_-]+")
 _BOOLEANS: Final = {"true": True, "false": False}
 _SEPARATOR: Final = re.compile(r"[,;|]")
 _LISTS: Final = frozenset(
-    {
-        list,
-        tuple,
-        set,
-        frozenset,
-        collections.abc.Collection,
-        collections.abc.Sequence,
-        collections.abc.MutableSequence,
-        collections.abc.Set,
-        collections.abc.MutableSet,
-    }
+    {list, tuple, set, frozenset, abc.Collection, abc.Sequence, abc.MutableSequence, abc.Set, abc.MutableSet}
 )
+_MAPPINGS: Final = frozenset({dict, abc.Mapping, abc.MutableMapping})
 _WORDS = {None: "null", True: "true", False: "false"}
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
 _SHORT.maxlevel = 3
-_MAPPINGS: Final = frozenset({dict, collections.abc.Mapping, collections.abc.MutableMapping})
 
 
 def shortened(value: object) -> str:
@@ -167,17 +156,15 @@ def _as_list(value: Any, kind: Any, notes: list[str]) -> Any:
     found = _listed(value) if isinstance(value, str) else value
     if bare in (Any, object) or (get_origin(bare) or bare) in _LISTS:
         # Of two levels of lists nobody knows which one was left out.
-        return [_inner(item, item_kind, notes) for item in found] if isinstance(found, list | tuple) else value
+        if not isinstance(found, list | tuple):
+            return value
+        is_list = [isinstance(_from_json(one) if isinstance(one, str) else one, list | tuple) for one in found]
+        return [mended(one, item_kind, notes) if inner else one for one, inner in zip(found, is_list, strict=True)]
     if isinstance(found, list | tuple):
         return [mended(item, item_kind, notes) for item in found]
     # One item in place of a list of them.
     item = mended(found, item_kind, notes)
     return [item] if found is not None and fits(item, item_kind) else value
-
-
-def _inner(item: Any, kind: Any, notes: list[str]) -> Any:
-    is_list = isinstance(item, list | tuple) or (isinstance(item, str) and isinstance(_from_json(item), list))
-    return mended(item, kind, notes) if is_list else item
 
 
 def _listed(text: str) -> Any:
@@ -188,15 +175,10 @@ def _listed(text: str) -> Any:
     word = text.strip()
     # In brackets it looks like JSON, which it is not.
     is_bracketed = word[:1] + word[-1:] in ("[]", "{}")
-    return None if word.casefold() in _NOTHING_SAID or is_bracketed or _may_be_several(word) else text
-
-
-def _may_be_several(text: str) -> bool:
-    """Tell whether a text may be several items, as ``auth, jwt`` or one a line are; a sentence has commas, too."""
-    if len([one for one in text.splitlines() if one.strip()]) > 1:
-        return True
-    parts = [part.strip() for part in _SEPARATOR.split(text)]
-    return len(parts) > 1 and all(len(part.split()) <= 1 for part in parts)
+    # Several items are written as ``auth, jwt``, or one a line; a sentence has commas, too.
+    parts = _SEPARATOR.split(word)
+    may_be_several = len(word.splitlines()) > 1 or (len(parts) > 1 and all(len(part.split()) <= 1 for part in parts))
+    return None if word.casefold() in _NOTHING_SAID or is_bracketed or may_be_several else text
 
 
 def _as_object(value: Any, fields: Mapping[str, _Field], notes: list[str]) -> Any:

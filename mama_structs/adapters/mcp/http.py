@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hmac
 import ipaddress
+import os
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Self
@@ -203,21 +204,15 @@ class ListenAddress:
 
 def _bound_socket(address: ListenAddress) -> tuple[socket.socket, ListenAddress]:
     """Return a socket that listens, and its address with the port that it has come to have."""
-    listening = socket.socket(address.family, socket.SOCK_STREAM)
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if address.family == socket.AF_INET6:
-            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listening.bind((address.host, address.port))
         # From here on clients can connect: they wait until somebody answers.
-        listening.listen()
-        listening.setblocking(False)
+        listening = socket.create_server((address.host, address.port), family=address.family)
     except OSError as error:
-        listening.close()
         raise MamaStructsError(
-            f"cannot listen on {address.host} port {address.port}: {error.strerror or error}",
+            f"cannot listen on {address.host} port {address.port}: {os.strerror(error.errno or 0)}",
             hint="port 0 takes any free one",
         ) from error
+    listening.setblocking(False)
     return listening, attrs.evolve(address, port=listening.getsockname()[1])
 
 

@@ -12,7 +12,7 @@ from mcp.server import NotificationOptions, Server, ServerRequestContext
 from mcp.server.models import InitializationOptions
 from mcp.shared.exceptions import MCPError
 
-from mama_structs.adapters.answers import ToolAnswer, answer, offered
+from mama_structs.adapters.answers import answer, offered
 from mama_structs.adapters.mcp.clients import EXTENSION, Client, Clients
 from mama_structs.errors import InvalidArgument, UnknownTool
 from mama_structs.session import Session
@@ -72,7 +72,7 @@ class McpServer(Server[Client]):
             get_tool_input_schema=self._input_schema,
             on_list_tools=self._list,
             on_call_tool=self._call,
-            on_subscriptions_listen=self._listen,
+            on_subscriptions_listen=self._clients.listen,
         )
         self.extensions[EXTENSION] = {}
         self.add_request_handler(MESSAGE_METHOD, MessageParams, self._take_message)
@@ -153,12 +153,14 @@ class McpServer(Server[Client]):
             client.observe(message)
         else:
             client.offer()
-        return _wire_result(await answer(self.session, params.name, params.arguments), self._tool(params.name))
-
-    async def _listen(
-        self, ctx: ServerRequestContext[Client], params: types.SubscriptionsListenRequestParams
-    ) -> types.SubscriptionsListenResult:
-        return await self._clients.listen(ctx, params)
+        answered = await answer(self.session, params.name, params.arguments)
+        tool = self._tool(params.name)
+        is_data = tool is not None and not answered.is_error and _is_structured(tool)
+        return types.CallToolResult(
+            content=[types.TextContent(text=answered.text)],
+            structured_content=answered.data if is_data else None,
+            is_error=answered.is_error,
+        )
 
     async def _take_message(self, ctx: ServerRequestContext[Client], params: MessageParams) -> dict[str, Any]:
         self._clients.of(ctx).observe(params.message)
@@ -215,15 +217,6 @@ def _is_structured(tool: Tool) -> bool:
     """Tell whether a tool's results are what its output schema says."""
     # What `Session.call` may turn into a descriptor is not; before 2026-07-28 schemas are of objects only.
     return not tool.wrapped and tool.output_schema is not None and tool.output_schema.get("type") == "object"
-
-
-def _wire_result(answered: ToolAnswer, tool: Tool | None) -> types.CallToolResult:
-    is_data = tool is not None and not answered.is_error and _is_structured(tool)
-    return types.CallToolResult(
-        content=[types.TextContent(text=answered.text)],
-        structured_content=answered.data if is_data else None,
-        is_error=answered.is_error,
-    )
 
 
 def _message_in(ctx: ServerRequestContext[Any]) -> str | None:
