@@ -147,12 +147,7 @@ class StructsAPIError(StructsError):
     """
     The node answered with an error.
 
-    Args:
-        text: What happened, for people.
-        status: The HTTP status.
-        code: The gRPC code of the body, None where the body has none.
-        message: The node's own words, None where it gave none.
-
+    *status* is of HTTP, *code* the gRPC code of the body and *message* the node's own words, None where it has none.
     """
 
     type = "api_error"
@@ -205,14 +200,7 @@ class UnknownTool(MamaStructsError, LookupError):
 
 
 class DescriptorError(MamaStructsError):
-    """
-    A ``ref:`` or ``fd:`` cannot be read, made or written as asked.
-
-    Args:
-        message: What went wrong, for people and models.
-        handle: The handle that it is about, as it was given; None where there is none.
-
-    """
+    """A ``ref:`` or ``fd:`` cannot be read, made or written as asked; *handle* is as it was given, if there is one."""
 
     type = "descriptor_error"
     handle: str | None = None
@@ -222,12 +210,7 @@ class HandleNotFound(DescriptorError, LookupError):
     """
     Nothing has this handle, or what had it was deleted.
 
-    Args:
-        message: What went wrong.
-        handle: The handle asked for.
-        nearest: Handles that exist and look most like it.
-        deleted_at: When it was deleted (UTC), None if it never was.
-
+    *nearest* exist and look most like it; *deleted_at* is when it was deleted (UTC), None if it never was.
     """
 
     type = "not_found"
@@ -242,15 +225,7 @@ class InvalidHandle(DescriptorError, InvalidArgument):
 
 
 class InvalidRange(DescriptorError, InvalidArgument):
-    """
-    The content or file has no such line or character.
-
-    Args:
-        message: What went wrong.
-        valid: The first and the last that exist.
-        handle: What was read.
-
-    """
+    """The content or file has no such line or character; *valid* holds the first and the last that exist."""
 
     type = "invalid_range"
     valid: tuple[int, int]
@@ -284,12 +259,7 @@ class QuotaExceeded(DescriptorError):
     """
     Storing this would pass a quota; nothing was stored.
 
-    Args:
-        message: What went wrong.
-        quota: The setting's name, such as ``max_bytes``.
-        used: How much of it is in use.
-        limit: Its value.
-
+    *quota* is the setting's name, such as ``max_bytes``, *limit* its value, and *used* how much of it is in use.
     """
 
     type = "quota_exceeded"
@@ -306,15 +276,7 @@ class SearchTimeout(DescriptorError, TimeoutError):
 
 
 class ExportError(DescriptorError):
-    """
-    A file was not written, and is as it was.
-
-    Args:
-        message: What went wrong.
-        path: The path, as it was asked for.
-        handle: What was to be written.
-
-    """
+    """A file was not written, and is as it was; *path* is as it was asked for."""
 
     type = "export_error"
     path: str
@@ -357,14 +319,7 @@ class MemoryStoreError(MamaStructsError):
 
 
 class MemoryNotFound(MemoryStoreError, LookupError):
-    """
-    There is no memory with this id.
-
-    Args:
-        memory_id: The id asked for.
-        nearest: Ids that exist and look most like it.
-
-    """
+    """There is no memory with this id; *nearest* exist and look most like it."""
 
     type = "not_found"
     memory_id: object
@@ -388,15 +343,7 @@ class LinkNotFound(MemoryStoreError, LookupError):
 
 
 class EmbedderMismatch(MemoryStoreError):
-    """
-    The memories' vectors were made by another embedder.
-
-    Args:
-        message: What differs.
-        stored: Name and fingerprint of the one that made them.
-        given: Name and fingerprint of the one at hand.
-
-    """
+    """The memories' vectors are by another embedder; *stored* and *given* are name and fingerprint of the two."""
 
     type = "embedder_mismatch"
     stored: tuple[str, str]
@@ -413,10 +360,7 @@ class MigrationError(MemoryStoreError):
     """
     Memories of an earlier version cannot be taken over, or a take-over not be undone.
 
-    Args:
-        message: What is wrong.
-        path: The old file, which was not changed.
-
+    *path* is the old file, which was not changed.
     """
 
     type = "migration_failed"
@@ -443,15 +387,7 @@ class StoreFull(StoreError, OSError):
 
 
 class StoreDamaged(StoreError):
-    """
-    A file of the store is not what was written.
-
-    Args:
-        message: What is wrong.
-        file: The file's path.
-        findings: One line for each thing found.
-
-    """
+    """A *file* of the store is not what was written; *findings* has one line for each thing found."""
 
     type = "store_damaged"
     file: str

@@ -29,13 +29,7 @@ class _Stopped(Exception):
 
 
 async def backup(directory: Path, target: Path, *, progress: Callable[[int, int], object] | None = None) -> None:
-    """
-    Copy a session's directory, as it is at one moment, to where it can be opened as a session; see `Session.backup`.
-
-    What is saved meanwhile is not waited for and not hindered; it is not in the copy.
-    The copy is looked through before it appears under its name, and durable when this returns.
-    What is derived from the journal is not copied: the copy's first opening derives it anew.
-    """
+    """Copy a session's directory, but for what is derived, to where it can be opened; see `Session.backup`."""
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     cancelled_before = task.cancelling() if task else 0
@@ -102,7 +96,7 @@ def _copy_database(source: Path, journal: Path, tell: Callable[[int, int], objec
             size = pages * int(origin.execute("PRAGMA page_size").fetchone()[0])
             rows: int = origin.execute("SELECT COUNT(*) FROM Cache").fetchone()[0]
         except sqlite3.Error as error:
-            raise _busy(source) if is_busy(error) else store_error(error, source) from error
+            raise _copy_error(error, source, source) from error
         with _connected(path, "rw") as copied:
             try:
                 copied.execute("PRAGMA synchronous = OFF")  # it is flushed as a whole, before it gets its name
@@ -141,17 +135,11 @@ def _connected(path: Path, mode: Literal["ro", "rw"]) -> Iterator[sqlite3.Connec
         connection.close()
 
 
-def _copy_error(error: Exception, source: Path, journal: Path) -> StoreError:
-    if is_busy(error):
-        return _busy(source)
-    if isinstance(error, sqlite3.DatabaseError):
-        made = store_error(error, journal)
+def _copy_error(error: Exception, source: Path, place: Path) -> StoreError:
+    if not is_busy(error):
+        made = store_error(error, place)
         # The copy's file is new: what is malformed came from the original.
         return damaged(source, str(error)) if isinstance(made, StoreDamaged) else made
-    return store_error(error, journal)
-
-
-def _busy(source: Path) -> StoreBusy:
     return StoreBusy(
         f"another process kept {source} from being read for {_WAIT:.0f} s", waited=_WAIT, hint="try again later"
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sqlite3
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal
 
@@ -62,13 +61,13 @@ def store_error(error: BaseException, directory: Path) -> StoreError:
 
 def damaged(directory: Path, *findings: str) -> StoreDamaged:
     """Return the error for a database that is not what was written."""
-    file = directory / DATABASE
-    return StoreDamaged(
-        f"{file} is damaged: {'; '.join(findings)}",
-        file=str(file),
-        findings=findings,
-        hint="put a backup in its place, or move the directory away and begin anew",
-    )
+    hint = "put a backup in its place, or move the directory away and begin anew"
+    return damaged_file(directory / DATABASE, f"is damaged: {'; '.join(findings)}", *findings, hint=hint)
+
+
+def damaged_file(path: Path, message: str, *findings: str, hint: str) -> StoreDamaged:
+    """Return the error for a file that is not what was written."""
+    return StoreDamaged(f"{path} {message}", file=str(path), findings=findings, hint=hint)
 
 
 def _from_sqlite(error: sqlite3.Error, directory: Path) -> StoreError:
@@ -97,25 +96,16 @@ def identity_of(directory: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
+def _cause(error: BaseException | None) -> sqlite3.Error | None:
+    """Return SQLite's own first error: the innermost of those behind what is raised."""
+    # The library raises its `Timeout` for whatever keeps a transaction from beginning, and its rollback after an error
+    # fails when SQLite has rolled back already.
+    found = None
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        yield error
+        found = error if isinstance(error, sqlite3.Error) else found
         error = error.__cause__ or error.__context__
-
-
-def _cause(error: BaseException) -> sqlite3.Error | None:
-    """
-    Return SQLite's own first error.
-
-    The library raises its `Timeout` for whatever keeps a transaction from beginning, and its rollback after an error
-    fails when SQLite has rolled back already; the true error is the innermost of those behind what is raised.
-    """
-    found = None
-    for link in _chain(error):
-        if isinstance(link, sqlite3.Error):
-            found = link
     return found
 
 

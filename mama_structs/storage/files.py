@@ -212,7 +212,15 @@ class DraftDirectory:
     def __init__(self, target: Path) -> None:
         with explained(target):
             self._target = _resolved(target)
-            _refuse_used(self._target, target)
+            try:
+                is_used = any(self._target.iterdir())
+            except FileNotFoundError:
+                is_used = False
+            except NotADirectoryError:
+                is_used = True
+            if is_used:
+                hint = "name one that does not exist yet"
+                raise InvalidArgument(f"{target} exists and is no empty directory", hint=hint)
             make_directory(self._target.parent)
             sweep(self._target.parent)
             self._filled = TemporaryDirectory(path=_temporary_name(self._target, "copy"))
@@ -340,18 +348,6 @@ def _resolved(target: Path) -> Path:
     if in_database or (path.name == LOCKS and (path.parent / JOURNAL / MARK_FILE).exists()):
         raise StoreError(f"{path} belongs to a session's own data", hint="choose another name")
     return path
-
-
-def _refuse_used(path: Path, target: Path) -> None:
-    try:
-        with os.scandir(path) as entries:
-            is_used = next(entries, None) is not None
-    except FileNotFoundError:
-        return
-    except NotADirectoryError:
-        is_used = True
-    if is_used:
-        raise InvalidArgument(f"{target} exists and is no empty directory", hint="name one that does not exist yet")
 
 
 def _temporary_name(target: Path, kind: str) -> Path:

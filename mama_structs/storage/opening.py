@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import diskcache  # type: ignore[import-untyped]  # it ships no types
 
-from mama_structs.errors import StoreDamaged, StoreError
-from mama_structs.storage.failures import Finding, damaged
+from mama_structs.errors import StoreError
+from mama_structs.storage.failures import Finding, damaged, damaged_file
 from mama_structs.storage.files import DATABASE, MARK_FILE, make_directory, sync_directory
 from mama_structs.storage.rows import Damaged, _BytesDisk, foreign_value, is_own_key, unseal
 
@@ -52,12 +52,7 @@ _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 def open_cache(directory: Path) -> Any:
-    """
-    Open the cache in *directory* in the calling thread, making it when there is none.
-
-    It may fail with "locked" at any statement, and can then be called again. What of it is no `StoreError` is SQLite's,
-    the library's or the system's own.
-    """
+    """Open the cache in the calling thread, made where there is none; at "locked" it can be called again."""
     make_directory(directory)
     _check_kinds(directory)
     marked = _read_mark(directory)
@@ -128,12 +123,9 @@ def _check_kinds(directory: Path) -> None:
         path = directory / name
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISREG(path.stat().st_mode):
-                raise StoreDamaged(
-                    f"{path} is no regular file",
-                    file=str(path),
-                    findings=(f"{name} is no regular file",),
-                    hint="find out what put it there, and delete it",
-                )
+                message = "is no regular file"
+                hint = "find out what put it there, and delete it"
+                raise damaged_file(path, message, f"{name} {message}", hint=hint)
 
 
 def _is_unused(connection: sqlite3.Connection, tables: set[str]) -> bool:
@@ -170,12 +162,8 @@ def _make_file(directory: Path, *, marked: bool) -> None:
     """Make the database's file, which no other user may read."""
     path = directory / DATABASE
     if marked and not path.exists():
-        raise StoreDamaged(
-            f"{path} is missing",
-            file=str(path),
-            findings=("the file is missing",),
-            hint=f"put a backup in its place, or delete {MARK_FILE} beside it to begin anew",
-        )
+        hint = f"put a backup in its place, or delete {MARK_FILE} beside it to begin anew"
+        raise damaged_file(path, "is missing", "the file is missing", hint=hint)
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
@@ -184,7 +172,8 @@ def inspect_store(connection: sqlite3.Connection, directory: Path) -> list[Findi
     """Return what is wrong with the store; *connection* is in a transaction."""
     findings = []
     try:
-        findings += list(_pages(connection))
+        found = [line for (line,) in connection.execute("PRAGMA quick_check") if line != "ok"]
+        findings += [Finding("error", "integrity", f"{DATABASE}: {line}") for line in found]
         findings += list(_rows(connection))
         findings += [Finding("error", "settings", line) for line in wrong_settings(connection)]
     except sqlite3.DatabaseError as error:
@@ -193,12 +182,6 @@ def inspect_store(connection: sqlite3.Connection, directory: Path) -> list[Findi
         # Malformed: the search for damage has come upon it, and cannot go on.
         findings.append(Finding("error", "integrity", f"{DATABASE}: {error}"))
     return [*findings, *_files(directory), *_version()]
-
-
-def _pages(connection: sqlite3.Connection) -> Iterator[Finding]:
-    for (line,) in connection.execute("PRAGMA quick_check"):
-        if line != "ok":
-            yield Finding("error", "integrity", f"{DATABASE}: {line}")
 
 
 def _rows(connection: sqlite3.Connection) -> Iterator[Finding]:
