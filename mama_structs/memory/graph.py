@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.memory.engine import SYSTEM, Direction, Filter, LinkTable, Nodes, Reader
+from mama_structs.memory.linking import among
 from mama_structs.memory.model import OUTCOME_OF, ContextMetadata, Link, LinkType, Memory, milliseconds
 
 MAX_DEPTH: Final = 5
@@ -113,18 +114,12 @@ def _ways_on(
     ways = []
     for wanted, here, there in (("out", table.sources, table.targets), ("in", table.targets, table.sources)):
         if direction in (wanted, "both"):
-            follow = np.flatnonzero(_among(here, ranked) & ~_among(there, visited))
+            follow = np.flatnonzero(among(here, ranked) & ~among(there, visited))
             parents = rank_of[np.searchsorted(ranked, here[follow])]
             # A confidence such as 0.7 is a little less in single precision, and has to pass where 0.7 is asked for.
             ways.append((parents, there[follow], np.round(power[parents] * fade[follow], 6)))
     parents, nodes, reached = (np.concatenate(column) for column in zip(*ways, strict=True))
     return parents, nodes, reached
-
-
-def _among(nodes: Nodes, known: Nodes) -> NDArray[np.bool_]:
-    """Return which of *nodes* are among *known* (sorted, not empty)."""
-    same: NDArray[np.bool_] = known[np.minimum(np.searchsorted(known, nodes), len(known) - 1)] == nodes
-    return same
 
 
 def read_by(start: int, steps: Iterable[Step]) -> frozenset[int]:
@@ -280,11 +275,7 @@ def only(table: LinkTable, rows: NDArray[np.bool_]) -> LinkTable:
 
 
 def _closure(
-    reader: Reader,
-    begun: set[int],
-    direction: Direction,
-    as_of: datetime | None = None,
-    table: LinkTable | None = None,
+    reader: Reader, begun: set[int], direction: Direction, as_of: datetime | None = None, table: LinkTable | None = None
 ) -> LinkTable:
     """Return the evolution links of nodes and of all that these lead to; *table* has those of the first."""
     tables = [reader.links(np.zeros(0, np.int64), direction, _EVOLUTION)]

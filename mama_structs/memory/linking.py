@@ -121,9 +121,9 @@ def gather(
     where = Filter(until=until) if len(reader.window(Filter(since=until), limit=1)) else None
 
     near = _joined((nearest or reader.nearest)(piece, _NEAR, where).nodes for piece in pieces)
-    near = near[~_among(near, itself)]
+    near = near[~among(near, itself)]
     recent = reader.window(Filter(since=moved(memory.created_at, -_HOUR), until=until), limit=_RECENT)
-    recent = recent[~_among(recent, itself)]
+    recent = recent[~among(recent, itself)]
     topic, having_topic = _of_topic(reader, memory, until, decisions_within)
     shared = _mentioned(reader, memory, until)
     rare = query_terms(_rare_words(reader, text, terms))
@@ -132,7 +132,7 @@ def gather(
     known_cosines = best_cosines(reader, pieces, known)
     near_cosines = known_cosines[np.searchsorted(known, near)]
     facts = reader.facts(known)
-    kept = (facts.created <= created) & ~_among(known, _joined([direct, itself]))
+    kept = (facts.created <= created) & ~among(known, _joined([direct, itself]))
     nodes, cosines = known[kept], known_cosines[kept]
     times, types, topics = facts.created[kept], facts.types[kept], facts.topics[kept]
 
@@ -152,7 +152,7 @@ def gather(
             elsewhere=((topics != own_topic) & (topics >= 0) & (memory.topic is not None)).astype(np.float64),
             naming=_naming(reader, memory, terms, nodes, topics) * ~same,
             nearness=_nearness(nodes, times, recent, created),
-            chain=_among(nodes, np.sort(chain)).astype(np.float64),
+            chain=among(nodes, np.sort(chain)).astype(np.float64),
         ),
     )
 
@@ -188,12 +188,12 @@ def _joined(parts: Iterable[Nodes]) -> Nodes:
     return nodes[is_first]
 
 
-def _among(nodes: Nodes, others: Nodes) -> NDArray[np.bool_]:
+def among(nodes: Nodes, others: Nodes) -> NDArray[np.bool_]:
     """Return which of *nodes* are among *others*, which are in order."""
     if not len(others):
         return np.zeros(len(nodes), np.bool_)
-    among: NDArray[np.bool_] = others[np.minimum(np.searchsorted(others, nodes), len(others) - 1)] == nodes
-    return among
+    same: NDArray[np.bool_] = others[np.minimum(np.searchsorted(others, nodes), len(others) - 1)] == nodes
+    return same
 
 
 def _chain(reader: Reader, direct: Nodes) -> Nodes:
@@ -252,7 +252,7 @@ def _standing(
     if not len(near):
         return np.zeros(len(nodes))
     standing = np.zeros(len(nodes))
-    close = np.flatnonzero(_among(nodes, near))
+    close = np.flatnonzero(among(nodes, near))
     before = len(near) - np.searchsorted(np.sort(near_cosines), cosines[close] + _EQUAL, side="right")
     table = reader.first_vectors(near)
     # A row is what is near to one of them: near is in order, so that its nodes can be looked up.
@@ -341,7 +341,7 @@ def _nearness(nodes: Nodes, times: NDArray[np.int64], recent: Nodes, created: in
     """Return how near in time each candidate is, 0 to 1; what was saved in between takes its part."""
     age = (created - times).astype(np.float64)
     between = np.full(len(nodes), len(recent))
-    kept = np.flatnonzero(_among(recent, nodes))
+    kept = np.flatnonzero(among(recent, nodes))
     between[np.searchsorted(nodes, recent[kept])] = kept
     near: Values = np.exp(-np.maximum(age / _QUARTER_MS - 1, 0)) / (1 + between)
     return near
@@ -473,7 +473,7 @@ def _temporal(reader: Reader, memory: Memory, policy: LinkingPolicy, covered: No
     nodes = reader.window(where, limit=_BEFORE + len(covered))
     age = (milliseconds(memory.created_at) - reader.facts(nodes).created) / (1000 * policy.temporal_window)
     confidence = 0.3 + 0.2 * (1 - np.clip(age, 0, 1))
-    wanted = _free(reader, nodes, policy) & (confidence >= policy.minimum) & ~_among(nodes, covered)
+    wanted = _free(reader, nodes, policy) & (confidence >= policy.minimum) & ~among(nodes, covered)
     return [
         LinkChoice(int(nodes[at]), LinkType.TEMPORAL, CLOSE_IN_TIME, float(confidence[at]))
         for at in np.flatnonzero(wanted)[: policy.max_temporal]
@@ -599,10 +599,7 @@ _TYPES: Final = tuple(link_type for link_type, several in _EXAMPLES.items() for 
 
 
 def link_type_of(
-    word: str,
-    *,
-    vector: NDArray[np.float32] | None = None,
-    example_vectors: NDArray[np.float32] | None = None,
+    word: str, *, vector: NDArray[np.float32] | None = None, example_vectors: NDArray[np.float32] | None = None
 ) -> Mapped:
     """Return the type that a relationship word stands for: by the table, else by its nearest example."""
     known = _TABLE.get(normalised(word))

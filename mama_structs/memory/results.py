@@ -9,7 +9,7 @@ import attrs
 import numpy as np
 
 from mama_structs.memory import graph
-from mama_structs.memory.engine import LinkTable, Reader
+from mama_structs.memory.engine import Reader
 from mama_structs.memory.model import Link, LinkType, Memory, Outcome
 
 _SHOWN = 60
@@ -219,12 +219,7 @@ def reached_along(reader: Reader, steps: Sequence[graph.Step]) -> tuple[Reached,
     on_paths = list({node for step in steps for node in step.path})
     ids = dict(zip(on_paths, reader.ids(on_paths), strict=True))
     return tuple(
-        Reached(
-            memory=memory,
-            depth=step.depth,
-            path=tuple([ids[node] for node in step.path]),
-            strength=step.strength,
-        )
+        Reached(memory=memory, depth=step.depth, path=tuple([ids[node] for node in step.path]), strength=step.strength)
         for memory, step in zip(memories, steps, strict=True)
     )
 
@@ -233,19 +228,11 @@ def chain_of(reader: Reader, found: graph.ChainNodes, *, around: tuple[Reached, 
     """Return a chain of decisions with its links, and what is around it."""
     memories = reader.get(found.nodes)
     by_node = dict(zip(found.nodes.tolist(), memories, strict=True))
+    having = reader.links_of_many(np.unique(found.links.sources), "out")
+    links = [link for own in having for link in own if link.link_type is LinkType.EVOLUTION]
     return Chain(
         memories=tuple(memories),
-        links=tuple(_evolution_links(reader, found.links)),
+        links=tuple(sorted(links, key=lambda link: (link.created_at, link.id), reverse=True)),
         forks=tuple(by_node[node] for node in found.forks.tolist()),
         around=around,
     )
-
-
-def _evolution_links(reader: Reader, table: LinkTable) -> list[Link]:
-    found = [
-        link
-        for links in reader.links_of_many(np.unique(table.sources), "out")
-        for link in links
-        if link.link_type is LinkType.EVOLUTION
-    ]
-    return sorted(found, key=lambda link: (link.created_at, link.id), reverse=True)

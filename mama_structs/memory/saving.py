@@ -123,7 +123,10 @@ def save(writer: Writer, prepared: PreparedSave, linking: Linking) -> Memory:
         *((link, prepared.link_types[link.relationship]) for link in request.links),
     ]
     if before is not None:
-        memory = _not_before(memory, before, is_dated=request.created_at is not None)
+        at = _not_before(
+            "created_at", memory.created_at, before, " that it supersedes", is_dated=request.created_at is not None
+        )
+        memory = attrs.evolve(memory, created_at=at, updated_at=at)
         asked.insert(0, (_certainly(before.id, SUPERSEDES), LinkType.EVOLUTION))
     # Of links with the same end and word the one with the highest confidence, the first of equals.
     explicit: dict[tuple[str, str], Link] = {}
@@ -193,13 +196,7 @@ def set_outcome(
 ) -> Memory:
     """Give a decision an outcome, save its reason as a memory of its own, and return the decision."""
     memory = decision(writer, memory_id)
-    if change.at < memory.created_at:
-        if is_dated:
-            raise InvalidArgument(
-                f"at must not be before {memory.created_at.isoformat()}, when the decision was made, "
-                f"got {change.at.isoformat()}"
-            )
-        change = attrs.evolve(change, at=memory.created_at)
+    change = attrs.evolve(change, at=_not_before("at", change.at, memory, is_dated=is_dated))
     history = tuple(sorted((*_history(memory), change), key=lambda one: one.at))
     changed = _with_history(memory, history, max(memory.updated_at, change.at))
     writer.put(changed)
@@ -225,27 +222,19 @@ def _history(memory: Memory) -> tuple[OutcomeChange, ...]:
 
 
 def _with_history(memory: Memory, history: tuple[OutcomeChange, ...], updated_at: datetime) -> Memory:
-    last = history[-1] if history else None
-    fields = {
-        "history": history,
-        "outcome": last.outcome if last else None,
-        "outcome_reason": last.reason if last else None,
-        "outcome_at": last.at if last else None,
-    }
-    metadata = attrs.evolve(memory.metadata, **fields)  # type: ignore[arg-type]  # a decision's
+    outcome, reason, at = attrs.astuple(history[-1]) if history else (None, None, None)
+    fields = {"history": history, "outcome": outcome, "outcome_reason": reason, "outcome_at": at}
+    metadata = attrs.evolve(memory.metadata, **fields)
     return attrs.evolve(memory, metadata=metadata, updated_at=updated_at)
 
 
-def _not_before(memory: Memory, before: Memory, *, is_dated: bool) -> Memory:
-    """Correct a time before that of what is superseded, for a clock may step back; refuse one that was given."""
-    if memory.created_at >= before.created_at:
-        return memory
-    if is_dated:
-        raise InvalidArgument(
-            f"created_at must not be before {before.created_at.isoformat()}, when the decision was made that it "
-            f"supersedes, got {memory.created_at.isoformat()}"
-        )
-    return attrs.evolve(memory, created_at=before.created_at, updated_at=before.created_at)
+def _not_before(name: str, at: datetime, decided: Memory, which: str = "", *, is_dated: bool) -> datetime:
+    """Correct a time before that of a decision, for a clock may step back; refuse one that was given."""
+    first = decided.created_at
+    if is_dated and at < first:
+        was = f"when the decision was made{which}, got {at.isoformat()}"
+        raise InvalidArgument(f"{name} must not be before {first.isoformat()}, {was}")
+    return max(at, first)
 
 
 def _certainly(to_id: str, relationship: str) -> LinkRequest:

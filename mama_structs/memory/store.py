@@ -425,11 +425,7 @@ class MemoryStore:
         return await self._shared.read(lambda reader: reader.count(where))
 
     async def recent(
-        self,
-        *,
-        limit: int = 10,
-        types: Iterable[MemoryType | str] | str | None = None,
-        since: datetime | None = None,
+        self, *, limit: int = 10, types: Iterable[MemoryType | str] | str | None = None, since: datetime | None = None
     ) -> list[Memory]:
         """
         Return the newest memories, newest first.

@@ -146,12 +146,9 @@ _DAYS_BACK: Final = _numbered("today yesterday|어제|어저께|간밤 daybefore
 _THIRDS: Final = _numbered(
     "early|beginning|start|begin|초순|초반|초|상순 mid|middle|중순|중반 late|end|close|말|하순", 0
 )
+_KOREAN_UNIT: Final = "시간|일|주일|주|달|개월|분기|년|해"
 _KOREAN_UNITS: Final = dict(
-    zip(
-        ["시간", "일", "주", "주일", "달", "개월", "분기", "년", "해"],
-        ["hour", "day", "week", "week", "month", "month", "quarter", "year", "year"],
-        strict=True,
-    )
+    zip(_KOREAN_UNIT.split("|"), "hour day week week month month quarter year year".split(), strict=True)  # noqa: SIM905
 )
 _KOREAN_ENDS: Final = {"주말": "weekend", "주": "week", "달": "month", "월": "month", "분기": "quarter"}
 
@@ -166,7 +163,6 @@ _COUNT: Final = r"\d{1,4}|a[ ]couple[ ]of|a|an|one|two|three|four|five|six|seven
 _UNIT: Final = "hour|day|week|weekend|month|quarter|year"
 _WEEKDAY: Final = "monday|tuesday|wednesday|thursday|friday|saturday|sunday"
 _KOREAN_COUNT: Final = r"\d{1,4}|열한|열두|한|두|세|네|다섯|여섯|일곱|여덟|아홉|열|석|넉|일|이|삼|사|오|육|칠|팔|구|십"
-_KOREAN_UNIT: Final = "시간|일|주일|주|달|개월|분기|년|해"
 _KOREAN_DAYS: Final = "하루|이틀|사흘|나흘|닷새|엿새|이레|여드레|아흐레|열흘"
 # What may follow a Korean word of time, so that 지난 주 is none in 지난 주요 변경.
 _OVER: Final = (

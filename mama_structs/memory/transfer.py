@@ -60,7 +60,6 @@ _PAGE: Final = 500
 _CHUNK: Final = 256
 _CHUNK_BYTES: Final = 2**23
 _SAME_TEXT: Final = "it has the hash of an earlier line's text"
-_CUT_OFF: Final = "it has no line break at its end: the file was cut off"
 
 
 class ExportHeader(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -103,11 +102,6 @@ class ExportedMemory:
     links: tuple[Link, ...]
     vectors: NDArray[np.float32]
 
-    @property
-    def shown(self) -> str:
-        """Its id, for messages."""
-        return f"{self.memory.id!r:.200}"
-
 
 _encode: Final = msgspec.json.Encoder().encode
 _header: Final = msgspec.json.Decoder(ExportHeader)
@@ -127,9 +121,8 @@ async def export_jsonl(engine: Engine, path: Path, progress: Progress | None) ->
         draft = await in_own_thread(lambda: _draft(path, stack))
         header = ExportHeader(format=FORMAT, version=VERSION, namespace=engine.namespace, embedder=engine.embedder)
         await in_own_thread(lambda: draft.write(_encode(header) + b"\n"))
-        exporting, count, contents = _Exporting(engine), 0, 0
-        while (page := await exporting.next()) is not None:
-            lines, total = page
+        count = contents = 0
+        async for lines, total in _pages(engine):
             await in_own_thread(lambda: draft.write(_written(lines)))  # noqa: B023 - awaited
             count += len(lines)
             contents += sum(len(texts) for _, _, texts in lines)
@@ -165,54 +158,45 @@ _Exported = tuple[Scanned, bytes, Mapping[str, str]]
 """A memory with its links, its vectors, and the texts that it is the first to name."""
 
 
-@attrs.define(eq=False)
-class _Exporting:
-    """How far an export has come, by ids: nodes mean something within one plan only, and may be numbered anew."""
+async def _pages(engine: Engine) -> AsyncIterator[tuple[list[_Exported], int]]:
+    """Give the next memories, which may be none, and how many there are, until there are no more."""
+    # By ids: nodes mean something within one plan only, and may be numbered anew.
+    embedder = engine.embedder
+    waiting: deque[str] = deque()
+    seen: set[str] = set()
+    given: set[str] = set()
 
-    engine: Engine
-    embedder: EmbedderRecord = attrs.field(init=False, default=attrs.Factory(lambda self: self.engine.embedder, True))
-    waiting: deque[str] = attrs.field(init=False, factory=deque)
-    seen: set[str] = attrs.field(init=False, factory=set)
-    written: set[str] = attrs.field(init=False, factory=set)
-
-    async def next(self) -> tuple[list[_Exported], int] | None:
-        """Return the next memories and how many there are, None where there are no more; a page may be empty."""
-        if not self.waiting:
-            # All at first, then what was saved meanwhile.
-            self.waiting.extend(await self.engine.read(self._unseen))
-            self.seen.update(self.waiting)
-        return await self.engine.read(self._page) if self.waiting else None
-
-    def _unseen(self, reader: Reader) -> list[str]:
+    def unseen(reader: Reader) -> list[str]:
         nodes = np.sort(reader.window(newest_first=False))
-        return [memory_id for memory_id in reader.ids(nodes) if memory_id not in self.seen]
+        return [memory_id for memory_id in reader.ids(nodes) if memory_id not in seen]
 
-    def _page(self, reader: Reader) -> tuple[list[_Exported], int]:
-        if self.engine.embedder != self.embedder:
+    def page(reader: Reader) -> tuple[list[_Exported], int]:
+        if engine.embedder != embedder:
             raise StoreError("the memories were embedded anew while they were exported", hint="export them again")
-        wanted = [self.waiting.popleft() for _ in range(min(_PAGE, len(self.waiting)))]
+        wanted = [waiting.popleft() for _ in range(min(_PAGE, len(waiting)))]
         # What was deleted meanwhile is found no more.
         nodes = {node: memory_id for memory_id in wanted if (node := reader.find(memory_id)) is not None}
-        found = reader.scan(after=min(nodes) - 1, limit=len(nodes)) if nodes else []
         lines: list[_Exported] = []
         size = 0
-        for one in found:
+        for one in reader.scan(after=min(nodes) - 1, limit=len(nodes)) if nodes else ():
             # Texts may be long: the rest has its turn later, as where others have come to be in between.
             if one.node not in nodes or size > _CHUNK_BYTES:
                 continue
-            contents = self._contents(reader, one.memory)
-            size += sum(map(len, contents.values()))
+            texts = reader.contents([digest for digest in digests_in(one.memory.evidence) if digest not in given])
+            given.update(texts)
+            size += sum(map(len, texts.values()))
             # The vectors are copied here: later they may be the engine's to change.
-            lines.append((one, vectors_to_bytes(one.vectors), contents))
+            lines.append((one, vectors_to_bytes(one.vectors), texts))
         written = {one.memory.id for one, _, _ in lines}
-        self.waiting.extendleft(memory_id for memory_id in reversed(nodes.values()) if memory_id not in written)
+        waiting.extendleft(memory_id for memory_id in reversed(nodes.values()) if memory_id not in written)
         return lines, reader.count()
 
-    def _contents(self, reader: Reader, memory: Memory) -> dict[str, str]:
-        """Return the texts that a memory's evidence names, without those that were given before."""
-        found = reader.contents([digest for digest in digests_in(memory.evidence) if digest not in self.written])
-        self.written.update(found)
-        return found
+    # All at first, then what was saved meanwhile.
+    while new := await engine.read(unseen):
+        waiting.extend(new)
+        seen.update(new)
+        while waiting:
+            yield await engine.read(page)
 
 
 def _written(lines: Sequence[_Exported]) -> bytes:
@@ -277,9 +261,17 @@ class _ExportFile:
         try:
             with _in_line(1):
                 line = _read_line(file)
-                return cls(file, read_header(line), len(line), _memories_in(file))
+                header = read_header(line)
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 200))
+            last = file.read().rstrip(b"\r\n").rpartition(b"\n")[2]
         except OSError as error:
             raise _unreadable(error) from error
+        try:
+            return cls(file, header, len(line), read_end(last).memories)
+        except ValueError as error:
+            raise InvalidArgument(
+                "the file's last line is not the end of an export: it was cut off", hint="copy or export it again"
+            ) from error
 
     def read(self, number: int, offset: int) -> tuple[_Chunk, int | None]:
         """Return some lines from one on, by its number and first byte, and the byte behind them, None at the end."""
@@ -338,21 +330,8 @@ def _read_line(file: BinaryIO) -> bytes:
     if len(line) > LONGEST_LINE:
         raise ValueError(f"it is longer than {LONGEST_LINE} bytes")
     if line and not line.endswith(b"\n"):
-        raise ValueError(_CUT_OFF)
+        raise ValueError("it has no line break at its end: the file was cut off")
     return line
-
-
-def _memories_in(file: BinaryIO) -> int:
-    """Return how many memories the last line says that there are: a file that was cut off is noticed at once."""
-    size = file.seek(0, os.SEEK_END)
-    file.seek(max(0, size - 200))
-    last = file.read().rstrip(b"\r\n").rpartition(b"\n")[2]
-    try:
-        return read_end(last).memories
-    except ValueError as error:
-        raise InvalidArgument(
-            "the file's last line is not the end of an export: it was cut off", hint="copy or export it again"
-        ) from error
 
 
 class _Absent(Exception):
@@ -403,7 +382,7 @@ class _Import:
                 own = {link.id for link in one.links}
                 with _in_line(one.number):
                     if one.memory.id in self.ids:
-                        raise ValueError(f"it has the id of an earlier line, {one.shown}")
+                        raise ValueError(f"it has the id of an earlier line, {one.memory.id!r:.200}")
                     if not links.isdisjoint(own):
                         raise ValueError("it has a link with the id of an earlier line's")
                 self.ids.add(one.memory.id)
@@ -452,11 +431,8 @@ class _Import:
     def _compare(
         self, reader: Reader, chunk: Sequence[ExportedMemory], *, links_too: bool = False
     ) -> dict[str, tuple[Link, ...]]:
-        """
-        Return the links that are missing, by memory, for the memories that are there already, the same.
-
-        Only with *links_too* it looks everywhere for links: each look takes longer the more there are.
-        """
+        """Return the links that are missing of the memories that are there already, the same."""
+        # Only with *links_too* it looks everywhere for links: each look takes longer the more there are.
         ids = list(dict.fromkeys(one.memory.id for one in chunk))
         known = {one: node for one, node in zip(ids, reader.find_many(ids), strict=True) if node is not None}
         nodes = list(known.values())
@@ -470,7 +446,7 @@ class _Import:
             if memory.id in known:
                 if stored[memory.id] != self._own(memory):
                     raise InvalidArgument(
-                        f"line {one.number}: a memory with the id {one.shown} is there with other content",
+                        f"line {one.number}: a memory with the id {memory.id!r:.200} is there with other content",
                         hint="import into another namespace, or delete that memory first",
                     )
                 there = {link.id for link in own[memory.id]}
@@ -498,7 +474,16 @@ class _Import:
         contents: Mapping[str, str],
     ) -> tuple[dict[str, int], list[tuple[int, int]]]:
         """Write memories with the texts that they name, and those of their links whose other end is there."""
-        self._check_embedder()
+        stored, given = self.engine.embedder, self.made_by
+        if given is not None and stored != given:
+            # The vectors at hand would be taken for those of the embedder that has embedded everything anew since.
+            raise EmbedderMismatch(
+                f"the memories of {self.engine.namespace!r:.80} were embedded anew, by {stored.name}, while others "
+                f"were imported with vectors of {given.name}",
+                stored=(stored.name, stored.fingerprint),
+                given=(given.name, given.fingerprint),
+                hint="repeat the import: what is there already stays as it is",
+            )
         known = self._compare(writer, chunk)
         named = {digest for one in chunk if one.memory.id not in known for digest in digests_in(one.memory.evidence)}
         wanted_texts = sorted(named.difference(contents))
@@ -532,18 +517,6 @@ class _Import:
             if ready and node is not None:
                 writer.put(writer.get([node])[0], links=ready)
         return dropped
-
-    def _check_embedder(self) -> None:
-        """See that nobody has embedded everything anew since: the vectors at hand would be taken for the new one's."""
-        stored, given = self.engine.embedder, self.made_by
-        if given is not None and stored != given:
-            raise EmbedderMismatch(
-                f"the memories of {self.engine.namespace!r:.80} were embedded anew, by {stored.name}, while others "
-                f"were imported with vectors of {given.name}",
-                stored=(stored.name, stored.fingerprint),
-                given=(given.name, given.fingerprint),
-                hint="repeat the import: what is there already stays as it is",
-            )
 
     def _own(self, memory: Memory) -> Memory:
         return attrs.evolve(memory, namespace=self.engine.namespace)
@@ -613,25 +586,20 @@ def _memory(raw: MemoryRecord) -> Memory:
     metadata = memory.metadata
     _check_depth(metadata.extra, f"{path}.extra")
     if isinstance(metadata, DecisionMetadata):
-        metadata = _decision(metadata, path)
+        _check_confidence(metadata, path)
+        metadata = attrs.evolve(
+            metadata,
+            outcome_at=metadata.outcome_at and _time(metadata.outcome_at, f"{path}.outcome_at"),
+            history=tuple(
+                attrs.evolve(change, at=_time(change.at, f"{path}.history[{position}].at"))
+                for position, change in enumerate(metadata.history)
+            ),
+        )
     return attrs.evolve(
         memory,
         metadata=metadata,
         created_at=_time(raw.created_at, "$.memory.created_at"),
         updated_at=_time(raw.updated_at, "$.memory.updated_at"),
-    )
-
-
-def _decision(metadata: DecisionMetadata, path: str) -> DecisionMetadata:
-    _check_share(metadata.confidence, f"{path}.confidence")
-    decided = metadata.outcome_at
-    return attrs.evolve(
-        metadata,
-        outcome_at=None if decided is None else _time(decided, f"{path}.outcome_at"),
-        history=tuple(
-            attrs.evolve(change, at=_time(change.at, f"{path}.history[{position}].at"))
-            for position, change in enumerate(metadata.history)
-        ),
     )
 
 
@@ -644,7 +612,7 @@ def _checked_link(data: msgspec.Raw, position: int, memory_id: str) -> Link:
     _check_depth(link.metadata.extra, f"{path}.metadata.extra")
     _check_id(link.id, f"{path}.id")
     _check_id(link.to_id, f"{path}.to_id")
-    _check_share(link.confidence, f"{path}.confidence")
+    _check_confidence(link, path)
     if link.from_id != memory_id:
         raise ValueError(f"`{path}.from_id` must be the id of the line's memory")
     if link.to_id == memory_id:
@@ -699,17 +667,12 @@ def _check_known(data: msgspec.Raw, form: type, path: str) -> dict[str, msgspec.
 
 
 def _check_depth(value: Any, path: str) -> None:
-    if not value:
-        return
-    level: Sequence[Any] = [value]
+    level = [value]
     for _ in range(_MAX_DEPTH):
-        level = [
-            item
-            for one in level
-            if isinstance(one, Mapping | list)
-            for item in (one.values() if isinstance(one, Mapping) else one)
-        ]
-        if not level:
+        several = (
+            one.values() if isinstance(one, Mapping) else one for one in level if isinstance(one, Mapping | list)
+        )
+        if not (level := [item for items in several for item in items]):
             return
     raise ValueError(f"`{path}` is nested more than {_MAX_DEPTH} deep")
 
@@ -724,9 +687,9 @@ def _check_id(value: str, path: str) -> None:
         raise ValueError(f"`{path}` is not in Unicode's form NFC")
 
 
-def _check_share(value: float, path: str) -> None:
-    if not 0 <= value <= 1:
-        raise ValueError(f"`{path}` must be a number from 0 to 1")
+def _check_confidence(value: DecisionMetadata | Link, path: str) -> None:
+    if not 0 <= value.confidence <= 1:
+        raise ValueError(f"`{path}.confidence` must be a number from 0 to 1")
 
 
 def _time(moment: datetime, path: str) -> datetime:

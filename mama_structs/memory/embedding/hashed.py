@@ -6,7 +6,7 @@ import functools
 import importlib
 import unicodedata
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import attrs
 import numpy as np
@@ -63,11 +63,12 @@ class HashEmbedder:
 
     """
 
-    dimensions: int = 384
+    dimensions: int = attrs.field(default=384, validator=_check.field(_check.whole, 16, 65_536, mark=","))
     calibration: Calibration = _CALIBRATION
-
-    def __attrs_post_init__(self) -> None:
-        _check.whole("dimensions", self.dimensions, 16, 65_536, mark=",")
+    max_tokens: ClassVar[int] = 128
+    """There is no limit in the method; in a longer text, the features of one matter drown in those of others."""
+    batch_size: ClassVar[int] = 256
+    """How many texts it takes well at once."""
 
     @property
     def name(self) -> str:
@@ -78,16 +79,6 @@ class HashEmbedder:
     def fingerprint(self) -> str:
         """The version of the way it hashes, and the dimensions."""
         return f"mama-structs-hash-{_VERSION}-{self.dimensions}"
-
-    @property
-    def max_tokens(self) -> int:
-        """There is no limit in the method; in a longer text, the features of one matter drown in those of others."""
-        return 128
-
-    @property
-    def batch_size(self) -> int:
-        """How many texts it takes well at once."""
-        return 256
 
     def embed(self, texts: Sequence[str], *, kind: Kind = "document") -> Vectors:
         """

@@ -250,14 +250,10 @@ def triples() -> tuple[tuple[str, str, str], ...]:
 def fit(
     same: Sequence[NDArray[np.floating]], other: Sequence[NDArray[np.floating]], *, threshold: float = THRESHOLD
 ) -> Calibration:
-    """
-    Fit a calibration to the cosines of pairs about the same matter, in groups, and of pairs about different ones.
-
-    Logistic regression by Newton's method with Platt's targets (a little inside 0 and 1, by the number of pairs),
-    which keep the slope finite where the classes do not overlap.
-    Both classes weigh the same, and so do the groups of each; so both have the targets of the smaller one,
-    and the midpoint lies among the cosines.
-    """
+    """Fit a calibration to the cosines of pairs about the same matter, in groups, and of pairs about different ones."""
+    # Logistic regression with Platt's targets (a little inside 0 and 1, by the number of pairs), which keep the slope
+    # finite where the classes do not overlap. Both classes weigh the same, and so do the groups of each; so both have
+    # the targets of the smaller one, and the midpoint lies among the cosines.
     parts: list[tuple[NDArray[np.float64], float, float]] = []
     count = min(sum(map(len, same)), sum(map(len, other)))
     for name, groups, target in (("same", same, (count + 1) / (count + 2)), ("other", other, 1 / (count + 2))):
@@ -288,10 +284,7 @@ def sentence_cosines(
 
 def tells_apart(same: ArrayLike, other: ArrayLike) -> float:
     """Return how often a pair of *same* has a higher cosine than one of *other*: 1 always, 0.5 by chance (AUC)."""
-    positive, negative = (
-        np.asarray(same, dtype=np.float64).ravel(),
-        np.sort(np.asarray(other, dtype=np.float64).ravel()),
-    )
+    positive, negative = np.ravel(same).astype(np.float64), np.sort(np.ravel(other).astype(np.float64))
     below = np.searchsorted(negative, positive, side="left") + np.searchsorted(negative, positive, side="right")
     return float(below.mean() / 2 / len(negative))
 
@@ -302,12 +295,7 @@ def _or_provisional(calibration: Calibration | None) -> Calibration:
 
 @attrs.define(kw_only=True)
 class Calibrating:
-    """
-    What embedders have in common whose scale is not known beforehand, and whose figures a caller gives.
-
-    Until it is calibrated, the ``calibration`` is a guess that fits no embedder well.
-    An `EmbeddingService` sees to it before its first vectors, and so does `calibrated`.
-    """
+    """An embedder whose scale is a guess until `calibrated`, or an `EmbeddingService`, sees to it."""
 
     calibration: Calibration = attrs.field(default=None, converter=_or_provisional)
     is_calibrated: bool = attrs.field(init=False, default=False)

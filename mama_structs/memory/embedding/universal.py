@@ -8,7 +8,7 @@ import importlib.util
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import attrs
 import numpy as np
@@ -58,31 +58,15 @@ class UniversalSentenceEmbedder:
 
     """
 
-    threads: int = 1
+    threads: int = attrs.field(default=1, validator=_check.field(_check.whole, 1, mark=","))
     calibration: Calibration = _CALIBRATION
 
-    def __attrs_post_init__(self) -> None:
-        _check.whole("threads", self.threads, 1, mark=",")
-
-    @property
-    def name(self) -> str:
-        """``use-multilingual-3``."""
-        return "use-multilingual-3"
-
-    @property
-    def dimensions(self) -> int:
-        """512."""
-        return 512
-
-    @property
-    def max_tokens(self) -> int:
-        """The model takes any length, but makes one mean of it: longer texts are found better by their pieces."""
-        return 128
-
-    @property
-    def batch_size(self) -> int:
-        """How many texts it takes well at once; more are no faster, and others would wait longer for their turn."""
-        return 32
+    name: ClassVar[str] = "use-multilingual-3"
+    dimensions: ClassVar[int] = 512
+    max_tokens: ClassVar[int] = 128
+    """The model takes any length, but makes one mean of it: longer texts are found better by their pieces."""
+    batch_size: ClassVar[int] = 32
+    """How many texts it takes well at once; more are no faster, and others would wait longer for their turn."""
 
     @property
     def fingerprint(self) -> str:
