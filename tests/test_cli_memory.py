@@ -267,7 +267,7 @@ def test_ctrl_c(store, tmp_path, capsys):
     said(capsys, "export", store, file)
     make_head(target)
     command = [sys.executable, "-c", INTERRUPTED, "import", str(target), str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=600, check=False)
     between = ask(target, lambda memories: memories.count())
 
     assert (130, "", "mama-structs: interrupted; run it again to go on\n") == (
@@ -295,7 +295,7 @@ def test_no_room_for_a_backup(store, tmp_path):
         "sys.exit(main(sys.argv[1:]))\n"
     )
     command = [sys.executable, "-c", code, "backup", str(store), str(tmp_path / "b")]
-    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=600, check=False)
 
     assert (1, "", 1) == (done.returncode, done.stdout, done.stderr.count("\n"))
     assert "there is no room for" in done.stderr

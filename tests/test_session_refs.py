@@ -844,7 +844,7 @@ def test_a_forked_process_is_refused_and_the_parent_goes_on(place):
     """
     out = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(code), place],
-        capture_output=True, text=True, check=True, timeout=60,
+        capture_output=True, text=True, check=True, timeout=600,
     ).stdout  # fmt: skip
 
     assert ["3", "True", "ref:a@1", "ref:a@2"] == out.split()

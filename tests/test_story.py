@@ -84,7 +84,7 @@ async def run(code, *arguments):
 
     def work():
         command = [sys.executable, "-W", "error", "-c", textwrap.dedent(COMMON + code), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
     done = await asyncio.to_thread(work)
     assert 0 == done.returncode, done.stderr

@@ -23,7 +23,7 @@ COMMAND = [sys.executable, "-m", "mama_structs"]
 
 
 def run(*arguments, **options):
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False, **options)
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=600, check=False, **options)
 
 
 @contextlib.contextmanager
@@ -176,7 +176,7 @@ def test_ctrl_c_while_the_node_answers(mama_structs_node):
         while not mama_structs_node.in_flight:
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        output = process.communicate(timeout=30)
+        output = process.communicate(timeout=600)
 
     assert ("", "") == output
     assert 130 == process.returncode
@@ -188,7 +188,7 @@ def test_nobody_reads():
     os.close(reading)
     with os.fdopen(writing, "wb") as closed:
         done = subprocess.run(
-            [*COMMAND, "demo", "--latency", "0"], stdout=closed, stderr=subprocess.PIPE, timeout=60, check=False
+            [*COMMAND, "demo", "--latency", "0"], stdout=closed, stderr=subprocess.PIPE, timeout=600, check=False
         )
 
     assert (141, b"") == (done.returncode, done.stderr)
@@ -206,7 +206,7 @@ def test_a_full_disk(arguments, unbuffered):
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
+            timeout=600,
             check=False,
             env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
         )
@@ -222,7 +222,7 @@ def test_help_onto_a_full_disk(arguments):
     """Neither help nor version end in a traceback, wherever they go."""
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [*COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+            [*COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=600, check=False
         )
 
     assert done.returncode in {0, 1}
@@ -234,7 +234,7 @@ def test_help_onto_a_full_disk(arguments):
 def test_without_stdout_or_stderr(closed):
     """Where stdout or stderr were closed before the start, the command works in silence."""
     command = f"'{sys.executable}' -m mama_structs demo --json --latency 0 {closed}"
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=600, check=False)
 
     assert (1 if "full" in closed else 0) == done.returncode
     assert "" == done.stderr
@@ -254,7 +254,7 @@ def test_ctrl_c_during_imports(name):
         "sys.meta_path.insert(0, Interrupt())\n"
         "sys.exit(main(['demo']))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=False)
 
     assert (130, "", "") == (done.returncode, done.stdout, done.stderr)
 
@@ -283,7 +283,7 @@ def test_the_node_serves_until_it_is_stopped(number):
             player = json.load(answer)["Player"]
         process.send_signal(number)
         rest, errors = process.stdout.read(), process.stderr.read()
-        process.wait(timeout=30)
+        process.wait(timeout=600)
 
     assert "1-11" == player["id"]
     assert f"  curl {url}/structs/player/1-11\n" in rest

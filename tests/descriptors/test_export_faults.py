@@ -82,7 +82,7 @@ def temporaries(folder):
     return [path.name for path in folder.rglob(".mama-structs-*")]
 
 
-def run(script, *arguments, before=(), timeout=120):
+def run(script, *arguments, before=(), timeout=600):
     """Run a script in a process of its own, which prints what it found."""
     done = subprocess.run(
         [*before, sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)],
@@ -668,7 +668,7 @@ def own_mounts():
         script = "import subprocess, sys; subprocess.run(['mount', '-t', 'tmpfs', 'tmpfs', sys.argv[1]], check=True)"
         mount = [*command, sys.executable, "-c", script, folder]
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            if subprocess.run(mount, capture_output=True, timeout=30, check=False).returncode == 0:
+            if subprocess.run(mount, capture_output=True, timeout=600, check=False).returncode == 0:
                 return command
     pytest.skip("mounting a small file system is not permitted here")
 

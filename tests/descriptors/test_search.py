@@ -514,7 +514,7 @@ def test_a_forked_child_does_not_wait_for_its_parents_pattern():
         check=False,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         env={**os.environ, "PYTHONPATH": root},
     )
 

@@ -175,7 +175,7 @@ def start(path, name, seed, tasks):
 
 def end(process, oracle):
     process.kill()
-    said, errors = process.communicate(timeout=60)
+    said, errors = process.communicate(timeout=600)
     oracle.hear(said)
 
     assert "" == errors

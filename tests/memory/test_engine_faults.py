@@ -273,7 +273,7 @@ def test_a_limit_on_file_size_is_a_full_disk(tmp_path):
         check=False,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         env=ENVIRONMENT,
     )
 
@@ -374,7 +374,7 @@ async def test_a_directory_that_cannot_be_written_is_named(tmp_path):
         one.chmod(0o555 if one.is_dir() else 0o444)
     try:
         done = subprocess.run(
-            [sys.executable, "-c", READ_ONLY, str(directory)], check=False, capture_output=True, text=True, timeout=60,
+            [sys.executable, "-c", READ_ONLY, str(directory)], check=False, capture_output=True, text=True, timeout=600,
             env={**ENVIRONMENT, "TMPDIR": "/tmp"},
         )  # fmt: skip
     finally:

@@ -69,7 +69,7 @@ class Servant:
         return self
 
     def __exit__(self, *_):
-        _, errors = self.process.communicate(timeout=30)
+        _, errors = self.process.communicate(timeout=600)
         assert ("", 0) == (errors, self.process.returncode)
 
     def __getattr__(self, name):
@@ -234,7 +234,7 @@ def test_four_processes_write_and_search_one_directory(tmp_path):
         looks = asyncio.run(watch())
     finally:
         for worker, thread in zip(workers, threads, strict=True):
-            worker.wait(timeout=30)
+            worker.wait(timeout=600)
             thread.join()
     errors = [worker.stderr.read() for worker in workers]
     for worker in workers:
@@ -414,7 +414,7 @@ def test_a_forked_child_is_refused_and_harms_nothing(tmp_path):
     """Every call there is a typed error and none hangs; its parent goes on, and the child can open its own."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FORK, str(tmp_path)],
-        check=False, capture_output=True, text=True, timeout=60, env=ENVIRONMENT,
+        check=False, capture_output=True, text=True, timeout=600, env=ENVIRONMENT,
     )  # fmt: skip
 
     assert (0, "done\n") == (done.returncode, done.stdout), done.stderr

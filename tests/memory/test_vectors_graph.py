@@ -312,7 +312,7 @@ def _run(code, *arguments):
         check=False,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
 
 

@@ -42,7 +42,7 @@ async def assert_sound(storage):
     assert [] == [finding for finding in await storage.check() if finding.kind != "sqlite"]
 
 
-def run(code, *arguments, timeout=120, **options):
+def run(code, *arguments, timeout=600, **options):
     """Run *code* in a process of its own and return what it printed."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, *map(str, arguments)],
@@ -152,7 +152,7 @@ def test_a_store_killed_while_it_is_made_can_be_opened(tmp_path):
     for turn in range(10):
         directory = tmp_path / str(turn)
         command = [sys.executable, "-c", code, str(directory), str(chance.uniform(0, 0.03))]
-        assert -signal.SIGKILL == subprocess.run(command, check=False, env=ENVIRONMENT, timeout=60).returncode
+        assert -signal.SIGKILL == subprocess.run(command, check=False, env=ENVIRONMENT, timeout=600).returncode
 
         async def look(directory=directory):
             storage = Storage.open(directory)
@@ -168,7 +168,7 @@ def test_several_processes_lose_nothing(tmp_path):
     """Processes that open and write one directory at once keep all rows of one another."""
     seed = fresh_seed()
     writers = [start_writer(tmp_path / "journal", f"w{n}", seed=seed + n, count=40) for n in range(4)]
-    outputs = [writer.communicate(timeout=120)[0] for writer in writers]
+    outputs = [writer.communicate(timeout=600)[0] for writer in writers]
     assert [0] * 4 == [writer.returncode for writer in writers]
 
     async def look():
@@ -256,7 +256,7 @@ def test_a_fifo_in_a_files_place_is_damage_and_not_waited_for(tmp_path, name):
     (tmp_path / "journal" / name).unlink(missing_ok=True)
     os.mkfifo(tmp_path / "journal" / name)
 
-    assert f"{tmp_path / 'journal' / name}\n" == run(FIFO, tmp_path / "journal", timeout=20)
+    assert f"{tmp_path / 'journal' / name}\n" == run(FIFO, tmp_path / "journal", timeout=600)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -53,7 +53,7 @@ def run(code, *arguments, check=True, **options):
         check=check,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         env={**os.environ, "PYTHONPATH": SRC},
         **options,
     )
@@ -479,7 +479,7 @@ storage = Storage.temporary()
 storage.enqueue([("k", b"1")])
 """
     environment = {**os.environ, "PYTHONPATH": SRC, "TMPDIR": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=environment)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=600, env=environment)
 
     assert [] == list(tmp_path.iterdir())
 

@@ -246,7 +246,7 @@ def test_a_forgotten_node_is_named():
         [sys.executable, "-W", "always::ResourceWarning", "-c", code],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=600,
         check=True,
     )
 

@@ -12,7 +12,7 @@ import mama_structs.testing
 
 def run(*arguments, cwd):
     return subprocess.run(
-        [sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=600, check=False
     )
 
 

@@ -147,7 +147,7 @@ def test_the_hook_costs_nothing_without_hypothesis():
         "import sys, mama_structs.testing.hypothesis_hook;"
         "print([m for m in ('hypothesis', 'aiohttp', 'attrs', 'mama_structs.structs') if m in sys.modules])"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=True)
 
     assert "[]" == result.stdout.strip()
 
@@ -155,6 +155,6 @@ def test_the_hook_costs_nothing_without_hypothesis():
 def test_importing_hypothesis_does_not_load_the_strategies():
     """The strategies load when first drawn from."""
     code = "import sys, hypothesis; print([m for m in sys.modules if m.startswith('mama_structs.testing.strat')])"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=True)
 
     assert "[]" == result.stdout.strip()
