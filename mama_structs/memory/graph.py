@@ -228,9 +228,14 @@ class Beside:
     @property
     def successors(self) -> list[str]:
         """The memories that superseded it directly, newest link first."""
-        found = [link for link in self.links if link.link_type is LinkType.EVOLUTION and link.to_id == self.memory.id]
-        found.sort(key=lambda link: link.created_at, reverse=True)
-        return list(dict.fromkeys(link.from_id for link in found))
+        return successors(self.links, self.memory.id)
+
+
+def successors(links: Iterable[Link], memory_id: str) -> list[str]:
+    """Return the ids of the memories that superseded one directly, newest link first."""
+    found = [link for link in links if link.link_type is LinkType.EVOLUTION and link.to_id == memory_id]
+    found.sort(key=lambda link: link.created_at, reverse=True)
+    return list(dict.fromkeys(link.from_id for link in found))
 
 
 def beside(reader: Reader, memory_ids: Iterable[str]) -> dict[str, Beside]:

@@ -497,41 +497,30 @@ class Exposure:
         cues = [cue for cue in self.cues if cue.language not in absent]
         for cue in cues:
             if cue.kind is None:
-                text = cue.regex.sub(GAP, text) if cue.regex.search(text) else text
+                text = cue.regex.sub(GAP, text)
+        most = int(_number("matches"))
         for cue in cues:
-            if cue.kind is not None:
-                # Most cues find nothing, and `search` says so faster than an iterator would.
-                found = cue.regex.search(text)
-                for _ in range(int(_number("matches"))):
-                    if found is None:
-                        break
+            # Most cues find nothing, and `search` says so faster than an iterator would.
+            if cue.kind is not None and cue.regex.search(text) is not None:
+                for found in itertools.islice(cue.regex.finditer(text), most):
                     # What is said and not wanted weighs nothing.
                     weighs = not _negated(text, found)
                     yield _Sign(cue.kind, cue.weight * weighs, cue.asks and weighs, *found.span())
-                    found = cue.regex.search(text, found.end())
 
     def _decide(self, signs: list[_Sign], wording: Wording) -> Context:
         signs = [_read_again(sign, signs) for sign in signs]
         elsewhere = max((sign.weight for sign in signs if sign.kind == OTHER), default=0.0)
         strengths = {rule.kind: _strength(rule.kind, signs, elsewhere=bool(elsewhere)) for rule in self.contexts}
-        sure = _number("sure")
-        named = [
-            kind
-            for kind, strength in strengths.items()
-            if strength
-            >= (
-                sure if elsewhere >= sure and _last_asked(OTHER, signs) > _last_asked(kind, signs) else _number("named")
-            )
-        ]
+        other_at = _last_asked(OTHER, signs) if elsewhere >= _number("sure") else -1
+        needed = {kind: _number("sure" if other_at > _last_asked(kind, signs) else "named") for kind in strengths}
+        named = [kind for kind, strength in strengths.items() if strength >= needed[kind]]
         if not named:
             return NO_CONTEXT
         best = max(strengths[one] for one in named)
         close = [one for one in named if strengths[one] >= best - _number("clearly")]
         kind = max(close, key=lambda one: (_last_asked(one, signs), strengths[one]))
-        confidence = strengths[kind] * (1 - _number("rivalry") * elsewhere)
-        for rival, strength in strengths.items():
-            if rival != kind:
-                confidence *= 1 - _number("rivalry") * strength
+        rivals = (elsewhere, *(strength for rival, strength in strengths.items() if rival != kind))
+        confidence = math.prod((1 - _number("rivalry") * each for each in rivals), start=strengths[kind])
         rule = next(rule for rule in self.contexts if rule.kind == kind)
         understood = [sign.start for sign in signs if sign.kind == kind and sign.weight >= _number("strong")]
         if _doubtful(rule, wording, understood):

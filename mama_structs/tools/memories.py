@@ -11,7 +11,7 @@ import contextlib
 import difflib
 import functools
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal, NoReturn, TypedDict
 
@@ -22,18 +22,18 @@ from msgspec import Meta
 from mama_structs.descriptors.store import RefStore
 from mama_structs.errors import InvalidArgument, MamaStructsError, MemoryNotFound, QuotaExceeded
 from mama_structs.memory.contents import parse_kept
-from mama_structs.memory.graph import Beside, holding
+from mama_structs.memory.graph import Beside, holding, successors
 from mama_structs.memory.linking import MAX_RELATIONSHIP
 from mama_structs.memory.model import (
     OUTCOME_OF,
     CheckpointMetadata,
     ContextMetadata,
     DecisionMetadata,
-    InsightMetadata,
     Link,
     LinkType,
     Memory,
     MemoryType,
+    OutcomeChange,
 )
 from mama_structs.memory.requests import MAX_ID, MAX_ITEM, MAX_ITEMS, MAX_LINKS, MAX_TOPIC, check_id
 from mama_structs.memory.results import Chain, Evidence, Hit, Surroundings
@@ -129,8 +129,7 @@ _AROUND: Final = 15
 _AROUND_A_TOPIC: Final = 5
 _NEAR_TOPICS: Final = 5
 _TOPICS_LOOKED_AT: Final = 500
-_UNITS: Final = (("year", 365 * 86400), ("month", 30 * 86400), ("week", 7 * 86400), ("day", 86400), ("hour", 3600))
-_MINUTE: Final = 60
+_UNITS: Final = {"year": 31_536_000, "month": 2_592_000, "week": 604_800, "day": 86_400, "hour": 3600, "minute": 60}
 
 
 class More(TypedDict):
@@ -386,9 +385,9 @@ class Cutter:
             self._note(field, text, None, "the rest cannot be shown: there is no room left for another fd")
         return beginning(text, _WITHOUT_HANDLE)
 
-    def cut_or_none(self, field: str, text: str | None) -> str | None:
+    def cut_or_none(self, field: str, text: str | None, *, most: int = _WHOLE) -> str | None:
         """Do the same with what may not be there."""
-        return None if text is None else self.cut(field, text)
+        return None if text is None else self.cut(field, text, most=most)
 
     def cut_items(self, field: str, items: Sequence[str], *, most: int = 30) -> list[str]:
         """Return short items as they are, else the first of them, with a note on where all are."""
@@ -445,7 +444,7 @@ def _written(moment: datetime) -> str:
 def age(moment: datetime, now: datetime) -> str:
     """Say how long ago something was: ``3 hours ago``."""
     seconds = (now - moment).total_seconds()
-    for unit, length in (*_UNITS, ("minute", _MINUTE)):
+    for unit, length in _UNITS.items():
         if seconds >= length:
             count = int(seconds // length)
             return f"{count} {unit}{'' if count == 1 else 's'} ago"
@@ -501,6 +500,10 @@ async def _beside(memories: MemoryStore, *ids: str) -> Mapping[str, Beside]:
         return await memories._beside(ids)  # noqa: SLF001 - a plan for these answers
     except MamaStructsError:
         return {}
+
+
+async def _beside_one(memories: MemoryStore, memory_id: str) -> Beside | None:
+    return (await _beside(memories, memory_id)).get(memory_id)
 
 
 # Saving
@@ -599,7 +602,7 @@ async def _saved(
     memories: MemoryStore, memory: Memory, *, supersedes: str | None = None, note: str | None = None
 ) -> Saved:
     """Say what was saved, with the links that were made: those that were asked for first, then the surest."""
-    known = (await _beside(memories, memory.id)).get(memory.id)
+    known = await _beside_one(memories, memory.id)
     links = [] if known is None else [link for link in known.links if link.from_id == memory.id]
     links.sort(key=lambda link: (link.created_by == "system", -link.confidence))
     made: list[MadeLink] = [
@@ -666,7 +669,7 @@ async def load_checkpoint(*, memories: MemoryStore, refs: RefStore) -> LastCheck
     metadata = memory.metadata
     assert isinstance(metadata, CheckpointMetadata)  # noqa: S101 - a checkpoint has no other
     cutter = Cutter(refs, f"load/checkpoint {memory.id}")
-    known = (await _beside(memories, memory.id)).get(memory.id)
+    known = await _beside_one(memories, memory.id)
     carried_out = [
         link.to_id
         for link in (() if known is None else known.links)
@@ -700,7 +703,7 @@ async def load_context(id: Id, *, memories: MemoryStore, refs: RefStore) -> With
     found = await memories.load_context(id)
     memory = found.memory
     cutter = Cutter(refs, f"load/context {memory.id}")
-    known = (await _beside(memories, memory.id)).get(memory.id)
+    known = await _beside_one(memories, memory.id)
     told = None if known is None else known.outcome_of
     today = _standing(found.chain).get(memory.id)
     if known is not None and told is not None:
@@ -732,41 +735,32 @@ def _standing(chain: Chain) -> dict[str, str]:
     return holding(((link.from_id, link.to_id) for link in chain.links), (memory.id for memory in chain.memories))
 
 
-def _successors(links: Iterable[Link], memory_id: str) -> list[str]:
-    """Return the ids of the memories that superseded one directly, newest link first."""
-    found = [link for link in links if link.link_type is LinkType.EVOLUTION and link.to_id == memory_id]
-    found.sort(key=lambda link: link.created_at, reverse=True)
-    return list(dict.fromkeys(link.from_id for link in found))
-
-
 def _whole(found: Surroundings, cutter: Cutter, *, today: str | None, told: str | None, how_old: str) -> Whole:
     memory = found.memory
-    metadata = memory.metadata
-    decision = metadata if isinstance(metadata, DecisionMetadata) else None
-    checkpoint = metadata if isinstance(metadata, CheckpointMetadata) else None
-    insight = metadata if isinstance(metadata, InsightMetadata) else None
     outcome, reason = _outcome_of(memory)
+    # What a memory of its type has not is left empty.
+    part = functools.partial(getattr, memory.metadata)
     return {
         "id": memory.id,
         "type": memory.type.value,
         "topic": memory.topic,
         "content": cutter.cut("content", memory.content),
-        "reasoning": cutter.cut("reasoning", decision.reasoning) if decision else None,
-        "confidence": decision.confidence if decision else None,
+        "reasoning": cutter.cut_or_none("reasoning", part("reasoning", None)),
+        "confidence": part("confidence", None),
         "outcome": outcome,
         "outcome_reason": cutter.cut_or_none("outcome_reason", reason),
-        "outcomes": _outcome_lines(decision, cutter),
-        "category": cutter.cut_or_none("category", insight.category if insight else None),
-        "tags": cutter.cut_items("tags", insight.tags if insight else ()),
-        "source": cutter.cut_or_none("source", getattr(metadata, "source", None)),
-        "open_files": cutter.cut_items("open_files", checkpoint.open_files if checkpoint else ()),
-        "next_steps": cutter.cut_items("next_steps", checkpoint.next_steps if checkpoint else ()),
+        "outcomes": _outcome_lines(part("history", ()), cutter),
+        "category": cutter.cut_or_none("category", part("category", None)),
+        "tags": cutter.cut_items("tags", part("tags", ())),
+        "source": cutter.cut_or_none("source", part("source", None)),
+        "open_files": cutter.cut_items("open_files", part("open_files", ())),
+        "next_steps": cutter.cut_items("next_steps", part("next_steps", ())),
         "mentions": cutter.cut_items("mentions", memory.mentions, most=_LINKS),
-        "created_by": metadata.created_by,
+        "created_by": memory.metadata.created_by,
         "created_at": _written(memory.created_at),
         "age": how_old,
         "superseded_by": today,
-        "successors": cutter.cut_items("successors", _successors(found.links, memory.id), most=_LINKS),
+        "successors": cutter.cut_items("successors", successors(found.links, memory.id), most=_LINKS),
         "tells_outcome_of": told,
     }
 
@@ -778,29 +772,25 @@ def _near(versions: Sequence[Memory], memory: Memory) -> Sequence[Memory]:
     return versions[first : first + _NEAR_VERSIONS]
 
 
-def _outcome_lines(decision: DecisionMetadata | None, cutter: Cutter) -> list[OutcomeLine]:
+def _outcome_lines(history: Sequence[OutcomeChange], cutter: Cutter) -> list[OutcomeLine]:
     """Show the last outcomes of a decision, with the earlier ones behind a handle."""
-    history = decision.history if decision else ()
     earlier = [f"{_written(one.at)} {one.outcome.value}: {one.reason or 'no reason'}" for one in history[:-_OUTCOMES]]
     cutter.keep_rest("outcomes", earlier, shown=_OUTCOMES)
     shown: list[OutcomeLine] = []
     for place, change in enumerate(history[-_OUTCOMES:], start=len(earlier)):
-        reason = change.reason
-        if reason is not None:
-            # Of the last one all stands above.
-            is_last = place == len(history) - 1
-            reason = line(reason) if is_last else cutter.cut(f"outcomes[{place}].reason", reason, most=_BESIDE)
+        reason = _short(change.reason)
+        # Of the last one all stands above.
+        if place < len(history) - 1:
+            reason = cutter.cut_or_none(f"outcomes[{place}].reason", change.reason, most=_BESIDE)
         shown.append({"outcome": change.outcome.value, "reason": reason, "at": _written(change.at)})
     return shown
 
 
 def _link_lines(links: Sequence[Link], cutter: Cutter) -> list[LinkLine]:
     """Show the first of a memory's links, with the others behind a handle."""
-    shown = []
-    for place, link in enumerate(links[:_LINKS]):
-        shown.append(_link_line(link))
-        if link.metadata.reason is not None:
-            shown[-1]["reason"] = cutter.cut(f"links[{place}].reason", link.metadata.reason, most=_LINE)
+    shown = [_link_line(link) for link in links[:_LINKS]]
+    for place, (one, link) in enumerate(zip(shown, links, strict=False)):
+        one["reason"] = cutter.cut_or_none(f"links[{place}].reason", link.metadata.reason, most=_LINE)
     rest = [
         f"{link.from_id} {link.metadata.original_relationship} {link.to_id}"
         f"{f': {link.metadata.reason}' if link.metadata.reason else ''}"
@@ -815,7 +805,7 @@ def _evidence_lines(evidence: Sequence[Evidence], cutter: Cutter) -> list[Eviden
     shown: list[EvidenceLine] = [
         {
             "source": cutter.cut(f"evidence[{place}].source", one.source, most=_BESIDE),
-            "content": None if one.text is None else cutter.cut(f"evidence[{place}].content", one.text),
+            "content": cutter.cut_or_none(f"evidence[{place}].content", one.text),
         }
         for place, one in enumerate(evidence[:_EVIDENCE])
     ]
@@ -908,7 +898,7 @@ def _version(memory: Memory, chain: Chain, most: int, today: str | None) -> Vers
         "outcome_reason": _short(reason, most),
         "created_at": _written(memory.created_at),
         "superseded_by": today,
-        "successors": _successors(chain.links, memory.id)[:_AROUND_A_TOPIC],
+        "successors": successors(chain.links, memory.id)[:_AROUND_A_TOPIC],
     }
 
 
@@ -1023,7 +1013,7 @@ async def set_outcome(
     async with _naming_the_decision(memories, "decision_id", decision_id):
         decision = await memories.set_outcome(decision_id, outcome, reason=reason, created_by="llm")
     now, why = _outcome_of(decision)
-    known = (await _beside(memories, decision.id)).get(decision.id)
+    known = await _beside_one(memories, decision.id)
     today = None if known is None or known.superseded_by is None else known.superseded_by.id
     note = None
     if outcome == "FAILED" and today is None:
@@ -1059,11 +1049,11 @@ async def supersede(
     decision_id = check_id("decision_id", decision_id)
     async with _naming_the_decision(memories, "decision_id", decision_id):
         new = await memories.supersede(decision_id, decision, reasoning, confidence=confidence, created_by="llm")
-    before = (await _beside(memories, decision_id)).get(decision_id)
+    before = await _beside_one(memories, decision_id)
     others = [] if before is None else [one for one in before.successors if one != new.id]
     note = None
     if others:
-        other = (await _beside(memories, others[0])).get(others[0])
+        other = await _beside_one(memories, others[0])
         today = None if other is None else other.superseded_by
         whose = "" if today is None else f" (in whose place {today.id} stands)"
         note = (
