@@ -278,11 +278,11 @@ class _Row:
             self.keep(column)
         return found
 
-    def named(self) -> bool:
-        """Read the topic, and tell whether there is one."""
+    def read_topic(self) -> None:
+        """Read the topic, with which what is odd is told from then on."""
         text = self.filled("topic", "its topic", f"it is {_NO_TOPIC!r} now")
         if text is None:
-            return False
+            return
         topic = unicodedata.normalize("NFC", text).strip()
         if len(topic) > MAX_TOPIC:
             what = f"its topic has {len(topic):,} characters: it is shortened, and kept whole besides"
@@ -293,7 +293,6 @@ class _Row:
             form = "blanks around it" if topic == text.strip() else "another Unicode form than NFC"
             self.tell("topic_form", f"its topic has {form}: it is the same topic as the one without now", "topic")
         self.topic = topic
-        return True
 
     def created(self, column: str, name: str, beside: datetime | None) -> tuple[datetime, bool]:
         """Return when a row was made, and whether it says so itself."""
@@ -395,7 +394,7 @@ class _Rows:
         """Return what a decision's row becomes: a decision, and a context for each text of why it came out so."""
         key = read_text(row.get("id")).text or f"row {row.number}"
         read = _Row(DECISIONS, key, row, self.odd)
-        is_named = read.named()
+        read.read_topic()
         topic = read.topic or _NO_TOPIC
         content = read.content("decision", self.max_content)
         reasoning = read.text("reasoning") or ""
@@ -436,7 +435,9 @@ class _Rows:
             updated_at=updated,
             namespace=self.namespace,
         )
-        planned = PlannedMemory(memory=memory, table=DECISIONS, key=key, is_dated=is_dated, is_named=is_named)
+        planned = PlannedMemory(
+            memory=memory, table=DECISIONS, key=key, is_dated=is_dated, is_named=read.topic is not None
+        )
         contexts = [
             attrs.evolve(
                 memory,
@@ -508,11 +509,16 @@ class _Links:
 
     def of_decision(self, row: OldRow, memory: Memory) -> None:
         """Take up what a decision's row says."""
-        before, after = self._named(row, memory, "supersedes"), self._named(row, memory, "superseded_by")
-        if before is not None:
-            self.add(memory.id, before, SUPERSEDES, LinkType.EVOLUTION)
-        if after is not None:
-            self.add(after, memory.id, SUPERSEDES, LinkType.EVOLUTION)
+        for column in ("supersedes", "superseded_by"):
+            old = read_text(row.get(column)).text
+            other = self.ids.get(old) if old else None
+            if other == memory.id:
+                self._tell(memory.id, "self_loop", f"{column} names the row itself: no link is made of that")
+            elif other is not None:
+                newer, older = (memory.id, other) if column == "supersedes" else (other, memory.id)
+                self.add(newer, older, SUPERSEDES, LinkType.EVOLUTION)
+            elif old:
+                self._tell(memory.id, "dangling", f"{column} names {old!r:.200}, which does not exist")
         refined = memory.metadata.extra.get(OLD, {}).get("refined_from")
         for old in refined if isinstance(refined, Sequence) and not isinstance(refined, str) else ():
             end = self.ids.get(old) if isinstance(old, str) else None
@@ -595,17 +601,6 @@ class _Links:
             newer, older = (self.memories[end].created_at for end in ends)
             if link.metadata.original_relationship == SUPERSEDES and newer < older and not inside.issuperset(ends):
                 self._tell(link.from_id, "backwards", f"it supersedes {link.to_id}, which is newer: the link is kept")
-
-    def _named(self, row: OldRow, memory: Memory, column: str) -> str | None:
-        """Return the id of the memory that a column names."""
-        old = read_text(row.get(column)).text
-        found = self.ids.get(old) if old else None
-        if old and found is None:
-            self._tell(memory.id, "dangling", f"{column} names {old!r:.200}, which does not exist")
-        elif found == memory.id:
-            self._tell(memory.id, "self_loop", f"{column} names the row itself: no link is made of that")
-            return None
-        return found
 
     def _tell(self, memory_id: str, kind: str, what: str) -> None:
         topic = self.memories[memory_id].topic

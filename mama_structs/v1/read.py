@@ -499,12 +499,9 @@ def printable(text: str) -> str:
 
 
 def read_time(value: Value) -> ReadTime:  # noqa: PLR0911 - one for each kind of value
-    """
-    Return the time that a column says.
-
-    Numbers of seconds to nanoseconds are told apart by their magnitude; a text is such a number, ISO 8601 (UTC where it
-    names no zone) or the form of e-mail and HTTP.
-    """
+    """Return the time that a column says."""
+    # Numbers of seconds to nanoseconds are told apart by their magnitude; a text is such a number, ISO 8601 (UTC where
+    # it names no zone) or the form of e-mail and HTTP.
     if value is None:
         return ReadTime(None, "it is NULL")
     if isinstance(value, int | float):
