@@ -7,15 +7,18 @@ All of it are plans over a `Reader`, which read the links of a whole level at on
 from __future__ import annotations
 
 import itertools
+import time
 import unicodedata
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from mama_structs._lru import Lru
 from mama_structs.memory.engine import SYSTEM, Direction, Filter, LinkTable, Nodes, Reader
 from mama_structs.memory.linking import among
 from mama_structs.memory.model import OUTCOME_OF, ContextMetadata, Link, LinkType, Memory, milliseconds
@@ -27,6 +30,7 @@ CONTEXT_DEPTH: Final = 2
 DEFAULT_LIMIT: Final = 1000
 
 K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 
 _EVOLUTION: Final = frozenset({LinkType.EVOLUTION})
 _EVOLUTION_TYPE: Final = tuple(LinkType).index(LinkType.EVOLUTION)
@@ -337,3 +341,79 @@ def _newest_first(reader: Reader, nodes: Nodes) -> Nodes:
     order = np.lexsort((-nodes, -reader.facts(nodes).created))
     ordered: Nodes = nodes[order]
     return ordered
+
+
+# Answers that are kept
+
+
+@attrs.frozen(kw_only=True)
+class CacheStatistics:
+    """What a cache did since it was made: *misses* count all questions that were not answered, whatever the reason."""
+
+    hits: int = 0
+    misses: int = 0
+    stale: int = 0
+    expired: int = 0
+    evicted: int = 0
+
+    @property
+    def hit_rate(self) -> float:
+        """The share of questions that were answered, 0 where there was none."""
+        return self.hits / max(self.hits + self.misses, 1)
+
+
+@attrs.define
+class _Answer(Generic[T]):
+    value: T
+    read: frozenset[int]
+    change: int
+
+
+class TraversalCache(Generic[T]):
+    """The least recently used answers go first, and each has an end: strengths fade while it is kept."""
+
+    def __init__(
+        self,
+        *,
+        entries: int = 100,
+        ttl: float = 300.0,
+        max_items: int = 20_000,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ttl = ttl
+        self._counts: Counter[str] = Counter()
+        # Its cost is how many nodes all kept answers together have read.
+        self._kept: Lru[Hashable, _Answer[T]] = Lru(entries, max_cost=max_items, clock=clock, dropped=self._count)
+
+    @property
+    def statistics(self) -> CacheStatistics:
+        """What it did since it was made."""
+        return CacheStatistics(**self._counts)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, key: Hashable, change: int, touched: Callable[[int], frozenset[int] | None]) -> T | None:
+        """Return an answer as good as a fresh one at *change*, None for none; *touched* gives what changed since."""
+        answer = self._kept.get(key)
+        if answer is not None and answer.change != change:
+            since = touched(answer.change) if answer.change < change else None
+            if since is None or not since.isdisjoint(answer.read):
+                self._kept.drop(key)
+                self._count("stale")
+                answer = None
+            else:
+                answer.change = change
+        self._count("misses" if answer is None else "hits")
+        return None if answer is None else answer.value
+
+    def put(self, key: Hashable, change: int, read: frozenset[int], value: T) -> None:
+        """Keep an answer, which nobody may change, with the nodes whose links or contents it depends on."""
+        self._kept.put(key, _Answer(value, read, change), cost=len(read), ttl=self._ttl)
+
+    def clear(self) -> None:
+        """Forget all answers, as where the clock was set."""
+        self._kept.clear()
+
+    def _count(self, what: str) -> None:
+        self._counts[what] += 1

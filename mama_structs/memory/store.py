@@ -20,6 +20,7 @@ from mama_structs.memory.contents import FindContent, HandleText, parse_kept
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.engine import Direction, EmbedderRecord, Engine, Filter, Progress, Reader, Writer, mismatch
+from mama_structs.memory.graph import TraversalCache
 from mama_structs.memory.linking import Linking, near_synonyms, normalised
 from mama_structs.memory.maintenance import record_of
 from mama_structs.memory.model import (
@@ -37,7 +38,6 @@ from mama_structs.memory.model import (
     is_id,
     milliseconds,
 )
-from mama_structs.memory.recent import TraversalCache
 from mama_structs.memory.requests import check_id, check_limit, check_progress, check_types
 from mama_structs.memory.results import (
     Chain,

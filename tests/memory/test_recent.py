@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from memory_helpers import plain_link, plain_memory
 
 from mama_structs.memory import graph
+from mama_structs.memory.graph import TraversalCache
 from mama_structs.memory.model import LinkType
-from mama_structs.memory.recent import TraversalCache
 from mama_structs.testing import FakeClock
 from mama_structs.testing.engines import PlainReader
 

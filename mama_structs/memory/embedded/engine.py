@@ -28,7 +28,7 @@ from mama_structs.memory.embedded.indexes import (
     read_entries,
     snapshot_parts,
 )
-from mama_structs.memory.embedded.plans import JournalReader, JournalWriter
+from mama_structs.memory.embedded.plans import JournalReader, JournalWriter, RecentChanges
 from mama_structs.memory.embedded.rows import (
     FORMAT,
     ChangeRow,
@@ -47,7 +47,6 @@ from mama_structs.memory.embedded.rows import (
 )
 from mama_structs.memory.embedded.snapshots import SnapshotStore
 from mama_structs.memory.engine import EmbedderRecord, Progress, Reader, Writer, mismatch
-from mama_structs.memory.recent import RecentChanges
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.failures import Finding
 from mama_structs.storage.rows import Rows, Snapshot
