@@ -130,13 +130,9 @@ async def in_own_thread(work: Callable[[], T], *, is_left: bool = False) -> T:
 class Bindable(Protocol):
     """A session as far as a decorator sees it, which takes one of the parts: they do not know each other."""
 
-    @property
-    def resolver(self) -> Any:
-        """What resolves its references."""
-
-    @property
-    def refs(self) -> Any:
-        """What keeps its refs and descriptors."""
+    # What resolves its references, and what keeps its refs and descriptors.
+    resolver: Any
+    refs: Any
 
     @property
     def is_open(self) -> bool:
@@ -156,11 +152,10 @@ def enter_session(session: Bindable) -> None:
 
 def leave_session(session: Bindable) -> None:
     """Undo the last `enter_session`; one of another context, as a notebook's cells are, has nothing to undo here."""
-    entered = list(_entered.get())
+    entered = _entered.get()
     for place in reversed(range(len(entered))):
         if entered[place] is session:
-            del entered[place]
-            _entered.set(tuple(entered))
+            _entered.set(entered[:place] + entered[place + 1 :])
             return
 
 

@@ -3,8 +3,6 @@ Where conversations and memories are kept: in a session directory that all sessi
 
 A directory holds ``journal/``, the store; ``locks``, by which a conversation is open in one process only;
 and ``views/``, what was derived from the memories in the store, which can be deleted at any time.
-Without one, conversations are held in memory, and memories in a temporary store whose directory is made when something
-is saved first.
 """
 
 from __future__ import annotations

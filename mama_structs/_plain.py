@@ -110,7 +110,12 @@ class _Walk:
             return self.write(plain)
         if not isinstance(value, type):
             if callable(getattr(kind, "model_dump", None)):
-                return self.write(self._dumped(value))
+                try:
+                    dumped = value.model_dump(mode="json")
+                # The model's own serializers run here and may raise anything.
+                except Exception as cause:
+                    raise self._no_form(value) from cause
+                return self.write(dumped)
             if callable(getattr(kind, "tolist", None)):
                 return self.write(value.tolist())
             if is_written_as_text(kind):
@@ -145,13 +150,6 @@ class _Walk:
         if isinstance(done, (dict, list)):
             raise self._error("a key of the result is no scalar", hint="use text or numbers as keys")
         return done if isinstance(done, str) else json.dumps(done)
-
-    def _dumped(self, value: Any) -> Any:
-        try:
-            return value.model_dump(mode="json")
-        # The model's own serializers run here and may raise anything.
-        except Exception as cause:
-            raise self._no_form(value) from cause
 
     def _no_form(self, value: object) -> MamaStructsError:
         return self._error(f"the result holds a {type(value).__qualname__}, which has no JSON form", hint=_HINT)

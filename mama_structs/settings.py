@@ -270,20 +270,16 @@ class Settings:
 
         """
         environ = os.environ if environ is None else environ
-        prefixes = tuple(f"{_PREFIX}{field.name.upper()}_" for field in attrs.fields(cls))
+        sections = {f"{_PREFIX}{field.name.upper()}_": field for field in attrs.fields(cls)}
         for variable in environ:
-            if variable.startswith(_PREFIX) and not variable.startswith(prefixes):
-                raise InvalidSetting(
-                    f"{variable} names no setting", name=variable, hint=f"names begin with {', '.join(prefixes)}"
-                )
-        sections = {
-            field.name: _section_from_env(field.name, field.default.factory, environ) for field in attrs.fields(cls)
-        }
-        return cls(**sections)
+            if variable.startswith(_PREFIX) and not variable.startswith(tuple(sections)):
+                hint = f"names begin with {', '.join(sections)}"
+                raise InvalidSetting(f"{variable} names no setting", name=variable, hint=hint)
+        read = {one.name: _section_from_env(prefix, one.default.factory, environ) for prefix, one in sections.items()}
+        return cls(**read)
 
 
-def _section_from_env(section: str, kind: type[Section], environ: Mapping[str, str]) -> Section:
-    prefix = f"{_PREFIX}{section.upper()}_"
+def _section_from_env(prefix: str, kind: type[Section], environ: Mapping[str, str]) -> Section:
     fields = {f"{prefix}{field.name.upper()}": field for field in attrs.fields(kind)}  # type: ignore[arg-type]
     values = {}
     for variable, text in environ.items():

@@ -72,12 +72,7 @@ def explained(place: Path) -> Iterator[None]:
 
 
 class NewFile:
-    """
-    A file that is written under a temporary *name*, which nothing has; `discard` it in the end, published or not.
-
-    Names are paths, or relative to *dir_fd*, which stays the caller's. Where it *is_locked* (a path only), `sweep`
-    can tell that its writer lives.
-    """
+    """A file that is written under a temporary *name*, a path or relative to *dir_fd*, which stays the caller's."""
 
     def __init__(
         self, name: str | Path, *, dir_fd: int | None = None, mode: int = 0o600, is_locked: bool = False
@@ -139,11 +134,7 @@ class NewFile:
 
 
 class DraftFile(NewFile):
-    """
-    A file that nobody but this user may read, written beside the place where a user wants it.
-
-    Its calls raise `StoreFull`, or another `StoreError`; a symbolic link is followed, and a file there replaced.
-    """
+    """A file, for this user alone, beside the place where a user wants it; its errors are ours, links are followed."""
 
     def __init__(self, target: Path) -> None:
         with explained(target):
@@ -203,11 +194,7 @@ class TemporaryDirectory:
 
 
 class DraftDirectory:
-    """
-    A directory that is filled beside the place where it is to be: nothing, or an empty directory.
-
-    What is missing above it is made; its calls raise `StoreError`, or `InvalidArgument` where something is there.
-    """
+    """A directory that is filled beside its place, at which nothing or an empty directory is; its errors are ours."""
 
     def __init__(self, target: Path) -> None:
         with explained(target):

@@ -122,12 +122,7 @@ class ForeignRow(Exception):
 
 
 class _BytesDisk(diskcache.Disk):  # type: ignore[misc]  # the base class has no types
-    """
-    Stores bytes under ASCII keys, inline, and decodes nothing else.
-
-    The base class unpickles what a row says is pickled, which would run a planted row's code.
-    What a file's settings say of the arguments does not count.
-    """
+    """Stores bytes under ASCII keys, inline, and decodes nothing else: unpickling would run a planted row's code."""
 
     def __init__(self, directory: str, **_settings: object) -> None:
         super().__init__(directory, min_file_size=2**62, pickle_protocol=0)
@@ -283,11 +278,9 @@ class Rows(Snapshot):
 
     def put_new(self, key: str, value: bytes) -> bool:
         """Store *value* if nothing whole is stored under *key*; tell whether it was."""
-        _check_value(value)
-        if isinstance(self.get(key), bytes):
-            return False
-        self.put(key, value)
-        return True
+        if is_new := not isinstance(self.get(key), bytes):
+            self.put(key, value)
+        return is_new
 
     def delete(self, key: str) -> bool:
         """Delete *key*; tell whether it was there."""

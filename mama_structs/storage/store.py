@@ -4,7 +4,7 @@ The one place where rows are written and read: an open store, its queue, and the
 A `Storage` holds rows of bytes under ASCII keys in one directory.
 What is enqueued is written behind, in order; `flush` waits for the disk.
 Everything that touches the database runs in the store's one thread, in the order in which it was asked for, whichever
-loop or thread asks.
+loop or thread asks. A cancelled caller stops nothing, and work that raises is rolled back.
 
 Every call raises `SessionClosed` after closing, `WrongLoop` in a forked child, and `StoreError` where the database
 cannot be read or written.
@@ -177,12 +177,7 @@ class Storage:
             return len(self._queue)
 
     def enqueue(self, rows: Iterable[tuple[str, Change]]) -> None:
-        """
-        Have rows written behind, in order, all of one call in one transaction; it can be called in any thread.
-
-        Pairs of key and what happens to it: bytes are stored, `New` bytes are stored where nothing whole is, None
-        deletes. Where one breaks a rule (`InvalidArgument`), none of the call's is taken.
-        """
+        """Have pairs of key and change written behind, those of one call in one transaction or, if one is bad, none."""
         self._check_open()
         changes = checked_changes(rows)
         if not changes:
@@ -208,11 +203,7 @@ class Storage:
         await outcome(done)
 
     async def read(self, keys: Sequence[str]) -> dict[str, bytes | Damaged]:
-        """
-        Return the values of *keys*, all of one moment, with what is enqueued taken as written.
-
-        Missing keys are left out; a `Damaged` says why a value cannot be had.
-        """
+        """Return the values of *keys* that there are, all of one moment, with what is enqueued taken as written."""
         wanted = [check_key(key) for key in keys]
         return await outcome(self._submit(lambda: self._read(wanted)))
 
@@ -228,12 +219,7 @@ class Storage:
         return await outcome(self._submit(lambda: self._keys(prefix)))
 
     async def transact(self, work: Callable[[Rows], T]) -> T:
-        """
-        Run *work*, which must not be async, in the thread inside one write transaction, and return what it returns.
-
-        No other process or holder writes between its first read and its end, and what was enqueued before is written
-        first. It is rolled back when *work* raises. A cancelled caller does not stop it.
-        """
+        """Run *work*, which is not async, in the thread and one write transaction, after what was enqueued before."""
         return await outcome(self.transaction(work))
 
     def transaction(
@@ -243,11 +229,7 @@ class Storage:
         return self._submit(lambda: self._transact(work, settled))
 
     async def look(self, work: Callable[[Snapshot], T]) -> T:
-        """
-        Run *work* in the thread on what is on the disk, all of one moment, and return what it returns.
-
-        It may be called more than once, until no other process is in its way. A cancelled caller does not stop it.
-        """
+        """Run *work* in the thread, perhaps more than once, on what is on the disk, all of one moment."""
         return await outcome(self.looking(work))
 
     def looking(self, work: Callable[[Snapshot], T]) -> Future[T]:
@@ -321,10 +303,9 @@ class Storage:
                 if self._temporary is not None:
                     self._temporary.make()
                 cache = self._patiently(lambda: open_cache(self.directory))
-                connection = cache._con  # noqa: SLF001 - closed in this thread
-                self._opened = _Database(
-                    cache, connection, self.directory, self._temporary, identity_of(self.directory)
-                )
+                identity = identity_of(self.directory)
+                # The connection is closed in this thread.
+                self._opened = _Database(cache, cache._con, self.directory, self._temporary, identity)  # noqa: SLF001
             except OSError as error:
                 raise store_error(error, self.directory) from error
             finally:
@@ -551,12 +532,10 @@ async def outcome(job: Future[T]) -> T:
 
 
 class _Due:
-    """
-    Those in one loop that are to be woken: all at once, for each wake-up of a loop costs as much as writing a row.
+    """Those in one loop to be woken: all at once, for each wake-up of a loop costs as much as writing a row."""
 
-    It needs no lock, which a forked child might find held: the mark is taken away before anyone is woken, so that
-    whoever finds it there came in time.
-    """
+    # It needs no lock, which a forked child might find held: the mark is taken away before anyone is woken, so that
+    # whoever finds it there came in time.
 
     def __init__(self) -> None:
         # Not held, for they hold their loop, which would never go: it is what this is kept by.
