@@ -34,10 +34,8 @@ Keep = Callable[[str, Any, str], bool]
 
 DEFAULT_LIMIT: Final = 100
 _MAX_UINT64: Final = 2**64 - 1
-_BOOLS: Final = {
-    **dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True),
-    **dict.fromkeys(("0", "f", "F", "FALSE", "false", "False"), False),
-}
+_TRUE: Final = ("1", "t", "T", "TRUE", "true", "True")
+_FALSE: Final = ("0", "f", "F", "FALSE", "false", "False")
 
 
 class Refusal(Exception):
@@ -60,8 +58,8 @@ def parse_uint(text: str, *, where: str) -> int:
 
 
 def _parse_bool(text: str, *, where: str) -> bool:
-    if text in _BOOLS:
-        return _BOOLS[text]
+    if text in _TRUE or text in _FALSE:
+        return text in _TRUE
     raise _mismatch(where, f'strconv.ParseBool: parsing "{text}": invalid syntax')
 
 
@@ -182,13 +180,7 @@ def match(path: str) -> Matched:
 
 
 def checked_name(argument: str, name: object) -> str:
-    """
-    Return *name* if a request can be called by it, else raise `InvalidArgument`.
-
-    That is ``*``; a path, which begins with ``/``; a route's pattern; a type (the word after ``/structs/``);
-    or something that can be a parameter in a path: it begins with a digit as ids and numbers do, or is an address
-    (``structs1...``), an attribute's name, or hexadecimal text as keys and signatures are.
-    """
+    """Return *name* if a request can be called by it (see `Faults.add`), else raise `InvalidArgument`."""
     if not isinstance(name, str):
         raise InvalidArgument(f"{argument} must be the name of requests, got {name!r:.80}")
     if name == "*" or name in _KINDS or _PARAMETER.fullmatch(name) or name in _ATTRIBUTES:
@@ -220,28 +212,22 @@ def _not_found() -> Refusal:
     return Refusal(status=500, code=2, message=NOT_FOUND)
 
 
-def _raw_key(table: Table, key: str) -> bytes:
-    return int(key).to_bytes(8, "big") if table.name == "struct_type" else key.encode()
-
-
-def _row(table: Table, key: str, value: Any) -> Body:
-    if table.fields is None:
-        row: Body = value
-        return row
-    return dict(zip(table.fields, (key, value), strict=True))
-
-
 def _page(
     query: Query, table: Table, keys: Iterable[str], *, keep: Predicate | None = None, prefix: str = ""
 ) -> tuple[list[Body], Body]:
     """Return a page of rows and its ``pagination``; *keep* filters after the rows were counted, as the chain does."""
     wanted = list(keys)
-    raw = [_raw_key(table, key.removeprefix(prefix)) for key in wanted]
+    if table.name == "struct_type":
+        raw = [int(key).to_bytes(8, "big") for key in wanted]
+    else:
+        raw = [key.removeprefix(prefix).encode() for key in wanted]
     page = paginate(raw, PageRequest.from_query(query.parameters), error_code=table.error_code)
     records = query.world.tables.get(table.name, {})
     chosen = [wanted[number] for number in page.numbers]
-    rows = [_row(table, key, records[key]) for key in chosen if keep is None or keep(key, records[key])]
-    return rows, page.pagination()
+    kept = [(key, records[key]) for key in chosen if keep is None or keep(key, records[key])]
+    if table.fields is None:
+        return [row for _, row in kept], page.pagination()
+    return [dict(zip(table.fields, row, strict=True)) for row in kept], page.pagination()
 
 
 def _list_body(table: Table, rows: list[Body], pagination: Body | None) -> Body:
@@ -261,33 +247,28 @@ def _one(name: str) -> Route:
     return Route(f"/structs/{table.name}/{{id}}", answer)
 
 
-def _list(pattern: str, name: str, keys: Callable[[Query, str], Iterable[str]], keep: Keep | None = None) -> Route:
-    """
-    Make a route that pages through the keys that are given the path's parameter.
-
-    *keep* drops from each page what was not asked for: the chain filters after it has counted.
-    """
+def _all(name: str, pattern: str = "", keep: Keep | None = None) -> Route:
+    """Make a route through a whole store; *keep* drops rows after they were counted, by the path's parameter."""
     table = TABLES[name]
 
     def answer(query: Query) -> Body:
         wanted = next(iter(query.path.values()), "")
         kept = None if keep is None else lambda key, row: keep(key, row, wanted)
-        return _list_body(table, *_page(query, table, keys(query, wanted), keep=kept))
+        return _list_body(table, *_page(query, table, query.world.ids(name), keep=kept))
 
-    return Route(pattern, answer)
-
-
-def _all(name: str, pattern: str = "", keep: Keep | None = None) -> Route:
-    return _list(pattern or f"/structs/{name}", name, lambda query, _: query.world.ids(name), keep)
+    return Route(pattern or f"/structs/{name}", answer)
 
 
 def _indexed(pattern: str, name: str, field: str) -> Route:
     """Make a route with an index of its own: only rows that match are paged through."""
+    table = TABLES[name]
 
-    def keys(query: Query, wanted: str) -> list[str]:
-        return [key for key in query.world.ids(name) if query.world.tables[name][key].get(field) == wanted]
+    def answer(query: Query) -> Body:
+        (wanted,) = query.path.values()
+        keys = [key for key in query.world.ids(name) if query.world.tables[name][key].get(field) == wanted]
+        return _list_body(table, *_page(query, table, keys))
 
-    return _list(pattern, name, keys)
+    return Route(pattern, answer)
 
 
 def _record(pattern: str, name: str, key: Callable[[Mapping[str, str]], str]) -> Route:
@@ -331,18 +312,14 @@ def _address(query: Query) -> Body:
     return query.world.get("address", address) or {"address": address, "playerId": "1-0", "permissions": "0"}
 
 
-def _ranks_of_object(query: Query) -> Body:
+def _ranks(query: Query) -> Body:
+    """Page through the ranks of an object; those of one guild come without pages, and not all of them."""
     table = TABLES["guild_rank_permission"]
-    prefix = f"{query.path['object_id']}/"
+    prefix = "".join(f"{part}/" for part in query.path.values())
     keys = [key for key in query.world.ids(table.name) if key.startswith(prefix)]
+    if "guild_id" in query.path:
+        return _list_body(table, [query.world.tables[table.name][key] for key in keys[:_MAX_RANK_ROWS]], None)
     return _list_body(table, *_page(query, table, keys, prefix=prefix))
-
-
-def _ranks_of_object_and_guild(query: Query) -> Body:
-    table = TABLES["guild_rank_permission"]
-    prefix = f"{query.path['object_id']}/{query.path['guild_id']}/"
-    keys = [key for key in query.world.ids(table.name) if key.startswith(prefix)]
-    return _list_body(table, [query.world.tables[table.name][key] for key in keys[:_MAX_RANK_ROWS]], None)
 
 
 def _module_address(text: str) -> str:
@@ -371,17 +348,17 @@ def _associations(name: str, owners: str, parameter: str) -> tuple[Route, Route]
     return Route(f"/structs/{name}/{{{parameter}}}", one), Route(f"/structs/{name}", every)
 
 
-def _is_hex(text: str, size: int) -> bool:
-    try:
-        return len(bytes.fromhex(text)) == size
-    except ValueError:
-        return False
-
-
 def _validate_signature(query: Query) -> Body:
     """Judge by form and by whether the chain knows the address; nothing is verified."""
-    key_error = not _is_hex(query.path["proofPubKey"], _PUBLIC_KEY_BYTES)
-    signature_error = not _is_hex(query.path["proofSignature"], _SIGNATURE_BYTES)
+
+    def is_wrong(name: str, size: int) -> bool:
+        try:
+            return len(bytes.fromhex(query.path[name])) != size
+        except ValueError:
+            return True
+
+    key_error = is_wrong("proofPubKey", _PUBLIC_KEY_BYTES)
+    signature_error = is_wrong("proofSignature", _SIGNATURE_BYTES)
     unknown = query.world.get("address", query.path["address"]) is None
     return {
         "pubkeyFormatError": key_error,
@@ -426,8 +403,8 @@ STRUCTS_ROUTES: Final = (
     _value_record("permission", "permissionId"),
     _all("permission", "/structs/permission/object/{objectId}", lambda key, _, wanted: key.split("@")[0] == wanted),
     _all("permission", "/structs/permission/player/{playerId}", lambda key, _, wanted: key.split("@")[-1] == wanted),
-    Route("/structs/guild_rank_permission/object/{object_id}", _ranks_of_object),
-    Route("/structs/guild_rank_permission/object/{object_id}/guild/{guild_id}", _ranks_of_object_and_guild),
+    Route("/structs/guild_rank_permission/object/{object_id}", _ranks),
+    Route("/structs/guild_rank_permission/object/{object_id}/guild/{guild_id}", _ranks),
     _record(
         "/structs/guild_membership_application/{guildId}/{playerId}",
         "guild_membership_application",

@@ -20,6 +20,7 @@ from typing import Any, Final, Self, TypeVar
 import attrs
 from aiohttp import web
 
+from mama_structs._check import whole
 from mama_structs.errors import InvalidArgument
 from mama_structs.testing._routes import NOT_FOUND, Refusal, checked_name, match, not_implemented, respond
 from mama_structs.testing.faults import Delivery, Fault, FaultAnswer, Faults
@@ -78,12 +79,6 @@ def _refuse_bad_seconds(argument: str, seconds: object) -> None:
         raise InvalidArgument(f"{argument} must be 0 or more seconds or a function of the request, got {seconds!r:.80}")
 
 
-def _refuse_bad_number(argument: str, number: object, *, most: int | None = None) -> None:
-    if not isinstance(number, int) or isinstance(number, bool) or number < 0 or (most is not None and number > most):
-        bounds = "0 or more" if most is None else f"from 0 to {most}"
-        raise InvalidArgument(f"{argument} must be a whole number, {bounds}, got {number!r:.80}")
-
-
 class FakeNode:
     """
     A node that answers as the chain's REST interface does, and badly where it is told to.
@@ -138,20 +133,18 @@ class FakeNode:
             raise InvalidArgument(f"block_time must be more than 0 seconds or None, got {block_time!r:.80}")
         if not isinstance(host, str) or not host:
             raise InvalidArgument(f"host must be a name or an address, got {host!r:.80}")
-        _refuse_bad_number("port", port, most=_LAST_PORT)
-        _refuse_bad_number("height", height)
+        whole("port", port, most=_LAST_PORT, mark=",")
+        whole("height", height, mark=",")
         if not callable(clock):
             raise InvalidArgument(f"clock must be a function that tells seconds, got {clock!r:.80}")
-        if isinstance(latency, Mapping):
-            latencies = Latencies(latency)
-        else:
+        if not isinstance(latency, Mapping):
             if not callable(latency):
                 _refuse_bad_seconds("latency", latency)
-            latencies = Latencies({"*": latency})
+            latency = {"*": latency}
         if world is None:
             world = World.generate() if entities is None else World.of(entities)
         self.data = world
-        self.latency: Latencies = latencies
+        self.latency: Latencies = Latencies(latency)
         self.faults: Faults = Faults()
         if given := tuple(faults):
             self.faults.add(*given)
@@ -240,7 +233,7 @@ class FakeNode:
 
     def advance(self, *, blocks: int = 1) -> None:
         """Let the chain make blocks."""
-        _refuse_bad_number("blocks", blocks)
+        whole("blocks", blocks, mark=",")
         self._height += blocks
 
     # Its life
@@ -321,10 +314,9 @@ class FakeNode:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.rel_url.path
-        matched = match(path)
         query = {name: request.rel_url.query[name] for name in request.rel_url.query}
         headers = {name.lower(): value for name, value in request.headers.items()}
-        seen = NodeRequest(request.method, path, query, headers, matched.names)
+        seen = NodeRequest(request.method, path, query, headers, match(path).names)
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine always runs in a task
         self._answering.add(task)
@@ -333,7 +325,9 @@ class FakeNode:
             self.in_flight += 1
             self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:
-            answer = self._decide(seen)
+            answer = attrs.evolve(self._answer(seen), delay=self._latency_of(seen))
+            for fault in self.faults.take(seen.names):
+                answer = fault.edit(answer)
             if answer.delivery is Delivery.HUNG:
                 await asyncio.Event().wait()
             if answer.delay > 0:
@@ -345,21 +339,14 @@ class FakeNode:
             self._answering.discard(task)
         return await self._send(request, answer)
 
-    def _decide(self, request: NodeRequest) -> FaultAnswer:
-        answer = attrs.evolve(self._answer(request), delay=self._latency_of(request))
-        for fault in self.faults.take(request.names):
-            answer = fault.edit(answer)
-        return answer
-
     def _answer(self, request: NodeRequest) -> FaultAnswer:
         height = self.height
         headers = {HEIGHT_HEADER: str(height)}
         try:
             if request.method != "GET":
                 raise not_implemented()
-            return FaultAnswer.json(
-                200, respond(self.data, match(request.path), request.query, height=height), headers=headers
-            )
+            body = respond(self.data, match(request.path), request.query, height=height)
+            return FaultAnswer.json(200, body, headers=headers)
         except Refusal as refusal:
             status, code = refusal.status, refusal.code
             if refusal.message == NOT_FOUND:

@@ -261,27 +261,22 @@ class _Planter:
         return str(EntityId(member, self.draw(st.integers(1, 30) | st.sampled_from([2**53 + 1, MAX_INDEX]))))
 
     def plant(self, types: tuple[EntityType, ...], pointer: str, *, primary: bool = False) -> str:
-        text = self.id_text(types)
-        self.note(text, pointer, primary=primary)
-        return text
+        return self.note(self.id_text(types), pointer, primary=primary)
 
-    def note(self, text: str, pointer: str, *, primary: bool = False) -> None:
+    def note(self, text: str, pointer: str, *, primary: bool = False) -> str:
         if text in self.own:
-            self.look_alikes.append(text)
-        else:
-            self.planted.setdefault(text, []).append((pointer, primary))
+            return self.mislead(text)
+        self.planted.setdefault(text, []).append((pointer, primary))
+        return text
 
     def mislead(self, text: str) -> str:
         self.look_alikes.append(text)
         return text
 
-    def array(self, pointer: str) -> list[str]:
-        filled = self.draw(st.lists(st.booleans(), max_size=4))
-        return [self.plant((_T,), f"{pointer}/{at}") if full else "" for at, full in enumerate(filled)]
-
     def field(self, name: str, pointer: str) -> Any:
         if name in _ARRAYS:
-            return self.array(pointer)
+            filled = self.draw(st.lists(st.booleans(), max_size=4))
+            return [self.plant((_T,), f"{pointer}/{at}") if full else "" for at, full in enumerate(filled)]
         return self.plant(_SCALARS[name], pointer, primary=name in _PRIMARY)
 
     def mapping(self, pointer: str, depth: int) -> dict[str, Any]:
@@ -292,9 +287,7 @@ class _Planter:
                 members[name] = self.member(kind, name, f"{pointer}/{escape(name)}", depth)
         return members
 
-    def member(self, kind: str, name: str, at: str, depth: int) -> Any:  # noqa: PLR0911 - one line for each kind
-        if kind in _MISLEADING:
-            return self.misleading(kind, name)
+    def member(self, kind: str, name: str, at: str, depth: int) -> Any:  # noqa: C901, PLR0911 - a case for each kind
         match kind:
             case "field":
                 return self.field(name, at)
@@ -304,6 +297,15 @@ class _Planter:
                 return self.bare(at)
             case "embedded":
                 return self.embedded(at)
+            case "denied":
+                return self.mislead(self.id_text(_WITH_IDS))
+            case "mismatched":
+                return self.mislead(self.id_text(tuple(one for one in _WITH_IDS if one not in _HINTED[name])))
+            case "look-alike":
+                return self.mislead(self.draw(_LOOK_ALIKES))
+            case "pagination":
+                next_key = self.mislead(self.id_text(_WITH_IDS))
+                return {"next_key": next_key, "first": [self.mislead("1-11")], "total": "2"}
             case "mapping" if depth:
                 return self.mapping(at, depth - 1)
             # Not at the top: an array of objects there makes a list of rows of the payload.
@@ -311,17 +313,6 @@ class _Planter:
                 rows = range(self.draw(st.integers(0, 3)))
                 return [self.mapping(f"{at}/{row}", depth - 1) for row in rows]
         return self.draw(_NOISE)
-
-    def misleading(self, kind: str, name: str) -> Any:
-        match kind:
-            case "denied":
-                return self.mislead(self.id_text(_WITH_IDS))
-            case "mismatched":
-                wrong = tuple(member for member in _WITH_IDS if member not in _HINTED[name])
-                return self.mislead(self.id_text(wrong))
-            case "look-alike":
-                return self.mislead(self.draw(_LOOK_ALIKES))
-        return {"next_key": self.mislead(self.id_text(_WITH_IDS)), "first": [self.mislead("1-11")], "total": "2"}
 
     def bare(self, at: str) -> int | str:
         """Give the index of a struct without its type; 0 stands for none."""
@@ -347,7 +338,6 @@ class _Planter:
 
 
 _DEPTH: Final = 3
-_MISLEADING: Final = frozenset({"denied", "mismatched", "look-alike", "pagination"})
 _LOOK_ALIKES: Final = st.sampled_from(
     ["01-1", "1-0", " 1-1", "12-3", "2024-01", "11-1-194", "6-53@1-194", "uguild.0-1", "1-11\n", "1-1\u0661",
      "7-1", "8-2", f"1-{MAX_INDEX + 1}"]
@@ -373,17 +363,13 @@ def escape(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
-def payloads() -> st.SearchStrategy[PlantedPayload]:
+@st.composite
+def payloads(draw: Draw) -> PlantedPayload:
     """
     Give payloads of any nesting with ids under many fields, among much that must not be taken for ids.
 
     Some are about an entity: ``{"Player": {"id": ..., ...}, ...}``, with that id elsewhere too.
     """
-    return _payloads()
-
-
-@st.composite
-def _payloads(draw: Draw) -> PlantedPayload:
     subject = draw(st.none() | st.builds(EntityId, st.sampled_from(_WITH_IDS), st.integers(1, 30)))
     planter = _Planter(draw, own=frozenset() if subject is None else frozenset([str(subject)]))
     payload: dict[str, Any] = {}
@@ -395,7 +381,8 @@ def _payloads(draw: Draw) -> PlantedPayload:
     return PlantedPayload(payload, planter.references(), tuple(planter.look_alikes), subject=subject)
 
 
-def list_payloads(*, min_size: int = 0, max_size: int = 5) -> st.SearchStrategy[PlantedPayload]:
+@st.composite
+def list_payloads(draw: Draw, *, min_size: int = 0, max_size: int = 5) -> PlantedPayload:  # noqa: D417 - Hypothesis draws
     """
     Give the chain's lists: rows of one type, and ``pagination``.
 
@@ -404,11 +391,6 @@ def list_payloads(*, min_size: int = 0, max_size: int = 5) -> st.SearchStrategy[
         max_size: The most rows.
 
     """
-    return _list_payloads(min_size, max_size)
-
-
-@st.composite
-def _list_payloads(draw: Draw, min_size: int, max_size: int) -> PlantedPayload:
     kind = draw(st.sampled_from(tuple(_ROW_FIELDS)))
     indexes = draw(st.lists(st.integers(1, 30), min_size=min_size, max_size=max_size, unique=True))
     own = tuple(EntityId(kind, index) for index in sorted(indexes, key=str))
@@ -591,7 +573,10 @@ def _inside(draw: Draw, depth: int) -> _Part:
     return part
 
 
-def ref_documents(*, max_size: int = 8, max_depth: int = 3, unclosed: bool = True) -> st.SearchStrategy[RefDocument]:
+@st.composite
+def ref_documents(  # noqa: D417 - Hypothesis draws
+    draw: Draw, *, max_size: int = 8, max_depth: int = 3, unclosed: bool = True
+) -> RefDocument:
     """
     Give answers of a model with refs among prose, markup, look-alikes and code that shows refs.
 
@@ -603,11 +588,6 @@ def ref_documents(*, max_size: int = 8, max_depth: int = 3, unclosed: bool = Tru
         unclosed: Whether refs may be left open at the end.
 
     """
-    return _ref_documents(max_size, max_depth, unclosed=unclosed)
-
-
-@st.composite
-def _ref_documents(draw: Draw, max_size: int, max_depth: int, *, unclosed: bool) -> RefDocument:
     part = _Part()
     for _ in range(draw(st.integers(0, max_size))):
         kind = draw(st.sampled_from(["ref", "ref", "prose", "decoy"]))

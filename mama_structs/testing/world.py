@@ -261,11 +261,7 @@ class World:
                 return {"rocks": {"denom": "ualpha", "amount": self.rocks.get(entity_id, "0")}}
             case "structDefenders":
                 return self._defenders_of(entity_id)
-            case _:
-                return self._struct_attributes(entity_id)
-
-    def _struct_attributes(self, entity_id: str) -> Record:
-        values: Record = dict(self.attributes("struct_attribute", STRUCT_ATTRIBUTES, entity_id))
+        values = self.attributes("struct_attribute", STRUCT_ATTRIBUTES, entity_id)
         status = int(values["status"])
         return values | {name: bool(status & bit) for name, bit in STATUS_BITS.items()}
 
