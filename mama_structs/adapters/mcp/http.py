@@ -274,19 +274,16 @@ class _StreamsEnd:
             await send(message)
 
         async def receiving() -> Message:
-            return await self._first(receive)
+            # The end looks to the application as if the client had left.
+            message = asyncio.ensure_future(receive())
+            stopped = asyncio.ensure_future(self.stopping.wait())
+            try:
+                await asyncio.wait({message, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                return message.result() if message.done() else {"type": "http.disconnect"}
+            finally:
+                message.cancel()
+                stopped.cancel()
 
         await self.app(scope, receiving, sending)
         if is_open and self.stopping.is_set():
             await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _first(self, receive: Receive) -> Message:
-        """Wait for the client, or for the end, which looks to the application as if the client had left."""
-        message = asyncio.ensure_future(receive())
-        stopped = asyncio.ensure_future(self.stopping.wait())
-        try:
-            await asyncio.wait({message, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            return message.result() if message.done() else {"type": "http.disconnect"}
-        finally:
-            message.cancel()
-            stopped.cancel()
