@@ -12,7 +12,7 @@ import attrs
 from mama_structs._async import find_session, no_session
 from mama_structs._introspect import called_by, disguise, is_async_callable, name_of
 from mama_structs.errors import InvalidArgument
-from mama_structs.references.options import ReferenceOptions, check_kind, check_primary
+from mama_structs.references.options import Kind, ReferenceOptions, check_kind, check_primary
 from mama_structs.references.resolver import Resolver
 
 _log = logging.getLogger("mama_structs")
@@ -24,7 +24,6 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 Include = bool | Literal["primary", "all"]
-Kind = Literal["auto", "query", "list"]
 
 # What a decorated tool takes beside its own parameters, in this order.
 _ANNOTATIONS: Final[dict[str, Any]] = {

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 import attrs
 
 from mama_structs._plain import SCALARS, as_mapping, plain_of, unstructure
+from mama_structs.references.options import Kind
 from mama_structs.references.schemes import MAX_ID_LENGTH, IdScheme
 
 _log = logging.getLogger("mama_structs")
@@ -371,11 +372,7 @@ class PayloadShape:
 
 
 def describe(
-    payload: Mapping[str, Any],
-    detector: Detector,
-    *,
-    kind: Literal["auto", "query", "list"] = "auto",
-    subject: str | None = None,
+    payload: Mapping[str, Any], detector: Detector, *, kind: Kind = "auto", subject: str | None = None
 ) -> PayloadShape:
     """Say what *payload* is about; ``"auto"`` is a list where the main value is an array of entities."""
     rows = None if kind == "query" else _main_array(payload, detector, strict=kind == "auto")
@@ -383,7 +380,7 @@ def describe(
         own = _own_id(payload, detector, _ENVELOPES)
         shown: PayloadKind = "list" if kind == "list" else "query"
         return PayloadShape(shown, None, _without_none(own, subject), own if subject is None else subject)
-    ids = tuple([_row_id(row, detector) for row in rows])
+    ids = tuple([_own_id(row, detector, _ENVELOPES, is_row=True) for row in rows])
     return PayloadShape("list", rows, _without_none(*ids, subject), subject, ids)
 
 
@@ -409,30 +406,19 @@ def _own_id(value: object, detector: Detector, envelopes: int, *, is_row: bool =
     return None
 
 
-def _row_id(row: object, detector: Detector) -> str | None:
-    own = _held_id(row, detector) if type(row) is dict else None
-    return own if own is not None else _own_id(row, detector, _ENVELOPES, is_row=True)
-
-
 def _held_id(mapping: Mapping[str, Any], detector: Detector) -> str | None:
     """Return the id that *mapping* itself holds as its own."""
     for field in detector.own_fields:
         value = mapping.get(field)
         if value is None:
             continue
-        text = value if type(value) is str else _text(value)
+        # Whatever object the payload holds an id in.
+        plain = value if type(value) is str else unstructure(value)
+        text = str.__str__(plain) if isinstance(plain, str) else None
         kind = detector.kind(text)
         if kind is not None and field in kind.scheme.own:
             return text
     return None
-
-
-def _text(value: object) -> str | None:
-    """Return an id's text, whatever object the payload holds it in."""
-    if type(value) is str or value is None:
-        return value
-    plain = unstructure(value)
-    return str.__str__(plain) if isinstance(plain, str) else None
 
 
 def _members(mapping: Mapping[str, Any], detector: Detector) -> Iterator[tuple[str, Any]]:

@@ -14,6 +14,7 @@ from mama_structs.errors import InvalidArgument
 MAX_DEPTH = 2
 
 Scope = Literal["primary", "all"]
+Kind = Literal["auto", "query", "list"]
 
 
 def _include(_: Any, __: Any, value: object) -> None:

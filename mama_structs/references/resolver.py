@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Self
 
 import attrs
 
@@ -19,7 +19,7 @@ from mama_structs.references import outcomes
 from mama_structs.references.cache import AnswerCache
 from mama_structs.references.detection import META, SECTION, Detector, Found, PayloadShape, Scan, describe
 from mama_structs.references.flights import Flights, SourceQuery
-from mama_structs.references.options import ReferenceOptions, Scope, check_kind, check_primary
+from mama_structs.references.options import Kind, ReferenceOptions, Scope, check_kind, check_primary
 from mama_structs.references.outcomes import NOT_FOUND, Counters, Failure, ResolverStats, SourceAnswer, SourceOutcome
 from mama_structs.references.schemes import EntitySource, check_sources
 from mama_structs.references.section import (
@@ -100,7 +100,7 @@ class Resolver:
         options: ReferenceOptions | None = None,
         *,
         subject: str | None = None,
-        kind: Literal["auto", "query", "list"] = "auto",
+        kind: Kind = "auto",
     ) -> list[Found]:
         """
         Return every reference in *payload* that *options* ask for, in payload order, asking nothing of any source.
@@ -218,7 +218,7 @@ class Resolver:
         options: ReferenceOptions | None = None,
         *,
         subject: str | None = None,
-        kind: Literal["auto", "query", "list"] = "auto",
+        kind: Kind = "auto",
         primary: Collection[str] | None = None,
     ) -> Any:
         """
@@ -509,7 +509,7 @@ class Resolver:
 
 
 def _search(
-    mapping: Mapping[str, Any], detector: Detector, *, kind: Literal["auto", "query", "list"], subject: object
+    mapping: Mapping[str, Any], detector: Detector, *, kind: Kind, subject: object
 ) -> tuple[PayloadShape, Scan]:
     """Say what a payload is about and find the ids in it, but for those that an earlier call added."""
     shape = describe(mapping, detector, kind=kind, subject=None if subject is None else str(subject))

@@ -1,8 +1,8 @@
 """The client of a Structs node's REST interface."""
 
 import asyncio
+import functools
 import warnings
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import attrs
@@ -24,6 +24,7 @@ else:
     ClientSession = Backoff = Transport = Any
 
 _MANY = 10_000
+_whole = functools.partial(_check.field, _check.whole)
 _HOW_TO_READ = {
     EntityType.INFUSION: "infusions have no ids: read one by its destination and address",
     EntityType.ADDRESS: "addresses have no ids: read one by the address itself",
@@ -55,11 +56,9 @@ class StructsClient(Reads):
     base_url: str = attrs.field(converter=base_url_of)
     session: ClientSession | None = attrs.field(default=None, kw_only=True)
     timeout: float = attrs.field(default=10.0, kw_only=True, validator=_check.field(_check.seconds))
-    max_connections: int = attrs.field(default=8, kw_only=True, validator=_check.field(_check.whole, 1, _MANY))
-    retries: int = attrs.field(default=2, kw_only=True, validator=_check.field(_check.whole, 0, _MANY))
-    max_response_bytes: int = attrs.field(
-        default=16 * 2**20, kw_only=True, validator=_check.field(_check.whole, 1, 2**40)
-    )
+    max_connections: int = attrs.field(default=8, kw_only=True, validator=_whole(1, _MANY))
+    retries: int = attrs.field(default=2, kw_only=True, validator=_whole(0, _MANY))
+    max_response_bytes: int = attrs.field(default=16 * 2**20, kw_only=True, validator=_whole(1, 2**40))
     _backoff: Backoff | None = attrs.field(default=None, kw_only=True, alias="_backoff")
     _transport: Transport | None = attrs.field(default=None, init=False, on_setattr=attrs.setters.NO_OP)
     _home: LoopBound | None = attrs.field(default=None, init=False, on_setattr=attrs.setters.NO_OP)
@@ -72,9 +71,7 @@ class StructsClient(Reads):
         """Open the client."""
         return await self.open()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         """Close the client."""
         await self.close()
 

@@ -51,7 +51,7 @@ def structure(payload: Any, cls: type[T]) -> T:
     try:
         value: T = read(payload, cls)
     except _Mismatch as mismatch:
-        raise MalformedResponse(mismatch.rule, path=mismatch.path) from mismatch
+        raise MalformedResponse(mismatch.rule, path="$" + "".join(reversed(mismatch.steps))) from mismatch
     return value
 
 
@@ -79,11 +79,6 @@ class _Mismatch(Exception):
         super().__init__(rule)
         self.rule = rule
         self.steps: list[str] = []
-
-    @property
-    def path(self) -> str:
-        """The JSON path from the root."""
-        return "$" + "".join(reversed(self.steps))
 
 
 def _mismatch(wanted: str, value: Any) -> _Mismatch:

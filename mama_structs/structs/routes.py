@@ -1,7 +1,6 @@
 """Requests to the chain: what a caller gives, checked, and the routes, as pure values."""
 
 import base64
-import binascii
 import enum
 import ipaddress
 import re
@@ -121,7 +120,7 @@ def place_of(key: object) -> bytes | None:
         return None
     try:
         return base64.b64decode(key, validate=True)
-    except (binascii.Error, ValueError):
+    except ValueError:
         return None
 
 
@@ -154,20 +153,13 @@ def page_query(
 
 @attrs.frozen(kw_only=True)
 class NodeQuery:
-    """
-    One GET.
-
-    Args:
-        path: The path behind the base URL, made of safe characters only.
-        key: The field that the answer must have.
-        asked: The id that is asked for, None where there is none that could be unknown.
-        query: The query parameters, not encoded yet.
-
-    """
+    """One GET: a path of safe characters behind the base URL, and the field that the answer must have."""
 
     path: str
     key: str
+    # The id that is asked for, None where there is none that could be unknown.
     asked: str | None = None
+    # The parameters, not encoded yet.
     query: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -197,9 +189,7 @@ def check_about(payload: Mapping[str, Any], model: type[Record], **expected: str
 def _key_of(model: type[Record]) -> str:
     """Return the JSON name of the entity, or of the field that a flat answer begins with."""
     fields = attrs.fields_dict(model)
-    return wire_name(
-        next(fields[name] for name in ("entity", "address", "attribute", "block_height") if name in fields)
-    )
+    return wire_name(next(fields[name] for name in ("entity", "address", "attribute") if name in fields))
 
 
 @attrs.frozen
@@ -213,8 +203,7 @@ class Listing(Generic[R_co]):
     def page(self) -> type[Page[R_co]]:
         """The model of a page."""
         pages: Any = Page
-        model: type[Page[R_co]] = pages[self.record]
-        return model
+        return pages[self.record]  # type: ignore[no-any-return]
 
     @property
     def key(self) -> str:
@@ -226,11 +215,7 @@ class Listing(Generic[R_co]):
         return NodeQuery(path="/".join((f"/structs/{self.name}", *segments)), key=self.key, query=query)
 
     def next_key(self, payload: Mapping[str, Any], *, after: str | None) -> str | None:
-        """
-        Check how a page ends, its records apart, and return where the next one begins, None after the last.
-
-        Keys ascend, in byte order, from *after*, which is None where the next page may begin anywhere.
-        """
+        """Check how a page ends, its records apart, and return where the next one begins, None after the last."""
         if not isinstance(payload[self.key], list):
             raise MalformedResponse("must be an array", path=f"$.{self.key}")
         pagination = structure({"pagination": payload.get("pagination")}, _End).pagination
@@ -238,6 +223,7 @@ class Listing(Generic[R_co]):
         if not key:
             return None
         place = place_of(key)
+        # Keys ascend in byte order from *after*; without one, the next page may begin anywhere.
         if place is None or (after is not None and place <= (place_of(after) or b"")):
             raise MalformedResponse("must be a later place in base64", path="$.pagination.next_key")
         return key

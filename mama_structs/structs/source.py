@@ -125,11 +125,6 @@ class _Entity:
         return f"{'an' if self.kind[0] == 'a' else 'a'} {self.kind}"
 
 
-def _entities() -> list[_Entity]:
-    texts = json.loads(Path(__file__).with_name("tools.json").read_text(encoding="utf-8"))
-    return [_Entity(EntityType[kind.upper()], **words) for kind, words in texts.items()]
-
-
 def tools(
     origin: StructsClient | StructsSource | Any, *, resolver: Resolver | None = None, **defaults: Any
 ) -> dict[str, StructsTool]:
@@ -165,7 +160,8 @@ def tools(
             hint="Resolver([StructsSource(client)]) and tools(client, ...) with the same client, or leave resolver out",
         )
     chain = _Chain(source, resolver, defaults)
-    entities = _entities()
+    texts = json.loads(Path(__file__).with_name("tools.json").read_text(encoding="utf-8"))
+    entities = [_Entity(EntityType[kind.upper()], **words) for kind, words in texts.items()]
     ready = [_query_tool(chain, entity) for entity in entities]
     if source.client is not None:
         ready += [_list_tool(chain, entity) for entity in entities]
