@@ -481,17 +481,10 @@ class MemoryStore:
             if own is not None:
                 best.pop(own, None)
             ranked = sorted(best.items(), key=lambda one: (-one[1], -one[0]))
-            likely = [(near, float(calibration(score))) for near, score in ranked]
-            kept = [
-                (near, similarity)
-                for near, similarity in likely
-                if similarity >= (calibration.threshold if least is None else least)
-            ][:most]
+            enough = calibration.threshold if least is None else least
+            kept = [(near, alike) for near, score in ranked if (alike := float(calibration(score))) >= enough][:most]
             memories = reader.get([near for near, _ in kept])
-            return [
-                Similar(memory=memory, similarity=similarity)
-                for memory, (_, similarity) in zip(memories, kept, strict=True)
-            ]
+            return [Similar(memory=memory, similarity=alike) for memory, (_, alike) in zip(memories, kept, strict=True)]
 
         return await self._shared.read(plan, made_by=record)
 
@@ -804,23 +797,16 @@ class MemoryStore:
         least = _check.share("min_strength", min_strength)
         most = check_limit(limit)
         now_ms = milliseconds(self._shared.now)
-        key = (start, types, depth, direction, least, most)
+        how: dict[str, Any] = {"types": types, "max_depth": depth, "direction": direction}
+        how.update(min_strength=least, limit=most)
+        key = (start, *how.values())
 
         def plan(reader: Reader) -> list[Reached]:
             node = saving.found(reader, start)
             cached = self._shared.cache.get(key, reader.change, reader.touched_since)
             if cached is not None:
                 return list(cached)
-            steps = graph.traverse(
-                reader,
-                node,
-                now_ms=now_ms,
-                types=types,
-                max_depth=depth,
-                direction=direction,
-                min_strength=least,
-                limit=most,
-            )
+            steps = graph.traverse(reader, node, now_ms=now_ms, **how)
             reached = list(results.reached_along(reader, steps))
             self._shared.cache.put(key, reader.change, graph.read_by(node, steps), reached)
             return list(reached)
