@@ -97,7 +97,6 @@ class Home:
         async with self._gates.setdefault(loop, asyncio.Lock()):
             known = None if name is None else self._open.get(name)
             if known is not None and known.is_forsaken:
-                known.refs.close()
                 await self._settle(known)
                 known = None
             if known is not None:
@@ -109,7 +108,7 @@ class Home:
     async def _entered(
         self, name: str | None, settings: DescriptorSettings, loop: asyncio.AbstractEventLoop
     ) -> Conversation:
-        own = _fresh() if name is None else name
+        own = name or uuid.uuid4().hex
         if self.path is None:
             return Conversation(own, RefStore(settings=settings), None, [loop])
         self._claim(own)
@@ -125,7 +124,7 @@ class Home:
 
     def fork(self, origin: Conversation, name: str | None, loop: asyncio.AbstractEventLoop) -> Conversation:
         """Return a conversation that begins with all that another one holds; None for a fresh name."""
-        own = _fresh() if name is None else check_conversation(name)
+        own = uuid.uuid4().hex if name is None else check_conversation(name)
         if own in self._open:
             raise _known(own)
         self._claim(own)
@@ -147,7 +146,6 @@ class Home:
         if conversation.loops:
             await self.storage.flush()
         else:
-            conversation.refs.close()
             await self._settle(conversation)
 
     async def flush(self) -> None:
@@ -195,6 +193,7 @@ class Home:
         return conversation
 
     async def _settle(self, conversation: Conversation) -> None:
+        conversation.refs.close()
         await self.storage.flush()
         self._let_go(conversation)
 
@@ -241,10 +240,6 @@ def _join(path: Path) -> Home:
             raise
 
     return directories.join(key, make)
-
-
-def _fresh() -> str:
-    return uuid.uuid4().hex
 
 
 def _known(name: str) -> InvalidArgument:
