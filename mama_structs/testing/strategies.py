@@ -363,13 +363,20 @@ def escape(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
-@st.composite
-def payloads(draw: Draw) -> PlantedPayload:
+# `st.composite` gives a function whose type hints cannot be resolved, so it makes no public one.
+
+
+def payloads() -> st.SearchStrategy[PlantedPayload]:
     """
     Give payloads of any nesting with ids under many fields, among much that must not be taken for ids.
 
     Some are about an entity: ``{"Player": {"id": ..., ...}, ...}``, with that id elsewhere too.
     """
+    return _payloads()
+
+
+@st.composite
+def _payloads(draw: Draw) -> PlantedPayload:
     subject = draw(st.none() | st.builds(EntityId, st.sampled_from(_WITH_IDS), st.integers(1, 30)))
     planter = _Planter(draw, own=frozenset() if subject is None else frozenset([str(subject)]))
     payload: dict[str, Any] = {}
@@ -381,8 +388,7 @@ def payloads(draw: Draw) -> PlantedPayload:
     return PlantedPayload(payload, planter.references(), tuple(planter.look_alikes), subject=subject)
 
 
-@st.composite
-def list_payloads(draw: Draw, *, min_size: int = 0, max_size: int = 5) -> PlantedPayload:  # noqa: D417 - Hypothesis draws
+def list_payloads(*, min_size: int = 0, max_size: int = 5) -> st.SearchStrategy[PlantedPayload]:
     """
     Give the chain's lists: rows of one type, and ``pagination``.
 
@@ -391,6 +397,11 @@ def list_payloads(draw: Draw, *, min_size: int = 0, max_size: int = 5) -> Plante
         max_size: The most rows.
 
     """
+    return _list_payloads(min_size, max_size)
+
+
+@st.composite
+def _list_payloads(draw: Draw, min_size: int, max_size: int) -> PlantedPayload:
     kind = draw(st.sampled_from(tuple(_ROW_FIELDS)))
     indexes = draw(st.lists(st.integers(1, 30), min_size=min_size, max_size=max_size, unique=True))
     own = tuple(EntityId(kind, index) for index in sorted(indexes, key=str))
@@ -573,10 +584,7 @@ def _inside(draw: Draw, depth: int) -> _Part:
     return part
 
 
-@st.composite
-def ref_documents(  # noqa: D417 - Hypothesis draws
-    draw: Draw, *, max_size: int = 8, max_depth: int = 3, unclosed: bool = True
-) -> RefDocument:
+def ref_documents(*, max_size: int = 8, max_depth: int = 3, unclosed: bool = True) -> st.SearchStrategy[RefDocument]:
     """
     Give answers of a model with refs among prose, markup, look-alikes and code that shows refs.
 
@@ -588,6 +596,11 @@ def ref_documents(  # noqa: D417 - Hypothesis draws
         unclosed: Whether refs may be left open at the end.
 
     """
+    return _ref_documents(max_size, max_depth, unclosed=unclosed)
+
+
+@st.composite
+def _ref_documents(draw: Draw, max_size: int, max_depth: int, *, unclosed: bool) -> RefDocument:
     part = _Part()
     for _ in range(draw(st.integers(0, max_size))):
         kind = draw(st.sampled_from(["ref", "ref", "prose", "decoy"]))
