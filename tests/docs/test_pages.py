@@ -400,3 +400,16 @@ def test_second_command_runs_the_docs_and_the_tests(docs):
     with (docs.root / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)
     assert "mama_structs.cli:main" == project["project"]["scripts"]["mama-structs"]
+
+
+def test_modules_that_pages_name_exist(docs):
+    """A page that says where something lives names a file that is there."""
+    package = docs.root / "mama_structs"
+    missing = {
+        (page.name, name)
+        for page in docs.pages
+        for name in re.findall(r"`((?:\w+/)+\w+\.py)`", page.read_text(encoding="utf-8"))
+        if not (package / name).exists() and not (docs.root / name).exists()
+    }
+
+    assert set() == missing
