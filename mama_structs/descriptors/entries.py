@@ -203,7 +203,7 @@ class ForkableMap(ChainMap[K, V]):
             while below and len(below[0]) <= 2 * len(top):
                 # Into a new dict: other forks still read the old ones.
                 top = {**below.pop(0), **top}
-            self.maps = [{}, top, *below]
+            self.maps[:] = [{}, top, *below]
         return type(self)({}, *self.maps[1:])
 
 
