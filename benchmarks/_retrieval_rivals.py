@@ -34,6 +34,9 @@ class Remembering:
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
         self._known: dict[tuple[Kind, str], NDArray[np.float32]] = {}
+        # Set on the object: what only `__getattr__` finds is no part of a protocol from Python 3.12 on.
+        self.name, self.dimensions = embedder.name, embedder.dimensions
+        self.max_tokens, self.calibration = embedder.max_tokens, embedder.calibration
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._embedder, name)
