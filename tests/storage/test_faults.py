@@ -298,8 +298,8 @@ async def test_a_stuck_writer_is_waited_for_and_named(tmp_path):
     await storage.flush()
     with closing(sqlite3.connect(storage.directory / "cache.db", isolation_level=None)) as stuck:
         stuck.execute("BEGIN IMMEDIATE")
+        started = time.monotonic()  # before it is enqueued: the writer begins to wait by itself
         storage.enqueue([("a", b"2"), ("b", b"1")])
-        started = time.monotonic()
         with pytest.raises(StoreBusy) as caught:
             await storage.flush()
         assert 0.3 <= caught.value.waited <= time.monotonic() - started
