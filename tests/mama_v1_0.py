@@ -11,6 +11,8 @@ from typing import Any, Final, Self
 
 import attrs
 
+from mama_structs import HashEmbedder, MemorySettings, Session, Settings
+
 SCHEMA: Final = """
 CREATE TABLE decisions (
   id TEXT PRIMARY KEY, topic TEXT NOT NULL, decision TEXT NOT NULL, reasoning TEXT, outcome TEXT,
@@ -162,3 +164,33 @@ class OldStore:
                 self.database.execute("UPDATE decisions SET superseded_by = ? WHERE id = ?", (own, before))
                 self.edge(own, before, created_at=made + 4)
             last[topic] = own
+
+
+# The clock of the tests of migrations, in seconds since 1970.
+NOW = 1_764_000_000.0
+
+
+class Open:
+    """A session whose clock stands still."""
+
+    def __init__(self, location=None, *, now=NOW, embedder=None, **settings):
+        self.opening = Session.open(
+            location,
+            embedder=embedder or HashEmbedder(dimensions=64),
+            settings=Settings(memory=MemorySettings(**settings)),
+        )
+        self.now = now
+
+    async def __aenter__(self):
+        self.session = await self.opening.__aenter__()
+        self.session.memories._shared.clock = lambda: self.now
+        return self.session.memories
+
+    async def __aexit__(self, *error):
+        return await self.opening.__aexit__(*error)
+
+
+async def exported(memories, folder):
+    """Return an export."""
+    await memories.export_jsonl(folder / "out.jsonl")
+    return (folder / "out.jsonl").read_bytes()

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mama_v1_0 import START, OldStore
+from mama_v1_0 import NOW, START, OldStore, Open, exported
 
 from mama_structs.errors import MigrationError
 from mama_structs.memory.embedding.hashed import HashEmbedder
@@ -21,7 +21,6 @@ from mama_structs.testing.engines import PlainEngine
 from mama_structs.v1 import migrate, read_old, rollback
 from mama_structs.v1.write import PREFIX, records_of
 
-NOW = 1_764_000_000.0
 DAY = 86_400_000
 
 
@@ -31,28 +30,6 @@ class Interrupted(BaseException):
 
 class Refused(Exception):
     """What a plan raises that takes back what it wrote."""
-
-
-class Open:
-    """A session in a store of its own, whose clock stands still."""
-
-    def __init__(self, location=None, *, now=NOW):
-        self.opening = Session.open(location, embedder=HashEmbedder(dimensions=64))
-        self.now = now
-
-    async def __aenter__(self):
-        self.session = await self.opening.__aenter__()
-        self.session.memories._shared.clock = lambda: self.now
-        return self.session.memories
-
-    async def __aexit__(self, *error):
-        return await self.opening.__aexit__(*error)
-
-
-async def exported(memories, folder):
-    """Return an export."""
-    await memories.export_jsonl(folder / "out.jsonl")
-    return (folder / "out.jsonl").read_bytes()
 
 
 @pytest.fixture

@@ -16,21 +16,18 @@ from pathlib import Path
 
 import attrs
 import pytest
-from mama_v1_0 import START, OldStore
+from mama_v1_0 import NOW, START, OldStore, Open, exported
 
 import mama_structs
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, MigrationError
 from mama_structs.memory.embedding.callables import as_embedder
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.model import LinkType
-from mama_structs.session import Session
-from mama_structs.settings import MemorySettings, Settings
 from mama_structs.v1 import migrate, rollback
 from mama_structs.v1.plan import BACKFILLED, MARK
 
 SAMPLES = Path(__file__).parents[1] / "data" / "mama"
 COUNT = 40
-NOW = 1_764_000_000.0
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).parents[1])}
 
 
@@ -38,32 +35,6 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).paren
 def small_chunks(monkeypatch):
     """Many transactions for few memories."""
     monkeypatch.setattr("mama_structs.v1.write._CHUNK", 4)
-
-
-class Open:
-    """A session whose clock stands still."""
-
-    def __init__(self, location=None, *, now=NOW, embedder=None, **settings):
-        self.opening = Session.open(
-            location,
-            embedder=embedder or HashEmbedder(dimensions=64),
-            settings=Settings(memory=MemorySettings(**settings)),
-        )
-        self.now = now
-
-    async def __aenter__(self):
-        self.session = await self.opening.__aenter__()
-        self.session.memories._shared.clock = lambda: self.now
-        return self.session.memories
-
-    async def __aexit__(self, *error):
-        return await self.opening.__aexit__(*error)
-
-
-async def exported(memories, folder):
-    """Return an export."""
-    await memories.export_jsonl(folder / "out.jsonl")
-    return (folder / "out.jsonl").read_bytes()
 
 
 @pytest.fixture
