@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_helpers import SMALL, OpenedDirectory, plain_memory
+from memory_helpers import SMALL, OpenedDirectory, PlainEngines, plain_memory
 
 from mama_structs import Session
 from mama_structs.errors import InvalidArgument, LinkNotFound, MemoryNotFound
@@ -156,18 +156,19 @@ def told(value):
     return dict(value) if isinstance(value, dict) and not value else str(value)
 
 
-@pytest.mark.parametrize("exact_up_to", [20_000, 0])
+@pytest.mark.parametrize("kind", ["exact", "graph", "plain"])
 @settings(max_examples=max(4, settings.default.max_examples // 25))
 @given(
     world=WORLDS, names=st.sampled_from([("a", "b"), ("a", "a/m"), ("a%2Fm", "a/m"), ("é", "e"), ("default", "x y")])
 )
-async def test_nothing_that_is_done_in_one_namespace_shows_in_another(exact_up_to, world, names):
+async def test_nothing_that_is_done_in_one_namespace_shows_in_another(kind, world, names):
     """With the same ids and texts in both: after every method of the one, the other answers as before, in all methods."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as home:
         clock = (START + timedelta(days=40)).timestamp()
         options = {
-            "settings": MemorySettings(exact_up_to=exact_up_to), "clock": lambda: clock, "find_mentions": mentions
+            "settings": MemorySettings(exact_up_to=0 if kind == "graph" else 20_000), "clock": lambda: clock,
+            "find_mentions": mentions, "engines": PlainEngines() if kind == "plain" else None,
         }  # fmt: skip
         place, elsewhere = (OpenedDirectory.open(Path(home), **options) for _ in range(2))
         store, other = [await place.memories(name) for name in names]
@@ -195,9 +196,10 @@ async def test_nothing_that_is_done_in_one_namespace_shows_in_another(exact_up_t
         await elsewhere.close()
 
 
-async def test_search_scores_do_not_depend_on_other_namespaces(tmp_path):
+@pytest.mark.parametrize("engines", [lambda: None, PlainEngines], ids=["embedded", "plain"])
+async def test_search_scores_do_not_depend_on_other_namespaces(tmp_path, engines):
     """What is rare, near and frequent is counted in one namespace only."""
-    place = OpenedDirectory.open(tmp_path, clock=lambda: START.timestamp())
+    place = OpenedDirectory.open(tmp_path, engines=engines(), clock=lambda: START.timestamp())
     store, other = await place.memories("a"), await place.memories("b")
     for text in ("the login", "the shield", "tokens for the login"):
         await store.save_context(text)
@@ -232,9 +234,10 @@ async def test_a_namespace_is_opened_and_closed_without_the_others(tmp_path):
             Session.open(tmp_path, namespace=name)
 
 
-async def test_an_export_moves_memories_into_another_namespace_with_their_ids(tmp_path):
+@pytest.mark.parametrize("engines", [lambda: None, PlainEngines], ids=["embedded", "plain"])
+async def test_an_export_moves_memories_into_another_namespace_with_their_ids(tmp_path, engines):
     """They are the same there but for where they live, and from then on each goes its own way."""
-    place = OpenedDirectory.open(tmp_path)
+    place = OpenedDirectory.open(tmp_path, engines=engines())
     store, other = await place.memories("a"), await place.memories("b")
     first = await store.save_decision("auth", "use JWT for the login", "quick")
     second = await store.supersede(first.id, "use sessions for the login", "safe")

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from memory_helpers import OpenedDirectory
+from memory_helpers import OpenedDirectory, PlainEngines
 
 from mama_structs import HashEmbedder, Session
 from mama_structs.errors import EmbedderMismatch, EmbeddingFailed, InvalidArgument
@@ -25,10 +25,10 @@ class Clock:
         return self.now
 
 
-@pytest.fixture
-async def place(tmp_path):
+@pytest.fixture(params=[lambda: None, PlainEngines], ids=["embedded", "plain"])
+async def place(request, tmp_path):
     clock = Clock()
-    place = OpenedDirectory.open(tmp_path, settings=OFF, clock=clock)
+    place = OpenedDirectory.open(tmp_path, engines=request.param(), settings=OFF, clock=clock)
     yield await place.memories(), clock
     await place.close()
 
