@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument
@@ -40,6 +40,8 @@ def test_a_short_text_is_one_piece(text, limit):
 
 
 @given(text=TEXTS)
+@example(text="\x85")
+@example(text="\u3000")
 def test_the_estimate_lies_between_a_quarter_of_the_bytes_and_all_of_them(text):
     """No model sees more tokens than bytes, and none of ours is sent four times the limit."""
     size = len(clean(text).encode())

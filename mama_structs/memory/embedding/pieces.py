@@ -21,6 +21,7 @@ _OVERLAP: Final = (
 )
 _REACH: Final = 0.5  # A piece is cut in its last half, at the best border there.
 
+_LAST_OF_ONE_BYTE: Final = 0x7F
 _LAST_OF_TWO_BYTES: Final = 0x7FF
 _LAST_OF_PLANE_0: Final = "\uffff"
 _LONG_WORD: Final = 8  # A run of letters beyond this is hardly a word: keys, hashes and paths have more tokens.
@@ -103,10 +104,10 @@ def _weights(points: NDArray[np.uint32]) -> NDArray[np.float64]:
     lower = points | (ord("a") ^ ord("A"))
     letter = (lower >= ord("a")) & (lower <= ord("z"))
     digit = (points >= ord("0")) & (points <= ord("9"))
-    space = np.isin(points, _SPACES)
     weights[digit] = 0.5
     weights[letter] = 0.25
-    weights[space] = 0.25
+    # Other spaces have more bytes, which may be as many tokens.
+    weights[np.isin(points, _SPACES) & (points <= _LAST_OF_ONE_BYTE)] = 0.25
     first = letter.copy()
     first[1:] &= ~letter[:-1]
     weights[first] = 0.75
