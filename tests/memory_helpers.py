@@ -12,12 +12,12 @@ import attrs
 
 from mama_structs._async import LoopBound
 from mama_structs._home import embedded_engines
-from mama_structs.memory.contents import FindContent, nothing
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.engine import EmbedderRecord, Engines, mismatch
 from mama_structs.memory.model import METADATA, CreatedBy, Link, LinkMetadata, LinkType, Memory, MemoryType
 from mama_structs.memory.opening import open_memories
+from mama_structs.memory.saving import FindContent, no_content
 from mama_structs.memory.store import MemoryStore
 from mama_structs.settings import MemorySettings, Settings
 from mama_structs.storage.failures import Finding
@@ -117,7 +117,7 @@ class OpenedDirectory:
     clock: Callable[[], float]
     settings: MemorySettings
     find_mentions: Callable[[str], Sequence[str]]
-    find_content: FindContent = nothing
+    find_content: FindContent = no_content
     _open: dict[str, tuple[MemoryStore, Callable[[], Awaitable[None]]]] = attrs.field(factory=dict, init=False)
 
     @classmethod
@@ -131,7 +131,7 @@ class OpenedDirectory:
         settings: MemorySettings | None = None,
         wait: float = 60.0,
         find_mentions: Callable[[str], Sequence[str]] = lambda _text: (),
-        find_content: FindContent = nothing,
+        find_content: FindContent = no_content,
     ) -> Self:
         """Open a directory, making it where there is none."""
         storage = Storage.open(path / "journal", wait=wait)

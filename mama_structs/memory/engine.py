@@ -223,7 +223,7 @@ class Reader(Protocol):
 
     @abstractmethod
     def contents(self, digests: Sequence[str]) -> dict[str, str]:
-        """Return the texts that are kept under hashes (`memory.contents`); one that is gone raises `StoreDamaged`."""
+        """Return the texts that are kept under hashes (`model.digest_of`); one that is gone raises `StoreDamaged`."""
 
     @abstractmethod
     def known_contents(self, digests: Sequence[str]) -> set[str]:

@@ -11,7 +11,6 @@ import attrs
 
 from mama_structs._async import LoopBound
 from mama_structs.errors import EmbeddingFailed, InvalidArgument
-from mama_structs.memory.contents import FindContent, nothing
 from mama_structs.memory.embedding.callables import default_embedder
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.embedding.protocol import Calibration, Embedder
@@ -19,6 +18,7 @@ from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder, is_installed
 from mama_structs.memory.engine import EmbedderRecord, Engines, mismatch
 from mama_structs.memory.maintenance import record_of
+from mama_structs.memory.saving import FindContent, no_content
 from mama_structs.memory.store import MemoryStore, Shared
 from mama_structs.settings import MemorySettings
 
@@ -55,7 +55,7 @@ async def open_memories(
     settings: MemorySettings,
     loop: LoopBound,
     find_mentions: Callable[[str], Sequence[str]],
-    find_content: FindContent = nothing,
+    find_content: FindContent = no_content,
     clock: Callable[[], float] = time.time,
 ) -> tuple[MemoryStore, Callable[[], Any]]:
     """Return the memories of a namespace, and what closes them."""

@@ -11,32 +11,43 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from mama_structs import _check
+from mama_structs._async import in_own_thread
 from mama_structs.errors import InvalidArgument, MemoryNotFound
-from mama_structs.memory.contents import parse_kept
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.engine import Reader, Writer
 from mama_structs.memory.linking import EXAMPLES, Linking, automatic_links, link_type_of, normalised
 from mama_structs.memory.model import (
     IMPLEMENTS,
+    MAX_KEPT,
     OUTCOME_OF,
     SUPERSEDES,
     CreatedBy,
     DecisionMetadata,
+    KeptItem,
     Link,
     LinkMetadata,
     LinkType,
     Memory,
     MemoryType,
     OutcomeChange,
+    digest_of,
     new_link_id,
+    parse_kept,
 )
 from mama_structs.memory.requests import LinkRequest, SaveRequest
 from mama_structs.memory.text import embedded_text
+from mama_structs.settings import MemorySettings
+
+FindContent = Callable[[str], tuple[str, str] | None]
+"""Gives the versioned handle and the text of what a handle stands for, None for what is no handle."""
 
 AT_ONCE: Final = 50
 """Records that are checked or saved before others have their turn."""
 
 _NEAREST: Final = 3
+# Below this a thread costs more than the hashing.
+_LONG: Final = 2**20
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -48,6 +59,55 @@ class PreparedSave:
     contents: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     vectors: NDArray[np.float32] = attrs.field(factory=lambda: np.empty((0, 0), np.float32))
     link_types: Mapping[str, LinkType] = attrs.field(factory=dict)
+
+
+def no_content(_item: str) -> None:
+    """Know no handle; a `FindContent`."""
+
+
+async def draft(
+    request: SaveRequest, namespace: str, find_content: FindContent, *, now: datetime, settings: MemorySettings
+) -> PreparedSave:
+    """Return the memory that was asked for, and the texts that the handles in its evidence stand for now."""
+    memory = request.memory(namespace, now=now, max_content=settings.max_content)
+    found = [
+        _handle_text(f"evidence[{position}]", item, find_content, settings.max_evidence)
+        for position, item in enumerate(memory.evidence)
+    ]
+    texts = {one[1] for one in found if one is not None}
+
+    def hashes() -> dict[str, str]:
+        return {text: digest_of(text) for text in texts}
+
+    digests = await in_own_thread(hashes) if sum(map(len, texts)) > _LONG else hashes()
+    evidence = tuple(
+        item if one is None else str(KeptItem(one[0], digests[one[1]]))
+        for item, one in zip(memory.evidence, found, strict=True)
+    )
+    return PreparedSave(
+        request=request,
+        memory=attrs.evolve(memory, evidence=evidence),
+        contents={digest: text for text, digest in digests.items()},
+    )
+
+
+def _handle_text(name: str, item: str, find_content: FindContent, max_evidence: int) -> tuple[str, str] | None:
+    """Return the handle with its version and the text that it stands for, None for plain evidence."""
+    found = None if parse_kept(item) is not None else find_content(item)
+    if found is None:
+        return None
+    source, text = found
+    if parse_kept(str(KeptItem(source, "0" * 64))) is None:
+        raise ValueError("find_content gave a source that is no handle")
+    most = min(max_evidence, MAX_KEPT)
+    size = len(_check.encodable(name, text, whose=" of its text"))
+    if size > most:
+        more = ", or raise settings.memory.max_evidence" if most < MAX_KEPT else ""
+        raise InvalidArgument(
+            f"{name} must stand for at most {most} bytes of text, got {size}",
+            hint=f"mark the part that matters as a ref of its own{more}",
+        )
+    return found
 
 
 async def prepare(

@@ -15,8 +15,7 @@ import numpy as np
 from mama_structs import _check
 from mama_structs._async import LoopBound
 from mama_structs.errors import InvalidArgument, LinkNotFound, MamaStructsError, MemoryNotFound, SessionClosed
-from mama_structs.memory import contents, graph, maintenance, requests, results, saving, search, transfer
-from mama_structs.memory.contents import FindContent, HandleText, parse_kept
+from mama_structs.memory import graph, maintenance, requests, results, saving, search, transfer
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.engine import Direction, EmbedderRecord, Engine, Filter, Progress, Reader, Writer, mismatch
@@ -37,6 +36,7 @@ from mama_structs.memory.model import (
     from_milliseconds,
     is_id,
     milliseconds,
+    parse_kept,
 )
 from mama_structs.memory.requests import check_id, check_limit, check_progress, check_types
 from mama_structs.memory.results import (
@@ -50,7 +50,7 @@ from mama_structs.memory.results import (
     Similar,
     Surroundings,
 )
-from mama_structs.memory.saving import AT_ONCE, PreparedSave
+from mama_structs.memory.saving import AT_ONCE, FindContent, PreparedSave
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.failures import Finding
 
@@ -158,7 +158,7 @@ class MemoryStore:
 
     """
 
-    def __init__(self, shared: Shared, *, find_content: FindContent = contents.nothing) -> None:
+    def __init__(self, shared: Shared, *, find_content: FindContent = saving.no_content) -> None:
         self._shared = shared
         self._engine = shared.engine
         self._settings = shared.settings
@@ -330,21 +330,21 @@ class MemoryStore:
         check_progress(progress)
         if isinstance(records, str | bytes | Mapping) or not isinstance(records, Iterable):
             raise InvalidArgument(f"records must be a list of mappings, got {type(records).__name__}")
-        asked: list[PreparedSave] = []
-        found: list[tuple[str | HandleText, ...]] = []
+        drafts: list[PreparedSave] = []
         for position, record in enumerate(records):
             if position % AT_ONCE == 0:
                 # Others have their turn in the loop.
                 await asyncio.sleep(0)
             try:
-                asked.append(self._draft(requests.request_of(record)))
-                found.append(self._texts_of(asked[-1]))
+                drafts.append(await self._draft(requests.request_of(record)))
             except InvalidArgument as error:
                 raise requests.within(f"records[{position}]", error) from error
             except MamaStructsError as error:
                 error.add_note(f"in records[{position}]")
                 raise
-        drafts = await _with_contents(asked, found)
+        # One may name by its hash what another one keeps.
+        texts = {digest: text for draft in drafts for digest, text in draft.contents.items()}
+        drafts = [attrs.evolve(draft, contents=texts) for draft in drafts]
         await self._shared.read(lambda reader: _check_ends(reader, drafts))
         saved: list[Memory] = []
         try:
@@ -624,7 +624,7 @@ class MemoryStore:
             asked = requests.ContextRequest(
                 content=why, topic=before.topic, source=OUTCOME_OF, created_at=moment, created_by=creator
             )
-            (prepared,) = await self._prepare([self._draft(asked)])
+            (prepared,) = await self._prepare([await self._draft(asked)])
         change = OutcomeChange(outcome=result, reason=why, at=moment)
         return await self._shared.write(
             lambda writer: saving.set_outcome(
@@ -985,37 +985,23 @@ class MemoryStore:
 
     async def _save(self, request: requests.SaveRequest) -> Memory:
         shared = self._shared
-        draft = self._draft(request)
         shared.check()
         record = shared.record
-        (prepared,) = await self._prepare(await _with_contents([draft], [self._texts_of(draft)]))
+        (prepared,) = await self._prepare([await self._draft(request)])
         return await shared.write(lambda writer: saving.save(writer, prepared, shared.linking), made_by=record)
 
-    def _draft(self, request: requests.SaveRequest) -> PreparedSave:
-        memory = request.memory(self.namespace, now=self._shared.now, max_content=self._settings.max_content)
-        return PreparedSave(request=request, memory=memory)
+    async def _draft(self, request: requests.SaveRequest) -> PreparedSave:
+        return await saving.draft(
+            request, self.namespace, self._find_content, now=self._shared.now, settings=self._settings
+        )
 
     async def _prepare(self, drafts: Sequence[PreparedSave]) -> list[PreparedSave]:
         return await saving.prepare(self._shared.embedding, drafts, self._shared.find_mentions)
-
-    def _texts_of(self, draft: PreparedSave) -> tuple[str | HandleText, ...]:
-        return contents.find_all(draft.memory.evidence, self._find_content, most=self._settings.max_evidence)
 
 
 def _arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a method, which are those of a request: `tests/memory/test_requests.py` compares them."""
     return {name: value for name, value in given.items() if name != "self"}
-
-
-async def _with_contents(
-    drafts: Sequence[PreparedSave], evidence: Sequence[Sequence[str | HandleText]]
-) -> list[PreparedSave]:
-    """Give memories the texts that the handles in their evidence stand for."""
-    kept, texts = await contents.kept(evidence)
-    return [
-        attrs.evolve(draft, memory=attrs.evolve(draft.memory, evidence=items), contents=texts)
-        for draft, items in zip(drafts, kept, strict=True)
-    ]
 
 
 def _check_ends(reader: Reader, drafts: Sequence[PreparedSave]) -> None:

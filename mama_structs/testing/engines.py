@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.errors import StoreDamaged
-from mama_structs.memory.contents import digests_in
 from mama_structs.memory.engine import (
     Direction,
     EmbedderRecord,
@@ -34,7 +33,7 @@ from mama_structs.memory.engine import (
     Writer,
 )
 from mama_structs.memory.graph import nfc
-from mama_structs.memory.model import CREATORS, Link, LinkType, Memory, MemoryType, milliseconds
+from mama_structs.memory.model import CREATORS, Link, LinkType, Memory, MemoryType, digests_in, milliseconds
 from mama_structs.memory.text import indexed_text, query_terms, weighted_terms
 from mama_structs.storage.failures import Finding
 

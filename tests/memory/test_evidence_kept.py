@@ -28,11 +28,11 @@ from mama_structs.errors import (
     StoreDamaged,
     StoreFull,
 )
-from mama_structs.memory import contents
-from mama_structs.memory.contents import KeptItem, digest_of, digests_in, parse_kept
+from mama_structs.memory import saving
 from mama_structs.memory.embedded import check as inspection
 from mama_structs.memory.embedded.rows import Keys, numbered
 from mama_structs.memory.embedding.hashed import HashEmbedder
+from mama_structs.memory.model import KeptItem, digest_of, digests_in, parse_kept
 from mama_structs.memory.results import Evidence
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.backup import backup
@@ -60,7 +60,7 @@ class Handles:
 
 
 @asynccontextmanager
-async def opened(path, find_content=contents.nothing, **options):
+async def opened(path, find_content=saving.no_content, **options):
     place = OpenedDirectory.open(path, find_content=find_content, settings=MemorySettings(**options))
     try:
         yield await place.memories()
@@ -211,7 +211,7 @@ async def test_a_text_that_is_too_long(tmp_path, most, fits):
 
 async def test_no_text_is_longer_than_an_export_can_hold(tmp_path, monkeypatch):
     """Whatever the settings say."""
-    monkeypatch.setattr(contents, "LARGEST", 10)
+    monkeypatch.setattr(saving, "MAX_KEPT", 10)
     async with opened(tmp_path, Handles({"ref:a": "x" * 11}), max_evidence=2**40) as store:
         with pytest.raises(InvalidArgument, match="at most 10 bytes"):
             await decision(store, "ref:a")

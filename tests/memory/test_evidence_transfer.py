@@ -11,10 +11,10 @@ from memory_helpers import OpenedDirectory, plain_memory
 
 from mama_structs.errors import InvalidArgument, StoreFull
 from mama_structs.memory import transfer
-from mama_structs.memory.contents import KeptItem, digest_of
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.engine import EmbedderRecord
+from mama_structs.memory.model import KeptItem, digest_of
 from mama_structs.memory.results import Imported
 from mama_structs.testing.engines import PlainEngine
 
@@ -157,7 +157,7 @@ async def test_a_text_that_is_not_what_it_should_be(change, number, said, chunk,
 async def test_a_text_that_is_longer_than_any_may_be(tmp_path, embedding, monkeypatch):
     """What could not be exported again is not taken."""
     path = await exported(filled(["x" * 11]), tmp_path / "x")
-    monkeypatch.setattr(transfer, "LARGEST", 10)
+    monkeypatch.setattr(transfer, "MAX_KEPT", 10)
 
     with pytest.raises(InvalidArgument, match=r"line 2: .*at most 10 bytes"):
         await transfer.import_jsonl(Backend(), embedding, path, None)

@@ -27,16 +27,18 @@ from memory_helpers import OpenedDirectory
 
 from mama_structs.errors import InvalidArgument, LinkNotFound, MemoryNotFound, StoreError
 from mama_structs.memory import graph
-from mama_structs.memory.contents import KeptItem, digest_of, digests_in
 from mama_structs.memory.embedded import engine as embedded_engine
 from mama_structs.memory.linking import link_type_of, normalised
 from mama_structs.memory.maintenance import is_prunable
 from mama_structs.memory.model import (
     DecisionMetadata,
+    KeptItem,
     LinkType,
     MemoryType,
     Outcome,
     OutcomeChange,
+    digest_of,
+    digests_in,
     from_milliseconds,
     milliseconds,
 )

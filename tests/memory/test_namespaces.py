@@ -19,8 +19,7 @@ from memory_helpers import SMALL, OpenedDirectory, PlainEngines, plain_memory
 
 from mama_structs import Session
 from mama_structs.errors import InvalidArgument, LinkNotFound, MemoryNotFound
-from mama_structs.memory.contents import KeptItem, digest_of
-from mama_structs.memory.model import Link, LinkMetadata, LinkType, MemoryType, milliseconds
+from mama_structs.memory.model import KeptItem, Link, LinkMetadata, LinkType, MemoryType, digest_of, milliseconds
 from mama_structs.memory.store import MemoryStore
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.failures import Finding
