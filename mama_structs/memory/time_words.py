@@ -10,13 +10,13 @@ Only regular expressions whose repetitions are bounded are used: the time is lin
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
+Match = re.Match[str]
 Span = tuple[datetime, datetime]
 """A begin, and an end that does not belong to it."""
 
@@ -57,6 +57,8 @@ _LONGEST_QUERY: Final = 4_000
 
 # Spans of the calendar
 
+_MONTHS_IN: Final = {"month": 1, "quarter": 3, "year": 12}
+
 
 def _at(day: date) -> datetime:
     return datetime.combine(day, time(), UTC)
@@ -64,10 +66,6 @@ def _at(day: date) -> datetime:
 
 def _days(first: date, count: int = 1) -> Span:
     return _at(first), _at(first + timedelta(days=count))
-
-
-def _week_of(now: datetime, back: int = 0) -> Span:
-    return _days(now.date() - timedelta(days=now.weekday() + 7 * back), 7)
 
 
 def _months(year: int, month: int, count: int = 1) -> Span:
@@ -84,33 +82,27 @@ def _unit_before(now: datetime, unit: str, back: int) -> Span:
     if unit == "day":
         return _days(now.date() - back * _DAY)
     if unit in {"week", "weekend"}:
-        first, last = _week_of(now, back)
-        return first if unit == "week" else last - 2 * _DAY, last
-    if unit == "month":
-        return _months(now.year, now.month - back)
-    if unit == "quarter":
-        return _months(now.year, (now.month - 1) // 3 * 3 + 1 - 3 * back, 3)
-    return _months(now.year - back, 1, 12)
+        monday = now.date() - timedelta(days=now.weekday(), weeks=back)
+        return _days(monday, 7) if unit == "week" else _days(monday + 5 * _DAY, 2)
+    count = _MONTHS_IN[unit]
+    return _months(now.year, (now.month - 1) // count * count + 1 - count * back, count)
 
 
 def _up_to(now: datetime, unit: str, count: int) -> Span:
     """Return the time up to now of so many days, weeks, months ..., from the begin of a day on."""
-    if unit == "hour":
-        return now - timedelta(hours=count), now
-    if unit in {"day", "week"}:
-        return _at(now.date() - timedelta(days=count * (7 if unit == "week" else 1))), now
-    since = _months(now.year, now.month - count * {"month": 1, "quarter": 3, "year": 12}[unit])[0]
+    if unit not in _MONTHS_IN:
+        since = now - timedelta(**{f"{unit}s": count})
+        return since if unit == "hour" else _at(since.date()), now
+    since = _months(now.year, now.month - count * _MONTHS_IN[unit])[0]
     # Every month has twenty-eight days.
     return since + (min(now.day, 28) - 1) * _DAY, now
 
 
-def _most_recent(now: datetime, year: int | None, span_of: Callable[[int], Span]) -> Span:
-    """Return a period of *year*, without one that of the last year in which it has begun."""
-    if year is not None:
-        return span_of(year)
-    for back in range(5):
+def _latest(now: datetime, spans: int, span_of: Callable[[int], Span]) -> Span:
+    """Return the first of so many spans, by how far back they lie, that exists and has begun."""
+    for back in range(spans):
         try:
-            span = span_of(now.year - back)
+            span = span_of(back)
         except ValueError:
             # The twenty-ninth of February.
             continue
@@ -119,51 +111,82 @@ def _most_recent(now: datetime, year: int | None, span_of: Callable[[int], Span]
     raise ValueError("no such day")
 
 
-# Words of time, each kind with what they count from one, or back from none
+def _in_year(now: datetime, year: int | None, span_of: Callable[[int], Span]) -> Span:
+    """Return a period of *year* (of one before the present one, up to 0), without one that which has begun last."""
+    if year is None:
+        return _latest(now, 5, lambda back: span_of(now.year - back))
+    return span_of(year if year > 0 else now.year + year)
+
+
+# Words of time: what the groups of patterns mean, by their name; digits mean themselves in all of them
 
 
 def _numbered(words: str, start: int = 1) -> dict[str, int]:
     return {word: number for number, alike in enumerate(words.split(), start) for word in alike.split("|")}
 
 
+def _alike(words: str) -> dict[str, str]:
+    return {word: alike.split("|")[0] for alike in words.split() for word in alike.split("|")}
+
+
 _MONTHS: Final = _numbered(
     "january|jan february|feb march|mar april|apr may june|jun july|jul august|aug september|sept|sep october|oct "
     "november|nov december|dec"
 )
-_WEEKDAYS: Final = _numbered("monday|월 tuesday|화 wednesday|수 thursday|목 friday|금 saturday|토 sunday|일", 0)
-_NUMBERS: Final = _numbered(
-    "a|an|one|한|일|하루 two|couple|두|이|이틀 three|세|삼|석|사흘 four|네|사|넉|나흘 five|다섯|오|닷새 "
-    "six|여섯|육|엿새 seven|일곱|칠|이레 eight|여덟|팔|여드레 nine|아홉|구|아흐레 ten|열|십|열흘 "
-    "eleven|열한 twelve|열두"
-)
 _ORDINALS: Final = _numbered(
-    "last|final|마지막 0 first|1st|첫째|첫|첫번째 second|2nd|둘째|두번째 third|3rd|셋째|세번째 fourth|4th|넷째|네번째",
+    "last|final|마지막 0 first|1st|첫째|첫|첫번째|상반기 second|2nd|둘째|두번째|하반기 third|3rd|셋째|세번째 "
+    "fourth|4th|넷째|네번째",
     -1,
 )
-_SEASONS: Final = _numbered("spring|봄 summer|여름 autumn|fall|가을 winter|겨울")
-_YEARS_BACK: Final = _numbered("thisyear|올해|금년 lastyear|작년|지난해 재작년", 0)
-_DAYS_BACK: Final = _numbered("today yesterday|어제|어저께|간밤 daybeforeyesterday|그제|그저께 그끄저께", 0)
-_THIRDS: Final = _numbered(
-    "early|beginning|start|begin|초순|초반|초|상순 mid|middle|중순|중반 late|end|close|말|하순", 0
+_BACK: Final = _numbered(
+    "next|coming|다음 this|current|이번|금|이|올 last|past|previous|지난|저번|작|전|yesterday|어제|어저께|간밤 "
+    "지지난|저저번|재작|daybeforeyesterday|그제|그저께 그끄저께",
+    -1,
 )
-_KOREAN_UNIT: Final = "시간|일|주일|주|달|개월|분기|년|해"
-_KOREAN_UNITS: Final = dict(
-    zip(_KOREAN_UNIT.split("|"), "hour day week week month month quarter year year".split(), strict=True)  # noqa: SIM905
-)
-_KOREAN_ENDS: Final = {"주말": "weekend", "주": "week", "달": "month", "월": "month", "분기": "quarter"}
+_MEANINGS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "month": _MONTHS,
+    "weekday": _numbered("monday|월 tuesday|화 wednesday|수 thursday|목 friday|금 saturday|토 sunday|일", 0),
+    "season": _numbered("spring|봄 summer|여름 autumn|fall|가을 winter|겨울"),
+    "year": _numbered("재작년 lastyear|작년|지난해 thisyear|올해|금년", -2),
+    "nth": _ORDINALS,
+    "back": _BACK,
+    "week": _BACK,
+    "count": _numbered(
+        "a|an|one|한|일|하루 two|acoupleof|두|이|이틀 three|세|삼|석|사흘 four|네|사|넉|나흘 five|다섯|오|닷새 "
+        "six|여섯|육|엿새 seven|일곱|칠|이레 eight|여덟|팔|여드레 nine|아홉|구|아흐레 ten|열|십|열흘 "
+        "eleven|열한 twelve|열두"
+    ),
+    "unit": _alike(
+        "hour|hours|시간 day|days|일|날 week|weeks|주일|주 weekend|주말 month|months|달|개월|월 quarter|quarters|분기 "
+        "year|years|년|해"
+    ),
+    # The parts of three, then those of two.
+    "part": _numbered(
+        "early|beginning|start|begin|초순|초반|초|상순 mid|middle|중순|중반 late|end|close|말|하순 "
+        "firsthalf|전반 secondhalf|후반",
+        0,
+    ),
+}
 
-_MONTH: Final = (
-    "january|february|march|april|may|june|july|august|september|october|november|december|"
-    "jan|feb|mar|apr|jun|jul|aug|sept|sep|oct|nov|dec"
-)
+
+def _meant(match: Match) -> dict[str, Any]:
+    """Return what the groups of a match mean; what is in no table, as it is written."""
+    return {name: _meaning(_MEANINGS.get(name, {}), text) for name, text in match.groupdict().items() if text}
+
+
+def _meaning(table: Mapping[str, Any], text: str) -> Any:
+    digits = re.match(r"\d+", text)
+    return int(digits[0]) if digits else table.get(text.lower().replace(" ", ""), text)
+
+
+_MONTH: Final = "|".join(_MONTHS)
 _YEAR: Final = r"(?:19|20)\d\d"
 _YEAR_AFTER: Final = rf"(?:,?[ ](?:of[ ])?(?P<year>{_YEAR}|last[ ]year|this[ ]year)\b)"
 _DAY_NUMBER: Final = r"[0-3]?\d(?:st|nd|rd|th)?"
 _COUNT: Final = r"\d{1,4}|a[ ]couple[ ]of|a|an|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
-_UNIT: Final = "hour|day|week|weekend|month|quarter|year"
 _WEEKDAY: Final = "monday|tuesday|wednesday|thursday|friday|saturday|sunday"
 _KOREAN_COUNT: Final = r"\d{1,4}|열한|열두|한|두|세|네|다섯|여섯|일곱|여덟|아홉|열|석|넉|일|이|삼|사|오|육|칠|팔|구|십"
-_KOREAN_DAYS: Final = "하루|이틀|사흘|나흘|닷새|엿새|이레|여드레|아흐레|열흘"
+_KOREAN_UNITS: Final = "(?P<unit>시간|일|주일|주|달|개월|분기|년|해)"
 # What may follow a Korean word of time, so that 지난 주 is none in 지난 주요 변경.
 _OVER: Final = (
     r"(?=$|[^가-힣]|에|의|엔|은|는|도|이|가|을|를|과|와|간|로"
@@ -182,89 +205,85 @@ _KOREAN_QUESTION: Final = re.compile(
 _AGO: Final = r"[ ](?:ago|back|earlier)\b"
 _TO: Final = r"[ ]?(?:-|–|—|to|and|until|through)[ ]?"  # noqa: RUF001 - dashes of people
 _KOREAN_YEAR: Final = rf"(?:(?P<year>{_YEAR}년|작년|지난해|재작년|올해|금년)[ ]?)?"
-_LONG_UNIT: Final = r"(?P<unit>(?:hour|day|week|month|quarter|year)s?)"
+_UNIT: Final = "hour|day|week|month|quarter|year"
+_UNITS: Final = rf"(?P<unit>(?:{_UNIT})s?)"
 _AFTER_ON: Final = r"(?:(?<=\bon[ ])|(?<=\bsince[ ])|(?<=\buntil[ ])|(?<=\bbefore[ ])|(?<=\bafter[ ])|(?<=\bfrom[ ]))"
 _AFTER_IN: Final = r"(?:(?<=\bin[ ])|(?<=\bsince[ ])|(?<=\bbefore[ ])|(?<=\bafter[ ])|(?<=\bof[ ])|(?<=\bduring[ ]))"
 
 
-def _number(text: str) -> int:
-    """Return a number in digits or words, such as "three", "a couple of" or "사흘"."""
-    text = text.lower().removesuffix(" of").removeprefix("a ").strip()
-    return int(text) if text.isdecimal() else _NUMBERS[text]
+# What they mean: rules, whose parameters beside the match and now are the groups of their patterns
+
+Rule = Callable[..., TimeWords | None]
 
 
-def _unit(groups: Groups) -> str:
-    return _KOREAN_UNITS.get(groups["unit"]) or groups["unit"].removesuffix("s") or "day"
+def _date(
+    _: Match,
+    now: datetime,
+    *,
+    month: int,
+    day: int,
+    last: int | None = None,
+    year: int | None = None,
+    back: int = 0,
+    as_week: str = "",
+) -> TimeWords:
+    since = _in_year(now, year, lambda year: _days(date(year, month, day)))[0]
+    until = _days(date(since.year, month, day if last is None else last))[1]
+    if back and until > now:
+        since, until = since.replace(year=since.year - 1), until.replace(year=until.year - 1)
+    if until <= since:
+        raise ValueError("days in the wrong order")
+    return TimeWords(_unit_before(since, "week", 0) if as_week else (since, until), yearly=year is None)
 
 
-def _year(groups: Groups, now: datetime) -> int | None:
-    text = groups["year"].replace(" ", "")
-    back = _YEARS_BACK.get(text)
-    return None if not text else int(text[:4]) if back is None else now.year - back
+def _part_of_year(now: datetime, month: int, count: int, year: int | None, back: int = 0) -> TimeWords:
+    """Return so many months from one on; where *back* says so, not those that still last, or those to come."""
+    span = _in_year(now, year, lambda year: _months(year, month, count))
+    if back < 0:
+        span = _months(span[0].year + 1, month, count)
+    elif back > 0 and span[1] > now:
+        span = _months(span[0].year - 1, month, count)
+    return TimeWords(span, _LIKELY, yearly=year is None)
 
 
-# What they mean: rules that take what a pattern matched, and now
-
-Groups = defaultdict[str, str]
-"""A match's groups in lower case, "" where there is none; ``all`` and ``text`` are match and text as they are."""
-Rule = Callable[[Groups, datetime], TimeWords | None]
-
-
-def _iso(groups: Groups, _: datetime) -> TimeWords:
-    year, month = int(groups["year"]), int(groups["month"])
-    return TimeWords(_days(date(year, month, int(groups["day"]))) if groups["day"] else _months(year, month))
-
-
-def _day_of_month(groups: Groups, now: datetime) -> TimeWords:
-    month, year = _MONTHS[groups["month"]], _year(groups, now)
-    first, last = (int(re.sub(r"\D", "", groups[name] or "0")) for name in ("day", "last"))
-    span = _most_recent(now, year, lambda year: _days(date(year, month, first)))
-    if last:
-        span = span[0], _days(date(span[0].year, month, last))[1]
-    if span[1] <= span[0] or (groups["last"] and not last):
-        raise ValueError("days in the wrong order, or none")
-    return TimeWords(_week_of(span[0]) if groups["week"] else span, yearly=year is None)
-
-
-def _named_month(groups: Groups, now: datetime) -> TimeWords | None:
-    word, which, year = groups["month"], groups["which"], _year(groups, now)
-    month, is_short = _MONTHS[word], len(word) < len("june") and word != "may"
-    as_written = next(part for part in re.findall(r"\w+", groups["all"]) if part.lower() == word)
-    if (is_short and as_written.islower()) or (as_written == "may" and which == "this"):
+def _named_month(
+    match: Match, now: datetime, *, month: int, back: int | None = None, year: int | None = None
+) -> TimeWords | None:
+    written = match["month"]
+    word, is_named = written.lower(), year is not None or back is not None
+    is_short = len(word) < len("june") and word != "may"
+    if (is_short and written.islower()) or (written == "may" and back == 0):
         # The name of a thing, or a verb.
         return None
-    span = _most_recent(now, year, lambda year: _months(year, month))
-    if which == "next":
-        span = _months(span[0].year + 1, month)
-    elif which in {"last", "past", "previous"} and span[1] > now:
-        span = _months(span[0].year - 1, month)
-    named = year is not None or bool(which)
-    sure = named or (as_written[0].isupper() and word not in {"may", "march"} and not is_short)
-    return TimeWords(span, 1.0 if named else _LIKELY, sure, yearly=not named)
+    found = _part_of_year(now, month, 1, year, back or 0)
+    sure = is_named or (written[0].isupper() and word not in {"may", "march"} and not is_short)
+    return attrs.evolve(found, strength=1.0 if is_named else _LIKELY, sure=sure, yearly=not is_named)
 
 
-def _part_of_year(count: int, first_of: Callable[[Groups], int]) -> Rule:
-    """Return the rule for *count* months, of which a function gives the first."""
-
-    def rule(groups: Groups, now: datetime) -> TimeWords:
-        month, year = first_of(groups), _year(groups, now)
-        span = _most_recent(now, year, lambda year: _months(year, month, count))
-        if groups["which"] in {"last", "지난"} and span[1] > now:
-            span = _months(span[0].year - 1, month, count)
-        return TimeWords(span, _LIKELY, yearly=year is None)
-
-    return rule
+def _whole_year(*_: Any, year: int) -> TimeWords:
+    return TimeWords(_months(year, 1, 12))
 
 
-_quarter: Final = _part_of_year(3, lambda groups: 3 * (_ORDINALS.get(groups["nth"]) or int(groups["number"])) - 2)
-_half: Final = _part_of_year(6, lambda groups: 7 if groups["half"] in {"2", "second", "하반기"} else 1)
-_season: Final = _part_of_year(3, lambda groups: 3 * _SEASONS[groups["season"]])
+def _quarter(_: Match, now: datetime, *, nth: int, year: int | None = None) -> TimeWords:
+    return _part_of_year(now, 3 * nth - 2, 3, year)
 
 
-def _relative_day(groups: Groups, now: datetime) -> TimeWords:
-    word = re.sub(r"^(?:the )|[ ]", "", groups["all"].lower())
-    is_vague = word == "오늘" and _KOREAN_QUESTION.search(groups["text"]) and not _is_korean_past(groups["text"])
-    return TimeWords(_unit_before(now, "day", _DAYS_BACK.get(word, 0)), _SOFT if is_vague else 1.0)
+def _half(_: Match, now: datetime, *, nth: int, year: int | None = None) -> TimeWords:
+    return _part_of_year(now, 6 * nth - 5, 6, year)
+
+
+def _season(_: Match, now: datetime, *, season: int, year: int | None = None, back: int = 0) -> TimeWords:
+    return _part_of_year(now, 3 * season, 3, year, back)
+
+
+def _today(match: Match, now: datetime) -> TimeWords | None:
+    # "How is it stored today?" asks for what holds, and not for what was written today.
+    return _relative(match, now) if _PAST.search(match.string) else None
+
+
+def _korean_today(match: Match, now: datetime) -> TimeWords:
+    is_vague = _KOREAN_QUESTION.search(match.string) and not _is_korean_past(match.string)
+    return attrs.evolve(_relative(match, now), strength=_SOFT if is_vague else 1.0)
 
 
 def _is_korean_past(text: str) -> bool:
@@ -273,94 +292,64 @@ def _is_korean_past(text: str) -> bool:
     return 20 in finals  # noqa: PLR2004 - the place of the double s among the 28 finals
 
 
-def _relative_unit(groups: Groups, now: datetime) -> TimeWords:
-    which, unit = groups["which"], groups["unit"]
-    back = {"this": 0, "current": 0, "the": 0, "next": -1, "coming": -1}.get(which, 1)
-    if unit == "weekend" and which == "the" and _unit_before(now, unit, 0)[0] > now:
-        back = 1
+def _relative(_: Match, now: datetime, *, back: int = 0, unit: str = "day") -> TimeWords:
     return TimeWords(_unit_before(now, unit, back))
 
 
-def _up_to_now(groups: Groups, now: datetime) -> TimeWords:
-    vague = groups["count"].removeprefix("a ") in {"few", "several", "couple", "couple of", "몇"}
-    how_many = 3 if vague else _number(groups["count"] or "1")
-    return TimeWords(_up_to(now, _unit(groups), how_many), _VAGUE if vague else 1.0)
+def _weekend(_: Match, now: datetime) -> TimeWords:
+    return TimeWords(_latest(now, 2, lambda back: _unit_before(now, "weekend", back)))
 
 
-def _some_time_ago(groups: Groups, now: datetime) -> TimeWords:
-    unit = _unit(groups)
+def _ago(_: Match, now: datetime, *, count: int, unit: str = "day") -> TimeWords:
+    return TimeWords(_unit_before(now, unit, count))
+
+
+def _up_to_now(_: Match, now: datetime, *, unit: str, count: int = 1, vague: str = "") -> TimeWords:
+    return TimeWords(_up_to(now, unit, 3 if vague else count), _VAGUE if vague else 1.0)
+
+
+def _some_time_ago(_: Match, now: datetime, *, unit: str) -> TimeWords:
     return TimeWords((_unit_before(now, unit, 7 if unit == "day" else 5)[0], _unit_before(now, unit, 2)[1]), _VAGUE)
 
 
-def _weekday(groups: Groups, now: datetime) -> TimeWords:
-    place, which, week = _WEEKDAYS[groups["day"]], groups["which"], groups["week"].replace(" ", "")
-    if week:
-        monday = _week_of(now, 0 if week in {"thisweek", "이번주"} else 1)[0]
-        return TimeWords(_days(monday.date() + place * _DAY))
-    back = (now.weekday() - place) % 7
-    if which in {"last", "past", "previous", "지난", "저번"} and back == 0:
-        back = 7
-    if which in {"next", "coming"}:
-        back -= 7
-    return TimeWords(_unit_before(now, "day", back), 1.0 if which else _LIKELY)
-
-
-def _date_of_month(groups: Groups, now: datetime) -> TimeWords:
-    for back in range(12):
-        try:
-            first = _months(now.year, now.month - back)[0].replace(day=int(groups["day"]))
-        except ValueError:
-            continue
-        if first <= now:
-            return TimeWords((first, first + _DAY), _VAGUE)
-    raise ValueError("no such day")
-
-
-def _korean_unit(groups: Groups, now: datetime) -> TimeWords:
-    word = groups["all"].replace(" ", "")
-    unit = next((unit for end, unit in _KOREAN_ENDS.items() if word.endswith(end)), "year")
-    begins = {("이번", "이달", "금", "올"): 0, ("지지난", "저저번", "재작년", "전전"): 2, ("다음", "내"): -1}
-    first = word.removesuffix("주말")
-    return TimeWords(
-        _unit_before(now, unit, next((back for some, back in begins.items() if first.startswith(some)), 1))
-    )
-
-
-def _korean_date(groups: Groups, now: datetime) -> TimeWords:
-    month, day, year = int(groups["month"]), int(groups["day"] or 0), _year(groups, now)
-    if day:
-        span = _most_recent(now, year, lambda year: _days(date(year, month, day)))
-        if groups["last_day"]:
-            span = span[0], _days(date(span[0].year, month, int(groups["last_day"])))[1]
+def _weekday(_: Match, now: datetime, *, weekday: int, back: int | None = None, week: int | None = None) -> TimeWords:
+    days = now.weekday() - weekday
+    if week is not None:
+        days += 7 * week
     else:
-        count = (int(groups["last_month"] or month) - month) % 12 + 1
-        span = _most_recent(now, year, lambda year: _months(year, month, count))
-    if groups["which"] and span[1] > now:
-        span = span[0].replace(year=span[0].year - 1), span[1].replace(year=span[1].year - 1)
-    if span[1] <= span[0]:
-        raise ValueError("days in the wrong order")
-    return TimeWords(span, yearly=year is None)
+        days = days % 7 or (7 if back == 1 else 0)
+        days -= 7 if back == -1 else 0
+    return TimeWords(_unit_before(now, "day", days), _LIKELY if week is None and back is None else 1.0)
 
 
-def _korean_turn(groups: Groups, now: datetime) -> TimeWords:
-    unit = "year" if groups["all"][0] == "연" else "month"
-    since, until = _unit_before(now, unit, 0)
+def _day_of_month(_: Match, now: datetime, *, day: int) -> TimeWords:
+    def span_of(back: int) -> Span:
+        return _days(_months(now.year, now.month - back)[0].replace(day=day).date())
+
+    return TimeWords(_latest(now, 12, span_of), _VAGUE)
+
+
+def _korean_date(match: Match, now: datetime, *, month: int, last_month: int | None = None, **given: Any) -> TimeWords:
+    if "day" in given:
+        return _date(match, now, month=month, **given)
+    count = ((last_month or month) - month) % 12 + 1
+    return attrs.evolve(_part_of_year(now, month, count, given.get("year"), given.get("back", 0)), strength=1.0)
+
+
+def _korean_turn(match: Match, now: datetime) -> TimeWords:
+    since, until = _unit_before(now, "year" if match[0][0] == "연" else "month", 0)
     third = (until - since) // 3
-    if groups["all"][1] == "초":
+    if match[0][1] == "초":
         return TimeWords((since, _at((since + third).date())), _VAGUE)
     late = _at((until - third).date())
     return TimeWords((late, until) if late <= now else (since - third, since), _VAGUE)
 
 
-def _ago(groups: Groups, now: datetime) -> TimeWords:
-    return TimeWords(_unit_before(now, _unit(groups), _number(groups["count"])))
-
-
-def _other_day(_: Groups, now: datetime) -> TimeWords:
+def _other_day(_: Match, now: datetime) -> TimeWords:
     return TimeWords((_unit_before(now, "day", 7)[0], _at(now.date())), _VAGUE)
 
 
-def _lately(_: Groups, now: datetime) -> TimeWords:
+def _lately(_: Match, now: datetime) -> TimeWords:
     return TimeWords((_at((now - 14 * _DAY).date()), now), _SOFT)
 
 
@@ -368,36 +357,39 @@ _RULES: Final[tuple[tuple[str, Rule], ...]] = (
     (
         rf"""(?<![\w.:/-]) (?P<year>{_YEAR}) (?: ([-/])(?=\d\d?\2) | [.](?=\d\d[.]\d\d) )
         (?P<month>0?[1-9]|1[0-2]) [-/.] (?P<day>0?[1-9]|[12]\d|3[01]) (?![\d.:/-]{{0,8}}\d)""",
-        _iso,
+        lambda *_, year, month, day: TimeWords(_days(date(year, month, day))),
     ),
-    (rf"(?<![\w.:/-]) (?P<year>{_YEAR}) - (?P<month>0[1-9]|1[0-2]) (?![\w./-]{{0,8}}\d)", _iso),
+    (
+        rf"(?<![\w.:/-]) (?P<year>{_YEAR}) - (?P<month>0[1-9]|1[0-2]) (?![\w./-]{{0,8}}\d)",
+        lambda *_, year, month: TimeWords(_months(year, month)),
+    ),
     (
         r"(?<![\w.-]) (?P<year>20\d\d)-W(?P<week>[0-5]\d)\b",
-        lambda groups, _: TimeWords(_days(date.fromisocalendar(int(groups["year"]), int(groups["week"]), 1), 7)),
+        lambda *_, year, week: TimeWords(_days(date.fromisocalendar(year, week, 1), 7)),
     ),
     (
-        rf"""(?P<week>\bweek[ ]of[ ](?:the[ ])?)? (?<![\w.,:/-])
+        rf"""(?P<as_week>\bweek[ ]of[ ](?:the[ ])?)? (?<![\w.,:/-])
         (?P<day>{_DAY_NUMBER}) (?:{_TO}(?P<last>{_DAY_NUMBER}))? [ ](?:of[ ])? (?P<month>{_MONTH})\b {_YEAR_AFTER}?""",
-        _day_of_month,
+        _date,
     ),
     (
-        rf"""(?P<week>\bweek[ ]of[ ])? \b(?P<month>{_MONTH})\.?[ ](?:the[ ])?
+        rf"""(?P<as_week>\bweek[ ]of[ ])? \b(?P<month>{_MONTH})\.?[ ](?:the[ ])?
         (?P<day>{_DAY_NUMBER}) (?:{_TO}(?P<last>{_DAY_NUMBER}))? (?![\w:%]|[.,-]\d) {_YEAR_AFTER}?""",
-        _day_of_month,
+        _date,
     ),
     (
-        rf"""\b(?:(?P<which>last|past|previous|this|next)[ ])? (?<![\w/.@]) (?P<month>{_MONTH})\b
+        rf"""\b(?:(?P<back>last|past|previous|this|next)[ ])? (?<![\w/.@]) (?P<month>{_MONTH})\b
         (?![\w/.@_]\w|[ ]of[ ](?!{_YEAR}|last|this))
         (?!(?<=may)[ ](?:be|have|not|also|need|cause|lead|break|well|still|only|never|we|i|it|they|you)\b)
         {_YEAR_AFTER}?""",
         _named_month,
     ),
-    (rf"{_AFTER_IN}(?P<year>{_YEAR})\b(?![-.]?\w)", lambda groups, _: TimeWords(_months(int(groups["year"]), 1, 12))),
-    (rf"\bq(?P<number>[1-4])\b(?:[ /]?(?P<year>{_YEAR})\b)?", _quarter),
+    (rf"{_AFTER_IN}(?P<year>{_YEAR})\b(?![-.]?\w)", _whole_year),
+    (rf"\bq(?P<nth>[1-4])\b(?:[ /]?(?P<year>{_YEAR})\b)?", _quarter),
     (rf"\b(?P<nth>first|second|third|fourth|1st|2nd|3rd|4th)[ ]quarter\b{_YEAR_AFTER}?", _quarter),
-    (rf"\bh(?P<half>[12])[ ](?P<year>{_YEAR})\b", _half),
-    (rf"\b(?P<half>first|second)[ ]half[ ]of[ ](?:the[ ]year|(?P<year>{_YEAR}|last[ ]year|this[ ]year))\b", _half),
-    (r"\b(?P<which>last|this)[ ](?P<season>spring|summer|autumn|fall|winter)\b", _season),
+    (rf"\bh(?P<nth>[12])[ ](?P<year>{_YEAR})\b", _half),
+    (rf"\b(?P<nth>first|second)[ ]half[ ]of[ ](?:the[ ]year|(?P<year>{_YEAR}|last[ ]year|this[ ]year))\b", _half),
+    (r"\b(?P<back>last|this)[ ](?P<season>spring|summer|autumn|fall|winter)\b", _season),
     (
         rf"""(?:{_AFTER_IN}|(?<=\bin[ ]the[ ])|(?<=\bof[ ]the[ ]))
         (?P<season>spring|summer|autumn|winter|(?<=the[ ])fall)\b
@@ -408,84 +400,77 @@ _RULES: Final[tuple[tuple[str, Rule], ...]] = (
         rf"\b(?P<season>spring|summer|autumn|fall|winter)[ ](?:of[ ])?(?P<year>{_YEAR}|last[ ]year|this[ ]year)\b",
         _season,
     ),
-    (
-        r"""\b(?:(?:the[ ])?day[ ]before[ ]yesterday|yesterday|earlier[ ]today|tonight
-        |this[ ](?:morning|afternoon|evening))\b""",
-        _relative_day,
-    ),
-    (
-        r"\btoday\b",  # "How is it stored today?" asks for what holds, and not for what was written today.
-        lambda groups, now: TimeWords(_unit_before(now, "day", 0)) if _PAST.search(groups["text"]) else None,
-    ),
+    (r"\b(?:(?:the[ ])?(?P<back>day[ ]before[ ]yesterday)|earlier[ ]today|tonight)\b", _relative),
+    (r"\b(?:(?P<back>yesterday)|this[ ](?:morning|afternoon|evening))\b", _relative),
+    (r"\btoday\b", _today),
     (
         r"\blast[ ]night\b",
         lambda _, now: TimeWords((_at(now.date()) - timedelta(hours=12), _at(now.date()) + timedelta(hours=6))),
     ),
     (
-        rf"\b(?P<which>this|current|last|past|previous|next|coming)[ ](?P<unit>{_UNIT})\b(?![-\w]|[ ]of[ ])",
-        _relative_unit,
+        rf"\b(?P<back>this|current|last|past|previous|next|coming)[ ](?P<unit>{_UNIT}|weekend)\b(?![-\w]|[ ]of[ ])",
+        _relative,
     ),
-    (r"\b(?:over|on|at|during)[ ](?P<which>the)[ ](?P<unit>weekend)\b", _relative_unit),
-    (r"(?<=\bof[ ])(?P<which>the)[ ](?P<unit>week|month|year)\b(?![ ]of|[-\w])", _relative_unit),
+    (r"\b(?:over|on|at|during)[ ]the[ ]weekend\b", _weekend),
+    (r"(?<=\bof[ ])the[ ](?P<unit>week|month|year)\b(?![ ]of|[-\w])", _relative),
     (
         r"\b(?:the[ ])?(?P<unit>weekend|week|month|quarter|year)[ ]before[ ]last\b",
-        lambda groups, now: TimeWords(_unit_before(now, groups["unit"], 2)),
+        lambda _, now, unit: TimeWords(_unit_before(now, unit, 2)),
     ),
-    (rf"\b(?:in|over|within|during|for|of|from)[ ]the[ ](?:last|past)[ ]{_LONG_UNIT}\b(?!-)", _up_to_now),
+    (rf"\b(?:in|over|within|during|for|of|from)[ ]the[ ](?:last|past)[ ]{_UNITS}\b(?!-)", _up_to_now),
     (
-        rf"""\b(?:the[ ])?(?:last|past|previous)[ ](?P<count>{_COUNT}|(?:a[ ])?few|several|couple[ ]of)[ ]
-        {_LONG_UNIT}\b(?!-)""",
+        rf"""\b(?:the[ ])?(?:last|past|previous)[ ]
+        (?:(?P<vague>(?:a[ ])?few|several|(?:a[ ])?couple[ ]of)|(?P<count>{_COUNT}))[ ]{_UNITS}\b(?!-)""",
         _up_to_now,
     ),
-    (rf"\b(?P<count>{_COUNT})[ ]{_LONG_UNIT}{_AGO}", _ago),
-    (rf"\b(?:a[ ]few|several|some)[ ]{_LONG_UNIT}{_AGO}", _some_time_ago),
+    (rf"\b(?P<count>{_COUNT})[ ]{_UNITS}{_AGO}", _ago),
+    (rf"\b(?:a[ ]few|several|some)[ ]{_UNITS}{_AGO}", _some_time_ago),
     (r"\bthe[ ]other[ ]day\b", _other_day),
     (r"\b(?:recently|lately|these[ ]days|of[ ]late)\b", _lately),
     (
-        rf"""(?:\b(?P<which>last|past|previous|this|next|coming)[ ]|{_AFTER_ON})
-        (?P<day>{_WEEKDAY})\b (?P<week>[ ](?:last|this)[ ]week)?""",
+        rf"""(?:\b(?P<back>last|past|previous|this|next|coming)[ ]|{_AFTER_ON})
+        (?P<weekday>{_WEEKDAY})\b (?:[ ](?P<week>last|this)[ ]week)?""",
         _weekday,
     ),
-    (rf"\b(?P<day>{_WEEKDAY})(?:[ ]of)?[ ](?P<week>(?:last|this)[ ]week)\b", _weekday),
+    (rf"\b(?P<weekday>{_WEEKDAY})(?:[ ]of)?[ ](?P<week>last|this)[ ]week\b", _weekday),
     (
         r"""(?<=\bon[ ]the[ ])(?P<day>[0-3]?\d)(?:st|nd|rd|th)\b
         (?![ ](?:of|floor|place|try|attempt|day|line|page|run|call|planet)\b)""",
-        _date_of_month,
+        _day_of_month,
     ),
-    (rf"(?:오늘|어제|어저께|그제|그저께|그끄저께|간밤){_OVER}", _relative_day),
+    (rf"오늘{_OVER}", _korean_today),
+    (rf"(?P<back>어제|어저께|그제|그저께|그끄저께|간밤){_OVER}", _relative),
     (rf"(?:엊그제|며칠[ ]?전){_OVER}", _other_day),
+    (rf"(?P<back>지지난|저저번|지난|저번|이번|다음)[ ]?(?P<unit>주말|주|달|분기|해){_OVER}", _relative),
     (
-        rf"""(?: (?:지지난|저저번|지난|저번|이번|다음)[ ]?(?:주말|주|달|분기|해)
-        | 금주|전주(?=에|의)|이달|전월|금월|작년|재작년|올해|금년) {_OVER}""",
-        _korean_unit,
+        rf"""(?=금주|전주[에의]|이달|전월|금월|작년|재작년|올해|금년)
+        (?P<back>재작|[작올금전이])(?P<unit>[주달월년해]){_OVER}""",
+        _relative,
     ),
-    (rf"(?P<count>{_KOREAN_DAYS})[ ]?전{_OVER}", _ago),
-    (rf"(?<![가-힣\d])(?P<count>{_KOREAN_COUNT})[ ]?(?P<unit>{_KOREAN_UNIT})[ ]?전{_OVER}", _ago),
+    (rf"(?P<count>하루|이틀|사흘|나흘|닷새|엿새|이레|여드레|아흐레|열흘)[ ]?전{_OVER}", _ago),
+    (rf"(?<![가-힣\d])(?P<count>{_KOREAN_COUNT})[ ]?{_KOREAN_UNITS}[ ]?전{_OVER}", _ago),
     (
-        rf"""(?:최근|지난)[ ](?P<count>{_KOREAN_COUNT}|몇)[ ]?(?P<unit>{_KOREAN_UNIT})
+        rf"""(?:최근|지난)[ ](?:(?P<count>{_KOREAN_COUNT})|(?P<vague>몇))[ ]?{_KOREAN_UNITS}
         (?:[ ]?(?:간|동안))?{_OVER}""",
         _up_to_now,
     ),
     (rf"(?:최근|요즘|요새|근래|얼마[ ]전){_OVER}", _lately),
     (
-        rf"""{_KOREAN_YEAR}(?P<which>지난[ ])?(?<![\d.~-])(?P<month>1[0-2]|[1-9])
+        rf"""{_KOREAN_YEAR}(?:(?P<back>지난)[ ])?(?<![\d.~-])(?P<month>1[0-2]|[1-9])
         (?:[ ]?[~-][ ]?(?P<last_month>1[0-2]|[1-9]))?월(?![가-힣]{{0,2}}호)
-        (?:[ ]?(?P<day>[12]\d|3[01]|[1-9])(?:일?[ ]?(?:[~-]|부터)[ ]?(?P<last_day>[12]\d|3[01]|[1-9]))?일)?""",
+        (?:[ ]?(?P<day>[12]\d|3[01]|[1-9])(?:일?[ ]?(?:[~-]|부터)[ ]?(?P<last>[12]\d|3[01]|[1-9]))?일)?""",
         _korean_date,
     ),
+    (rf"(?<!\d)(?P<year>{_YEAR})년(?![ ]?(?:\d|동안|상반기|하반기|봄|여름|가을|겨울|간|전))", _whole_year),
+    (rf"{_KOREAN_YEAR}(?<!\d)(?P<nth>[1-4])[ ]?분기{_OVER}", _quarter),
+    (rf"{_KOREAN_YEAR}(?P<nth>상반기|하반기)", _half),
     (
-        rf"(?<!\d)(?P<year>{_YEAR})년(?![ ]?(?:\d|동안|상반기|하반기|봄|여름|가을|겨울|간|전))",
-        lambda groups, _: TimeWords(_months(int(groups["year"]), 1, 12)),
-    ),
-    (rf"{_KOREAN_YEAR}(?<!\d)(?P<number>[1-4])[ ]?분기{_OVER}", _quarter),
-    (rf"{_KOREAN_YEAR}(?P<half>상반기|하반기)", _half),
-    (
-        rf"""{_KOREAN_YEAR}(?P<which>지난[ ]?|올)?(?<![가-힣])(?P<season>봄|여름|가을|겨울)
+        rf"""{_KOREAN_YEAR}(?:(?P<back>지난)[ ]?|올)?(?<![가-힣])(?P<season>봄|여름|가을|겨울)
         (?=에|엔|부터|까지|철|동안|[ ]동안|내내|[ ]?\()""",
         _season,
     ),
     (
-        r"""(?:(?P<week>지난[ ]?주|이번[ ]?주)[ ]|(?P<which>지난|저번)[ ])?(?<![가-힣])(?P<day>[월화수목금토일])요일
+        r"""(?:(?P<week>지난|이번)[ ]?주[ ]|(?P<back>지난|저번)[ ])?(?<![가-힣])(?P<weekday>[월화수목금토일])요일
         (?=에|의|부터|까지|엔|[ ]|$)""",
         _weekday,
     ),
@@ -499,10 +484,8 @@ def time_words(text: str, now: datetime) -> Iterator[TimeWords]:
     """Give all words of *text* that can name a period, those of one rule after those of another."""
     for pattern, rule in _PATTERNS:
         for match in pattern.finditer(text):
-            groups = defaultdict(str, {name: (found or "").lower() for name, found in match.groupdict().items()})
-            groups.update(all=match[0], text=text)
             try:
-                words = rule(groups, now)
+                words = rule(match, now, **_meant(match))
             except (ValueError, OverflowError):
                 # The thirtieth of February, or 9,999 years ago: not to be read as February either.
                 words = TimeWords((now, now), 0.0)
@@ -538,9 +521,13 @@ _JOIN: Final = re.compile(
 _KOREAN_TAIL: Final = re.compile(
     r"[ ]?(?P<word>onwards?\b|on\b|부터|이후|이래|이전|까지|전에|전까지|전(?=$|[ .,?!])|사이|에서)", re.IGNORECASE
 )
-_OPEN_ENDED: Final = {"since", "starting", "as of", "부터", "이후", "이래"}
-_ENDING: Final = {"until", "till", "up to", "by", "까지"}
-_PRECEDING: Final = {"before", "prior to", "이전", "전에", "전까지", "전"}
+# Which ends of the words' span are those of the period that they then name.
+_BOUNDS: Final[Mapping[str, tuple[int | None, int | None]]] = {
+    **dict.fromkeys(("since", "starting", "as of", "부터", "이후", "이래"), (0, None)),
+    **dict.fromkeys(("until", "till", "up to", "by", "까지"), (None, 1)),
+    **dict.fromkeys(("before", "prior to", "이전", "전에", "전까지", "전"), (None, 0)),
+    "after": (1, None),
+}
 
 
 def period_in(query: str, now: datetime) -> Period | None:
@@ -579,22 +566,18 @@ def _narrowed(text: str, one: TimeWords) -> TimeWords:
     match = before or _KOREAN_PART.match(text, one.end)
     if match is None or one.span[1] - one.span[0] < 7 * _DAY:
         return one
+    said = _meant(match)
     since, until = one.span
-    part = match["part"].lower()
-    if match["nth"]:
-        nth = _ORDINALS[match["nth"].lower().replace(" ", "")]
-        count = _number((before and before["count"]) or "1")
-        length = count * (7 if match["unit"] in {"week", "주"} else 1) * _DAY
+    if nth := said.get("nth"):
+        length = said.get("count", 1) * (7 if said["unit"] == "week" else 1) * _DAY
         span = (until - length, until) if nth < 0 else (since + (nth - 1) * length, min(since + nth * length, until))
-    elif part in {"first half", "second half", "전반", "후반"}:
-        middle = _at(since.date() + (until - since) // 2)
-        span = (since, middle) if part in {"first half", "전반"} else (middle, until)
     else:
-        third = _THIRDS[part]
+        number, parts = (said["part"], 3) if said["part"] < 3 else (said["part"] - 3, 2)  # noqa: PLR2004 - see above
         # The parts of a month are ten days long, and the last one what is left.
-        length = 10 * _DAY if (until - since).days in range(28, 32) else (until - since) // 3
-        first = _at((since + third * length).date())
-        span = (first, until if third == 2 else _at((first + length).date()))  # noqa: PLR2004 - the last third
+        is_month = (until - since).days in range(28, 32)
+        length = 10 * _DAY if parts == 3 and is_month else (until - since) // parts  # noqa: PLR2004 - thirds
+        first = _at((since + number * length).date())
+        span = (first, until if number == parts - 1 else _at((first + length).date()))
     start = one.start - len(before[0]) if before else one.start
     return attrs.evolve(one, start=start, end=one.end if before else match.end(), span=span, sure=True)
 
@@ -628,23 +611,14 @@ def _range(text: str, one: TimeWords, other: TimeWords | None) -> Period | None:
 
 
 def _alone(text: str, one: TimeWords) -> Period | None:
-    since: datetime | None
-    until: datetime | None
-    since, until = one.span
     lead = _LEAD.search(text[max(0, one.start - _BEFORE_LENGTH) : one.start])
     tail = _KOREAN_TAIL.match(text, one.end)
     word = lead["word"].lower() if lead else tail["word"] if tail else ""
     if one.strength == 0 or (not one.sure and not word):
         return None
-    start, end = one.start, one.end
-    if word in _OPEN_ENDED or (word == "from" and tail and tail["word"].startswith("on")):
-        until = None
-    elif word == "after":
-        since, until = until, None
-    elif word in _ENDING:
-        since = None
-    elif word in _PRECEDING:
-        since, until = None, since
-    start -= len(lead[0]) if lead else 0
-    end = tail.end() if tail and not lead else end
+    if word == "from" and tail and tail["word"].startswith("on"):
+        word = "since"
+    since, until = (None if end is None else one.span[end] for end in _BOUNDS.get(word, (0, 1)))
+    start = one.start - (len(lead[0]) if lead else 0)
+    end = tail.end() if tail and not lead else one.end
     return Period(since, until, text[start:end].strip(), one.strength)
