@@ -33,19 +33,10 @@ from numpy.typing import NDArray
 
 from mama_structs import Session
 from mama_structs.memory import saving
+from mama_structs.memory.codec import Entry, write_entry
 from mama_structs.memory.embedded.graph import SEED, GraphPlan
 from mama_structs.memory.embedding.protocol import Calibration
-from mama_structs.memory.model import (
-    METADATA,
-    Entry,
-    Link,
-    LinkMetadata,
-    LinkType,
-    Memory,
-    MemoryType,
-    new_link_id,
-    write_entry,
-)
+from mama_structs.memory.model import METADATA, Link, LinkMetadata, LinkType, Memory, MemoryType, new_link_id
 from mama_structs.settings import MemorySettings, Settings
 from mama_structs.storage.store import Storage
 

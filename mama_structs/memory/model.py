@@ -1,4 +1,4 @@
-"""What a memory, a link and kept evidence are: their ids, how links lose strength with age, and how all is written."""
+"""What a memory, a link and kept evidence are, how ids are made, and how links lose strength with age."""
 
 from __future__ import annotations
 
@@ -7,17 +7,12 @@ import math
 import re
 import secrets
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Literal
 
 import attrs
-import msgspec
-import numpy as np
-from numpy.typing import NDArray
-
-LinksT = TypeVar("LinksT")
 
 CreatedBy = Literal["user", "system", "llm"]
 """Who made a memory or link: the host's user, this package, or a model."""
@@ -383,98 +378,3 @@ def digest_of(text: str) -> str:
 def is_digest(text: str) -> bool:
     """Tell whether a text has the form of such a hash."""
     return _DIGEST.fullmatch(text) is not None
-
-
-# How a memory and the links that begin at it are written as one JSON object, in the journal and in exports.
-
-FORMAT: Final = 1
-
-
-# Without a part in garbage collection, which else takes longer than the decoding: they are gone in a moment.
-class MemoryRecord(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A memory in JSON, its metadata not looked at."""
-
-    id: str
-    type: MemoryType
-    content: str
-    metadata: msgspec.Raw
-    created_at: datetime
-    updated_at: datetime
-    namespace: str
-    topic: str | None = None
-    mentions: tuple[str, ...] = ()
-    evidence: tuple[str, ...] = ()
-
-
-class _EntryRecord(msgspec.Struct, Generic[LinksT], forbid_unknown_fields=True, gc=False):
-    format: int
-    version: int
-    memory: MemoryRecord
-    links: LinksT = ()  # type: ignore[assignment]  # what may be left out
-
-
-@attrs.frozen
-class Entry:
-    """A memory as it is kept."""
-
-    memory: Memory
-    links: tuple[Link, ...] = ()
-    version: int = 0
-
-
-_encode: Final = msgspec.json.Encoder().encode
-_decode: Final = msgspec.json.Decoder(_EntryRecord[tuple[Link, ...]]).decode
-_decode_without_links: Final = msgspec.json.Decoder(_EntryRecord[msgspec.Raw]).decode
-_METADATA_DECODERS: Final[Mapping[MemoryType, msgspec.json.Decoder[Any]]] = {
-    kind: msgspec.json.Decoder(form) for kind, form in METADATA.items()
-}
-
-
-def write_entry(entry: Entry) -> bytes:
-    """Return an entry's JSON."""
-    return _encode({"format": FORMAT, "version": entry.version, "memory": entry.memory, "links": entry.links})
-
-
-def read_entry(data: bytes) -> Entry:
-    """Return the entry that some JSON says."""
-    record = _known(_decode(data))
-    return Entry(memory_of(record.memory), record.links, record.version)
-
-
-def read_memory(data: bytes) -> Memory:
-    """Return the memory of an entry, in half the time of all of it."""
-    return memory_of(_known(_decode_without_links(data)).memory)
-
-
-def _known(record: _EntryRecord[LinksT]) -> _EntryRecord[LinksT]:
-    if record.format != FORMAT:
-        raise ValueError(f"the form {record.format} is not known")
-    return record
-
-
-def memory_of(record: MemoryRecord, read: Callable[[Any, msgspec.Raw], Any] = msgspec.json.Decoder.decode) -> Memory:
-    """Return the memory that a record holds; *read* is told how its metadata is to be decoded."""
-    return Memory(
-        id=record.id,
-        type=record.type,
-        content=record.content,
-        topic=record.topic,
-        metadata=read(_METADATA_DECODERS[record.type], record.metadata),
-        mentions=record.mentions,
-        evidence=record.evidence,
-        created_at=record.created_at,
-        updated_at=record.updated_at,
-        namespace=record.namespace,
-    )
-
-
-def vectors_to_bytes(vectors: NDArray[np.float32]) -> bytes:
-    """Return vectors of shape (pieces, dimensions) as they are kept: little-endian, one after the other."""
-    return np.ascontiguousarray(vectors, dtype="<f4").tobytes()
-
-
-def vectors_from_bytes(data: bytes, dimensions: int) -> NDArray[np.float32]:
-    """Return the vectors that some bytes hold, of shape (pieces, dimensions); anything else raises `ValueError`."""
-    if not data or len(data) % (4 * dimensions):
-        raise ValueError(f"{len(data)} bytes are no vectors of {dimensions} dimensions")
-    return np.frombuffer(data, dtype="<f4").reshape(-1, dimensions)

@@ -3,7 +3,7 @@ Memories written to a file with all that belongs to them, and read from one.
 
 An export is UTF-8 text with one JSON object a line: a header, a memory or kept text each, and an end.
 The header says whose memories they are and which embedder made their vectors.
-A memory's line is what the journal keeps of it (see `mama_structs.memory.model`), and its vectors: base64 of
+A memory's line is what the journal keeps of it (see `mama_structs.memory.codec`), and its vectors: base64 of
 little-endian float32, one piece after the other.
 A text that is kept as evidence has a line of its own with its hash, once, before the memories that name it.
 The end says how many memories and texts there are, so that a file of which the end is missing is noticed.
@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from mama_structs._async import in_own_thread
 from mama_structs.errors import EmbedderMismatch, InvalidArgument, StoreError
+from mama_structs.memory.codec import MemoryRecord, memory_of, vectors_to_bytes
 from mama_structs.memory.embedding.protocol import are_unit, unit_vectors
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.engine import EmbedderRecord, Engine, Reader, Scanned, Writer
@@ -40,11 +41,8 @@ from mama_structs.memory.model import (
     Link,
     LinkMetadata,
     Memory,
-    MemoryRecord,
     digest_of,
     digests_in,
-    memory_of,
-    vectors_to_bytes,
 )
 from mama_structs.memory.requests import check_id
 from mama_structs.memory.results import Imported

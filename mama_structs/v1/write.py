@@ -26,19 +26,17 @@ import msgspec
 from mama_structs import _check
 from mama_structs._async import in_own_thread
 from mama_structs.errors import MigrationError
+from mama_structs.memory.codec import Entry, read_memory, write_entry
 from mama_structs.memory.engine import EmbedderRecord, Progress, Reader, Vectors, Writer
 from mama_structs.memory.model import (
     OUTCOME_OF,
     ContextMetadata,
     DecisionMetadata,
-    Entry,
     Link,
     LinkType,
     Memory,
     MemoryType,
     milliseconds,
-    read_memory,
-    write_entry,
 )
 from mama_structs.memory.requests import check_file, check_progress
 from mama_structs.memory.store import MemoryStore, Shared

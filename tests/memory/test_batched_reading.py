@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_helpers import plain_link, plain_memory
 
+from mama_structs.memory.codec import Entry, read_entry, read_memory, write_entry
 from mama_structs.memory.embedded.catalogue import Catalogue, CatalogueItem
 from mama_structs.memory.embedded.vectors import VectorIndex
 from mama_structs.memory.embedded.words import WordIndex
-from mama_structs.memory.model import Entry, read_entry, read_memory, write_entry
 from mama_structs.memory.text import query_terms
 from mama_structs.testing.engines import PlainReader
 

@@ -15,8 +15,9 @@ import attrs
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from mama_structs.memory.codec import Entry
 from mama_structs.memory.engine import Facts, Filter, Nodes
-from mama_structs.memory.model import Entry, MemoryType, milliseconds
+from mama_structs.memory.model import MemoryType, milliseconds
 
 Array = NDArray[Any]
 T = TypeVar("T", bound=np.generic)

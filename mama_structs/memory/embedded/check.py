@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.errors import StoreDamaged
+from mama_structs.memory.codec import Entry
 from mama_structs.memory.embedded.catalogue import TYPE_INDEX
 from mama_structs.memory.embedded.indexes import Indexes, indexed_terms
 from mama_structs.memory.embedded.rows import RowPlaces, numbered, own_number, read_change, read_vectors
-from mama_structs.memory.model import Entry, digests_in, is_digest, milliseconds
+from mama_structs.memory.model import digests_in, is_digest, milliseconds
 from mama_structs.storage.failures import Finding
 from mama_structs.storage.rows import Damaged, Snapshot
 

@@ -18,6 +18,7 @@ import attrs
 
 from mama_structs._shared import Registry
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreDamaged, StoreError, StoreFull
+from mama_structs.memory.codec import Entry
 from mama_structs.memory.embedded.check import STEPS, CheckState, Step
 from mama_structs.memory.embedded.indexes import (
     UNUSABLE,
@@ -46,7 +47,6 @@ from mama_structs.memory.embedded.rows import (
 )
 from mama_structs.memory.embedded.snapshots import SnapshotStore
 from mama_structs.memory.engine import EmbedderRecord, Progress, Reader, Writer, mismatch
-from mama_structs.memory.model import Entry
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.failures import Finding
 from mama_structs.storage.rows import Rows, Snapshot

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.errors import StoreDamaged
+from mama_structs.memory.codec import Entry
 from mama_structs.memory.embedded.catalogue import Catalogue, CatalogueItem
 from mama_structs.memory.embedded.links import Adjacency
 from mama_structs.memory.embedded.rows import RowPlaces, numbered, own_number, read_change, read_vectors
@@ -19,7 +20,7 @@ from mama_structs.memory.embedded.snapshots import Generation, Part, SnapshotSto
 from mama_structs.memory.embedded.vectors import VectorIndex
 from mama_structs.memory.embedded.words import WordIndex
 from mama_structs.memory.engine import Filter
-from mama_structs.memory.model import Entry, Link, Memory, MemoryType
+from mama_structs.memory.model import Link, Memory, MemoryType
 from mama_structs.memory.text import indexed_text, weighted_terms
 from mama_structs.storage.rows import Damaged, Snapshot
 

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 import attrs
 import numpy as np
 
+from mama_structs.memory.codec import Entry, vectors_to_bytes, write_entry
 from mama_structs.memory.embedded.indexes import Indexes
 from mama_structs.memory.embedded.rows import ChangeRow, RowPlaces, encode, numbered, own_number
 from mama_structs.memory.embedding.protocol import are_unit
@@ -24,7 +25,7 @@ from mama_structs.memory.engine import (
     Scores,
     Vectors,
 )
-from mama_structs.memory.model import Entry, Link, Memory, digests_in, vectors_to_bytes, write_entry
+from mama_structs.memory.model import Link, Memory, digests_in
 from mama_structs.memory.text import query_terms
 from mama_structs.storage.rows import Damaged, Rows, Snapshot
 

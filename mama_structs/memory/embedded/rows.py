@@ -11,17 +11,10 @@ from urllib.parse import quote
 import msgspec
 
 from mama_structs.errors import StoreDamaged
+from mama_structs.memory.codec import Entry, read_entry, read_memory, vectors_from_bytes
 from mama_structs.memory.embedding.protocol import are_unit
 from mama_structs.memory.engine import EmbedderRecord, Vectors
-from mama_structs.memory.model import (
-    DecisionMetadata,
-    Entry,
-    Memory,
-    digest_of,
-    read_entry,
-    read_memory,
-    vectors_from_bytes,
-)
+from mama_structs.memory.model import DecisionMetadata, Memory, digest_of
 from mama_structs.storage.rows import Damaged, Snapshot
 
 T = TypeVar("T")

@@ -18,7 +18,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from mama_structs import _check
 from mama_structs._async import in_own_thread
-from mama_structs._introspect import is_async_callable
 from mama_structs.errors import EmbeddingFailed, InvalidArgument
 from mama_structs.memory.embedding.pieces import LEAST_TOKENS
 
@@ -166,7 +165,7 @@ async def embedded(embedder: Embedder, texts: Sequence[str], kind: Kind, *, in_t
         return (None, given) if inspect.isawaitable(given) else (checked(given, len(texts), dimensions), None)
 
     try:
-        if getattr(embedder, "is_async", False) or is_async_callable(embedder.embed):
+        if getattr(embedder, "is_async", False) or inspect.iscoroutinefunction(embedder.embed):
             done, awaited = None, embedder.embed(texts, kind=kind)
         else:
             done, awaited = await in_thread(run)
