@@ -465,7 +465,7 @@ _RULES: Final[tuple[tuple[str, Rule], ...]] = (
     (rf"{_KOREAN_YEAR}(?<!\d)(?P<nth>[1-4])[ ]?분기{_OVER}", _quarter),
     (rf"{_KOREAN_YEAR}(?P<nth>상반기|하반기)", _half),
     (
-        rf"""{_KOREAN_YEAR}(?:(?P<back>지난)[ ]?|올)?(?<![가-힣])(?P<season>봄|여름|가을|겨울)
+        rf"""{_KOREAN_YEAR}(?<![가-힣])(?:(?P<back>지난)[ ]?|올)?(?P<season>봄|여름|가을|겨울)
         (?=에|엔|부터|까지|철|동안|[ ]동안|내내|[ ]?\()""",
         _season,
     ),
