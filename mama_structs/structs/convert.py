@@ -1,7 +1,7 @@
 """
 Chain JSON into models and back, strictly and without loss.
 
-The converters are private and coerce nothing: cattrs' own hooks would turn None into ``"None"``, the text ``"false"``
+The converter is private and coerces nothing: cattrs' own hooks would turn None into ``"None"``, the text ``"false"``
 into True and 1.9 into 1.
 One mechanism serves every model: it reads the attributes of a `Record`, so that a new field is one line there.
 """
@@ -47,7 +47,7 @@ def structure(payload: Any, cls: type[T]) -> T:
         InvalidArgument: *cls* is nothing that can be read.
 
     """
-    read = _reading.get_structure_hook(cls)
+    read = _converter.get_structure_hook(cls)
     try:
         value: T = read(payload, cls)
     except _Mismatch as mismatch:
@@ -65,7 +65,7 @@ def unstructure(value: Any) -> Any:
         InvalidArgument: *value* is nothing that can be written.
 
     """
-    write = _writing.get_unstructure_hook(value.__class__)
+    write = _converter.get_unstructure_hook(value.__class__)
     try:
         return write(value)
     except _Mismatch as mismatch:
@@ -167,7 +167,7 @@ _NUMBERS: Mapping[str, tuple[Read, Write]] = {
 
 
 def _hooks(hint: Any) -> tuple[Read, Write]:
-    return _reading.get_structure_hook(hint), _writing.get_unstructure_hook(hint)
+    return _converter.get_structure_hook(hint), _converter.get_unstructure_hook(hint)
 
 
 def _sequence(hint: Any) -> tuple[Read, Write]:
@@ -276,38 +276,38 @@ def _record(cls: type[Record]) -> tuple[Read, Write]:  # noqa: C901 - two functi
     return read, write
 
 
-# --- the converters --------------------------------------------------------------------------------------------------
-
-_SHAPES: tuple[tuple[Callable[[Any], bool], Callable[[Any], tuple[Read, Write]]], ...] = (
-    (lambda hint: isinstance(hint, type) and issubclass(hint, Record), _record),
-    (lambda hint: typing.get_origin(hint) in (list, tuple), _sequence),
-    (lambda hint: typing.get_origin(hint) in (Union, types.UnionType), _union),
-    (lambda hint: hint is Any, lambda _: (_as_is, _as_is)),
-)
+# --- the converter ---------------------------------------------------------------------------------------------------
 
 
 def _refuse_type(hint: Any) -> Any:
     raise InvalidArgument(f"no rule to read or write {hint!r}", hint="give a model, or a list of models")
 
 
-def _make_converters() -> tuple[cattrs.Converter, cattrs.Converter]:
-    reading, writing = cattrs.Converter(), cattrs.Converter()
-    # cattrs asks the newest predicate first: what nothing below knows is refused, never coerced.
-    reading.register_structure_hook_factory(lambda _: True, _refuse_type)
-    writing.register_unstructure_hook_factory(lambda _: True, _refuse_type)
+# cattrs asks the newest first: what none of the others knows is refused, never coerced.
+_SHAPES: tuple[tuple[Callable[[Any], bool], Callable[[Any], tuple[Read, Write]]], ...] = (
+    (lambda _: True, _refuse_type),
+    (lambda hint: isinstance(hint, type) and issubclass(hint, Record), _record),
+    (lambda hint: typing.get_origin(hint) in (list, tuple), _sequence),
+    (lambda hint: typing.get_origin(hint) in (Union, types.UnionType), _union),
+    (lambda hint: hint is Any, lambda _: (_as_is, _as_is)),
+)
+# cattrs asks classes before shapes, and has hooks of its own for some, which coerce.
+_REFUSED: tuple[Read, Write] = (lambda _, hint: _refuse_type(hint), lambda value: _refuse_type(type(value)))
+_LISTED: tuple[Read, Write] = (_REFUSED[0], lambda items: [unstructure(item) for item in items])
+_CLASSES: Mapping[Any, tuple[Read, Write]] = {
+    **_SCALARS, **dict.fromkeys((float, bytes), _REFUSED), **dict.fromkeys((list, tuple), _LISTED),
+}  # fmt: skip
+
+
+def _make_converter() -> cattrs.Converter:
+    made = cattrs.Converter()
     for is_shape, pair in _SHAPES:
-        reading.register_structure_hook_factory(is_shape, lambda hint, pair=pair: pair(hint)[0])
-        writing.register_unstructure_hook_factory(is_shape, lambda hint, pair=pair: pair(hint)[1])
-    # Classes are asked before predicates, and cattrs has coercing hooks for these of its own.
-    for scalar, (read_scalar, write_scalar) in _SCALARS.items():
-        reading.register_structure_hook(scalar, read_scalar)
-        writing.register_unstructure_hook(scalar, write_scalar)
-    for coercing in (float, bytes):
-        reading.register_structure_hook(coercing, lambda _, hint: _refuse_type(hint))
-        writing.register_unstructure_hook(coercing, lambda value: _refuse_type(type(value)))
-    for sequence in (list, tuple):
-        writing.register_unstructure_hook(sequence, lambda items: [unstructure(item) for item in items])
-    return reading, writing
+        made.register_structure_hook_factory(is_shape, lambda hint, pair=pair: pair(hint)[0])
+        made.register_unstructure_hook_factory(is_shape, lambda hint, pair=pair: pair(hint)[1])
+    for kind, (read, write) in _CLASSES.items():
+        made.register_structure_hook(kind, read)
+        made.register_unstructure_hook(kind, write)
+    return made
 
 
-_reading, _writing = _make_converters()
+_converter = _make_converter()

@@ -13,7 +13,7 @@ import difflib
 import hashlib
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -29,7 +29,6 @@ _PUBLIC_KEY_BYTES: Final = 33
 _SIGNATURE_BYTES: Final = 64
 
 Body = dict[str, Any]
-Predicate = Callable[[str, Any], bool]
 Keep = Callable[[str, Any, str], bool]
 
 DEFAULT_LIMIT: Final = 100
@@ -212,25 +211,20 @@ def _not_found() -> Refusal:
     return Refusal(status=500, code=2, message=NOT_FOUND)
 
 
-def _page(
-    query: Query, table: Table, keys: Iterable[str], *, keep: Predicate | None = None, prefix: str = ""
-) -> tuple[list[Body], Body]:
-    """Return a page of rows and its ``pagination``; *keep* filters after the rows were counted, as the chain does."""
-    wanted = list(keys)
+def _page(query: Query, table: Table, keys: Sequence[str], *, prefix: str = "") -> tuple[list[str], Body]:
+    """Return the keys of a page's rows, and its ``pagination``."""
     if table.name == "struct_type":
-        raw = [int(key).to_bytes(8, "big") for key in wanted]
+        raw = [int(key).to_bytes(8, "big") for key in keys]
     else:
-        raw = [key.removeprefix(prefix).encode() for key in wanted]
+        raw = [key.removeprefix(prefix).encode() for key in keys]
     page = paginate(raw, PageRequest.from_query(query.parameters), error_code=table.error_code)
-    records = query.world.tables.get(table.name, {})
-    chosen = [wanted[number] for number in page.numbers]
-    kept = [(key, records[key]) for key in chosen if keep is None or keep(key, records[key])]
-    if table.fields is None:
-        return [row for _, row in kept], page.pagination()
-    return [dict(zip(table.fields, row, strict=True)) for row in kept], page.pagination()
+    return [keys[number] for number in page.numbers], page.pagination()
 
 
-def _list_body(table: Table, rows: list[Body], pagination: Body | None) -> Body:
+def _list_body(query: Query, table: Table, keys: Sequence[str], pagination: Body | None) -> Body:
+    rows = [query.world.tables[table.name][key] for key in keys]
+    if table.fields is not None:
+        rows = [dict(zip(table.fields, row, strict=True)) for row in zip(keys, rows, strict=True)]
     return {table.key: rows, "pagination": pagination} | ({"status": []} if table.status else {})
 
 
@@ -247,28 +241,26 @@ def _one(name: str) -> Route:
     return Route(f"/structs/{table.name}/{{id}}", answer)
 
 
-def _all(name: str, pattern: str = "", keep: Keep | None = None) -> Route:
-    """Make a route through a whole store; *keep* drops rows after they were counted, by the path's parameter."""
+def _all(name: str, pattern: str = "", keep: Keep | None = None, *, indexed: bool = False) -> Route:
+    """Make a route through a store; *keep* drops rows, by the path's parameter, before paging only where *indexed*."""
     table = TABLES[name]
 
     def answer(query: Query) -> Body:
-        wanted = next(iter(query.path.values()), "")
-        kept = None if keep is None else lambda key, row: keep(key, row, wanted)
-        return _list_body(table, *_page(query, table, query.world.ids(name), keep=kept))
+        def fits(key: str) -> bool:
+            return keep is None or keep(key, query.world.get(name, key), *query.path.values())
+
+        keys = query.world.ids(name)
+        if indexed:
+            keys = list(filter(fits, keys))
+        chosen, pagination = _page(query, table, keys)
+        return _list_body(query, table, list(filter(fits, chosen)), pagination)
 
     return Route(pattern or f"/structs/{name}", answer)
 
 
 def _indexed(pattern: str, name: str, field: str) -> Route:
-    """Make a route with an index of its own: only rows that match are paged through."""
-    table = TABLES[name]
-
-    def answer(query: Query) -> Body:
-        (wanted,) = query.path.values()
-        keys = [key for key in query.world.ids(name) if query.world.tables[name][key].get(field) == wanted]
-        return _list_body(table, *_page(query, table, keys))
-
-    return Route(pattern, answer)
+    """Make a route through the rows whose field has the value in the path."""
+    return _all(name, pattern, lambda _, row, wanted: row.get(field) == wanted, indexed=True)
 
 
 def _record(pattern: str, name: str, key: Callable[[Mapping[str, str]], str]) -> Route:
@@ -318,8 +310,8 @@ def _ranks(query: Query) -> Body:
     prefix = "".join(f"{part}/" for part in query.path.values())
     keys = [key for key in query.world.ids(table.name) if key.startswith(prefix)]
     if "guild_id" in query.path:
-        return _list_body(table, [query.world.tables[table.name][key] for key in keys[:_MAX_RANK_ROWS]], None)
-    return _list_body(table, *_page(query, table, keys, prefix=prefix))
+        return _list_body(query, table, keys[:_MAX_RANK_ROWS], None)
+    return _list_body(query, table, *_page(query, table, keys, prefix=prefix))
 
 
 def _module_address(text: str) -> str:
@@ -338,12 +330,8 @@ def _associations(name: str, owners: str, parameter: str) -> tuple[Route, Route]
         return {"internalAddressAssociation": [association(query.path[parameter])], "pagination": None}
 
     def every(query: Query) -> Body:
-        table = TABLES[owners]
-        rows, pagination = _page(query, table, query.world.ids(owners))
-        return {
-            "internalAddressAssociation": [association(row.get("id", "")) for row in rows],
-            "pagination": pagination,
-        }
+        ids, pagination = _page(query, TABLES[owners], query.world.ids(owners))
+        return {"internalAddressAssociation": [*map(association, ids)], "pagination": pagination}
 
     return Route(f"/structs/{name}/{{{parameter}}}", one), Route(f"/structs/{name}", every)
 

@@ -12,29 +12,14 @@ from typing import Any, Final
 import attrs
 
 from mama_structs.errors import EntityNotFound, InvalidArgument
+from mama_structs.structs.enums import GridAttribute, PlanetAttribute, StructAttribute
 from mama_structs.structs.ids import EntityId
 
 Record = dict[str, Any]
 
-GRID_ATTRIBUTES: Final = (
-    "ore", "fuel", "capacity", "load", "structsLoad", "power", "connectionCapacity", "connectionCount",
-    "allocationPointerStart", "allocationPointerEnd", "proxyNonce", "lastAction", "nonce", "ready", "checkpointBlock",
-)  # fmt: skip
-
-STRUCT_ATTRIBUTES: Final = (
-    "health", "status", "blockStartBuild", "blockStartOreMine", "blockStartOreRefine", "protectedStructIndex",
-    "typeCount",
-)  # fmt: skip
-
-PLANET_ATTRIBUTES: Final = (
-    "planetaryShield", "repairNetworkQuantity", "defensiveCannonQuantity", "coordinatedGlobalShieldNetworkQuantity",
-    "lowOrbitBallisticsInterceptorNetworkQuantity", "advancedLowOrbitBallisticsInterceptorNetworkQuantity",
-    "lowOrbitBallisticsInterceptorNetworkSuccessRateNumerator",
-    "lowOrbitBallisticsInterceptorNetworkSuccessRateDenominator",
-    "orbitalJammingStationQuantity", "advancedOrbitalJammingStationQuantity", "blockStartRaid",
-    "blockRaiderArrived", "blockStartOreMine", "blockStartOreRefine", "oreMiningActiveQuantity",
-    "oreRefiningActiveQuantity",
-)  # fmt: skip
+GRID_ATTRIBUTES: Final = tuple(member.value for member in GridAttribute)
+STRUCT_ATTRIBUTES: Final = tuple(member.value for member in StructAttribute)
+PLANET_ATTRIBUTES: Final = tuple(member.value for member in PlanetAttribute)
 
 # Bits of a struct's status attribute, in the order in which the envelope names them.
 STATUS_BITS: Final = {
@@ -124,7 +109,7 @@ class World:
     The records of a chain by type, in the JSON form of its REST interface.
 
     Ids order bytewise, as the chain orders them: ``1-1, 1-10, 1-2``; struct types order by number.
-    Change records through `put` and `remove`, or in place as long as their ids stay.
+    Records may be changed at any time, through `put` and `remove` or in place.
 
     Args:
         tables: Store name to key to record; stores of single values hold their value's text.
@@ -138,8 +123,6 @@ class World:
     rocks: dict[str, str] = attrs.field(factory=dict)
     given: dict[str, Record] = attrs.field(factory=dict)
     oddities: Oddities | None = None
-    _orders: dict[str, list[str]] = attrs.field(factory=dict, init=False, repr=False, eq=False)
-    _defenders: dict[str, list[str]] | None = attrs.field(default=None, init=False, repr=False, eq=False)
 
     @classmethod
     def generate(cls, *, seed: int = 0, players: int = 40) -> World:
@@ -221,11 +204,8 @@ class World:
 
     def ids(self, type: str) -> list[str]:  # noqa: A002 - the chain's word
         """Return the keys of a type's store in the chain's order: ids, addresses, or for infusions both."""
-        name = _table(type).name
-        if name not in self._orders:
-            keys = self.tables.get(name, {})
-            self._orders[name] = sorted(keys, key=int) if name == "struct_type" else sorted(keys)
-        return list(self._orders[name])
+        keys = self.tables.get(_table(type).name, {})
+        return sorted(keys, key=int) if type == "struct_type" else sorted(keys)
 
     def get(self, type: str, key: str) -> Any | None:  # noqa: A002 - the chain's word
         """Return the stored record itself (not a copy), None when there is none."""
@@ -233,18 +213,12 @@ class World:
 
     def put(self, type: str, key: str, record: Any) -> None:  # noqa: A002 - the chain's word
         """Add or replace a record; *record* is kept, not copied."""
-        name = _table(type).name
-        self.tables.setdefault(name, {})[key] = record
-        self._orders.pop(name, None)
-        self._defenders = None
+        self.tables.setdefault(_table(type).name, {})[key] = record
 
     def remove(self, entity_id: str) -> None:
         """Take an entity off the chain; what refers to it stays, as on the chain."""
-        name = table_of(entity_id).name
-        if self.tables.get(name, {}).pop(entity_id, None) is None:
+        if self.tables.get(table_of(entity_id).name, {}).pop(entity_id, None) is None:
             raise EntityNotFound(entity_id)
-        self._orders.pop(name, None)
-        self._defenders = None
 
     def attributes(self, table: str, names: tuple[str, ...], entity_id: str) -> dict[str, str]:
         """Return an entity's named attributes; what the store lacks is zero."""
@@ -266,14 +240,10 @@ class World:
         return values | {name: bool(status & bit) for name, bit in STATUS_BITS.items()}
 
     def _defenders_of(self, struct_id: str) -> list[str]:
-        if self._defenders is None:
-            self._defenders = {}
-            prefix = f"{STRUCT_ATTRIBUTES.index('protectedStructIndex')}-"
-            for key, index in self.tables.get("struct_attribute", {}).items():
-                defender = key.removeprefix(prefix)
-                if key.startswith(prefix) and self.get("struct", defender) is not None:
-                    self._defenders.setdefault(f"5-{index}", []).append(defender)
-        return self._defenders.get(struct_id, [])
+        prefix, index = f"{STRUCT_ATTRIBUTES.index('protectedStructIndex')}-", struct_id.removeprefix("5-")
+        values = self.tables.get("struct_attribute", {})
+        defenders = [key.removeprefix(prefix) for key in values if values[key] == index and key.startswith(prefix)]
+        return [defender for defender in defenders if self.get("struct", defender) is not None]
 
 
 def table_of(entity_id: str) -> Table:
