@@ -64,9 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code = _run(_parse(arguments))
         except SystemExit:
             # What --help and --version print is not written yet.
-            _flush()
+            _say()
             raise
-        _flush()
+        _say()
     except MamaStructsError as error:
         # What a node says may be quoted in it.
         _tell(f"mama-structs: {_printable(str(error))}\n")
@@ -123,34 +123,24 @@ def _run(given: argparse.Namespace) -> int:
 # What is printed
 
 
-def _say(text: str) -> None:
-    """Print to stdout, at once: whoever started this may wait for it."""
-    with _writing():
-        print(text)
-    _flush()
-
-
-def _answer(given: argparse.Namespace, figures: Any, text: str) -> None:
-    """Print what a command found, as JSON where that is asked for."""
-    _say(json.dumps(figures) if given.json else text)
-
-
-def _flush() -> None:
-    # There is none where it was closed before the start (`>&-`).
-    if sys.stdout is not None:
-        with _writing():
-            sys.stdout.flush()
-
-
-@contextlib.contextmanager
-def _writing() -> Iterator[None]:
+def _say(*texts: str) -> None:
+    """Print to stdout, at once, for whoever started this may wait for it; without a text, what is not written yet."""
     try:
-        yield
+        for text in texts:
+            print(text)
+        # There is none where it was closed before the start (`>&-`).
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except BrokenPipeError:
         raise
     except OSError as error:
         _drop_output()
         raise MamaStructsError(f"the output cannot be written: {error.strerror or error}") from error
+
+
+def _answer(given: argparse.Namespace, figures: Any, text: str) -> None:
+    """Print what a command found, as JSON where that is asked for."""
+    _say(json.dumps(figures) if given.json else text)
 
 
 def _drop_output() -> None:

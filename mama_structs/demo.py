@@ -10,7 +10,7 @@ import json
 import textwrap
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import attrs
 
@@ -54,17 +54,51 @@ class DemoCall:
     answer: dict[str, Any]
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define
 class DemoRun:
-    """How the agent came to its facts once."""
+    """An agent that asks through a session's tools, as a model does: every call, what it found out, and the cost."""
 
-    calls: tuple[DemoCall, ...]
-    facts: Facts
-    upstream_queries: int
+    session: Session
+    # The bundled one, whose counters can be seen.
+    node: FakeNode | None = None
+    # Where the page of the list begins that the agent reads; an agent has it from the page before.
+    page_key: str | None = None
+    calls: list[DemoCall] = attrs.field(factory=list)
+    facts: Facts = attrs.field(factory=dict)
+    upstream_queries: int = 0
     # The paths that the bundled node was asked for.
-    asked: tuple[str, ...] | None
-    from_cache: int
-    seconds: float
+    asked: tuple[str, ...] | None = None
+    from_cache: int = 0
+    seconds: float = 0.0
+
+    async def ask(self, tool: str, **arguments: Any) -> Entity:
+        """Call a tool and return its answer."""
+        answer: Entity = await self.session.call(tool, arguments)
+        self.calls.append(DemoCall(tool, arguments, answer))
+        return answer
+
+    async def page(self, **options: Any) -> Entity:
+        """Return the page of the list of players that the player in question is on."""
+        place = {} if self.page_key is None else {"pagination_key": self.page_key}
+        return await self.ask("structs_list_players", pagination_limit=PAGE, **place, **options)
+
+    async def measure(self, script: Callable[[DemoRun, str], Awaitable[Facts]], player_id: str) -> Self:
+        """Find out by a script, and count."""
+        before, seen = self.session.resolver.stats, len(self.node.requests) if self.node else 0
+        started = time.perf_counter()
+        self.facts = await script(self, player_id)
+        self.seconds = time.perf_counter() - started
+        after = self.session.resolver.stats
+        self.upstream_queries = after.upstream_queries - before.upstream_queries
+        self.from_cache = after.cache_hits - before.cache_hits
+        if self.node is not None:
+            self.asked = tuple(request.path for request in self.node.requests[seen:])
+            if len(self.asked) != self.upstream_queries:
+                raise MamaStructsError(
+                    f"the session counted {self.upstream_queries} queries and the node {len(self.asked)}",
+                    hint="this is a bug of mama_structs; please report it",
+                )
+        return self
 
     @property
     def bytes(self) -> int:
@@ -82,7 +116,7 @@ class DemoRun:
         }
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class Story:
     """The question, answered several times."""
 
@@ -107,43 +141,25 @@ class Story:
         return {**{name: run.figures for name, run in runs.items()}, "same_facts": self.same_facts}
 
 
-class Agent:
-    """Asks through a session's tools, as a model does, and remembers every call."""
-
-    def __init__(self, session: Session, *, page_key: str | None = None) -> None:
-        self._session = session
-        # Where the page of the list begins that the agent reads; an agent has it from the page before.
-        self.listing: dict[str, Any] = {"pagination_limit": PAGE}
-        if page_key is not None:
-            self.listing["pagination_key"] = page_key
-        self.calls: list[DemoCall] = []
-
-    async def ask(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        """Call a tool and return its answer."""
-        answer: dict[str, Any] = await self._session.call(tool, arguments)
-        self.calls.append(DemoCall(tool, arguments, answer))
-        return answer
-
-
-async def one_by_one(agent: Agent, player_id: str) -> Facts:
+async def one_by_one(agent: DemoRun, player_id: str) -> Facts:
     """Find out without references: look at the player, then at each id that it names, then at who else is there."""
     player = _flat(await agent.ask("structs_query_player", player_id=player_id), "Player")
     related = []
     for field, kind in _RELATIONS.items():
         answer = await agent.ask(f"structs_query_{kind}", **{f"{kind}_id": _related(player, field)})
         related.append(_flat(answer, kind.capitalize()))
-    rows = (await agent.ask("structs_list_players", **agent.listing))["Player"]
+    rows = (await agent.page())["Player"]
     return _facts_of(_row(rows, player_id), related, rows)
 
 
-async def at_once(agent: Agent, player_id: str) -> Facts:
+async def at_once(agent: DemoRun, player_id: str) -> Facts:
     """Find out with references: the list's row names guild, planet and fleet, and each comes along."""
-    page = await agent.ask("structs_list_players", **agent.listing, **_WITH_REFERENCES)
+    page = await agent.page(**_WITH_REFERENCES)
     player = _row(page["Player"], player_id)
     return _facts_of(player, _referenced(page, player), page["Player"])
 
 
-async def player_only(agent: Agent, player_id: str) -> Facts:
+async def player_only(agent: DemoRun, player_id: str) -> Facts:
     """Find out with references, but not who else is in the guild."""
     answer = await agent.ask("structs_query_player", player_id=player_id, **_WITH_REFERENCES)
     return _facts_of(answer["Player"], _referenced(answer, answer["Player"]), ())
@@ -189,42 +205,8 @@ async def _play_on(base_url: str, wanted: str | None, node: FakeNode | None) -> 
     for scripts in ((one_by_one,), (at_once, at_once), (player_only,)):
         async with Session.open(structs=base_url, settings=_WHOLE) as session:
             for script in scripts:
-                agent = Agent(session, page_key=page_key)
-                runs.append(await _measured(agent, script, player_id, session=session, node=node))
-    without, with_references, repeat, alone = runs
-    return Story(
-        player_id=player_id, without=without, with_references=with_references, repeat=repeat, player_only=alone
-    )
-
-
-async def _measured(
-    agent: Agent,
-    script: Callable[[Agent, str], Awaitable[Facts]],
-    player_id: str,
-    *,
-    session: Session,
-    node: FakeNode | None,
-) -> DemoRun:
-    before, seen = session.resolver.stats, len(node.requests) if node else 0
-    started = time.perf_counter()
-    facts = await script(agent, player_id)
-    seconds = time.perf_counter() - started
-    after = session.resolver.stats
-    queries = after.upstream_queries - before.upstream_queries
-    asked = tuple(request.path for request in node.requests[seen:]) if node else None
-    if asked is not None and len(asked) != queries:
-        raise MamaStructsError(
-            f"the session counted {queries} queries and the node {len(asked)}",
-            hint="this is a bug of mama_structs; please report it",
-        )
-    return DemoRun(
-        calls=tuple(agent.calls),
-        facts=facts,
-        upstream_queries=queries,
-        asked=asked,
-        from_cache=after.cache_hits - before.cache_hits,
-        seconds=seconds,
-    )
+                runs.append(await DemoRun(session, node, page_key).measure(script, player_id))
+    return Story(player_id, *runs)
 
 
 async def _found(base_url: str, wanted: str | None) -> tuple[str, str | None]:

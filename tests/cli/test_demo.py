@@ -8,7 +8,7 @@ from mama_structs import MamaStructsError, Session
 from mama_structs import demo as scenario
 from mama_structs._plain import json_size
 from mama_structs.cli import main
-from mama_structs.demo import Agent, at_once, one_by_one, play, printable, shortened, table, tell
+from mama_structs.demo import DemoRun, at_once, one_by_one, play, printable, shortened, table, tell
 from mama_structs.testing import Fault, World
 
 SMALL = ["--latency", "0"]
@@ -247,7 +247,7 @@ async def test_a_failed_reference_is_no_fact(mama_structs_node):
 
     async with Session.open(structs=mama_structs_node.url, settings=scenario._WHOLE) as session:
         with pytest.raises(MamaStructsError, match=r"the reference to 9-11 is missing: .*boom"):
-            await at_once(Agent(session), "1-11")
+            await at_once(DemoRun(session), "1-11")
 
 
 async def test_the_node_counts_too(mama_structs_node):
@@ -258,7 +258,7 @@ async def test_the_node_counts_too(mama_structs_node):
 
     async with Session.open(structs=mama_structs_node.url, settings=scenario._WHOLE) as session:
         with pytest.raises(MamaStructsError, match="the session counted 5 queries and the node 0"):
-            await scenario._measured(Agent(session), one_by_one, "1-11", session=session, node=Miscounting())
+            await DemoRun(session, Miscounting()).measure(one_by_one, "1-11")
 
 
 # Text
