@@ -50,8 +50,8 @@ class DemoCall:
     """One tool call of the agent, and what it read."""
 
     tool: str
-    arguments: dict[str, Any]
-    answer: dict[str, Any]
+    arguments: Entity
+    answer: Entity
 
 
 @attrs.define
@@ -204,8 +204,7 @@ async def _play_on(base_url: str, wanted: str | None, node: FakeNode | None) -> 
     # A session of its own for each, so that no run finds what another one left in the cache.
     for scripts in ((one_by_one,), (at_once, at_once), (player_only,)):
         async with Session.open(structs=base_url, settings=_WHOLE) as session:
-            for script in scripts:
-                runs.append(await DemoRun(session, node, page_key).measure(script, player_id))
+            runs += [await DemoRun(session, node, page_key).measure(script, player_id) for script in scripts]
     return Story(player_id, *runs)
 
 

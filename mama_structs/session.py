@@ -616,10 +616,9 @@ class Opening:
         return self._open().__await__()
 
     async def _open(self) -> Session:
-        if self._session is None:
-            async with self._opening:
-                if self._session is None:
-                    self._session = await self._make()
+        async with self._opening:
+            if self._session is None:
+                self._session = await self._make()
         return self._session
 
     async def __aenter__(self) -> Session:

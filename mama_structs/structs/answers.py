@@ -1,7 +1,6 @@
 """Answers about one entity and pages of a list: the records, and the height that they were read at."""
 
 import functools
-import types
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import attrs
@@ -59,7 +58,7 @@ class _Of(Record, Generic[R_co]):
     def __reduce__(self) -> tuple[Any, ...]:
         _, (cls, values) = super().__reduce__()
         # No module has the class of ``Answer[Guild]``: it is made again where a copy is.
-        return _remade, (*_PARTS.get(cls, (cls, None)), values)
+        return _remade, (*vars(cls).get("_parts", (cls, None)), values)
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -108,9 +107,6 @@ class Page(_Of[R_co]):
     pagination: Pagination | None = None
 
 
-_PARTS: dict[type[Any], tuple[type[Any], type[Record]]] = {}
-
-
 @functools.cache
 def _class_of(cls: type[Any], record: type[Record]) -> type[Any]:
     if issubclass(cls, Page):
@@ -119,11 +115,9 @@ def _class_of(cls: type[Any], record: type[Record]) -> type[Any]:
     else:
         hint, field = record, {"entity": attrs.field(metadata=wire(_IN_ANSWER.get(record, record.__name__)))}
     name = f"{cls.__name__}[{record.__name__}]"
-    body = {"__module__": __name__, "__doc__": cls.__doc__, "__annotations__": dict.fromkeys(field, hint), **field}
-    plain = types.new_class(name, (cls,), exec_body=lambda namespace: namespace.update(body))
-    made: type[Any] = attrs.frozen(kw_only=True, repr=False)(plain)
-    _PARTS[made] = (cls, record)
-    return made
+    body: dict[str, Any] = {"__module__": __name__, "__doc__": cls.__doc__, "_parts": (cls, record), **field}
+    body["__annotations__"] = dict.fromkeys(field, hint)
+    return attrs.frozen(kw_only=True, repr=False)(type(name, (cls,), body))
 
 
 def _remade(cls: Any, record: type[Record] | None, values: dict[str, Any]) -> Any:

@@ -22,7 +22,7 @@ from aiohttp import web
 
 from mama_structs._check import whole
 from mama_structs.errors import InvalidArgument
-from mama_structs.testing._routes import NOT_FOUND, Refusal, checked_name, match, not_implemented, respond
+from mama_structs.testing._routes import NOT_FOUND, Matched, Refusal, checked_name, match, not_implemented, respond
 from mama_structs.testing.faults import Delivery, Fault, FaultAnswer, Faults
 from mama_structs.testing.world import World
 
@@ -316,7 +316,8 @@ class FakeNode:
         path = request.rel_url.path
         query = {name: request.rel_url.query[name] for name in request.rel_url.query}
         headers = {name.lower(): value for name, value in request.headers.items()}
-        seen = NodeRequest(request.method, path, query, headers, match(path).names)
+        matched = match(path)
+        seen = NodeRequest(request.method, path, query, headers, matched.names)
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine always runs in a task
         self._answering.add(task)
@@ -325,7 +326,7 @@ class FakeNode:
             self.in_flight += 1
             self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:
-            answer = attrs.evolve(self._answer(seen), delay=self._latency_of(seen))
+            answer = attrs.evolve(self._answer(seen, matched), delay=self._latency_of(seen))
             for fault in self.faults.take(seen.names):
                 answer = fault.edit(answer)
             if answer.delivery is Delivery.HUNG:
@@ -339,13 +340,13 @@ class FakeNode:
             self._answering.discard(task)
         return await self._send(request, answer)
 
-    def _answer(self, request: NodeRequest) -> FaultAnswer:
+    def _answer(self, request: NodeRequest, matched: Matched) -> FaultAnswer:
         height = self.height
         headers = {HEIGHT_HEADER: str(height)}
         try:
             if request.method != "GET":
                 raise not_implemented()
-            body = respond(self.data, match(request.path), request.query, height=height)
+            body = respond(self.data, matched, request.query, height=height)
             return FaultAnswer.json(200, body, headers=headers)
         except Refusal as refusal:
             status, code = refusal.status, refusal.code

@@ -448,23 +448,9 @@ _INSIDE: Final = st.sampled_from(["`", "```", "\n```\n", "\n~~~\n", "``", "\n```
 
 _ATTRIBUTES: Final = st.sampled_from(["type", "lang", "title", "data-x", "x_y", "flag", "\u00e9"])
 _VALUES: Final = st.sampled_from(
-    [
-        "",
-        "code",
-        "a>b",
-        "<b>",
-        '<ref id="no">',
-        "</ref>",
-        "it's",
-        'say "x"',
-        "two\nlines",
-        "`",
-        "a/b",
-        "=",
-        "&amp;",
-        " x ",
-    ]
-)
+    ["", "code", "a>b", "<b>", '<ref id="no">', "</ref>", "it's", 'say "x"', "two\nlines", "`", "a/b", "=", "&amp;",
+     " x "]
+)  # fmt: skip
 _SPACES: Final = st.sampled_from([" ", " ", "  ", "\n", "\t", "\r\n", "\f"])
 _NO_SPACES: Final = st.sampled_from(["", "", "", " ", "\n"])
 
