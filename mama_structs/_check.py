@@ -153,6 +153,11 @@ def shown(value: object) -> str:
         return f"a {type(value).__name__}"
 
 
+def printable(text: str) -> str:
+    """Return a text as a terminal may show it: a name may be anybody's, and a terminal obeys control characters."""
+    return text if text.isprintable() else ascii(text)
+
+
 def field(check: Callable[..., object], *args: Any, **rules: Any) -> Callable[..., None]:
     """Return an attrs validator that names just the field."""
 

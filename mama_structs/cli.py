@@ -16,6 +16,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from mama_structs._check import printable
 from mama_structs.errors import InvalidArgument, MamaStructsError
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say()
     except MamaStructsError as error:
         # What a node says may be quoted in it.
-        _tell(f"mama-structs: {_printable(str(error))}\n")
+        _tell(f"mama-structs: {printable(str(error))}\n")
         return 1
     except BrokenPipeError:
         # Nobody reads any more (`| head -1`).
@@ -155,11 +156,6 @@ def _tell(text: str) -> None:
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(text)
             sys.stderr.flush()
-
-
-def _printable(line: str) -> str:
-    # A name may be anybody's, and a terminal obeys control characters.
-    return line if line.isprintable() else ascii(line)
 
 
 @contextlib.contextmanager
@@ -370,7 +366,7 @@ async def _check(given: argparse.Namespace) -> int:
         report = CheckReport(tuple(Finding("error", "damaged", line) for line in found))
     fields = ("severity", "kind", "message", "key")
     findings = [{field: getattr(one, field) for field in fields} for one in report.findings]
-    lines = (_printable(f"{one.severity}: {one.message}") for one in report.findings)
+    lines = (printable(f"{one.severity}: {one.message}") for one in report.findings)
     _answer(given, {"ok": report.ok, "findings": findings}, "\n".join(lines) or "nothing found")
     return 0 if report.ok else 1
 
@@ -383,7 +379,7 @@ async def _stats(given: argparse.Namespace) -> None:
         figures = {name: value for name, value in (await session.memories.stats()).items() if name not in counted}
     rows = list(_flat(figures))
     width = max(len(name) for name, _ in rows)
-    _answer(given, figures, "\n".join(_printable(f"{name:<{width}}  {value}") for name, value in rows))
+    _answer(given, figures, "\n".join(printable(f"{name:<{width}}  {value}") for name, value in rows))
 
 
 def _flat(figures: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -400,7 +396,7 @@ async def _rebuild(given: argparse.Namespace) -> int:
         with shown("rebuilt", "memories") as progress:
             damaged = await session.memories.rebuild(progress=progress)
         count = await session.memories.count()
-    _say("\n".join([*(_printable(f"left out: {line}") for line in damaged), f"{count:,} memories indexed"]))
+    _say("\n".join([*(printable(f"left out: {line}") for line in damaged), f"{count:,} memories indexed"]))
     return 1 if damaged else 0
 
 
@@ -413,7 +409,7 @@ async def _backup(given: argparse.Namespace) -> None:
 
     with shown("copied", "pages") as progress:
         await backup(Path(given.store), Path(given.target), progress=progress)
-    _say(_printable(f"{given.store} is copied to {given.target}"))
+    _say(printable(f"{given.store} is copied to {given.target}"))
 
 
 async def _export(given: argparse.Namespace) -> None:
@@ -421,7 +417,7 @@ async def _export(given: argparse.Namespace) -> None:
     async with _opened(given) as session:
         with shown("exported", "memories") as progress:
             count = await session.memories.export_jsonl(given.file, progress=progress)
-    _say(_printable(f"{count:,} memories are written to {given.file}"))
+    _say(printable(f"{count:,} memories are written to {given.file}"))
 
 
 async def _import(given: argparse.Namespace) -> None:

@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple
 import attrs
 import msgspec
 
+from mama_structs._check import printable
 from mama_structs.errors import InvalidArgument, MigrationError
 from mama_structs.memory.model import from_milliseconds, milliseconds
 
@@ -491,11 +492,6 @@ def kept(value: Value) -> Any:
     if isinstance(value, bytes | Undecoded):
         return {"base64": base64.b64encode(value if isinstance(value, bytes) else value.data).decode()}
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def printable(text: str) -> str:
-    """Return a text as a terminal may show it: a name in the old file may be anything, and a terminal obeys it."""
-    return text if text.isprintable() else ascii(text)
 
 
 def read_time(value: Value) -> ReadTime:  # noqa: PLR0911 - one for each kind of value

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import attrs
 
-from mama_structs.v1.read import printable
+from mama_structs._check import printable
 
 _SHOWN: Final = 40
 _NAMED: Final = 3
