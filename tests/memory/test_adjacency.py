@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_helpers import plain_link
 
+from mama_structs.memory.embedded import catalogue
 from mama_structs.memory.embedded import links as adjacency
 from mama_structs.memory.embedded.links import Adjacency
 from mama_structs.memory.model import CREATORS, LinkType, milliseconds
@@ -50,8 +51,9 @@ steps = st.lists(one_step, max_size=8) | st.lists(one_step, min_size=15, max_siz
 def merging(request):
     """Let links be merged every few changes, or never in a small test."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(adjacency, "_LEAST_MERGED", request.param[0])
-        patch.setattr(adjacency, "_UNMERGED_SHARE", request.param[1])
+        patch.setattr(catalogue, "_LEAST_MERGED", request.param[0])
+        patch.setattr(catalogue, "_UNMERGED_SHARE", request.param[1])
+        patch.setattr(adjacency, "_FEW_DEAD", request.param[0])
         yield
 
 

@@ -141,7 +141,6 @@ def test_the_index_agrees_with_comparing_everything(exact_up_to, steps):
             (distinct, "BLOCK", 8),
             (module, "BLOCK", 8),
             (distinct, "_SMALLEST_BLOCK", 2),
-            (distinct, "_SMALLEST_MERGE", 3),
             (distinct, "_GATHER", 4),
             (module, "_SMALLEST_DEAD", 4),
             (module, "_FEW", 3),

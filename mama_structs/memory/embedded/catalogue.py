@@ -5,9 +5,8 @@ from __future__ import annotations
 import difflib
 import itertools
 import unicodedata
-from bisect import bisect_left
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
@@ -15,14 +14,18 @@ import attrs
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from mama_structs._lru import Lru
 from mama_structs.memory.codec import Entry
 from mama_structs.memory.engine import Facts, Filter, Nodes
 from mama_structs.memory.model import MemoryType, milliseconds
 
 Array = NDArray[Any]
+Rows = NDArray[np.int64]
 T = TypeVar("T", bound=np.generic)
 
 _LEAST: Final = 256
+_LEAST_MERGED: Final = 1024
+_UNMERGED_SHARE: Final = 64
 
 
 def grown(array: NDArray[T], least: int, filling: int = 0) -> NDArray[T]:
@@ -37,8 +40,7 @@ class Columns:
     """Parallel arrays that grow by doubling."""
 
     def __init__(self, types: Mapping[str, DTypeLike]) -> None:
-        self._types = {name: np.dtype(kind) for name, kind in types.items()}
-        self._arrays = {name: np.empty(_LEAST, kind) for name, kind in self._types.items()}
+        self._arrays = {name: np.empty(_LEAST, kind) for name, kind in types.items()}
         self._room = _LEAST
         self._rows = 0
 
@@ -52,8 +54,7 @@ class Columns:
     def append(self, **values: Any) -> int:
         """Add a row, and return its position."""
         row = self._rows
-        if row == self._room:
-            self._reserve(row + 1)
+        self._reserve(row + 1)
         for name, value in values.items():
             self._arrays[name][row] = value
         self._rows = row + 1
@@ -61,76 +62,54 @@ class Columns:
 
     def extend(self, values: Mapping[str, Array]) -> None:
         """Add rows: *values* holds each column's, all of one length."""
-        (more,) = {len(values[name]) for name in self._types}
+        (more,) = {len(values[name]) for name in self._arrays}
         self._reserve(self._rows + more)
-        for name in self._types:
-            self._arrays[name][self._rows : self._rows + more] = values[name]
+        for name, array in self._arrays.items():
+            array[self._rows : self._rows + more] = values[name]
         self._rows += more
 
     def keep(self, rows: NDArray[np.bool_]) -> None:
         """Leave out the rows where the mask is False; the others move together."""
-        kept = int(np.count_nonzero(rows))
-        room = max(_LEAST, kept)
-        for name, array in self._arrays.items():
-            fresh = np.empty(room, array.dtype)
-            fresh[:kept] = array[: self._rows][rows]
-            self._arrays[name] = fresh
-        self._rows, self._room = kept, room
+        self._arrays = {name: self[name][rows] for name in self._arrays}
+        self._rows = self._room = int(np.count_nonzero(rows))
 
     def _reserve(self, rows: int) -> None:
-        if rows <= self._room:
-            return
-        room = max(rows, 2 * self._room)
-        for name, array in self._arrays.items():
-            fresh = np.empty(room, array.dtype)
-            fresh[: self._rows] = array[: self._rows]
-            self._arrays[name] = fresh
-        self._room = room
+        if rows > self._room:
+            self._arrays = {name: grown(array, max(rows, _LEAST)) for name, array in self._arrays.items()}
+            self._room = min(map(len, self._arrays.values()))
 
 
 class Order:
-    """Rows sorted by a key, equal keys in the order of rows."""
+    """Rows sorted by a key, equal keys in the order of rows; those that came last are taken up when it is time."""
 
     def __init__(self) -> None:
-        self._rows = np.empty(_LEAST, np.int32)
-        self._count = 0
-        self._last: int | None = None
-        self._late: list[int] = []
+        self._rows = np.empty(0, np.int32)
 
-    def append(self, row: int, key: int) -> None:
-        """Take up a row that is higher than all before."""
-        if self._last is not None and key < self._last:
-            self._late.append(row)
-            return
-        if self._count == len(self._rows):
-            self._rows = np.concatenate([self._rows, np.empty_like(self._rows)])
-        self._rows[self._count] = row
-        self._count += 1
-        self._last = key
-
-    def sorted(self, keys: Array) -> NDArray[np.int32]:
+    def rows(self, keys: Array) -> NDArray[np.int32]:
         """Return all rows in their order."""
-        if self._late:
-            self._merge(keys)
-        return self._rows[: self._count]
+        known = len(self._rows)
+        if known < len(keys):
+            rows = np.concatenate([self._rows, np.arange(known, len(keys), dtype=np.int32)])
+            behind = keys[rows[max(known - 1, 0) :]]
+            if (behind[1:] < behind[:-1]).any():
+                # A stable sort takes what is in order already as a whole.
+                rows = rows[np.argsort(keys[rows], kind="stable")]
+            self._rows = rows
+        return self._rows
 
-    def fill(self, keys: Array) -> None:
-        """Take up all rows that *keys* has, in place of those that were."""
-        self._rows = np.argsort(keys, kind="stable").astype(np.int32)
-        self._count = len(self._rows)
-        self._last = int(keys[self._rows[-1]]) if self._count else None
-        self._late = []
-        if not self._count:
-            self._rows = np.empty(_LEAST, np.int32)
+    def find(self, keys: Array, key: int) -> Rows:
+        """Return the rows of one key, in rising order."""
+        known = len(self._rows)
+        if are_many(len(keys) - known, known):
+            known = len(self.rows(keys))
+        first, end = (_place(keys, self._rows, key, bisect) for bisect in (bisect_left, bisect_right))
+        late = known + np.flatnonzero(keys[known:] == keys.dtype.type(key))
+        return np.concatenate([self._rows[first:end], late])
 
-    def _merge(self, keys: Array) -> None:
-        late = np.array(self._late, np.int32)
-        late = late[np.argsort(keys[late], kind="stable")]
-        whole = self._rows[: self._count]
-        # What was in time and has the same key came before: its key would else have been too low itself.
-        self._rows = np.insert(whole, np.searchsorted(keys[whole], keys[late], side="right"), late)
-        self._count = len(self._rows)
-        self._late = []
+
+def are_many(late: int, known: int) -> bool:
+    """Tell whether to sort late rows in, which takes as long as all are, and looking through them as long as they."""
+    return late > max(_LEAST_MERGED, known // _UNMERGED_SHARE)
 
 
 class Vocabulary:
@@ -194,7 +173,6 @@ _COLUMNS: Final = {
     "alive": np.bool_,
 }
 _MENTIONS: Final = {"node": np.int32, "mention": np.int32}
-_GONE: Final = -1
 _MASKS: Final = 8
 _BLOCK: Final = 256
 # What "did you mean" looks at: so many ids, of which so many are compared letter by letter.
@@ -244,10 +222,9 @@ class Catalogue:
         self._topics = Vocabulary()
         self._mentions = Vocabulary()
         self._pairs = Columns(_MENTIONS)
-        self._dead_pairs = 0
         self._by_time = Order()
         self._by_number = Order()
-        self._masks: OrderedDict[Filter | None, Mask] = OrderedDict()
+        self._masks: Lru[Filter | None, Mask] = Lru(_MASKS)
 
     def __len__(self) -> int:
         """How many nodes were given, holes among them."""
@@ -266,8 +243,6 @@ class Catalogue:
         )
         self._ids.append(item.memory_id)
         self._node_of[item.memory_id] = node
-        self._by_time.append(node, item.created_ms)
-        self._by_number.append(node, item.number)
         self._mention(node, item.mentions)
         self._masks.clear()
         return node
@@ -278,7 +253,7 @@ class Catalogue:
         self._rows["version"][node] = version
         self._rows["topic"][node] = self._topic_number(topic)
         if set(mentions) != set(self._mentioned_by(node)):
-            self._forget_mentions(node)
+            self._pairs.keep(self._pairs["node"] != node)
             self._mention(node, mentions)
         self._masks.clear()
 
@@ -309,11 +284,9 @@ class Catalogue:
 
     def node_of(self, number: int) -> int | None:
         """Return the node of the memory with a number in the journal, None where there is no such memory."""
-        numbers = self._rows["number"]
-        order = self._by_number.sorted(numbers)
-        first, end = (_place(numbers, order, bound) for bound in (number, number + 1))
+        nodes = self._by_number.find(self._rows["number"], number)
         # A number is given again where the transaction that gave it first was undone.
-        return next((int(node) for node in order[first:end][::-1] if self._rows["alive"][node]), None)
+        return next((int(node) for node in nodes[::-1] if self._rows["alive"][node]), None)
 
     def number_of(self, node: int) -> int:
         """Return a memory's number in the journal."""
@@ -344,10 +317,8 @@ class Catalogue:
 
     def count(self, where: Filter | None = None) -> int:
         """Return how many memories there are."""
-        if where is None or where == _ANY:
-            return len(self._node_of)
-        mask = self.mask(where)
-        return len(self) if mask is None else int(np.count_nonzero(mask))
+        mask = None if where is None else self.mask(where)
+        return len(self._node_of) if mask is None else int(np.count_nonzero(mask))
 
     def mask(self, where: Filter | None) -> Mask | None:
         """Return which nodes pass, one item for each; None where all do. It is not to be written to."""
@@ -359,17 +330,13 @@ class Catalogue:
         if mask is None:
             mask = self._rows["alive"].copy() if where is None else self._passing(where)
             mask.flags.writeable = False
-            if len(self._masks) == _MASKS:
-                self._masks.popitem(last=False)
-            self._masks[where] = mask
-        else:
-            self._masks.move_to_end(where)
+            self._masks.put(where, mask)
         return mask
 
     def window(self, where: Filter | None = None, *, newest_first: bool = True, limit: int | None = None) -> Nodes:
         """Return nodes in the order of creation, equal times in the order of saving."""
         created = self._rows["created"]
-        order = self._by_time.sorted(created)
+        order = self._by_time.rows(created)
         if where is not None:
             first = 0 if where.since is None else _place(created, order, _rounded_up(where.since))
             end = None if where.until is None else _place(created, order, _rounded_up(where.until))
@@ -412,8 +379,7 @@ class Catalogue:
         ids = [memory_id if there else "" for memory_id, there in zip(self._ids, alive.tolist(), strict=True)]
         arrays["topic"][~alive] = -1
         topics, arrays["topic"] = _used(self._topics, arrays["topic"])
-        pairs = self._pairs["node"] != _GONE
-        pairs[pairs] = alive[self._pairs["node"][pairs]]
+        pairs = alive[self._pairs["node"]]
         arrays["pair_node"] = self._pairs["node"][pairs]
         mentions, arrays["pair_mention"] = _used(self._mentions, self._pairs["mention"][pairs])
         for name, texts in (("ids", ids), ("topics", topics), ("mentions", mentions)):
@@ -429,8 +395,6 @@ class Catalogue:
         made._ids = unpacked(arrays["ids_text"], arrays["ids_ends"])
         made._topics = Vocabulary(unpacked(arrays["topics_text"], arrays["topics_ends"]))
         made._mentions = Vocabulary(unpacked(arrays["mentions_text"], arrays["mentions_ends"]))
-        made._by_time.fill(made._rows["created"])
-        made._by_number.fill(made._rows["number"])
         alive = made._rows["alive"]
         named = zip(made._ids, range(len(made._ids)), strict=True)
         made._node_of = dict(named if alive.all() else itertools.compress(named, alive.tolist()))
@@ -468,21 +432,12 @@ class Catalogue:
     def _mentioned_by(self, node: int) -> list[str]:
         return [self._mentions[number] for number in self._pairs["mention"][self._pairs["node"] == node].tolist()]
 
-    def _forget_mentions(self, node: int) -> None:
-        own = self._pairs["node"] == node
-        self._pairs["node"][own] = _GONE
-        self._dead_pairs += int(np.count_nonzero(own))
-        if self._dead_pairs > max(_BLOCK, len(self._pairs) // 2):
-            self._pairs.keep(self._pairs["node"] != _GONE)
-            self._dead_pairs = 0
-
     def _naming(self, mention: str) -> Nodes:
         number = self._mentions.find(mention)
         if number < 0:
             return _NONE
-        nodes = self._pairs["node"][self._pairs["mention"] == number].astype(np.int64)
-        found: Nodes = nodes[nodes != _GONE]
-        return found
+        nodes: Nodes = self._pairs["node"][self._pairs["mention"] == number].astype(np.int64)
+        return nodes
 
     def _passing(self, where: Filter) -> Mask:
         mask = np.zeros(len(self), np.bool_)
@@ -544,9 +499,9 @@ def _rounded_up(moment: datetime) -> int:
     return -((_EPOCH - moment) // _MILLISECOND)
 
 
-def _place(keys: NDArray[Any], order: NDArray[np.int32], bound: int) -> int:
+def _place(keys: Array, order: NDArray[np.int32], bound: int, bisect: Callable[..., int] = bisect_left) -> int:
     # NumPy's search would first copy the whole order.
-    return bisect_left(range(len(order)), bound, key=lambda place: int(keys[order[place]]))
+    return bisect(range(len(order)), bound, key=lambda place: int(keys[order[place]]))
 
 
 def _listed(column: NDArray[Any], nodes: Sequence[int] | Nodes) -> list[Any]:

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.embedded.catalogue import Columns, grown
+from mama_structs.memory.embedded.catalogue import Columns, Order, grown
 from mama_structs.memory.embedded.snapshots import StoredArray
 from mama_structs.memory.engine import Matches, Nodes, Scores
 
@@ -24,7 +24,6 @@ BLOCK: Final = 16_384
 """Rows of a block of the process's own memory; a snapshot writes so many as a segment, and less in with the rest."""
 
 _SMALLEST_BLOCK: Final = 64
-_SMALLEST_MERGE: Final = 8_192
 
 
 class VectorRows:
@@ -44,10 +43,7 @@ class VectorRows:
         # Blocks, and the label of each one's first row: one attribute, for another thread must read them together.
         self._layout: tuple[tuple[Vectors, ...], Labels] = ((), np.empty(0, np.int64))
         self._prints: NDArray[np.uint64] = np.zeros(_SMALLEST_BLOCK, np.uint64)
-        # Labels by fingerprint: a sorted array, and a dictionary of those that are not in it yet.
-        self._sorted: NDArray[np.uint64] = np.empty(0, np.uint64)
-        self._order: Labels = np.empty(0, np.int64)
-        self._recent: dict[int, int] = {}
+        self._by_print = Order()
 
     @classmethod
     def of_blocks(
@@ -72,7 +68,6 @@ class VectorRows:
         rows._prints = grown(prints.astype(np.uint64), rows.count + _SMALLEST_BLOCK)
         rows._set_blocks(blocks)
         rows.segments = segments
-        rows._merge()
         return rows
 
     @property
@@ -172,16 +167,10 @@ class VectorRows:
         return fresh, moved
 
     def _find(self, fingerprint: int, vector: Vectors) -> int | None:
-        candidates = [self._recent[fingerprint]] if fingerprint in self._recent else []
-        wanted = np.uint64(fingerprint)
-        at = int(np.searchsorted(self._sorted, wanted))
-        while at < len(self._sorted) and self._sorted[at] == wanted:
-            candidates.append(int(self._order[at]))
-            at += 1
-        for label in candidates:
+        for label in self._by_print.find(self.prints, fingerprint).tolist():
             # The bytes decide: a fingerprint is only where to look.
             if self.take(np.array([label]))[0].tobytes() == vector.tobytes():
-                return label
+                return int(label)
         return None
 
     def _append(self, fingerprint: int, vector: Vectors) -> int:
@@ -195,11 +184,8 @@ class VectorRows:
         block[label - start] = vector
         self.alive[label] = True
         self._prints[label] = fingerprint
-        self._recent[fingerprint] = label
         # Last: whoever reads in another thread goes by it.
         self.count = label + 1
-        if len(self._recent) > max(_SMALLEST_MERGE, self.count // 8):
-            self._merge()
         return label
 
     def _last_block(self) -> tuple[Vectors | None, int]:
@@ -225,11 +211,6 @@ class VectorRows:
     def _set_blocks(self, blocks: tuple[Vectors, ...]) -> None:
         lengths = [len(block) for block in blocks]
         self._layout = (blocks, np.cumsum([0, *lengths])[: len(lengths)].astype(np.int64))
-
-    def _merge(self) -> None:
-        self._order = np.argsort(self.prints, kind="stable")
-        self._sorted = self.prints[self._order]
-        self._recent = {}
 
 
 _GATHER: Final = 2_048

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping
 from hashlib import blake2b
 from typing import Any, Final
@@ -10,11 +9,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.embedded.catalogue import Columns, Vocabulary, packed, unpacked
+from mama_structs.memory.embedded.catalogue import Columns, Order, Rows, Vocabulary, are_many, packed, unpacked
 from mama_structs.memory.engine import Direction, LinkTable, Nodes
 from mama_structs.memory.model import CREATORS, Link, LinkType, milliseconds
-
-Rows = NDArray[np.int64]
 
 _LINK_TYPES: Final = {kind: position for position, kind in enumerate(LinkType)}
 _CREATORS: Final = {creator: position for position, creator in enumerate(CREATORS)}
@@ -29,9 +26,7 @@ _STORED: Final = {
     "key": np.uint64,
 }
 _COLUMNS: Final = {**_STORED, "alive": np.bool_}
-_LEAST_MERGED: Final = 1024
-# Merging takes as long as there are links, looking through what is not merged as long as there are of these.
-_UNMERGED_SHARE: Final = 64
+_FEW_DEAD: Final = 1024
 
 
 def link_key(link_id: str) -> int:
@@ -49,7 +44,7 @@ class Adjacency:
         self._dead = 0
         self._out = _Ends()
         self._in = _Ends()
-        self._keys = np.empty(0, np.int32)
+        self._by_key = Order()
         # Marks the nodes of one question; all False between questions.
         self._marks = np.zeros(0, np.bool_)
 
@@ -70,7 +65,7 @@ class Adjacency:
             alive=True,
         )
         self._reach(max(source, target) + 1)
-        if len(self._rows) - self._merged > max(_LEAST_MERGED, self._merged // _UNMERGED_SHARE):
+        if are_many(len(self._rows) - self._merged, self._merged):
             self._merge()
 
     def find(self, link_id: str) -> list[tuple[int, int]]:
@@ -147,13 +142,7 @@ class Adjacency:
         return made
 
     def _rows_of(self, link_id: str) -> Rows:
-        key = link_key(link_id)
-        keys, order = self._rows["key"], self._keys
-        # NumPy's search would first copy the whole order.
-        first = bisect_left(range(self._merged), key, key=lambda place: int(keys[order[place]]))
-        end = bisect_right(range(self._merged), key, lo=first, key=lambda place: int(keys[order[place]]))
-        late = np.flatnonzero(keys[self._merged :] == np.uint64(key))
-        rows = np.concatenate([order[first:end], self._merged + late])
+        rows = self._by_key.find(self._rows["key"], link_key(link_id))
         found: Rows = rows[self._rows["alive"][rows]]
         return found
 
@@ -178,7 +167,7 @@ class Adjacency:
     def _bury(self, rows: Rows) -> int:
         self._rows["alive"][rows] = False
         self._dead += len(rows)
-        if self._dead > max(_LEAST_MERGED, len(self._rows) // 3):
+        if self._dead > max(_FEW_DEAD, len(self._rows) // 3):
             self._compact()
         return len(rows)
 
@@ -187,19 +176,14 @@ class Adjacency:
             self._marks = np.zeros(max(nodes, 2 * len(self._marks)), np.bool_)
 
     def _merge(self) -> None:
-        first, self._merged = self._merged, len(self._rows)
-        self._out.merge(self._rows["source"], first)
-        self._in.merge(self._rows["target"], first)
-        keys = self._rows["key"]
-        late = first + np.argsort(keys[first:], kind="stable").astype(np.int32)
-        if first:
-            late = _inserted(self._keys, np.searchsorted(keys[:first], keys[late], "right", sorter=self._keys), late)
-        self._keys = late
+        self._merged = len(self._rows)
+        self._out.merge(self._rows["source"])
+        self._in.merge(self._rows["target"])
 
     def _compact(self) -> None:
         self._rows.keep(self._rows["alive"])
         self._merged = self._dead = 0
-        self._out, self._in = _Ends(), _Ends()
+        self._out, self._in, self._by_key = _Ends(), _Ends(), Order()
         self._merge()
 
 
@@ -207,19 +191,14 @@ class _Ends:
     """The merged links sorted by one end."""
 
     def __init__(self) -> None:
-        self._order = np.empty(0, np.int32)
+        self._order = Order()
+        self._rows = np.empty(0, np.int32)
         self._starts = np.zeros(1, np.int32)
 
-    def merge(self, ends: NDArray[np.int32], first: int) -> None:
-        """Take up the rows from *first* on; *ends* has the node of every row."""
-        late = first + np.argsort(ends[first:], kind="stable").astype(np.int32)
-        counts = np.bincount(ends)
-        if first:
-            # A node's late rows come behind those that it has.
-            after = np.minimum(ends[late] + 1, len(self._starts) - 1)
-            late = _inserted(self._order, self._starts[after], late)
-        self._order = late
-        self._starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    def merge(self, ends: NDArray[np.int32]) -> None:
+        """Take up the rows that came since; *ends* has the node of every row."""
+        self._rows = self._order.rows(ends)
+        self._starts = np.concatenate([[0], np.cumsum(np.bincount(ends))]).astype(np.int32)
 
     def of(self, nodes: Nodes) -> Rows:
         """Return the rows of some nodes, each node given once."""
@@ -228,16 +207,5 @@ class _Ends:
         counts = self._starts[nodes + 1] - starts
         before = np.cumsum(counts) - counts
         places = np.repeat(starts - before, counts) + np.arange(int(counts.sum()))
-        rows: Rows = self._order[places].astype(np.int64)
+        rows: Rows = self._rows[places].astype(np.int64)
         return rows
-
-
-def _inserted(order: NDArray[np.int32], places: NDArray[Any], rows: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return *order* with each of *rows* put in before a place, which do not fall."""
-    whole = np.empty(len(order) + len(rows), np.int32)
-    taken = places + np.arange(len(rows))
-    free = np.ones(len(whole), np.bool_)
-    free[taken] = False
-    whole[taken] = rows
-    whole[free] = order
-    return whole
