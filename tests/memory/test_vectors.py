@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.embedded import distinct
 from mama_structs.memory.embedded import graph as hnsw
 from mama_structs.memory.embedded import vectors as module
 from mama_structs.memory.embedded.snapshots import SnapshotStore
@@ -138,10 +137,9 @@ def test_the_index_agrees_with_comparing_everything(exact_up_to, steps):
         # Small limits, so that a few vectors meet all of them.
         for owner, name, value in (
             (os, "fsync", lambda fd: None),
-            (distinct, "BLOCK", 8),
             (module, "BLOCK", 8),
-            (distinct, "_SMALLEST_BLOCK", 2),
-            (distinct, "_GATHER", 4),
+            (module, "_SMALLEST_BLOCK", 2),
+            (module, "_GATHER", 4),
             (module, "_SMALLEST_DEAD", 4),
             (module, "_FEW", 3),
         ):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import itertools
 import unicodedata
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
@@ -102,7 +102,8 @@ class Order:
         known = len(self._rows)
         if are_many(len(keys) - known, known):
             known = len(self.rows(keys))
-        first, end = (_place(keys, self._rows, key, bisect) for bisect in (bisect_left, bisect_right))
+        first = _place(keys, self._rows, key)
+        end = next((place for place in range(first, known) if keys[self._rows[place]] != key), known)
         late = known + np.flatnonzero(keys[known:] == keys.dtype.type(key))
         return np.concatenate([self._rows[first:end], late])
 
@@ -499,9 +500,9 @@ def _rounded_up(moment: datetime) -> int:
     return -((_EPOCH - moment) // _MILLISECOND)
 
 
-def _place(keys: Array, order: NDArray[np.int32], bound: int, bisect: Callable[..., int] = bisect_left) -> int:
+def _place(keys: Array, order: NDArray[np.int32], bound: int) -> int:
     # NumPy's search would first copy the whole order.
-    return bisect(range(len(order)), bound, key=lambda place: int(keys[order[place]]))
+    return bisect_left(range(len(order)), bound, key=lambda place: int(keys[order[place]]))
 
 
 def _listed(column: NDArray[Any], nodes: Sequence[int] | Nodes) -> list[Any]:

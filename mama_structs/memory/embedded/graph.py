@@ -21,8 +21,8 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.embedded.distinct import Labels, VectorRows, Vectors
-from mama_structs.memory.embedded.snapshots import LoadedPart, Part, StoredFile
+from mama_structs.memory.embedded.snapshots import LoadedPart, Part
+from mama_structs.memory.embedded.vectors import Labels, VectorRows, Vectors
 
 SEED: Final = 100
 SPACE: Final = "ip"
@@ -252,24 +252,12 @@ class Proved:
     count: int
 
 
-@attrs.frozen(kw_only=True)
-class Description:
-    """A graph in a file."""
-
-    file: StoredFile
-    marks: StoredFile
-    plan: GraphPlan
-    ef: int
-    recall: float
-    count: int
-
-
 class ServedGraph:
     """Keeps a graph of rows, as far as that is worth it and possible."""
 
-    def __init__(self, rows: VectorRows, *, exact_up_to: int, stored: Description | None = None) -> None:
+    def __init__(self, rows: VectorRows, stored: LoadedPart | None = None) -> None:
         self._rows = rows
-        self._exact_up_to = exact_up_to
+        # The graph that a snapshot has, until it is loaded.
         self._stored = stored
         self._proved: Proved | None = None
         self._guard = threading.Lock()
@@ -280,40 +268,27 @@ class ServedGraph:
         self._probed = 0
         self._is_probe_wanted = False
         self._synced: tuple[Graph, int] | None = None
-        self._saved: tuple[Graph, Description] | None = None
-
-    @classmethod
-    def of_part(cls, rows: VectorRows, loaded: LoadedPart, *, exact_up_to: int) -> ServedGraph:
-        """Keep a graph of rows, beginning with the one that a snapshot has."""
-        return cls(rows, exact_up_to=exact_up_to, stored=_description(loaded))
+        # The graph that was written or loaded last, and the files that hold it.
+        self._saved: tuple[Graph, LoadedPart] | None = None
 
     def part(self) -> Part | None:
         """Return what a snapshot keeps of the graph, None where there is none."""
         stored, proved = self._stored, self._proved
-        if stored is None and proved is not None:
-            stored = self._still_good(proved.graph)
+        if stored is None and proved is not None and self._saved is not None and self._saved[0] is proved.graph:
+            # What a file lacks is soon caught up with after loading, unless it is much.
+            held = self._saved[1].files["marks"].stored.size
+            stored = self._saved[1] if len(proved.graph) <= held * _GROWTH + _AT_ONCE else None
         if stored is not None:
-            known, files = stored, {"graph": stored.file, "marks": stored.marks}
-            return Part(_meta(known.plan, known.ef, known.recall, known.count), files=files)
+            return Part(stored.meta, files=stored.files)
         if proved is None:
             return None
-        return Part(
-            _meta(proved.graph.plan, proved.ef, proved.recall, proved.count),
-            files=_saving(proved.graph, self._rows.count),
-        )
-
-    def _still_good(self, graph: Graph) -> Description | None:
-        """Return the file that holds the graph, unless it lacks more than is soon caught up with after loading."""
-        if self._saved is None or self._saved[0] is not graph:
-            return None
-        stored = self._saved[1]
-        return stored if len(graph) <= stored.marks.stored.size * _GROWTH + _AT_ONCE else None
+        found = {"ef": proved.ef, "recall": proved.recall, "count": proved.count}
+        return Part({**attrs.asdict(proved.graph.plan), **found}, files=_saving(proved.graph, self._rows.count))
 
     def saved(self, loaded: LoadedPart) -> None:
         """Take note of the files that hold the graph in use."""
-        stored = _description(loaded)
-        if self._proved is not None and stored is not None:
-            self._saved = (self._proved.graph, stored)
+        if self._proved is not None and {"graph", "marks"} <= loaded.files.keys():
+            self._saved = (self._proved.graph, loaded)
 
     @property
     def proved(self) -> Proved | None:
@@ -427,8 +402,7 @@ class ServedGraph:
         if proved is None:
             if self._stored is not None:
                 return self._load if available() else None
-            is_wanted = self._rows.live > self._exact_up_to and self._rows.count >= self._refused
-            return self._build if is_wanted and available() else None
+            return self._build if self._rows.count >= self._refused and available() else None
         if self._rows.count - len(proved.graph) > max(64, _AT_ONCE // 4):
             return self._catch_up
         if self._is_probe_wanted:
@@ -470,25 +444,26 @@ class ServedGraph:
         if stored is None:
             return
         try:
-            graph = self._loaded(stored)
-        except (GraphFailed, OSError, ValueError) as error:
+            proved = self._loaded(stored)
+        except (GraphFailed, OSError, KeyError, TypeError, ValueError) as error:
             _log.warning("the stored vector graph cannot be used (%s); it is built again", type(error).__name__)
-            self._stored = None
-            return
-        self._saved = (graph, stored)
-        self._publish(Proved(graph=graph, ef=stored.ef, recall=stored.recall, count=stored.count))
+        else:
+            self._saved = (proved.graph, stored)
+            self._publish(proved)
         self._stored = None
 
-    def _loaded(self, stored: Description) -> Graph:
-        if not stored.file.is_whole() or not stored.marks.is_whole():
+    def _loaded(self, stored: LoadedPart) -> Proved:
+        meta, file, marks = stored.meta, stored.files["graph"], stored.files["marks"]
+        plan = GraphPlan(m=int(meta["m"]), ef_construction=int(meta["ef_construction"]))
+        if not file.is_whole() or not marks.is_whole():
             raise GraphFailed("its files are not what was written")
-        marked = np.frombuffer(stored.marks.path.read_bytes(), np.uint8) != 0
+        marked = np.frombuffer(marks.path.read_bytes(), np.uint8) != 0
         if len(marked) > self._rows.count:
             raise GraphFailed("it has more vectors than there are")
-        graph = Graph.load(stored.file.path, dimensions=self._rows.dimensions, plan=stored.plan, marked=marked)
+        graph = Graph.load(file.path, dimensions=self._rows.dimensions, plan=plan, marked=marked)
         if not self._knows_itself(graph):
             raise GraphFailed("it does not find its own vectors")
-        return graph
+        return Proved(graph=graph, ef=int(meta["ef"]), recall=float(meta["recall"]), count=int(meta["count"]))
 
     def _build(self) -> None:
         best = 0.0
@@ -643,24 +618,6 @@ def _saving(graph: Graph, at_most: int) -> dict[str, Callable[[Path], bool]]:
         return bool(marks)
 
     return {"graph": save_graph, "marks": save_marks}
-
-
-def _meta(plan: GraphPlan, ef: int, recall: float, count: int) -> dict[str, Any]:
-    return {"m": plan.m, "ef_construction": plan.ef_construction, "ef": ef, "recall": recall, "count": count}
-
-
-def _description(loaded: LoadedPart) -> Description | None:
-    if not loaded.files:
-        return None
-    meta = loaded.meta
-    return Description(
-        file=loaded.files["graph"],
-        marks=loaded.files["marks"],
-        plan=GraphPlan(m=int(meta["m"]), ef_construction=int(meta["ef_construction"])),
-        ef=int(meta["ef"]),
-        recall=float(meta["recall"]),
-        count=int(meta["count"]),
-    )
 
 
 def _be_modest() -> None:

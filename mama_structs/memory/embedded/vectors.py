@@ -1,25 +1,47 @@
-"""The vectors of memories, each distinct one once, and which of them are nearest."""
+"""The vectors of memories: each distinct one once, which memories they belong to, and which of them are nearest."""
 
 from __future__ import annotations
 
-import contextlib
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.embedded.distinct import BLOCK, NO_MATCHES, Labels, Mask, NodeLabels, VectorRows, Vectors
-from mama_structs.memory.embedded.graph import Proved, ServedGraph
+from mama_structs.memory.embedded.catalogue import Columns, Order, grown
 from mama_structs.memory.embedded.snapshots import LoadedPart, Part, StoredArray
 from mama_structs.memory.embedding.protocol import are_unit
 from mama_structs.memory.engine import Matches, Nodes, Scores
 
+if TYPE_CHECKING:
+    from mama_structs.memory.embedded.graph import ServedGraph
+
+Labels = NDArray[np.int64]
+Vectors = NDArray[np.float32]
+Mask = NDArray[np.bool_]
+
 VECTORS: Final = "vectors"
 GRAPH: Final = "graph"
 
+BLOCK: Final = 16_384
+"""Rows of a block of the process's own memory; a snapshot writes so many as a segment, and less in with the rest."""
+
+_SMALLEST_BLOCK: Final = 64
+# So many rows that are collected fit the cache.
+_GATHER: Final = 2_048
+
+# Instead of the one node of a label.
+_NONE: Final = -1
+_SHARED: Final = -2
+_PIECE: Final = {"node": np.int32, "label": np.int32}
+_SMALLEST: Final = 64
+
+_NO_MATCHES: Final = Matches(np.empty(0, np.int64), np.empty(0, np.float32))
 # Comparing so many rows one by one is about as fast as asking a graph for many more than are wanted.
 _FEW: Final = 4_096
 # Beyond so many the graph is slower than comparing all.
@@ -29,6 +51,364 @@ _SPARSE: Final = 0.4
 _SMALLEST_DEAD: Final = 64
 
 
+class VectorRows:
+    """Vectors with labels 0, 1, 2, …, no two of them equal."""
+
+    def __init__(self, dimensions: int) -> None:
+        self.dimensions = dimensions
+        self.count: int = 0
+        """How many there are, dead ones too."""
+        self.dead: int = 0
+        """How many belong to nothing any more; a label comes alive again when its vector is added again."""
+        self.alive: NDArray[np.bool_] = np.zeros(_SMALLEST_BLOCK, np.bool_)
+        self.changes: int = 0
+        """Grows whenever a label dies or comes alive."""
+        self.segments: tuple[StoredArray, ...] = ()
+        """What files hold of them, from the first on."""
+        # Blocks, and the label of each one's first row: one attribute, for another thread must read them together.
+        self._layout: tuple[tuple[Vectors, ...], Labels] = ((), np.empty(0, np.int64))
+        self._prints: NDArray[np.uint64] = np.zeros(_SMALLEST_BLOCK, np.uint64)
+        self._by_print = Order()
+
+    @classmethod
+    def of_blocks(
+        cls,
+        dimensions: int,
+        blocks: tuple[Vectors, ...],
+        *,
+        alive: NDArray[np.bool_],
+        prints: NDArray[np.uint64],
+        segments: tuple[StoredArray, ...] = (),
+    ) -> VectorRows:
+        """Take over rows that a snapshot or another object holds."""
+        rows = cls(dimensions)
+        blocks = tuple(block for block in blocks if len(block))
+        if any(block.dtype != np.float32 or block.shape[1:] != (dimensions,) for block in blocks):
+            raise ValueError(f"rows must be float32 of {dimensions} dimensions")
+        rows.count = sum(map(len, blocks))
+        if alive.shape != (rows.count,) or prints.shape != (rows.count,) or alive.dtype != np.bool_:
+            raise ValueError(f"what is said of {rows.count} rows is of other lengths")
+        rows.alive = grown(alive, rows.count + _SMALLEST_BLOCK)
+        rows.dead = rows.count - int(np.count_nonzero(alive))
+        rows._prints = grown(prints.astype(np.uint64), rows.count + _SMALLEST_BLOCK)
+        rows._set_blocks(blocks)
+        rows.segments = segments
+        return rows
+
+    @property
+    def live(self) -> int:
+        """How many belong to something."""
+        return self.count - self.dead
+
+    @property
+    def unsaved(self) -> int:
+        """How many are in no segment."""
+        return self.count - sum(map(len, self.segments))
+
+    @property
+    def prints(self) -> NDArray[np.uint64]:
+        """The fingerprint of each row."""
+        return self._prints[: self.count]
+
+    def place(self, vector: Vectors) -> int:
+        """Return the label of a vector of shape (dimensions,), appending it if there is none; it is alive then."""
+        fingerprint = int.from_bytes(blake2b(vector.tobytes(), digest_size=8).digest(), "little")
+        label = self._find(fingerprint, vector)
+        if label is None:
+            label = self._append(fingerprint, vector)
+        elif not self.alive[label]:
+            self.alive[label] = True
+            self.dead -= 1
+            self.changes += 1
+        return label
+
+    def bury(self, label: int) -> None:
+        """Say that a label belongs to nothing any more."""
+        if self.alive[label]:
+            self.alive[label] = False
+            self.dead += 1
+            self.changes += 1
+
+    def take(self, labels: Labels) -> Vectors:
+        """Return rows, of shape (n, dimensions)."""
+        blocks, starts = self._layout
+        if len(blocks) == 1:
+            return blocks[0][labels]
+        taken = np.empty((len(labels), self.dimensions), np.float32)
+        where = np.searchsorted(starts, labels, side="right") - 1
+        for number in np.unique(where).tolist():
+            here = where == number
+            taken[here] = blocks[number][labels[here] - starts[number]]
+        return taken
+
+    def scores(self, vector: Vectors, labels: Labels) -> Scores:
+        """Return the inner product of *vector* and some rows, in steps that fit the cache."""
+        if len(labels) <= _GATHER:
+            result: Scores = self.take(labels) @ vector
+            return result
+        return np.concatenate([self.take(labels[at : at + _GATHER]) @ vector for at in range(0, len(labels), _GATHER)])
+
+    def all_scores(self, vector: Vectors, start: int = 0) -> Scores:
+        """Return the inner product of *vector* and each row from *start* on."""
+        result = np.empty(self.count - start, np.float32)
+        for at, block in self.slices(start, self.count):
+            np.dot(block, vector, out=result[at - start : at - start + len(block)])
+        return result
+
+    def slices(self, start: int, stop: int, *, most: int | None = None) -> Iterator[tuple[int, Vectors]]:
+        """Give the rows from *start* to *stop*, at most *most* at a time, each time with the first one's label."""
+        # Read once: the engine's thread adds blocks and replaces the last one meanwhile, but never changes a row.
+        blocks, starts = self._layout
+        for begin, block in zip(starts.tolist(), blocks, strict=True):
+            first, last = max(start, begin), min(stop, begin + len(block))
+            for at in range(first, last, most or max(1, last - first)):
+                end = min(last, at + (most or last))
+                yield at, block[at - begin : end - begin]
+
+    def tail(self) -> tuple[Vectors, ...]:
+        """Return the rows that are in no segment, in blocks."""
+        return tuple(block for _, block in self.slices(self.count - self.unsaved, self.count))
+
+    def rebase(self, segments: tuple[StoredArray, ...], tail: Vectors) -> None:
+        """Read rows from files from now on, and give their memory back."""
+        blocks = (*(segment.blocks[0] for segment in segments), tail)
+        blocks = tuple(block for block in blocks if len(block))
+        held = sum(map(len, blocks))
+        if held > self.count or any(block.shape[1:] != (self.dimensions,) for block in blocks):
+            raise ValueError(f"the files hold {held} rows, and there are {self.count}")
+        rest = tuple(block.copy() for _, block in self.slices(held, self.count, most=BLOCK))
+        self._set_blocks(blocks + rest)
+        self.segments = segments
+
+    def compacted(self) -> tuple[VectorRows, Labels]:
+        """Return the rows that are alive as new ones, and for each old label the new one, -1 for the dead."""
+        kept = np.flatnonzero(self.alive[: self.count])
+        blocks = tuple(self.take(kept[at : at + BLOCK]) for at in range(0, len(kept), BLOCK))
+        fresh = VectorRows.of_blocks(
+            self.dimensions, blocks, alive=np.ones(len(kept), np.bool_), prints=self._prints[: self.count][kept]
+        )
+        moved = np.full(self.count, -1, np.int64)
+        moved[kept] = np.arange(len(kept))
+        return fresh, moved
+
+    def _find(self, fingerprint: int, vector: Vectors) -> int | None:
+        for label in self._by_print.find(self.prints, fingerprint).tolist():
+            # The bytes decide: a fingerprint is only where to look.
+            if self.take(np.array([label]))[0].tobytes() == vector.tobytes():
+                return int(label)
+        return None
+
+    def _append(self, fingerprint: int, vector: Vectors) -> int:
+        label = self.count
+        block, start = self._last_block()
+        if block is None or label - start >= len(block):
+            block, start = self._make_room()
+        if label >= len(self.alive):
+            self.alive = grown(self.alive, 2 * label)
+            self._prints = grown(self._prints, 2 * label)
+        block[label - start] = vector
+        self.alive[label] = True
+        self._prints[label] = fingerprint
+        # Last: whoever reads in another thread goes by it.
+        self.count = label + 1
+        return label
+
+    def _last_block(self) -> tuple[Vectors | None, int]:
+        """Return the block that rows are written to, if the last one is the process's own, and its first label."""
+        blocks, starts = self._layout
+        if blocks and blocks[-1].flags.writeable and blocks[-1].flags.owndata:
+            return blocks[-1], int(starts[-1])
+        return None, self.count
+
+    def _make_room(self) -> tuple[Vectors, int]:
+        blocks, starts = self._layout
+        last, start = self._last_block()
+        used = self.count - start
+        if last is not None and len(last) < BLOCK:
+            larger = np.empty((min(BLOCK, max(_SMALLEST_BLOCK, 2 * used)), self.dimensions), np.float32)
+            larger[:used] = last[:used]
+            self._layout = ((*blocks[:-1], larger), starts)
+            return larger, start
+        another: Vectors = np.empty((_SMALLEST_BLOCK, self.dimensions), np.float32)
+        self._layout = ((*blocks, another), np.append(starts, self.count))
+        return another, self.count
+
+    def _set_blocks(self, blocks: tuple[Vectors, ...]) -> None:
+        lengths = [len(block) for block in blocks]
+        self._layout = (blocks, np.cumsum([0, *lengths])[: len(lengths)].astype(np.int64))
+
+
+class NodeLabels:
+    """Nodes and the labels of their vectors, both ways."""
+
+    def __init__(self) -> None:
+        self.live: int = 0
+        """How many nodes there are."""
+        self.several: int = 0
+        """How many of them have several pieces."""
+        # Pieces, those of a node behind one another: the node (-1 when it was removed) and the label.
+        self._parts = Columns(_PIECE)
+        self._removed = 0
+        # By node: its first piece, and how many it has.
+        self._first = np.zeros(_SMALLEST, np.int32)
+        self._pieces = np.zeros(_SMALLEST, np.int32)
+        # By label: its node, or one of the words above.
+        self._owner = np.full(_SMALLEST, _NONE, np.int32)
+        self._shared: dict[int, array[int]] = {}
+
+    @classmethod
+    def from_state(cls, nodes: NDArray[np.int32], labels: NDArray[np.int32], *, rows: int) -> NodeLabels:
+        """Make them from what `state` gave."""
+        known = cls()
+        if nodes.dtype != np.int32 or labels.dtype != np.int32 or nodes.ndim != 1 or nodes.shape != labels.shape:
+            raise ValueError("pieces must be two int32 arrays of one length")
+        if len(nodes) and (nodes.min() < 0 or labels.min() < 0 or labels.max() >= rows):
+            raise ValueError(f"pieces must name nodes and one of {rows} labels")
+        heads = np.flatnonzero(np.diff(nodes, prepend=-1))
+        if len(np.unique(nodes[heads])) != len(heads):
+            raise ValueError("the pieces of a node must stand behind one another")
+        known._parts.extend({"node": nodes, "label": labels})
+        size = int(nodes.max()) + 1 if len(nodes) else 0
+        known._first = np.zeros(max(_SMALLEST, size), np.int32)
+        known._first[nodes[heads]] = heads
+        known._pieces = np.bincount(nodes, minlength=max(_SMALLEST, size)).astype(np.int32)
+        known.live, known.several = len(heads), int(np.count_nonzero(known._pieces > 1))
+        known._owner = np.full(max(_SMALLEST, rows), _NONE, np.int32)
+        # Each pair once, by label and then node.
+        pairs = np.unique(labels.astype(np.int64) << 32 | nodes)
+        owned, owners = (pairs >> 32).astype(np.int64), (pairs & 0xFFFFFFFF).astype(np.int32)
+        distinct, begin, counts = np.unique(owned, return_index=True, return_counts=True)
+        known._owner[distinct] = np.where(counts == 1, owners[begin], _SHARED)
+        for at in np.flatnonzero(counts > 1).tolist():
+            known._shared[int(distinct[at])] = array("i", owners[begin[at] : begin[at] + counts[at]].tobytes())
+        return known
+
+    def state(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Return the node and the label of each piece."""
+        self._close_gaps()
+        return self._parts["node"].copy(), self._parts["label"].copy()
+
+    @property
+    def size(self) -> int:
+        """One more than the highest node that may be here."""
+        return len(self._pieces)
+
+    def __contains__(self, node: int) -> bool:
+        return 0 <= node < len(self._pieces) and bool(self._pieces[node])
+
+    def add(self, node: int, labels: list[int]) -> None:
+        """Give a node that has none its labels, one for each piece."""
+        if not labels:
+            return
+        if node >= len(self._pieces):
+            self._first, self._pieces = (grown(known, node + 1, 0) for known in (self._first, self._pieces))
+        if max(labels) >= len(self._owner):
+            self._owner = grown(self._owner, max(labels) + 1, _NONE)
+        self._first[node], self._pieces[node] = len(self._parts), len(labels)
+        for label in labels:
+            self._parts.append(node=node, label=label)
+        self.live += 1
+        self.several += len(labels) > 1
+        for label in set(labels):
+            self._own(label, node)
+
+    def remove(self, node: int) -> list[int]:
+        """Take a node's labels from it, and return those that no other node has."""
+        if node not in self:
+            return []
+        first = int(self._first[node])
+        labels = self._parts["label"][first : first + int(self._pieces[node])].tolist()
+        self._parts["node"][first : first + len(labels)] = _NONE
+        self._pieces[node] = 0
+        self._removed += len(labels)
+        self.live -= 1
+        self.several -= len(labels) > 1
+        if self._removed > max(_SMALLEST, len(self._parts) // 2):
+            self._close_gaps()
+        return [label for label in set(labels) if self._disown(label, node)]
+
+    def pieces(self, nodes: Nodes) -> tuple[Labels, Labels]:
+        """Return the labels of several nodes behind one another, and how many each node has."""
+        inside = (nodes >= 0) & (nodes < len(self._pieces))
+        known = np.where(inside, nodes, 0)
+        counts = np.where(inside, self._pieces[known], 0).astype(np.int64)
+        places = np.repeat(self._first[known] - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+        return self._parts["label"][places].astype(np.int64), counts
+
+    def selected(self, mask: Mask) -> Labels:
+        """Return the labels of the nodes that *mask* (of `size` at least) lets pass, each once, in order."""
+        nodes = self._parts["node"]
+        # A removed piece's -1 asks for the last item, which says nothing of it.
+        wanted = mask[nodes] & (nodes >= 0) if self._removed else mask[nodes]
+        found = np.zeros(len(self._owner), np.bool_)
+        found[self._parts["label"][wanted]] = True
+        return np.flatnonzero(found)
+
+    def best(self, labels: Labels, scores: Scores, limit: int, mask: Mask | None) -> Matches:
+        """Return the nodes of labels, each once with its best score, best first and then the newest first."""
+        owners = self._owner[labels].astype(np.int64)
+        single = owners >= 0
+        if mask is not None:
+            single[single] = mask[owners[single]]
+        nodes, values = [owners[single]], [scores[single]]
+        for at in np.flatnonzero(owners == _SHARED).tolist():
+            several = np.array(self._shared[int(labels[at])], np.int64)
+            if mask is not None:
+                several = several[mask[several]]
+            several = several[-limit:]
+            nodes.append(several)
+            values.append(np.full(len(several), scores[at], np.float32))
+        found, value = np.concatenate(nodes), np.concatenate(values)
+        order = np.lexsort((-found, -value))
+        if self.several:
+            _, first = np.unique(found[order], return_index=True)
+            order = order[np.sort(first)]
+        order = order[:limit]
+        return Matches(found[order], value[order].astype(np.float32))
+
+    def relabel(self, moved: Labels) -> None:
+        """Use other labels: for each old one the new one, -1 for those that no node has."""
+        self._close_gaps()
+        count = int(moved.max()) + 1 if len(moved) else 0
+        self._parts["label"][:] = moved[self._parts["label"]]
+        owner = np.full(max(_SMALLEST, count), _NONE, np.int32)
+        kept = np.flatnonzero(moved >= 0)
+        owner[moved[kept]] = self._owner[kept]
+        self._owner = owner
+        self._shared = {int(moved[label]): nodes for label, nodes in self._shared.items()}
+
+    def _own(self, label: int, node: int) -> None:
+        owner = int(self._owner[label])
+        if owner == _NONE:
+            self._owner[label] = node
+            return
+        if owner >= 0:
+            self._owner[label] = _SHARED
+            self._shared[label] = array("i", [owner])
+        nodes = self._shared[label]
+        nodes.insert(bisect_left(nodes, node), node)
+
+    def _disown(self, label: int, node: int) -> bool:
+        if int(self._owner[label]) != _SHARED:
+            self._owner[label] = _NONE
+            return True
+        nodes = self._shared[label]
+        del nodes[bisect_left(nodes, node)]
+        if len(nodes) == 1:
+            self._owner[label] = nodes[0]
+            del self._shared[label]
+        return False
+
+    def _close_gaps(self) -> None:
+        if not self._removed:
+            return
+        self._parts.keep(self._parts["node"] >= 0)
+        self._removed = 0
+        nodes = self._parts["node"]
+        heads = np.flatnonzero(np.diff(nodes, prepend=-1))
+        self._first[nodes[heads]] = heads
+
+
 class VectorIndex:
     """Vectors by node; all calls come from one thread."""
 
@@ -36,6 +416,7 @@ class VectorIndex:
         if dimensions < 1:
             raise InvalidArgument(f"dimensions must be 1 or more, got {dimensions!r}")
         self._exact_up_to = exact_up_to
+        self._retired: list[ServedGraph] = []
         self._adopt(VectorRows(dimensions), NodeLabels())
 
     @classmethod
@@ -63,19 +444,25 @@ class VectorIndex:
         index._adopt(rows, nodes)
         index._epoch = epoch
         graph = parts.get(GRAPH)
-        if graph is not None and graph.meta.get("epoch") == epoch and rows.live > exact_up_to:
-            with contextlib.suppress(KeyError, TypeError, ValueError):
-                index._graph = ServedGraph.of_part(rows, graph, exact_up_to=exact_up_to)
-        index._graph.wake()
+        is_usable = graph is not None and graph.files and graph.meta.get("epoch") == epoch
+        index._wake(graph if is_usable else None)
         return index
 
     def _adopt(self, rows: VectorRows, nodes: NodeLabels) -> None:
         self._rows = rows
         self._nodes = nodes
-        self._graph = ServedGraph(rows, exact_up_to=self._exact_up_to)
+        self._graph: ServedGraph | None = None
         # Labels mean something within one epoch only.
         self._epoch = uuid.uuid4().hex
-        self._retired: list[ServedGraph] = []
+
+    def _wake(self, stored: LoadedPart | None = None) -> None:
+        """Keep a graph from when there are enough rows, and let it do behind what there is to do."""
+        if self._graph is None and self._rows.live > self._exact_up_to:
+            from mama_structs.memory.embedded import graph  # noqa: PLC0415 - only large memories have one
+
+            self._graph = graph.ServedGraph(self._rows, stored)
+        if self._graph is not None:
+            self._graph.wake()
 
     @property
     def dimensions(self) -> int:
@@ -100,7 +487,7 @@ class VectorIndex:
             raise InvalidArgument(f"node must be a new one, got {node}")
         vectors = _checked(vectors, self.dimensions)
         self._nodes.add(node, [self._rows.place(vector) for vector in vectors])
-        self._graph.wake()
+        self._wake()
 
     def remove(self, node: int) -> None:
         """Take a node's vectors from it; nothing happens where it has none."""
@@ -111,8 +498,7 @@ class VectorIndex:
 
     def get(self, node: int) -> Vectors:
         """Return a node's vectors, of shape (pieces, dimensions); no pieces where it has none."""
-        labels = self._nodes.labels(node)
-        return self._rows.take(labels) if len(labels) else np.empty((0, self.dimensions), np.float32)
+        return self.pieces([node])[0]
 
     def pieces(self, nodes: Sequence[int] | Nodes) -> tuple[Vectors, NDArray[np.int64]]:
         """Return the vectors of *nodes*, in their order, of shape (pieces, dimensions), and how many each has."""
@@ -121,11 +507,10 @@ class VectorIndex:
 
     def first(self, nodes: Nodes) -> Vectors:
         """Return the first piece of each of *nodes*, of shape (nodes, dimensions); 0 for a node without vectors."""
-        labels, has = self._nodes.first(np.asarray(nodes, np.int64))
-        if has.all():
-            return self._rows.take(labels)
-        found = np.zeros((len(nodes), self.dimensions), np.float32)
-        found[has] = self._rows.take(labels)
+        labels, counts = self._nodes.pieces(np.asarray(nodes, np.int64))
+        has = counts > 0
+        found = np.zeros((len(counts), self.dimensions), np.float32)
+        found[has] = self._rows.take(labels[(np.cumsum(counts) - counts)[has]])
         return found
 
     def similarities(self, vector: NDArray[np.float32], nodes: Nodes) -> Scores:
@@ -143,20 +528,16 @@ class VectorIndex:
         """Return the nodes with the highest cosine to *vector*, each once, by its best piece."""
         query = self._query(vector)
         if limit < 1 or not len(self):
-            return NO_MATCHES
+            return _NO_MATCHES
         chosen = None
         if mask is not None:
             if len(mask) < self._nodes.size:
                 mask = np.concatenate([mask, np.zeros(self._nodes.size - len(mask), np.bool_)])
             chosen = self._nodes.selected(mask)
             if not len(chosen):
-                return NO_MATCHES
-        proved = self._graph.usable()
-        if proved is not None and query.any():
-            found = self._by_graph(proved, query, limit, mask, chosen)
-            if found is not None:
-                return found
-        return self._by_scan(query, limit, mask, chosen)
+                return _NO_MATCHES
+        found = self._by_graph(query, limit, mask, chosen)
+        return self._by_scan(query, limit, mask, chosen) if found is None else found
 
     def parts(self) -> dict[str, Part]:
         """Return what a snapshot keeps; it may be written in another thread while the index goes on changing."""
@@ -166,7 +547,7 @@ class VectorIndex:
             segments, tail = (*segments, StoredArray(tail)), ()
         nodes, labels = self._nodes.state()
         arrays: dict[str, NDArray[Any]] = {
-            "tail": np.concatenate(tail) if tail else np.empty((0, rows.dimensions), np.float32),
+            "tail": np.concatenate([np.empty((0, rows.dimensions), np.float32), *tail]),
             "alive": rows.alive[: rows.count].copy(),
             "prints": rows.prints.copy(),
             "piece_nodes": nodes,
@@ -174,7 +555,7 @@ class VectorIndex:
         }
         meta = {"dimensions": rows.dimensions, "epoch": self._epoch}
         parts = {VECTORS: Part(meta, arrays, segments)}
-        graph = self._graph.part()
+        graph = None if self._graph is None else self._graph.part()
         if graph is not None:
             parts[GRAPH] = Part({**graph.meta, "epoch": self._epoch}, files=graph.files)
         return parts
@@ -189,36 +570,41 @@ class VectorIndex:
         except (KeyError, ValueError):
             return False
         graph = parts.get(GRAPH)
-        if graph is not None:
+        if graph is not None and self._graph is not None:
             self._graph.saved(graph)
         return True
 
     def stats(self) -> dict[str, Any]:
         """Return counts, and how searches are served."""
-        proved = self._graph.proved
+        graph = self._graph
+        proved = None if graph is None else graph.proved
         return {
             "nodes": len(self),
             "vectors": self._rows.live,
             "dead": self._rows.dead,
             "unsaved": self.unsaved,
-            "mode": self._graph.mode,
+            "mode": "exact" if graph is None else graph.mode,
             "recall": None if proved is None else proved.recall,
             "ef": None if proved is None else proved.ef,
         }
 
     def settled(self, timeout: float | None = None) -> bool:
         """Wait until the graph is built, loaded or refused, and tell whether it is so after *timeout* seconds."""
+        if self._graph is None:
+            return True
         self._graph.usable()
         return self._graph.settled(timeout)
 
     def rebuild(self) -> None:
         """Build the graph anew; searches are exact until then."""
-        self._graph.rebuild()
+        if self._graph is not None:
+            self._graph.rebuild()
 
     def close(self) -> None:
         """Stop what runs behind; searches are exact from then on."""
-        for graph in (self._graph, *self._retired):
-            graph.close()
+        for graph in (*self._retired, self._graph):
+            if graph is not None:
+                graph.close()
         self._retired = []
 
     def _query(self, vector: NDArray[np.float32]) -> Vectors:
@@ -250,10 +636,12 @@ class VectorIndex:
             # Several pieces of one node were among them.
             wanted *= 4
 
-    def _by_graph(
-        self, proved: Proved, query: Vectors, limit: int, mask: Mask | None, chosen: Labels | None
-    ) -> Matches | None:
+    def _by_graph(self, query: Vectors, limit: int, mask: Mask | None, chosen: Labels | None) -> Matches | None:
         """Ask the graph, and compare what is not in it yet; None where that would not give all that is wanted."""
+        served = self._graph
+        proved = None if served is None else served.usable()
+        if served is None or proved is None or not query.any():
+            return None
         rows, graph = self._rows, proved.graph
         wanted = 2 * limit if self._nodes.several else limit
         if chosen is not None:
@@ -264,7 +652,7 @@ class VectorIndex:
         waiting = start + np.flatnonzero(rows.alive[start : rows.count])
         others = rows.all_scores(query, start)[waiting - start]
         while wanted <= _MOST:
-            found = self._graph.search(proved, query, wanted)
+            found = served.search(proved, query, wanted)
             if found is None:
                 return None
             is_all = len(found) >= graph.live
@@ -282,11 +670,11 @@ class VectorIndex:
     def _compact(self) -> None:
         rows, moved = self._rows.compacted()
         self._nodes.relabel(moved)
-        retired = [*self._retired, self._graph]
-        self._graph.abandon()
+        if self._graph is not None:
+            self._graph.abandon()
+            self._retired = [graph for graph in (*self._retired, self._graph) if graph.is_working]
         self._adopt(rows, self._nodes)
-        self._retired = [graph for graph in retired if graph.is_working]
-        self._graph.wake()
+        self._wake()
 
 
 def _checked(vectors: NDArray[np.float32], dimensions: int) -> Vectors:
