@@ -22,7 +22,7 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Literal
 
@@ -129,19 +129,23 @@ _FAILURES: Final = (
 )
 
 
-@attrs.define(kw_only=True)
-class _Order:
-    """What is to be written, under which conditions, and the errors that say it."""
+def _spelt(path: str | os.PathLike[str]) -> str:
+    return path.__fspath__() if isinstance(path, os.PathLike) else path
 
-    path: str
-    handle: str
+
+@attrs.define
+class FileOrder:
+    """What is to be written and under which conditions, see `RefStore.to_file`, and the errors that say it."""
+
     text: str
-    mode: ExportMode
-    insert_at: int | None
-    create: bool
-    exist_ok: bool
-    parents: bool
-    data: bytes = b""  # the text in UTF-8, once everything was checked
+    path: str = attrs.field(converter=_spelt)
+    handle: str = attrs.field(kw_only=True)
+    mode: ExportMode = attrs.field(default="write", kw_only=True)
+    insert_at: int | None = attrs.field(default=None, kw_only=True)
+    create: bool = attrs.field(default=True, kw_only=True)
+    exist_ok: bool = attrs.field(default=True, kw_only=True)
+    parents: bool = attrs.field(default=False, kw_only=True)
+    data: bytes = attrs.field(default=b"", init=False)  # the text in UTF-8, once everything was checked
 
     @property
     def shown(self) -> str:
@@ -150,12 +154,15 @@ class _Order:
         return repr(path) if len(path) <= _SHOWN else f"{path[:_SHOWN]!r}… ({len(path)} characters)"
 
     def error(self, kind: type[ExportError], rule: str, hint: str | None = None) -> ExportError:
+        """Say which rule the file's path breaks."""
         return kind(f"{self.shown} {rule}", path=self.path, handle=self.handle, hint=hint)
 
     def denied(self, rule: str, hint: str = _BELOW) -> ExportError:
+        """Say that the path is none that may be written to."""
         return self.error(PathDenied, rule, hint)
 
     def invalid(self, rule: str, parameter: str = "file_path", hint: str | None = None) -> InvalidParameter:
+        """Say which rule a parameter breaks."""
         return InvalidParameter(f"{parameter} {rule}", parameter=parameter, handle=self.handle, hint=hint)
 
     def failed(self, error: OSError) -> DescriptorError:
@@ -182,41 +189,20 @@ class _Order:
             raise self.error(ExportExists, "exists, and exist_ok is False", hint)
 
     def out_of_range(self, *, lines: int) -> InvalidRange:
+        """Say that the file has no such line."""
         got = printed(self.insert_at or 0)
         message = f"insert_at must be 1 to {lines + 1} for {self.shown}, which has {lines} lines, got {got}"
         return InvalidRange(message, valid=(1, lines + 1), handle=self.handle)
 
 
-def export(
-    text: str,
-    path: str | os.PathLike[str],
-    *,
-    root: Path,
-    handle: str,
-    mode: ExportMode = "write",
-    insert_at: int | None = None,
-    create: bool = True,
-    exist_ok: bool = True,
-    parents: bool = False,
-    kept: Path | None = None,
-) -> FileResult:
+def export(order: FileOrder, *, root: Path, kept: Path | None = None) -> FileResult:
     """
-    Write text to a file below a root, and never in *kept*: all or nothing, and as UTF-8; see `RefStore.to_file`.
+    Write a text to a file below a root, and never in *kept*: all or nothing, and as UTF-8.
 
     It blocks, and may wait for other exports: from a loop it is run in a thread of its own.
     A file keeps its permissions; missing directories that were made stay if the export fails.
     An insert gets a line break of the file's own kind where it would share a line with what was there.
     """
-    order = _Order(
-        path=path.__fspath__() if isinstance(path, os.PathLike) else path,
-        handle=handle,
-        text=text,
-        mode=mode,
-        insert_at=insert_at,
-        create=create,
-        exist_ok=exist_ok,
-        parents=parents,
-    )
     _check_path(order)
     _check_parameters(order)
     try:
@@ -227,7 +213,7 @@ def export(
         raise order.failed(error) from error
 
 
-def _check_parameters(order: _Order) -> None:
+def _check_parameters(order: FileOrder) -> None:
     mode, insert_at = order.mode, order.insert_at
     if not isinstance(order.text, str):
         raise order.invalid(f"must be text, got {type(order.text).__name__}", "text")
@@ -257,7 +243,7 @@ def _check_parameters(order: _Order) -> None:
 class _Place:
     """A file below a root, all symlinks followed; *kept* is device and inode of what it must not be in."""
 
-    order: _Order
+    order: FileOrder
     root: str
     directories: tuple[str, ...]
     name: str
@@ -273,7 +259,7 @@ class _Place:
         return self.order.denied(rule, "choose another directory")
 
 
-def _check_path(order: _Order) -> None:
+def _check_path(order: FileOrder) -> None:
     """Check everything about a path that can be said without looking at the disk."""
     text = order.path
     if not isinstance(text, str):
@@ -301,7 +287,7 @@ def _check_path(order: _Order) -> None:
         raise order.denied("ends like a directory", "name a file in it")
 
 
-def resolve_below(order: _Order, root: str | os.PathLike[str], kept: str | os.PathLike[str] | None) -> _Place:
+def resolve_below(order: FileOrder, root: str | os.PathLike[str], kept: str | os.PathLike[str] | None) -> _Place:
     """Follow all symlinks, and say which file below the root, and not in *kept*, is meant."""
     try:
         base = os.path.realpath(root, strict=True)
@@ -457,6 +443,7 @@ class _Old:
 
     descriptor: int
     status: os.stat_result
+    size: int  # of what is kept: nothing where the file is written anew
 
     def chunks(self, start: int, end: int) -> Iterator[bytes]:
         while start < end:
@@ -465,6 +452,14 @@ class _Old:
                 raise _Changed
             yield chunk
             start += len(chunk)
+
+    def line_starts(self) -> Iterator[int]:
+        """Say where lines begin: at the beginning, and behind each line break."""
+        position = 0
+        yield position
+        for chunk in self.chunks(0, self.size):
+            yield from (position + found.end() for found in re.finditer(b"\n", chunk))
+            position += len(chunk)
 
 
 class _ExportDraft(NewFile):
@@ -479,7 +474,7 @@ class _ExportDraft(NewFile):
         self.last = bytes(data[-1:]) or self.last
 
 
-def _carry_out(order: _Order, place: _Place) -> FileResult:
+def _carry_out(order: FileOrder, place: _Place) -> FileResult:
     if _TEMPORARY.fullmatch(place.name):
         raise order.denied("has a name that is kept for temporary files", "choose another name")
     with contextlib.ExitStack() as stack:
@@ -495,7 +490,7 @@ def _carry_out(order: _Order, place: _Place) -> FileResult:
         raise order.error(ExportError, "was not written: others keep changing it", "try again later")
 
 
-def _attempt(order: _Order, place: _Place, directory: int) -> FileResult:
+def _attempt(order: FileOrder, place: _Place, directory: int) -> FileResult:
     """Carry out the order once; raise `_Changed` where somebody else was faster."""
     with contextlib.ExitStack() as stack:
         old = _open_old(order, place, directory)
@@ -545,7 +540,7 @@ def _attempt(order: _Order, place: _Place, directory: int) -> FileResult:
         )
 
 
-def _open_old(order: _Order, place: _Place, directory: int) -> _Old | None:
+def _open_old(order: FileOrder, place: _Place, directory: int) -> _Old | None:
     """
     Open the file that is there, or return None.
 
@@ -569,49 +564,29 @@ def _open_old(order: _Order, place: _Place, directory: int) -> _Old | None:
     except BaseException:
         _quietly(os.close, descriptor)
         raise
-    return _Old(descriptor, status)
+    return _Old(descriptor, status, 0 if order.mode == "write" else status.st_size)
 
 
-def _splice(order: _Order, old: _Old | None) -> tuple[int | None, bytes, bytes]:
-    """Say behind how many old bytes the text goes, if they are kept, and which line breaks it needs at both ends."""
-    if old is None or order.mode == "write":
-        return None, b"", b""
-    size = old.status.st_size
-    if order.mode == "append":
-        return size, b"", b""
-    wanted = (order.insert_at or 0) - 1  # line breaks before the text
-    seen = position = 0
-    keep = 0 if wanted == 0 else None
-    line_break, last = b"\n", b""
-    for chunk in old.chunks(0, size):
-        found = chunk.count(b"\n")
-        if not seen and found:
-            at = chunk.index(b"\n")
-            if (chunk[at - 1 : at] if at else last) == b"\r":
-                line_break = b"\r\n"
-        if keep is None and 0 < wanted - seen <= found:
-            at = 0
-            for _ in range(wanted - seen):
-                at = chunk.index(b"\n", at) + 1
-            keep = position + at
-        seen += found
-        position += len(chunk)
-        last = chunk[-1:]
-    lines = seen + (last not in (b"", b"\n"))
-    if not 0 <= wanted <= lines:
-        raise order.out_of_range(lines=lines)
-    if keep is None:  # at the end, behind a last line without a line break
-        return size, line_break if order.text else b"", b""
-    needs_one = order.text and not order.text.endswith("\n") and keep < size
-    return keep, b"", line_break if needs_one else b""
+def _splice(order: FileOrder, old: _Old | None) -> tuple[int, bytes, bytes]:
+    """Say behind how many old bytes the text goes, and which line breaks it needs at both ends."""
+    if old is None or order.mode != "insert":
+        return old.size if old is not None else 0, b"", b""
+    first = next(itertools.islice(old.line_starts(), 1, None), 0)
+    line_break = b"\r\n" if b"".join(old.chunks(max(first - 2, 0), first)) == b"\r\n" else b"\n"
+    line = start = 0
+    for line, start in enumerate(old.line_starts(), 1):
+        if line == order.insert_at:
+            needs_one = order.text and not order.text.endswith("\n") and start < old.size
+            return start, b"", line_break if needs_one else b""
+    is_cut = start < old.size  # the last line has no line break
+    if not is_cut or order.insert_at != line + 1:
+        raise order.out_of_range(lines=line - 1 + is_cut)
+    return old.size, line_break if order.text else b"", b""
 
 
-def _fill(draft: _ExportDraft, parts: list[bytes], keep: int | None, old: _Old | None) -> None:
-    """Write what is new, between the old bytes before and after *keep* if there are any to keep, and flush it."""
-    before: Iterable[bytes] = ()
-    after: Iterable[bytes] = ()
-    if old is not None and keep is not None:
-        before, after = old.chunks(0, keep), old.chunks(keep, old.status.st_size)
+def _fill(draft: _ExportDraft, parts: list[bytes], keep: int, old: _Old | None) -> None:
+    """Write what is new between the old bytes before and after *keep*, and flush it."""
+    before, after = ((), ()) if old is None else (old.chunks(0, keep), old.chunks(keep, old.size))
     for chunk in itertools.chain(before, parts, after):
         draft.write(chunk)
     if old is not None:
@@ -628,7 +603,7 @@ def _version(status: os.stat_result) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _lock(directory: int, order: _Order) -> bool:
+def _lock(directory: int, order: FileOrder) -> bool:
     """Wait for other exports to this directory; tell whether it is now certain that there are none."""
     give_up, pause = time.monotonic() + _PATIENCE, _PAUSE
     while True:

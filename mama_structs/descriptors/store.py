@@ -17,7 +17,7 @@ from mama_structs import _check
 from mama_structs._async import LoopBound, in_own_thread
 from mama_structs._plain import to_jsonable
 from mama_structs.descriptors.entries import Descriptor, Entries, Entry, Ref, RefHandle, Usage, parse_handle
-from mama_structs.descriptors.export import ExportMode, FileResult, export
+from mama_structs.descriptors.export import ExportMode, FileOrder, FileResult, export
 from mama_structs.descriptors.kinds import Category, Suggestion, category_of, suggest
 from mama_structs.descriptors.messages import DeltaReader, are_blocks, block_text, joined_blocks, said_by_model
 from mama_structs.descriptors.parser import (
@@ -562,12 +562,9 @@ class RefStore:
 
         """
         entry = self._find(handle)
-        write = functools.partial(
-            export,
+        order = FileOrder(
             entry.text,
             file_path,
-            root=self.root,
-            kept=self._directory,
             handle=entry.versioned,
             mode=mode,
             insert_at=insert_at,
@@ -575,7 +572,7 @@ class RefStore:
             exist_ok=exist_ok,
             parents=parents,
         )
-        return await in_own_thread(write)
+        return await in_own_thread(functools.partial(export, order, root=self.root, kept=self._directory))
 
     def delete(self, handle: str) -> None:
         """

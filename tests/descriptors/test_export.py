@@ -15,7 +15,7 @@ from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from mama_structs.descriptors import export as export_module
-from mama_structs.descriptors.export import FileResult, export
+from mama_structs.descriptors.export import FileOrder, FileResult, export
 from mama_structs.errors import (
     ExportError,
     ExportExists,
@@ -47,9 +47,9 @@ def outside(tmp_path):
     return outside
 
 
-def put(root, path, text="new", **options):
+def put(root, path, text="new", *, kept=None, **options):
     """Export with the arguments that most tests do not care for."""
-    return export(text, path, root=root, handle=HANDLE, **options)
+    return export(FileOrder(text, path, handle=HANDLE, **options), root=root, kept=kept)
 
 
 def snapshot(folder):

@@ -26,7 +26,7 @@ import pytest
 import mama_structs
 from mama_structs._async import in_own_thread
 from mama_structs.descriptors import export as export_module
-from mama_structs.descriptors.export import export
+from mama_structs.descriptors.export import FileOrder, export
 from mama_structs.errors import (
     DescriptorError,
     DiskFull,
@@ -43,9 +43,10 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="there it is refused as 
 HANDLE = "fd:1"
 
 
-async def exported(*arguments, **options):
+async def exported(text, path, *, root, handle, kept=None, **options):
     """Export as `RefStore.to_file` does."""
-    return await in_own_thread(functools.partial(export, *arguments, **options))
+    order = FileOrder(text, path, handle=handle, **options)
+    return await in_own_thread(functools.partial(export, order, root=root, kept=kept))
 
 
 IS_ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
@@ -69,9 +70,9 @@ def outside(tmp_path):
     return outside
 
 
-def put(root, path, text="new\n", **options):
+def put(root, path, text="new\n", *, kept=None, **options):
     """Export with the arguments that most tests do not care for."""
-    return export(text, path, root=root, handle=HANDLE, **options)
+    return export(FileOrder(text, path, handle=HANDLE, **options), root=root, kept=kept)
 
 
 def listed(folder):
@@ -507,10 +508,10 @@ def test_writes_that_are_cut_short_are_continued(root, monkeypatch):
 NURSERY = """
     import contextlib, fcntl, os, random, signal, sys, time
     from pathlib import Path
-    from mama_structs.descriptors.export import export
+    from mama_structs.descriptors.export import FileOrder, export
 
     def put(root, path, text, **options):
-        return export(text, path, root=root, handle="fd:1", **options)
+        return export(FileOrder(text, path, handle="fd:1", **options), root=root)
 
     def in_child(work):
         child = os.fork()
@@ -629,7 +630,7 @@ def test_a_kill_at_any_time_loses_nothing_that_was_acknowledged(tmp_path, mode):
 FULL = """
     import os, resource, sys
     from pathlib import Path
-    from mama_structs.descriptors.export import export
+    from mama_structs.descriptors.export import FileOrder, export
     from mama_structs.errors import DiskFull
 
     def check(root):
@@ -640,12 +641,12 @@ FULL = """
             ("new", {"exist_ok": False}), ("d/new", {"parents": True}),
         ):
             try:
-                export("x" * 200_000, name, root=root, handle="fd:1", **options)
+                export(FileOrder("x" * 200_000, name, handle="fd:1", **options), root=root)
             except DiskFull as error:
                 print(error.type, error.path)
             assert b"old\\n" * 1000 == (root / "a").read_bytes()
             assert {path.name for path in root.rglob("*")} <= {"a", "d"}, os.listdir(root)
-        export("fits", "a", root=root, handle="fd:1", mode="append")
+        export(FileOrder("fits", "a", handle="fd:1", mode="append"), root=root)
         assert b"old\\n" * 1000 + b"fits" == (root / "a").read_bytes()
 """
 ALL_FULL = "".join(f"disk_full {name}\n" for name in ("a", "a", "a", "new", "new", "d/new"))
@@ -688,7 +689,7 @@ def test_a_disk_that_is_really_full_loses_nothing(tmp_path):
 KEPT = """
     import os, subprocess, sys
     from pathlib import Path
-    from mama_structs.descriptors.export import export
+    from mama_structs.descriptors.export import FileOrder, export
     from mama_structs.errors import PathDenied
 
     home = Path(sys.argv[1])
@@ -700,20 +701,20 @@ KEPT = """
     subprocess.run(["mount", "--bind", kept, root / "another"], check=True)
     for path in ("other/deep/a", "other/deep/journal/a", "another/new/a", "another/journal/FORMAT"):
         try:
-            export("x", path, root=root, handle="fd:1", parents=True, kept=kept)
+            export(FileOrder("x", path, handle="fd:1", parents=True), root=root, kept=kept)
         except PathDenied as error:
             assert "the session's own data" in str(error)
         else:
             raise SystemExit(path)
     for inside in (root / "another", root / "another" / "journal"):
         try:
-            export("x", "a", root=inside, handle="fd:1", kept=kept)
+            export(FileOrder("x", "a", handle="fd:1"), root=inside, kept=kept)
         except PathDenied as error:
             assert "the session's own data" in str(error)
         else:
             raise SystemExit(inside)
     assert ["journal"] == os.listdir(kept) and [] == os.listdir(kept / "journal")
-    export("x", "other/a", root=root, handle="fd:1", kept=kept)
+    export(FileOrder("x", "other/a", handle="fd:1"), root=root, kept=kept)
     print("kept")
 """
 
@@ -756,7 +757,7 @@ def test_a_file_system_that_is_mounted_read_only_refuses(tmp_path):
     script = """
         import subprocess, sys
         from pathlib import Path
-        from mama_structs.descriptors.export import export
+        from mama_structs.descriptors.export import FileOrder, export
         from mama_structs.errors import ExportDenied
         root = Path(sys.argv[1])
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", root], check=True)
@@ -764,7 +765,7 @@ def test_a_file_system_that_is_mounted_read_only_refuses(tmp_path):
         subprocess.run(["mount", "-o", "remount,ro", root], check=True)
         for name in ("a", "new", "d/new"):
             try:
-                export("new", name, root=root, handle="fd:1", parents=True)
+                export(FileOrder("new", name, handle="fd:1", parents=True), root=root)
             except ExportDenied as error:
                 print(error.type, error.path)
         assert b"old" == (root / "a").read_bytes()
@@ -779,7 +780,7 @@ def test_what_the_user_may_not_write_is_refused_and_stays(tmp_path):
     script = """
         import os, sys
         from pathlib import Path
-        from mama_structs.descriptors.export import export
+        from mama_structs.descriptors.export import FileOrder, export
         from mama_structs.errors import ExportDenied
         root = Path(sys.argv[1])
         if os.geteuid() == 0:
@@ -788,7 +789,7 @@ def test_what_the_user_may_not_write_is_refused_and_stays(tmp_path):
             os.setuid(65534)
         def attempt(name, **options):
             try:
-                print(name, export("new", name, root=root, handle="fd:1", **options).created)
+                print(name, export(FileOrder("new", name, handle="fd:1", **options), root=root).created)
             except ExportDenied as error:
                 print(name, error.type, error.handle)
         attempt("folder/a")
@@ -837,9 +838,9 @@ def test_appends_at_the_same_time_are_all_there(root):
     """Eight threads of this process and two other ones."""
     script = """
         import sys
-        from mama_structs.descriptors.export import export
+        from mama_structs.descriptors.export import FileOrder, export
         for number in range(25):
-            export(f"{sys.argv[2]} {number}\\n", "a", root=sys.argv[1], handle="fd:1", mode="append")
+            export(FileOrder(f"{sys.argv[2]} {number}\\n", "a", handle="fd:1", mode="append"), root=sys.argv[1])
     """
 
     def append(writer):
