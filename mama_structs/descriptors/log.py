@@ -19,7 +19,7 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Final, Literal, Self, Union, cast, get_type_hints
+from typing import Final, Literal, Self, TypeVar, Union, cast, get_type_hints
 from urllib.parse import quote
 
 import attrs
@@ -33,6 +33,8 @@ from mama_structs.settings import DescriptorSettings
 from mama_structs.storage.rows import Change, New, Rows
 from mama_structs.storage.rows import Damaged as DamagedRow
 from mama_structs.storage.store import Storage
+
+R = TypeVar("R")
 
 MAX_NAME: Final = 200
 _STARTS: Final = "conversations/"
@@ -164,7 +166,9 @@ async def load(storage: Storage, conversation: str, settings: DescriptorSettings
         own = {change.number: change for change in read if until is None or change.number <= until}
         changes |= own
         started = started or row is not None or bool(own)
-        start = _start_of(row)
+        if row is None:
+            break
+        start = _decoded(_START_DECODER, row)
         if isinstance(start, DamagedRow):
             raise StoreDamaged(
                 f"the beginning of the conversation {conversation!r:.80} is damaged: {start.reason}",
@@ -172,7 +176,7 @@ async def load(storage: Storage, conversation: str, settings: DescriptorSettings
                 findings=(key,),
                 hint="open another conversation; check() lists what is damaged",
             )
-        if start is None or start.parent is None:
+        if start.parent is None:
             break
         name, until = start.parent, start.parent_at if until is None else min(until, start.parent_at)
     ordered = [changes[number] for number in sorted(changes)]
@@ -250,10 +254,10 @@ class _KnownChanges:
         forks: dict[str, list[tuple[str, int]]] = {}
         unreadable = False
         for key in starts:
-            start = _start_of(rows.get(key))
+            start = _decoded(_START_DECODER, rows.get(key))
             if isinstance(start, DamagedRow):
                 unreadable = True
-            elif start is not None and start.parent is not None:
+            elif start.parent is not None:
                 forks.setdefault(_quoted(start.parent), []).append((key.removeprefix(_STARTS), start.parent_at))
         changes: dict[str, _Change] = {}
         for key in keys:
@@ -301,11 +305,11 @@ def _start_row(conversation: str, at: datetime, *, parent: str | None, parent_at
     return start_key(conversation), _ENCODER.encode(record)
 
 
-def _start_of(row: bytes | DamagedRow | None) -> _StartRecord | DamagedRow | None:
+def _decoded(decoder: msgspec.json.Decoder[R], row: bytes | DamagedRow | None) -> R | DamagedRow:
     if not isinstance(row, bytes):
-        return row
+        return DamagedRow("it is gone") if row is None else row
     try:
-        return _START_DECODER.decode(row)
+        return decoder.decode(row)
     except msgspec.MsgspecError as error:
         return DamagedRow(f"no record of this version: {error}")
 
@@ -315,15 +319,7 @@ def _read(key: str, row: bytes | DamagedRow | None) -> _Change | None:
     parts = _CHANGE_KEY.fullmatch(key)
     if parts is None:
         return None
-    record: _Record | DamagedRow
-    if isinstance(row, bytes):
-        try:
-            record = _DECODER.decode(row)
-        except msgspec.MsgspecError as error:
-            record = DamagedRow(f"no record of this version: {error}")
-    else:
-        record = DamagedRow("it is gone") if row is None else row
-    return _Change(parts["conversation"], int(parts["number"]), parts["handle"], record)
+    return _Change(parts["conversation"], int(parts["number"]), parts["handle"], _decoded(_DECODER, row))
 
 
 async def _replayed(storage: Storage, changes: Sequence[_Change], settings: DescriptorSettings) -> Entries:

@@ -121,8 +121,7 @@ class Collector:
         self._marks = marks
         self._parser = RefParser()
         self._fed: list[str] = []
-        self._before = 0
-        self._length = 0
+        self._before = 0  # Characters of the pieces before this one.
         self._visible: list[str] = []
         self._shown = 0
         self._open: list[MarkedText] = []
@@ -132,16 +131,13 @@ class Collector:
     def feed(self, chunk: str) -> list[Event]:
         """Scan the next part of the piece and return what is known by now."""
         self._fed.append(chunk)
-        self._length += len(chunk)
-        if not self._marks:
-            return self._take([Text(chunk)] if chunk else [])
-        return self._take(self._parser.feed(chunk))
+        return self._take(self._parser.feed(chunk) if self._marks else [Text(chunk)] if chunk else [])
 
     def end_piece(self) -> list[Event]:
         """Say that what comes next is a text of its own."""
         events = self._take(self._parser.close())
+        self._before += self._parser.position
         self._parser = RefParser()
-        self._before = self._length
         return events
 
     def finish(self) -> Collected:
