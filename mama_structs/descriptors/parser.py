@@ -26,7 +26,6 @@ id.
 
 from __future__ import annotations
 
-import enum
 import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -282,24 +281,16 @@ class Fence:
         return f"{text[line : run + self.length]} " if behind - run >= self.length else ""
 
 
-class _Undecided(enum.Enum):
-    """What a run of backticks is, when it has no closing run."""
-
-    WAIT = "depends on how the text goes on"
-    FENCE = "opens fenced code"
-    TEXT = "is text"
-
-
 @attrs.define
 class _CodeSpan:
-    """A run of backticks that may open code; *may_be_fence* until a backtick is seen behind it."""
+    """A run of backticks that may open code: a fence, where *may_be_fence* still holds when it has no closing run."""
 
     length: int
     may_be_fence: bool
     searched: int = 0  # Characters behind the run that need not be searched again.
 
-    def end(self, text: str, start: int, *, final: bool) -> int | _Undecided:
-        """Return the index of the closing run of the one that ends at *start*, or what is known without it."""
+    def end(self, text: str, start: int, *, final: bool) -> int | None:
+        """Return the index of the closing run of the run before *start*, -1 without one, None while that is open."""
         line = text.find("\n", start, start + _REACH + 1)
         stop = start + _REACH + 1 if line < 0 else line
         known = final or stop <= len(text)
@@ -309,38 +300,22 @@ class _CodeSpan:
             behind = _matched_to(_RUNS["`"], text, at)
             if behind == len(text) and not final and (behind < stop or behind - at <= self.length):
                 self.searched = at - start
-                return _Undecided.WAIT
+                return None
             if behind - at == self.length:
                 return at
             at = text.find("`", behind, stop)
-        if known:
-            return _Undecided.FENCE if self.may_be_fence else _Undecided.TEXT
         self.searched = len(text) - start
-        return _Undecided.WAIT
+        return -1 if known else None
 
 
-@attrs.define
-class _MarkRun:
-    """A run of backticks or tildes that is being counted."""
-
-    character: str
-    begins_line: bool
-    length: int = 0
-
-    def count(self, text: str, at: int) -> int:
-        """Count what stands at an index, and return the index behind it."""
-        end = _matched_to(_RUNS[self.character], text, at)
-        self.length += end - at
-        return end
-
-    def opens(self) -> Fence | _CodeSpan | None:
-        """Return what the run opens, now that it is counted: code, what may be code, or nothing."""
-        may_be_fence = self.begins_line and self.length >= _SHORTEST_FENCE
-        if self.length > _LONGEST_RUN:
-            return None
-        if self.character == "`":
-            return _CodeSpan(self.length, may_be_fence)
-        return Fence(self.character, self.length) if may_be_fence else None
+def _opened_by(character: str, length: int, *, begins_line: bool) -> Fence | _CodeSpan | None:
+    """Return what a run of backticks or tildes opens: code, what may be code, or nothing."""
+    may_be_fence = begins_line and length >= _SHORTEST_FENCE
+    if length > _LONGEST_RUN:
+        return None
+    if character == "`":
+        return _CodeSpan(length, may_be_fence)
+    return Fence(character, length) if may_be_fence else None
 
 
 @attrs.frozen
@@ -375,12 +350,12 @@ def fenced_blocks(text: str, *, marked: Sequence[tuple[int, int]] = ()) -> Itera
     whole = text if text.endswith("\n") else f"{text}\n"
     at = 0
     while line := _MAY_BE_FENCE.search(whole, at):
-        run = _MarkRun(line["mark"], begins_line=True)
-        behind = run.count(whole, line.start("mark"))
-        fence = run.opens()
+        mark, run = line["mark"], line.start("mark")
+        behind = _matched_to(_RUNS[mark], whole, run)
+        fence = _opened_by(mark, behind - run, begins_line=True)
         if isinstance(fence, _CodeSpan):
-            opens = fence.end(whole, behind, final=True) is _Undecided.FENCE
-            fence = Fence("`", fence.length) if opens else None
+            opens = fence.end(whole, behind, final=True) == -1 and fence.may_be_fence
+            fence = Fence(mark, fence.length) if opens else None
         at = line.end()
         if fence is None or refs.touch(line.start(), at):
             continue
@@ -443,7 +418,7 @@ class RefParser:
     # Opening tags that were too deep and whose closing tags did not come yet.
     _too_deep: int = attrs.field(default=0, init=False)
     # The code that is open, or may be; None in plain text and inside refs.
-    _code: _MarkRun | _CodeSpan | Fence | None = attrs.field(default=None, init=False)
+    _code: _CodeSpan | Fence | None = attrs.field(default=None, init=False)
     # The end of the text so far: what was already given away but must be seen again, and what was not.
     _before: str = attrs.field(default="\n", init=False)  # The start of the text is the start of a line.
     _held: str = attrs.field(default="", init=False)
@@ -473,9 +448,10 @@ class RefParser:
             if self._open:
                 return [RefText(chunk)]
             if self._code is None:
-                if "`" not in chunk and "~" not in chunk:
+                seen = self._before + chunk
+                if "`" not in seen and "~" not in seen:
                     if self._before or "\n" in chunk:
-                        self._before = _line_beginning(self._before + chunk)
+                        self._before = _line_beginning(seen)
                     return [Text(chunk)]
             elif not self._before and type(self._code) is Fence and "\n" not in chunk:
                 return [Text(chunk)]
@@ -507,8 +483,6 @@ class RefParser:
                 at = self._inside(at, final=final)
             elif code is None:
                 at = self._plain(at, final=final)
-            elif isinstance(code, _MarkRun):
-                at = self._run(code, at, final=final)
             elif isinstance(code, _CodeSpan):
                 at = self._span(code, at, final=final)
             else:
@@ -521,38 +495,36 @@ class RefParser:
     # state that then is, reads on: `_WAIT` when there is nothing more to read.
 
     def _plain(self, at: int, *, final: bool) -> int:
-        at = _matched_to(_PLAIN[final], self._text, at)
-        if at == len(self._text):
-            return self._wait(before=_line_beginning(self._text))
-        character = self._text[at]
+        text = self._text
+        at = _matched_to(_PLAIN[final], text, at)
+        if at == len(text):
+            return self._wait(before=_line_beginning(text))
+        character = text[at]
         if character == "<":
             return self._tag(at, final=final)
-        self._code = _MarkRun(character, _begins_line(self._text, at))
-        return at
+        behind, begins_line = _matched_to(_RUNS[character], text, at), _begins_line(text, at)
+        if behind == len(text) and not final:
+            # It may become longer.
+            return self._wait(before="\n" * begins_line + text[at:behind][: _LONGEST_RUN + 1])
+        self._code = _opened_by(character, behind - at, begins_line=begins_line)
+        return behind
 
     def _inside(self, at: int, *, final: bool) -> int:
         match = _TAG[final].search(self._text, at)
         return self._wait() if match is None else self._tag(match.start(), final=final)
 
-    def _run(self, run: _MarkRun, at: int, *, final: bool) -> int:
-        at = run.count(self._text, at)
-        if at == len(self._text) and not final:
-            return self._wait()
-        self._code = run.opens()
-        return at
-
     def _span(self, span: _CodeSpan, at: int, *, final: bool) -> int:
         end = span.end(self._text, at, final=final)
-        if end is _Undecided.WAIT:
+        if end is None:
             # Whatever comes, it is text up to the first tag.
             match = _TAG[final].search(self._text, max(at, self._mark))
             self._emit(len(self._text) if match is None else match.start())
             return self._wait(before=self._text[at : self._mark], held=self._mark)
-        if isinstance(end, int):
+        if end >= 0:
             self._code = None
             self._tags_in_code(at, end, final=True)
             return end + span.length
-        self._code = Fence("`", span.length) if end is _Undecided.FENCE else None
+        self._code = Fence("`", span.length) if span.may_be_fence else None
         return at
 
     def _fence(self, fence: Fence, at: int, *, final: bool) -> int:
