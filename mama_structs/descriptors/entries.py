@@ -253,13 +253,6 @@ class Entries:
         held, entries = self._held.get(content.hash) or (content, 0)
         return held if entries else content
 
-    def _count(self, content: Content, more: int) -> int:
-        """Count an entry of a content, or one less, and return how many hold it now."""
-        count = (self._held.get(content.hash) or (content, 0))[1] + more
-        self._held[content.hash] = content, count
-        self._handles += more
-        return count
-
     def check_room(self, *contents: Content) -> None:
         """Raise `QuotaExceeded` unless there is room for all of them, each as an entry."""
         new = {one.hash: one.size for one in contents if not (self._held.get(one.hash) or (one, 0))[1]}
@@ -278,39 +271,41 @@ class Entries:
                     hint=f"the host can delete what is no longer needed, or raise settings.descriptors.max_{unit}s",
                 )
 
-    def put(self, entry: Entry) -> None:
-        """Hold an entry; quotas are checked before."""
-        self._number(entry.versioned)
-        self._slots[entry.versioned] = entry
-        self._bytes += entry.content.size if self._count(entry.content, 1) == 1 else 0
+    def put(self, handle: str, slot: Slot) -> None:
+        """Hold an entry, or what is left of one, under a full handle (``fd:1``, ``ref:x@1``), and use up its number."""
+        for one, more in ((self._slots.get(handle), -1), (slot, 1)):
+            if isinstance(one, Ref | Descriptor):
+                self._count(one.content, more)
+        self._slots[handle] = slot
+        kind, _, name = handle.partition(":")
+        if kind == "fd":
+            self._last_fd = max(self._last_fd, int(name))
+        else:
+            ref_id, _, version = name.partition("@")
+            self._newest[ref_id] = max(self._newest.get(ref_id) or 0, int(version))
 
-    def put_damaged(self, handle: str, reason: str) -> None:
-        """Remember that there is, or was, an entry which the disk did not give back."""
-        self._drop(handle)
-        self._slots[handle] = DamagedEntry(reason)
-
-    def delete(self, handle: str, at: datetime) -> None:
-        """Leave a tombstone under a full handle, ``fd:1`` or ``ref:x@1``."""
-        self._drop(handle)
-        self._slots[handle] = DeletedEntry(at)
-
-    def _drop(self, handle: str) -> None:
-        """Give back the room of what has this handle, and let no later entry take its number again."""
-        self._number(handle)
-        slot = self._slots.get(handle)
-        if isinstance(slot, Ref | Descriptor):
-            self._bytes -= slot.content.size if not self._count(slot.content, -1) else 0
+    def _count(self, content: Content, more: int) -> None:
+        """Count an entry of a content, or one less."""
+        count = (self._held.get(content.hash) or (content, 0))[1]
+        self._held[content.hash] = content, count + more
+        self._handles += more
+        if 0 in {count, count + more}:
+            self._bytes += more * content.size
 
     def get(self, handle: str) -> Slot | None:
         """Return what is under a full handle, ``fd:1`` or ``ref:x@1``, None where nothing ever was."""
         return self._slots.get(handle)
 
-    def holds(self, handle: Handle) -> bool:
+    def holds(self, handle: object) -> bool:
         """Tell whether `find` gives something."""
-        return isinstance(self._slot(handle), Ref | Descriptor)
+        try:
+            return isinstance(self._slot(parse_handle(handle)), Ref | Descriptor)
+        except InvalidHandle:
+            return False
 
-    def find(self, handle: Handle) -> Entry:
-        """Return what a handle stands for, or raise `HandleNotFound` or `HandleDamaged`."""
+    def find(self, text: object) -> Entry:
+        """Return what a handle stands for, or raise `InvalidHandle`, `HandleNotFound` or `HandleDamaged`."""
+        handle = parse_handle(text)
         slot = self._slot(handle)
         if isinstance(slot, Ref | Descriptor):
             return slot
@@ -327,6 +322,12 @@ class Entries:
             f"{handle} was deleted on {deleted_at:%Y-%m-%d at %H:%M} UTC" if deleted_at else f"there is no {handle}"
         )
         raise HandleNotFound(message, handle=str(handle), nearest=nearest, deleted_at=deleted_at, hint=hint)
+
+    def named_by(self, text: object) -> tuple[str, ...]:
+        """Return the full handles that a handle names, all of a ref's where it has no version; or raise as `find`."""
+        handle = parse_handle(text)
+        known = self.versions(handle.id) if isinstance(handle, RefHandle) and handle.version is None else ()
+        return known or (self.find(handle).versioned,)
 
     def _from_newest(self, ref_id: str) -> Iterator[str]:
         """Go through the handles of all versions of a ref that were not deleted, the last version first."""
@@ -345,24 +346,11 @@ class Entries:
         """Go through all entries, the oldest first."""
         return (slot for _, slot in self._slots.items() if isinstance(slot, Ref | Descriptor))
 
-    def damaged(self) -> Iterator[tuple[str, str]]:
-        """Go through the handles that the disk did not give back, each with what was found."""
-        return ((handle, slot.reason) for handle, slot in self._slots.items() if isinstance(slot, DamagedEntry))
-
     def _slot(self, handle: Handle) -> Slot | None:
         if isinstance(handle, FdHandle) or handle.version is not None:
             return self._slots.get(str(handle))
         # Where every version was deleted, it is the last one of which that is said.
         return self._slots.get(self.newest(handle.id) or str(RefHandle(handle.id, self.next_version(handle.id) - 1)))
-
-    def _number(self, handle: str) -> None:
-        """Let no later entry take this number again."""
-        kind, _, name = handle.partition(":")
-        if kind == "fd":
-            self._last_fd = max(self._last_fd, int(name))
-        else:
-            ref_id, _, version = name.partition("@")
-            self._newest[ref_id] = max(self._newest.get(ref_id) or 0, int(version))
 
     def _nearest(self, handle: Handle) -> tuple[str, ...]:
         names = list(dict.fromkeys(entry.handle for entry in islice(reversed(list(self.live())), _COMPARED)))

@@ -26,7 +26,7 @@ import attrs
 import msgspec
 
 from mama_structs import _check
-from mama_structs.descriptors.entries import Descriptor, Entries, Entry, Ref
+from mama_structs.descriptors.entries import DamagedEntry, DeletedEntry, Descriptor, Entries, Entry, Ref
 from mama_structs.descriptors.text import Content
 from mama_structs.errors import InvalidArgument, StoreDamaged
 from mama_structs.settings import DescriptorSettings
@@ -331,15 +331,13 @@ async def _replayed(storage: Storage, changes: Sequence[_Change], settings: Desc
     for change in changes:
         record = change.record
         if isinstance(record, DamagedRow):
-            entries.put_damaged(change.handle, record.reason)
+            entries.put(change.handle, DamagedEntry(record.reason))
         elif isinstance(record, _DeleteRecord):
-            entries.delete(record.handle, record.at)
+            entries.put(record.handle, DeletedEntry(record.at))
         elif change.hash is not None and change.handle not in gone:
             content = contents[change.hash]
-            if isinstance(content, str):
-                entries.put_damaged(change.handle, content)
-            else:
-                entries.put(_entry_of(record, content))
+            slot = DamagedEntry(content) if isinstance(content, str) else _entry_of(record, content)
+            entries.put(change.handle, slot)
     return entries
 
 

@@ -16,7 +16,7 @@ import attrs
 from mama_structs import _check
 from mama_structs._async import LoopBound, in_own_thread
 from mama_structs._plain import to_jsonable
-from mama_structs.descriptors.entries import Descriptor, Entries, Entry, Ref, RefHandle, Usage, parse_handle
+from mama_structs.descriptors.entries import DeletedEntry, Descriptor, Entries, Entry, Ref, Usage
 from mama_structs.descriptors.export import ExportMode, FileOrder, FileResult, export
 from mama_structs.descriptors.kinds import Category, Suggestion, category_of, suggest
 from mama_structs.descriptors.messages import DeltaReader, are_blocks, block_text, joined_blocks, said_by_model
@@ -35,7 +35,6 @@ from mama_structs.descriptors.search import SearchResult, search
 from mama_structs.descriptors.text import Content, Excerpt, Mode, Pasted, preview, read, split_pasted
 from mama_structs.errors import (
     InvalidArgument,
-    InvalidHandle,
     InvalidParameter,
     MamaStructsError,
     QuotaExceeded,
@@ -315,11 +314,7 @@ class RefStore:
 
     def __contains__(self, handle: object) -> bool:
         """Tell whether `get` gives something for a handle."""
-        try:
-            parsed = parse_handle(_with_kind(handle))
-        except InvalidHandle:
-            return False
-        return self._entries.holds(parsed)
+        return self._entries.holds(_with_kind(handle))
 
     def __iter__(self) -> Iterator[str]:
         """Go through the handles, the oldest first, versions of refs included."""
@@ -578,16 +573,11 @@ class RefStore:
 
         """
         self._check_open()
-        parsed = parse_handle(handle)
-        if isinstance(parsed, RefHandle) and parsed.version is None and self._entries.versions(parsed.id):
-            doomed = self._entries.versions(parsed.id)
-        else:
-            doomed = (self._entries.find(parsed).versioned,)
-        at = self._clock()
+        doomed, at = self._entries.named_by(handle), self._clock()
         for one in doomed:
             if self._log is not None:
                 self._log.delete(one, at)
-            self._entries.delete(one, at)
+            self._entries.put(one, DeletedEntry(at))
 
     def prompt(self, *, handles: bool = False) -> str:
         """
@@ -609,7 +599,7 @@ class RefStore:
 
     def _find(self, handle: str) -> Entry:
         self._loop.check_here()
-        return self._entries.find(parse_handle(handle))
+        return self._entries.find(handle)
 
     def _take(self, collected: Collected) -> Ingested:
         self._check_open()
@@ -665,7 +655,7 @@ class RefStore:
         # A log that takes no more leaves everything as it was.
         if self._log is not None:
             self._log.put(entry)
-        self._entries.put(entry)
+        self._entries.put(entry.versioned, entry)
 
     def _wrap_text(self, text: str, source: str) -> str:
         limit = self.settings.wrap_over
