@@ -13,7 +13,7 @@ import functools
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal, NoReturn, TypedDict
+from typing import Annotated, Any, Final, Literal, NoReturn, TypedDict, TypeVar, cast
 
 import attrs
 import msgspec
@@ -130,6 +130,9 @@ _AROUND_A_TOPIC: Final = 5
 _NEAR_TOPICS: Final = 5
 _TOPICS_LOOKED_AT: Final = 500
 _UNITS: Final = {"year": 31_536_000, "month": 2_592_000, "week": 604_800, "day": 86_400, "hour": 3600, "minute": 60}
+
+
+_T = TypeVar("_T")
 
 
 class More(TypedDict):
@@ -464,22 +467,23 @@ def _outcome_of(memory: Memory) -> tuple[str | None, str | None]:
     return metadata.outcome.value, metadata.outcome_reason
 
 
-def _reasoning_of(memory: Memory, most: int) -> str | None:
-    metadata = memory.metadata
-    return _short(metadata.reasoning or None, most) if isinstance(metadata, DecisionMetadata) else None
-
-
-def _memory_line(memory: Memory) -> BriefMemory:
+def _told(kind: type[_T], memory: Memory, *, most: int = _LINE, **more: object) -> _T:
+    """Tell of a memory what an answer of one kind says of it: its texts in lines of so many characters, and *more*."""
+    decision = memory.metadata if isinstance(memory.metadata, DecisionMetadata) else None
     outcome, reason = _outcome_of(memory)
-    return {
+    known = {
         "id": memory.id,
         "type": memory.type.value,
         "topic": memory.topic,
-        "content": line(memory.content),
+        "content": line(memory.content, most),
+        "reasoning": _short(decision.reasoning or None, most) if decision else None,
+        "confidence": round(decision.confidence, 2) if decision else None,
         "outcome": outcome,
-        "outcome_reason": _short(reason),
+        "outcome_reason": _short(reason, most),
         "created_at": _written(memory.created_at),
+        **more,
     }
+    return _picked(kind, known)
 
 
 def _link_line(link: Link) -> LinkLine:
@@ -492,6 +496,11 @@ def _link_line(link: Link) -> LinkLine:
         "created_by": link.created_by,
         "reason": _short(link.metadata.reason),
     }
+
+
+def _picked(kind: type[_T], known: Mapping[str, object]) -> _T:
+    """Return what an answer of one kind says, out of what is known."""
+    return cast("_T", {name: known[name] for name in kind.__annotations__})
 
 
 async def _beside(memories: MemoryStore, *ids: str) -> Mapping[str, Beside]:
@@ -605,16 +614,7 @@ async def _saved(
     known = await _beside_one(memories, memory.id)
     links = [] if known is None else [link for link in known.links if link.from_id == memory.id]
     links.sort(key=lambda link: (link.created_by == "system", -link.confidence))
-    made: list[MadeLink] = [
-        {
-            "to_id": link.to_id,
-            "relationship": link.metadata.original_relationship,
-            "type": link.link_type.value,
-            "confidence": round(link.confidence, 2),
-            "created_by": link.created_by,
-        }
-        for link in links[:_MADE_LINKS]
-    ]
+    made = [_picked(MadeLink, _link_line(link)) for link in links[:_MADE_LINKS]]
     return {
         "id": memory.id,
         "type": memory.type.value,
@@ -717,9 +717,9 @@ async def load_context(id: Id, *, memories: MemoryStore, refs: RefStore) -> With
     links = _link_lines(found.links, cutter)
     return {
         "memory": whole,
-        "evolution": [_memory_line(one) for one in _near(found.chain.memories, memory)],
+        "evolution": [_told(BriefMemory, one) for one in _near(found.chain.memories, memory)],
         "more_versions": max(0, len(found.chain) - _NEAR_VERSIONS),
-        "around": [{**_memory_line(one.memory), "depth": one.depth} for one in found.around[:_AROUND]],
+        "around": [_told(AroundLine, one.memory, depth=one.depth) for one in found.around[:_AROUND]],
         "more_around": max(0, len(found.around) - _AROUND),
         "links": links,
         "more_links": max(0, len(found.links) - len(links)),
@@ -854,11 +854,20 @@ async def by_topic(topic: Topic, *, memories: MemoryStore) -> ByTopic:
         )
     return {
         "topic": topic,
-        "versions": [_version(memory, chain, most, standing.get(memory.id)) for memory in shown],
+        "versions": [
+            _told(
+                Version,
+                memory,
+                most=most,
+                superseded_by=standing.get(memory.id),
+                successors=successors(chain.links, memory.id)[:_AROUND_A_TOPIC],
+            )
+            for memory in shown
+        ],
         "older_versions": len(versions) - len(shown),
         "links": [_link_line(link) for link in chain.links if link.from_id in ids][:_VERSIONS],
         "forks": [memory.id for memory in chain.forks][:_VERSIONS],
-        "around": [_memory_line(reached.memory) for reached in chain.around[:_AROUND_A_TOPIC]],
+        "around": [_told(BriefMemory, reached.memory) for reached in chain.around[:_AROUND_A_TOPIC]],
         "near_topics": near,
         "note": note,
     }
@@ -883,23 +892,6 @@ async def _near_topics(memories: MemoryStore, topic: str) -> list[str]:
 
 def _look(topic: str) -> str:
     return " ".join("".join(letter if letter.isalnum() else " " for letter in topic.casefold()).split())
-
-
-def _version(memory: Memory, chain: Chain, most: int, today: str | None) -> Version:
-    outcome, reason = _outcome_of(memory)
-    decision = memory.metadata if isinstance(memory.metadata, DecisionMetadata) else None
-    return {
-        "id": memory.id,
-        "type": memory.type.value,
-        "content": line(memory.content, most),
-        "reasoning": _reasoning_of(memory, most),
-        "confidence": round(decision.confidence, 2) if decision else None,
-        "outcome": outcome,
-        "outcome_reason": _short(reason, most),
-        "created_at": _written(memory.created_at),
-        "superseded_by": today,
-        "successors": successors(chain.links, memory.id)[:_AROUND_A_TOPIC],
-    }
 
 
 async def by_context(
@@ -955,25 +947,19 @@ async def _found(memories: MemoryStore, found: Sequence[Memory]) -> list[FoundMe
     """Show memories that a search found, with what holds in their place: all of it is read at once."""
     beside = await _beside(memories, *(memory.id for memory in found)) if found else {}
     most = _share(len(found))
-    shown: list[FoundMemory] = []
+    shown = []
     for memory in found:
-        outcome, reason = _outcome_of(memory)
         known = beside.get(memory.id)
         today = None if known is None else known.superseded_by
         shown.append(
-            {
-                "id": memory.id,
-                "type": memory.type.value,
-                "topic": memory.topic,
-                "content": line(memory.content, most),
-                "reasoning": _reasoning_of(memory, most),
-                "outcome": outcome,
-                "outcome_reason": _short(reason, most),
-                "created_at": _written(memory.created_at),
-                "superseded_by": None if today is None else today.id,
-                "in_its_place": None if today is None else line(today.content, most),
-                "tells_outcome_of": None if known is None else known.outcome_of,
-            }
+            _told(
+                FoundMemory,
+                memory,
+                most=most,
+                superseded_by=None if today is None else today.id,
+                in_its_place=None if today is None else line(today.content, most),
+                tells_outcome_of=None if known is None else known.outcome_of,
+            )
         )
     return shown
 
@@ -1061,7 +1047,7 @@ async def supersede(
             "see search/by_topic."
         )
     answer = await _saved(memories, new, supersedes=decision_id, note=note)
-    replaced = None if before is None else _memory_line(before.memory)
+    replaced = None if before is None else _told(BriefMemory, before.memory)
     return {**answer, "decision": line(new.content), "replaced": replaced}
 
 
