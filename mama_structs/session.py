@@ -97,10 +97,10 @@ class Session:
         tools: Iterable[mama_structs.Tool],
     ) -> None:
         from mama_structs.composition import contents_of  # noqa: PLC0415 - a session is open: see the top
-        from mama_structs.tools.exposure import ToolView  # noqa: PLC0415
         from mama_structs.tools.memories import memory_tools  # noqa: PLC0415
         from mama_structs.tools.refs import ref_tools  # noqa: PLC0415
         from mama_structs.tools.tool import ToolSet  # noqa: PLC0415
+        from mama_structs.tools.view import ToolView  # noqa: PLC0415
 
         self._common = common
         self._conversation: Conversation = conversation

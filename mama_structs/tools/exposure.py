@@ -1,36 +1,28 @@
 """
-Which memory tools a model should see for a message, and the view of a session's tools that follows it.
+Which memory tools a model should see: a pure decision from the words of a message.
 
-A pure decision from the words of the message. The cues, the rules of the contexts, the learned weights and the tuned
-numbers are data, in ``data/``, which is read before the first message and not before.
+The cues, the rules of the contexts, the learned weights and the tuned numbers are data, in ``data/``, which is read
+before the first message and not before.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import functools
-import inspect
 import itertools
-import logging
 import math
 import re
 import string
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import files
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Final, Literal, NamedTuple
 
 import attrs
 
 from mama_structs.descriptors.messages import said_by_user
 from mama_structs.errors import InvalidArgument
 from mama_structs.tools.names import MEMORY_TOOLS, SUCCESSORS
-from mama_structs.tools.tool import Tool, ToolSet
-
-_log = logging.getLogger("mama_structs")
-
-Mode: TypeAlias = Literal["auto", "force_static", "force_dynamic"]
-MODES: Final[tuple[str, ...]] = get_args(Mode)
 
 # The kind of cues for requests that none of the contexts covers.
 OTHER: Final = "other"
@@ -53,29 +45,7 @@ def _as_tuple(value: object) -> object:
 
 def _check_texts(_owner: object, field: Any, value: object) -> None:
     if not isinstance(value, tuple) or not all(isinstance(item, str) and item.strip() for item in value):
-        name = field if isinstance(field, str) else field.name
-        raise InvalidArgument(f"{name} must be a tuple of texts that are not blank, got {value!r:.80}")
-
-
-def _compiled(cue: Cue) -> re.Pattern[str]:
-    if cue.pattern is not None:
-        if not isinstance(cue.pattern, str):
-            raise InvalidArgument(f"pattern must be a text, got {type(cue.pattern).__name__}")
-        source = unicodedata.normalize("NFC", cue.pattern)
-    else:
-        _check_texts(cue, "words", cue.words)
-        # Longer ones first, so that the match is the longest; Korean is often typed without its spaces.
-        ordered = sorted(cue.words, key=len, reverse=True)
-        each = (r"\s*".join(map(re.escape, unicodedata.normalize("NFC", words).lower().split())) for words in ordered)
-        source = rf"(?<!\w)(?:{'|'.join(each)})"
-    try:
-        # A Korean particle may follow an English word at once: to an English cue, that is where the word ends.
-        return re.compile(source, re.MULTILINE | (re.ASCII if cue.language == "en" else re.NOFLAG))
-    except re.error as error:
-        raise InvalidArgument(
-            f"the pattern of a cue must be a regular expression, got {source!r:.80}: {error}",
-            hint="escape what is meant literally, or give it as words=(...)",
-        ) from error
+        raise InvalidArgument(f"{field.name} must be a tuple of texts that are not blank, got {value!r:.80}")
 
 
 @attrs.frozen(kw_only=True)
@@ -103,14 +73,12 @@ class Cue:
     """
 
     kind: str | None
-    words: tuple[str, ...] = attrs.field(default=(), converter=_as_tuple)
+    words: tuple[str, ...] = attrs.field(default=(), converter=_as_tuple, validator=_check_texts)
     pattern: str | None = None
     weight: float = 0.8
     asks: bool = True
     language: str = ""
-    regex: re.Pattern[str] = attrs.field(
-        init=False, eq=False, repr=False, default=attrs.Factory(_compiled, takes_self=True)
-    )
+    regex: re.Pattern[str] = attrs.field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         """Refuse what could never match, or would match everything."""
@@ -120,8 +88,28 @@ class Cue:
             raise InvalidArgument("a cue needs either words or a pattern", hint='such as words=("weiter",)')
         if not (isinstance(self.weight, int | float) and 0 < self.weight <= 1):
             raise InvalidArgument(f"weight must be above 0 and at most 1, got {self.weight!r:.80}")
+        object.__setattr__(self, "regex", self._compiled())
         if self.regex.search("") is not None:
             raise InvalidArgument("the pattern of a cue must not match the empty text")
+
+    def _compiled(self) -> re.Pattern[str]:
+        if self.pattern is None:
+            # Longer ones first, so that the match is the longest; Korean is often typed without its spaces.
+            ordered = sorted(self.words, key=len, reverse=True)
+            each = (r"\s*".join(map(re.escape, unicodedata.normalize("NFC", one).lower().split())) for one in ordered)
+            source = rf"(?<!\w)(?:{'|'.join(each)})"
+        elif isinstance(self.pattern, str):
+            source = unicodedata.normalize("NFC", self.pattern)
+        else:
+            raise InvalidArgument(f"pattern must be a text, got {type(self.pattern).__name__}")
+        try:
+            # A Korean particle may follow an English word at once: to an English cue, that is where the word ends.
+            return re.compile(source, re.MULTILINE | (re.ASCII if self.language == "en" else re.NOFLAG))
+        except re.error as error:
+            raise InvalidArgument(
+                f"the pattern of a cue must be a regular expression, got {source!r:.80}: {error}",
+                hint="escape what is meant literally, or give it as words=(...)",
+            ) from error
 
 
 def _check_pattern(_rule: object, field: Any, value: object) -> None:
@@ -463,12 +451,12 @@ class Exposure:
 
         """
         wording = own_words(said_by_user(message))
-        signs = list(self._signs(wording.words))
+        signs = self._signs(wording.words)
         context = self._decide(signs, wording)
         # The weights were learned beside our cues, and say nothing where a host has its own instead. Nor can pieces
         # tell what is not to be done, or a fact that is to be kept from a rule.
         keeps = any(not sign.weight or (sign.kind == OTHER and sign.weight >= _number("sure")) for sign in signs)
-        if not self._learned or (context.kind is None and keeps):
+        if not self._learned or context.kind not in _LEARNED or (context.kind is None and keeps):
             return context
         return self._weighed(context, signs, wording)
 
@@ -492,23 +480,24 @@ class Exposure:
         first = [name for name in context.priority if name in seen]
         return (*first, *(name for name in seen if name not in first))
 
-    def _signs(self, text: str) -> Iterator[_Sign]:
+    def _signs(self, text: str) -> list[_Sign]:
         absent = {language for language, letters in _LETTERS.items() if letters.search(text) is None}
         cues = [cue for cue in self.cues if cue.language not in absent]
         for cue in cues:
             if cue.kind is None:
                 text = cue.regex.sub(GAP, text)
         most = int(_number("matches"))
+        signs = []
         for cue in cues:
             # Most cues find nothing, and `search` says so faster than an iterator would.
             if cue.kind is not None and cue.regex.search(text) is not None:
                 for found in itertools.islice(cue.regex.finditer(text), most):
                     # What is said and not wanted weighs nothing.
                     weighs = not _negated(text, found)
-                    yield _Sign(cue.kind, cue.weight * weighs, cue.asks and weighs, *found.span())
+                    signs.append(_Sign(cue.kind, cue.weight * weighs, cue.asks and weighs, *found.span()))
+        return [_read_again(sign, signs) for sign in signs]
 
     def _decide(self, signs: list[_Sign], wording: Wording) -> Context:
-        signs = [_read_again(sign, signs) for sign in signs]
         elsewhere = max((sign.weight for sign in signs if sign.kind == OTHER), default=0.0)
         strengths = {rule.kind: _strength(rule.kind, signs, elsewhere=bool(elsewhere)) for rule in self.contexts}
         other_at = _last_asked(OTHER, signs) if elsewhere >= _number("sure") else -1
@@ -521,40 +510,48 @@ class Exposure:
         kind = max(close, key=lambda one: (_last_asked(one, signs), strengths[one]))
         rivals = (elsewhere, *(strength for rival, strength in strengths.items() if rival != kind))
         confidence = math.prod((1 - _number("rivalry") * each for each in rivals), start=strengths[kind])
-        rule = next(rule for rule in self.contexts if rule.kind == kind)
-        understood = [sign.start for sign in signs if sign.kind == kind and sign.weight >= _number("strong")]
-        if _doubtful(rule, wording, understood):
+        if self._doubts(kind, wording, [sign for sign in signs if sign.weight >= _number("strong")]):
             confidence = min(confidence, self.threshold - _number("doubt"))
         confidence = round(max(confidence, 0.0), 3)
-        if confidence < self.threshold:
-            return Context(kind, confidence, "all", ())
-        return self._narrowed(rule, confidence)
+        return _unsure(kind, confidence) if confidence < self.threshold else self._narrowed(kind, confidence)
 
     def _weighed(self, context: Context, signs: list[_Sign], wording: Wording) -> Context:
         """Weigh what the cues say against what messages of each kind are made of."""
-        if context.kind not in _LEARNED:
-            return context
         likely = _likeness(wording.words, context)
         unsure = max(self.threshold - _number("doubt"), 0.0)
         if context.allowed != "all":
             needed = _number("unlike" if context.confidence >= _number("firm") else "likely_enough")
-            return context if likely[context.kind] >= needed else Context(context.kind, unsure, "all", ())
+            return context if likely[context.kind] >= needed else _unsure(context.kind, unsure)
         kind = max(likely, key=lambda one: likely[one])
         if kind is not None and kind == context.kind and likely[kind] >= _number("likeliest"):
-            rule = next(rule for rule in self.contexts if rule.kind == kind)
-            read = [_read_again(sign, signs) for sign in signs]
-            rivals = any(sign.kind != kind and sign.weight >= _number("named") for sign in read)
-            understood = [sign.start for sign in read if sign.kind == kind and sign.weight]
-            if not rivals and not _doubtful(rule, wording, understood):
-                return self._narrowed(rule, max(_number("clear"), self.threshold))
+            rivals = any(sign.kind != kind and sign.weight >= _number("named") for sign in signs)
+            if not rivals and not self._doubts(kind, wording, [sign for sign in signs if sign.weight]):
+                return self._narrowed(kind, max(_number("clear"), self.threshold))
         if kind == context.kind or likely[kind] < _number("likely"):
             return context
-        return NO_CONTEXT if kind is None else Context(kind, min(round(likely[kind], 3), unsure), "all", ())
+        return NO_CONTEXT if kind is None else _unsure(kind, min(round(likely[kind], 3), unsure))
 
-    def _narrowed(self, rule: ContextRule, confidence: float) -> Context:
+    def _doubts(self, kind: str, wording: Wording, understood: list[_Sign]) -> bool:
+        """Tell whether the message may ask for anything else: in what was not read, or not understood."""
+        doubts = self._rule(kind).doubts
+        return (
+            not wording.whole
+            or (doubts is not None and re.search(doubts, wording.words) is not None)
+            or _asks_beside(wording.words, [sign.start for sign in understood if sign.kind == kind])
+        )
+
+    def _narrowed(self, kind: str, confidence: float) -> Context:
+        rule = self._rule(kind)
         patterns = (*self.always, *rule.tools, *rule.priority)
         allowed = frozenset(name for name in MEMORY_TOOLS if any(fnmatch.fnmatchcase(name, each) for each in patterns))
-        return Context(rule.kind, confidence, allowed, rule.priority)
+        return Context(kind, confidence, allowed, rule.priority)
+
+    def _rule(self, kind: str) -> ContextRule:
+        return next(rule for rule in self.contexts if rule.kind == kind)
+
+
+def _unsure(kind: str | None, confidence: float) -> Context:
+    return Context(kind, confidence, "all", ())
 
 
 def _negated(text: str, found: re.Match[str]) -> bool:
@@ -565,15 +562,6 @@ def _negated(text: str, found: re.Match[str]) -> bool:
     return (
         _NOT_BEFORE.search(text[first:start]) is not None
         or _NOT_AFTER.search(text, max(start, end - 4), end + 8) is not None
-    )
-
-
-def _doubtful(rule: ContextRule, wording: Wording, understood: list[int]) -> bool:
-    """Tell whether the message may ask for anything else: in what was not read, or not recognised."""
-    return (
-        not wording.whole
-        or (rule.doubts is not None and re.search(rule.doubts, wording.words) is not None)
-        or _asks_beside(wording.words, understood)
     )
 
 
@@ -616,145 +604,3 @@ def _strength(kind: str, signs: list[_Sign], *, elsewhere: bool) -> float:
 def _last_asked(kind: str, signs: list[_Sign]) -> int:
     """Return where this kind is asked for last; before the text where it is not asked for."""
     return max((sign.start for sign in signs if sign.kind == kind and sign.asks), default=-1)
-
-
-# The view that follows it
-
-
-@attrs.frozen(kw_only=True)
-class Exposed:
-    """
-    Which tools a model is offered.
-
-    Args:
-        version: Rises by one whenever the set of names changes, and only then.
-        names: The tools' names, those that the context puts first in front.
-        context: What was found out about the message.
-        narrowed: Whether tools are hidden.
-
-    """
-
-    version: int
-    names: tuple[str, ...]
-    context: Context
-    narrowed: bool
-
-
-class ToolView:
-    """
-    The tools of a session as a model sees them, message by message; it notices tools that were added.
-
-    Args:
-        tools: All tools.
-        exposure: What decides; by default `Exposure()`.
-        mode: ``"force_static"`` always offers every tool; the decision is made and logged all the same.
-            ``"auto"`` and ``"force_dynamic"`` follow the decision; they differ for adapters only.
-
-    Raises:
-        InvalidArgument: There is no such mode.
-
-    """
-
-    def __init__(self, tools: ToolSet, *, exposure: Exposure | None = None, mode: Mode = "auto") -> None:
-        if mode not in MODES:
-            raise InvalidArgument(f"mode must be one of {', '.join(MODES)}, got {mode!r:.40}")
-        self.mode: Mode = mode
-        self._tools = tools
-        self._exposure = exposure
-        self._subscribers: dict[object, Callable[[Exposed], object]] = {}
-        self._known: tuple[str, ...] = ()
-        # Tools that come before anybody looks belong to the first version.
-        self._current: Exposed | None = None
-
-    @property
-    def exposure(self) -> Exposure:
-        """What decides."""
-        if self._exposure is None:
-            self._exposure = Exposure()
-        return self._exposure
-
-    @property
-    def current(self) -> Exposed:
-        """What is offered now: as of the last message, and of the tools that there are by now."""
-        current = self._current
-        if current is None:
-            self._known = self._tools.names
-            self._current = current = Exposed(version=1, names=self._known, context=NO_CONTEXT, narrowed=False)
-        elif self._tools.names != self._known:
-            current = self._expose(current.context)
-        return current
-
-    def for_message(self, message: object) -> Exposed:
-        """Choose the tools for a message, as in `Exposure.detect`, and remember the choice."""
-        exposed = self._expose(self.exposure.detect(message))
-        context = exposed.context
-        _log.info(
-            "tools for a message: %s (confidence %.2f), %d of %d exposed, version %d, %s",
-            context.kind,
-            context.confidence,
-            len(exposed.names),
-            len(self._known),
-            exposed.version,
-            self.mode,
-        )
-        return exposed
-
-    def tools(self) -> list[Tool]:
-        """Return the tools that are offered now."""
-        return [self._tools[name] for name in self.current.names]
-
-    def subscribe(self, callback: Callable[[Exposed], object]) -> Callable[[], None]:
-        """
-        Have *callback* called whenever the set of names has changed.
-
-        It is called before `for_message` returns; what it raises is logged, and stops nothing.
-
-        Returns:
-            What ends the subscription; calling it again does nothing.
-
-        Raises:
-            InvalidArgument: It cannot be called, or would have to be awaited.
-
-        """
-        if not callable(callback) or inspect.iscoroutinefunction(callback):
-            raise InvalidArgument(
-                f"callback must be a function that is not async, got {type(callback).__name__}",
-                hint="set an event or start a task from a plain function",
-            )
-        # What it is told of is a change from what there is now.
-        _ = self.current
-        # The same function may subscribe twice; each ends its own.
-        key = object()
-        self._subscribers[key] = callback
-        return lambda: self._subscribers.pop(key, None) and None
-
-    def __repr__(self) -> str:
-        """Show the version, how many tools it offers, and the mode; nothing is decided for it."""
-        known = len(self._tools)
-        version, offered = (1, known) if self._current is None else (self._current.version, len(self._current.names))
-        return f"<ToolView version {version}: {offered} of {known} tools, {self.mode}>"
-
-    def _expose(self, context: Context) -> Exposed:
-        before = self.current if self._current is None else self._current
-        known = self._tools.names
-        names = known if self.mode == "force_static" else self._selected(known, context)
-        changed = frozenset(names) != frozenset(before.names)
-        self._known = known
-        self._current = exposed = Exposed(
-            version=before.version + changed, names=names, context=context, narrowed=len(names) < len(known)
-        )
-        for subscriber in tuple(self._subscribers.values()) if changed else ():
-            try:
-                subscriber(exposed)
-            except Exception:  # noqa: BLE001 - a subscriber's fault must cost neither the turn nor the others
-                _log.exception("a subscriber to the exposed tools failed at version %d", exposed.version)
-            if self._current is not exposed:
-                # A subscriber asked for another message: everyone has been told of the newer version by now.
-                break
-        return exposed
-
-    def _selected(self, known: tuple[str, ...], context: Context) -> tuple[str, ...]:
-        seen = self.exposure.select(known, context)
-        # A host's own tool may have a name of v1.0, and is never hidden.
-        own = [name for name in known if name in SUCCESSORS and name not in seen and not self._tools[name].deprecated]
-        return (*seen, *own)

@@ -18,8 +18,8 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mama_structs._lru import Lru
-from mama_structs.tools.exposure import ToolView
 from mama_structs.tools.tool import ToolSet
+from mama_structs.tools.view import ToolView
 
 _log = logging.getLogger("mama_structs")
 

@@ -16,8 +16,8 @@ from mama_structs.adapters.answers import answer, offered
 from mama_structs.adapters.mcp.clients import EXTENSION, Client, Clients
 from mama_structs.errors import InvalidArgument, UnknownTool
 from mama_structs.session import Session
-from mama_structs.tools.exposure import Exposed, ToolView
 from mama_structs.tools.tool import Tool
+from mama_structs.tools.view import Exposed, ToolView
 
 # A request's `_meta` may say what the user wrote; the protocol itself has no word for it.
 MESSAGE_KEY: Final = "mama-structs/message"
