@@ -98,30 +98,29 @@ async def _output(session: Session, call: _FunctionCall, host: Mapping[str, Any]
     return {"type": "function_call_output", "call_id": call.id, "output": answered.text}
 
 
-def _calls(answered: object) -> Iterator[_FunctionCall]:
-    """Find the calls by the shape of what was passed."""
+def _items(answered: object) -> tuple[Sequence[object], bool]:
+    """Return the output items or tool calls of what was passed, by its shape, and whether the limit cut them short."""
     if isinstance(answered, list | tuple):
-        yield from _calls_in(answered, is_short=False)
-    elif isinstance(field(answered, "choices"), list | tuple):
-        for choice in field(answered, "choices")[:1]:
-            yield from _calls_of_message(field(choice, "message"), is_short=field(choice, "finish_reason") == "length")
-    elif isinstance(field(answered, "output"), list | tuple):
-        yield from _calls_in(field(answered, "output"), is_short=field(answered, "status") == "incomplete")
-    else:
-        yield from _calls_of_message(answered, is_short=False)
-
-
-def _calls_of_message(message: object, *, is_short: bool) -> Iterator[_FunctionCall]:
+        return answered, False
+    choices, output = field(answered, "choices"), field(answered, "output")
+    if not isinstance(choices, list | tuple):
+        if isinstance(output, list | tuple):
+            return output, field(answered, "status") == "incomplete"
+        choices = [{"message": answered}]
+    if not choices:
+        return (), False
+    message = field(choices[0], "message")
     calls = field(message, "tool_calls")
     if field(message, "role") != "assistant" or not isinstance(calls, list | tuple | None):
         raise InvalidArgument(
             f"the model's answer must be one of OpenAI's, got {type(message).__name__}", hint=_ACCEPTED
         )
-    yield from _calls_in(calls or (), is_short=is_short)
+    return calls or (), field(choices[0], "finish_reason") == "length"
 
 
-def _calls_in(items: Sequence[object], *, is_short: bool) -> Iterator[_FunctionCall]:
+def _calls(answered: object) -> Iterator[_FunctionCall]:
     """Yield the calls among the items of an answer; of a short one the last item may be half of what was meant."""
+    items, is_short = _items(answered)
     for number, item in enumerate(items, start=1):
         call = _call(item)
         if call is not None:

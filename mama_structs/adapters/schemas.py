@@ -26,7 +26,6 @@ _REMARKS: Final = frozenset(
 _DEMANDS: Final = frozenset(
     ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern")
 ) | {"minItems", "maxItems", "uniqueItems", "format", "contentEncoding", "contentMediaType"}
-_NULL: Final[JSONSchema] = {"type": "null"}
 _LONG_DEFAULT: Final = 80
 _GREAT_LENGTH: Final = 1000
 _WORDS: Final[Mapping[str, str]] = {
@@ -101,12 +100,16 @@ class _Strict:
     nullable: bool
     definitions: frozenset[str]
 
-    def write(self, node: Any, *, remarks: Iterable[str] = ()) -> JSONSchema:
-        """Return the strict form of one schema; *remarks* go into its description."""
+    def write(self, node: Any, *, optional: bool = False) -> JSONSchema:
+        """Return the strict form of one schema; what is *optional* says in its description what it is then."""
         if not isinstance(node, dict):
             raise _NoStrictFormError
-        form = self._form(node)
-        said = _said(node, remarks)
+        form, default = self._form(node), _default(node) if optional else ""
+        remark = f"default: {default}" if default else ""
+        if optional and self.nullable and not _takes_null(form):
+            form = {"anyOf": [*form.get("anyOf", [form]), {"type": "null"}]}
+            remark = f"null for the default, {default}" if default else "null for none"
+        said = _said(node, remark)
         if said and "$ref" in form:
             # Nothing may stand beside a reference.
             form = {"anyOf": [form]}
@@ -115,24 +118,17 @@ class _Strict:
     def _form(self, node: JSONSchema) -> JSONSchema:
         if "$ref" in node:
             _refuse_others(node, {"$ref"})
-            return self._reference(node["$ref"])
+            name = node["$ref"]
+            if not isinstance(name, str) or name.removeprefix(REFERENCE) not in self.definitions:
+                raise _NoStrictFormError
+            return {"$ref": name}
         for keyword in ("anyOf", "oneOf"):
             if keyword in node:
                 _refuse_others(node, {keyword})
                 return {"anyOf": [self.write(one) for one in _list(node[keyword])]}
         if "enum" in node or "const" in node:
             return _choice(node)
-        kinds = _kinds(node)
-        if len(kinds) == 1:
-            return self._of_kind(node, kinds[0])
-        if not kinds:
-            raise _NoStrictFormError
-        return {"anyOf": [self._of_kind(node, kind) for kind in kinds]}
-
-    def _reference(self, reference: object) -> JSONSchema:
-        if not isinstance(reference, str) or reference.removeprefix(REFERENCE) not in self.definitions:
-            raise _NoStrictFormError
-        return {"$ref": reference}
+        return _one_of([self._of_kind(node, kind) for kind in _kinds(node)])
 
     def _of_kind(self, node: JSONSchema, kind: object) -> JSONSchema:
         _refuse_others(node, {"type", "items", "properties", "required", "additionalProperties", *_DEMANDS})
@@ -150,7 +146,7 @@ class _Strict:
         if not isinstance(properties, dict) or not (closed or "additionalProperties" not in node):
             raise _NoStrictFormError
         required = frozenset(_list(node.get("required")))
-        written = {name: self._property(one, required=name in required) for name, one in properties.items()}
+        written = {name: self.write(one, optional=name not in required) for name, one in properties.items()}
         return {
             "type": "object",
             "properties": written,
@@ -158,19 +154,16 @@ class _Strict:
             "additionalProperties": False,
         }
 
-    def _property(self, node: Any, *, required: bool) -> JSONSchema:
-        if required or not isinstance(node, dict):
-            return self.write(node)
-        default = _default(node)
-        if not self.nullable or _takes_null(node):
-            return self.write(node, remarks=[] if default in _NONE else [f"default: {default}"])
-        remark = "null for none" if default in _NONE else f"null for the default, {default}"
-        return _or_null(self.write(node, remarks=[remark]))
+
+def _one_of(forms: list[JSONSchema]) -> JSONSchema:
+    if not forms:
+        raise _NoStrictFormError
+    return forms[0] if len(forms) == 1 else {"anyOf": forms}
 
 
-def _said(node: JSONSchema, remarks: Iterable[str]) -> str:
+def _said(node: JSONSchema, remark: str) -> str:
     """Return a schema's description with what the strict form leaves unsaid."""
-    added = "; ".join([*_demands(node), *remarks])
+    added = "; ".join(filter(None, [*_demands(node), remark]))
     description = node.get("description")
     if not isinstance(description, str) or not description:
         return added
@@ -215,10 +208,7 @@ def _choice(node: JSONSchema) -> JSONSchema:
         if kind is None:
             raise _NoStrictFormError
         by_kind.setdefault(kind, []).append(value)
-    forms: list[JSONSchema] = [_NULL if kind == "null" else {"type": kind, "enum": of} for kind, of in by_kind.items()]
-    if not forms:
-        raise _NoStrictFormError
-    return dict(forms[0]) if len(forms) == 1 else {"anyOf": [dict(form) for form in forms]}
+    return _one_of([{"type": kind} if kind == "null" else {"type": kind, "enum": of} for kind, of in by_kind.items()])
 
 
 _KIND_OF: Final[Mapping[type, str]] = {
@@ -230,32 +220,22 @@ _KIND_OF: Final[Mapping[type, str]] = {
 }
 
 
-def _or_null(schema: JSONSchema) -> JSONSchema:
-    said = {key: value for key, value in schema.items() if key == "description"}
-    form = {key: value for key, value in schema.items() if key != "description"}
-    variants = form.get("anyOf", [form])
-    return {**said, "anyOf": [*variants, dict(_NULL)]}
-
-
-def _takes_null(node: Any) -> bool:
-    """Tell whether a schema accepts null on its own account."""
-    if not isinstance(node, dict):
-        return False
-    if "enum" in node or "const" in node:
-        return None in (_list(node["enum"]) if "enum" in node else [node["const"]])
-    variants = [*_list(node.get("anyOf")), *_list(node.get("oneOf"))]
-    return "null" in _kinds(node) or any(_takes_null(one) for one in variants)
+def _takes_null(form: JSONSchema) -> bool:
+    """Tell whether a strict form accepts null on its own account."""
+    return form.get("type") == "null" or any(map(_takes_null, form.get("anyOf", ())))
 
 
 # Defaults as JSON that go without saying.
-_NONE: Final = frozenset({"", "null", '""', "[]", "{}"})
+_NONE: Final = frozenset({"null", '""', "[]", "{}"})
 
 
 def _default(node: JSONSchema) -> str:
-    """Return the default as JSON, empty where there is none."""
+    """Return the default as JSON, empty where there is none or it goes without saying."""
     if "default" not in node:
         return ""
     text = json.dumps(node["default"], ensure_ascii=False)
+    if text in _NONE:
+        return ""
     return text if len(text) <= _LONG_DEFAULT else f"{text[:_LONG_DEFAULT]}…"
 
 
