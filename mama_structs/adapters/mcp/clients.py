@@ -18,7 +18,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mama_structs._lru import Lru
-from mama_structs.tools.tool import ToolSet
+from mama_structs.session import Session
 from mama_structs.tools.view import ToolView
 
 _log = logging.getLogger("mama_structs")
@@ -43,11 +43,11 @@ class Client:
     ``force_dynamic``; who could not be told of a change has the full list until it takes a notice or subscribes again.
     """
 
+    # For the log.
     name: str
-    tools: ToolSet
-    # The session's choice of tools, which holds until the client says a message of its own.
-    shared: ToolView
-    own: ToolView
+    session: Session
+    # The clients' users write different messages: until one does, the session's choice of tools holds.
+    own: ToolView = attrs.field(init=False)
     exposed: ToolView = attrs.field(init=False)
     # Whether its requests can be told from those of others.
     known: bool = attrs.field(default=True, init=False)
@@ -63,14 +63,17 @@ class Client:
     _deaf: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.exposed = self.shared
+        shared = self.session.exposed
+        self.own = ToolView(self.session.tools, exposure=shared.exposure, mode=shared.mode)
+        self.exposed = shared
         self._streams = ListenHandler(self.bus, max_subscriptions=_MAX_STREAMS)
 
     @property
     def wanted(self) -> tuple[str, ...]:
         """The names of the tools that the client should see now."""
-        narrows = self.shared.mode == "force_dynamic" or (self.shared.mode == "auto" and self.known and self.listening)
-        return self.exposed.current.names if narrows and not self._deaf else self.tools.names
+        mode = self.own.mode
+        narrows = mode == "force_dynamic" or (mode == "auto" and self.known and self.listening)
+        return self.exposed.current.names if narrows and not self._deaf else self.session.tools.names
 
     def listed(self, message: str | None = None) -> tuple[str, ...]:
         """Return the names of the tools to list; *message* is what the user wrote, where the request says it."""
@@ -78,7 +81,7 @@ class Client:
             self._choose(message)
         names = self.wanted
         self._held, self._told = frozenset(names), None
-        _log.info("the client %s is listed %d of %d tools", self.name, len(names), len(self.tools))
+        _log.info("the client %s is listed %d of %d tools", self.name, len(names), len(self.session.tools))
         return names
 
     def observe(self, message: object) -> None:
@@ -88,7 +91,7 @@ class Client:
 
     def adopt(self) -> None:
         """Go by the session's choice of tools, and tell the client where its list has changed."""
-        self.exposed = self.shared
+        self.exposed = self.session.exposed
         self.offer()
 
     async def listen(
@@ -146,10 +149,10 @@ class Client:
 
 
 class Clients:
-    """All clients of a server; *make* makes one of a name for the log."""
+    """All clients of a server."""
 
-    def __init__(self, make: Callable[[str], Client]) -> None:
-        self._make = make
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._number = 0
         # Over stdio and in-process: one a connection. Over HTTP: those that listen now, and those heard of last.
         self._connected: set[Client] = set()
@@ -162,10 +165,15 @@ class Clients:
         self._connected.add(client)
         return client
 
-    def disconnect(self, client: Client) -> None:
-        """Forget a client whose connection has ended."""
+    def disconnect(self, client: Client) -> bool:
+        """Forget a client whose connection has ended; tell whether that was the last one."""
         self._connected.discard(client)
         client.close()
+        if not self._connected:
+            # Nobody serves clients over HTTP any more.
+            for key in self._remembered:
+                self._end(key)
+        return not self._connected
 
     def of(self, ctx: ServerRequestContext[Client]) -> Client:
         """
@@ -204,11 +212,6 @@ class Clients:
         for client in self:
             client.close()
 
-    def forget(self) -> None:
-        """Forget all clients over HTTP: nobody serves them any more."""
-        for key in self._remembered:
-            self._end(key)
-
     def __iter__(self) -> Iterator[Client]:
         """Go through the clients that can be told of changes."""
         remembered = filter(None, map(self._remembered.peek, self._remembered))
@@ -216,7 +219,7 @@ class Clients:
 
     def _new(self) -> Client:
         self._number += 1
-        return self._make(str(self._number))
+        return Client(str(self._number), self._session)
 
     def _known(self, key: tuple[str, str]) -> Client:
         client = self._remembered.get(key)

@@ -17,7 +17,7 @@ from mama_structs.adapters.mcp.clients import EXTENSION, Client, Clients
 from mama_structs.errors import InvalidArgument, UnknownTool
 from mama_structs.session import Session
 from mama_structs.tools.tool import Tool
-from mama_structs.tools.view import Exposed, ToolView
+from mama_structs.tools.view import Exposed
 
 # A request's `_meta` may say what the user wrote; the protocol itself has no word for it.
 MESSAGE_KEY: Final = "mama-structs/message"
@@ -59,8 +59,7 @@ class McpServer(Server[Client]):
 
     def __init__(self, session: Session, *, name: str) -> None:
         self.session: Session = session
-        self._clients = Clients(self._client)
-        self._connections = 0
+        self._clients = Clients(session)
         self._unsubscribe: Callable[[], None] | None = None
         super().__init__(
             name,
@@ -109,12 +108,6 @@ class McpServer(Server[Client]):
             notification_options or NotificationOptions(tools_changed=True), experimental_capabilities, extensions
         )
 
-    def _client(self, name: str) -> Client:
-        shared = self.session.exposed
-        # The clients' users write different messages: what they should see is kept apart.
-        own = ToolView(self.session.tools, exposure=shared.exposure, mode=shared.mode)
-        return Client(name, self.session.tools, shared, own)
-
     def _adopt(self, _exposed: Exposed) -> None:
         for client in self._clients:
             client.adopt()
@@ -124,17 +117,13 @@ class McpServer(Server[Client]):
         # The session outlives its servers: only one that serves hears of its changes.
         if self._unsubscribe is None:
             self._unsubscribe = self.session.exposed.subscribe(self._adopt)
-        self._connections += 1
         client = self._clients.connect()
         try:
             yield client
         finally:
-            self._clients.disconnect(client)
-            self._connections -= 1
-            if not self._connections:
+            if self._clients.disconnect(client):
                 self._unsubscribe()
                 self._unsubscribe = None
-                self._clients.forget()
 
     async def _list(
         self, ctx: ServerRequestContext[Client], params: types.PaginatedRequestParams | None
