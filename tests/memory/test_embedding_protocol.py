@@ -134,6 +134,8 @@ def test_a_fingerprint_follows_what_makes_the_vectors():
     plain = as_embedder(len, name="x", dimensions=3)
 
     assert fingerprint_of(plain) == fingerprint_of(as_embedder(max, name="x", dimensions=3))
+    # Stores keep it: the name of its class's module is part of it.
+    assert "e484ddb72e90019723ab9ea2588cf62b" == fingerprint_of(plain)
     assert "mine" == fingerprint_of(as_embedder(len, name="x", dimensions=3, fingerprint="mine"))
     assert 4 == len(
         {

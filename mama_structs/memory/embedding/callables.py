@@ -22,6 +22,7 @@ _lock = threading.Lock()
 _was_said = False
 
 
+# Where it has no fingerprint of its own, the name of this module is part of the one that stores keep of it.
 @attrs.define(kw_only=True)
 class CallableEmbedder(Calibrating):
     """An embedder made of a callable; see `as_embedder`."""

@@ -47,10 +47,9 @@ class _Text:
     kind: Kind
     text: str
     caller: int
-    done: asyncio.Future[None]
+    # A failure is a result, too: of an exception asyncio would complain where nobody waits any more.
+    done: asyncio.Future[NDArray[np.float32] | EmbeddingFailed | None]
     waiting: int = 0
-    vector: NDArray[np.float32] | None = None
-    failure: EmbeddingFailed | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -231,14 +230,13 @@ class EmbeddingService:
         return one
 
     def _taken(self, one: _Text | NDArray[np.float32]) -> NDArray[np.float32]:
-        if not isinstance(one, _Text):
-            return one
-        if one.vector is not None:
-            return one.vector
-        if one.failure is None:
+        outcome = one.done.result() if isinstance(one, _Text) else one
+        if outcome is None:
             raise SessionClosed("the embedding service was closed")
-        # Each caller gets an error of its own: a shared one would collect the tracebacks of all.
-        raise EmbeddingFailed(*one.failure.args, hint=one.failure.hint) from one.failure.__cause__
+        if isinstance(outcome, EmbeddingFailed):
+            # Each caller gets an error of its own: a shared one would collect the tracebacks of all.
+            raise EmbeddingFailed(*outcome.args, hint=outcome.hint) from outcome.__cause__
+        return outcome
 
     def _start(self) -> None:
         if self._texts and (self._task is None or self._task.done()):
@@ -266,75 +264,62 @@ class EmbeddingService:
                 if one.waiting:
                     batch.append(one)
                 else:
-                    self._end(one)
+                    self._end(one, None)
             if batch:
                 break
         return batch
 
     async def _embed(self, batch: list[_Text]) -> None:
-        try:
-            await self._call(batch)
-        except EmbeddingFailed as error:
-            groups: dict[int, list[_Text]] = {}
-            for one in batch:
-                groups.setdefault(one.caller, []).append(one)
-            if len(groups) == 1:
-                self._fail(batch, error)
-                return
-            await self._embed_apart(list(groups.values()))
-
-    async def _embed_apart(self, groups: list[list[_Text]]) -> None:
-        """Embed for each caller by itself, so that nobody fails for another's text, until it is clear that all do."""
-        failed = 0
-        for group in groups:
+        """Embed a batch; where it fails, for each caller by itself, until it is clear that all fail."""
+        failure = await self._call(batch)
+        if failure is None:
+            return
+        groups: dict[int, list[_Text]] = {}
+        for one in batch:
+            groups.setdefault(one.caller, []).append(one)
+        failed = 0 if len(groups) > 1 else _TRIES
+        for group in groups.values():
             if failed < _TRIES:
-                try:
-                    await self._call(group)
-                except EmbeddingFailed as error:
-                    last = error
-                    failed += 1
-                else:
-                    failed = 0
-                    continue
-            self._fail(group, last)
+                failure = await self._call(group)
+                failed = 0 if failure is None else failed + 1
+            if failure is not None:
+                for one in group:
+                    self._end(one, failure)
 
-    async def _call(self, batch: list[_Text]) -> None:
+    async def _call(self, batch: list[_Text]) -> EmbeddingFailed | None:
+        """Call the embedder once, and return why that failed."""
         started = time.perf_counter()
         self._calls += 1
         try:
             done = await embedded(self._embedder, [one.text for one in batch], batch[0].kind, in_thread=self._in_thread)
+        except EmbeddingFailed as error:
+            return error
         finally:
             self._seconds += time.perf_counter() - started
         self._embedded += len(batch)
-        done.vectors.setflags(write=False)
         for row, one in enumerate(batch):
             if row in done.faults:
-                self._fail([one], EmbeddingFailed(f"the embedder's vector of a text {done.faults[row]}"))
-                continue
-            one.vector = done.vectors[row]
-            # A copy: a row would keep all of its batch in memory.
-            self._cache.put(one.key, one.vector.copy())
-            self._end(one)
+                self._end(one, EmbeddingFailed(f"the embedder's vector of a text {done.faults[row]}"))
+            else:
+                # A copy: a row would keep all of its batch in memory.
+                vector = done.vectors[row].copy()
+                self._cache.put(one.key, vector)
+                self._end(one, vector)
+        return None
 
-    def _fail(self, batch: Sequence[_Text], error: EmbeddingFailed) -> None:
-        for one in batch:
-            one.failure = error
-            self._end(one)
-
-    def _end(self, one: _Text) -> None:
+    def _end(self, one: _Text, outcome: NDArray[np.float32] | EmbeddingFailed | None) -> None:
         self._texts.pop(one.key, None)
         if not one.done.done():
             # The loop may have been closed without closing the service: then nobody waits.
             with contextlib.suppress(RuntimeError):
-                one.done.set_result(None)
+                one.done.set_result(outcome)
 
     def _give_up(self) -> None:
         for queue in self._queues.values():
             queue.clear()
         for one in list(self._texts.values()):
-            if not self._is_closed:
-                one.failure = EmbeddingFailed("embedding was interrupted", hint="try again")
-            self._end(one)
+            is_over = self._is_closed
+            self._end(one, None if is_over else EmbeddingFailed("embedding was interrupted", hint="try again"))
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         if self._executor is None:
