@@ -21,7 +21,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -320,7 +319,7 @@ def as_shipped(
     records: Sequence[Record], vectors: NDArray[np.float32], embedder: Embedder, policy: LinkingPolicy
 ) -> dict[str, dict[str, float]]:
     """Save the memories with the weights of the package, and return what their links are worth, by type."""
-    reader, ids, links = PlainReader(), count(), []
+    reader, links = PlainReader(), []
     thread = {record.memory.id: record.thread for record in records}
     for position, record in enumerate(records):
         own = vectors[position : position + 1]
@@ -328,10 +327,8 @@ def as_shipped(
             reader,
             record.memory,
             own,
-            policy=policy,
-            calibration=embedder.calibration,
-            explicit=record.explicit,
-            new_link_id=lambda: f"link{next(ids)}",
+            linking.Linking(policy=policy, calibration=embedder.calibration),
+            record.explicit,
         )
         reader.put(record.memory, vectors=own, links=[*explicit_links(record), *made])
         links += made

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.engine import SYSTEM, Filter, Matches, Nodes, Reader
-from mama_structs.memory.model import Link, LinkMetadata, LinkType, Memory, MemoryType, milliseconds
+from mama_structs.memory.model import Link, LinkMetadata, LinkType, Memory, MemoryType, milliseconds, new_link_id
 from mama_structs.memory.text import indexed_text, query_terms
 from mama_structs.settings import LinkingPolicy
 
@@ -370,7 +370,7 @@ class Linking:
     """How automatic links are made: which are wanted, and what the embedder's cosines mean."""
 
     policy: LinkingPolicy
-    calibration: Callable[[Any], Any]
+    calibration: Calibrate
 
 
 @attrs.frozen
@@ -388,18 +388,16 @@ def automatic_links(
     reader: Reader,
     memory: Memory,
     vectors: NDArray[np.float32],
-    *,
-    policy: LinkingPolicy,
-    calibration: Calibrate,
+    linking: Linking,
     explicit: Collection[str],
-    new_link_id: Callable[[], str],
 ) -> list[Link]:
     """Return the links that a memory makes by itself to older ones, semantic ones first, one for each at the most."""
+    policy = linking.policy
     chosen: list[LinkChoice] = []
     if policy.max_semantic and memory.type is not MemoryType.CHECKPOINT:
         within = policy.topic_window if memory.type is MemoryType.DECISION else 0.0
         candidates = gather(
-            reader, memory, vectors, calibration=calibration, explicit=explicit, decisions_within=within
+            reader, memory, vectors, calibration=linking.calibration, explicit=explicit, decisions_within=within
         )
         chosen += _semantic(reader, memory, candidates, policy)
     if policy.max_temporal and policy.temporal_window:
@@ -564,15 +562,6 @@ _TABLE: Final[Mapping[str, LinkType]] = MappingProxyType(
 )
 
 
-@attrs.frozen(kw_only=True)
-class Mapped:
-    """The type of a relationship word, how sure that is, and whether it is an association as nothing was like it."""
-
-    link_type: LinkType
-    confidence: float
-    fallback: bool
-
-
 def check_relationship(word: object) -> str:
     """Return a relationship word as it is stored: NFC, without space around it."""
     rule = f"relationship must be 1 to {MAX_RELATIONSHIP} letters, digits, spaces, '_' or '-', with a letter or digit"
@@ -593,29 +582,22 @@ def _is_word(text: str) -> bool:
 
 
 EXAMPLES: Final = tuple(word for several in _EXAMPLES.values() for word in several)
-"""The words that others are compared with, as they are to be embedded for `link_type_of`."""
+"""The words that others are compared with, as they are to be embedded for `nearest_type`."""
 
 _TYPES: Final = tuple(link_type for link_type, several in _EXAMPLES.items() for _ in several)
 
 
-def link_type_of(
-    word: str, *, vector: NDArray[np.float32] | None = None, example_vectors: NDArray[np.float32] | None = None
-) -> Mapped:
-    """Return the type that a relationship word stands for: by the table, else by its nearest example."""
-    known = _TABLE.get(normalised(word))
-    if known is not None:
-        return Mapped(link_type=known, confidence=1.0, fallback=False)
-    if vector is None or example_vectors is None:
-        return Mapped(link_type=LinkType.ASSOCIATION, confidence=0.0, fallback=True)
+def known_type(word: str) -> LinkType | None:
+    """Return the type that the table has for a relationship word, None where it does not know it."""
+    return _TABLE.get(normalised(word))
+
+
+def nearest_type(word: str, vector: NDArray[np.float32], example_vectors: NDArray[np.float32]) -> LinkType:
+    """Return the type of the example that a word is most like, an association where it is like none."""
     cosines = np.nan_to_num(np.asarray(example_vectors, np.float64) @ np.asarray(vector, np.float64), nan=0.0)
     best = int(np.argmax(cosines))
-    confidence = min(max(float(cosines[best]), 0.0), 1.0)
-    if confidence < ALIKE:
-        return Mapped(link_type=LinkType.ASSOCIATION, confidence=confidence, fallback=True)
-    link_type = _TYPES[best]
-    if link_type is LinkType.EVOLUTION and normalised(word).endswith(" by"):
-        link_type = LinkType.ASSOCIATION
-    return Mapped(link_type=link_type, confidence=confidence, fallback=False)
+    is_passive = _TYPES[best] is LinkType.EVOLUTION and normalised(word).endswith(" by")
+    return LinkType.ASSOCIATION if cosines[best] < ALIKE or is_passive else _TYPES[best]
 
 
 def near_synonyms(words: Sequence[str], vectors: NDArray[np.float32]) -> list[tuple[str, str, float]]:

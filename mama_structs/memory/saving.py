@@ -16,7 +16,7 @@ from mama_structs._async import in_own_thread
 from mama_structs.errors import InvalidArgument, MemoryNotFound
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.engine import Reader, Writer
-from mama_structs.memory.linking import EXAMPLES, Linking, automatic_links, link_type_of, normalised
+from mama_structs.memory.linking import EXAMPLES, Linking, automatic_links, known_type, nearest_type, normalised
 from mama_structs.memory.model import (
     IMPLEMENTS,
     MAX_KEPT,
@@ -129,15 +129,14 @@ async def prepare(
 
 async def link_types(embedding: EmbeddingService, words: Sequence[str]) -> dict[str, LinkType]:
     """Return the type of each relationship word."""
-    kinds = {word: link_type_of(word) for word in words}
-    unknown = [word for word, mapped in kinds.items() if mapped.fallback]
+    kinds = {word: kind for word in words if (kind := known_type(word)) is not None}
+    unknown = [word for word in words if word not in kinds]
     if unknown:
         found = await embedding.documents([*map(normalised, unknown), *EXAMPLES])
         vectors = [pieces[0] for pieces in found]
         examples = np.stack(vectors[len(unknown) :])
-        for word, vector in zip(unknown, vectors, strict=False):
-            kinds[word] = link_type_of(word, vector=vector, example_vectors=examples)
-    return {word: mapped.link_type for word, mapped in kinds.items()}
+        kinds |= {word: nearest_type(word, vector, examples) for word, vector in zip(unknown, vectors, strict=False)}
+    return kinds
 
 
 def found(reader: Reader, memory_id: str) -> int:
@@ -195,13 +194,7 @@ def save(writer: Writer, prepared: PreparedSave, linking: Linking) -> Memory:
         if key not in explicit or explicit[key].confidence < one.confidence:
             explicit[key] = _link(memory.id, one, link_type, memory.metadata.created_by, memory.created_at)
     automatic = automatic_links(
-        writer,
-        memory,
-        prepared.vectors,
-        policy=linking.policy,
-        calibration=linking.calibration,
-        explicit=[link.to_id for link in explicit.values()],
-        new_link_id=new_link_id,
+        writer, memory, prepared.vectors, linking, explicit=[link.to_id for link in explicit.values()]
     )
     writer.put(memory, vectors=prepared.vectors, links=[*explicit.values(), *automatic], contents=prepared.contents)
     return memory

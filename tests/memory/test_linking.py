@@ -1,7 +1,6 @@
 """Automatic links: their limits whatever the memories, and that they join what belongs together."""
 
 from datetime import UTC, datetime, timedelta
-from itertools import count
 
 import attrs
 import numpy as np
@@ -11,7 +10,16 @@ from hypothesis import strategies as st
 from memory_helpers import plain_link, plain_memory
 
 from mama_structs.memory.embedding.hashed import HashEmbedder
-from mama_structs.memory.linking import BIAS, FEATURES, WEIGHTS, LinkFeatures, automatic_links, gather, probabilities
+from mama_structs.memory.linking import (
+    BIAS,
+    FEATURES,
+    WEIGHTS,
+    LinkFeatures,
+    Linking,
+    automatic_links,
+    gather,
+    probabilities,
+)
 from mama_structs.memory.model import LinkType, MemoryType
 from mama_structs.memory.text import embedded_text
 from mama_structs.settings import LinkingPolicy
@@ -30,16 +38,14 @@ def vectors_of(memory):
 
 def links_of(reader, memory, *, policy=None, explicit=(), vectors=None):
     """Return what a memory links by itself."""
-    numbers = count()
-    return automatic_links(
+    made = automatic_links(
         reader,
         memory,
         vectors_of(memory) if vectors is None else vectors,
-        policy=policy or LinkingPolicy.default(),
-        calibration=EMBEDDER.calibration,
-        explicit=explicit,
-        new_link_id=lambda: f"{memory.id}/{next(numbers)}",
+        Linking(policy=policy or LinkingPolicy.default(), calibration=EMBEDDER.calibration),
+        explicit,
     )
+    return [attrs.evolve(link, id=f"{memory.id}/{number}") for number, link in enumerate(made)]
 
 
 def saved(*memories, policy=None):

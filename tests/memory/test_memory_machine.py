@@ -28,7 +28,7 @@ from memory_helpers import OpenedDirectory
 from mama_structs.errors import InvalidArgument, LinkNotFound, MemoryNotFound, StoreError
 from mama_structs.memory import graph
 from mama_structs.memory.embedded import engine as embedded_engine
-from mama_structs.memory.linking import link_type_of, normalised
+from mama_structs.memory.linking import known_type, normalised
 from mama_structs.memory.maintenance import is_prunable
 from mama_structs.memory.model import (
     DecisionMetadata,
@@ -193,7 +193,7 @@ class MemoryMachine(RuleBasedStateMachine):
         assert expected == {
             (link.to_id, normalised(link.metadata.original_relationship)): link.confidence for link in made
         }
-        assert all(link.link_type is link_type_of(link.metadata.original_relationship).link_type for link in made)
+        assert all(link.link_type is known_type(link.metadata.original_relationship) for link in made)
         automatic = [link for link in own if link.created_by == "system"]
         assert len(automatic) <= 8
         assert all(link.confidence >= 0.3 for link in automatic)

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.linking import EXAMPLES, check_relationship, link_type_of, near_synonyms, normalised
+from mama_structs.memory.linking import (
+    EXAMPLES,
+    check_relationship,
+    known_type,
+    near_synonyms,
+    nearest_type,
+    normalised,
+)
 from mama_structs.memory.model import LinkType
 
 E, I, A, T = LinkType.EVOLUTION, LinkType.IMPLEMENTATION, LinkType.ASSOCIATION, LinkType.TEMPORAL  # noqa: E741
@@ -24,18 +31,14 @@ LETTERS = st.text(st.characters(categories=("Lu", "Ll", "Lo", "Nd")), min_size=1
 
 @pytest.mark.parametrize(("word", "link_type"), KNOWN.items())
 def test_known_words_have_their_type_however_they_are_written(word, link_type):
-    """Case, gaps and the form of Hangul make no difference, and the table is sure."""
+    """Case, gaps and the form of Hangul make no difference."""
     for written in (word, word.upper(), word.replace("_", "-"), f" {word} ", unicodedata.normalize("NFD", word)):
-        found = link_type_of(written)
-
-        assert (link_type, 1.0, False) == (found.link_type, found.confidence, found.fallback)
+        assert link_type is known_type(written)
 
 
-def test_unknown_words_are_associations_and_say_so():
-    """Without vectors an unknown word falls back."""
-    found = link_type_of("bananas about")
-
-    assert (A, 0.0, True) == (found.link_type, found.confidence, found.fallback)
+def test_unknown_words_are_not_in_the_table():
+    """What they stand for is found by their vectors."""
+    assert known_type("bananas about") is None
 
 
 @pytest.mark.parametrize("at", range(len(EXAMPLES)))
@@ -45,13 +48,8 @@ def test_a_word_like_an_example_has_its_type(at):
     like = 0.7071 * examples[at] + 0.5 * examples[at - 1]
     unlike = 0.69 * examples[at]
 
-    found = link_type_of("unheard of", vector=like, example_vectors=examples)
-    strange = link_type_of("unheard of", vector=unlike, example_vectors=examples)
-
-    assert link_type_of(EXAMPLES[at]).link_type is found.link_type
-    assert pytest.approx(0.7071) == found.confidence
-    assert not found.fallback
-    assert (A, True) == (strange.link_type, strange.fallback)
+    assert known_type(EXAMPLES[at]) is nearest_type("unheard of", like, examples)
+    assert A is nearest_type("unheard of", unlike, examples)
 
 
 def test_a_passive_word_like_an_evolution_does_not_turn_it_round():
@@ -59,20 +57,20 @@ def test_a_passive_word_like_an_evolution_does_not_turn_it_round():
     examples = np.eye(len(EXAMPLES), dtype=np.float32)
     vector = examples[EXAMPLES.index("supersedes")]
 
-    assert A is link_type_of("supplanted_by", vector=vector, example_vectors=examples).link_type
-    assert E is link_type_of("supplants", vector=vector, example_vectors=examples).link_type
+    assert A is nearest_type("supplanted_by", vector, examples)
+    assert E is nearest_type("supplants", vector, examples)
 
 
 def test_vectors_that_are_no_numbers_are_like_nothing():
-    """NaN falls back."""
+    """NaN makes an association."""
     examples = np.full((len(EXAMPLES), 2), np.nan, np.float32)
 
-    assert link_type_of("unheard of", vector=np.ones(2, np.float32), example_vectors=examples).fallback
+    assert A is nearest_type("unheard of", np.ones(2, np.float32), examples)
 
 
 def test_examples_cover_every_type():
     """Each type has examples, and each example is in the table."""
-    assert set(LinkType) == {link_type_of(example).link_type for example in EXAMPLES}
+    assert set(LinkType) == {known_type(example) for example in EXAMPLES}
 
 
 @given(st.lists(LETTERS, min_size=1, max_size=4), st.sampled_from(" _-"))
