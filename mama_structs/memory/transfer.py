@@ -17,7 +17,7 @@ import contextlib
 import os
 import stat
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Self, TypeVar
@@ -37,10 +37,10 @@ from mama_structs.memory.maintenance import record_of
 from mama_structs.memory.model import (
     MAX_KEPT,
     METADATA,
-    DecisionMetadata,
     Link,
     LinkMetadata,
     Memory,
+    OutcomeChange,
     digest_of,
     digests_in,
 )
@@ -67,7 +67,6 @@ _LAST: Final = datetime(9000, 1, 1, tzinfo=UTC)
 _PAGE: Final = 500
 _CHUNK: Final = 256
 _CHUNK_BYTES: Final = 2**23
-_SAME_TEXT: Final = "it has the hash of an earlier line's text"
 
 
 class ExportHeader(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -89,7 +88,9 @@ class ExportEnd(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_d
     contents: int = 0
 
 
-class _TextLine(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class TextLine(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A kept text's line, with the text's hash."""
+
     content: str
     text: str
 
@@ -102,10 +103,9 @@ class _MemoryLine(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 @attrs.frozen(eq=False)
 class ExportedMemory:
-    """A memory's line, with its number and the byte at which it begins."""
+    """What a memory's line says, and its number."""
 
     number: int
-    offset: int
     memory: Memory
     links: tuple[Link, ...]
     vectors: NDArray[np.float32]
@@ -115,11 +115,12 @@ _encode: Final = msgspec.json.Encoder().encode
 _header: Final = msgspec.json.Decoder(ExportHeader)
 _end: Final = msgspec.json.Decoder(ExportEnd)
 _line: Final = msgspec.json.Decoder(_MemoryLine)
-_text: Final = msgspec.json.Decoder(_TextLine)
+_text: Final = msgspec.json.Decoder(TextLine)
 _link: Final = msgspec.json.Decoder(Link)
 _keys: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_fields: Final = {
-    form: frozenset(field.name for field in attrs.fields(form)) for form in (Link, LinkMetadata, *METADATA.values())
+_fields: Final[Mapping[type, frozenset[str]]] = {
+    form: frozenset(field.name for field in attrs.fields(form))
+    for form in (Memory, *METADATA.values(), OutcomeChange, Link, LinkMetadata)
 }
 
 
@@ -211,7 +212,7 @@ def _written(lines: Sequence[_Exported]) -> bytes:
     """Return the lines of memories, the same whenever these are the same."""
     found = []
     for one, vectors, texts in lines:
-        found += [_encode(_TextLine(content=digest, text=text)) + b"\n" for digest, text in texts.items()]
+        found += [_encode(TextLine(content=digest, text=text)) + b"\n" for digest, text in texts.items()]
         found.append(_memory_line(one.memory, one.links, vectors))
     return b"".join(found)
 
@@ -219,18 +220,6 @@ def _written(lines: Sequence[_Exported]) -> bytes:
 def _memory_line(memory: Memory, links: Sequence[Link], vectors: bytes) -> bytes:
     ordered = sorted(links, key=lambda link: (link.created_at, link.id))
     return _encode({"memory": memory, "links": ordered, "vectors": base64.b64encode(vectors).decode()}) + b"\n"
-
-
-@attrs.define(eq=False)
-class _Chunk:
-    """Some lines that follow one another: memories, and texts by their hash with where each stands."""
-
-    records: list[ExportedMemory] = attrs.field(factory=list)
-    contents: dict[str, str] = attrs.field(factory=dict)
-    places: dict[str, tuple[int, int]] = attrs.field(factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.records) + len(self.contents)
 
 
 @contextlib.contextmanager
@@ -252,6 +241,8 @@ class _ExportFile:
     header: ExportHeader
     start: int
     memories: int
+    # The number of each text's line by the text's hash, and the byte at which the line begins.
+    texts: dict[str, tuple[int, int]] = attrs.field(factory=dict, init=False)
 
     @classmethod
     def open(cls, path: Path, stack: contextlib.ExitStack) -> Self:
@@ -269,56 +260,51 @@ class _ExportFile:
         try:
             with _in_line(1):
                 line = _read_line(file)
-                header = read_header(line)
+                header = _read_header(line)
             file.seek(max(0, file.seek(0, os.SEEK_END) - 200))
             last = file.read().rstrip(b"\r\n").rpartition(b"\n")[2]
         except OSError as error:
             raise _unreadable(error) from error
         try:
-            return cls(file, header, len(line), read_end(last).memories)
+            return cls(file, header, len(line), _read_end(last).memories)
         except ValueError as error:
             raise InvalidArgument(
                 "the file's last line is not the end of an export: it was cut off", hint="copy or export it again"
             ) from error
 
-    def read(self, number: int, offset: int) -> tuple[_Chunk, int | None]:
+    def read(self, number: int, offset: int) -> tuple[list[ExportedMemory | TextLine], int | None]:
         """Return some lines from one on, by its number and first byte, and the byte behind them, None at the end."""
-        chunk = _Chunk()
+        lines: list[ExportedMemory | TextLine] = []
         begin = offset
         self.file.seek(offset)
-        while len(chunk) < _CHUNK and offset - begin < _CHUNK_BYTES:
+        while len(lines) < _CHUNK and offset - begin < _CHUNK_BYTES:
             with _in_line(number):
                 line = _read_line(self.file)
                 if not line:
                     raise ValueError("it is missing: the file was cut off")
                 if line.startswith(b'{"end":'):
                     self._check_end(line, number)
-                    return chunk, None
+                    return lines, None
                 if line.startswith(b'{"content":'):
-                    kept = read_content(line)
-                    if kept.content in chunk.contents:
-                        raise ValueError(_SAME_TEXT)
-                    chunk.contents[kept.content], chunk.places[kept.content] = kept.text, (number, offset)
+                    lines.append(text := _read_text(line))
+                    if self.texts.setdefault(text.content, (number, offset)) != (number, offset):
+                        raise ValueError("it has the hash of an earlier line's text")
                 else:
-                    chunk.records.append(read_memory(line, self.header, number, offset))
+                    lines.append(one := _read_memory(line, self.header, number))
+                    if not self.texts.keys() >= set(digests_in(one.memory.evidence)):
+                        raise ValueError("`$.memory.evidence` names a text that no line before it has")
             number, offset = number + 1, offset + len(line)
-        return chunk, offset
+        return lines, offset
 
-    def memories_at(self, places: Sequence[tuple[int, int]]) -> list[ExportedMemory]:
-        """Return the memories of lines whose numbers and bytes are known."""
-        return [read_memory(self._line_at(*place), self.header, *place) for place in places]
-
-    def text_at(self, number: int, offset: int) -> str:
-        """Return the text of a line whose number and byte are known."""
-        return read_content(self._line_at(number, offset)).text
-
-    def _line_at(self, number: int, offset: int) -> bytes:
+    def text(self, digest: str) -> str:
+        """Return a text that was read before."""
+        number, offset = self.texts[digest]
         self.file.seek(offset)
         with _in_line(number):
-            return _read_line(self.file)
+            return _read_text(_read_line(self.file)).text
 
     def _check_end(self, line: bytes, number: int) -> None:
-        said = read_end(line)
+        said = _read_end(line)
         if said.memories + said.contents != number - 2:
             texts = f" and {said.contents} texts" if said.contents else ""
             raise ValueError(f"it says that there are {said.memories} memories{texts}, and there are {number - 2}")
@@ -342,14 +328,6 @@ def _read_line(file: BinaryIO) -> bytes:
     return line
 
 
-class _Absent(Exception):
-    """Texts that memories name are neither at hand nor in the store."""
-
-    def __init__(self, digests: Collection[str]) -> None:
-        super().__init__(len(digests))
-        self.digests = digests
-
-
 @attrs.define(eq=False)
 class _Import:
     """One run of `import_jsonl`."""
@@ -359,7 +337,8 @@ class _Import:
     file: _ExportFile
     progress: Progress | None
     ids: set[str] = attrs.field(factory=set, init=False)
-    places: dict[str, tuple[int, int]] = attrs.field(factory=dict, init=False)
+    # Links to memories of later lines, by these; few are, since links begin at the newer memory.
+    waiting: dict[str, list[Link]] = attrs.field(factory=dict, init=False)
     made_by: EmbedderRecord | None = attrs.field(default=None, init=False)
 
     async def run(self) -> Imported:
@@ -367,74 +346,62 @@ class _Import:
         as_they_are = self.file.header.embedder == self.engine.embedder
         self.made_by = self.file.header.embedder if as_they_are else record_of(self.embedding.embedder)
         done: Counter[str] = Counter()
-        # Lines whose links could not all be made yet.
-        later: list[tuple[int, int]] = []
-        async for chunk in self._chunks():
-            if chunk.records:
-                vectors = {} if as_they_are else await self._embedded(chunk.records)
-                later.extend(await self._taken(chunk, vectors, done))
+        async for lines in self._chunks():
+            records = [one for one in lines if isinstance(one, ExportedMemory)]
+            if records:
+                vectors = {} if as_they_are else await self._embedded(records)
+                contents = {one.content: one.text for one in lines if isinstance(one, TextLine)}
+                done.update(await self._taken(records, vectors, contents))
                 self._tell(done["added"] + done["known"])
-        for start in range(0, len(later), _CHUNK):
-            places = later[start : start + _CHUNK]
-            again = await in_own_thread(lambda: self.file.memories_at(places))  # noqa: B023 - awaited
-            done["dropped_links"] += await self.engine.write(lambda writer: self._link(writer, again))  # noqa: B023 - awaited
+        done["dropped_links"] += sum(map(len, self.waiting.values()))
         return Imported(**done, embedded=0 if as_they_are else done["added"])
 
     async def _check(self) -> None:
         """Read every line, and compare it with the store."""
         links: set[str] = set()
         self._tell(0)
-        async for chunk in self._chunks():
-            self._check_contents(chunk)
-            for one in chunk.records:
-                own = {link.id for link in one.links}
+        async for lines in self._chunks():
+            records = [one for one in lines if isinstance(one, ExportedMemory)]
+            for one in records:
                 with _in_line(one.number):
                     if one.memory.id in self.ids:
                         raise ValueError(f"it has the id of an earlier line, {one.memory.id!r:.200}")
+                    own = {link.id for link in one.links}
                     if not links.isdisjoint(own):
                         raise ValueError("it has a link with the id of an earlier line's")
                 self.ids.add(one.memory.id)
                 links |= own
-            await self.engine.read(lambda reader: self._compare(reader, chunk.records, links_too=True))  # noqa: B023 - awaited
+            await self.engine.read(lambda reader: self._compare(reader, records, links_too=True))  # noqa: B023 - awaited
 
-    def _check_contents(self, chunk: _Chunk) -> None:
-        for digest, place in chunk.places.items():
-            with _in_line(place[0]):
-                if self.places.setdefault(digest, place) != place:
-                    raise ValueError(_SAME_TEXT)
-        for one in chunk.records:
-            for digest in digests_in(one.memory.evidence):
-                with _in_line(one.number):
-                    if digest not in self.places or self.places[digest][0] > one.number:
-                        raise ValueError("`$.memory.evidence` names a text that no line before it has")
-
-    async def _chunks(self) -> AsyncIterator[_Chunk]:
+    async def _chunks(self) -> AsyncIterator[list[ExportedMemory | TextLine]]:
         number = 2
         offset: int | None = self.file.start
         while offset is not None:
-            chunk, offset = await in_own_thread(lambda begin=offset: self.file.read(number, begin))  # type: ignore[misc]  # noqa: B023 - awaited
-            number += len(chunk)
-            if len(chunk):
-                yield chunk
+            lines, offset = await in_own_thread(lambda begin=offset: self.file.read(number, begin))  # type: ignore[misc]  # noqa: B023 - awaited
+            number += len(lines)
+            if lines:
+                yield lines
 
     async def _taken(
-        self, chunk: _Chunk, vectors: Mapping[str, NDArray[np.float32]], done: Counter[str]
-    ) -> list[tuple[int, int]]:
-        """Write the memories of a chunk with the texts that they name, and return the lines that have to wait."""
-        contents = dict(chunk.contents)
+        self,
+        chunk: Sequence[ExportedMemory],
+        vectors: Mapping[str, NDArray[np.float32]],
+        contents: dict[str, str],
+    ) -> Mapping[str, int]:
+        """Write memories with the texts that they name, and return how many were added, known and so on."""
         while True:
-            try:
-                figures, later = await self.engine.write(
-                    lambda writer: self._take(writer, chunk.records, vectors, contents)
-                )
-            except _Absent as absent:
-                # An earlier chunk had them, and somebody has deleted since what named them.
-                for digest in absent.digests:
-                    place = self.places[digest]
-                    contents[digest] = await in_own_thread(lambda at=place: self.file.text_at(*at))  # type: ignore[misc]  # bound
-            else:
-                done.update(figures)
-                return later
+            taken = await self.engine.write(lambda writer: self._take(writer, chunk, vectors, contents))
+            if isinstance(taken, tuple):
+                break
+            # An earlier chunk had them, and somebody has deleted since what named them.
+            for digest in taken:
+                contents[digest] = await in_own_thread(lambda wanted=digest: self.file.text(wanted))  # type: ignore[misc]  # bound
+        figures, waiting = taken
+        for memory_id, links in waiting.items():
+            self.waiting.setdefault(memory_id, []).extend(links)
+        for one in chunk:
+            self.waiting.pop(one.memory.id, None)
+        return figures
 
     def _compare(
         self, reader: Reader, chunk: Sequence[ExportedMemory], *, links_too: bool = False
@@ -480,8 +447,36 @@ class _Import:
         chunk: Sequence[ExportedMemory],
         vectors: Mapping[str, NDArray[np.float32]],
         contents: Mapping[str, str],
-    ) -> tuple[dict[str, int], list[tuple[int, int]]]:
-        """Write memories with the texts that they name, and those of their links whose other end is there."""
+    ) -> tuple[Mapping[str, int], Mapping[str, list[Link]]] | set[str]:
+        """Write memories with texts and links, and return what links have to wait; or only what texts are absent."""
+        self._check_embedder()
+        known = self._compare(writer, chunk)
+        named = {digest for one in chunk if one.memory.id not in known for digest in digests_in(one.memory.evidence)}
+        named.difference_update(contents)
+        if absent := named - writer.known_contents(sorted(named)):
+            return absent
+        dropped = 0
+        waiting: dict[str, list[Link]] = {}
+        for one in chunk:
+            memory, ready = self._own(one.memory), []
+            for link in known.get(memory.id, one.links):
+                if writer.find(link.to_id) is not None:
+                    ready.append(link)
+                elif link.to_id in self.ids:
+                    waiting.setdefault(link.to_id, []).append(link)
+                else:
+                    dropped += 1
+            if memory.id not in known:
+                made = vectors.get(memory.id, one.vectors)
+                writer.put(memory, vectors=made, links=ready, contents=contents)
+            elif ready:
+                writer.put(memory, links=ready)
+            for link in (*self.waiting.get(memory.id, ()), *waiting.pop(memory.id, ())):
+                if writer.find(link.from_id) is not None:
+                    writer.put_link(link)
+        return {"added": len(chunk) - len(known), "known": len(known), "dropped_links": dropped}, waiting
+
+    def _check_embedder(self) -> None:
         stored, given = self.engine.embedder, self.made_by
         if given is not None and stored != given:
             # The vectors at hand would be taken for those of the embedder that has embedded everything anew since.
@@ -492,39 +487,6 @@ class _Import:
                 given=(given.name, given.fingerprint),
                 hint="repeat the import: what is there already stays as it is",
             )
-        known = self._compare(writer, chunk)
-        named = {digest for one in chunk if one.memory.id not in known for digest in digests_in(one.memory.evidence)}
-        wanted_texts = sorted(named.difference(contents))
-        absent = sorted(set(wanted_texts) - writer.known_contents(wanted_texts))
-        if absent:
-            raise _Absent(absent)
-        dropped, later = 0, []
-        for one in chunk:
-            memory = self._own(one.memory)
-            wanted = known.get(memory.id, one.links)
-            ready = [link for link in wanted if writer.find(link.to_id) is not None]
-            waiting = sum(link.to_id in self.ids for link in wanted) - sum(link.to_id in self.ids for link in ready)
-            dropped += len(wanted) - len(ready) - waiting
-            if waiting:
-                later.append((one.number, one.offset))
-            if memory.id not in known:
-                made = vectors.get(memory.id, one.vectors)
-                writer.put(memory, vectors=made, links=ready, contents=contents)
-            elif ready:
-                writer.put(memory, links=ready)
-        return {"added": len(chunk) - len(known), "known": len(known), "dropped_links": dropped}, later
-
-    def _link(self, writer: Writer, chunk: Sequence[ExportedMemory]) -> int:
-        """Add the links that had to wait, and return how many lead to a memory that was deleted meanwhile."""
-        dropped = 0
-        for memory_id, missing in self._compare(writer, chunk).items():
-            node = writer.find(memory_id)
-            wanted = [link for link in missing if link.to_id in self.ids]
-            ready = [link for link in wanted if writer.find(link.to_id) is not None]
-            dropped += len(wanted) - len(ready)
-            if ready and node is not None:
-                writer.put(writer.get([node])[0], links=ready)
-        return dropped
 
     def _own(self, memory: Memory) -> Memory:
         return attrs.evolve(memory, namespace=self.engine.namespace)
@@ -534,7 +496,7 @@ class _Import:
             self.progress(done, self.file.memories)
 
 
-def read_header(line: bytes) -> ExportHeader:
+def _read_header(line: bytes) -> ExportHeader:
     """Return what the first line says."""
     try:
         known = _read(_keys, line)
@@ -550,7 +512,7 @@ def read_header(line: bytes) -> ExportHeader:
     return header
 
 
-def read_end(line: bytes) -> ExportEnd:
+def _read_end(line: bytes) -> ExportEnd:
     """Return how many memories and kept texts the last line says that there are."""
     said = _read(_end, line)
     if not said.end or said.memories < 0 or said.contents < 0:
@@ -558,75 +520,58 @@ def read_end(line: bytes) -> ExportEnd:
     return said
 
 
-def read_content(line: bytes) -> _TextLine:
-    """Return the kept text that a line has."""
-    raw = _read(_text, line)
-    if len(raw.text.encode()) > MAX_KEPT:
+def _read_text(line: bytes) -> TextLine:
+    kept = _read(_text, line)
+    if len(kept.text.encode()) > MAX_KEPT:
         raise ValueError(f"`$.text` must have at most {MAX_KEPT} bytes")
-    if digest_of(raw.text) != raw.content:
+    if digest_of(kept.text) != kept.content:
         raise ValueError("`$.text` does not have the hash that `$.content` says")
-    return raw
+    return kept
 
 
-def read_memory(line: bytes, header: ExportHeader, number: int, offset: int) -> ExportedMemory:
-    """Return what a memory's line says; an error says which rule is broken, and in which line, without content."""
-    with _in_line(number):
-        raw = _read(_line, line)
-        memory = _memory(raw.memory)
-        if memory.namespace != header.namespace:
-            raise ValueError("`$.memory.namespace` must be that of the first line")
-        links = tuple(_checked_link(data, position, memory.id) for position, data in enumerate(raw.links))
-        if len({link.id for link in links}) != len(links):
-            raise ValueError("`$.links` has two links of one id")
-        vectors = _vectors(raw.vectors, header.embedder.dimensions)
-        try:
-            _memory_line(memory, links, b"")
-        except (ValueError, OverflowError, RecursionError) as error:
-            raise ValueError("it has a value that cannot be written again") from error
-    return ExportedMemory(number, offset, memory, links, vectors)
+def _read_memory(line: bytes, header: ExportHeader, number: int) -> ExportedMemory:
+    """Return what a memory's line says; an error says which rule is broken, without content."""
+    raw = _read(_line, line)
+    memory = _memory(raw.memory)
+    if memory.namespace != header.namespace:
+        raise ValueError("`$.memory.namespace` must be that of the first line")
+    links = tuple(_checked_link(data, f"$.links[{position}]", memory.id) for position, data in enumerate(raw.links))
+    if len({link.id for link in links}) != len(links):
+        raise ValueError("`$.links` has two links of one id")
+    vectors = _vectors(raw.vectors, header.embedder.dimensions)
+    try:
+        _memory_line(memory, links, b"")
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise ValueError("it has a value that cannot be written again") from error
+    return ExportedMemory(number, memory, links, vectors)
 
 
 def _memory(raw: MemoryRecord) -> Memory:
     path = "$.memory.metadata"
     _check_known(raw.metadata, METADATA[raw.type], path)
-    _check_id(raw.id, "$.memory.id")
-    memory = memory_of(raw, lambda decoder, data: _read(decoder, data, path))
-    metadata = memory.metadata
-    _check_depth(metadata.extra, f"{path}.extra")
-    if isinstance(metadata, DecisionMetadata):
-        _check_confidence(metadata, path)
-        metadata = attrs.evolve(
-            metadata,
-            outcome_at=metadata.outcome_at and _time(metadata.outcome_at, f"{path}.outcome_at"),
-            history=tuple(
-                attrs.evolve(change, at=_time(change.at, f"{path}.history[{position}].at"))
-                for position, change in enumerate(metadata.history)
-            ),
-        )
-    return attrs.evolve(
-        memory,
-        metadata=metadata,
-        created_at=_time(raw.created_at, "$.memory.created_at"),
-        updated_at=_time(raw.updated_at, "$.memory.updated_at"),
-    )
+    return _checked(memory_of(raw, lambda decoder, data: _read(decoder, data, path)), "$.memory")
 
 
-def _checked_link(data: msgspec.Raw, position: int, memory_id: str) -> Link:
-    path = f"$.links[{position}]"
+def _checked_link(data: msgspec.Raw, path: str, memory_id: str) -> Link:
     known = _check_known(data, Link, path)
     if "metadata" in known:
         _check_known(known["metadata"], LinkMetadata, f"{path}.metadata")
-    link = _read(_link, data, path)
-    _check_depth(link.metadata.extra, f"{path}.metadata.extra")
-    _check_id(link.id, f"{path}.id")
-    _check_id(link.to_id, f"{path}.to_id")
-    _check_confidence(link, path)
+    link = _checked(_read(_link, data, path), path)
     if link.from_id != memory_id:
         raise ValueError(f"`{path}.from_id` must be the id of the line's memory")
     if link.to_id == memory_id:
         raise ValueError(f"`{path}.to_id` must be another memory's id")
-    created = _time(link.created_at, f"{path}.created_at")
-    return link if created is link.created_at else attrs.evolve(link, created_at=created)
+    return link
+
+
+def _checked(value: T, path: str) -> T:
+    """Return a memory or link, or a part of one, of which each field keeps the rule of its name."""
+    changed = {}
+    for name, rule in _RULES.items():
+        given = getattr(value, name) if name in _fields[type(value)] else None
+        if given is not None and (found := rule(given, f"{path}.{name}")) is not given:
+            changed[name] = found
+    return attrs.evolve(value, **changed) if changed else value  # type: ignore[misc]  # of an attrs class
 
 
 def _vectors(text: str, dimensions: int) -> NDArray[np.float32]:
@@ -674,18 +619,18 @@ def _check_known(data: msgspec.Raw, form: type, path: str) -> dict[str, msgspec.
     return found
 
 
-def _check_depth(value: Any, path: str) -> None:
+def _shallow(value: Any, path: str) -> Any:
     level = [value]
     for _ in range(_MAX_DEPTH):
         several = (
             one.values() if isinstance(one, Mapping) else one for one in level if isinstance(one, Mapping | list)
         )
         if not (level := [item for items in several for item in items]):
-            return
+            return value
     raise ValueError(f"`{path}` is nested more than {_MAX_DEPTH} deep")
 
 
-def _check_id(value: str, path: str) -> None:
+def _id(value: str, path: str) -> str:
     # What no call would find again is refused.
     try:
         is_id = check_id("id", value) == value
@@ -693,11 +638,13 @@ def _check_id(value: str, path: str) -> None:
         raise ValueError(f"`{path}` is no id") from error
     if not is_id:
         raise ValueError(f"`{path}` is not in Unicode's form NFC")
+    return value
 
 
-def _check_confidence(value: DecisionMetadata | Link, path: str) -> None:
-    if not 0 <= value.confidence <= 1:
-        raise ValueError(f"`{path}.confidence` must be a number from 0 to 1")
+def _share(value: float, path: str) -> float:
+    if not 0 <= value <= 1:
+        raise ValueError(f"`{path}` must be a number from 0 to 1")
+    return value
 
 
 def _time(moment: datetime, path: str) -> datetime:
@@ -706,3 +653,22 @@ def _time(moment: datetime, path: str) -> datetime:
     if not _FIRST <= moment < _LAST:
         raise ValueError(f"`{path}` must lie between 1970 and 9000")
     return moment if moment.tzinfo is UTC else moment.astimezone(UTC)
+
+
+def _each(values: tuple[Any, ...], path: str) -> tuple[Any, ...]:
+    return tuple(_checked(value, f"{path}[{position}]") for position, value in enumerate(values))
+
+
+_RULES: Final[Mapping[str, Callable[[Any, str], Any]]] = {
+    "id": _id,
+    "to_id": _id,
+    "metadata": _checked,
+    "extra": _shallow,
+    "confidence": _share,
+    "outcome_at": _time,
+    "history": _each,
+    "at": _time,
+    "created_at": _time,
+    "updated_at": _time,
+}
+"""What becomes of a field, or why it is refused; those of memories and links that are not here may be anything."""
