@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import time
 import unicodedata
-from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Generic, NamedTuple, TypeVar
@@ -169,28 +168,24 @@ def holding(links: Iterable[tuple[K, K]], newest_first: Iterable[K]) -> dict[K, 
     for end in sorted(newer, key=lambda one: bool(newer[one])):
         if end in standing or end in replaced:
             continue
-        below = _reached(end, older) if newer[end] else set()
-        if not _reached(end, newer) <= below:
+        below = _reached([end], older) if newer[end] else set()
+        if not _reached([end], newer) <= below:
             replaced |= below
             continue
-        waiting = [end]
-        while waiting:
-            one = waiting.pop()
-            if one not in standing:
-                standing[one] = end
-                waiting += older[one]
+        # What is below one that has its answer has one too.
+        standing |= dict.fromkeys({end, *_reached([end], older, but=standing)}, end)
     return {one: end for one, end in standing.items() if one != end}
 
 
-def _reached(start: K, edges: Mapping[K, Sequence[K]]) -> set[K]:
-    """Return what *edges* lead to from a memory; itself only where they lead back."""
+def _reached(starts: Iterable[K], edges: Mapping[K, Sequence[K]], *, but: Collection[K] = ()) -> set[K]:
+    """Return what *edges* lead to, not through *but*; a start itself only where they lead back to it."""
     found: set[K] = set()
-    waiting = list(edges[start])
+    waiting = list(starts)
     while waiting:
-        one = waiting.pop()
-        if one not in found:
-            found.add(one)
-            waiting += edges[one]
+        for one in edges.get(waiting.pop(), ()):
+            if one not in found and one not in but:
+                found.add(one)
+                waiting.append(one)
     return found
 
 
@@ -327,14 +322,7 @@ def _component(begun: set[int], table: LinkTable) -> Nodes:
     for source, target in zip(table.sources.tolist(), table.targets.tolist(), strict=True):
         neighbours.setdefault(source, []).append(target)
         neighbours.setdefault(target, []).append(source)
-    found = set(begun)
-    waiting = list(found)
-    while waiting:
-        for other in neighbours.get(waiting.pop(), ()):
-            if other not in found:
-                found.add(other)
-                waiting.append(other)
-    return np.array(sorted(found), np.int64)
+    return np.array(sorted(begun | _reached(begun, neighbours)), np.int64)
 
 
 def _newest_first(reader: Reader, nodes: Nodes) -> Nodes:
@@ -344,22 +332,6 @@ def _newest_first(reader: Reader, nodes: Nodes) -> Nodes:
 
 
 # Answers that are kept
-
-
-@attrs.frozen(kw_only=True)
-class CacheStatistics:
-    """What a cache did since it was made: *misses* count all questions that were not answered, whatever the reason."""
-
-    hits: int = 0
-    misses: int = 0
-    stale: int = 0
-    expired: int = 0
-    evicted: int = 0
-
-    @property
-    def hit_rate(self) -> float:
-        """The share of questions that were answered, 0 where there was none."""
-        return self.hits / max(self.hits + self.misses, 1)
 
 
 @attrs.define
@@ -381,14 +353,10 @@ class TraversalCache(Generic[T]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ttl = ttl
-        self._counts: Counter[str] = Counter()
+        # What it did since it was made; misses are all questions that were not answered, whatever the reason.
+        self.statistics: dict[str, int] = dict.fromkeys(("hits", "misses", "stale", "expired", "evicted"), 0)
         # Its cost is how many nodes all kept answers together have read.
         self._kept: Lru[Hashable, _Answer[T]] = Lru(entries, max_cost=max_items, clock=clock, dropped=self._count)
-
-    @property
-    def statistics(self) -> CacheStatistics:
-        """What it did since it was made."""
-        return CacheStatistics(**self._counts)
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -416,4 +384,4 @@ class TraversalCache(Generic[T]):
         self._kept.clear()
 
     def _count(self, what: str) -> None:
-        self._counts[what] += 1
+        self.statistics[what] += 1

@@ -971,7 +971,7 @@ class MemoryStore:
             "dimensions": self.embedder.dimensions,
             **self._engine.figures(),
             "embedding": attrs.asdict(self._shared.embedding.stats),
-            "traversal_cache": attrs.asdict(self._shared.cache.statistics),
+            "traversal_cache": dict(self._shared.cache.statistics),
         }
 
     async def close(self) -> None:
