@@ -172,18 +172,22 @@ def holding(links: Iterable[tuple[K, K]], newest_first: Iterable[K]) -> dict[K, 
         if not _reached([end], newer) <= below:
             replaced |= below
             continue
-        # What is below one that has its answer has one too.
-        standing |= dict.fromkeys({end, *_reached([end], older, but=standing)}, end)
+        waiting = [end]
+        while waiting:
+            one = waiting.pop()
+            if one not in standing:
+                standing[one] = end
+                waiting += older[one]
     return {one: end for one, end in standing.items() if one != end}
 
 
-def _reached(starts: Iterable[K], edges: Mapping[K, Sequence[K]], *, but: Collection[K] = ()) -> set[K]:
-    """Return what *edges* lead to, not through *but*; a start itself only where they lead back to it."""
+def _reached(starts: Iterable[K], edges: Mapping[K, Sequence[K]]) -> set[K]:
+    """Return what *edges* lead to; a start itself only where they lead back to it."""
     found: set[K] = set()
     waiting = list(starts)
     while waiting:
         for one in edges.get(waiting.pop(), ()):
-            if one not in found and one not in but:
+            if one not in found:
                 found.add(one)
                 waiting.append(one)
     return found
