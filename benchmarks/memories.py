@@ -384,7 +384,7 @@ def count_calls(owner: Any, name: str) -> Callable[[], int]:
 async def searches(session: Session, lines: Corpus, count: int, raw: Any) -> dict[str, Any]:
     """Search for questions, and compare the vector part with raw hnswlib and with all compared."""
     memories = session.memories
-    rows = await memories._engine.read(lambda reader: reader.first_vectors(np.arange(reader.count())))  # noqa: SLF001 - measured
+    rows = await memories._engine.read(lambda reader: reader.pieces(np.arange(reader.count()))[0])  # noqa: SLF001 - measured
     raw.resize_index(len(rows))
     raw.add_items(rows[raw.get_current_count() :])
     mode = session.stats()["memories"]["vectors"]

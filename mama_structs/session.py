@@ -195,7 +195,7 @@ class Session:
                     embedder=embedder,
                     settings=known.memory,
                     loop=loop,
-                    find_mentions=lambda text: mentions_in(text, schemes),
+                    find_mentions=functools.partial(mentions_in, schemes=schemes),
                 )
                 closing.push_async_callback(close_memories)
                 resolver = Resolver(

@@ -156,10 +156,6 @@ class Reader(Protocol):
         return self.pieces([node])[0]
 
     @abstractmethod
-    def first_vectors(self, nodes: Nodes) -> Vectors:
-        """Return the vector of each memory's first piece, of shape (nodes, dimensions); 0 for one without any."""
-
-    @abstractmethod
     def count(self, where: Filter | None = None) -> int:
         """Return how many memories there are."""
 
@@ -228,10 +224,6 @@ class Reader(Protocol):
     @abstractmethod
     def known_contents(self, digests: Sequence[str]) -> set[str]:
         """Return the hashes under which a text is kept, without reading it."""
-
-    @abstractmethod
-    def note(self, name: str) -> str | None:
-        """Return the note of a name, None where there is none."""
 
     @abstractmethod
     def notes(self, prefix: str = "") -> dict[str, str]:

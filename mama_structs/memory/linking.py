@@ -50,6 +50,7 @@ _CHARACTERS: Final = 2_000
 _RARE: Final = 16
 _SHORT: Final = 32
 _HOUR: Final = timedelta(hours=1)
+_MILLISECOND: Final = timedelta(milliseconds=1)
 _QUARTER_MS: Final = 15 * 60_000
 # A similarity of 0 or 1 is rounding: no embedder is as sure as that.
 _SURE: Final = 8.0
@@ -113,7 +114,7 @@ def gather(
     text = indexed_text(attrs.evolve(memory, topic=None))[:_CHARACTERS]
     terms = query_terms(text)
     created = milliseconds(memory.created_at)
-    until = moved(memory.created_at, timedelta(milliseconds=1))
+    until = memory.created_at + _MILLISECOND
     itself = nodes_of(reader, [memory.id])
     direct = nodes_of(reader, explicit)
     chain = _chain(reader, direct)
@@ -122,7 +123,7 @@ def gather(
 
     near = _joined((nearest or reader.nearest)(piece, _NEAR, where).nodes for piece in pieces)
     near = near[~among(near, itself)]
-    recent = reader.window(Filter(since=moved(memory.created_at, -_HOUR), until=until), limit=_RECENT)
+    recent = reader.window(Filter(since=memory.created_at - _HOUR, until=until), limit=_RECENT)
     recent = recent[~among(recent, itself)]
     topic, having_topic = _of_topic(reader, memory, until, decisions_within)
     shared = _mentioned(reader, memory, until)
@@ -155,14 +156,6 @@ def gather(
             chain=among(nodes, np.sort(chain)).astype(np.float64),
         ),
     )
-
-
-def moved(at: datetime, by: timedelta) -> datetime:
-    """Return a time moved by a span, and unmoved where that would leave the calendar."""
-    try:
-        return at + by
-    except OverflowError:
-        return at
 
 
 def nodes_of(reader: Reader, ids: Collection[str]) -> Nodes:
@@ -218,7 +211,7 @@ def _of_topic(reader: Reader, memory: Memory, until: datetime, decisions_within:
     where = Filter(
         topic=memory.topic,
         types=frozenset({memory.type}),
-        since=moved(memory.created_at, -timedelta(seconds=decisions_within)),
+        since=memory.created_at - timedelta(seconds=decisions_within),
         until=until,
     )
     return _joined([newest, reader.window(where, limit=_TOPIC)]), len(having)
@@ -254,13 +247,21 @@ def _standing(
     standing = np.zeros(len(nodes))
     close = np.flatnonzero(among(nodes, near))
     before = len(near) - np.searchsorted(np.sort(near_cosines), cosines[close] + _EQUAL, side="right")
-    table = reader.first_vectors(near)
+    table = _first_pieces(reader, near)
     # A row is what is near to one of them: near is in order, so that its nodes can be looked up.
     others = table[np.searchsorted(near, nodes[close])] @ table.T > cosines[close, None] + _EQUAL
     others &= nodes[close, None] != near[None, :]
     ranks: Values = np.log1p(before) + np.log1p(others.sum(axis=1))
     standing[close] = math.log1p(len(near)) - ranks / 2
     return standing
+
+
+def _first_pieces(reader: Reader, nodes: Nodes) -> NDArray[np.float32]:
+    """Return the vector of each memory's first piece, of shape (nodes, dimensions); 0 for one without any."""
+    vectors, counts = reader.pieces(nodes)
+    first = np.zeros((len(nodes), vectors.shape[1]), np.float32)
+    first[counts > 0] = vectors[(np.cumsum(counts) - counts)[counts > 0]]
+    return first
 
 
 def _telling(standing: Values, times: NDArray[np.int64], having: int, total: int) -> float:
@@ -465,8 +466,8 @@ def _temporal(reader: Reader, memory: Memory, policy: LinkingPolicy, covered: No
         return []
     where = Filter(
         topic=memory.topic if same_topic else None,
-        since=moved(memory.created_at, -timedelta(seconds=policy.temporal_window)),
-        until=moved(memory.created_at, timedelta(milliseconds=1)),
+        since=memory.created_at - timedelta(seconds=policy.temporal_window),
+        until=memory.created_at + _MILLISECOND,
     )
     nodes = reader.window(where, limit=_BEFORE + len(covered))
     age = (milliseconds(memory.created_at) - reader.facts(nodes).created) / (1000 * policy.temporal_window)

@@ -14,6 +14,7 @@ import attrs
 
 from mama_structs import _check
 from mama_structs.errors import InvalidArgument
+from mama_structs.memory.engine import Filter
 from mama_structs.memory.linking import check_relationship
 from mama_structs.memory.model import CREATORS, METADATA, CreatedBy, LinkType, Memory, MemoryType, new_id
 
@@ -234,14 +235,31 @@ def within(name: str, error: InvalidArgument) -> InvalidArgument:
     return InvalidArgument(f"{name}: {error.args[0]}", hint=error.hint)
 
 
-def check_types(value: object) -> frozenset[MemoryType] | None:
-    """Return types to restrict to, None for all."""
-    if value is None:
-        return None
+def check_filter(
+    *, types: object = None, topic: object = None, since: object = None, until: object = None, mentions: object = None
+) -> Filter:
+    """Return which memories count; None for all."""
+    return Filter(
+        types=None if types is None else _check_types(types),
+        topic=None if topic is None else check_topic(topic),
+        since=None if since is None else _check.moment("since", since),
+        until=None if until is None else _check.moment("until", until),
+        mentions=None if mentions is None else _check_mentions(mentions),
+    )
+
+
+def _check_types(value: object) -> frozenset[MemoryType]:
     several = [value] if isinstance(value, str) else _check.items("types", value, of="types")
     found = frozenset(_check.choice("types", one, MemoryType) for one in several)
     if not found:
         raise InvalidArgument("types must name at least one type", hint="leave it out to mean all")
+    return found
+
+
+def _check_mentions(value: object) -> frozenset[str]:
+    found = frozenset(check_ids("mentions", [value] if isinstance(value, str) else value))
+    if not found:
+        raise InvalidArgument("mentions must name at least one id", hint="leave it out to mean any")
     return found
 
 
@@ -255,16 +273,6 @@ def check_link_types(value: object) -> frozenset[LinkType]:
     except ValueError as error:
         known = ", ".join(one.value for one in LinkType)
         raise InvalidArgument(f"link_types must be of {known}: {error}") from None
-
-
-def check_mentions(value: object) -> frozenset[str] | None:
-    """Return ids that must be mentioned, None for any."""
-    if value is None:
-        return None
-    found = frozenset(check_ids("mentions", [value] if isinstance(value, str) else value))
-    if not found:
-        raise InvalidArgument("mentions must name at least one id", hint="leave it out to mean any")
-    return found
 
 
 def check_progress(value: object) -> None:

@@ -18,7 +18,7 @@ from mama_structs.errors import InvalidArgument, LinkNotFound, MamaStructsError,
 from mama_structs.memory import graph, maintenance, requests, results, saving, search, transfer
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.embedding.service import EmbeddingService
-from mama_structs.memory.engine import Direction, EmbedderRecord, Engine, Filter, Progress, Reader, Writer, mismatch
+from mama_structs.memory.engine import Direction, EmbedderRecord, Engine, Progress, Reader, Writer, mismatch
 from mama_structs.memory.graph import TraversalCache
 from mama_structs.memory.linking import Linking, near_synonyms, normalised
 from mama_structs.memory.maintenance import record_of
@@ -38,7 +38,7 @@ from mama_structs.memory.model import (
     milliseconds,
     parse_kept,
 )
-from mama_structs.memory.requests import check_id, check_limit, check_progress, check_types
+from mama_structs.memory.requests import check_filter, check_id, check_limit, check_progress
 from mama_structs.memory.results import (
     Chain,
     Evidence,
@@ -421,7 +421,7 @@ class MemoryStore:
             types: Only of these types.
 
         """
-        where = Filter(types=check_types(types))
+        where = check_filter(types=types)
         return await self._shared.read(lambda reader: reader.count(where))
 
     async def recent(
@@ -436,7 +436,7 @@ class MemoryStore:
             since: Only from this time on (with a time zone).
 
         """
-        where = Filter(types=check_types(types), since=None if since is None else _check.moment("since", since))
+        where = check_filter(types=types, since=since)
         most = check_limit(limit)
         return await self._shared.read(lambda reader: reader.get(reader.window(where, limit=most)))
 
@@ -500,7 +500,7 @@ class MemoryStore:
             types: Only of these types.
 
         """
-        where = Filter(mentions=frozenset({check_id("mention", mention)}), types=check_types(types))
+        where = attrs.evolve(check_filter(types=types), mentions=frozenset({check_id("mention", mention)}))
         most = check_limit(limit)
         return await self._shared.read(lambda reader: reader.get(reader.window(where, limit=most)))
 
@@ -538,13 +538,7 @@ class MemoryStore:
         self._shared.check()
         text = _check.text("query", query, most=_MAX_QUERY)
         moment = None if as_of is None else _check.moment("as_of", as_of)
-        where = Filter(
-            types=check_types(types),
-            topic=None if topic is None else requests.check_topic(topic),
-            since=None if since is None else _check.moment("since", since),
-            until=None if until is None else _check.moment("until", until),
-            mentions=requests.check_mentions(mentions),
-        )
+        where = check_filter(types=types, topic=topic, since=since, until=until, mentions=mentions)
         record = self._shared.record
         request = search.SearchRequest(
             text=text,

@@ -170,11 +170,6 @@ def _parts(memory: Memory) -> Iterator[str]:
             yield part
 
 
-def terms(text: str) -> list[str]:
-    """Return the terms of *text* in order, as often as they occur."""
-    return [term for term, _ in _analysed(text)]
-
-
 def weighted_terms(text: str) -> dict[str, float]:
     """Return the terms of a text that is to be indexed, each with how much it counts there, more than 0."""
     sums: dict[str, float] = {}

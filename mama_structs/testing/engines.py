@@ -89,14 +89,6 @@ class PlainReader(Writer):
         some = [vectors for vectors in found if len(vectors)]
         return np.concatenate(some or [np.zeros((0, 0), np.float32)]), np.array([len(one) for one in found], np.int64)
 
-    def first_vectors(self, nodes: Nodes) -> Vectors:
-        known = [self._vectors[int(node)] for node in nodes]
-        found = np.zeros((len(known), max((vectors.shape[1] for vectors in known), default=0)), np.float32)
-        for at, vectors in enumerate(known):
-            if len(vectors):
-                found[at] = vectors[0]
-        return found
-
     def count(self, where: Filter | None = None) -> int:
         return len(self._where(where))
 
@@ -191,9 +183,6 @@ class PlainReader(Writer):
 
     def known_contents(self, digests: Sequence[str]) -> set[str]:
         return self._contents.keys() & set(digests)
-
-    def note(self, name: str) -> str | None:
-        return self._notes.get(name)
 
     def notes(self, prefix: str = "") -> dict[str, str]:
         return {name: self._notes[name] for name in sorted(self._notes) if name.startswith(prefix)}

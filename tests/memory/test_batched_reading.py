@@ -47,18 +47,19 @@ def test_scores_do_not_depend_on_what_was_searched_before(steps, query):
 
 
 @given(st.lists(st.integers(0, 3), max_size=12), st.data())
-def test_first_pieces_are_read_at_once(pieces, data):
-    """The first vectors of some nodes are those that each node has, and 0 where it has none."""
+def test_pieces_are_read_at_once(pieces, data):
+    """The vectors of some nodes are those that each node has, one after the other."""
     index = VectorIndex(4, exact_up_to=100)
     number = count()
     for node, several in enumerate(pieces):
         vectors = np.eye(4, dtype=np.float32)[[next(number) % 4 for _ in range(several)]]
         index.add(node, vectors)
     nodes = np.array(data.draw(st.lists(st.integers(-1, len(pieces) + 1), max_size=8)), np.int64)
-    expected = [index.get(int(node))[0] if len(index.get(int(node))) else np.zeros(4) for node in nodes]
+    expected = [index.get(int(node)).tolist() for node in nodes]
+    vectors, counts = index.pieces(nodes)
 
-    assert (len(nodes), 4) == index.first(nodes).shape
-    assert [one.tolist() for one in expected] == index.first(nodes).tolist()
+    assert [len(one) for one in expected] == counts.tolist()
+    assert [row for one in expected for row in one] == vectors.tolist()
 
 
 @given(st.lists(st.sampled_from([None, "auth", "인증", ""]), max_size=8))

@@ -332,15 +332,6 @@ def test_links_of_users_do_not_fill_a_memory_up():
     assert {"m0", "m1", "m2"} == {link.to_id for link in links_of(reader, new, policy=policy)}
 
 
-@pytest.mark.parametrize("at", [datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)])
-def test_the_ends_of_the_calendar_are_times_too(at):
-    """A memory from the first or last moment that there is can be saved."""
-    reader = saved(plain_memory("old", "raid Kestrel"))
-    links = links_of(reader, plain_memory("new", "raid Kestrel", at=at))
-
-    assert {"old"} >= {link.to_id for link in links}
-
-
 def test_a_memory_that_is_saved_already_is_no_candidate():
     """Linking a stored memory again does not link it to itself."""
     old, new = plain_memory("old", "raid Kestrel"), plain_memory("new", "raid Kestrel", at=60)

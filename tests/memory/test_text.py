@@ -10,9 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.memory.text import BIGRAM, query_terms, terms, weighted_terms
+from mama_structs.memory.text import BIGRAM, _analysed, query_terms, weighted_terms
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data" / "retrieval"
+
+
+def terms(text):
+    """Return the terms of a text in order, as often as they occur."""
+    return [term for term, _ in _analysed(text)]
 
 
 def meet(first, second):

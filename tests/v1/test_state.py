@@ -572,12 +572,12 @@ async def test_notes_are_kept_listed_and_forgotten(backend):
             writer.set_note(name, f"text {name} 한글")
         writer.set_note("a", None)
         writer.set_note("none", None)
-        return writer.notes(), writer.notes("b/2"), writer.note("a")
+        return writer.notes(), writer.notes("b/2"), writer.notes("a")
 
     first = await backend.write(plan)
     await backend.write(lambda writer: writer.set_note("b/2", "other"))
 
-    assert ({"b/1": "text b/1 한글", "b/2": "text b/2 한글"}, {"b/2": "text b/2 한글"}, None) == first
+    assert ({"b/1": "text b/1 한글", "b/2": "text b/2 한글"}, {"b/2": "text b/2 한글"}, {}) == first
     assert [("b/1", "text b/1 한글"), ("b/2", "other")] == list((await backend.read(lambda one: one.notes())).items())
 
 
@@ -607,5 +607,5 @@ async def test_notes_are_in_no_export_and_no_change(tmp_path):
     async with Session.open(tmp_path / "store", namespace="other", embedder=HashEmbedder(dimensions=64)) as session:
         assert {} == await session.memories._shared.read(lambda reader: reader.notes())
     async with Open(tmp_path / "store") as memories:
-        assert "1" == await memories._shared.read(lambda reader: reader.note("a"))
+        assert {"a": "1"} == await memories._shared.read(lambda reader: reader.notes("a"))
         assert [] == [one for one in await memories.check() if one.severity == "error"]

@@ -91,7 +91,6 @@ class JournalReader:
         self.window: Final = views.catalogue.window
         self.vectors: Final = views.vectors.get
         self.pieces: Final = views.vectors.pieces
-        self.first_vectors: Final = views.vectors.first
         self.similarities: Final = views.vectors.similarities
         self.links: Final = views.links.links
         self.relationships: Final = views.links.relationships
@@ -172,12 +171,6 @@ class JournalReader:
     def known_contents(self, digests: Sequence[str]) -> set[str]:
         """Return the hashes under which a text is kept."""
         return {digest for digest in digests if (key := f"{self._place.contents}{digest}") in self._keys_under(key)}
-
-    def note(self, name: str) -> str | None:
-        """Return the note of a name; one that is damaged raises `StoreDamaged`."""
-        key = f"{self._place.notes}{name}"
-        value = self._row(key)
-        return None if value is None else self._place.note(key, value)
 
     def notes(self, prefix: str = "") -> dict[str, str]:
         """Return the notes whose names begin with *prefix*; one that is damaged raises `StoreDamaged`."""

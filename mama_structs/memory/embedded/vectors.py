@@ -505,14 +505,6 @@ class VectorIndex:
         labels, counts = self._nodes.pieces(np.asarray(nodes, np.int64))
         return self._rows.take(labels), counts
 
-    def first(self, nodes: Nodes) -> Vectors:
-        """Return the first piece of each of *nodes*, of shape (nodes, dimensions); 0 for a node without vectors."""
-        labels, counts = self._nodes.pieces(np.asarray(nodes, np.int64))
-        has = counts > 0
-        found = np.zeros((len(counts), self.dimensions), np.float32)
-        found[has] = self._rows.take(labels[(np.cumsum(counts) - counts)[has]])
-        return found
-
     def similarities(self, vector: NDArray[np.float32], nodes: Nodes) -> Scores:
         """Return the cosine of *vector* (dimensions,) and each node's best piece; 0 for a node without vectors."""
         query = self._query(vector)

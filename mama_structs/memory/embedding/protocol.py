@@ -225,10 +225,7 @@ def are_unit(vectors: NDArray[np.float32]) -> bool:
     return bool((np.abs(lengths - 1) <= _TOLERANCE).all())
 
 
-THRESHOLD: Final = 0.85
-"""The similarity that counts as similar where nothing better is known of an embedder."""
-
-PROVISIONAL: Final = Calibration(threshold=THRESHOLD)
+PROVISIONAL: Final = Calibration()
 """What stands for the calibration of an embedder until it is known."""
 
 _logger: Final = logging.getLogger("mama_structs")
@@ -246,9 +243,7 @@ def triples() -> tuple[tuple[str, str, str], ...]:
     return tuple((first, same, other) for first, same, other in json.loads(text))
 
 
-def fit(
-    same: Sequence[NDArray[np.floating]], other: Sequence[NDArray[np.floating]], *, threshold: float = THRESHOLD
-) -> Calibration:
+def fit(same: Sequence[NDArray[np.floating]], other: Sequence[NDArray[np.floating]]) -> Calibration:
     """Fit a calibration to the cosines of pairs about the same matter, in groups, and of pairs about different ones."""
     # Logistic regression with Platt's targets (a little inside 0 and 1, by the number of pairs), which keep the slope
     # finite where the classes do not overlap. Both classes weigh the same, and so do the groups of each; so both have
@@ -266,9 +261,9 @@ def fit(
     scale = max(float(np.sqrt(w @ (x - centre) ** 2)), 1e-6)
     slope, intercept = _regression((x - centre) / scale, y, w)
     if slope / scale <= _LEAST_SLOPE:
-        return Calibration(centre, _LEAST_SLOPE, threshold=threshold)
+        return Calibration(centre, _LEAST_SLOPE)
     midpoint = float(np.clip(centre - intercept / slope * scale, x.min(), x.max()))
-    return Calibration(midpoint, min(slope / scale, _MOST_SLOPE), threshold=threshold)
+    return Calibration(midpoint, min(slope / scale, _MOST_SLOPE))
 
 
 def sentence_cosines(
