@@ -7,9 +7,11 @@ decides the same again.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import attrs
@@ -17,7 +19,7 @@ import numpy as np
 
 from mama_structs.memory.engine import Filter, Matches, Reader, Vectors
 from mama_structs.memory.linking import CLOSE_IN_TIME, RELATED, Calibrate, Nearest, gather, probabilities
-from mama_structs.memory.model import Link, LinkMetadata, LinkType, MemoryType, milliseconds
+from mama_structs.memory.model import Link, LinkMetadata, LinkType, Memory, MemoryType, milliseconds
 from mama_structs.settings import LinkingPolicy
 from mama_structs.v1.plan import BACKFILLED, MARK, PlannedMemory, link_id
 
@@ -27,7 +29,7 @@ _ASSOCIATIONS: Final = 5
 # More than are made: others may have taken the places by then.
 _PROPOSED: Final = 10
 _TEMPORAL: Final = 3
-_HOUR_MS: Final = 3_600_000
+_HOUR: Final = timedelta(hours=1)
 # Of a long memory its beginning decides, as in `mama_structs.memory.evidence`.
 _PIECES: Final = 4
 # Type, word and confidence, which is that of DESIGN section 6; evolution has what ADR-001 gives one topic.
@@ -37,10 +39,10 @@ _CLOSE: Final = (LinkType.TEMPORAL, CLOSE_IN_TIME, 0.3)
 
 
 class LikelyPair(NamedTuple):
-    """Two memories of one matter, by position: how probable that is, and the cosine of their nearest pieces."""
+    """Two memories of one matter: how probable that is, and the cosine of their nearest pieces."""
 
-    newer: int
-    older: int
+    newer: str
+    older: str
     probability: float
     similarity: float
 
@@ -53,145 +55,128 @@ class BackFill:
     links: Iterable[Link]
     policy: LinkingPolicy
     # Of these, which have not been through this before, each new link has one; how many the others have already.
-    fresh: Collection[str]
+    fresh: AbstractSet[str]
     before: Mapping[str, int]
-    _positions: dict[str, int] = attrs.field(init=False)
-    _covered: dict[int, set[int]] = attrs.field(init=False, factory=dict)
-    _chosen: list[tuple[int, int, tuple[LinkType, str, float], float | None]] = attrs.field(init=False, factory=list)
-    _degrees: Counter[int] = attrs.field(init=False, factory=Counter)
-    _chains: dict[int, int] = attrs.field(init=False, factory=dict)
+    namespace: str
+    migration: str
+    # From when the new links age: when the migration was begun.
+    at: datetime
+    chosen: list[Link] = attrs.field(init=False, factory=list)
+    _places: dict[str, int] = attrs.field(init=False)
+    _covered: defaultdict[str, set[str]] = attrs.field(init=False, factory=partial(defaultdict, set))
+    _degrees: Counter[str] = attrs.field(init=False)
+    _chains: dict[str, str] = attrs.field(init=False, factory=dict)
     # The vectors of all, as of a change: for each slice anew they would cost more than the links.
     _among: tuple[int, _Among] | None = attrs.field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
-        self._positions = {one.memory.id: at for at, one in enumerate(self.planned)}
-        self._degrees.update({self._positions[one]: count for one, count in self.before.items()})
+        self._places = {one.memory.id: place for place, one in enumerate(self.planned)}
+        self._degrees = Counter(self.before)
         for link in self.links:
-            ends = self._positions[link.from_id], self._positions[link.to_id]
-            self._cover(*ends)
+            self._cover(link.from_id, link.to_id)
             if link.link_type is LinkType.EVOLUTION:
-                self._chains[self._chain_of(ends[0])] = self._chain_of(ends[1])
+                self._chains[self._chain_of(link.from_id)] = self._chain_of(link.to_id)
         # Each decision follows the one of its topic before it, where nothing says already how they follow.
-        last: dict[str | None, int] = {}
-        for at, one in enumerate(self.planned):
-            if one.memory.type is MemoryType.DECISION and one.is_named:
-                before = last.get(one.memory.topic)
-                last[one.memory.topic] = at
+        last: dict[str, str] = {}
+        for one in self.planned:
+            if one.memory.type is MemoryType.DECISION and one.topic is not None:
+                newer, before = one.memory.id, last.get(one.topic)
+                last[one.topic] = newer
                 # A fork says how its branches follow: neither took the place of the other.
-                if before is not None and self._chain_of(at) != self._chain_of(before):
-                    self._choose(at, before, _EVOLUTION)
+                if before is not None and self._chain_of(newer) != self._chain_of(before):
+                    self._choose(newer, before, _EVOLUTION)
 
-    def likely(self, reader: Reader, places: Sequence[int], calibration: Calibrate) -> list[LikelyPair]:
-        """Return the older memories that those at some positions belong together with, likeliest first for each."""
+    def likely(self, reader: Reader, some: Sequence[PlannedMemory], calibration: Calibrate) -> list[LikelyPair]:
+        """Return the older memories that some belong together with, likeliest first for each."""
         if not self.policy.max_semantic:
             return []
-        places = [at for at in places if self.planned[at].memory.type is not MemoryType.CHECKPOINT]
-        nodes = reader.find_many([self._id(at) for at in places])
-        asked = {at: reader.vectors(node) for at, node in zip(places, nodes, strict=True) if node is not None}
+        memories = [one.memory for one in some if one.memory.type is not MemoryType.CHECKPOINT]
+        nodes = reader.find_many([memory.id for memory in memories])
+        asked = [(one, reader.vectors(node)) for one, node in zip(memories, nodes, strict=True) if node is not None]
         if not asked:
             return []
         if self._among is None or self._among[0] != reader.change:
-            self._among = reader.change, _Among.of(reader, list(self._positions))
-        nearest = self._among[1].nearest(np.concatenate([vectors[:_PIECES] for vectors in asked.values()]))
-        return [
-            pair for at, vectors in asked.items() for pair in self._likely(reader, at, vectors, calibration, nearest)
-        ]
+            self._among = reader.change, _Among.of(reader, list(self._places))
+        nearest = self._among[1].nearest(np.concatenate([vectors[:_PIECES] for _, vectors in asked]))
+        return [pair for one, vectors in asked for pair in self._likely(reader, one, vectors, calibration, nearest)]
 
     def _likely(
-        self, reader: Reader, at: int, vectors: Vectors, calibration: Calibrate, nearest: Nearest
+        self, reader: Reader, memory: Memory, vectors: Vectors, calibration: Calibrate, nearest: Nearest
     ) -> list[LikelyPair]:
-        covered = [self._id(other) for other in self._covered.get(at, ())]
-        memory = self.planned[at].memory
+        covered = self._covered[memory.id]
         found = gather(reader, memory, vectors, calibration=calibration, explicit=covered, nearest=nearest)
         probable = probabilities(found.features)
         order = np.argsort(-probable, kind="stable")
         rows = order[probable[order] >= self.policy.threshold].tolist()
-        others = [self._positions.get(one) for one in reader.ids(found.nodes[rows])]
-        return [
-            LikelyPair(
-                max(at, other),
-                min(at, other),
-                round(float(probable[row]), 6),
-                _cosine(vectors, reader.vectors(int(found.nodes[row]))),
-            )
-            for row, other in zip(rows, others, strict=True)
-            if other is not None
-        ][:_PROPOSED]
+        pairs = []
+        for row, other in zip(rows, reader.ids(found.nodes[rows]), strict=True):
+            if other in self._places:
+                older, newer = sorted((memory.id, other), key=self._places.__getitem__)
+                similarity = _cosine(vectors, reader.vectors(int(found.nodes[row])))
+                pairs.append(LikelyPair(newer, older, round(float(probable[row]), 6), similarity))
+        return pairs[:_PROPOSED]
 
     def by_meaning(self, likely: Iterable[LikelyPair]) -> None:
         """Link what belongs together, the likeliest first."""
-        begun: Counter[int] = Counter()
+        begun: Counter[str] = Counter()
         most = min(_ASSOCIATIONS, self.policy.max_semantic)
-        for pair in sorted(likely, key=lambda one: (-one.probability, one.newer, one.older)):
+        places = self._places
+        for pair in sorted(likely, key=lambda one: (-one.probability, places[one.newer], places[one.older])):
             if begun[pair.newer] < most:
                 begun[pair.newer] += self._choose(pair.newer, pair.older, _ASSOCIATION, pair.similarity)
 
     def by_time(self) -> None:
         """Link each memory to those shortly before it, the nearest first."""
         most = min(_TEMPORAL, self.policy.max_temporal)
-        within = min(_HOUR_MS, int(self.policy.temporal_window * 1000))
-        dated = [at for at, one in enumerate(self.planned) if one.is_dated]
-        times = [milliseconds(self.planned[at].memory.created_at) for at in dated]
-        for place, at in enumerate(dated):
+        within = min(_HOUR, timedelta(seconds=self.policy.temporal_window))
+        dated = [one for one in self.planned if one.is_dated]
+        for place, one in enumerate(dated):
             made = 0
-            for near in range(place - 1, max(place - 1 - _MOST, -1), -1):
-                if made >= most or not within or times[place] - times[near] > within:
+            for near in reversed(dated[max(place - _MOST, 0) : place]):
+                if made >= most or not within or one.memory.created_at - near.memory.created_at > within:
                     break
-                if not self.policy.temporal_same_topic or self._is_same_topic(at, dated[near]):
-                    made += self._choose(at, dated[near], _CLOSE)
-
-    def made(self, *, namespace: str, migration: str, at: datetime) -> list[Link]:
-        """Return the links that were chosen, which age from when the migration was begun."""
-        extra = {BACKFILLED: True, MARK: migration}
-        return [
-            Link(
-                id=link_id(namespace, source := self._id(newer), target := self._id(older), f"{BACKFILLED} {word}"),
-                from_id=source,
-                to_id=target,
-                link_type=link_type,
-                confidence=confidence,
-                created_by="system",
-                metadata=LinkMetadata(original_relationship=word, similarity=similarity, extra=extra),
-                created_at=at,
-            )
-            for newer, older, (link_type, word, confidence), similarity in self._chosen
-        ]
-
-    def _id(self, at: int) -> str:
-        return self.planned[at].memory.id
+                if not self.policy.temporal_same_topic or one.topic == near.topic is not None:
+                    made += self._choose(one.memory.id, near.memory.id, _CLOSE)
 
     def _choose(
-        self, newer: int, older: int, kind: tuple[LinkType, str, float], similarity: float | None = None
+        self, newer: str, older: str, kind: tuple[LinkType, str, float], similarity: float | None = None
     ) -> bool:
+        link_type, word, confidence = kind
         if (
-            kind[2] < self.policy.minimum
-            or older in self._covered.get(newer, ())
+            confidence < self.policy.minimum
+            or older in self._covered[newer]
             or max(self._degrees[newer], self._degrees[older]) >= _MOST
-            or not any(self._id(at) in self.fresh for at in (newer, older))
+            or self.fresh.isdisjoint((newer, older))
         ):
             return False
         self._cover(newer, older)
         self._degrees.update((newer, older))
-        self._chosen.append((newer, older, kind, similarity))
+        extra = {BACKFILLED: True, MARK: self.migration}
+        self.chosen.append(
+            Link(
+                id=link_id(self.namespace, newer, older, f"{BACKFILLED} {word}"),
+                from_id=newer,
+                to_id=older,
+                link_type=link_type,
+                confidence=confidence,
+                created_by="system",
+                metadata=LinkMetadata(original_relationship=word, similarity=similarity, extra=extra),
+                created_at=self.at,
+            )
+        )
         return True
 
-    def _cover(self, one: int, other: int) -> None:
-        self._covered.setdefault(one, set()).add(other)
-        self._covered.setdefault(other, set()).add(one)
+    def _cover(self, one: str, other: str) -> None:
+        self._covered[one].add(other)
+        self._covered[other].add(one)
 
-    def _is_same_topic(self, one: int, other: int) -> bool:
-        named = (self.planned[at] for at in (one, other))
-        first, second = (each.memory.topic if each.is_named else None for each in named)
-        return first is not None and first == second
-
-    def _chain_of(self, at: int) -> int:
+    def _chain_of(self, memory_id: str) -> str:
         """Return what stands for all that the old file says to have followed from each other."""
-        end = at
-        while (further := self._chains.get(end, end)) != end:
-            end = further
-        while (further := self._chains.get(at, at)) != end:
-            self._chains[at], at = end, further
-        return end
+        one = memory_id
+        while (further := self._chains.get(one, one)) != one:
+            self._chains[one] = self._chains.get(further, further)
+            one = further
+        return one
 
 
 @attrs.frozen(eq=False)

@@ -6,10 +6,11 @@ import contextlib
 import hashlib
 import re
 import unicodedata
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from operator import itemgetter
+from functools import partial
+from itertools import accumulate, chain
 from typing import Any, Final
 
 import attrs
@@ -67,7 +68,6 @@ _TAIL: Final = 9
 _TITLE: Final = 200
 _LONGEST_REASON: Final = 10_000
 _DAY: Final = timedelta(days=1)
-# A checkpoint's rank; a decision with its reasons has fewer.
 _AFTER_ALL: Final = 4
 # These have a place of their own in a memory, and need none besides where they are as they should be.
 _PLACED: Final = frozenset(
@@ -90,10 +90,16 @@ class PlannedMemory:
     memory: Memory
     table: str
     key: str
-    # Whether its time and its topic are its own, and which decision's outcome it explains.
+    # At one time decisions are first, then why they came out so, then checkpoints.
+    rank: int = 0
+    # The topic that its row says, whether the row says its time, and which decision's outcome it explains.
+    topic: str | None = None
     is_dated: bool = True
-    is_named: bool = True
     outcome_of: str | None = None
+
+    def odd(self, kind: str, what: str) -> OddRow:
+        """Return what is odd about its row."""
+        return OddRow(table=self.table, id=self.key, kind=kind, what=what, topic=self.memory.topic)
 
 
 @attrs.frozen(kw_only=True)
@@ -103,8 +109,8 @@ class MigrationPlan:
     planned: tuple[PlannedMemory, ...]
     links: tuple[Link, ...]
     odd: tuple[OddRow, ...]
-    # The rows of edges that are links now, as the report calls them, with the link's id.
-    edges: tuple[tuple[str, str], ...]
+    # The rows of edges that are links now, as the report calls them, by the link's id.
+    edges: Mapping[str, Sequence[str]]
     # The checkpoint that v1.0 loads.
     latest: str | None
 
@@ -113,45 +119,39 @@ def plan_of(old: OldDatabase, *, namespace: str, max_content: int) -> MigrationP
     """Return what an old database becomes in a namespace; the same rows give the same."""
     rows = _Rows(namespace, max_content)
     # All are asked first, so that no new id takes another row's.
-    names = [rows.own_id(read_text(row.get("id")).text) for row in old.decisions]
-    # With what orders them: time, then decisions before reasons, and the old file's own order.
-    planned: list[tuple[tuple[int, int, int], PlannedMemory]] = []
-    memories: list[Memory] = []
-    known: dict[str, str] = {}
+    names = [rows.own_id(row.text("id")) for row in old.decisions]
     times = _around(old.decisions, "created_at")
-    for place, (row, name, beside) in enumerate(zip(old.decisions, names, times, strict=True)):
-        some = rows.decision(row, name, beside)
-        memories.append(some[0].memory)
-        known.setdefault(read_text(row.get("id")).text or "", some[0].memory.id)
-        planned += [((milliseconds(one.memory.created_at), rank, place), one) for rank, one in enumerate(some)]
-    latest: PlannedMemory | None = None
-    for row, beside in zip(old.checkpoints, _around(old.checkpoints, "timestamp"), strict=True):
-        one = rows.checkpoint(row, beside)
-        # Of several at one time v1.0 loads the first one, and this store the last one that was written.
-        planned.append(((milliseconds(one.memory.created_at), _AFTER_ALL, -row.number), one))
-        if row.get("status") == "active" and (latest is None or one.memory.created_at > latest.memory.created_at):
-            latest = one
-    ordered = tuple(one for _, one in sorted(planned, key=itemgetter(0)))
-    newest = next((one for one in reversed(ordered) if one.memory.type is MemoryType.CHECKPOINT), None)
+    decisions = [rows.decision(*one) for one in zip(old.decisions, names, times, strict=True)]
+    times = _around(old.checkpoints, "timestamp")
+    checkpoints = [rows.checkpoint(*one) for one in zip(old.checkpoints, times, strict=True)]
+    # Of several at one time v1.0 loads the first one, and this store the last one that was written.
+    planned = [*chain.from_iterable(decisions), *reversed(checkpoints)]
+    planned.sort(key=lambda one: (one.memory.created_at, one.rank))
+    active = [one for row, one in zip(old.checkpoints, checkpoints, strict=True) if row.get("status") == "active"]
+    latest = max(active, key=lambda one: one.memory.created_at, default=None)
+    newest = next((one for one in reversed(planned) if one.memory.type is MemoryType.CHECKPOINT), None)
     if newest is not None and newest is not latest:
         loads = "loads none" if latest is None else f"loads {latest.key}"
         what = f"it is the newest, so that it is what load/checkpoint gives; v1.0 {loads}, since this one is not active"
-        rows.odd.append(OddRow(table=CHECKPOINTS, id=newest.key, kind="newest_not_active", what=what))
-    links = _Links(namespace, known, {one.memory.id: one.memory for one in ordered}, rows.odd)
-    for row, memory in zip(old.decisions, memories, strict=True):
-        links.of_decision(row, memory)
+        rows.odd.append(newest.odd("newest_not_active", what))
+    ids: dict[str, str] = {}
+    for row, (one, *_) in zip(old.decisions, decisions, strict=True):
+        ids.setdefault(row.text("id") or "", one.memory.id)
+    links = _Links(namespace, ids, {one.memory.id: one.memory for one in planned}, rows.odd)
+    for row, (one, *_) in zip(old.decisions, decisions, strict=True):
+        links.of_decision(row, one.memory)
     for row in old.edges:
         links.of_edge(row)
-    for one in ordered:
+    for one in planned:
         if one.outcome_of is not None:
             creator = one.memory.metadata.created_by
             links.add(one.memory.id, one.outcome_of, OUTCOME_OF, LinkType.IMPLEMENTATION, created_by=creator)
     links.tell_circles()
     return MigrationPlan(
-        planned=ordered,
+        planned=tuple(planned),
         links=tuple(links.links.values()),
         odd=tuple(rows.odd),
-        edges=tuple(links.edges),
+        edges=links.edges,
         latest=None if latest is None else latest.memory.id,
     )
 
@@ -160,14 +160,13 @@ def future(plan: MigrationPlan, now: datetime) -> Iterator[OddRow]:
     """Yield the rows whose time lies ahead."""
     for one in plan.planned:
         if one.outcome_of is None and one.is_dated and one.memory.created_at > now + _DAY:
-            what = f"its time lies ahead, {one.memory.created_at.isoformat()}, and is kept"
-            yield OddRow(table=one.table, id=one.key, kind="future_time", what=what, topic=one.memory.topic)
+            yield one.odd("future_time", f"its time lies ahead, {one.memory.created_at.isoformat()}, and is kept")
 
 
 def tables_of(old: OldDatabase, plan: MigrationPlan, missing: Mapping[str, int]) -> tuple[TableCount, ...]:
     """Return what becomes of each table; of these *missing* rows could not be migrated."""
     # Some edges are no links in the first place.
-    left = Counter(missing) + Counter({EDGES: len(old.edges) - len(plan.edges)})
+    left = Counter(missing) + Counter({EDGES: len(old.edges) - sum(map(len, plan.edges.values()))})
     read = ((DECISIONS, old.decisions), (CHECKPOINTS, old.checkpoints), (EDGES, old.edges))
     tables: list[tuple[str, int, int, str | None]] = [(name, len(rows), left[name], None) for name, rows in read]
     tables += [(one.name, one.rows, one.rows, _why(one.name)) for one in old.others]
@@ -192,16 +191,12 @@ def _why(table: str) -> str:
 def _around(rows: Sequence[OldRow], column: str) -> list[datetime | None]:
     """Return the time that each row must have at the latest: that of the row before it, or after it if earlier."""
     times = [read_time(row.get(column)).at for row in rows]
-    pairs = zip(_last(times), _last(times[::-1])[::-1], strict=True)
-    return [min((one for one in pair if one is not None), default=None) for pair in pairs]
+    before, after = (list(accumulate([None, *some], _last))[:-1] for some in (times, times[::-1]))
+    return [min(filter(None, pair), default=None) for pair in zip(before, after[::-1], strict=True)]
 
 
-def _last(times: Sequence[datetime | None]) -> list[datetime | None]:
-    """Return the last time before each of some times."""
-    found: list[datetime | None] = []
-    for at in range(len(times)):
-        found.append(times[at - 1] or found[-1] if at else None)
-    return found
+def _last(known: datetime | None, at: datetime | None) -> datetime | None:
+    return at or known
 
 
 # Memories
@@ -355,7 +350,7 @@ class _Row:
         if isinstance(found, str) and found.strip():
             self.tell("bad_open_files", "open_files is one text and no list: it is taken for one file")
             return (found,)
-        files = tuple(one for one in found if isinstance(one, str)) if isinstance(found, list | str) else ()
+        files = tuple(one for one in found if isinstance(one, str)) if isinstance(found, list) else ()
         if found is not None and (not isinstance(found, list) or len(files) < len(found)):
             what = "open_files is no list of texts: what is none is kept in metadata.extra"
             self.tell("bad_open_files", what, "open_files")
@@ -392,7 +387,7 @@ class _Rows:
 
     def decision(self, row: OldRow, memory_id: str | None, beside: datetime | None) -> list[PlannedMemory]:
         """Return what a decision's row becomes: a decision, and a context for each text of why it came out so."""
-        key = read_text(row.get("id")).text or f"row {row.number}"
+        key = row.text("id") or f"row {row.number}"
         read = _Row(DECISIONS, key, row, self.odd)
         read.read_topic()
         topic = read.topic or _NO_TOPIC
@@ -435,9 +430,7 @@ class _Rows:
             updated_at=updated,
             namespace=self.namespace,
         )
-        planned = PlannedMemory(
-            memory=memory, table=DECISIONS, key=key, is_dated=is_dated, is_named=read.topic is not None
-        )
+        planned = PlannedMemory(memory=memory, table=DECISIONS, key=key, topic=read.topic, is_dated=is_dated)
         contexts = [
             attrs.evolve(
                 memory,
@@ -450,11 +443,14 @@ class _Rows:
             )
             for column, text in reasons
         ]
-        return [planned, *(attrs.evolve(planned, memory=one, outcome_of=memory_id) for one in contexts)]
+        return [
+            planned,
+            *(attrs.evolve(planned, memory=one, outcome_of=memory_id, rank=at) for at, one in enumerate(contexts, 1)),
+        ]
 
     def checkpoint(self, row: OldRow, beside: datetime | None) -> PlannedMemory:
         """Return the memory that a checkpoint's row becomes."""
-        key = read_text(row.get("id")).text or f"row {row.number}"
+        key = row.text("id") or f"row {row.number}"
         read = _Row(CHECKPOINTS, key, row, self.odd)
         created, is_dated = read.created("timestamp", "", beside)
         summary = read.content("summary", self.max_content)
@@ -483,7 +479,7 @@ class _Rows:
             updated_at=created,
             namespace=self.namespace,
         )
-        return PlannedMemory(memory=memory, table=CHECKPOINTS, key=key, is_dated=is_dated)
+        return PlannedMemory(memory=memory, table=CHECKPOINTS, key=key, rank=_AFTER_ALL, is_dated=is_dated)
 
 
 # Links
@@ -505,12 +501,12 @@ class _Links:
     memories: Mapping[str, Memory]
     odd: list[OddRow]
     links: dict[tuple[str, str, str], Link] = attrs.field(factory=dict)
-    edges: list[tuple[str, str]] = attrs.field(factory=list)
+    edges: defaultdict[str, list[str]] = attrs.field(factory=partial(defaultdict, list))
 
     def of_decision(self, row: OldRow, memory: Memory) -> None:
         """Take up what a decision's row says."""
         for column in ("supersedes", "superseded_by"):
-            old = read_text(row.get(column)).text
+            old = row.text(column)
             other = self.ids.get(old) if old else None
             if other == memory.id:
                 self._tell(memory.id, "self_loop", f"{column} names the row itself: no link is made of that")
@@ -529,8 +525,8 @@ class _Links:
 
     def of_edge(self, row: OldRow) -> None:
         """Take up an edge."""
-        ends = [read_text(row.get(column)).text or "" for column in ("from_id", "to_id")]
-        word = (read_text(row.get("relationship")).text or "").strip()
+        ends = [row.text(column) or "" for column in ("from_id", "to_id")]
+        word = (row.text("relationship") or "").strip()
         key = f"{ends[0]} -> {ends[1]} ({word})"[:600]
         missing = list(dict.fromkeys(f"{old!r:.200}" for old in ends if old not in self.ids))
         start, end = (self.ids.get(old, "") for old in ends)
@@ -544,8 +540,8 @@ class _Links:
         if why is not None:
             self.odd.append(OddRow(table=EDGES, id=key, kind=why[0], what=f"left out: {why[1]}"))
             return
-        self.edges.append((key, link_id(self.namespace, start, end, normalised(word))))
-        reason = read_text(row.get("reason")).text
+        self.edges[link_id(self.namespace, start, end, normalised(word))].append(key)
+        reason = row.text("reason")
         weight = row.get("weight")
         share = min(max(float(weight), 0.0), 1.0) if isinstance(weight, int | float) else 1.0
         is_evolution = normalised(word) == SUPERSEDES

@@ -109,6 +109,10 @@ class OldRow:
         """Return a column's value, None where the table has no such column."""
         return self.values.get(column)
 
+    def text(self, column: str) -> str | None:
+        """Return a column's value as a text."""
+        return read_text(self.get(column)).text
+
 
 @attrs.frozen
 class OtherTable:

@@ -16,7 +16,7 @@ import time
 import warnings
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal, ParamSpec, TypeVar
+from typing import Annotated, Any, Final, Literal
 
 import attrs
 import msgspec
@@ -31,8 +31,7 @@ from mama_structs.tools.memories import age, line
 from mama_structs.tools.names import last_line, note_on
 from mama_structs.tools.tool import Tool, ToolAnnotations, bound
 
-P = ParamSpec("P")
-R = TypeVar("R")
+Function = Callable[..., Coroutine[Any, Any, Any]]
 
 # What each word of v1.0 means, as its schemas said it and as it was checked; two say nothing yet.
 _OUTCOMES: Final[Mapping[str, Outcome | None]] = {
@@ -74,6 +73,11 @@ _FAR: Final = 1e6
 # Between the tool and the host's code that asked for it stand these.
 _PASSED_OVER: Final = frozenset({"mama_structs", "asyncio"})
 
+_READS: Final = ToolAnnotations(read_only=True, open_world=False)
+# What was there before is kept.
+_ADDS: Final = ToolAnnotations(destructive=False, open_world=False)
+
+_TEMPLATES: Final[list[Tool]] = []
 _warned: set[str] = set()
 
 
@@ -111,10 +115,10 @@ class OldTools:
 def deprecated_tools(memories: MemoryStore, *, clock: Callable[[], float] = time.time) -> list[Tool]:
     """Return the seven tools of v1.0, in its order, on some memories."""
     place = OldTools(memories=memories, clock=clock)
-    return [bound(template, place=place) for template in _templates()]
+    return [bound(template, place=place) for template in _TEMPLATES]
 
 
-# Warnings: to the host's developer once, to a model each time
+# What is offered: with warnings, to the host's developer once, to a model each time
 
 
 def forget_warnings() -> None:
@@ -136,17 +140,39 @@ def _warn(name: str) -> None:
     _warned.add(name)
 
 
-def _deprecated(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
-    """Make a tool warn, and say in its result, an object or a text, that it is deprecated."""
-    name = function.__name__
+def _old_tool(title: str, annotations: ToolAnnotations, *, is_bounded: bool = False) -> Callable[[Function], Function]:
+    """Offer a function as a tool that warns, and says in its result, an object or a text, that it is deprecated."""
 
-    @functools.wraps(function)
-    async def call(*args: P.args, **kwargs: P.kwargs) -> Any:
-        _warn(name)
-        result: Any = await function(*args, **kwargs)
-        return {**result, "deprecated": note_on(name)} if isinstance(result, dict) else f"{result}\n\n{last_line(name)}"
+    def offered(function: Function) -> Function:
+        name = function.__name__
+        # v1.0 raised what went wrong with checkpoints, and answered everything else with an object.
+        on_error = None if name.endswith("_checkpoint") else functools.partial(_answer, name)
 
-    return call
+        @functools.wraps(function)
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            _warn(name)
+            found = await function(*args, **kwargs)
+            if isinstance(found, dict):
+                return {**found, "deprecated": note_on(name)}
+            return f"{found}\n\n{last_line(name)}"
+
+        tool = Tool.from_function(
+            functools.partial(call, place=None), title=f"{title} (deprecated)", annotations=annotations
+        )
+        # What cuts what it shows stays an object, however much there is.
+        _TEMPLATES.append(attrs.evolve(tool, on_error=on_error, wrapped=not is_bounded, deprecated=True))
+        return call
+
+    return offered
+
+
+def _answer(name: str, error: MamaStructsError, _arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Show an error as v1.0 did; what no model can mend is raised."""
+    if isinstance(error, SessionClosed | WrongLoop | NoSession):
+        raise error
+    _warn(name)
+    what = "Validation error" if isinstance(error, InvalidArgument) else f"Failed to {name.replace('_', ' ')}"
+    return {"success": False, "message": f"❌ {what}: {error}", "deprecated": note_on(name)}
 
 
 # Which decisions are shown, and in which order
@@ -242,7 +268,7 @@ def _reason(failure_reason: str | None, limitation: str | None) -> tuple[str | N
 # The tools
 
 
-@_deprecated
+@_old_tool("Save a decision", _ADDS)
 async def save_decision(
     topic: str,
     decision: str,
@@ -310,7 +336,7 @@ async def save_decision(
     }
 
 
-@_deprecated
+@_old_tool("Recall a topic's decisions", _READS)
 async def recall_decision(topic: str, *, place: OldTools) -> dict[str, Any]:
     """
     Deprecated, use search/by_topic. Show how a topic's decisions evolved, newest first.
@@ -335,7 +361,7 @@ async def recall_decision(topic: str, *, place: OldTools) -> dict[str, Any]:
     return {"success": True, "history": "\n\n".join(histories) or nothing, "message": message}
 
 
-@_deprecated
+@_old_tool("Suggest past decisions", _READS, is_bounded=True)
 async def suggest_decision(
     userQuestion: str,
     *,
@@ -369,7 +395,7 @@ async def suggest_decision(
     return {"success": True, "message": f"💡 No relevant past decisions found for this question.{hint}"}
 
 
-@_deprecated
+@_old_tool("List decisions", _READS, is_bounded=True)
 async def list_decisions(*, limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 20, place: OldTools) -> dict[str, Any]:
     """
     Deprecated, use search/recent. List the newest decisions that still hold.
@@ -389,7 +415,7 @@ async def list_decisions(*, limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 
     return {"success": True, "list": "\n".join(lines) or nothing, "message": message}
 
 
-@_deprecated
+@_old_tool("Update an outcome", _ADDS)
 async def update_outcome(
     outcome: OutcomeWord,
     *,
@@ -452,7 +478,7 @@ async def _decision_for(place: OldTools, decision_id: str, topic: str) -> Memory
     return found
 
 
-@_deprecated
+@_old_tool("Save a checkpoint", _ADDS)
 async def save_checkpoint(
     summary: str, *, open_files: Sequence[str] = (), next_steps: str | list[str] = "", place: OldTools
 ) -> str:
@@ -472,7 +498,7 @@ async def save_checkpoint(
     return f"✅ Checkpoint saved (ID: {memory.id})\nSummary: {memory.content}"
 
 
-@_deprecated
+@_old_tool("Load the checkpoint", _READS)
 async def load_checkpoint(*, place: OldTools) -> str:
     """Deprecated, use load/checkpoint. Show where the work stood at the newest checkpoint."""
     memory = await place.memories.latest_checkpoint()
@@ -532,44 +558,3 @@ def _suggestion(number: int, hit: Hit, now: datetime) -> str:
         *([f"   Outcome: {line(facts.outcome_reason, _REASONING)}"] if facts.outcome_reason else []),
     ]
     return "\n".join(lines)
-
-
-# What is offered
-
-
-_READS: Final = ToolAnnotations(read_only=True, open_world=False)
-# What was there before is kept.
-_ADDS: Final = ToolAnnotations(destructive=False, open_world=False)
-_TOOLS: Final = (
-    (save_decision, "Save a decision", _ADDS),
-    (recall_decision, "Recall a topic's decisions", _READS),
-    (suggest_decision, "Suggest past decisions", _READS),
-    (list_decisions, "List decisions", _READS),
-    (update_outcome, "Update an outcome", _ADDS),
-    (save_checkpoint, "Save a checkpoint", _ADDS),
-    (load_checkpoint, "Load the checkpoint", _READS),
-)
-# They cut what they show, so that their results stay objects, however much there is.
-_BOUNDED: Final = frozenset({"suggest_decision", "list_decisions"})
-
-
-@functools.cache
-def _templates() -> tuple[Tool, ...]:
-    templates = []
-    nowhere: Any = None
-    for function, title, how in _TOOLS:
-        partial = functools.partial(function, place=nowhere)
-        tool = Tool.from_function(partial, title=f"{title} (deprecated)", annotations=how)
-        # v1.0 raised what went wrong with checkpoints, and answered everything else with an object.
-        on_error = None if tool.name.endswith("_checkpoint") else functools.partial(_answer, tool.name)
-        templates.append(attrs.evolve(tool, on_error=on_error, wrapped=tool.name not in _BOUNDED, deprecated=True))
-    return tuple(templates)
-
-
-def _answer(name: str, error: MamaStructsError, _arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Show an error as v1.0 did; what no model can mend is raised."""
-    if isinstance(error, SessionClosed | WrongLoop | NoSession):
-        raise error
-    _warn(name)
-    what = "Validation error" if isinstance(error, InvalidArgument) else f"Failed to {name.replace('_', ' ')}"
-    return {"success": False, "message": f"❌ {what}: {error}", "deprecated": note_on(name)}

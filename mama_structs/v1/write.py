@@ -1,5 +1,5 @@
 """
-A migration, from an old file's rows to memories and links in a store, and a rollback, which deletes them again.
+A migration, from an old file's rows to memories and links in a store.
 
 Memories are written first, oldest first, then the links of each; a note of the store then says that all is there.
 Everything follows from the old file, the store and the time at which the migration was begun, which is noted first:
@@ -16,9 +16,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
-from operator import methodcaller
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 import attrs
 import msgspec
@@ -54,15 +53,15 @@ from mama_structs.v1.plan import (
     tables_of,
 )
 from mama_structs.v1.read import DECISIONS, EDGES, OldDatabase, read_old
-from mama_structs.v1.report import MigrationReport, OddRow, RollbackReport, some
+from mama_structs.v1.report import MigrationReport, OddRow
 
 T = TypeVar("T")
 NoteState = Literal["begun", "complete", "undone"]
 PREFIX: Final = "migration/"
+CHUNK: Final = 64
+"""Both batches of the default embedder; a transaction takes as many."""
+PAGE: Final = 500
 
-# Both batches of the default embedder; a transaction takes as many.
-_CHUNK: Final = 64
-_PAGE: Final = 500
 # Memories whose likely partners are looked for before others have their turn.
 _SLICE: Final = 32
 _SIZE: Final = 12
@@ -84,27 +83,20 @@ _LINK_CHANGED: Final = "its row was changed since it was migrated, and the link 
 # Marks: what made a memory or a link
 
 
-@attrs.frozen(kw_only=True)
-class Mark:
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
     """Which migration made a memory, when that was begun, and digests of the memory and of its row (may be empty)."""
 
     migration: str
-    at: datetime
+    at: Annotated[datetime, msgspec.Meta(tz=True)]
     digest: str
     row: str = ""
 
     @classmethod
     def of(cls, memory: Memory) -> Self | None:
         """Return a memory's mark, None where it has none."""
-        found: Any = memory.metadata.extra.get(MARK)
         try:
-            return cls(
-                migration=str(found["migration"]),
-                at=datetime.fromisoformat(found["at"]).astimezone(UTC),
-                digest=str(found["digest"]),
-                row=str(found.get("row", "")),
-            )
-        except (KeyError, TypeError, ValueError):
+            return msgspec.convert(memory.metadata.extra.get(MARK), cls)
+        except msgspec.ValidationError:
             return None
 
 
@@ -177,27 +169,36 @@ class MigrationNote(msgspec.Struct, frozen=True, kw_only=True):
     settled: bytes = b""
 
     @property
-    def is_complete(self) -> bool:
-        """Whether it was brought to its end."""
-        return self.state == "complete"
-
-    @property
     def keys(self) -> frozenset[bytes]:
         """The keys of what was settled."""
         return frozenset(self.settled[at : at + _SIZE] for at in range(0, len(self.settled), _SIZE))
+
+    def written(self, writer: Writer, state: NoteState, settled: Iterable[str] = ()) -> Self:
+        """Write it down in a state, with the ids that are settled then, and return it so."""
+        changed = msgspec.structs.replace(self, state=state, settled=b"".join(sorted({key_of(one) for one in settled})))
+        writer.set_note(f"{PREFIX}{self.migration}", msgspec.json.encode(changed).decode())
+        return changed
+
+    def unless_ended(self, error: MigrationError, plan: Callable[[Writer], T]) -> Callable[[Writer], T]:
+        """Make a plan fail where somebody has taken the migration back meanwhile, or begun it anew."""
+
+        def life(note: MigrationNote | None) -> tuple[object, ...] | None:
+            return None if note is None else (note.order, note.begun, note.state == "undone")
+
+        def checked(writer: Writer) -> T:
+            if life(records_of(writer).get(self.migration)) != life(self):
+                raise error
+            return plan(writer)
+
+        return checked
 
 
 _decode: Final = msgspec.json.Decoder(MigrationNote).decode
 
 
 def key_of(one: str) -> bytes:
-    """Return what stands for a memory's or link's id."""
+    """Return what stands for a long text, or the id of a memory or link."""
     return hashlib.sha256(one.encode("utf-8", "surrogatepass")).digest()[:_SIZE]
-
-
-def joined(ids: Iterable[str]) -> bytes:
-    """Return the keys of some ids as `MigrationNote.settled` holds them."""
-    return b"".join(sorted({key_of(one) for one in ids}))
 
 
 def records_of(reader: Reader) -> dict[str, MigrationNote]:
@@ -218,58 +219,31 @@ def refused(what: str, hint: str) -> MigrationError:
     return MigrationError(what, path="", hint=hint)
 
 
-def changed_note(writer: Writer, note: MigrationNote, state: NoteState, settled: bytes = b"") -> MigrationNote:
-    """Note that a migration is in a state, and return the note."""
-    changed = msgspec.structs.replace(note, state=state, settled=settled)
-    writer.set_note(f"{PREFIX}{note.migration}", msgspec.json.encode(changed).decode())
-    return changed
-
-
 def begin(writer: Writer, migration: str, *, checksum: str, at: datetime) -> MigrationNote:
     """Return the note of a migration that goes on from now; it is written, unless it is under way or complete."""
     known = records_of(writer)
-    own = known.get(migration)
-    if own is not None and own.state != "undone":
-        return own
-    order = 1 + max((one.order for one in known.values()), default=0)
-    note = own or MigrationNote(migration=migration, order=order, begun=at, checksum=checksum)
-    return changed_note(writer, note, "begun")
-
-
-def still(reader: Reader, note: MigrationNote) -> MigrationNote:
-    """Return a note as it is now; MigrationError where somebody took the migration back, or has begun it anew."""
-    now = records_of(reader).get(note.migration)
-    if now is None or now.state == "undone" or (now.order, now.begun) != (note.order, note.begun):
-        raise refused("the migration was taken back by somebody else while it ran", "run it again if it is wanted")
-    return now
+    note = known.get(migration)
+    if note is None:
+        order = 1 + max((one.order for one in known.values()), default=0)
+        note = MigrationNote(migration=migration, order=order, begun=at, checksum=checksum)
+    elif note.state != "undone":
+        return note
+    return note.written(writer, "begun")
 
 
 # What of an old file is in a store, what is to be written, and what is left out: decided before any of it is.
 
 
 @attrs.frozen(eq=False, kw_only=True)
-class StoreState:
-    """What of a plan is in the store: memories, and the links that begin at these, by id."""
-
-    present: Mapping[str, Memory]
-    links: Mapping[str, Link]
-    # The migrations that were brought to their end, the keys of what these found or made, and whether this is one.
-    complete: Collection[str]
-    settled: Collection[bytes]
-    is_over: bool
-
-    def was_there(self, one: str) -> bool:
-        """Tell whether a memory or link that is not there was there once."""
-        return self.is_over or key_of(one) in self.settled
-
-
-@attrs.frozen(eq=False, kw_only=True)
 class Standing:
-    """What becomes of a plan: memories and links that are there or are to be written, *new_links* the latter only."""
+    """What of a plan is in the store, and what becomes of the rest."""
 
+    # The memories that are there, and the links that begin at these, by id.
+    present: Mapping[str, Memory]
+    there: Mapping[str, Link]
+    # The memories and links that are there, or are to be written.
     ours: tuple[PlannedMemory, ...]
     links: tuple[Link, ...]
-    new_links: tuple[Link, ...]
     # The ids that need not be looked for again once all is written.
     settled: tuple[str, ...]
     # How many rows of each table are not in the store then as they are in the old file, and why.
@@ -277,62 +251,64 @@ class Standing:
     odd: tuple[OddRow, ...]
 
 
-def standing_of(plan: MigrationPlan, planned: Sequence[PlannedMemory], state: StoreState) -> Standing:
+def standing_of(
+    plan: MigrationPlan,
+    planned: Sequence[PlannedMemory],
+    present: Mapping[str, Memory],
+    there: Mapping[str, Link],
+    was_there: Callable[[str], bool],
+) -> Standing:
     """Return what becomes of a plan, whose memories with what they mention are *planned*."""
     odd: list[OddRow] = []
     left_out: Counter[str] = Counter()
-    fates = {one.memory.id: fate for one in planned if (fate := _fate_of(one.memory, state)) is not None}
+    fates: dict[str, str | None] = {}
     for one in planned:
-        if kind := fates.get(one.memory.id):
+        name = one.memory.id
+        kind = fates[name] = _fate_of(one.memory, present.get(name), was_there)
+        if kind is not None:
             left_out[one.table] += kind != "changed_since" and one.outcome_of is None
-            odd.append(OddRow(table=one.table, id=one.key, kind=kind, what=_FATES[kind], topic=one.memory.topic))
-    rows: dict[str, list[str]] = {}
-    for key, link_id in plan.edges:
-        rows.setdefault(link_id, []).append(key)
-    links, settled = [], [one for one in (each.memory.id for each in planned) if fates.get(one) != "id_taken"]
+            odd.append(one.odd(kind, _FATES[kind]))
+    links = []
     for link in plan.links:
-        names = rows.get(link.id, [])
-        kind, why = _fate_of_link(link, state, fates, is_edge=bool(names)) or (None, "")
-        if kind in {None, "row_changed"}:
+        names = plan.edges.get(link.id, ())
+        lost = next((end for end in (link.from_id, link.to_id) if fates[end] in _MISSING), None)
+        known = there.get(link.id)
+        why = ""
+        kind = None if lost is None else fates[lost]
+        if kind is not None:
+            why = f" is left out: {lost} {_MISSING[kind]}"
+        elif known is None and was_there(link.id):
+            kind, why = "unlinked_since", f": {_UNLINKED}"
+        else:
             links.append(link)
-        if kind != "id_taken":
-            settled.append(link.id)
+            if known is not None and names and _said_by(known) != _said_by(link):
+                kind, why = "row_changed", f": {_LINK_CHANGED}"
+        fates[link.id] = kind
         if kind is not None:
             left_out[EDGES] += len(names)
             table, what = EDGES if names else DECISIONS, f"its link to {link.to_id}{why}"
             odd += [OddRow(table=table, id=name, kind=kind, what=what) for name in names or [link.from_id]]
     return Standing(
-        ours=tuple(one for one in planned if fates.get(one.memory.id) not in _MISSING),
+        present=present,
+        there=there,
+        ours=tuple(one for one in planned if fates[one.memory.id] not in _MISSING),
         links=tuple(links),
-        new_links=tuple(link for link in links if link.id not in state.links),
-        settled=tuple(settled),
+        settled=tuple(one for one, kind in fates.items() if kind != "id_taken"),
         left_out=left_out,
         odd=tuple(odd),
     )
 
 
-def _fate_of(memory: Memory, state: StoreState) -> str | None:
+def _fate_of(memory: Memory, present: Memory | None, was_there: Callable[[str], bool]) -> str | None:
     """Return how a memory of the store is other than the one that its row says, None where it is not."""
-    present = state.present.get(memory.id)
     if present is None:
-        return "deleted_since" if state.was_there(memory.id) else None
+        return "deleted_since" if was_there(memory.id) else None
     mark = Mark.of(present)
     if mark is None:
         return "id_taken"
     if row_digest_of(memory) != (mark.row or row_digest_of(present)):
         return "row_changed"
     return "changed_since" if digest_of(present) != mark.digest else None
-
-
-def _fate_of_link(link: Link, state: StoreState, fates: Mapping[str, str], *, is_edge: bool) -> tuple[str, str] | None:
-    """Return why the store has not the link that a row says, None where it has, or will have."""
-    for end in (link.from_id, link.to_id):
-        if (fate := fates.get(end, "")) in _MISSING:
-            return fate, f" is left out: {end} {_MISSING[fate]}"
-    present = state.links.get(link.id)
-    if present is None:
-        return ("unlinked_since", f": {_UNLINKED}") if state.was_there(link.id) else None
-    return ("row_changed", f": {_LINK_CHANGED}") if is_edge and _said_by(present) != _said_by(link) else None
 
 
 def _said_by(link: Link) -> tuple[object, ...]:
@@ -394,7 +370,9 @@ class _Migration:
     plan: MigrationPlan
     dry_run: bool
     progress: Progress | None
+    # What was written down of it, None for one that writes nothing, and when it was begun.
     note: MigrationNote | None = None
+    at: datetime = _NO_TIME
     added: int = 0
     done: int = 0
     total: int = 0
@@ -404,160 +382,144 @@ class _Migration:
         return self.old.content
 
     async def run(self) -> MigrationReport:
-        known = await self.shared.read(records_of)
-        own, at = known.get(self.name), self.shared.now
-        if own is None:
+        notes = await self.shared.read(records_of)
+        self.note, self.at = notes.get(self.name), self.shared.now
+        if self.note is None:
             # Memories that came with an import name a migration which this store has no note of.
-            marks = map(Mark.of, (await self._look(known)).present.values())
-            at = next((mark.at for mark in marks if mark is not None and mark.migration == self.name), at)
+            marks = map(Mark.of, (await self._look())[0].values())
+            self.at = next((mark.at for mark in marks if mark and mark.migration == self.name), self.at)
         if not self.dry_run and self.plan.planned:
-            own = await self._write(partial(begin, migration=self.name, checksum=self.old.checksum, at=at))
-        self.note, at = own, at if own is None else own.begun
+            start = partial(begin, migration=self.name, checksum=self.old.checksum, at=self.at)
+            self.note = await self.shared.write(start)
+        if self.note is not None:
+            notes[self.name], self.at = self.note, self.note.begun
         # After that: nobody takes it back any more while this looks.
-        state = await self._look(known)
-        planned = []
-        for place, one in enumerate(self.plan.planned, 1):
-            found = tuple(self.shared.find_mentions(embedded_text(one.memory)))
-            planned.append(attrs.evolve(one, memory=as_stored(attrs.evolve(one.memory, mentions=found))))
-            if place % _CHUNK == 0:
-                await asyncio.sleep(0)
-        standing = standing_of(self.plan, planned, state)
+        present, there = await self._look()
+        complete = {name for name, one in notes.items() if one.state == "complete"}
+        settled = frozenset[bytes]().union(*(notes[name].keys for name in complete))
+        is_over = self.name in complete
+        planned = await self._with_mentions()
+        standing = standing_of(self.plan, planned, present, there, lambda one: is_over or key_of(one) in settled)
         ours = standing.ours
         self.total = 2 * len(ours)
-        if state.is_over:
+        if is_over:
             self._tell(self.total)
-            links = [link for link in state.links.values() if is_backfilled(link) and migration_of(link) == self.name]
-            return self._report(state, standing, at, links)
-        fill = self._fill(state, standing)
-        made = partial(fill.made, namespace=self.shared.engine.namespace, migration=self.name, at=at)
-        if self.dry_run:
+            return self._report(
+                standing, [link for link in there.values() if is_backfilled(link) and migration_of(link) == self.name]
+            )
+        fill = self._fill(standing, complete, notes)
+        if self.dry_run or self.note is None:
             fill.by_time()
-            self.added = sum(one.memory.id not in state.present for one in ours)
-            return self._report(state, standing, at, made())
+            self.added = sum(one.memory.id not in present for one in ours)
+            return self._report(standing, fill.chosen)
         self._tell(0)
-        new = [_with_mark(link, self.name) for link in standing.new_links]
-        await self._write_memories(ours, new, state, at)
+        new = [_with_mark(link, self.name) for link in standing.links if link.id not in there]
+        await self._write_memories(standing, new)
         # All vectors and words are there now.
         await self.shared.engine.settled()
         calibration = await self.shared.embedding.calibration()
         likely: list[LikelyPair] = []
-        for places in chunks((at for at, one in enumerate(ours) if one.memory.id in fill.fresh), _SLICE):
-            likely += await self.shared.read(partial(fill.likely, places=places, calibration=calibration))
-            self._tell(len(places))
+        for some in chunks((one for one in ours if one.memory.id in fill.fresh), _SLICE):
+            likely += await self.shared.read(partial(fill.likely, some=some, calibration=calibration))
+            self._tell(len(some))
         fill.by_meaning(likely)
         fill.by_time()
-        backfilled = made()
         by_source: dict[str, list[Link]] = {}
-        for link in new + backfilled:
+        for link in new + fill.chosen:
             by_source.setdefault(link.from_id, []).append(link)
-        for sources in chunks((one.memory.id for one in ours if one.memory.id in by_source), _CHUNK):
+        for sources in chunks((one.memory.id for one in ours if one.memory.id in by_source), CHUNK):
             await self._write(partial(_put_links, sources={source: by_source[source] for source in sources}))
-        await self._write(partial(self._finish, settled=joined(standing.settled)))
+        await self._write(partial(_finish, migration=self.name, settled=standing.settled))
         self._tell(self.total - self.done)
-        return self._report(state, standing, at, backfilled)
+        return self._report(standing, fill.chosen)
 
-    async def _look(self, known: Mapping[str, MigrationNote]) -> StoreState:
-        """Return what is there already."""
+    async def _look(self) -> tuple[dict[str, Memory], dict[str, Link]]:
+        """Return the memories of the plan that are there already, and the links that begin at these."""
         present: dict[str, Memory] = {}
         links: dict[str, Link] = {}
-        for ids in chunks((one.memory.id for one in self.plan.planned), _PAGE):
+        for ids in chunks((one.memory.id for one in self.plan.planned), PAGE):
             for memory, own in await self.shared.read(partial(_found, ids=ids)):
                 present[memory.id] = memory
                 links.update((link.id, link) for link in own)
-        notes = {**known, **({} if self.note is None else {self.name: self.note})}
-        complete = {name for name, one in notes.items() if one.is_complete}
-        marks = {mark.migration for memory in present.values() if (mark := Mark.of(memory)) is not None}
-        return StoreState(
-            present=present,
-            links=links,
-            # One that came with an import was complete where it was exported, as far as anybody can tell.
-            complete=complete | (marks - {*notes, self.name}),
-            settled=frozenset[bytes]().union(*(notes[name].keys for name in complete)),
-            is_over=self.name in complete,
-        )
+        return present, links
 
-    def _report(
-        self, state: StoreState, standing: Standing, at: datetime, backfilled: Sequence[Link]
-    ) -> MigrationReport:
-        kinds = Counter(link.link_type for link in backfilled)
-        types = Counter(one.memory.type for one in self.plan.planned)
-        words = Counter(link.metadata.original_relationship for link in self.plan.links)
-        ends = Counter(end for link in backfilled for end in (link.from_id, link.to_id))
-        odd = (*self.plan.odd, *future(self.plan, at), *standing.odd, *rows_left_out(self.old.others))
-        return MigrationReport(
-            source=self.old.path,
-            checksum=self.old.checksum,
-            namespace=self.shared.engine.namespace,
-            migration=self.name,
-            at=at,
-            dry_run=self.dry_run,
-            tables=tables_of(self.old, self.plan, standing.left_out),
-            memories={kind.value: types[kind] for kind in MemoryType if types[kind]},
-            added=self.added,
-            known=len(state.present),
-            links=dict(sorted(words.items())),
-            backfilled={kind.value: kinds[kind] for kind in LinkType if kinds[kind]},
-            backfilled_average=len(backfilled) / len(standing.ours) if standing.ours else 0.0,
-            backfilled_most=max(ends.values(), default=0),
-            odd_rows=odd,
-        )
+    async def _with_mentions(self) -> list[PlannedMemory]:
+        """Return the plan's memories with what they mention, as they come back from the store."""
+        planned = []
+        for chunk in chunks(self.plan.planned, CHUNK):
+            for one in chunk:
+                found = tuple(self.shared.find_mentions(embedded_text(one.memory)))
+                planned.append(attrs.evolve(one, memory=as_stored(attrs.evolve(one.memory, mentions=found))))
+            await asyncio.sleep(0)
+        return planned
 
-    def _fill(self, state: StoreState, standing: Standing) -> BackFill:
+    def _fill(self, standing: Standing, complete: Collection[str], notes: Collection[str]) -> BackFill:
         ids = {one.memory.id for one in standing.ours}
-        marks = {one: Mark.of(memory) for one, memory in state.present.items()}
-        done = {one for one, mark in marks.items() if mark is not None and mark.migration in state.complete}
-        others = [link for link in state.links.values() if is_backfilled(link) and migration_of(link) != self.name]
+        marks = {one: mark.migration for one, memory in standing.present.items() if (mark := Mark.of(memory))}
+        # One that came with an import was complete where it was exported, as far as anybody can tell.
+        done = {one for one, name in marks.items() if name in complete or name not in {*notes, self.name}}
+        others = [link for link in standing.there.values() if is_backfilled(link) and migration_of(link) != self.name]
         return BackFill(
             planned=standing.ours,
             links=standing.links,
             policy=self.shared.settings.linking,
             fresh=ids - done,
             before=Counter(end for link in others for end in (link.from_id, link.to_id) if end in ids),
+            namespace=self.shared.engine.namespace,
+            migration=self.name,
+            at=self.at,
         )
 
-    async def _write_memories(
-        self, ours: Sequence[PlannedMemory], links: Sequence[Link], state: StoreState, at: datetime
-    ) -> None:
-        # The memory whose text is the same: its vectors are taken, since an embedder gives others in other company.
+    async def _write_memories(self, standing: Standing, links: Sequence[Link]) -> None:
+        # Memories with one text get the vectors of the first of them: an embedder gives others in other company.
         first: dict[bytes, str] = {}
         # These count as evidence for others: they must be there before that is asked for.
-        outcomes = {link.from_id: [link] for link in links if link.metadata.original_relationship == OUTCOME_OF}
-        for chunk in chunks(ours, _CHUNK):
+        outcomes = {link.from_id: link for link in links if link.metadata.original_relationship == OUTCOME_OF}
+        for chunk in chunks(standing.ours, CHUNK):
             texts = {one.memory.id: embedded_text(one.memory) for one in chunk}
-            sums = {one: hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for one, text in texts.items()}
-            new = [marked(one.memory, self.name, at) for one in chunk if one.memory.id not in state.present]
-            alike = {memory.id: first[sums[memory.id]] for memory in new if sums[memory.id] in first}
-            for memory_id, digest in sums.items():
-                first.setdefault(digest, memory_id)
-            own = [memory.id for memory in new if memory.id not in alike]
-            record = self.shared.record
-            found = await self.shared.embedding.documents([texts[one] for one in own]) if own else []
+            alike = {name: first.setdefault(key_of(text), name) for name, text in texts.items()}
+            new = [one.memory for one in chunk if one.memory.id not in standing.present]
             if new:
-                vectors = dict(zip(own, found, strict=True))
-                put = partial(_put, memories=new, vectors=vectors, alike=alike, links=outcomes)
+                record = self.shared.record
+                vectors = await self.shared.embedding.documents([texts[memory.id] for memory in new])
+                memories = [marked(memory, self.name, self.at) for memory in new]
+                put = partial(_put, memories=memories, vectors=vectors, alike=alike, links=outcomes)
                 self.added += await self._write(put, made_by=record)
             self._tell(len(chunk))
 
-    def _finish(self, writer: Writer, settled: bytes) -> None:
-        now = None if self.note is None else still(writer, self.note)
-        if now is not None and not now.is_complete:
-            changed_note(writer, now, "complete", settled)
-
     async def _write(self, plan: Callable[[Writer], T], *, made_by: EmbedderRecord | None = None) -> T:
         """Run a plan in a transaction, unless the migration is being taken back."""
-        note = self.note
-
-        def checked(writer: Writer) -> T:
-            if note is not None:
-                still(writer, note)
-            return plan(writer)
-
-        return await self.shared.write(checked, made_by=made_by)
+        assert self.note is not None  # noqa: S101 - what writes nothing does not come here
+        error = refused("the migration was taken back by somebody else while it ran", "run it again if it is wanted")
+        return await self.shared.write(self.note.unless_ended(error, plan), made_by=made_by)
 
     def _tell(self, more: int) -> None:
         self.done += more
         if self.progress is not None and self.total:
             self.progress(self.done, self.total)
+
+    def _report(self, standing: Standing, backfilled: Sequence[Link]) -> MigrationReport:
+        kinds = Counter(link.link_type for link in backfilled)
+        types = Counter(one.memory.type for one in self.plan.planned)
+        words = Counter(link.metadata.original_relationship for link in self.plan.links)
+        ends = Counter(end for link in backfilled for end in (link.from_id, link.to_id))
+        return MigrationReport(
+            source=self.old.path,
+            checksum=self.old.checksum,
+            namespace=self.shared.engine.namespace,
+            migration=self.name,
+            at=self.at,
+            dry_run=self.dry_run,
+            tables=tables_of(self.old, self.plan, standing.left_out),
+            memories={kind.value: types[kind] for kind in MemoryType if types[kind]},
+            added=self.added,
+            known=len(standing.present),
+            links=dict(sorted(words.items())),
+            backfilled={kind.value: kinds[kind] for kind in LinkType if kinds[kind]},
+            backfilled_average=len(backfilled) / len(standing.ours) if standing.ours else 0.0,
+            backfilled_most=max(ends.values(), default=0),
+            odd_rows=(*self.plan.odd, *future(self.plan, self.at), *standing.odd, *rows_left_out(self.old.others)),
+        )
 
 
 def _found(reader: Reader, ids: Sequence[str]) -> list[tuple[Memory, list[Link]]]:
@@ -568,23 +530,19 @@ def _found(reader: Reader, ids: Sequence[str]) -> list[tuple[Memory, list[Link]]
 def _put(
     writer: Writer,
     memories: Sequence[Memory],
-    vectors: Mapping[str, Vectors],
+    vectors: Sequence[Vectors],
     alike: Mapping[str, str],
-    links: Mapping[str, Sequence[Link]],
+    links: Mapping[str, Link],
 ) -> int:
     """Write memories with their vectors, or those of another of the same text; return how many were not there."""
     there = writer.find_many([memory.id for memory in memories])
-    # Another process may migrate the same.
-    new = [memory for memory, node in zip(memories, there, strict=True) if node is None]
-    for memory in new:
-        pieces = vectors.get(memory.id)
-        if pieces is None:
-            node = writer.find(alike[memory.id])
-            if node is None:
-                raise refused(f"{alike[memory.id]!r:.200} was deleted while it was migrated", "run it again")
-            pieces = writer.vectors(node)
-        writer.put(memory, vectors=pieces, links=links.get(memory.id, ()))
-    return len(new)
+    for memory, node, pieces in zip(memories, there, vectors, strict=True):
+        # Another process may migrate the same.
+        if node is None:
+            twin = writer.find(alike[memory.id])
+            own = [links[memory.id]] if memory.id in links else []
+            writer.put(memory, vectors=pieces if twin is None else writer.vectors(twin), links=own)
+    return there.count(None)
 
 
 def _put_links(writer: Writer, sources: Mapping[str, Sequence[Link]]) -> None:
@@ -606,156 +564,13 @@ def _put_links(writer: Writer, sources: Mapping[str, Sequence[Link]]) -> None:
             writer.put(writer.get([node])[0], links=missing)
 
 
+def _finish(writer: Writer, migration: str, settled: Iterable[str]) -> None:
+    note = records_of(writer)[migration]
+    # Another process may have been faster.
+    if note.state == "begun":
+        note.written(writer, "complete", settled)
+
+
 def _with_mark(link: Link, migration: str) -> Link:
     extra: dict[str, Any] = {**link.metadata.extra, MARK: migration}
     return attrs.evolve(link, metadata=attrs.evolve(link.metadata, extra=extra))
-
-
-# Taking a migration back
-
-
-class _Migrated(NamedTuple):
-    """A migrated memory: what made it and when, whether it was changed since, and the links at it."""
-
-    id: str
-    migration: str
-    at: datetime
-    is_changed: bool
-    links: list[Link]
-
-
-async def rollback(memories: MemoryStore, *, force: bool = False, progress: Progress | None = None) -> RollbackReport:
-    """
-    Undo the last migration: delete the memories and links that it added; interrupted, it goes on when it is run again.
-
-    Args:
-        memories: The store.
-        force: Whether to delete also what was changed since, and what later memories link to.
-        progress: Called with how many memories are deleted, and of how many.
-
-    Raises:
-        MigrationError: A migrated memory was changed since, or later links begin or end at one; nothing was deleted.
-            Or somebody else migrates, or takes it back, at the same time.
-        StoreError: The store cannot be read or written; what was deleted before stays so.
-
-    """
-    _check.flag("force", force)
-    check_progress(progress)
-    shared = memories._shared  # noqa: SLF001 - this package's
-    shared.check()
-    known = await shared.read(records_of)
-    found = await _migrated(shared)
-    # Memories that came with an import name a migration that the store has no note of.
-    unknown = [(0, one.at, one.migration) for one in found if one.migration not in known]
-    last = max([*unknown, *((one.order, one.begun, one.migration) for one in known.values())], default=None)
-    if last is None:
-        return RollbackReport(namespace=memories.namespace)
-    migration = last[2]
-    going = {one.id: one for one in found if one.migration == migration}
-    changed = tuple(one.id for one in going.values() if one.is_changed)
-    links = {link.id: link for one in going.values() for link in one.links}
-    others = [link for link in links.values() if migration_of(link) is None]
-    linked = tuple(dict.fromkeys(end for link in others for end in (link.from_id, link.to_id) if end not in going))
-    if (changed or others) and not force:
-        raise _refusal(changed, others, linked)
-    made = {link.id for one in found for link in one.links if migration in {one.migration, migration_of(link)}}
-    noted = known.get(migration)
-    lost = {key_of(one) for one in made.union(going)}
-    note = await shared.write(partial(_begin_rollback, migration=migration, noted=noted, lost=lost))
-    if noted is not None and not noted.is_complete:
-        # Who was migrating may have added more until then, and nothing after that.
-        found = await _migrated(shared)
-        going = {one.id: one for one in found if one.migration == migration}
-    # Links that it made between memories of earlier migrations.
-    between = {
-        link.id
-        for one in found
-        for link in one.links
-        if migration_of(link) == migration and link.from_id not in going and link.to_id not in going
-    }
-    count = done = 0
-    for part in chunks(sorted(between), _CHUNK):
-        count += await shared.write(_unless_busy(note, methodcaller("delete_links", part)))
-    for part in chunks(reversed(going), _CHUNK):
-        count += await shared.write(_unless_busy(note, partial(_delete, ids=part)))
-        done += len(part)
-        if progress is not None:
-            progress(done, len(going))
-    if note is not None:
-        await shared.write(_unless_busy(note, methodcaller("set_note", f"{PREFIX}{migration}", None)))
-    return RollbackReport(
-        namespace=memories.namespace,
-        migration=migration,
-        memories=len(going),
-        links=count,
-        changed=changed,
-        linked=linked,
-        migrations_left=len({*known, *(one.migration for one in found)} - {migration}),
-    )
-
-
-async def _migrated(shared: Shared) -> list[_Migrated]:
-    """Return all memories that migrations made, in order of saving."""
-
-    def page(reader: Reader, ids: Sequence[str]) -> list[_Migrated]:
-        nodes = [node for node in reader.find_many(ids) if node is not None]
-        marks = [(node, memory, Mark.of(memory)) for node, memory in zip(nodes, reader.get(nodes), strict=True)]
-        made = [(node, memory, mark) for node, memory, mark in marks if mark is not None]
-        links = reader.links_of_many([node for node, _, _ in made])
-        return [
-            _Migrated(memory.id, mark.migration, mark.at, digest_of(memory) != mark.digest, own)
-            for (_, memory, mark), own in zip(made, links, strict=True)
-        ]
-
-    every = await shared.read(lambda reader: reader.ids(sorted(reader.window(newest_first=False).tolist())))
-    return [one for ids in chunks(every, _PAGE) for one in await shared.read(partial(page, ids=ids))]
-
-
-def _refusal(changed: Sequence[str], others: Sequence[Link], linked: Sequence[str]) -> MigrationError:
-    parts = []
-    if changed:
-        parts.append(f"{len(changed)} migrated memories were changed since ({some(changed)})")
-    if others:
-        automatic = sum(link.created_by == "system" for link in others)
-        ends = f" with {len(linked)} later memories ({some(linked)})" if linked else ""
-        parts.append(f"{len(others)} links{ends} were made since, {automatic} of them automatic")
-    return refused(
-        "the migration cannot be undone without loss: " + ", and ".join(parts),
-        "nothing was deleted; force deletes the memories and these links with them: export the store first",
-    )
-
-
-def _begin_rollback(
-    writer: Writer, migration: str, noted: MigrationNote | None, lost: Collection[bytes]
-) -> MigrationNote | None:
-    """Note that a migration is being taken back, and return its note, None where the store has none."""
-    notes = records_of(writer)
-    if notes.get(migration) != noted:
-        raise _busy()
-    for one in notes.values():
-        # Two that were under way together: what goes now counts as there in the other one, too, and it must look again.
-        if one.migration != migration and one.is_complete and not one.keys.isdisjoint(lost):
-            changed_note(writer, one, "begun")
-    return None if noted is None else changed_note(writer, noted, "undone")
-
-
-def _unless_busy(note: MigrationNote | None, plan: Callable[[Writer], int]) -> Callable[[Writer], int]:
-    """Make a part of a rollback fail where somebody else has changed the migration's note."""
-
-    def checked(writer: Writer) -> int:
-        if note is not None and records_of(writer).get(note.migration) != note:
-            raise _busy()
-        return plan(writer)
-
-    return checked
-
-
-def _delete(writer: Writer, ids: Sequence[str]) -> int:
-    there = writer.find_many(ids)
-    return sum(writer.delete(one) for one, node in zip(ids, there, strict=True) if node is not None)
-
-
-def _busy() -> MigrationError:
-    return refused(
-        "somebody else migrates, or takes it back, at the same time", "wait until that is done, and run it again then"
-    )

@@ -34,7 +34,8 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).paren
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Many transactions for few memories."""
-    monkeypatch.setattr("mama_structs.v1.write._CHUNK", 4)
+    monkeypatch.setattr("mama_structs.v1.write.CHUNK", 4)
+    monkeypatch.setattr("mama_structs.v1.undo.CHUNK", 4)
 
 
 @pytest.fixture
@@ -294,7 +295,7 @@ KILLED = """
     from mama_structs.v1 import migrate, write
     from mama_structs.session import Session
 
-    write._CHUNK = 4
+    write.CHUNK = 4
 
     async def main():
         async with Session.open(sys.argv[1], embedder=HashEmbedder(dimensions=64)) as session:
