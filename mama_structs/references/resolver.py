@@ -17,7 +17,7 @@ from mama_structs._plain import as_payload, copy_plain
 from mama_structs.errors import EntityNotFound, InvalidArgument, MamaStructsError, SessionClosed
 from mama_structs.references import outcomes
 from mama_structs.references.cache import AnswerCache
-from mama_structs.references.detection import META, SECTION, Detector, Found, PayloadShape, Scan, describe
+from mama_structs.references.detection import META, SECTION, Detector, FieldRule, Found, PayloadShape, Scan, describe
 from mama_structs.references.flights import Flights, SourceQuery
 from mama_structs.references.options import Kind, ReferenceOptions, Scope, check_kind, check_primary
 from mama_structs.references.outcomes import NOT_FOUND, Counters, Failure, ResolverStats, SourceAnswer, SourceOutcome
@@ -25,7 +25,6 @@ from mama_structs.references.schemes import EntitySource, check_sources
 from mama_structs.references.section import (
     EARLIER,
     REMEMBERED,
-    TOTAL,
     LevelPlan,
     Reference,
     References,
@@ -40,7 +39,7 @@ _log = logging.getLogger("mama_structs")
 # Gives the newest decisions about ids; an id about which there are none is left out.
 Recall = Callable[[Sequence[str]], Awaitable[Mapping[str, Sequence[Mapping[str, Any]]]]]
 
-UNKNOWN_TYPE: Final = "unknown"
+UNKNOWN: Final = FieldRule(type="unknown", field=None, primary=True, accepted=True, denied=False)
 
 # Sets of field names and kinds of payload that a program uses; one that makes them up must not fill the memory.
 _REMEMBERED: Final = 64
@@ -153,7 +152,7 @@ class Resolver:
         key: str,
         fetch: Callable[[str], Awaitable[Mapping[str, Any]]],
         *,
-        kind: str = UNKNOWN_TYPE,
+        kind: str = UNKNOWN.type,
         source: EntitySource | None = None,
     ) -> dict[str, Any]:
         """
@@ -197,17 +196,11 @@ class Resolver:
         self._open()
         if not self.settings.enabled or not options.wanted:
             return References({})
-        plan = LevelPlan()
-        for entity_id in dict.fromkeys(map(str, ids)):
-            kind = self._detector.kind(entity_id)
-            name = UNKNOWN_TYPE if kind is None else kind.name
-            if options.reference_types is not None and name not in options.reference_types:
-                plan.filtered[entity_id] = "type"
-            elif len(plan.start) < options.max_references:
-                plan.start[entity_id] = name
-            else:
-                plan.omitted[entity_id] = TOTAL
+        kinds = ((entity_id, self._detector.kind(entity_id)) for entity_id in map(str, ids))
+        found = [Found((one, UNKNOWN if kind is None else kind.rule(None), None, None, None)) for one, kind in kinds]
         sought = Sought()
+        # What somebody asks for by name counts, whatever field it may stand in.
+        plan = plan_level(found, options, "all")
         await self._follow(sought, plan, options, options.scope(is_list=False), self._detector)
         await self._remember(sought, options)
         return References(*self._finish(sought, options))
