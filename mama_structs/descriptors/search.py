@@ -91,19 +91,21 @@ class SearchResult:
         return f"<SearchResult: {len(self.matches)}{of} matches in {self.handle}>"
 
 
-@attrs.frozen
-class _Search:
-    """One search, checked but for the pattern; *is_over* is set when nobody waits for the answer any more."""
+@attrs.define
+class TextSearch:
+    """One search: what is looked for and where, and what is wanted of the matches; see `RefStore.search`."""
 
     content: Content
     query: str
-    handle: str
-    regex: bool
-    context: int
-    limit: int
-    page_size: int
-    deadline: float  # monotonic
-    is_over: threading.Event = attrs.field(factory=threading.Event)
+    handle: str = attrs.field(kw_only=True)
+    timeout: float = attrs.field(kw_only=True)
+    regex: bool = attrs.field(default=False, kw_only=True)
+    context: int = attrs.field(default=0, kw_only=True)
+    limit: int = attrs.field(default=20, kw_only=True)
+    page_size: int = attrs.field(default=4_000, kw_only=True)
+    # Once everything was checked, by the monotonic clock; and set when nobody waits for the answer any more.
+    deadline: float = attrs.field(default=0.0, init=False)
+    is_over: threading.Event = attrs.field(factory=threading.Event, init=False)
 
 
 # The right to match a pattern, which one thread of the process has at a time.
@@ -113,35 +115,29 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=lambda: vars(_turn).update(lock=threading.Lock()))
 
 
-async def search(
-    content: Content,
-    query: str,
-    *,
-    handle: str,
-    timeout: float,  # noqa: ASYNC109 - a thread cannot be cancelled from outside: it must know its deadline
-    regex: bool = False,
-    context: int = 0,
-    limit: int = 20,
-    page_size: int = 4_000,
-) -> SearchResult:
+async def search(work: TextSearch) -> SearchResult:
     """
-    Find text in a content; see `RefStore.search`, of which this is all but the look-up.
+    Find text in a content.
 
     The work is done in a thread; of patterns one is matched at a time, and the others wait within their own time.
     When the caller is cancelled, the thread goes on until it has come to a next match or its time is over.
     """
-    refused = functools.partial(InvalidParameter, handle=handle)
-    for name, value, lowest, highest in (("limit", limit, 1, MAX_LIMIT), ("context", context, 0, MAX_CONTEXT)):
+    refused = functools.partial(InvalidParameter, handle=work.handle)
+    timeout, regex = work.timeout, work.regex
+    for name, value, lowest, highest in (
+        ("limit", work.limit, 1, MAX_LIMIT),
+        ("context", work.context, 0, MAX_CONTEXT),
+    ):
         if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
             raise refused(f"{name} must be a whole number from {lowest} to {highest}", parameter=name)
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
         raise refused(f"timeout must be more than 0 seconds, got {timeout!r:.80}", parameter="timeout")
     if not isinstance(regex, bool):
         raise refused(f"regex must be true or false, got {regex!r:.80}", parameter="regex")
-    if problem := _problem_of(query, regex=regex):
+    if problem := _problem_of(work.query, regex=regex):
         raise refused(problem, parameter="query")
     seconds = min(timeout, _LONGEST)
-    work = _Search(content, query, handle, regex, context, limit, page_size, time.monotonic() + seconds)
+    work.deadline = time.monotonic() + seconds
     try:
         # The thread stops by itself; this is for when it had no turn in time, or too little of the processor.
         async with asyncio.timeout(seconds + _GRACE):
@@ -151,9 +147,9 @@ async def search(
             return await asyncio.to_thread(_run, work)
     except TimeoutError as cause:
         raise SearchTimeout(
-            f"the search in {handle} did not end within {timeout:g} s",
+            f"the search in {work.handle} did not end within {timeout:g} s",
             seconds=timeout,
-            handle=handle,
+            handle=work.handle,
             hint="a plain query is quick; in a pattern, avoid repeats within repeats" if regex else None,
         ) from cause
     finally:
@@ -192,7 +188,7 @@ def _compiled_size(pattern: str) -> int:
     return items * factor
 
 
-def _run_alone(work: _Search) -> SearchResult:
+def _run_alone(work: TextSearch) -> SearchResult:
     """Search when no other pattern is matched, in a thread; TimeoutError when the time is over."""
     lock = _turn.lock
     if not lock.acquire(timeout=max(0.0, work.deadline - time.monotonic())):
@@ -204,7 +200,7 @@ def _run_alone(work: _Search) -> SearchResult:
         lock.release()
 
 
-def _run(work: _Search) -> SearchResult:
+def _run(work: TextSearch) -> SearchResult:
     """Search, in a thread; TimeoutError when the time is over."""
     spans = _pattern_spans(work) if work.regex else _plain_spans(work)
     kept = list(islice(spans, work.limit))
@@ -222,12 +218,12 @@ def _run(work: _Search) -> SearchResult:
     return SearchResult(handle=work.handle, matches=tuple(matches), more=following is not None, total=total)
 
 
-def _check_time(work: _Search) -> None:
+def _check_time(work: TextSearch) -> None:
     if work.is_over.is_set() or time.monotonic() > work.deadline:
         raise TimeoutError
 
 
-def _plain_spans(work: _Search) -> Iterator[Span]:
+def _plain_spans(work: TextSearch) -> Iterator[Span]:
     text, query, position = work.content.text, work.query, 0
     while position < len(text):
         _check_time(work)
@@ -238,7 +234,7 @@ def _plain_spans(work: _Search) -> Iterator[Span]:
         position = found + len(query) if found >= 0 else end
 
 
-def _count(work: _Search, position: int) -> int:
+def _count(work: TextSearch, position: int) -> int:
     """Count the matches from a position, as `str.count` does, which would hold the interpreter's lock too long."""
     text, query, total = work.content.text, work.query, 0
     if not any(query.startswith(query[shift:]) for shift in range(1, len(query))):
@@ -258,7 +254,7 @@ def _count(work: _Search, position: int) -> int:
         position = max(end - len(pieces[-1]), end - len(query) + 1)
 
 
-def _pattern_spans(work: _Search) -> Iterator[Span]:
+def _pattern_spans(work: TextSearch) -> Iterator[Span]:
     text, pattern = work.content.text, _compiled(work)
     # A line feed at the end begins no line, so there is no place behind it.
     nowhere = (len(text), len(text)) if text.endswith("\n") else None
@@ -288,7 +284,7 @@ def _pattern_spans(work: _Search) -> Iterator[Span]:
             return
 
 
-def _compiled(work: _Search) -> Any:
+def _compiled(work: TextSearch) -> Any:
     # Imported by name: it has no type hints, and nobody who never searches should wait for it.
     regex = import_module("regex")
     try:

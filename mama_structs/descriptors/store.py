@@ -31,7 +31,7 @@ from mama_structs.descriptors.parser import (
     Text,
 )
 from mama_structs.descriptors.render import fd_result, instructions
-from mama_structs.descriptors.search import SearchResult, search
+from mama_structs.descriptors.search import SearchResult, TextSearch, search
 from mama_structs.descriptors.text import Content, Excerpt, Mode, Pasted, preview, read, split_pasted
 from mama_structs.errors import (
     InvalidArgument,
@@ -512,7 +512,7 @@ class RefStore:
 
         """
         entry = self._find(handle)
-        return await search(
+        work = TextSearch(
             entry.content,
             query,
             handle=entry.versioned,
@@ -522,6 +522,7 @@ class RefStore:
             timeout=self.settings.search_timeout,
             page_size=entry.page_size,
         )
+        return await search(work)
 
     async def to_file(
         self,

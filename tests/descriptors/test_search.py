@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import mama_structs
 from mama_structs.descriptors import search as search_module
-from mama_structs.descriptors.search import search
+from mama_structs.descriptors.search import TextSearch, search
 from mama_structs.descriptors.text import Content
 from mama_structs.errors import InvalidParameter, SearchTimeout
 
@@ -48,7 +48,7 @@ PATTERNS = st.sampled_from(
 
 async def found(text, query, **options):
     content = text if isinstance(text, Content) else Content.of(text)
-    return await search(content, query, **({"handle": "fd:1", "timeout": 5, "page_size": 5} | options))
+    return await search(TextSearch(content, query, **({"handle": "fd:1", "timeout": 5, "page_size": 5} | options)))
 
 
 def places(result):
@@ -482,7 +482,7 @@ from mama_structs.descriptors.text import Content
 
 def look(query, timeout):
     content = Content.of("a" * 60 + "b")
-    return asyncio.run(module.search(content, query, handle="fd:1", timeout=timeout, regex=True))
+    return asyncio.run(module.search(module.TextSearch(content, query, handle="fd:1", timeout=timeout, regex=True)))
 
 def hostile():
     try:
@@ -555,10 +555,10 @@ async def test_a_restart_repeats_no_empty_match(monkeypatch):
 async def test_a_pattern_that_calls_itself_is_refused(query):
     """It could fill the memory before its time is over."""
     with pytest.raises(InvalidParameter, match="calls itself"):
-        await search(Content.of("a" * 10), query, handle="fd:1", regex=True, timeout=1)
+        await search(TextSearch(Content.of("a" * 10), query, handle="fd:1", regex=True, timeout=1))
 
 
 @pytest.mark.parametrize("query", [r"\(\?R", r"\(?R", "[(]?R", "(?:a)", "(?i)a"])
 async def test_a_pattern_that_only_looks_so_is_searched(query):
     """Escaped signs are text."""
-    assert (await search(Content.of("(?R a"), query, handle="fd:1", regex=True, timeout=1)).matches
+    assert (await search(TextSearch(Content.of("(?R a"), query, handle="fd:1", regex=True, timeout=1))).matches
