@@ -8,14 +8,13 @@ import json
 import re
 import unicodedata
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 import attrs
 
 from mama_structs.descriptors.parser import (
     FencedBlock,
-    MarkedSpans,
     RefEnd,
     RefParser,
     RefStart,
@@ -294,7 +293,7 @@ class _BlockBelow:
 
 def suggest(text: str, *, taken: Collection[str] = ()) -> list[Suggestion]:
     """Propose ids for the fenced code blocks of a text that no ref marks, in order; one that is taken gets a number."""
-    spans, ids = _marked_spans(text)
+    unmarked, ids = _outside_refs(text)
     used = {*taken, *ids}
     # They go on where they stood, so that many blocks of one name take no longer each.
     counters: dict[str, Iterator[int]] = {}
@@ -309,7 +308,7 @@ def suggest(text: str, *, taken: Collection[str] = ()) -> list[Suggestion]:
         return name
 
     suggestions = []
-    for below in _above(text, fenced_blocks(text, marked=spans), spans):
+    for below in _blocks_below(unmarked):
         block = below.block
         content = text[block.start : block.end]
         if content.count("\n") + 1 < _FEWEST_LINES and len(content.strip()) < _FEWEST_CHARACTERS:
@@ -323,34 +322,36 @@ def suggest(text: str, *, taken: Collection[str] = ()) -> list[Suggestion]:
     return suggestions
 
 
-def _marked_spans(text: str) -> tuple[list[tuple[int, int]], list[str]]:
-    """Find from where to where refs reach, their tags included, and their ids."""
+def _outside_refs(text: str) -> tuple[str, list[str]]:
+    """Return a text in which every line that a ref touches is blank, as long as it was, and the ids of the refs."""
     parser = RefParser()
-    begun: list[int] = []
-    spans, ids = [], []
+    parts: list[str] = []
+    ids: list[str] = []
+    depth = at = first = 0
     for event in [*parser.feed(text), *parser.close()]:
         if isinstance(event, RefStart):
-            begun.append(event.position - 1)
             ids.append(event.id)
+            first = first if depth else max(at, text.rfind("\n", 0, event.position) + 1)
+            depth += 1
         elif isinstance(event, RefEnd):
-            start = begun.pop()
-            if not begun:
-                spans.append((start, event.position - 1))
-    return spans, ids
+            depth -= 1
+            if not depth:
+                last = text.find("\n", event.position - 1)
+                marked = text[first : last if last >= 0 else None]
+                parts += text[at:first], "\n".join(" " * len(line) for line in marked.split("\n"))
+                at = first + len(marked)
+    return "".join([*parts, text[at:]]), ids
 
 
-def _above(text: str, blocks: Iterable[FencedBlock], spans: Sequence[tuple[int, int]]) -> Iterator[_BlockBelow]:
-    """Go through the blocks, each with the nearest heading above and the last of the lines before it, outside refs."""
-    marked = MarkedSpans(spans)
+def _blocks_below(text: str) -> Iterator[_BlockBelow]:
+    """Go through the blocks, each with the nearest heading above and the last of the lines before it."""
     heading, position, number = "", 0, 1
-    for block in blocks:
+    for block in fenced_blocks(text):
         near: deque[str] = deque(maxlen=_LINES_BEFORE)
         number += text.count("\n", position, block.start)
         for line in text[position : block.opening].split("\n")[:-1]:
-            outside = not marked.touch(position, position + len(line))
-            position += len(line) + 1
-            near.append(line.strip() if outside else "")
-            found = (_HEADING.match(line[:300]) or _BOLD_LINE.match(line[:300])) if outside else None
+            near.append(line.strip())
+            found = _HEADING.match(line[:300]) or _BOLD_LINE.match(line[:300])
             heading = (found and found["title"].strip().rstrip("#").strip()) or heading
         yield _BlockBelow(block, heading, next(filter(None, reversed(near)), ""), number)
         number += text.count("\n", block.start, block.behind)

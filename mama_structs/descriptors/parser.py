@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Final, Literal
 
 import attrs
@@ -330,23 +330,8 @@ class FencedBlock:
     closed: bool  # else it runs to the end of the text
 
 
-class MarkedSpans:
-    """Tells what refs touch; asked from the beginning to the end, so that all questions take one pass."""
-
-    def __init__(self, spans: Sequence[tuple[int, int]]) -> None:
-        self._spans = spans
-        self._current = 0
-
-    def touch(self, start: int, end: int) -> bool:
-        """Tell whether a ref reaches into a stretch, or up to it."""
-        while self._current < len(self._spans) and self._spans[self._current][1] <= start:
-            self._current += 1
-        return self._current < len(self._spans) and self._spans[self._current][0] <= end
-
-
-def fenced_blocks(text: str, *, marked: Sequence[tuple[int, int]] = ()) -> Iterator[FencedBlock]:
-    """Find the fenced blocks of a whole text, as `RefParser` finds them in pieces; none opens where refs are marked."""
-    refs = MarkedSpans(marked)
+def fenced_blocks(text: str) -> Iterator[FencedBlock]:
+    """Find the fenced blocks of a whole text without refs, as `RefParser` finds them in pieces."""
     whole = text if text.endswith("\n") else f"{text}\n"
     at = 0
     while line := _MAY_BE_FENCE.search(whole, at):
@@ -357,7 +342,7 @@ def fenced_blocks(text: str, *, marked: Sequence[tuple[int, int]] = ()) -> Itera
             opens = fence.end(whole, behind, final=True) == -1 and fence.may_be_fence
             fence = Fence(mark, fence.length) if opens else None
         at = line.end()
-        if fence is None or refs.touch(line.start(), at):
+        if fence is None:
             continue
         info, start = whole[behind:at].strip(), min(at + 1, len(text))
         closing = fence.end(whole, at)
