@@ -7,7 +7,6 @@ import itertools
 import json
 import re
 import unicodedata
-from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
@@ -347,15 +346,18 @@ def _blocks_below(text: str) -> Iterator[_BlockBelow]:
     """Go through the blocks, each with the nearest heading above and the last of the lines before it."""
     heading, position, number = "", 0, 1
     for block in fenced_blocks(text):
-        near: deque[str] = deque(maxlen=_LINES_BEFORE)
         number += text.count("\n", position, block.start)
-        for line in text[position : block.opening].split("\n")[:-1]:
-            near.append(line.strip())
-            found = _HEADING.match(line[:300]) or _BOLD_LINE.match(line[:300])
-            heading = (found and found["title"].strip().rstrip("#").strip()) or heading
-        yield _BlockBelow(block, heading, next(filter(None, reversed(near)), ""), number)
+        lines = text[position : block.opening].split("\n")[:-1]
+        heading = next(filter(None, map(_heading_in, reversed(lines))), heading)
+        line_before = next(filter(None, map(str.strip, reversed(lines[-_LINES_BEFORE:]))), "")
+        yield _BlockBelow(block, heading, line_before, number)
         number += text.count("\n", block.start, block.behind)
         position = block.behind
+
+
+def _heading_in(line: str) -> str:
+    found = _HEADING.match(line[:300]) or _BOLD_LINE.match(line[:300])
+    return found["title"].strip().rstrip("#").strip() if found else ""
 
 
 def _language(info: str) -> str | None:
