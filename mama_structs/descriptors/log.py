@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -88,6 +89,12 @@ _DECODER: Final = msgspec.json.Decoder(Union[*_RECORDS.values(), _DeleteRecord])
 _START_DECODER: Final = msgspec.json.Decoder(_StartRecord)
 
 
+def _record_of(entry: Entry) -> _Record:
+    kind = type(entry)
+    fields = {field.name: getattr(entry, field.name) for field in attrs.fields(kind) if field.name != "content"}
+    return _RECORDS[kind](**fields, hash=entry.content.hash)
+
+
 def _entry_of(record: _Record, content: Content) -> Entry:
     kind: type[Entry] = next(kind for kind, record_type in _RECORDS.items() if type(record) is record_type)
     fields = {name: value for name, value in msgspec.structs.asdict(record).items() if name != "hash"}
@@ -116,25 +123,19 @@ class ConversationLog:
         self._last = last
         self._started = started
 
-    def put(self, entry: Entry) -> None:
-        """Take what was stored, with its text, in one transaction; nothing where the store was closed, which raises."""
-        content, kind = entry.content, type(entry)
-        fields = {field.name: getattr(entry, field.name) for field in attrs.fields(kind) if field.name != "content"}
-        row = _ENCODER.encode(_RECORDS[kind](**fields, hash=content.hash))
-        text = f"{_TEXTS}{content.hash}", New(content.text.encode())
-        self._add(entry.versioned, row, entry.created_at, text)
-
-    def delete(self, handle: str, at: datetime) -> None:
-        """Take that something was deleted."""
-        self._add(handle, _ENCODER.encode(_DeleteRecord(handle=handle, at=at)), at, (_DEBT, b""))
-
-    def _add(self, handle: str, row: bytes, at: datetime, beside: tuple[str, Change]) -> None:
-        rows: list[tuple[str, Change]] = []
-        if not self._started:
-            rows.append(_start_row(self._conversation, at, parent=None, parent_at=0))
+    def put(self, handle: str, slot: Entry | DeletedEntry) -> None:
+        """Take what was stored, with its text, or deleted, in one transaction; nothing of it where the store raises."""
+        record: _Record
+        beside: tuple[str, Change]
+        if isinstance(slot, DeletedEntry):
+            at, record, beside = slot.at, _DeleteRecord(handle=handle, at=slot.at), (_DEBT, b"")
+        else:
+            at, record = slot.created_at, _record_of(slot)
+            beside = f"{_TEXTS}{slot.content.hash}", New(slot.content.text.encode())
+        rows = [] if self._started else [_start_row(self._conversation, at, parent=None, parent_at=0)]
         number = self._last + 1
-        rows += [(f"{_CHANGES}{_quoted(self._conversation)}/{number:010}/{handle}", row), beside]
-        self._storage.enqueue(rows)
+        change = f"{_CHANGES}{_quoted(self._conversation)}/{number:010}/{handle}", _ENCODER.encode(record)
+        self._storage.enqueue([*rows, change, beside])
         self._last, self._started = number, True
 
     def fork(self, conversation: str, at: datetime) -> Self:
@@ -154,7 +155,7 @@ async def load(storage: Storage, conversation: str, settings: DescriptorSettings
     """
     changes: dict[int, _Change] = {}
     name: str | None = conversation
-    until: int | None = None
+    until = math.inf
     started = False
     seen: set[str] = set()
     while name is not None and name not in seen:
@@ -163,7 +164,7 @@ async def load(storage: Storage, conversation: str, settings: DescriptorSettings
         row = (await storage.read([key])).get(key)
         rows = await storage.read(await storage.keys(f"{_CHANGES}{_quoted(name)}/"))
         read = [change for change in itertools.starmap(_read, rows.items()) if change is not None]
-        own = {change.number: change for change in read if until is None or change.number <= until}
+        own = {change.number: change for change in read if change.number <= until}
         changes |= own
         started = started or row is not None or bool(own)
         if row is None:
@@ -178,12 +179,9 @@ async def load(storage: Storage, conversation: str, settings: DescriptorSettings
             )
         if start.parent is None:
             break
-        name, until = start.parent, start.parent_at if until is None else min(until, start.parent_at)
-    ordered = [changes[number] for number in sorted(changes)]
-    last = ordered[-1].number if ordered else 0
-    return await _replayed(storage, ordered, settings), ConversationLog(
-        storage, conversation, last=last, started=started
-    )
+        name, until = start.parent, min(until, start.parent_at)
+    log = ConversationLog(storage, conversation, last=max(changes, default=0), started=started)
+    return await _replayed(storage, [changes[number] for number in sorted(changes)], settings), log
 
 
 async def missing_texts(storage: Storage) -> list[tuple[str, str]]:

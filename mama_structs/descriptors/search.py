@@ -339,8 +339,4 @@ def _lines(pages: Pages, first: int, last: int) -> Iterator[ContextLine]:
 
 
 def _without_break(text: str, start: int, end: int) -> int:
-    if end > start and text[end - 1] == "\n":
-        end -= 1
-        if end > start and text[end - 1] == "\r":
-            end -= 1
-    return end
+    return end - next((len(kind) for kind in ("\r\n", "\n") if text.endswith(kind, start, end)), 0)

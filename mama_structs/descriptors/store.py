@@ -51,11 +51,8 @@ _BREAKS: Final = ("\r\n", "\n")
 class Log(Protocol):
     """Where a store's changes go, to be written behind."""
 
-    def put(self, entry: Entry) -> None:
-        """Take what was stored, with its text."""
-
-    def delete(self, handle: str, at: datetime) -> None:
-        """Take that something was deleted."""
+    def put(self, handle: str, slot: Entry | DeletedEntry) -> None:
+        """Take what was stored, with its text, or that it was deleted."""
 
 
 def _now() -> datetime:
@@ -574,11 +571,9 @@ class RefStore:
 
         """
         self._check_open()
-        doomed, at = self._entries.named_by(handle), self._clock()
+        doomed, deleted = self._entries.named_by(handle), DeletedEntry(self._clock())
         for one in doomed:
-            if self._log is not None:
-                self._log.delete(one, at)
-            self._entries.put(one, DeletedEntry(at))
+            self._put(one, deleted)
 
     def prompt(self, *, handles: bool = False) -> str:
         """
@@ -632,7 +627,7 @@ class RefStore:
                 page_size=self.settings.page_size,
                 content=content,
             )
-            self._put(ref)
+            self._put(ref.versioned, ref)
             refs.append(ref)
         said.sort(key=lambda diagnostic: diagnostic.position)
         return Ingested(refs=tuple(refs), diagnostics=tuple(said), text=collected.text, visible=collected.visible)
@@ -649,14 +644,14 @@ class RefStore:
             page_size=self.settings.page_size,
             content=content,
         )
-        self._put(descriptor)
+        self._put(descriptor.handle, descriptor)
         return descriptor
 
-    def _put(self, entry: Entry) -> None:
+    def _put(self, handle: str, slot: Entry | DeletedEntry) -> None:
         # A log that takes no more leaves everything as it was.
         if self._log is not None:
-            self._log.put(entry)
-        self._entries.put(entry.versioned, entry)
+            self._log.put(handle, slot)
+        self._entries.put(handle, slot)
 
     def _wrap_text(self, text: str, source: str) -> str:
         limit = self.settings.wrap_over
