@@ -24,7 +24,7 @@ NODES = st.integers(min_value=0, max_value=30)
 
 def make_small(monkeypatch):
     """Let everything that happens at some size happen in a small test."""
-    for name, value in {"_FRESH_MEMORIES": 3, "_FREQUENT": 2, "_UNUSED_WORDS": 2, "_FEW": 1}.items():
+    for name, value in {"_FRESH_POSTINGS": 9, "_FREQUENT": 2, "_UNUSED_WORDS": 2, "_FEW": 1}.items():
         monkeypatch.setattr(words, name, value)
 
 
@@ -242,7 +242,7 @@ def test_a_huge_memory_is_indexed_and_forgotten():
     index.remove(1)
 
     assert 0 == len(index.search({"w99999": 1.0}, 5))
-    assert ["raid"] == index._words
+    assert ["raid"] == list(index._words)
 
 
 def test_words_of_changed_memories_are_given_back():

@@ -36,6 +36,12 @@ def grown(array: NDArray[T], least: int, filling: int = 0) -> NDArray[T]:
     return wider
 
 
+def runs(starts: Array, counts: Array) -> Rows:
+    """Return the places of runs of so many items that begin at *starts*, behind one another."""
+    places: Rows = np.repeat(starts - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
+    return places
+
+
 class Columns:
     """Parallel arrays that grow by doubling."""
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.embedded.catalogue import Columns, Order, Rows, Vocabulary, are_many, packed, unpacked
+from mama_structs.memory.embedded.catalogue import Columns, Order, Rows, Vocabulary, are_many, packed, runs, unpacked
 from mama_structs.memory.engine import Direction, LinkTable, Nodes
 from mama_structs.memory.model import CREATORS, Link, LinkType, milliseconds
 
@@ -205,7 +205,5 @@ class _Ends:
         nodes = nodes[nodes < len(self._starts) - 1]
         starts = self._starts[nodes].astype(np.int64)
         counts = self._starts[nodes + 1] - starts
-        before = np.cumsum(counts) - counts
-        places = np.repeat(starts - before, counts) + np.arange(int(counts.sum()))
-        rows: Rows = self._rows[places].astype(np.int64)
+        rows: Rows = self._rows[runs(starts, counts)].astype(np.int64)
         return rows

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.embedded.catalogue import Columns, Order, grown
+from mama_structs.memory.embedded.catalogue import Columns, Order, grown, runs
 from mama_structs.memory.embedded.snapshots import LoadedPart, Part, StoredArray
 from mama_structs.memory.embedding.protocol import are_unit
 from mama_structs.memory.engine import Matches, Nodes, Scores
@@ -332,8 +332,7 @@ class NodeLabels:
         inside = (nodes >= 0) & (nodes < len(self._pieces))
         known = np.where(inside, nodes, 0)
         counts = np.where(inside, self._pieces[known], 0).astype(np.int64)
-        places = np.repeat(self._first[known] - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
-        return self._parts["label"][places].astype(np.int64), counts
+        return self._parts["label"][runs(self._first[known], counts)].astype(np.int64), counts
 
     def selected(self, mask: Mask) -> Labels:
         """Return the labels of the nodes that *mask* (of `size` at least) lets pass, each once, in order."""

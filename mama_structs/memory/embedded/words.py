@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from itertools import pairwise
 from typing import Any, Final
@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.embedded.catalogue import grown
+from mama_structs.memory.embedded.catalogue import Array, Columns, Vocabulary, grown, packed, unpacked
 from mama_structs.memory.engine import Matches, Nodes, Scores
 
 Whole = NDArray[np.int32]
@@ -42,41 +42,25 @@ class Postings:
         return len(self.nodes)
 
     @classmethod
-    def of(cls, memories: Mapping[int, tuple[Whole, Counts]]) -> Postings:
-        """Make one of what is known of some memories: the numbers of their terms, and how much each counts."""
-        members = np.fromiter(memories, dtype=np.int32, count=len(memories))
-        starts = _bounds([len(numbers) for numbers, _ in memories.values()])
-        terms = np.concatenate([np.empty(0, np.int32), *(numbers for numbers, _ in memories.values())])
-        counts = np.concatenate([np.empty(0, np.uint8), *(counts for _, counts in memories.values())])
-        nodes = np.repeat(members, np.diff(starts))
-        order = np.lexsort((nodes, terms))
+    def of(cls, members: Whole, nodes: Whole, terms: Whole, counts: Counts) -> Postings:
+        """Make one of *members*, in rising order, and of postings in any, each of a member and a term."""
+        by_node, by_term = np.argsort(nodes, kind="stable"), np.lexsort((nodes, terms))
+        starts = _bounds(np.bincount(np.searchsorted(members, nodes), minlength=len(members)))
         keys, sizes = np.unique(terms, return_counts=True)
-        return cls(keys, _bounds(sizes), nodes[order], counts[order], members, starts, terms)
+        return cls(keys, _bounds(sizes), nodes[by_term], counts[by_term], members, starts, terms[by_node])
 
-    def postings(self, number: int) -> slice:
-        """Return where the postings of a term lie."""
-        place = int(self.keys.searchsorted(number))
-        if place == len(self.keys) or int(self.keys[place]) != number:
-            return slice(0, 0)
-        return slice(int(self.bounds[place]), int(self.bounds[place + 1]))
-
-    def bounds_of(self, numbers: Whole) -> tuple[list[int], list[int]]:
+    def bounds_of(self, numbers: Whole) -> tuple[Whole, Whole]:
         """Return where the postings of each of some terms begin and end."""
-        if not len(self.keys):
-            return [0] * len(numbers), [0] * len(numbers)
-        places = np.minimum(self.keys.searchsorted(numbers), len(self.keys) - 1)
-        return self.bounds[places].tolist(), self.bounds[places + (self.keys[places] == numbers)].tolist()
+        begin, end = self.keys.searchsorted(numbers), self.keys.searchsorted(numbers, "right")
+        return self.bounds[begin], self.bounds[end]
 
     def terms_of(self, row: int) -> Whole:
         """Return the numbers of the terms of a member."""
         return self.terms[self.starts[row] : self.starts[row + 1]]
 
-    def only(self, living: Callable[[Whole], NDArray[np.bool_]]) -> Postings:
-        """Return it without the memories that are not *living* any more."""
-        kept_rows = living(self.members)
-        if kept_rows.all():
-            return self
-        kept = living(self.nodes)
+    def only(self, living: NDArray[np.bool_]) -> Postings:
+        """Return it without the memories that are not *living* any more, which has an item for each node."""
+        kept_rows, kept = living[self.members], living[self.nodes]
         sizes = np.add.reduceat(kept, self.bounds[:-1], dtype=np.int32) if len(self.keys) else self.keys
         used = sizes > 0
         row_sizes = np.diff(self.starts)
@@ -111,14 +95,6 @@ class Postings:
             np.concatenate([self.terms, other.terms]),
         )
 
-    def renumbered(self, numbers: Whole) -> Postings:
-        """Return it with ``numbers[i]`` for term *i*, in the same order."""
-        return attrs.evolve(self, keys=numbers[self.keys], terms=numbers[self.terms])
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return its arrays by their names."""
-        return {name: getattr(self, name) for name in NAMES}
-
     def _places_of(self, other: Postings, sizes: Whole) -> NDArray[np.bool_]:
         """Return, for each posting of both in order, whether it comes from *other*; *sizes* is how many each has."""
         mine, others = _bounds(sizes[:, 0]), _bounds(sizes[:, 1])
@@ -131,9 +107,6 @@ class Postings:
             second = _sort_keys(sizes[low:high, 1], other.nodes[others[low] : others[high]])
             from_other[ends[low] + np.searchsorted(first, second) + np.arange(len(second))] = True
         return from_other
-
-
-NAMES: Final = tuple(field.name for field in attrs.fields(Postings))
 
 
 def _sort_keys(sizes: Whole, nodes: Whole) -> NDArray[np.int64]:
@@ -163,11 +136,11 @@ LONGEST: Final = 200.0
 """Terms: a longer text counts as one of this length, or a rare word in it would count for next to nothing."""
 
 _FORM: Final = 1
+_POSTING: Final = {"node": np.int32, "term": np.int32, "count": np.uint8}
 _NOWHERE: Final = -1
 # The home of the memories that are in no segment yet.
 _FRESH: Final = 0
-_FRESH_MEMORIES: Final = 256
-_FRESH_POSTINGS: Final = 16_384
+_FRESH_POSTINGS: Final = 8_192
 # Words are given back when so many are unused, and these are more than those in use.
 _UNUSED_WORDS: Final = 4_096
 # A term with more postings than this is worth the search for a way around it.
@@ -196,10 +169,12 @@ class WordIndex:
     def __init__(self, *, k1: float = K1, b: float = B) -> None:
         self._k1 = k1
         self._b = b
-        self._numbers: dict[str, int] = {}
-        self._words: list[str] = []
-        # By number of term: how many living memories have it.
+        self._words = Vocabulary()
+        # By number of term: how many living memories have it; of how many terms there are any.
         self._frequency = np.zeros(1024, np.int32)
+        self._used = 0
+        # Gives the terms of one question their turns; all 0 between questions.
+        self._turn = np.zeros(1024, np.int32)
         # By node: the serial number of its segment, its row there, and its length in parts of `UNIT`.
         self._home = np.full(1024, _NOWHERE, np.int32)
         self._row = np.zeros(1024, np.int32)
@@ -210,14 +185,11 @@ class WordIndex:
         self._added: tuple[list[_Wanted], Scores] = _NOTHING
         self._live = 0
         self._total = 0
-        self._fresh: dict[int, tuple[Whole, Counts]] = {}
-        self._fresh_postings: dict[int, dict[int, int]] = {}
-        self._fresh_size = 0
+        self._fresh = Columns(_POSTING)
         # By serial number, in order of making.
         self._segments: dict[int, Postings] = {}
         self._dead: dict[int, int] = {}
         self._serial = _FRESH
-        self._unused = 0
 
     def __len__(self) -> int:
         return self._live
@@ -227,12 +199,14 @@ class WordIndex:
         weighed = terms if isinstance(terms, Mapping) else Counter(terms)
         self.remove(node)
         self._reach(node)
-        numbers = np.fromiter((self._number(term) for term in weighed), np.int32, len(weighed))
+        numbers = np.fromiter(map(self._words.number, weighed), np.int32, len(weighed))
+        if len(self._words) > len(self._frequency):
+            self._frequency, self._turn = (grown(known, len(self._words)) for known in (self._frequency, self._turn))
         exact = np.fromiter(weighed.values(), np.float64, len(weighed))
         # Whole numbers, whose sums are exact: what was added and removed leaves no trace in the statistics.
         parts = np.maximum(np.rint(exact / UNIT), 1.0)
         counts = np.minimum(parts, _MOST_PARTS).astype(np.uint8)
-        self._unused -= int(np.count_nonzero(self._frequency[numbers] == 0))
+        self._used += int(np.count_nonzero(self._frequency[numbers] == 0))
         self._frequency[numbers] += 1
         self._home[node] = _FRESH
         self._length[node] = min(float(parts.sum()), LONGEST / UNIT)
@@ -240,11 +214,8 @@ class WordIndex:
         self._live += 1
         self._norms = None
         self._added = _NOTHING
-        self._fresh[node] = (numbers, counts)
-        self._fresh_size += len(numbers)
-        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
-            self._fresh_postings.setdefault(number, {})[node] = count
-        if len(self._fresh) >= _FRESH_MEMORIES or self._fresh_size >= _FRESH_POSTINGS:
+        self._fresh.extend({"node": np.full(len(numbers), node, np.int32), "term": numbers, "count": counts})
+        if len(self._fresh) >= _FRESH_POSTINGS:
             self._settle()
 
     def remove(self, node: int) -> None:
@@ -254,16 +225,10 @@ class WordIndex:
             return
         home = int(self._home[node])
         if home == _FRESH:
-            del self._fresh[node]
-            self._fresh_size -= len(numbers)
-            for number in numbers.tolist():
-                postings = self._fresh_postings[number]
-                del postings[node]
-                if not postings:
-                    del self._fresh_postings[number]
+            self._fresh.keep(self._fresh["node"] != node)
         self._home[node] = _NOWHERE
         self._frequency[numbers] -= 1
-        self._unused += int(np.count_nonzero(self._frequency[numbers] == 0))
+        self._used -= int(np.count_nonzero(self._frequency[numbers] == 0))
         self._live -= 1
         self._norms = None
         self._added = _NOTHING
@@ -272,7 +237,7 @@ class WordIndex:
             self._dead[home] += 1
             if 2 * self._dead[home] > len(self._segments[home].members):
                 self._replace([home])
-        if self._unused > _UNUSED_WORDS and 2 * self._unused > len(self._words):
+        if len(self._words) - self._used > max(_UNUSED_WORDS, self._used):
             self._forget_words()
 
     def terms(self, node: int) -> list[str]:
@@ -282,7 +247,7 @@ class WordIndex:
 
     def rarity(self, terms: Iterable[str]) -> dict[str, float]:
         """Return the inverse document frequency of each term, the highest for one that occurs nowhere."""
-        return {term: self._rarity(self._numbers.get(term)) for term in terms}
+        return {term: self._rarity(self._words.find(term)) for term in terms}
 
     def search(self, query: Mapping[str, float], limit: int, mask: NDArray[np.bool_] | None = None) -> Matches:
         """Return the memories that match best, leaving out those that share no term with the query."""
@@ -311,7 +276,7 @@ class WordIndex:
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return what a snapshot keeps of it: what goes into JSON, and arrays that later changes leave alone."""
         self._freeze()
-        text = "".join(self._words).encode("utf-8", "surrogatepass")
+        text, ends = packed(self._words)
         meta = {
             "form": _FORM,
             "live": self._live,
@@ -319,15 +284,15 @@ class WordIndex:
             "dead": [[serial, count] for serial, count in self._dead.items()],
         }
         arrays: dict[str, NDArray[Any]] = {
-            "words": np.frombuffer(text, np.uint8),
-            "word_lengths": np.fromiter(map(len, self._words), np.int32, len(self._words)),
+            "words": text,
+            "word_lengths": np.diff(ends, prepend=0).astype(np.int32),
             "frequency": self._frequency[: len(self._words)].copy(),
             "home": self._home.copy(),
             "row": self._row.copy(),
             "length": self._length.copy(),
         }
         for serial, segment in self._segments.items():
-            arrays |= {f"{serial}.{name}": array for name, array in segment.arrays().items()}
+            arrays |= {f"{serial}.{name}": array for name, array in attrs.asdict(segment, recurse=False).items()}
         return meta, arrays
 
     @classmethod
@@ -338,20 +303,19 @@ class WordIndex:
         if meta.get("form") != _FORM:
             raise ValueError(f"the state of a word index must be of form {_FORM}, got {meta.get('form')!r:.20}")
         index = cls(k1=k1, b=b)
-        text = arrays["words"].tobytes().decode("utf-8", "surrogatepass")
-        ends = np.cumsum(arrays["word_lengths"]).tolist()
-        index._words = [text[start:end] for start, end in pairwise([0, *ends])]
-        index._numbers = {word: number for number, word in enumerate(index._words)}
-        index._frequency = grown(arrays["frequency"], 1024, 0)
-        index._unused = int(np.count_nonzero(arrays["frequency"] == 0))
+        index._words = Vocabulary(unpacked(arrays["words"], np.cumsum(arrays["word_lengths"])))
+        index._frequency = grown(arrays["frequency"], 1024)
+        index._turn = np.zeros_like(index._frequency)
+        index._used = int(np.count_nonzero(arrays["frequency"]))
         # Copies, because a snapshot's arrays may be read-only.
         index._home, index._row, index._length = (arrays[name].copy() for name in ("home", "row", "length"))
         index._live = meta["live"]
         index._total = int(index._length[index._home != _NOWHERE].sum(dtype=np.float64))
         index._serial = meta["serial"]
+        names = [field.name for field in attrs.fields(Postings)]
         for serial, dead in meta["dead"]:
             index._dead[serial] = dead
-            index._segments[serial] = Postings(**{name: arrays[f"{serial}.{name}"] for name in NAMES})
+            index._segments[serial] = Postings(**{name: arrays[f"{serial}.{name}"] for name in names})
         return index
 
     def _search(self, wanted: list[_Wanted], limit: int, mask: NDArray[np.bool_] | None) -> Matches:
@@ -383,36 +347,18 @@ class WordIndex:
 
     def _add_up(self, wanted: Sequence[_Wanted], sums: Scores) -> None:
         """Add what terms give to the sums of all living memories that have them, one term after the other."""
-        nodes: list[Whole] = []
-        counts: list[Counts] = []
-        homes: list[int] = []
-        worths: list[float] = []
-        numbers = np.array([term.number for term in wanted], np.int32)
-        bounds = [(serial, segment, *segment.bounds_of(numbers)) for serial, segment in self._segments.items()]
-        for at, term in enumerate(wanted):
-            for serial, segment, starts, stops in bounds:
-                start, stop = starts[at], stops[at]
-                if start != stop:
-                    nodes.append(segment.nodes[start:stop])
-                    counts.append(segment.counts[start:stop])
-                    homes.append(serial)
-                    worths.append(term.worth)
-            fresh = self._fresh_postings.get(term.number)
-            if fresh:
-                nodes.append(np.fromiter(fresh, np.int32, len(fresh)))
-                counts.append(np.fromiter(fresh.values(), np.uint8, len(fresh)))
-                homes.append(_FRESH)
-                worths.append(term.worth)
-        if not nodes:
-            return
-        # All at once, since an array of some ten postings costs as much as one of some hundred.
-        sizes = [len(some) for some in nodes]
-        having, often = np.concatenate(nodes).astype(np.intp), np.concatenate(counts)
-        worth = np.repeat(np.array(worths, np.float32), sizes)
-        if any(self._dead[serial] for serial in self._segments):
-            living = self._home.take(having) == np.repeat(np.array(homes, np.int32), sizes)
-            having, often, worth = having[living], often[living], worth[living]
-        np.add.at(sums, having, self._gain(worth, having, often))
+        worths = np.array([term.worth for term in wanted], np.float32)
+        for home, all_nodes, all_counts, starts, stops in self._places(wanted):
+            slices = [slice(*both) for both in zip(starts.tolist(), stops.tolist(), strict=True) if both[0] != both[1]]
+            if not slices:
+                continue
+            # All at once, since an array of some ten postings costs as much as one of some hundred.
+            nodes = np.concatenate([all_nodes[each] for each in slices]).astype(np.intp)
+            counts, worth = np.concatenate([all_counts[each] for each in slices]), worths.repeat(stops - starts)
+            if self._dead.get(home):
+                living = self._home[nodes] == home
+                nodes, counts, worth = nodes[living], counts[living], worth[living]
+            np.add.at(sums, nodes, self._gain(worth, nodes, counts))
 
     def _gain(self, worth: Scores | float, nodes: Nodes, counts: Counts) -> Scores:
         """Return ``worth * count / (count + k1 * (1 - b + b * length / average))``, counts and lengths in `UNIT`."""
@@ -433,55 +379,55 @@ class WordIndex:
         inside = np.flatnonzero((nodes >= 0) & (nodes < len(self._home)))
         homes = np.full(len(nodes), _NOWHERE, np.int32)
         homes[inside] = self._home[nodes[inside]]
-        places = {serial: np.flatnonzero(homes == serial) for serial in (*self._segments, _FRESH)}
-        for term in wanted:
-            for serial, segment in self._segments.items():
-                asked = places[serial]
-                slot = segment.postings(term.number)
-                if not len(asked) or slot.start == slot.stop:
-                    continue
-                having = segment.nodes[slot]
-                spots = having.searchsorted(nodes[asked].astype(np.int32))
-                spots[spots == len(having)] = 0
-                hits = having[spots] == nodes[asked]
-                asked, spots = asked[hits], spots[hits]
-                sums[asked] += self._gain(term.worth, nodes[asked], segment.counts[slot][spots])
-            fresh = self._fresh_postings.get(term.number)
-            if fresh:
-                asked = np.array([place for place in places[_FRESH].tolist() if int(nodes[place]) in fresh], np.int64)
-                counts = np.array([fresh[int(node)] for node in nodes[asked]], np.uint8)
-                sums[asked] += self._gain(term.worth, nodes[asked], counts)
+        for home, all_nodes, all_counts, starts, stops in self._places(wanted):
+            here = np.flatnonzero(homes == home)
+            for term, start, stop in zip(wanted, starts.tolist(), stops.tolist(), strict=True) if len(here) else ():
+                having = all_nodes[start:stop]
+                if len(having):
+                    spots = having.searchsorted(nodes[here].astype(np.int32))
+                    spots[spots == len(having)] = 0
+                    hits = having[spots] == nodes[here]
+                    asked, spots = here[hits], spots[hits]
+                    sums[asked] += self._gain(term.worth, nodes[asked], all_counts[start:stop][spots])
         return sums
+
+    def _places(self, wanted: Sequence[_Wanted]) -> list[tuple[int, Array, Array, Array, Array]]:
+        """Return postings, home by home, each term's by node, and where those of each wanted term begin and end."""
+        numbers = np.array([term.number for term in wanted], np.int32)
+        # Of the fresh postings those of wanted terms, in the turn of these.
+        self._turn[numbers] = np.arange(1, len(numbers) + 1)
+        turns = self._turn[self._fresh["term"]]
+        self._turn[numbers] = 0
+        found = np.flatnonzero(turns)
+        found = found[np.lexsort((self._fresh["node"][found], turns[found]))]
+        bounds = turns[found].searchsorted(np.arange(1, len(numbers) + 2))
+        return [
+            *((home, known.nodes, known.counts, *known.bounds_of(numbers)) for home, known in self._segments.items()),
+            (_FRESH, self._fresh["node"][found], self._fresh["count"][found], bounds[:-1], bounds[1:]),
+        ]
 
     def _wanted(self, query: Mapping[str, float]) -> list[_Wanted]:
         """Return what of a query is known, what is worth most first; the order is that in which scores are added."""
         known = []
         for term, weight in query.items():
-            number = self._numbers.get(term)
-            if number is not None and weight > 0 and self._frequency[number]:
+            number = self._words.find(term)
+            if number >= 0 and weight > 0 and self._frequency[number]:
                 known.append((-weight * self._rarity(number), term, number))
         # Equal ones by their words, so that rounding does not depend on what was indexed before.
         return [_Wanted(number, -worth) for worth, _, number in sorted(known)]
 
-    def _rarity(self, number: int | None) -> float:
-        having = 0 if number is None else int(self._frequency[number])
+    def _rarity(self, number: int) -> float:
+        having = 0 if number < 0 else int(self._frequency[number])
         return math.log1p((self._live - having + 0.5) / (having + 0.5))
-
-    def _number(self, term: str) -> int:
-        number = self._numbers.get(term)
-        if number is None:
-            number = self._numbers[term] = len(self._words)
-            self._words.append(term)
-            self._unused += 1
-            if number == len(self._frequency):
-                self._frequency = grown(self._frequency, number + 1, 0)
-        return number
 
     def _numbers_of(self, node: int) -> Whole | None:
         home = int(self._home[node]) if 0 <= node < len(self._home) else _NOWHERE
         if home == _NOWHERE:
             return None
-        return self._fresh[node][0] if home == _FRESH else self._segments[home].terms_of(int(self._row[node]))
+        if home == _FRESH:
+            numbers: Whole = self._fresh["term"][self._fresh["node"] == node]
+            return numbers
+        return self._segments[home].terms_of(int(self._row[node]))
 
     def _reach(self, node: int) -> None:
         if node >= len(self._home):
@@ -503,9 +449,10 @@ class WordIndex:
             self._replace(joined)
 
     def _freeze(self) -> None:
-        if self._fresh:
-            self._keep(Postings.of(self._fresh))
-            self._fresh, self._fresh_postings, self._fresh_size = {}, {}, 0
+        members = np.flatnonzero(self._home == _FRESH).astype(np.int32)
+        if len(members):
+            self._keep(Postings.of(members, self._fresh["node"], self._fresh["term"], self._fresh["count"]))
+            self._fresh = Columns(_POSTING)
 
     def _replace(self, serials: Sequence[int]) -> None:
         parts = [self._living(serial) for serial in serials]
@@ -518,7 +465,7 @@ class WordIndex:
 
     def _living(self, serial: int) -> Postings:
         segment = self._segments[serial]
-        return segment.only(lambda nodes: self._home[nodes] == serial) if self._dead[serial] else segment
+        return segment.only(self._home == serial) if self._dead[serial] else segment
 
     def _keep(self, segment: Postings) -> None:
         self._serial += 1
@@ -532,11 +479,10 @@ class WordIndex:
         self._replace(list(self._segments))
         used = self._frequency[: len(self._words)] > 0
         numbers = (np.cumsum(used) - 1).astype(np.int32)
-        self._words = [self._words[number] for number in np.flatnonzero(used).tolist()]
-        self._numbers = {word: number for number, word in enumerate(self._words)}
-        self._frequency = grown(self._frequency[: len(used)][used], 1024, 0)
-        self._segments = {serial: segment.renumbered(numbers) for serial, segment in self._segments.items()}
-        self._unused = 0
+        self._words = Vocabulary([self._words[number] for number in np.flatnonzero(used).tolist()])
+        self._frequency = grown(self._frequency[: len(used)][used], 1024)
+        for serial, known in self._segments.items():
+            self._segments[serial] = attrs.evolve(known, keys=numbers[known.keys], terms=numbers[known.terms])
 
 
 def _best(nodes: Nodes, scores: Scores, limit: int) -> Matches:
