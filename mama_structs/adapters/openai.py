@@ -122,32 +122,16 @@ def _calls(answered: object) -> Iterator[_FunctionCall]:
     """Yield the calls among the items of an answer; of a short one the last item may be half of what was meant."""
     items, is_short = _items(answered)
     for number, item in enumerate(items, start=1):
-        call = _call(item)
-        if call is not None:
-            is_last = is_short and number == len(items) and field(item, "status") != "completed"
-            yield attrs.evolve(call, is_cut_off=call.is_cut_off or is_last)
-
-
-def _call(item: object) -> _FunctionCall | None:
-    """Return the call that an output item or a tool call is; other items are none."""
-    kind = field(item, "type")
-    if kind == "function_call":
-        return _FunctionCall(
-            id=text_field(item, "call_id"),
-            name=text_field(item, "name"),
-            arguments=field(item, "arguments"),
-            is_chat=False,
-            is_cut_off=field(item, "status") == "incomplete",
-        )
-    if kind == "function" or (kind is None and field(item, "function") is not None):
-        function = field(item, "function")
-        return _FunctionCall(
-            id=text_field(item, "id"),
-            name=text_field(function, "name"),
-            arguments=field(function, "arguments"),
-            is_chat=True,
-            is_cut_off=False,
-        )
-    if not isinstance(kind, str):
-        raise InvalidArgument(f"an output item must have a type, got {type(item).__name__}", hint=_ACCEPTED)
-    return None
+        kind, status = field(item, "type"), field(item, "status")
+        is_chat = kind == "function" or (kind is None and field(item, "function") is not None)
+        if is_chat or kind == "function_call":
+            function = field(item, "function") if is_chat else item
+            yield _FunctionCall(
+                id=text_field(item, "id" if is_chat else "call_id"),
+                name=text_field(function, "name"),
+                arguments=field(function, "arguments"),
+                is_chat=is_chat,
+                is_cut_off=status == "incomplete" or (is_short and number == len(items) and status != "completed"),
+            )
+        elif not isinstance(kind, str):
+            raise InvalidArgument(f"an output item must have a type, got {type(item).__name__}", hint=_ACCEPTED)

@@ -416,7 +416,7 @@ class Signature:
             elif value is not None or parameter.required or fits(value, parameter.type):
                 notes: list[str] = []
                 try:
-                    checked[name] = _understood(value, parameter.type, notes)
+                    checked[name] = converted(mended(value, parameter.type, notes), parameter.type)
                 except (ValueError, RecursionError) as fault:
                     said = "".join([_detail(fault), *(f"; {note}" for note in notes)])
                     faults.append(f"{name} must be {expected(parameter.schema)}, got {shortened(value)}{said}")
@@ -515,14 +515,6 @@ def _with_default(schema: dict[str, Any], hint: Any, default: Any) -> dict[str, 
         # A sentinel, or None where null is not accepted: models leave the argument out.
         return schema
     return {**schema, "default": written}
-
-
-def _understood(value: object, kind: Any, notes: list[str]) -> Any:
-    """Convert a value as it stands, or else what it can only mean."""
-    try:
-        return converted(value, kind)
-    except (ValueError, RecursionError):
-        return converted(mended(value, kind, notes), kind)
 
 
 def _detail(fault: Exception) -> str:
