@@ -486,6 +486,10 @@ def _told(kind: type[_T], memory: Memory, *, most: int = _LINE, **more: object) 
     return _picked(kind, known)
 
 
+def _id_of(memory: Memory | None) -> str | None:
+    return None if memory is None else memory.id
+
+
 def _link_line(link: Link) -> LinkLine:
     return {
         "from_id": link.from_id,
@@ -511,8 +515,9 @@ async def _beside(memories: MemoryStore, *ids: str) -> Mapping[str, Beside]:
         return {}
 
 
-async def _beside_one(memories: MemoryStore, memory_id: str) -> Beside | None:
-    return (await _beside(memories, memory_id)).get(memory_id)
+async def _beside_one(memories: MemoryStore, memory: Memory) -> Beside:
+    nothing = Beside(memory=memory, links=(), superseded_by=None, outcome_of=None)
+    return (await _beside(memories, memory.id)).get(memory.id, nothing)
 
 
 # Saving
@@ -611,8 +616,7 @@ async def _saved(
     memories: MemoryStore, memory: Memory, *, supersedes: str | None = None, note: str | None = None
 ) -> Saved:
     """Say what was saved, with the links that were made: those that were asked for first, then the surest."""
-    known = await _beside_one(memories, memory.id)
-    links = [] if known is None else [link for link in known.links if link.from_id == memory.id]
+    links = [link for link in (await _beside_one(memories, memory)).links if link.from_id == memory.id]
     links.sort(key=lambda link: (link.created_by == "system", -link.confidence))
     made = [_picked(MadeLink, _link_line(link)) for link in links[:_MADE_LINKS]]
     return {
@@ -669,10 +673,9 @@ async def load_checkpoint(*, memories: MemoryStore, refs: RefStore) -> LastCheck
     metadata = memory.metadata
     assert isinstance(metadata, CheckpointMetadata)  # noqa: S101 - a checkpoint has no other
     cutter = Cutter(refs, f"load/checkpoint {memory.id}")
-    known = await _beside_one(memories, memory.id)
     carried_out = [
         link.to_id
-        for link in (() if known is None else known.links)
+        for link in (await _beside_one(memories, memory)).links
         if link.from_id == memory.id and link.link_type is LinkType.IMPLEMENTATION
     ]
     return {
@@ -703,11 +706,8 @@ async def load_context(id: Id, *, memories: MemoryStore, refs: RefStore) -> With
     found = await memories.load_context(id)
     memory = found.memory
     cutter = Cutter(refs, f"load/context {memory.id}")
-    known = await _beside_one(memories, memory.id)
-    told = None if known is None else known.outcome_of
-    today = _standing(found.chain).get(memory.id)
-    if known is not None and told is not None:
-        today = None if known.superseded_by is None else known.superseded_by.id
+    known = await _beside_one(memories, memory)
+    told, today = known.outcome_of, _id_of(known.superseded_by)
     note = None
     if today is not None:
         whose = f"This {memory.type.value}" if told is None else f"The decision that this is about, {told},"
@@ -728,11 +728,6 @@ async def load_context(id: Id, *, memories: MemoryStore, refs: RefStore) -> With
         "more": cutter.more,
         "note": note,
     }
-
-
-def _standing(chain: Chain) -> dict[str, str]:
-    """Return what stands today in the place of each memory of a chain that does not hold itself."""
-    return holding(((link.from_id, link.to_id) for link in chain.links), (memory.id for memory in chain.memories))
 
 
 def _whole(found: Surroundings, cutter: Cutter, *, today: str | None, told: str | None, how_old: str) -> Whole:
@@ -873,6 +868,11 @@ async def by_topic(topic: Topic, *, memories: MemoryStore) -> ByTopic:
     }
 
 
+def _standing(chain: Chain) -> dict[str, str]:
+    """Return what stands today in the place of each memory of a chain that does not hold itself."""
+    return holding(((link.from_id, link.to_id) for link in chain.links), (memory.id for memory in chain.memories))
+
+
 async def _near_topics(memories: MemoryStore, topic: str) -> list[str]:
     """Return topics that exist and look or mean nearly the same."""
     # Most are found by how they look; words of another language or another word for it, by what they mean.
@@ -956,7 +956,7 @@ async def _found(memories: MemoryStore, found: Sequence[Memory]) -> list[FoundMe
                 FoundMemory,
                 memory,
                 most=most,
-                superseded_by=None if today is None else today.id,
+                superseded_by=_id_of(today),
                 in_its_place=None if today is None else line(today.content, most),
                 tells_outcome_of=None if known is None else known.outcome_of,
             )
@@ -999,8 +999,7 @@ async def set_outcome(
     async with _naming_the_decision(memories, "decision_id", decision_id):
         decision = await memories.set_outcome(decision_id, outcome, reason=reason, created_by="llm")
     now, why = _outcome_of(decision)
-    known = await _beside_one(memories, decision.id)
-    today = None if known is None or known.superseded_by is None else known.superseded_by.id
+    today = _id_of((await _beside_one(memories, decision)).superseded_by)
     note = None
     if outcome == "FAILED" and today is None:
         note = "This decision still stands: evolve/supersede says what takes its place."
@@ -1035,11 +1034,11 @@ async def supersede(
     decision_id = check_id("decision_id", decision_id)
     async with _naming_the_decision(memories, "decision_id", decision_id):
         new = await memories.supersede(decision_id, decision, reasoning, confidence=confidence, created_by="llm")
-    before = await _beside_one(memories, decision_id)
+    before = (await _beside(memories, decision_id)).get(decision_id)
     others = [] if before is None else [one for one in before.successors if one != new.id]
     note = None
     if others:
-        other = await _beside_one(memories, others[0])
+        other = (await _beside(memories, others[0])).get(others[0])
         today = None if other is None else other.superseded_by
         whose = "" if today is None else f" (in whose place {today.id} stands)"
         note = (
