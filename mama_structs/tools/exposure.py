@@ -195,14 +195,15 @@ class _LearnedWeights(NamedTuple):
 @functools.cache
 def _weights() -> _LearnedWeights:
     """Read the tuned numbers, and the learned weights of pieces in steps of ``unit``."""
-    rows = [line.split("\t") for line in _data("weights.tsv")]
-    named = {row[0]: row[1] for row in rows if len(row) == 3}  # noqa: PLR2004 - with a remark
+    named: dict[str, str] = {}
+    pieces: dict[str, tuple[int, ...]] = {}
+    for line in _data("weights.tsv"):
+        match line.split("\t"):
+            case [name, value, _meaning]:
+                named[name] = value
+            case [piece, letters]:
+                pieces[piece.replace("_", " ")] = tuple(_SCALE.index(one) - _SCALE.index("a") for one in letters)
     bias = tuple(map(float, named.pop("bias").split()))
-    pieces = {
-        row[0].replace("_", " "): tuple(_SCALE.index(letter) - _SCALE.index("a") for letter in row[1])
-        for row in rows
-        if len(row) == 2  # noqa: PLR2004 - without one
-    }
     return _LearnedWeights({name: float(value) for name, value in named.items()}, bias, pieces)
 
 
