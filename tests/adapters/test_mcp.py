@@ -560,7 +560,7 @@ async def test_clients_over_http_are_bounded_and_those_that_listen_stay(session,
     """A thousand are remembered; who has an open stream is known for as long as that is open."""
     clients = server(session)._clients
     listening = clients._known(("handle", "listening"))
-    clients._listening[listening] = ("handle", "listening")
+    listening.streams = 1
     for number in range(3 * MAX_CLIENTS):
         clients._known(("session", str(number)))
 

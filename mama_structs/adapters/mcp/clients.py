@@ -17,7 +17,6 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, Too
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from mama_structs._lru import Lru
 from mama_structs.session import Session
 from mama_structs.tools.view import ToolView
 
@@ -51,12 +50,14 @@ class Client:
     exposed: ToolView = attrs.field(init=False)
     # Whether its requests can be told from those of others.
     known: bool = attrs.field(default=True, init=False)
+    # Its open streams, and on how many of them it hears of the list of tools.
+    streams: int = attrs.field(default=0, init=False)
     listening: int = attrs.field(default=0, init=False)
     # Where a client of before 2026-07-28 hears of changes.
     channel: ServerSession | None = attrs.field(default=None, init=False)
     telling: set[asyncio.Task[None]] = attrs.field(factory=set, init=False)
     bus: InMemorySubscriptionBus = attrs.field(factory=InMemorySubscriptionBus, init=False)
-    _streams: ListenHandler = attrs.field(init=False)
+    _handler: ListenHandler = attrs.field(init=False)
     # What it was listed, and for which list it was told to ask since; None for not at all.
     _held: frozenset[str] | None = attrs.field(default=None, init=False)
     _told: frozenset[str] | None = attrs.field(default=None, init=False)
@@ -66,7 +67,7 @@ class Client:
         shared = self.session.exposed
         self.own = ToolView(self.session.tools, exposure=shared.exposure, mode=shared.mode)
         self.exposed = shared
-        self._streams = ListenHandler(self.bus, max_subscriptions=_MAX_STREAMS)
+        self._handler = ListenHandler(self.bus, max_subscriptions=_MAX_STREAMS)
 
     @property
     def wanted(self) -> tuple[str, ...]:
@@ -105,13 +106,13 @@ class Client:
             self._deaf, self._told = False, None
             self.offer(unknown=self.known)
         try:
-            return await self._streams(ctx, params)
+            return await self._handler(ctx, params)
         finally:
             self.listening -= counts
 
     def close(self) -> None:
         """End the streams on which the client listens."""
-        self._streams.close()
+        self._handler.close()
         for task in self.telling:
             task.cancel()
 
@@ -149,31 +150,28 @@ class Client:
 
 
 class Clients:
-    """All clients of a server."""
+    """All clients of a server: those of connections, those that listen, and those heard of last over HTTP."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._number = 0
-        # Over stdio and in-process: one a connection. Over HTTP: those that listen now, and those heard of last.
-        self._connected: set[Client] = set()
-        self._listening: dict[Client, tuple[str, str] | None] = {}
-        self._remembered: Lru[tuple[str, str], Client] = Lru(MAX_CLIENTS)
+        # Over stdio and in-process by themselves, one a connection. Over HTTP by what they are known, used last behind.
+        self._clients: dict[Client | tuple[str, str], Client] = {}
 
     def connect(self) -> Client:
         """Return a client for a new connection."""
         client = self._new()
-        self._connected.add(client)
+        self._clients[client] = client
         return client
 
     def disconnect(self, client: Client) -> bool:
         """Forget a client whose connection has ended; tell whether that was the last one."""
-        self._connected.discard(client)
-        client.close()
-        if not self._connected:
-            # Nobody serves clients over HTTP any more.
-            for key in self._remembered:
-                self._end(key)
-        return not self._connected
+        self._end(client)
+        is_last = not any(isinstance(key, Client) for key in self._clients)
+        # Then nobody serves clients over HTTP any more.
+        for key in [*self._clients] if is_last else ():
+            self._end(key)
+        return is_last
 
     def of(self, ctx: ServerRequestContext[Client]) -> Client:
         """
@@ -198,14 +196,17 @@ class Clients:
     ) -> types.SubscriptionsListenResult:
         """Serve a stream; for as long as it is open, its client is not forgotten."""
         client = self.of(ctx)
-        if len(self._listening) >= MAX_CLIENTS and client not in self._listening:
+        if not client.streams and sum(one.streams > 0 for one in self) >= MAX_CLIENTS:
             raise MCPError(types.INTERNAL_ERROR, "too many clients listen to changes")
-        self._listening[client] = None if ctx.request is None else _key(ctx)
+        nobody = ("stream", client.name)
+        if not client.known:
+            self._clients[nobody] = client
+        client.streams += 1
         try:
             return await client.listen(ctx, params)
         finally:
-            if not client.listening:
-                self._listening.pop(client, None)
+            client.streams -= 1
+            self._clients.pop(nobody, None)
 
     def close(self) -> None:
         """End all streams."""
@@ -214,22 +215,24 @@ class Clients:
 
     def __iter__(self) -> Iterator[Client]:
         """Go through the clients that can be told of changes."""
-        remembered = filter(None, map(self._remembered.peek, self._remembered))
-        return iter([*dict.fromkeys([*self._connected, *self._listening, *remembered])])
+        return iter([*self._clients.values()])
 
     def _new(self) -> Client:
         self._number += 1
         return Client(str(self._number), self._session)
 
     def _known(self, key: tuple[str, str]) -> Client:
-        client = self._remembered.get(key)
+        client = self._clients.pop(key, None)
         if client is None:
-            client = next((one for one, known in self._listening.items() if known == key), None) or self._new()
-            self._remembered.put(key, client)
+            client = self._new()
+            idle = [one for one, known in self._clients.items() if isinstance(one, tuple) and not known.streams]
+            if len(idle) >= MAX_CLIENTS:
+                del self._clients[idle[0]]
+        self._clients[key] = client
         return client
 
-    def _end(self, key: tuple[str, str]) -> None:
-        client = self._remembered.drop(key)
+    def _end(self, key: Client | tuple[str, str]) -> None:
+        client = self._clients.pop(key, None)
         if client is not None:
             client.close()
 
