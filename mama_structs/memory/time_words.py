@@ -9,6 +9,7 @@ Only regular expressions whose repetitions are bounded are used: the time is lin
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, date, datetime, time, timedelta
@@ -112,7 +113,7 @@ def _latest(now: datetime, spans: int, span_of: Callable[[int], Span]) -> Span:
 
 
 def _in_year(now: datetime, year: int | None, span_of: Callable[[int], Span]) -> Span:
-    """Return a period of *year* (of one before the present one, up to 0), without one that which has begun last."""
+    """Return a period of *year* (from 0 down counted from the present one); without one, that which has begun last."""
     if year is None:
         return _latest(now, 5, lambda back: span_of(now.year - back))
     return span_of(year if year > 0 else now.year + year)
@@ -140,7 +141,7 @@ _ORDINALS: Final = _numbered(
 )
 _BACK: Final = _numbered(
     "next|coming|다음 this|current|이번|금|이|올 last|past|previous|지난|저번|작|전|yesterday|어제|어저께|간밤 "
-    "지지난|저저번|재작|daybeforeyesterday|그제|그저께 그끄저께",
+    "지지난|저저번|재작|beforelast|daybeforeyesterday|그제|그저께 그끄저께",
     -1,
 )
 _MEANINGS: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -181,9 +182,9 @@ def _meaning(table: Mapping[str, Any], text: str) -> Any:
 
 _MONTH: Final = "|".join(_MONTHS)
 _YEAR: Final = r"(?:19|20)\d\d"
-_YEAR_AFTER: Final = rf"(?:,?[ ](?:of[ ])?(?P<year>{_YEAR}|last[ ]year|this[ ]year)\b)"
+_YEAR_AFTER: Final = rf"(?:,? (?:of )?(?P<year>{_YEAR}|last year|this year)\b)"
 _DAY_NUMBER: Final = r"[0-3]?\d(?:st|nd|rd|th)?"
-_COUNT: Final = r"\d{1,4}|a[ ]couple[ ]of|a|an|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
+_COUNT: Final = r"\d{1,4}|a couple of|a|an|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
 _WEEKDAY: Final = "monday|tuesday|wednesday|thursday|friday|saturday|sunday"
 _KOREAN_COUNT: Final = r"\d{1,4}|열한|열두|한|두|세|네|다섯|여섯|일곱|여덟|아홉|열|석|넉|일|이|삼|사|오|육|칠|팔|구|십"
 _KOREAN_UNITS: Final = "(?P<unit>시간|일|주일|주|달|개월|분기|년|해)"
@@ -194,28 +195,63 @@ _OVER: Final = (
 )
 _PAST: Final = re.compile(
     r"\b(?:did|was|were|have|has|had|made|wrote|said|noted|decided|learned|happened|changed|broke|went|came|saw)\b|"
-    r"\b(?:from|since|of|until)[ ]today\b|\btoday['\u2019]s\b|"
+    r"\b(?:from|since|of|until) today\b|\btoday['\u2019]s\b|"
     r"^\W{0,9}today\W{0,9}$",
     re.IGNORECASE,
 )
 # A question in the present, or about what holds: "오늘은 어떻게 나누나?", "오늘 기준".
 _KOREAN_QUESTION: Final = re.compile(
-    r"(?:나|나요|가|가요|니|까|어|어요|아|아요|해|해요|돼|돼요|써|지|지요|죠)[ ]?[?.!]?$|오늘 기준"
+    r"(?:나|나요|가|가요|니|까|어|어요|아|아요|해|해요|돼|돼요|써|지|지요|죠) ?[?.!]?$|오늘 기준"
 )
-_AGO: Final = r"[ ](?:ago|back|earlier)\b"
-_TO: Final = r"[ ]?(?:-|–|—|to|and|until|through)[ ]?"  # noqa: RUF001 - dashes of people
-_KOREAN_YEAR: Final = rf"(?:(?P<year>{_YEAR}년|작년|지난해|재작년|올해|금년)[ ]?)?"
+_AGO: Final = r" (?:ago|back|earlier)\b"
+_TO: Final = r" ?(?:-|–|—|to|and|until|through) ?"  # noqa: RUF001 - dashes of people
+_KOREAN_YEAR: Final = rf"(?:(?P<year>{_YEAR}년|작년|지난해|재작년|올해|금년) ?)?"
 _UNIT: Final = "hour|day|week|month|quarter|year"
 _UNITS: Final = rf"(?P<unit>(?:{_UNIT})s?)"
-_AFTER_ON: Final = r"(?:(?<=\bon[ ])|(?<=\bsince[ ])|(?<=\buntil[ ])|(?<=\bbefore[ ])|(?<=\bafter[ ])|(?<=\bfrom[ ]))"
-_AFTER_IN: Final = r"(?:(?<=\bin[ ])|(?<=\bsince[ ])|(?<=\bbefore[ ])|(?<=\bafter[ ])|(?<=\bof[ ])|(?<=\bduring[ ]))"
+_AFTER_ON: Final = r"(?:(?<=\bon )|(?<=\bsince )|(?<=\buntil )|(?<=\bbefore )|(?<=\bafter )|(?<=\bfrom ))"
+_AFTER_IN: Final = r"(?:(?<=\bin )|(?<=\bsince )|(?<=\bbefore )|(?<=\bafter )|(?<=\bof )|(?<=\bduring ))"
 
 
-# What they mean: rules, whose parameters beside the match and now are the groups of their patterns
+# What they mean: rules, each with the patterns that it reads
 
 Rule = Callable[..., TimeWords | None]
+_RULES: Final[list[tuple[re.Pattern[str], Rule]]] = []
 
 
+def _reads(*patterns: str) -> Callable[[Rule], Rule]:
+    """Let a rule say what patterns mean, of which the groups are its parameters beside a match and now."""
+
+    def add(rule: Rule) -> Rule:
+        _RULES.extend((re.compile(pattern, re.IGNORECASE), rule) for pattern in patterns)
+        return rule
+
+    return add
+
+
+@_reads(
+    rf"(?<![\w.:/-])(?P<year>{_YEAR})(?:([-/])(?=\d\d?\2)|[.](?=\d\d[.]\d\d))"
+    r"(?P<month>0?[1-9]|1[0-2])[-/.](?P<day>0?[1-9]|[12]\d|3[01])(?![\d.:/-]{0,8}\d)"
+)
+def _iso_day(*_: Any, year: int, month: int, day: int) -> TimeWords:
+    return TimeWords(_days(date(year, month, day)))
+
+
+@_reads(rf"(?<![\w.:/-])(?P<year>{_YEAR})-(?P<month>0[1-9]|1[0-2])(?![\w./-]{{0,8}}\d)")
+def _iso_month(*_: Any, year: int, month: int) -> TimeWords:
+    return TimeWords(_months(year, month))
+
+
+@_reads(r"(?<![\w.-])(?P<year>20\d\d)-W(?P<number>[0-5]\d)\b")
+def _iso_week(*_: Any, year: int, number: int) -> TimeWords:
+    return TimeWords(_days(date.fromisocalendar(year, number, 1), 7))
+
+
+@_reads(
+    r"(?P<as_week>\bweek of (?:the )?)?(?<![\w.,:/-])"
+    rf"(?P<day>{_DAY_NUMBER})(?:{_TO}(?P<last>{_DAY_NUMBER}))? (?:of )?(?P<month>{_MONTH})\b{_YEAR_AFTER}?",
+    rf"(?P<as_week>\bweek of )?\b(?P<month>{_MONTH})\.? (?:the )?"
+    rf"(?P<day>{_DAY_NUMBER})(?:{_TO}(?P<last>{_DAY_NUMBER}))?(?![\w:%]|[.,-]\d){_YEAR_AFTER}?",
+)
 def _date(
     _: Match,
     now: datetime,
@@ -246,6 +282,12 @@ def _part_of_year(now: datetime, month: int, count: int, year: int | None, back:
     return TimeWords(span, _LIKELY, yearly=year is None)
 
 
+@_reads(
+    rf"\b(?:(?P<back>last|past|previous|this|next) )?(?<![\w/.@])(?P<month>{_MONTH})\b"
+    rf"(?![\w/.@_]\w| of (?!{_YEAR}|last|this))"
+    r"(?!(?<=may) (?:be|have|not|also|need|cause|lead|break|well|still|only|never|we|i|it|they|you)\b)"
+    rf"{_YEAR_AFTER}?"
+)
 def _named_month(
     match: Match, now: datetime, *, month: int, back: int | None = None, year: int | None = None
 ) -> TimeWords | None:
@@ -260,30 +302,83 @@ def _named_month(
     return attrs.evolve(found, strength=1.0 if is_named else _LIKELY, sure=sure, yearly=not is_named)
 
 
+@_reads(
+    rf"{_KOREAN_YEAR}(?:(?P<back>지난) )?(?<![\d.~-])(?P<month>1[0-2]|[1-9])"
+    r"(?: ?[~-] ?(?P<last_month>1[0-2]|[1-9]))?월(?![가-힣]{0,2}호)"
+    r"(?: ?(?P<day>[12]\d|3[01]|[1-9])(?:일? ?(?:[~-]|부터) ?(?P<last>[12]\d|3[01]|[1-9]))?일)?"
+)
+def _korean_date(
+    match: Match, now: datetime, *, month: int, last_month: int | None = None, **given: Any
+) -> TimeWords | None:
+    if "day" in given:
+        return _date(match, now, month=month, **given)
+    count = ((last_month or month) - month) % 12 + 1
+    return attrs.evolve(_part_of_year(now, month, count, given.get("year"), given.get("back", 0)), strength=1.0)
+
+
+@_reads(
+    rf"{_AFTER_IN}(?P<year>{_YEAR})\b(?![-.]?\w)",
+    rf"(?<!\d)(?P<year>{_YEAR})년(?! ?(?:\d|동안|상반기|하반기|봄|여름|가을|겨울|간|전))",
+)
 def _whole_year(*_: Any, year: int) -> TimeWords:
     return TimeWords(_months(year, 1, 12))
 
 
+@_reads(
+    rf"\bq(?P<nth>[1-4])\b(?:[ /]?(?P<year>{_YEAR})\b)?",
+    rf"\b(?P<nth>first|second|third|fourth|1st|2nd|3rd|4th) quarter\b{_YEAR_AFTER}?",
+    rf"{_KOREAN_YEAR}(?<!\d)(?P<nth>[1-4]) ?분기{_OVER}",
+)
 def _quarter(_: Match, now: datetime, *, nth: int, year: int | None = None) -> TimeWords:
     return _part_of_year(now, 3 * nth - 2, 3, year)
 
 
+@_reads(
+    rf"\bh(?P<nth>[12]) (?P<year>{_YEAR})\b",
+    rf"\b(?P<nth>first|second) half of (?:the year|(?P<year>{_YEAR}|last year|this year))\b",
+    rf"{_KOREAN_YEAR}(?P<nth>상반기|하반기)",
+)
 def _half(_: Match, now: datetime, *, nth: int, year: int | None = None) -> TimeWords:
     return _part_of_year(now, 6 * nth - 5, 6, year)
 
 
+@_reads(
+    r"\b(?P<back>last|this) (?P<season>spring|summer|autumn|fall|winter)\b",
+    rf"(?:{_AFTER_IN}|(?<=\bin the )|(?<=\bof the ))(?P<season>spring|summer|autumn|winter|(?<=the )fall)\b"
+    rf"(?! ?(?:boot|mvc|framework|cloud|data|security)|[-_.]\w){_YEAR_AFTER}?",
+    rf"\b(?P<season>spring|summer|autumn|fall|winter) (?:of )?(?P<year>{_YEAR}|last year|this year)\b",
+    rf"{_KOREAN_YEAR}(?<![가-힣])(?:(?P<back>지난) ?|올)?(?P<season>봄|여름|가을|겨울)"
+    r"(?=에|엔|부터|까지|철|동안| 동안|내내| ?\()",
+)
 def _season(_: Match, now: datetime, *, season: int, year: int | None = None, back: int = 0) -> TimeWords:
     return _part_of_year(now, 3 * season, 3, year, back)
 
 
+@_reads(
+    r"\b(?:(?:the )?(?P<back>day before yesterday)|earlier today|tonight)\b",
+    r"\b(?:(?P<back>yesterday)|this (?:morning|afternoon|evening))\b",
+    rf"\b(?P<back>this|current|last|past|previous|next|coming) (?P<unit>{_UNIT}|weekend)\b(?![-\w]| of )",
+    r"(?<=\bof )the (?P<unit>week|month|year)\b(?! of|[-\w])",
+    r"\b(?:the )?(?P<unit>weekend|week|month|quarter|year) (?P<back>before last)\b",
+    rf"(?P<back>어제|어저께|그제|그저께|그끄저께|간밤){_OVER}",
+    rf"(?P<back>지지난|저저번|지난|저번|이번|다음) ?(?P<unit>주말|주|달|분기|해){_OVER}",
+    r"(?=금주|전주[에의]|이달|전월|금월|작년|재작년|올해|금년)"
+    rf"(?P<back>재작|[작올금전이])(?P<unit>[주달월년해]){_OVER}",
+)
+def _relative(_: Match, now: datetime, *, back: int = 0, unit: str = "day") -> TimeWords:
+    return TimeWords(_unit_before(now, unit, back))
+
+
+@_reads(r"\btoday\b")
 def _today(match: Match, now: datetime) -> TimeWords | None:
     # "How is it stored today?" asks for what holds, and not for what was written today.
     return _relative(match, now) if _PAST.search(match.string) else None
 
 
+@_reads(rf"오늘{_OVER}")
 def _korean_today(match: Match, now: datetime) -> TimeWords:
     is_vague = _KOREAN_QUESTION.search(match.string) and not _is_korean_past(match.string)
-    return attrs.evolve(_relative(match, now), strength=_SOFT if is_vague else 1.0)
+    return TimeWords(_unit_before(now, "day", 0), _SOFT if is_vague else 1.0)
 
 
 def _is_korean_past(text: str) -> bool:
@@ -292,26 +387,58 @@ def _is_korean_past(text: str) -> bool:
     return 20 in finals  # noqa: PLR2004 - the place of the double s among the 28 finals
 
 
-def _relative(_: Match, now: datetime, *, back: int = 0, unit: str = "day") -> TimeWords:
-    return TimeWords(_unit_before(now, unit, back))
+@_reads(r"\blast night\b")
+def _last_night(_: Match, now: datetime) -> TimeWords:
+    today = _at(now.date())
+    return TimeWords((today - timedelta(hours=12), today + timedelta(hours=6)))
 
 
+@_reads(r"\b(?:over|on|at|during) the weekend\b")
 def _weekend(_: Match, now: datetime) -> TimeWords:
     return TimeWords(_latest(now, 2, lambda back: _unit_before(now, "weekend", back)))
 
 
-def _ago(_: Match, now: datetime, *, count: int, unit: str = "day") -> TimeWords:
-    return TimeWords(_unit_before(now, unit, count))
-
-
+@_reads(
+    rf"\b(?:in|over|within|during|for|of|from) the (?:last|past) {_UNITS}\b(?!-)",
+    r"\b(?:the )?(?:last|past|previous) "
+    rf"(?:(?P<vague>(?:a )?few|several|(?:a )?couple of)|(?P<count>{_COUNT})) {_UNITS}\b(?!-)",
+    rf"(?:최근|지난) (?:(?P<count>{_KOREAN_COUNT})|(?P<vague>몇)) ?{_KOREAN_UNITS}(?: ?(?:간|동안))?{_OVER}",
+)
 def _up_to_now(_: Match, now: datetime, *, unit: str, count: int = 1, vague: str = "") -> TimeWords:
     return TimeWords(_up_to(now, unit, 3 if vague else count), _VAGUE if vague else 1.0)
 
 
+@_reads(
+    rf"\b(?P<count>{_COUNT}) {_UNITS}{_AGO}",
+    rf"(?P<count>하루|이틀|사흘|나흘|닷새|엿새|이레|여드레|아흐레|열흘) ?전{_OVER}",
+    rf"(?<![가-힣\d])(?P<count>{_KOREAN_COUNT}) ?{_KOREAN_UNITS} ?전{_OVER}",
+)
+def _ago(_: Match, now: datetime, *, count: int, unit: str = "day") -> TimeWords:
+    return TimeWords(_unit_before(now, unit, count))
+
+
+@_reads(rf"\b(?:a few|several|some) {_UNITS}{_AGO}")
 def _some_time_ago(_: Match, now: datetime, *, unit: str) -> TimeWords:
     return TimeWords((_unit_before(now, unit, 7 if unit == "day" else 5)[0], _unit_before(now, unit, 2)[1]), _VAGUE)
 
 
+@_reads(r"\bthe other day\b", rf"(?:엊그제|며칠 ?전){_OVER}")
+def _other_day(_: Match, now: datetime) -> TimeWords:
+    return TimeWords((_unit_before(now, "day", 7)[0], _at(now.date())), _VAGUE)
+
+
+@_reads(r"\b(?:recently|lately|these days|of late)\b", rf"(?:최근|요즘|요새|근래|얼마 전){_OVER}")
+def _lately(_: Match, now: datetime) -> TimeWords:
+    return TimeWords((_at((now - 14 * _DAY).date()), now), _SOFT)
+
+
+@_reads(
+    rf"(?:\b(?P<back>last|past|previous|this|next|coming) |{_AFTER_ON})"
+    rf"(?P<weekday>{_WEEKDAY})\b(?: (?P<week>last|this) week)?",
+    rf"\b(?P<weekday>{_WEEKDAY})(?: of)? (?P<week>last|this) week\b",
+    r"(?:(?P<week>지난|이번) ?주 |(?P<back>지난|저번) )?(?<![가-힣])(?P<weekday>[월화수목금토일])요일"
+    r"(?=에|의|부터|까지|엔| |$)",
+)
 def _weekday(_: Match, now: datetime, *, weekday: int, back: int | None = None, week: int | None = None) -> TimeWords:
     days = now.weekday() - weekday
     if week is not None:
@@ -322,6 +449,10 @@ def _weekday(_: Match, now: datetime, *, weekday: int, back: int | None = None, 
     return TimeWords(_unit_before(now, "day", days), _LIKELY if week is None and back is None else 1.0)
 
 
+@_reads(
+    r"(?<=\bon the )(?P<day>[0-3]?\d)(?:st|nd|rd|th)\b"
+    r"(?! (?:of|floor|place|try|attempt|day|line|page|run|call|planet)\b)"
+)
 def _day_of_month(_: Match, now: datetime, *, day: int) -> TimeWords:
     def span_of(back: int) -> Span:
         return _days(_months(now.year, now.month - back)[0].replace(day=day).date())
@@ -329,13 +460,7 @@ def _day_of_month(_: Match, now: datetime, *, day: int) -> TimeWords:
     return TimeWords(_latest(now, 12, span_of), _VAGUE)
 
 
-def _korean_date(match: Match, now: datetime, *, month: int, last_month: int | None = None, **given: Any) -> TimeWords:
-    if "day" in given:
-        return _date(match, now, month=month, **given)
-    count = ((last_month or month) - month) % 12 + 1
-    return attrs.evolve(_part_of_year(now, month, count, given.get("year"), given.get("back", 0)), strength=1.0)
-
-
+@_reads(r"(?<![가-힣])(?:연초|연말|월초|월말)(?=에|의|부터|까지|엔| |$)")
 def _korean_turn(match: Match, now: datetime) -> TimeWords:
     since, until = _unit_before(now, "year" if match[0][0] == "연" else "month", 0)
     third = (until - since) // 3
@@ -345,144 +470,9 @@ def _korean_turn(match: Match, now: datetime) -> TimeWords:
     return TimeWords((late, until) if late <= now else (since - third, since), _VAGUE)
 
 
-def _other_day(_: Match, now: datetime) -> TimeWords:
-    return TimeWords((_unit_before(now, "day", 7)[0], _at(now.date())), _VAGUE)
-
-
-def _lately(_: Match, now: datetime) -> TimeWords:
-    return TimeWords((_at((now - 14 * _DAY).date()), now), _SOFT)
-
-
-_RULES: Final[tuple[tuple[str, Rule], ...]] = (
-    (
-        rf"""(?<![\w.:/-]) (?P<year>{_YEAR}) (?: ([-/])(?=\d\d?\2) | [.](?=\d\d[.]\d\d) )
-        (?P<month>0?[1-9]|1[0-2]) [-/.] (?P<day>0?[1-9]|[12]\d|3[01]) (?![\d.:/-]{{0,8}}\d)""",
-        lambda *_, year, month, day: TimeWords(_days(date(year, month, day))),
-    ),
-    (
-        rf"(?<![\w.:/-]) (?P<year>{_YEAR}) - (?P<month>0[1-9]|1[0-2]) (?![\w./-]{{0,8}}\d)",
-        lambda *_, year, month: TimeWords(_months(year, month)),
-    ),
-    (
-        r"(?<![\w.-]) (?P<year>20\d\d)-W(?P<week>[0-5]\d)\b",
-        lambda *_, year, week: TimeWords(_days(date.fromisocalendar(year, week, 1), 7)),
-    ),
-    (
-        rf"""(?P<as_week>\bweek[ ]of[ ](?:the[ ])?)? (?<![\w.,:/-])
-        (?P<day>{_DAY_NUMBER}) (?:{_TO}(?P<last>{_DAY_NUMBER}))? [ ](?:of[ ])? (?P<month>{_MONTH})\b {_YEAR_AFTER}?""",
-        _date,
-    ),
-    (
-        rf"""(?P<as_week>\bweek[ ]of[ ])? \b(?P<month>{_MONTH})\.?[ ](?:the[ ])?
-        (?P<day>{_DAY_NUMBER}) (?:{_TO}(?P<last>{_DAY_NUMBER}))? (?![\w:%]|[.,-]\d) {_YEAR_AFTER}?""",
-        _date,
-    ),
-    (
-        rf"""\b(?:(?P<back>last|past|previous|this|next)[ ])? (?<![\w/.@]) (?P<month>{_MONTH})\b
-        (?![\w/.@_]\w|[ ]of[ ](?!{_YEAR}|last|this))
-        (?!(?<=may)[ ](?:be|have|not|also|need|cause|lead|break|well|still|only|never|we|i|it|they|you)\b)
-        {_YEAR_AFTER}?""",
-        _named_month,
-    ),
-    (rf"{_AFTER_IN}(?P<year>{_YEAR})\b(?![-.]?\w)", _whole_year),
-    (rf"\bq(?P<nth>[1-4])\b(?:[ /]?(?P<year>{_YEAR})\b)?", _quarter),
-    (rf"\b(?P<nth>first|second|third|fourth|1st|2nd|3rd|4th)[ ]quarter\b{_YEAR_AFTER}?", _quarter),
-    (rf"\bh(?P<nth>[12])[ ](?P<year>{_YEAR})\b", _half),
-    (rf"\b(?P<nth>first|second)[ ]half[ ]of[ ](?:the[ ]year|(?P<year>{_YEAR}|last[ ]year|this[ ]year))\b", _half),
-    (r"\b(?P<back>last|this)[ ](?P<season>spring|summer|autumn|fall|winter)\b", _season),
-    (
-        rf"""(?:{_AFTER_IN}|(?<=\bin[ ]the[ ])|(?<=\bof[ ]the[ ]))
-        (?P<season>spring|summer|autumn|winter|(?<=the[ ])fall)\b
-        (?![ ]?(?:boot|mvc|framework|cloud|data|security)|[-_.]\w) {_YEAR_AFTER}?""",
-        _season,
-    ),
-    (
-        rf"\b(?P<season>spring|summer|autumn|fall|winter)[ ](?:of[ ])?(?P<year>{_YEAR}|last[ ]year|this[ ]year)\b",
-        _season,
-    ),
-    (r"\b(?:(?:the[ ])?(?P<back>day[ ]before[ ]yesterday)|earlier[ ]today|tonight)\b", _relative),
-    (r"\b(?:(?P<back>yesterday)|this[ ](?:morning|afternoon|evening))\b", _relative),
-    (r"\btoday\b", _today),
-    (
-        r"\blast[ ]night\b",
-        lambda _, now: TimeWords((_at(now.date()) - timedelta(hours=12), _at(now.date()) + timedelta(hours=6))),
-    ),
-    (
-        rf"\b(?P<back>this|current|last|past|previous|next|coming)[ ](?P<unit>{_UNIT}|weekend)\b(?![-\w]|[ ]of[ ])",
-        _relative,
-    ),
-    (r"\b(?:over|on|at|during)[ ]the[ ]weekend\b", _weekend),
-    (r"(?<=\bof[ ])the[ ](?P<unit>week|month|year)\b(?![ ]of|[-\w])", _relative),
-    (
-        r"\b(?:the[ ])?(?P<unit>weekend|week|month|quarter|year)[ ]before[ ]last\b",
-        lambda _, now, unit: TimeWords(_unit_before(now, unit, 2)),
-    ),
-    (rf"\b(?:in|over|within|during|for|of|from)[ ]the[ ](?:last|past)[ ]{_UNITS}\b(?!-)", _up_to_now),
-    (
-        rf"""\b(?:the[ ])?(?:last|past|previous)[ ]
-        (?:(?P<vague>(?:a[ ])?few|several|(?:a[ ])?couple[ ]of)|(?P<count>{_COUNT}))[ ]{_UNITS}\b(?!-)""",
-        _up_to_now,
-    ),
-    (rf"\b(?P<count>{_COUNT})[ ]{_UNITS}{_AGO}", _ago),
-    (rf"\b(?:a[ ]few|several|some)[ ]{_UNITS}{_AGO}", _some_time_ago),
-    (r"\bthe[ ]other[ ]day\b", _other_day),
-    (r"\b(?:recently|lately|these[ ]days|of[ ]late)\b", _lately),
-    (
-        rf"""(?:\b(?P<back>last|past|previous|this|next|coming)[ ]|{_AFTER_ON})
-        (?P<weekday>{_WEEKDAY})\b (?:[ ](?P<week>last|this)[ ]week)?""",
-        _weekday,
-    ),
-    (rf"\b(?P<weekday>{_WEEKDAY})(?:[ ]of)?[ ](?P<week>last|this)[ ]week\b", _weekday),
-    (
-        r"""(?<=\bon[ ]the[ ])(?P<day>[0-3]?\d)(?:st|nd|rd|th)\b
-        (?![ ](?:of|floor|place|try|attempt|day|line|page|run|call|planet)\b)""",
-        _day_of_month,
-    ),
-    (rf"오늘{_OVER}", _korean_today),
-    (rf"(?P<back>어제|어저께|그제|그저께|그끄저께|간밤){_OVER}", _relative),
-    (rf"(?:엊그제|며칠[ ]?전){_OVER}", _other_day),
-    (rf"(?P<back>지지난|저저번|지난|저번|이번|다음)[ ]?(?P<unit>주말|주|달|분기|해){_OVER}", _relative),
-    (
-        rf"""(?=금주|전주[에의]|이달|전월|금월|작년|재작년|올해|금년)
-        (?P<back>재작|[작올금전이])(?P<unit>[주달월년해]){_OVER}""",
-        _relative,
-    ),
-    (rf"(?P<count>하루|이틀|사흘|나흘|닷새|엿새|이레|여드레|아흐레|열흘)[ ]?전{_OVER}", _ago),
-    (rf"(?<![가-힣\d])(?P<count>{_KOREAN_COUNT})[ ]?{_KOREAN_UNITS}[ ]?전{_OVER}", _ago),
-    (
-        rf"""(?:최근|지난)[ ](?:(?P<count>{_KOREAN_COUNT})|(?P<vague>몇))[ ]?{_KOREAN_UNITS}
-        (?:[ ]?(?:간|동안))?{_OVER}""",
-        _up_to_now,
-    ),
-    (rf"(?:최근|요즘|요새|근래|얼마[ ]전){_OVER}", _lately),
-    (
-        rf"""{_KOREAN_YEAR}(?:(?P<back>지난)[ ])?(?<![\d.~-])(?P<month>1[0-2]|[1-9])
-        (?:[ ]?[~-][ ]?(?P<last_month>1[0-2]|[1-9]))?월(?![가-힣]{{0,2}}호)
-        (?:[ ]?(?P<day>[12]\d|3[01]|[1-9])(?:일?[ ]?(?:[~-]|부터)[ ]?(?P<last>[12]\d|3[01]|[1-9]))?일)?""",
-        _korean_date,
-    ),
-    (rf"(?<!\d)(?P<year>{_YEAR})년(?![ ]?(?:\d|동안|상반기|하반기|봄|여름|가을|겨울|간|전))", _whole_year),
-    (rf"{_KOREAN_YEAR}(?<!\d)(?P<nth>[1-4])[ ]?분기{_OVER}", _quarter),
-    (rf"{_KOREAN_YEAR}(?P<nth>상반기|하반기)", _half),
-    (
-        rf"""{_KOREAN_YEAR}(?<![가-힣])(?:(?P<back>지난)[ ]?|올)?(?P<season>봄|여름|가을|겨울)
-        (?=에|엔|부터|까지|철|동안|[ ]동안|내내|[ ]?\()""",
-        _season,
-    ),
-    (
-        r"""(?:(?P<week>지난|이번)[ ]?주[ ]|(?P<back>지난|저번)[ ])?(?<![가-힣])(?P<weekday>[월화수목금토일])요일
-        (?=에|의|부터|까지|엔|[ ]|$)""",
-        _weekday,
-    ),
-    (r"(?<![가-힣])(?:연초|연말|월초|월말)(?=에|의|부터|까지|엔|[ ]|$)", _korean_turn),
-)
-
-_PATTERNS: Final = tuple((re.compile(pattern, re.IGNORECASE | re.VERBOSE), rule) for pattern, rule in _RULES)
-
-
 def time_words(text: str, now: datetime) -> Iterator[TimeWords]:
     """Give all words of *text* that can name a period, those of one rule after those of another."""
-    for pattern, rule in _PATTERNS:
+    for pattern, rule in _RULES:
         for match in pattern.finditer(text):
             try:
                 words = rule(match, now, **_meant(match))
@@ -497,29 +487,29 @@ def time_words(text: str, now: datetime) -> Iterator[TimeWords]:
 
 _BEFORE_LENGTH: Final = 48
 _PART: Final = re.compile(
-    r"\b(?P<part>early|mid|middle|late|beginning|start|end|begin|close|first[ ]half|second[ ]half|"
-    rf"(?P<nth>first|second|third|fourth|1st|2nd|3rd|4th|last|final)[ ](?:(?P<count>{_COUNT})[ ])?(?P<unit>day|week)s?)"
-    r"(?:[ -]|[ ](?:of|in)[ ](?:the[ ])?(?:month[ ]of[ ])?)$",
+    r"\b(?P<part>early|mid|middle|late|beginning|start|end|begin|close|first half|second half|"
+    rf"(?P<nth>first|second|third|fourth|1st|2nd|3rd|4th|last|final) (?:(?P<count>{_COUNT}) )?(?P<unit>day|week)s?)"
+    r"(?:[ -]| (?:of|in) (?:the )?(?:month of )?)$",
     re.IGNORECASE,
 )
 _KOREAN_PART: Final = re.compile(
-    r"[ ]?(?:의[ ])?(?P<part>초순|초반|초(?!기|과|안|록)|상순|중순|중반|말(?!씀|하|했)|하순|후반|전반|"
-    r"(?P<nth>첫째|첫[ ]?번째|첫|둘째|두[ ]?번째|셋째|세[ ]?번째|넷째|네[ ]?번째|마지막)[ ]?"
+    r" ?(?:의 )?(?P<part>초순|초반|초(?!기|과|안|록)|상순|중순|중반|말(?!씀|하|했)|하순|후반|전반|"
+    r"(?P<nth>첫째|첫 ?번째|첫|둘째|두 ?번째|셋째|세 ?번째|넷째|네 ?번째|마지막) ?"
     r"(?P<unit>주|날)(?![요소제]))"
 )
 _LEAD: Final = re.compile(
-    r"\b(?P<word>since|from|starting|after|before|until|till|up[ ]to|by|prior[ ]to|between|in|during|of|on|for|over|"
-    r"within|throughout|around|about|at|as[ ]of|back[ ]in)[ ](?:the[ ])?"
-    r"(?:(?:month|week|end|start)[ ]of[ ](?:the[ ])?)?$",
+    r"\b(?P<word>since|from|starting|after|before|until|till|up to|by|prior to|between|in|during|of|on|for|over|"
+    r"within|throughout|around|about|at|as of|back in) (?:the )?"
+    r"(?:(?:month|week|end|start) of (?:the )?)?$",
     re.IGNORECASE,
 )
 _JOIN: Final = re.compile(
-    r"[ ]?(?P<word>-|–|—|~|to|until|till|through|thru|and|부터|에서)[ ]?(?:the[ ])?"  # noqa: RUF001 - dashes of people
-    r"(?:(?:early|mid|middle|late|beginning|start|end)(?:[ -]|[ ]of[ ](?:the[ ])?))?",
+    r" ?(?P<word>-|–|—|~|to|until|till|through|thru|and|부터|에서) ?(?:the )?"  # noqa: RUF001 - dashes of people
+    r"(?:(?:early|mid|middle|late|beginning|start|end)(?:[ -]| of (?:the )?))?",
     re.IGNORECASE,
 )
 _KOREAN_TAIL: Final = re.compile(
-    r"[ ]?(?P<word>onwards?\b|on\b|부터|이후|이래|이전|까지|전에|전까지|전(?=$|[ .,?!])|사이|에서)", re.IGNORECASE
+    r" ?(?P<word>onwards?\b|on\b|부터|이후|이래|이전|까지|전에|전까지|전(?=$|[ .,?!])|사이|에서)", re.IGNORECASE
 )
 # Which ends of the words' span are those of the period that they then name.
 _BOUNDS: Final[Mapping[str, tuple[int | None, int | None]]] = {
@@ -536,15 +526,13 @@ def period_in(query: str, now: datetime) -> Period | None:
     text = re.sub(r"\s", " ", query[:_LONGEST_QUERY])
     found = _all_in(text, now)
     periods = []
-    skip = -1
-    for place, one in enumerate(found):
-        if place == skip:
+    ended: TimeWords | None = None
+    for one, other in itertools.zip_longest(found, found[1:]):
+        if one is ended:
             continue
-        other = found[place + 1] if place + 1 < len(found) else None
-        ranged = _range(text, one, other)
-        if ranged is not None:
-            skip = place + 1
-        period = ranged or _alone(text, one)
+        period = _range(text, one, other)
+        ended = other if period else None
+        period = period or _alone(text, one)
         if period is not None and (not period.since or not period.until or period.since < period.until):
             periods.append(period)
     # Of several, the surest is the condition; the first one of them, since what follows explains.
