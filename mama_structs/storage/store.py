@@ -205,40 +205,39 @@ class Storage:
     async def read(self, keys: Sequence[str]) -> dict[str, bytes | Damaged]:
         """Return the values of *keys* that there are, all of one moment, with what is enqueued taken as written."""
         wanted = [check_key(key) for key in keys]
-        return await outcome(self._submit(lambda: self._read(wanted)))
+        return await outcome(self.in_thread(lambda: self._read(wanted)))
 
     def has(self, key: str) -> bool:
         """Tell whether anything is stored or enqueued under *key*; blocks, for the rare question that is not async."""
         check_key(key)
-        return key in self._submit(lambda: self._read([key])).result()
+        return key in self.in_thread(lambda: self._read([key])).result()
 
     async def keys(self, prefix: str = "") -> list[str]:
         """Return the keys that begin with *prefix*, sorted, with what is enqueued taken as written."""
         if prefix != "":
             check_key(prefix)
-        return await outcome(self._submit(lambda: self._keys(prefix)))
+        return await outcome(self.in_thread(lambda: self._keys(prefix)))
 
     async def transact(self, work: Callable[[Rows], T]) -> T:
         """Run *work*, which is not async, in the thread and one write transaction, after what was enqueued before."""
-        return await outcome(self.transaction(work))
-
-    def transaction(
-        self, work: Callable[[Rows], T], *, settled: Callable[[BaseException | None], None] | None = None
-    ) -> Future[T]:
-        """Do as `transact`, without waiting; *settled* is told in the thread why it is not durable, or None."""
-        return self._submit(lambda: self._transact(work, settled))
+        return await outcome(self.in_thread(lambda: self.transact_here(work)))
 
     async def look(self, work: Callable[[Snapshot], T]) -> T:
         """Run *work* in the thread, perhaps more than once, on what is on the disk, all of one moment."""
-        return await outcome(self.looking(work))
+        return await outcome(self.in_thread(lambda: self.look_here(work)))
 
-    def looking(self, work: Callable[[Snapshot], T]) -> Future[T]:
-        """Do as `look`, without waiting."""
-        return self._submit(lambda: self._look(work))
+    def in_thread(self, job: Callable[[], T]) -> Future[T]:
+        """Run *job* in the thread after what was asked for before; it may call `transact_here` and `look_here`."""
+        with self._guard:
+            self._check_open()
+            try:
+                return self._executor.submit(job)
+            except RuntimeError as error:
+                raise SessionClosed("the interpreter is shutting down") from error
 
     async def check(self) -> list[Finding]:
         """Look at every page, row, setting and file, and return what is wrong."""
-        return await outcome(self._submit(self._check))
+        return await outcome(self.in_thread(self._check))
 
     async def close(self) -> None:
         """Write what is left, close the database and end the thread; runs to its end, whoever waits for it."""
@@ -259,7 +258,7 @@ class Storage:
         self._bound.check_thread()
         with self._guard:
             if self._closing is None:
-                self._closing = self._submit(self._close)
+                self._closing = self.in_thread(self._close)
                 self._executor.shutdown(wait=False)
             return self._closing
 
@@ -280,22 +279,42 @@ class Storage:
             # The thread holds the store's state and not the store: a forgotten one says so while rows wait.
             behind = object.__new__(_Behind)
             behind.__dict__ = self.__dict__
-            self._submit(behind._drain)
+            self.in_thread(behind._drain)
             self._is_drain_due = True
-
-    def _submit(self, job: Callable[[], T]) -> Future[T]:
-        with self._guard:
-            self._check_open()
-            try:
-                return self._executor.submit(job)
-            except RuntimeError as error:
-                raise SessionClosed("the interpreter is shutting down") from error
 
     def _has_database(self) -> bool:
         """Tell whether there is one: a temporary store has none until something is written."""
         return self._temporary is None or self._opened is not None
 
     # What follows runs in the thread.
+
+    def transact_here(self, work: Callable[[Rows], T]) -> T:
+        """Do as `transact`, for a job."""
+        self._write_pending()
+        return self._in_transaction(work)
+
+    def look_here(self, work: Callable[[Snapshot], T]) -> T:
+        """Do as `look`, for a job."""
+        if not self._has_database():
+            return work(Snapshot(None))
+        own: list[BaseException] = []
+
+        def looked(cache: Any) -> T | None:
+            rows = Snapshot(cache)
+            try:
+                return work(rows)
+            except (diskcache.Timeout, sqlite3.Error):
+                raise
+            except BaseException as error:  # noqa: BLE001 - the caller's: only the database's own are tried again
+                own.append(error)
+                return None
+            finally:
+                rows.end()
+
+        result = self._snapshot(looked)
+        if own:
+            raise own[0]
+        return result  # type: ignore[return-value]  # None only where the work raised
 
     def _open(self) -> _Database:
         if self._opened is None:
@@ -378,17 +397,6 @@ class Storage:
                 size += call.size
         return group
 
-    def _transact(self, work: Callable[[Rows], T], settled: Callable[[BaseException | None], None] | None) -> T:
-        tell = settled or (lambda _error: None)
-        try:
-            self._write_pending()
-            result = self._in_transaction(work)
-        except BaseException as error:
-            tell(error)
-            raise
-        tell(None)
-        return result
-
     def _in_transaction(self, work: Callable[[Rows], T]) -> T:
         opened = self._open()
         opened.check_place()
@@ -424,7 +432,7 @@ class Storage:
         return result
 
     def _read(self, keys: list[str]) -> dict[str, bytes | Damaged]:
-        found = self._look(lambda rows: rows.get_many(keys))
+        found = self.look_here(lambda rows: rows.get_many(keys))
         for key, change in self._on_their_way().items():
             if key not in keys or (isinstance(change, New) and isinstance(found.get(key), bytes)):
                 continue
@@ -435,7 +443,7 @@ class Storage:
         return {key: found[key] for key in keys if key in found}
 
     def _keys(self, prefix: str) -> list[str]:
-        keys = set(self._look(lambda rows: rows.keys(prefix)))
+        keys = set(self.look_here(lambda rows: rows.keys(prefix)))
         for key, change in self._on_their_way().items():
             if key.startswith(prefix):
                 (keys.discard if change is None else keys.add)(key)
@@ -445,28 +453,6 @@ class Storage:
         with self._guard:
             calls = list(self._queue)
         return combined(calls)
-
-    def _look(self, work: Callable[[Snapshot], T]) -> T:
-        if not self._has_database():
-            return work(Snapshot(None))
-        own: list[BaseException] = []
-
-        def looked(cache: Any) -> T | None:
-            rows = Snapshot(cache)
-            try:
-                return work(rows)
-            except (diskcache.Timeout, sqlite3.Error):
-                raise
-            except BaseException as error:  # noqa: BLE001 - the caller's: only the database's own are tried again
-                own.append(error)
-                return None
-            finally:
-                rows.end()
-
-        result = self._snapshot(looked)
-        if own:
-            raise own[0]
-        return result  # type: ignore[return-value]  # None only where the work raised
 
     def _check(self) -> list[Finding]:
         findings = []

@@ -531,7 +531,7 @@ class MemoryMachine(RuleBasedStateMachine):
         """Let calls wait for the store's thread until all of them do; they share a transaction for so long."""
         gate = threading.Event()
         with patch.object(embedded_engine, "_TRANSACTION_SECONDS", seconds):
-            self.actors[actor].storage.looking(lambda _rows: gate.wait(600))
+            self.actors[actor].storage.in_thread(lambda: gate.wait(600))
             tasks = [asyncio.ensure_future(call) for call in calls]
             try:
                 while len(store._engine._queue) < sum(not task.done() for task in tasks):  # noqa: ASYNC110 - it has no event

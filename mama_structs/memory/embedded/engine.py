@@ -19,7 +19,7 @@ import attrs
 from mama_structs._shared import Registry
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreDamaged, StoreError, StoreFull
 from mama_structs.memory.codec import Entry
-from mama_structs.memory.embedded.check import STEPS, CheckState, Step
+from mama_structs.memory.embedded.check import Inspection
 from mama_structs.memory.embedded.indexes import (
     UNUSABLE,
     Indexes,
@@ -85,6 +85,18 @@ class _Write(Generic[T]):
     alone: bool = False
 
 
+@attrs.define(eq=False)
+class _Group:
+    """The plans that share a transaction, what those of them did that did not raise, and what it was done upon."""
+
+    plans: list[_Write[Any]] = attrs.field(factory=list)
+    written: list[JournalWriter] = attrs.field(factory=list)
+    before: int = 0
+    head: Head | None = None
+    # How often it was put off since too much was still to be taken up.
+    lags: int = 0
+
+
 class EmbeddedEngine:
     """The memories of one namespace; opened by `open`."""
 
@@ -109,7 +121,6 @@ class EmbeddedEngine:
         self._snapshots: SnapshotStore | None = None
         self._place = RowPlaces(self._keys, embedder, self._directory)
         self._head: Head | None = None
-        self._new_head: Head | None = None
         self._views: Indexes | None = None
         self._change = 0
         self._snapshot_at = 0
@@ -119,12 +130,6 @@ class EmbeddedEngine:
         self._queue: deque[_Write[Any]] = deque()
         self._is_drain_due = False
         self._is_slice_due = False
-        self._group: list[_Write[Any]] = []
-        self._group_undo: list[JournalWriter] = []
-        self._group_before = 0
-        # How often writing was put off since too much was still to be taken up.
-        self._lags = 0
-        self._is_put_off = False
         self._closed = False
 
     @property
@@ -148,30 +153,19 @@ class EmbeddedEngine:
         waiting.done.set_running_or_notify_cancel()
         with self._guard:
             self._queue.append(waiting)
-            if not self._is_drain_due:
-                self._storage.transaction(self._drain, settled=self._settle)
-                self._is_drain_due = True
+            self._schedule_writes()
         return await outcome(waiting.done)
 
     async def check(self, progress: Progress | None = None) -> list[Finding]:
         """Look at every memory, vector, link and change in the journal, and at what the views have made of them."""
-        state: CheckState | None = None
+        inspection = Inspection(_CHECKED)
         total = await self.read(lambda reader: reader.count())
-        for step in STEPS:
-
-            def look(rows: Snapshot, step: Step = step) -> bool:
-                nonlocal state
-                views = self._catch_up(rows)
-                state = state or CheckState(rows, views, self._place)
-                state.rows, state.views, state.place = rows, views, self._place
-                return step(state, _CHECKED)
-
-            while await self._look(look):
-                if progress is not None and state is not None:
-                    progress(min(state.memories, total), total)
+        while await self._look(lambda rows: inspection.step(rows, self._catch_up(rows), self._place)):
+            if progress is not None:
+                progress(min(inspection.memories, total), total)
         if progress is not None:
             progress(total, total)
-        return [] if state is None else state.findings
+        return inspection.findings
 
     async def rebuild(self, progress: Progress | None = None) -> list[str]:
         """Forget all views, derive them anew from the journal and write them aside; a line for each damaged row."""
@@ -239,14 +233,15 @@ class EmbeddedEngine:
             head.identity, head.embedder = secrets.token_hex(16), embedder
             rows.put(self._keys.head, encode(head))
 
-        def settled(failure: BaseException | None) -> None:
+        def job() -> None:
+            self._storage.transact_here(work)
             # In the same job: nobody is to meet the one embedder's place with the other one's head.
-            if failure is None and not lacking:
+            if not lacking:
                 self._place = RowPlaces(self._keys, embedder, self._directory)
                 self._head = None
                 self._drop_views()
 
-        await outcome(self._storage.transaction(work, settled=settled))
+        await outcome(self._storage.in_thread(job))
         if lacking:
             return False
         await self.read(lambda reader: reader.change)
@@ -452,32 +447,71 @@ class EmbeddedEngine:
         self._load(rows, anew=True)
         return True
 
-    def _drain(self, rows: Rows) -> None:
+    def _schedule_writes(self) -> None:
+        """Have written what waits; for the guard's holder."""
+        if self._queue and not self._is_drain_due:
+            self._storage.in_thread(self._drain)
+            self._is_drain_due = True
+
+    def _drain(self) -> None:
+        """Write what waits, as far as one transaction goes, and tell those whose plans it took."""
+        group = _Group()
+        failure: BaseException | None = None
+        try:
+            while not self._storage.transact_here(lambda rows: self._write_group(rows, group)):
+                # Others would wait for all of it to be taken up: that is done outside of the transaction.
+                self._storage.look_here(self._catch_up)
+        except BaseException as error:  # noqa: BLE001 - told to everyone who waits
+            failure = error
+            if group.written:
+                self._take_back(group.written)
+                self._change = group.before
+        else:
+            if group.head is not None:
+                self._use_head(group.head)
+        if failure is not None and not group.plans:
+            # It never began, for nobody.
+            group.plans = self._take(len(self._queue))
+        elif isinstance(failure, StoreFull) and len(group.plans) > 1:
+            # There may be room for some, one by one.
+            self._queue.extendleft(_Write(one.plan, one.done, alone=True) for one in reversed(group.plans))
+            group.plans = []
+        _tell(group.plans, failure)
+        try:
+            with self._guard:
+                self._schedule_writes()
+        except SessionClosed as error:
+            _tell(self._take(len(self._queue)), error)
+        if failure is None:
+            self._after_write()
+
+    def _take(self, count: int) -> list[_Write[Any]]:
+        """Take up to so many of those who wait; for who comes later, another job is due at once: it keeps its turn."""
         with self._guard:
             self._is_drain_due = False
-            alone = bool(self._queue) and self._queue[0].alone
-            count = 1 if alone else _LARGEST_GROUP
-            self._group = [self._queue.popleft() for _ in range(min(count, len(self._queue)))]
-        if self._lags < _LAGS and self._is_far_behind(rows):
-            # Others would wait for all of it to be taken up: that is done outside of the transaction.
-            self._lags += 1
-            self._put_back(0)
-            self._is_put_off = True
-            return
-        self._lags = 0
+            return [self._queue.popleft() for _ in range(min(count, len(self._queue)))]
+
+    def _write_group(self, rows: Rows, group: _Group) -> bool:
+        """Run the next plans; False where too much that others wrote is to be taken up first."""
+        if group.lags < _LAGS and self._is_far_behind(rows):
+            group.lags += 1
+            return False
         views = self._catch_up(rows)
-        self._group_before = self._change
+        group.before = self._change
+        group.plans = self._take(1 if self._queue[0].alone else _LARGEST_GROUP)
         started = time.monotonic()
-        for position, one in enumerate(self._group):
+        for position, one in enumerate(group.plans):
             if position and time.monotonic() - started > _TRANSACTION_SECONDS:
                 # Other processes wait meanwhile, and so does everybody whose plan is done.
-                self._put_back(position)
+                self._queue.extendleft(reversed(group.plans[position:]))
+                del group.plans[position:]
                 break
-            self._run(one, rows, views)
-        if self._group_undo:
-            self._ensure_head(rows)
+            self._run(one, rows, views, group)
+        if group.written and self._head is None:
+            group.head = self._begun(rows)
+        return True
 
-    def _run(self, one: _Write[Any], rows: Rows, views: Indexes) -> None:
+    def _run(self, one: _Write[Any], rows: Rows, views: Indexes, group: _Group) -> None:
         writer = JournalWriter(rows, views, self._place, self._change, self._touched, damaged=len(self._damaged))
         try:
             one.result = one.plan(writer)
@@ -488,64 +522,19 @@ class EmbeddedEngine:
                 raise
             one.error = error
         else:
-            self._group_undo.append(writer)
+            group.written.append(writer)
 
     def _is_far_behind(self, rows: Rows) -> bool:
         return self._views is None or self._last_change(rows) - self._change > _FAR_BEHIND
 
-    def _put_back(self, position: int) -> None:
-        with self._guard:
-            self._queue.extendleft(reversed(self._group[position:]))
-            del self._group[position:]
-
-    def _ensure_head(self, rows: Rows) -> None:
-        if self._head is not None:
-            return
+    def _begun(self, rows: Rows) -> Head:
+        """Return the namespace's first row, making it where there is none."""
         head = self._read_head(rows)
         if head is None:
             head = Head(identity=secrets.token_hex(16), embedder=self._place.embedder)
             rows.put(self._keys.head, encode(head))
         self._check_embedder(head)
-        self._new_head = head
-
-    def _keep_head(self) -> None:
-        head, self._new_head = self._new_head, None
-        if head is not None:
-            self._use_head(head)
-
-    def _settle(self, failure: BaseException | None) -> None:
-        """Tell those who wait, and take back in the views what did not reach the disk."""
-        with self._guard:
-            group, self._group = self._group, []
-            undo, self._group_undo = self._group_undo, []
-            began = bool(group) or self._is_put_off
-            self._is_put_off = False
-            if failure is not None and not began:
-                # The transaction never began: nobody was taken from the queue.
-                self._is_drain_due = False
-                group, self._queue = list(self._queue), deque()
-            one_by_one = began and isinstance(failure, StoreFull) and len(group) > 1
-            if one_by_one:
-                for one in reversed(group):
-                    one.alone, one.error, one.result = True, None, None
-                    self._queue.appendleft(one)
-        if failure is None:
-            self._keep_head()
-        else:
-            self._new_head = None
-            self._take_back(undo)
-            self._change = self._group_before if undo else self._change
-        self._go_on()
-        if one_by_one:
-            return
-        for one in group:
-            error = one.error or failure
-            if error is None:
-                one.done.set_result(one.result)
-            else:
-                one.done.set_exception(error if error is one.error else again(error))
-        if failure is None:
-            self._after_write()
+        return head
 
     def _take_back(self, writers: Sequence[JournalWriter]) -> bool:
         """Undo in the views what writers did, the last one first, and tell whether that worked."""
@@ -558,20 +547,6 @@ class EmbeddedEngine:
             self._drop_views()
             return False
         return True
-
-    def _go_on(self) -> None:
-        with self._guard:
-            if not self._queue or self._is_drain_due:
-                return
-            try:
-                if self._lags:
-                    self._behind(lambda rows: self._catch_up(rows) and None)
-                self._storage.transaction(self._drain, settled=self._settle)
-                self._is_drain_due = True
-            except (SessionClosed, RuntimeError) as error:
-                rest, self._queue = list(self._queue), deque()
-                for one in rest:
-                    one.done.set_exception(error)
 
     def _after_write(self) -> None:
         if self._snapshots_in is not None and self._change - self._snapshot_at >= self._snapshot_every:
@@ -626,11 +601,22 @@ class EmbeddedEngine:
                 _log.warning("work on the memories' views failed: %s", error)
 
         with contextlib.suppress(SessionClosed):
-            self._storage.looking(work).add_done_callback(told)
+            self._storage.in_thread(lambda: self._storage.look_here(work)).add_done_callback(told)
 
     def _check_open(self) -> None:
         if self._closed:
             raise SessionClosed(f"the memories of {self.namespace!r:.80} were closed")
+
+
+def _tell(plans: Sequence[_Write[Any]], failure: BaseException | None) -> None:
+    """Tell those who wait what their plans returned or raised, or why nothing is durable."""
+    for one in plans:
+        if one.error is not None:
+            one.done.set_exception(one.error)
+        elif failure is not None:
+            one.done.set_exception(again(failure))
+        else:
+            one.done.set_result(one.result)
 
 
 def read_head_of(rows: Snapshot, namespace: str, directory: str) -> Head | None:
