@@ -184,14 +184,19 @@ def load_views(
             return loaded
     loaded = LoadedIndexes.empty(place.embedder.dimensions, exact_up_to)
     loaded.change = last
-    few = last <= _WORDS_AT_ONCE
-    deferred: list[tuple[int, Link]] = []
     views = loaded.views
-    for number, entry in _entries(rows, place, loaded.damaged, with_vectors=True):
-        node = views.add(number, entry[0], entry[1], words=few)
-        known = [link for link in entry[0].links if views.catalogue.find(link.to_id) is not None]
-        views.link(node, known)
-        deferred += [(node, link) for link in entry[0].links if link not in known]
+    deferred: list[tuple[int, Link]] = []
+    after = ""
+
+    def leave_out(key: str, error: StoreDamaged) -> None:
+        loaded.damaged[key] = error.findings[0]
+
+    while page := rows.items(place.memories, after=after, limit=_PAGE):
+        after = page[-1][0]
+        for number, entry, vectors in read_entries(rows, place, page, views.catalogue.find, leave_out):
+            node = views.add(number, entry, vectors, words=last <= _WORDS_AT_ONCE)
+            views.link(node, entry.links)
+            deferred += [(node, link) for link in entry.links if views.catalogue.find(link.to_id) is None]
     for node, link in deferred:
         views.link(node, [link])
     return loaded
@@ -227,86 +232,25 @@ def _usable(rows: Snapshot, place: RowPlaces, generation: Generation, exact_up_t
 
 
 def _from_snapshot(rows: Snapshot, place: RowPlaces, generation: Generation, exact_up_to: int) -> LoadedIndexes | None:
-    """Return views as far as a snapshot has them; None where it is of another history, or of no use."""
+    """Return a snapshot's views, perhaps with all words still to be indexed; None where it is of another history."""
     parts = generation.parts
-    if "journal" not in parts or "catalogue" not in parts:
-        return None
     mark = parts["journal"].meta.get("mark")
     if not mark or mark != _mark(rows, place, generation.change):
         _log.info("the snapshot of the memories is of another history: the views are derived from the journal")
         return None
-    dimensions = place.embedder.dimensions
+    views = Indexes(place.embedder.dimensions, exact_up_to=exact_up_to)
+    views.catalogue = Catalogue.from_state(parts["catalogue"].meta, parts["catalogue"].arrays)
+    views.links = Adjacency.from_state(parts["links"].meta, parts["links"].arrays)
+    views.count()
     try:
-        views = Indexes(dimensions, exact_up_to=exact_up_to)
-        views.catalogue = Catalogue.from_state(parts["catalogue"].meta, parts["catalogue"].arrays)
-        views.count()
+        views.words = WordIndex.from_state(parts["words"].meta, parts["words"].arrays)
     except UNUSABLE:
-        return None
-    loaded = LoadedIndexes(views, generation.change, generation.change)
-    missing = set()
-    for name in ("words", "links"):
-        try:
-            part = parts[name]
-            if name == "words":
-                views.words = WordIndex.from_state(part.meta, part.arrays)
-            else:
-                views.links = Adjacency.from_state(part.meta, part.arrays)
-        except UNUSABLE:
-            missing.add(name)
-    vectors = VectorIndex.restore(parts, dimensions=dimensions, exact_up_to=exact_up_to)
+        views.unindexed = dict.fromkeys(map(int, views.catalogue.after(-1, None)))
+    vectors = VectorIndex.restore(parts, dimensions=place.embedder.dimensions, exact_up_to=exact_up_to)
     if vectors is None:
-        missing.add("vectors")
-    else:
-        views.vectors = vectors
-    _derive(rows, place, loaded, missing, exact_up_to=exact_up_to)
-    return loaded
-
-
-def _derive(rows: Snapshot, place: RowPlaces, loaded: LoadedIndexes, missing: set[str], *, exact_up_to: int) -> None:
-    views = loaded.views
-    nodes = views.catalogue.after(-1, None)
-    if "words" in missing:
-        views.words = WordIndex()
-        views.unindexed = dict.fromkeys(map(int, nodes))
-    if "links" in missing:
-        views.links = Adjacency()
-        for number, (entry, _) in _entries(rows, place, loaded.damaged, with_vectors=False):
-            node = views.catalogue.node_of(number)
-            if node is not None:
-                views.link(node, entry.links)
-    if "vectors" in missing:
-        views.vectors = VectorIndex(place.embedder.dimensions, exact_up_to=exact_up_to)
-        for start in range(0, len(nodes), _PAGE):
-            some = nodes[start : start + _PAGE]
-            keys = [numbered(place.vectors, int(number)) for number in views.catalogue.numbers(some)]
-            found = rows.get_many(keys)
-            for node, key in zip(map(int, some), keys, strict=True):
-                # One that is gone was deleted since the snapshot: the replay sees to it.
-                if key in found:
-                    try:
-                        views.vectors.add(node, read_vectors(place, key, found[key]))
-                    except StoreDamaged as error:
-                        # Left out, as it would be if everything were derived anew.
-                        number = views.catalogue.number_of(node)
-                        loaded.damaged[numbered(place.memories, number)] = error.findings[0]
-                        views.remove(node)
-
-
-def _entries(
-    rows: Snapshot, place: RowPlaces, damaged: dict[str, str], *, with_vectors: bool
-) -> Iterator[tuple[int, tuple[Entry, Vectors | None]]]:
-    """Give every memory of the journal that is whole; of two with one id the one that was there first."""
-    after = ""
-    seen: dict[str, int] = {}
-
-    def leave_out(key: str, error: StoreDamaged) -> None:
-        damaged[key] = error.findings[0]
-
-    while page := rows.items(place.memories, after=after, limit=_PAGE):
-        after = page[-1][0]
-        for number, entry, found in read_entries(rows, place, page, seen.get, leave_out, with_vectors=with_vectors):
-            seen[entry.memory.id] = number
-            yield number, (entry, found)
+        raise ValueError("the snapshot has no vectors")
+    views.vectors = vectors
+    return LoadedIndexes(views, generation.change, generation.change)
 
 
 def read_entries(
@@ -315,19 +259,17 @@ def read_entries(
     page: Sequence[tuple[str, bytes | Damaged]],
     find: Callable[[str], int | None],
     leave_out: Callable[[str, StoreDamaged], None],
-    *,
-    with_vectors: bool = True,
-) -> Iterator[tuple[int, Entry, Vectors | None]]:
+) -> Iterator[tuple[int, Entry, Vectors]]:
     """Give those of some rows that are memories, whole, and of an id that no other has."""
     numbers = {key: number for key, _ in page if (number := own_number(place.memories, key)) is not None}
-    keys = {key: numbered(place.vectors, number) for key, number in numbers.items()} if with_vectors else {}
+    keys = {key: numbered(place.vectors, number) for key, number in numbers.items()}
     vectors = rows.get_many(list(keys.values()))
     for key, value in page:
         try:
             if key not in numbers:
                 raise place.damaged(key, "the key is none of the memories' own")
             entry = place.entry(key, value)
-            found = read_vectors(place, keys[key], vectors.get(keys[key])) if with_vectors else None
+            found = read_vectors(place, keys[key], vectors.get(keys[key]))
             if find(entry.memory.id) is not None:
                 raise place.damaged(key, "another memory has the same id")
         except StoreDamaged as error:
