@@ -30,15 +30,16 @@ from mama_structs.errors import (
 )
 from mama_structs.memory import saving
 from mama_structs.memory.embedded import check as inspection
-from mama_structs.memory.embedded.rows import Keys, numbered
+from mama_structs.memory.embedded.rows import RowPlaces, numbered
 from mama_structs.memory.embedding.hashed import HashEmbedder
+from mama_structs.memory.maintenance import record_of
 from mama_structs.memory.model import KeptItem, digest_of, digests_in, parse_kept
 from mama_structs.memory.results import Evidence
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.backup import backup
 from mama_structs.testing.engines import PlainEngine
 
-KEYS = Keys("default")
+KEYS = RowPlaces("default", record_of(SMALL), "")
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 WORDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30).filter(str.strip)
 

@@ -17,7 +17,7 @@ from mama_structs.errors import EmbedderMismatch, InvalidArgument, StoreDamaged
 from mama_structs.memory import transfer
 from mama_structs.memory.embedded import engine as engine_module
 from mama_structs.memory.embedded import indexes as loading
-from mama_structs.memory.embedded.rows import Keys, RowPlaces, last_number, numbered, own_number, read_vectors
+from mama_structs.memory.embedded.rows import RowPlaces, last_number, numbered, own_number
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.engine import EmbedderRecord
@@ -27,7 +27,7 @@ from mama_structs.session import Session
 from mama_structs.storage.store import Storage
 
 RECORD = record_of(SMALL)
-PLACE = RowPlaces(Keys("default"), RECORD, "/journal")
+PLACE = RowPlaces("default", RECORD, "/journal")
 
 
 class Opposite:
@@ -164,10 +164,10 @@ def test_vectors_are_read_that_a_save_would_write(length):
     row = np.zeros((1, RECORD.dimensions), "<f4")
     row[0, 3] = length
     if abs(row[0, 3] - 1) <= 1e-3:
-        assert row.tobytes() == read_vectors(PLACE, "key", row.tobytes()).tobytes()
+        assert row.tobytes() == PLACE.read_vectors("key", row.tobytes()).tobytes()
     else:
         with pytest.raises(StoreDamaged, match="length 1"):
-            read_vectors(PLACE, "key", row.tobytes())
+            PLACE.read_vectors("key", row.tobytes())
 
 
 # Keys
@@ -216,7 +216,7 @@ def test_a_key_of_others_has_no_number(key):
 
 async def test_a_check_names_keys_and_vectors_that_belong_to_nobody(tmp_path):
     """Foreign keys are errors; vectors that another embedder left are a warning, one for all of them."""
-    other = Keys("default").vectors(EmbedderRecord("other", "1", 8))
+    other = PLACE.vectors_of(EmbedderRecord("other", "1", 8))
 
     def work(rows):
         for key in ("c/zz", "v/zz"):
@@ -491,7 +491,7 @@ def test_a_namespace_whose_keys_would_be_too_long_is_refused_at_once():
     """Each byte may take three of a key's; what passes makes a key that can be stored."""
     widest = "가" * 66
     assert widest == check_namespace(widest)
-    assert len(Keys(widest).vectors(RECORD)) + 16 <= 1024
+    assert len(RowPlaces(widest, RECORD, "").vectors) + 16 <= 1024
 
     with pytest.raises(InvalidArgument, match="200 bytes"):
         check_namespace("가" * 67)

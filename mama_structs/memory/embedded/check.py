@@ -12,7 +12,7 @@ from mama_structs.errors import StoreDamaged
 from mama_structs.memory.codec import Entry
 from mama_structs.memory.embedded.catalogue import TYPE_INDEX
 from mama_structs.memory.embedded.indexes import Indexes, indexed_terms
-from mama_structs.memory.embedded.rows import RowPlaces, numbered, own_number, read_change, read_vectors
+from mama_structs.memory.embedded.rows import RowPlaces, numbered, own_number, read_change
 from mama_structs.memory.model import digests_in, is_digest, milliseconds
 from mama_structs.storage.failures import Finding
 from mama_structs.storage.rows import Damaged, Snapshot
@@ -102,7 +102,7 @@ class Inspection:
     def _check_vectors(self) -> Iterator[None]:
         """Look whose the vectors are."""
         others: set[str] = set()
-        for page in self._pages(self.place.keys.all_vectors):
+        for page in self._pages(self.place.all_vectors):
             place = self.place
             own = {key: own_number(place.vectors, key) for key, _ in page}
             memories = {key: numbered(place.memories, number) for key, number in own.items() if number is not None}
@@ -162,7 +162,7 @@ class Inspection:
                     characters += len(place.content(key, value))
                 except StoreDamaged as error:
                     self._note_damaged(key, error, kind="evidence")
-                if self.rows.last(place.keys.uses(digest)) is None:
+                if self.rows.last(place.uses(digest)) is None:
                     self._note("orphan", key, "a kept text that no memory names")
             else:
                 self._note_foreign(key)
@@ -173,13 +173,13 @@ class Inspection:
 
     def _check_uses(self) -> Iterator[None]:
         """Look whether memories name the kept texts that they are said to."""
-        for page in self._pages(self.place.keys.all_uses):
+        for page in self._pages(self.place.all_uses):
             place = self.place
             numbers = {key: own_number(key.rpartition("/")[0] + "/", key) for key, _ in page}
             memories = {key: numbered(place.memories, number) for key, number in numbers.items() if number is not None}
             found = self.rows.get_many(list(set(memories.values())))
             for key in numbers:
-                digest = key.removeprefix(place.keys.all_uses).rpartition("/")[0]
+                digest = key.removeprefix(place.all_uses).rpartition("/")[0]
                 if key not in memories or not is_digest(digest):
                     self._note_foreign(key)
                     continue
@@ -218,7 +218,7 @@ class Inspection:
         """See that the texts which a memory's evidence names are there, and kept for it."""
         place, rows = self.place, self.rows
         for digest in digests_in(entry.memory.evidence):
-            content, use = f"{place.contents}{digest}", numbered(place.keys.uses(digest), number)
+            content, use = f"{place.contents}{digest}", numbered(place.uses(digest), number)
             if content not in rows.keys(content):
                 self._note("evidence", key, f"the text {digest} that its evidence names is missing")
             if rows.get(use) is None:
@@ -228,7 +228,7 @@ class Inspection:
         """Compare one memory and its *stored* vectors with the views."""
         vector_key = numbered(self.place.vectors, number)
         try:
-            vectors = read_vectors(self.place, vector_key, stored)
+            vectors = self.place.read_vectors(vector_key, stored)
         except StoreDamaged as error:
             # What is damaged is left out of the views, and so is the later one of two that have one id.
             self._note_damaged(vector_key, error, stored)

@@ -23,17 +23,14 @@ from mama_structs.memory.embedded.check import Inspection
 from mama_structs.memory.embedded.indexes import (
     UNUSABLE,
     Indexes,
-    LoadedIndexes,
     load_views,
     read_entries,
     snapshot_parts,
 )
 from mama_structs.memory.embedded.plans import JournalReader, JournalWriter, RecentChanges
 from mama_structs.memory.embedded.rows import (
-    FORMAT,
     ChangeRow,
     Head,
-    Keys,
     RowPlaces,
     encode,
     last_number,
@@ -42,7 +39,6 @@ from mama_structs.memory.embedded.rows import (
     own_numbers,
     read_change,
     read_head,
-    read_vectors,
     whole,
 )
 from mama_structs.memory.embedded.snapshots import SnapshotStore
@@ -112,14 +108,13 @@ class EmbeddedEngine:
     ) -> None:
         self._storage = storage
         self.namespace: str = namespace
-        self._keys = Keys(namespace)
         self._directory = str(storage.directory)
         self.options: tuple[int, int] = (exact_up_to, snapshot_every)
         self._exact_up_to = exact_up_to
         self._snapshot_every = snapshot_every
         self._snapshots_in = snapshots
         self._snapshots: SnapshotStore | None = None
-        self._place = RowPlaces(self._keys, embedder, self._directory)
+        self._place = RowPlaces(self.namespace, embedder, self._directory)
         self._head: Head | None = None
         self._views: Indexes | None = None
         self._change = 0
@@ -204,13 +199,13 @@ class EmbeddedEngine:
             return False
 
         def work(rows: Rows) -> bool:
-            head = self._read_head(rows)
+            head = read_head(rows, self.namespace, self._directory)
             if head is None or 0 <= now_ms - head.maintained_at < every_ms:
                 return False
             # Nothing is old in a store that has just been made.
             is_first = head.maintained_at == 0
             head.maintained_at = now_ms
-            rows.put(self._keys.head, encode(head))
+            rows.put(self._place.head, encode(head))
             self._head = head
             return not is_first
 
@@ -223,7 +218,7 @@ class EmbeddedEngine:
 
         def work(rows: Rows) -> None:
             lacking.extend(self._reader(rows).without_vectors(embedder))
-            head = self._read_head(rows)
+            head = read_head(rows, self.namespace, self._directory)
             if lacking or head is None or head.embedder == embedder:
                 return
             self._drop_orphans(rows, embedder)
@@ -231,13 +226,13 @@ class EmbeddedEngine:
             rows.put(change, encode(ChangeRow(salt=secrets.token_hex(8))))
             # Another identity: no snapshot with the old vectors is taken for one of ours.
             head.identity, head.embedder = secrets.token_hex(16), embedder
-            rows.put(self._keys.head, encode(head))
+            rows.put(self._place.head, encode(head))
 
         def job() -> None:
             self._storage.transact_here(work)
             # In the same job: nobody is to meet the one embedder's place with the other one's head.
             if not lacking:
-                self._place = RowPlaces(self._keys, embedder, self._directory)
+                self._place = RowPlaces(self.namespace, embedder, self._directory)
                 self._head = None
                 self._drop_views()
 
@@ -272,7 +267,7 @@ class EmbeddedEngine:
     def _drop_others(self, rows: Rows) -> bool:
         """Delete some of what other embedders left, which would outlive the memories that it was made of."""
         kept = self._place.vectors
-        others = [key for key in rows.keys(self._keys.all_vectors) if not key.startswith(kept)]
+        others = [key for key in rows.keys(self._place.all_vectors) if not key.startswith(kept)]
         for key in others[:_DROPPED_AT_ONCE]:
             rows.delete(key)
         return len(others) > _DROPPED_AT_ONCE
@@ -280,7 +275,7 @@ class EmbeddedEngine:
     def _drop_orphans(self, rows: Rows, embedder: EmbedderRecord) -> None:
         """Delete vectors of memories that were deleted while others' vectors counted."""
         memories = set(own_numbers(rows, self._place.memories))
-        prefix = self._keys.vectors(embedder)
+        prefix = self._place.vectors_of(embedder)
         for number in own_numbers(rows, prefix):
             if number not in memories:
                 rows.delete(numbered(prefix, number))
@@ -302,13 +297,10 @@ class EmbeddedEngine:
         return JournalReader(rows, views, self._place, self._change, self._touched, damaged=len(self._damaged))
 
     def _prepare(self, rows: Snapshot) -> None:
-        self._head = self._read_head(rows)
+        self._head = read_head(rows, self.namespace, self._directory)
         if self._head is not None:
             self._check_embedder(self._head)
             self._catch_up(rows)
-
-    def _read_head(self, rows: Snapshot) -> Head | None:
-        return read_head_of(rows, self.namespace, self._directory)
 
     def _use_head(self, head: Head | None) -> None:
         self._head = head
@@ -333,15 +325,13 @@ class EmbeddedEngine:
 
     def _load(self, rows: Snapshot, *, anew: bool = False) -> Indexes:
         # Never from memory: another process may have embedded everything anew since.
-        head = self._read_head(rows)
+        head = read_head(rows, self.namespace, self._directory)
         self._use_head(head)
         if head is not None:
             self._check_embedder(head)
         last = self._last_change(rows)
-        loaded = LoadedIndexes.empty(self._place.embedder.dimensions, self._exact_up_to)
-        if last:
-            snapshots = None if anew else self._snapshots
-            loaded = load_views(rows, self._place, snapshots, last=last, exact_up_to=self._exact_up_to)
+        snapshots = None if anew else self._snapshots
+        loaded = load_views(rows, self._place, snapshots, last=last, exact_up_to=self._exact_up_to)
         self._views, self._change, self._damaged = loaded.views, loaded.change, dict(loaded.damaged)
         self._snapshot_at = loaded.snapshot_at
         # Nodes are numbered anew: what was known of changes does not count.
@@ -417,7 +407,7 @@ class EmbeddedEngine:
             vector_key = numbered(self._place.vectors, number)
             try:
                 entry = self._place.entry(key, rows.get(key))
-                vectors = read_vectors(self._place, vector_key, rows.get(vector_key))
+                vectors = self._place.read_vectors(vector_key, rows.get(vector_key))
             except StoreDamaged as error:
                 # Left out, as it would be if everything were loaded anew.
                 self._leave_out(key, error)
@@ -435,7 +425,7 @@ class EmbeddedEngine:
 
     def _head_moved(self, rows: Snapshot) -> bool:
         """Look whether another process has embedded everything anew, and refuse to go on then."""
-        head = self._read_head(rows)
+        head = read_head(rows, self.namespace, self._directory)
         if head is None:
             return False
         self._check_embedder(head)
@@ -529,10 +519,10 @@ class EmbeddedEngine:
 
     def _begun(self, rows: Rows) -> Head:
         """Return the namespace's first row, making it where there is none."""
-        head = self._read_head(rows)
+        head = read_head(rows, self.namespace, self._directory)
         if head is None:
             head = Head(identity=secrets.token_hex(16), embedder=self._place.embedder)
-            rows.put(self._keys.head, encode(head))
+            rows.put(self._place.head, encode(head))
         self._check_embedder(head)
         return head
 
@@ -619,28 +609,6 @@ def _tell(plans: Sequence[_Write[Any]], failure: BaseException | None) -> None:
             one.done.set_result(one.result)
 
 
-def read_head_of(rows: Snapshot, namespace: str, directory: str) -> Head | None:
-    """Return a namespace's first row, None where there is nothing yet."""
-    key = Keys(namespace).head
-    stored = rows.get(key)
-    if stored is None:
-        return None
-    try:
-        head = read_head(whole(stored))
-    except ValueError as error:
-        raise StoreDamaged(
-            f"the memories of {namespace!r:.80} cannot be read",
-            file=directory,
-            findings=(f"{key}: {error}",),
-            hint="restore a backup",
-        ) from error
-    if head.format > FORMAT:
-        raise StoreError(
-            f"the memories of {namespace!r:.80} were written by a later version", hint="upgrade mama-structs"
-        )
-    return head
-
-
 class EmbeddedEngines:
     """Opens each namespace once."""
 
@@ -651,7 +619,7 @@ class EmbeddedEngines:
 
     async def recorded(self, namespace: str) -> EmbedderRecord | None:
         """Return which embedder made a namespace's vectors, None where there is nothing yet."""
-        head = await self._storage.look(lambda rows: read_head_of(rows, namespace, str(self._storage.directory)))
+        head = await self._storage.look(lambda rows: read_head(rows, namespace, str(self._storage.directory)))
         return None if head is None else head.embedder
 
     async def open(self, namespace: str, embedder: EmbedderRecord, settings: MemorySettings) -> EmbeddedEngine:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import attrs
 import numpy as np
@@ -15,7 +15,7 @@ from mama_structs.errors import StoreDamaged
 from mama_structs.memory.codec import Entry
 from mama_structs.memory.embedded.catalogue import Catalogue, CatalogueItem
 from mama_structs.memory.embedded.links import Adjacency
-from mama_structs.memory.embedded.rows import RowPlaces, numbered, own_number, read_change, read_vectors
+from mama_structs.memory.embedded.rows import RowPlaces, numbered, own_number, read_change
 from mama_structs.memory.embedded.snapshots import Generation, Part, SnapshotStore
 from mama_structs.memory.embedded.vectors import VectorIndex
 from mama_structs.memory.embedded.words import WordIndex
@@ -41,13 +41,12 @@ class Indexes:
         # Nodes whose words are not indexed yet; they are taken up in slices.
         self.unindexed: dict[int, None] = {}
 
-    def add(self, number: int, entry: Entry, vectors: Vectors | None, *, words: bool = True) -> int:
+    def add(self, number: int, entry: Entry, vectors: Vectors, *, words: bool = True) -> int:
         """Add a memory without its links, and return its node."""
         memory = entry.memory
         node = self.catalogue.add(CatalogueItem.of(number, entry))
         self._counts[memory.type.value] += 1
-        if vectors is not None:
-            self.vectors.add(node, vectors)
+        self.vectors.add(node, vectors)
         if words:
             self.words.add(node, indexed_terms(memory))
         else:
@@ -165,11 +164,6 @@ class LoadedIndexes:
     snapshot_at: int = 0
     damaged: dict[str, str] = attrs.field(factory=dict)
 
-    @classmethod
-    def empty(cls, dimensions: int, exact_up_to: int) -> Self:
-        """Return views of nothing."""
-        return cls(Indexes(dimensions, exact_up_to=exact_up_to))
-
 
 def load_views(
     rows: Snapshot, place: RowPlaces, snapshots: SnapshotStore | None, *, last: int, exact_up_to: int
@@ -182,8 +176,7 @@ def load_views(
         loaded = _usable(rows, place, generation, exact_up_to)
         if loaded is not None:
             return loaded
-    loaded = LoadedIndexes.empty(place.embedder.dimensions, exact_up_to)
-    loaded.change = last
+    loaded = LoadedIndexes(Indexes(place.embedder.dimensions, exact_up_to=exact_up_to), last)
     views = loaded.views
     deferred: list[tuple[int, Link]] = []
     after = ""
@@ -269,7 +262,7 @@ def read_entries(
             if key not in numbers:
                 raise place.damaged(key, "the key is none of the memories' own")
             entry = place.entry(key, value)
-            found = read_vectors(place, keys[key], vectors.get(keys[key]))
+            found = place.read_vectors(keys[key], vectors.get(keys[key]))
             if find(entry.memory.id) is not None:
                 raise place.damaged(key, "another memory has the same id")
         except StoreDamaged as error:

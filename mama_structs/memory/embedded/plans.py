@@ -181,7 +181,7 @@ class JournalReader:
 
     def without_vectors(self, embedder: EmbedderRecord) -> list[str]:
         """Return the ids of memories that have no vectors of an embedder."""
-        prefix, catalogue = self._place.keys.vectors(embedder), self._views.catalogue
+        prefix, catalogue = self._place.vectors_of(embedder), self._views.catalogue
         having = {own_number(prefix, key) for key in self._keys_under(prefix)}
         nodes = catalogue.after(-1)
         numbers = catalogue.numbers(nodes)
@@ -308,7 +308,7 @@ class JournalWriter(JournalReader):
 
     def put_vectors(self, embedder: EmbedderRecord, vectors: Mapping[str, Vectors]) -> None:
         """Store vectors of an embedder that do not count yet."""
-        prefix = self._place.keys.vectors(embedder)
+        prefix = self._place.vectors_of(embedder)
         for memory_id, found in vectors.items():
             node = self.find(memory_id)
             if node is not None:
@@ -409,15 +409,15 @@ class JournalWriter(JournalReader):
                 if self._row(key) != value:
                     self._pending[key] = value
             if digest not in named:
-                self._pending[numbered(self._place.keys.uses(digest), number)] = b""
+                self._pending[numbered(self._place.uses(digest), number)] = b""
         for digest in named:
             if digest not in kept:
-                self._pending[numbered(self._place.keys.uses(digest), number)] = None
+                self._pending[numbered(self._place.uses(digest), number)] = None
                 if not self._is_named(digest):
                     self._pending[f"{self._place.contents}{digest}"] = None
 
     def _is_named(self, digest: str) -> bool:
-        prefix = self._place.keys.uses(digest)
+        prefix = self._place.uses(digest)
         if any(value is not None and key.startswith(prefix) for key, value in self._pending.items()):
             return True
         after = ""

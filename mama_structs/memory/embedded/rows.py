@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
-from mama_structs.errors import StoreDamaged
+from mama_structs.errors import StoreDamaged, StoreError
 from mama_structs.memory.codec import Entry, read_entry, read_memory, vectors_from_bytes
 from mama_structs.memory.embedding.protocol import are_unit
 from mama_structs.memory.engine import EmbedderRecord, Vectors
@@ -43,34 +43,6 @@ class ChangeRow(msgspec.Struct, kw_only=True):
     deleted: list[int] = []
 
 
-class Keys:
-    """
-    How the keys of a namespace's rows begin; what follows is a number, a text's hash or a note's name.
-
-    Memories and changes share one sequence of numbers: a new memory's number is that of the change that made it.
-    """
-
-    def __init__(self, namespace: str) -> None:
-        self.namespace = namespace
-        prefix = f"memories/{quote(namespace, safe='')}/"
-        self.head: str = f"{prefix}head"
-        self.memories: str = f"{prefix}m/"
-        self.changes: str = f"{prefix}c/"
-        self.all_vectors: str = f"{prefix}v/"
-        self.contents: str = f"{prefix}e/"
-        self.all_uses: str = f"{prefix}u/"
-        self.notes: str = f"{prefix}n/"
-
-    def uses(self, digest: str) -> str:
-        """Return how the keys begin that say which memories name one text; a memory's number follows."""
-        return f"{self.all_uses}{digest}/"
-
-    def vectors(self, embedder: EmbedderRecord) -> str:
-        """Return how the keys of vectors begin that an embedder made."""
-        text = f"{embedder.name}\0{embedder.fingerprint}\0{embedder.dimensions}"
-        return f"{self.all_vectors}{blake2b(text.encode(), digest_size=8).hexdigest()}/"
-
-
 def numbered(prefix: str, number: int) -> str:
     """Return the key of a row with a number; keys sort as numbers do."""
     return f"{prefix}{number:0{_DIGITS}x}"
@@ -82,9 +54,9 @@ def own_number(prefix: str, key: str) -> int | None:
     return int(digits, 16) if key.startswith(prefix) and _NUMBER.fullmatch(digits) else None
 
 
-def own_numbers(rows: Snapshot, prefix: str, *, but: Collection[str] = ()) -> list[int]:
-    """Return the numbers in our keys that begin with *prefix*, in their order, without those of some keys."""
-    found = (own_number(prefix, key) for key in rows.keys(prefix) if key not in but)
+def own_numbers(rows: Snapshot, prefix: str) -> list[int]:
+    """Return the numbers in our keys that begin with *prefix*, in their order."""
+    found = (own_number(prefix, key) for key in rows.keys(prefix))
     return [number for number in found if number is not None]
 
 
@@ -118,22 +90,66 @@ def encode(value: Any) -> bytes:
     return msgspec.json.encode(value)
 
 
-read_head: Final = msgspec.json.Decoder(Head).decode
+_read_head: Final = msgspec.json.Decoder(Head).decode
 read_change: Final = msgspec.json.Decoder(ChangeRow).decode
 
 
-class RowPlaces:
-    """Where a namespace's rows are, and what is in them; a row that is not what was written raises `StoreDamaged`."""
+def read_head(rows: Snapshot, namespace: str, directory: str) -> Head | None:
+    """Return a namespace's first row, None where there is nothing yet."""
+    key = f"{_prefix(namespace)}head"
+    stored = rows.get(key)
+    if stored is None:
+        return None
+    try:
+        head = _read_head(whole(stored))
+    except ValueError as error:
+        raise StoreDamaged(
+            f"the memories of {namespace!r:.80} cannot be read",
+            file=directory,
+            findings=(f"{key}: {error}",),
+            hint="restore a backup",
+        ) from error
+    if head.format > FORMAT:
+        raise StoreError(
+            f"the memories of {namespace!r:.80} were written by a later version", hint="upgrade mama-structs"
+        )
+    return head
 
-    def __init__(self, keys: Keys, embedder: EmbedderRecord, directory: str) -> None:
-        self.keys: Keys = keys
+
+def _prefix(namespace: str) -> str:
+    return f"memories/{quote(namespace, safe='')}/"
+
+
+class RowPlaces:
+    """
+    How the keys of a namespace's rows begin, and what is in the rows; what was not written so raises `StoreDamaged`.
+
+    What follows in a key is a number, a text's hash or a note's name.
+    Memories and changes share one sequence of numbers: a new memory's number is that of the change that made it.
+    """
+
+    def __init__(self, namespace: str, embedder: EmbedderRecord, directory: str) -> None:
+        self.namespace = namespace
         self.embedder: EmbedderRecord = embedder
         self.directory: str = directory
-        self.memories: str = keys.memories
-        self.changes: str = keys.changes
-        self.contents: str = keys.contents
-        self.notes: str = keys.notes
-        self.vectors: str = keys.vectors(embedder)
+        prefix = _prefix(namespace)
+        self.head: str = f"{prefix}head"
+        self.memories: str = f"{prefix}m/"
+        self.changes: str = f"{prefix}c/"
+        self.all_vectors: str = f"{prefix}v/"
+        self.vectors: str = self.vectors_of(embedder)
+        self.contents: str = f"{prefix}e/"
+        self.all_uses: str = f"{prefix}u/"
+        self.notes: str = f"{prefix}n/"
+
+    def uses(self, digest: str) -> str:
+        """Return how the keys begin that say which memories name one text; a memory's number follows."""
+        return f"{self.all_uses}{digest}/"
+
+    def vectors_of(self, embedder: EmbedderRecord) -> str:
+        """Return how the keys of vectors begin that an embedder made."""
+        text = f"{embedder.name}\0{embedder.fingerprint}\0{embedder.dimensions}"
+        return f"{self.all_vectors}{blake2b(text.encode(), digest_size=8).hexdigest()}/"
 
     def entry(self, key: str, value: bytes | Damaged | None) -> Entry:
         """Return the entry in a row."""
@@ -154,7 +170,7 @@ class RowPlaces:
 
     def _check(self, key: str, memory: Memory) -> None:
         # A good seal says that a row is whole, not who wrote it. Only comparisons: a traversal reads a thousand rows.
-        if memory.namespace != self.keys.namespace:
+        if memory.namespace != self.namespace:
             raise self.damaged(key, "the memory is of another namespace")
         if memory.created_at.tzinfo is None or memory.updated_at.tzinfo is None:
             raise self.damaged(key, "a time of the memory has no time zone")
@@ -168,23 +184,28 @@ class RowPlaces:
                 raise self.damaged(key, "a time of the decision has no time zone")
 
     def _read(self, key: str, value: bytes | Damaged | None, read: Callable[[bytes], T]) -> T:
-        if value is None:
-            raise self.damaged(key, "the row is missing")
-        if isinstance(value, Damaged):
-            raise self.damaged(key, value.reason)
+        row = self._row(key, value, self.damaged)
         try:
-            return read(value)
+            return read(row)
         except (ValueError, RecursionError) as error:
             raise self.damaged(key, "it does not have the form of a memory") from error
 
+    def read_vectors(self, key: str, value: bytes | Damaged | None) -> Vectors:
+        """Return the vectors in a row."""
+        row = self._row(key, value, self.damaged, missing="the vectors are missing")
+        try:
+            vectors = vectors_from_bytes(row, self.embedder.dimensions)
+        except ValueError as error:
+            raise self.damaged(key, str(error)) from error
+        if not are_unit(vectors):
+            raise self.damaged(key, "its vectors are not of length 1")
+        return vectors
+
     def content(self, key: str, value: bytes | Damaged | None) -> str:
         """Return the kept text in a row."""
-        if value is None:
-            raise self.lost(key, "the row is missing")
-        if isinstance(value, Damaged):
-            raise self.lost(key, value.reason)
+        row = self._row(key, value, self.lost)
         try:
-            text = value.decode()
+            text = row.decode()
         except UnicodeDecodeError as error:
             raise self.lost(key, "it is not UTF-8") from error
         if digest_of(text) != key.removeprefix(self.contents):
@@ -206,6 +227,20 @@ class RowPlaces:
         """Return the error for a kept text that is not what was kept."""
         return self._error("kept evidence", key, reason, "restore a backup, or save the memory again with its evidence")
 
+    def _row(
+        self,
+        key: str,
+        value: bytes | Damaged | None,
+        error: Callable[[str, str], StoreDamaged],
+        *,
+        missing: str = "the row is missing",
+    ) -> bytes:
+        if value is None:
+            raise error(key, missing)
+        if isinstance(value, Damaged):
+            raise error(key, value.reason)
+        return value
+
     def _error(self, what: str, key: str, reason: str, remedy: str) -> StoreDamaged:
         return StoreDamaged(
             f"{what} cannot be read: the row {key}: {reason}",
@@ -213,18 +248,3 @@ class RowPlaces:
             findings=(f"{key}: {reason}",),
             hint=f"check() lists all damage; {remedy}",
         )
-
-
-def read_vectors(place: RowPlaces, key: str, value: bytes | Damaged | None) -> Vectors:
-    """Return the vectors in a row."""
-    if value is None:
-        raise place.damaged(key, "the vectors are missing")
-    if isinstance(value, Damaged):
-        raise place.damaged(key, value.reason)
-    try:
-        vectors = vectors_from_bytes(value, place.embedder.dimensions)
-    except ValueError as error:
-        raise place.damaged(key, str(error)) from error
-    if not are_unit(vectors):
-        raise place.damaged(key, "its vectors are not of length 1")
-    return vectors
