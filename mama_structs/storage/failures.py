@@ -87,15 +87,6 @@ def _from_sqlite(error: sqlite3.Error, directory: Path) -> StoreError:
     return StoreError(f"{directory / DATABASE} failed: {name}: {error}")
 
 
-def identity_of(directory: Path) -> tuple[int, int] | None:
-    """Return which file the database is, None where there is none."""
-    try:
-        status = (directory / DATABASE).stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
 def _cause(error: BaseException | None) -> sqlite3.Error | None:
     """Return SQLite's own first error: the innermost of those behind what is raised."""
     # The library raises its `Timeout` for whatever keeps a transaction from beginning, and its rollback after an error

@@ -51,19 +51,20 @@ _SOUND_SQLITE: Final = (3, 51, 3)
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
-def open_cache(directory: Path) -> Any:
-    """Open the cache in the calling thread, made where there is none; at "locked" it can be called again."""
+def open_database(directory: Path) -> sqlite3.Connection:
+    """Open the database in the calling thread, made where there is none; at "locked" it can be called again."""
     make_directory(directory)
     _check_kinds(directory)
     marked = _read_mark(directory)
     _make_file(directory, marked=marked)
-    with contextlib.closing(sqlite3.connect(directory / DATABASE, timeout=0, isolation_level=None)) as connection:
-        _look_before(connection, directory, marked=marked)
+    with contextlib.closing(sqlite3.connect(directory / DATABASE, timeout=0, isolation_level=None)) as before:
+        _look_before(before, directory, marked=marked)
     cache = diskcache.Cache.__new__(diskcache.Cache)
     try:
         # In two steps, so that a connection is closed that a failing constructor leaves behind.
         cache.__init__(str(directory), timeout=0, disk=_BytesDisk, **SETTINGS)
-        connection = cache._con  # noqa: SLF001 - there is no public way to the pragmas
+        # All that is wanted of the library is a database as it makes one; we write in transactions of our own.
+        connection: sqlite3.Connection = cache._con  # noqa: SLF001 - there is no public way to it
         # The library sets what the file's table says, which another process may be writing for the first time.
         for name in _PRAGMAS:
             connection.execute(f"PRAGMA {name} = {SETTINGS[f'sqlite_{name}']}").fetchall()
@@ -77,7 +78,7 @@ def open_cache(directory: Path) -> Any:
     except BaseException:
         cache.close()
         raise
-    return cache
+    return connection
 
 
 def wrong_settings(connection: sqlite3.Connection) -> list[str]:

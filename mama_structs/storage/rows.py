@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Any, Final, NoReturn
@@ -24,7 +25,7 @@ _RAW: Final = diskcache.core.MODE_RAW
 _MARKS: Final = 500
 
 _SELECT: Final = "SELECT key, value, mode, filename FROM Cache WHERE raw = 1"
-# What the library's own `set` leaves behind, in one statement in place of two and a nested transaction.
+# What the library's own `set` leaves behind.
 _PUT: Final = (
     "INSERT INTO Cache(key, raw, size, mode, value) VALUES (?, 1, 0, ?, ?)"
     " ON CONFLICT(key, raw) DO UPDATE SET expire_time = NULL, tag = NULL, size = 0, mode = excluded.mode,"
@@ -205,8 +206,8 @@ def _fold(changes: dict[str, Change], key: str, change: Change) -> None:
 class Snapshot:
     """The rows of a store at one moment, none where it has no database yet; used in the store's thread only."""
 
-    def __init__(self, cache: Any) -> None:
-        self._cache = cache
+    def __init__(self, connection: sqlite3.Connection | None) -> None:
+        self._connection = connection
         self._over = False
         self.failure: Exception | None = None
 
@@ -224,7 +225,6 @@ class Snapshot:
 
     def keys(self, prefix: str = "") -> list[str]:
         """Return the keys that begin with *prefix*, sorted."""
-        # The library lists all keys only, and stops at a row that it cannot decode.
         sql = "SELECT key FROM Cache WHERE raw = 1 AND key >= ? AND key < ? ORDER BY key"
         found = self._do(sql, _range(prefix) if prefix else ("", "\x80"))
         return [key for (key,) in found if is_own_key(key)]
@@ -241,7 +241,7 @@ class Snapshot:
         return self._opened(sql, (*_range(prefix), after, limit))
 
     def end(self) -> None:
-        """Refuse any further use: outside its transaction and thread it would open a connection of its own."""
+        """Refuse any further use, outside of its transaction."""
         self._over = True
 
     def _opened(self, sql: str, arguments: Sequence[Any]) -> list[tuple[str, bytes | Damaged]]:
@@ -258,14 +258,13 @@ class Snapshot:
         if self.failure is not None:
             # SQLite may have rolled back by itself: what followed would be written outside any transaction.
             raise self.failure
-        if self._cache is None:
+        if self._connection is None:
             return []
         try:
-            found: list[Any] = self._cache._sql(sql, arguments).fetchall()  # noqa: SLF001 - it reads one row at a time
+            return self._connection.execute(sql, arguments).fetchall()
         except Exception as error:
             self.failure = error
             raise
-        return found
 
 
 class Rows(Snapshot):
@@ -298,6 +297,10 @@ class Rows(Snapshot):
                 self.put_new(key, change.value)
             else:
                 self.put(key, change)
+
+    def commit(self) -> None:
+        """Make it durable; what failed before is raised again, though the work may have swallowed it."""
+        self._do("COMMIT")
 
 
 def _range(prefix: str) -> tuple[str, str]:

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 import attrs
@@ -38,9 +38,9 @@ import diskcache  # type: ignore[import-untyped]  # it ships no types
 from mama_structs._async import LoopBound
 from mama_structs._check import seconds
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreBusy, StoreError, StoreFull
-from mama_structs.storage.failures import Finding, damaged, identity_of, is_busy, store_error
-from mama_structs.storage.files import TemporaryDirectory, check_path, sweep
-from mama_structs.storage.opening import inspect_store, open_cache
+from mama_structs.storage.failures import Finding, damaged, is_busy, store_error
+from mama_structs.storage.files import DATABASE, TemporaryDirectory, check_path, sweep
+from mama_structs.storage.opening import inspect_store, open_database
 from mama_structs.storage.rows import (
     Change,
     Damaged,
@@ -84,7 +84,6 @@ if hasattr(os, "register_at_fork"):
 class _Database:
     """What the thread has open; closed in that thread, at the latest when it ends."""
 
-    cache: Any
     connection: sqlite3.Connection
     directory: Path
     temporary: TemporaryDirectory | None
@@ -104,8 +103,13 @@ class _Database:
 
     def check_place(self) -> None:
         """See that the file is still the one in the directory: SQLite writes into a deleted one without complaint."""
-        if identity_of(self.directory) != self.identity:
+        if _identity(self.directory) != self.identity:
             raise damaged(self.directory, "the file was moved or deleted while it was open")
+
+    def begin(self, kind: str) -> None:
+        """Begin a transaction; the rollback of the one before may have failed."""
+        self.leave_transaction()
+        self.connection.execute(f"BEGIN {kind}")
 
     def leave_transaction(self) -> None:
         """Roll back what a failed commit leaves open: the next transaction could not begin."""
@@ -297,34 +301,23 @@ class Storage:
         """Do as `look`, for a job."""
         if not self._has_database():
             return work(Snapshot(None))
-        own: list[BaseException] = []
 
-        def looked(cache: Any) -> T | None:
-            rows = Snapshot(cache)
+        def looked(connection: sqlite3.Connection) -> T:
+            rows = Snapshot(connection)
             try:
                 return work(rows)
-            except (diskcache.Timeout, sqlite3.Error):
-                raise
-            except BaseException as error:  # noqa: BLE001 - the caller's: only the database's own are tried again
-                own.append(error)
-                return None
             finally:
                 rows.end()
 
-        result = self._snapshot(looked)
-        if own:
-            raise own[0]
-        return result  # type: ignore[return-value]  # None only where the work raised
+        return self._snapshot(looked)
 
     def _open(self) -> _Database:
         if self._opened is None:
             try:
                 if self._temporary is not None:
                     self._temporary.make()
-                cache = self._patiently(lambda: open_cache(self.directory))
-                identity = identity_of(self.directory)
-                # The connection is closed in this thread.
-                self._opened = _Database(cache, cache._con, self.directory, self._temporary, identity)  # noqa: SLF001
+                connection = self._patiently(lambda: open_database(self.directory))
+                self._opened = _Database(connection, self.directory, self._temporary, _identity(self.directory))
             except OSError as error:
                 raise store_error(error, self.directory) from error
             finally:
@@ -400,31 +393,19 @@ class Storage:
     def _in_transaction(self, work: Callable[[Rows], T]) -> T:
         opened = self._open()
         opened.check_place()
-        # The rollback of the one before may have failed, too.
-        opened.leave_transaction()
-        rows = Rows(opened.cache)
-        own: BaseException | None = None
+        rows = Rows(opened.connection)
         try:
-            with contextlib.ExitStack() as stack:
-                self._patiently(lambda: stack.enter_context(opened.cache.transact(retry=False)))
-                try:
-                    result = work(rows)
-                    if inspect.isawaitable(result):
-                        if inspect.iscoroutine(result):
-                            result.close()
-                        raise InvalidArgument("a transaction's work must not be async")
-                except BaseException as error:
-                    own = error
-                    raise
-                if rows.failure is not None:
-                    # The work has swallowed it; what it wrote is not whole.
-                    raise rows.failure
+            self._patiently(lambda: opened.begin("IMMEDIATE"))
+            result = work(rows)
+            if inspect.isawaitable(result):
+                if inspect.iscoroutine(result):
+                    result.close()
+                raise InvalidArgument("a transaction's work must not be async")
+            rows.commit()
         except Exception as error:
-            if own is not None and rows.failure is None:
-                raise own from own.__cause__
-            if isinstance(error, StoreError):
+            if rows.failure is None or isinstance(error, StoreError):
                 raise
-            raise store_error(rows.failure or error, self.directory) from error
+            raise store_error(rows.failure, self.directory) from error
         finally:
             rows.end()
             opened.leave_transaction()
@@ -457,22 +438,23 @@ class Storage:
     def _check(self) -> list[Finding]:
         findings = []
         if self._has_database():
-            connection = self._open().connection
-            findings = self._snapshot(lambda _cache: inspect_store(connection, self.directory))
+            try:
+                findings = self._snapshot(lambda connection: inspect_store(connection, self.directory))
+            except OSError as error:
+                raise store_error(error, self.directory) from error
         if self._failure is not None:
             message = f"the rows of {len(self._queue)} calls are not written yet: {self._failure}"
             findings.append(Finding("error", "pending", message))
         return findings
 
-    def _snapshot(self, look: Callable[[Any], T]) -> T:
+    def _snapshot(self, look: Callable[[sqlite3.Connection], T]) -> T:
         """Run *look* in one reading transaction, so that all it sees is of one moment."""
         opened = self._open()
 
         def attempt() -> T:
-            opened.leave_transaction()
-            opened.connection.execute("BEGIN")
             try:
-                return look(opened.cache)
+                opened.begin("DEFERRED")
+                return look(opened.connection)
             finally:
                 opened.leave_transaction()
 
@@ -485,7 +467,7 @@ class Storage:
         while True:
             try:
                 return attempt()
-            except (diskcache.Timeout, sqlite3.Error, OSError) as error:
+            except (diskcache.Timeout, sqlite3.Error) as error:
                 waited = time.monotonic() - started
                 if not is_busy(error):
                     raise store_error(error, self.directory) from error
@@ -505,6 +487,15 @@ class _Behind(Storage):
 
     def __del__(self) -> None:
         """Say nothing: it is not this one that is forgotten."""
+
+
+def _identity(directory: Path) -> tuple[int, int] | None:
+    """Return which file the database is, None where there is none."""
+    try:
+        status = (directory / DATABASE).stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 async def outcome(job: Future[T]) -> T:
