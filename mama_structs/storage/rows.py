@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Any, Final, NoReturn
 
@@ -297,6 +298,20 @@ class Rows(Snapshot):
                 self.put_new(key, change.value)
             else:
                 self.put(key, change)
+
+    @contextlib.contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Take back what is written inside where that raises, and leave the rest of the transaction."""
+        self._do("SAVEPOINT attempt")
+        try:
+            yield
+        except BaseException:
+            if self.failure is None:
+                self._do("ROLLBACK TO attempt")
+            raise
+        finally:
+            if self.failure is None:
+                self._do("RELEASE attempt")
 
     def commit(self) -> None:
         """Make it durable; what failed before is raised again, though the work may have swallowed it."""

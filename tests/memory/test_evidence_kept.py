@@ -436,7 +436,7 @@ DAMAGE = {
     "gone": lambda rows, key: rows.delete(key),
     "another text": lambda rows, key: rows.put(key, b"another"),
     "no UTF-8": lambda rows, key: rows.put(key, b"\xff"),
-    "broken": lambda rows, key: rows._cache._sql("UPDATE Cache SET value = ? WHERE key = ?", (b"broken", key)),
+    "broken": lambda rows, key: rows._connection.execute("UPDATE Cache SET value = ? WHERE key = ?", (b"broken", key)),
 }
 
 

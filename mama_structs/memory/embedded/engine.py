@@ -504,14 +504,16 @@ class EmbeddedEngine:
     def _run(self, one: _Write[Any], rows: Rows, views: Indexes, group: _Group) -> None:
         writer = JournalWriter(rows, views, self._place, self._change, self._touched, damaged=len(self._damaged))
         try:
-            one.result = one.plan(writer)
-            self._change = writer.finish()
+            with rows.attempt():
+                one.result = one.plan(writer)
+                change = writer.finish()
         except BaseException as error:
             is_undone = self._take_back([writer])
             if not is_undone or rows.failure is not None or not isinstance(error, Exception):
                 raise
             one.error = error
         else:
+            self._change = change
             group.written.append(writer)
 
     def _is_far_behind(self, rows: Rows) -> bool:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import secrets
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import attrs
 import numpy as np
 
 from mama_structs.memory.codec import Entry, vectors_to_bytes, write_entry
 from mama_structs.memory.embedded.indexes import Indexes
-from mama_structs.memory.embedded.rows import ChangeRow, RowPlaces, encode, numbered, own_number
+from mama_structs.memory.embedded.rows import ChangeRow, RowPlaces, encode, numbered, own_numbers
 from mama_structs.memory.embedding.protocol import are_unit
 from mama_structs.memory.engine import (
     Direction,
@@ -30,8 +30,6 @@ from mama_structs.memory.text import query_terms
 from mama_structs.storage.rows import Damaged, Rows, Snapshot
 
 T = TypeVar("T")
-
-_SINGLE = 8
 
 
 class RecentChanges:
@@ -165,24 +163,24 @@ class JournalReader:
     def contents(self, digests: Sequence[str]) -> dict[str, str]:
         """Return kept texts; one that is gone or damaged raises `StoreDamaged`."""
         keys = {digest: f"{self._place.contents}{digest}" for digest in digests}
-        rows = self._many(list(keys.values()))
+        rows = self._rows.get_many(list(keys.values()))
         return {digest: self._place.content(key, rows.get(key)) for digest, key in keys.items()}
 
     def known_contents(self, digests: Sequence[str]) -> set[str]:
         """Return the hashes under which a text is kept."""
-        return {digest for digest in digests if (key := f"{self._place.contents}{digest}") in self._keys_under(key)}
+        keys = {digest: f"{self._place.contents}{digest}" for digest in digests}
+        # Reads no value, which may be long.
+        return {digest for digest, key in keys.items() if key in self._rows.keys(key)}
 
     def notes(self, prefix: str = "") -> dict[str, str]:
         """Return the notes whose names begin with *prefix*; one that is damaged raises `StoreDamaged`."""
-        found = self._under(f"{self._place.notes}{prefix}")
-        return {
-            key.removeprefix(self._place.notes): self._place.note(key, value) for key, value in sorted(found.items())
-        }
+        found = self._rows.items(f"{self._place.notes}{prefix}")
+        return {key.removeprefix(self._place.notes): self._place.note(key, value) for key, value in found}
 
     def without_vectors(self, embedder: EmbedderRecord) -> list[str]:
         """Return the ids of memories that have no vectors of an embedder."""
         prefix, catalogue = self._place.vectors_of(embedder), self._views.catalogue
-        having = {own_number(prefix, key) for key in self._keys_under(prefix)}
+        having = set(own_numbers(self._rows, prefix))
         nodes = catalogue.after(-1)
         numbers = catalogue.numbers(nodes)
         return catalogue.ids([node for node, number in zip(nodes, numbers, strict=True) if number not in having])
@@ -192,32 +190,13 @@ class JournalReader:
 
     def _stored(self, nodes: Sequence[int] | Nodes) -> list[tuple[str, bytes | Damaged | None]]:
         keys = [numbered(self._place.memories, number) for number in self._views.catalogue.numbers(nodes)]
-        if len(keys) < _SINGLE:
-            return [(key, self._row(key)) for key in keys]
-        rows = self._many(keys)
+        rows = self._rows.get_many(keys)
         return [(key, rows.get(key)) for key in keys]
-
-    def _row(self, key: str) -> bytes | Damaged | None:
-        return self._rows.get(key)
-
-    def _many(self, keys: Sequence[str]) -> dict[str, bytes | Damaged]:
-        return self._rows.get_many(keys)
-
-    def _under(self, prefix: str) -> dict[str, bytes | Damaged]:
-        return dict(self._rows.items(prefix))
-
-    def _keys_under(self, prefix: str) -> set[str]:
-        # Reads no value, which may be long.
-        return set(self._rows.keys(prefix))
 
 
 def terms_of(query: Query) -> Mapping[str, float]:
     """Return what a query looks for, with the weight of each term."""
     return query_terms(query) if isinstance(query, str) else query
-
-
-# Keys that are looked at together.
-_PAGE = 100
 
 
 class JournalWriter(JournalReader):
@@ -230,7 +209,6 @@ class JournalWriter(JournalReader):
         self._writable = rows
         self._touched = touched
         self._before = change
-        self._pending: dict[str, bytes | None] = {}
         self._undo: list[Callable[[], object]] = []
         self._own: int | None = None
         self._changed: set[int] = set()
@@ -288,8 +266,8 @@ class JournalWriter(JournalReader):
         self._views.remove(node)
         self._undo.append(lambda: self._views.restore(node, number, entry, vectors))
         self._is_whole = True
-        self._pending[numbered(self._place.memories, number)] = None
-        self._pending[numbered(self._place.vectors, number)] = None
+        self._writable.delete(numbered(self._place.memories, number))
+        self._writable.delete(numbered(self._place.vectors, number))
         self._change_of_plan()
         self._changed.discard(number)
         self._deleted.append(number)
@@ -304,7 +282,11 @@ class JournalWriter(JournalReader):
 
     def set_note(self, name: str, text: str | None) -> None:
         """Keep a text beside the memories, or forget it."""
-        self._pending[f"{self._place.notes}{name}"] = None if text is None else text.encode()
+        key = f"{self._place.notes}{name}"
+        if text is None:
+            self._writable.delete(key)
+        else:
+            self._writable.put(key, text.encode())
 
     def put_vectors(self, embedder: EmbedderRecord, vectors: Mapping[str, Vectors]) -> None:
         """Store vectors of an embedder that do not count yet."""
@@ -313,18 +295,13 @@ class JournalWriter(JournalReader):
             node = self.find(memory_id)
             if node is not None:
                 number = self._views.catalogue.number_of(node)
-                self._pending[numbered(prefix, number)] = vectors_to_bytes(found)
+                self._writable.put(numbered(prefix, number), vectors_to_bytes(found))
 
     def finish(self) -> int:
-        """Write the rows, and return the number of the last change."""
+        """Write down what changed, and return the number of the last change."""
         if self._own is not None:
             change = ChangeRow(salt=secrets.token_hex(8), changed=sorted(self._changed), deleted=self._deleted)
-            self._pending[numbered(self._place.changes, self._own)] = encode(change)
-        for key, value in self._pending.items():
-            if value is None:
-                self._writable.delete(key)
-            else:
-                self._writable.put(key, value)
+            self._writable.put(numbered(self._place.changes, self._own), encode(change))
         if self._change != self._before:
             self._touched.note(self._change, self._touched_now)
         return self._change
@@ -341,8 +318,8 @@ class JournalWriter(JournalReader):
     def _put_new(self, memory: Memory, vectors: Vectors, links: Sequence[Link]) -> int:
         number = self._next_change()
         entry = Entry(memory, tuple(links), number)
-        self._pending[numbered(self._place.memories, number)] = write_entry(entry)
-        self._pending[numbered(self._place.vectors, number)] = vectors_to_bytes(vectors)
+        self._writable.put(numbered(self._place.memories, number), write_entry(entry))
+        self._writable.put(numbered(self._place.vectors, number), vectors_to_bytes(vectors))
         self._is_whole = False
         node = self._views.add(number, entry, vectors)
         self._undo.append(lambda: self._views.remove(node))
@@ -361,11 +338,11 @@ class JournalWriter(JournalReader):
 
     def _rewrite(self, node: int, before: Entry, after: Entry, vectors: Vectors | None) -> None:
         number = self._views.catalogue.number_of(node)
-        self._pending[numbered(self._place.memories, number)] = write_entry(after)
+        self._writable.put(numbered(self._place.memories, number), write_entry(after))
         old_vectors = None
         if vectors is not None:
             old_vectors = self.vectors(node)
-            self._pending[numbered(self._place.vectors, number)] = vectors_to_bytes(vectors)
+            self._writable.put(numbered(self._place.vectors, number), vectors_to_bytes(vectors))
         self._changed.add(number)
         self._is_whole = False
         ends = self._move(node, before, after, vectors)
@@ -406,26 +383,15 @@ class JournalWriter(JournalReader):
             if digest in contents:
                 key, value = f"{self._place.contents}{digest}", contents[digest].encode()
                 # One that is damaged is put right.
-                if self._row(key) != value:
-                    self._pending[key] = value
+                if self._rows.get(key) != value:
+                    self._writable.put(key, value)
             if digest not in named:
-                self._pending[numbered(self._place.uses(digest), number)] = b""
+                self._writable.put(numbered(self._place.uses(digest), number), b"")
         for digest in named:
             if digest not in kept:
-                self._pending[numbered(self._place.uses(digest), number)] = None
-                if not self._is_named(digest):
-                    self._pending[f"{self._place.contents}{digest}"] = None
-
-    def _is_named(self, digest: str) -> bool:
-        prefix = self._place.uses(digest)
-        if any(value is not None and key.startswith(prefix) for key, value in self._pending.items()):
-            return True
-        after = ""
-        while page := self._rows.items(prefix, after=after, limit=_PAGE):
-            if any(key not in self._pending for key, _ in page):
-                return True
-            after = page[-1][0]
-        return False
+                self._writable.delete(numbered(self._place.uses(digest), number))
+                if self._rows.last(self._place.uses(digest)) is None:
+                    self._writable.delete(f"{self._place.contents}{digest}")
 
     def _check_contents(self, before: Iterable[str], memory: Memory, contents: Mapping[str, str]) -> None:
         named = digests_in(before)
@@ -456,22 +422,6 @@ class JournalWriter(JournalReader):
         if node is None:
             raise KeyError(memory_id)
         return node
-
-    def _row(self, key: str) -> bytes | Damaged | None:
-        return self._pending[key] if key in self._pending else super()._row(key)
-
-    def _keys_under(self, prefix: str) -> set[str]:
-        pending = {key: value is not None for key, value in self._pending.items() if key.startswith(prefix)}
-        return {key for key in super()._keys_under(prefix) | set(pending) if pending.get(key, True)}
-
-    def _under(self, prefix: str) -> dict[str, bytes | Damaged]:
-        pending = {key: value for key, value in self._pending.items() if key.startswith(prefix)}
-        found: dict[str, Any] = super()._under(prefix) | pending
-        return {key: value for key, value in found.items() if value is not None}
-
-    def _many(self, keys: Sequence[str]) -> dict[str, bytes | Damaged]:
-        stored: dict[str, Any] = super()._many([key for key in keys if key not in self._pending])
-        return stored | {key: value for key in keys if (value := self._pending.get(key)) is not None}
 
 
 def _check_vectors(vectors: Vectors, dimensions: int) -> None:
