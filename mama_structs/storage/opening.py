@@ -8,14 +8,14 @@ import sqlite3
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import diskcache  # type: ignore[import-untyped]  # it ships no types
 
 from mama_structs.errors import StoreError
 from mama_structs.storage.failures import Finding, damaged, damaged_file
 from mama_structs.storage.files import DATABASE, MARK_FILE, make_directory, sync_directory
-from mama_structs.storage.rows import Damaged, _BytesDisk, foreign_value, is_own_key, unseal
+from mama_structs.storage.rows import Damaged, foreign_value, is_own_key, unseal
 
 _MARK: Final = b"mama-structs journal 1\n"
 # In the file's header: says whose it is before a single statement changes it.
@@ -51,6 +51,15 @@ _SOUND_SQLITE: Final = (3, 51, 3)
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
+class _NoDisk(diskcache.Disk):  # type: ignore[misc]  # the base class has no types
+    """Encodes and decodes nothing: the library's own way would unpickle what was planted, and obey names of files."""
+
+    def _refuse(self, *_args: object, **_options: object) -> NoReturn:
+        raise NotImplementedError("rows are read and written as `storage.rows` does it, and in no other way")
+
+    put = get = store = fetch = filename = remove = _refuse
+
+
 def open_database(directory: Path) -> sqlite3.Connection:
     """Open the database in the calling thread, made where there is none; at "locked" it can be called again."""
     make_directory(directory)
@@ -62,7 +71,7 @@ def open_database(directory: Path) -> sqlite3.Connection:
     cache = diskcache.Cache.__new__(diskcache.Cache)
     try:
         # In two steps, so that a connection is closed that a failing constructor leaves behind.
-        cache.__init__(str(directory), timeout=0, disk=_BytesDisk, **SETTINGS)
+        cache.__init__(str(directory), timeout=0, disk=_NoDisk, **SETTINGS)
         # All that is wanted of the library is a database as it makes one; we write in transactions of our own.
         connection: sqlite3.Connection = cache._con  # noqa: SLF001 - there is no public way to it
         # The library sets what the file's table says, which another process may be writing for the first time.

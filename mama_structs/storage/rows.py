@@ -6,7 +6,7 @@ import contextlib
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import attrs
 import diskcache  # type: ignore[import-untyped]  # it ships no types
@@ -117,47 +117,6 @@ def foreign_value(mode: object, filename: object, value: object) -> str | None:
     if mode != _RAW:
         return f"the row has the mode {mode!r:.20}"
     return None if type(value) is bytes else f"the row holds {type(value).__name__} instead of bytes"
-
-
-class ForeignRow(Exception):
-    """A row that this package did not write; it was not decoded."""
-
-
-class _BytesDisk(diskcache.Disk):  # type: ignore[misc]  # the base class has no types
-    """Stores bytes under ASCII keys, inline, and decodes nothing else: unpickling would run a planted row's code."""
-
-    def __init__(self, directory: str, **_settings: object) -> None:
-        super().__init__(directory, min_file_size=2**62, pickle_protocol=0)
-
-    def put(self, key: object) -> tuple[str, bool]:
-        """Return the columns of a key."""
-        return check_key(key), True
-
-    def get(self, key: Any, raw: object) -> str:
-        """Return the key in a row."""
-        if not is_own_key(key, raw):
-            raise ForeignRow("a key that this package did not write")
-        return str(key)
-
-    def store(self, value: object, read: object, key: object = None) -> tuple[int, int, None, bytes]:  # noqa: ARG002 - the base class's signature
-        """Return the columns of a value."""
-        if type(value) is not bytes:
-            raise InvalidArgument(f"only bytes are stored, got {type(value).__name__}")
-        return 0, _RAW, None, value
-
-    def fetch(self, mode: object, filename: object, value: Any, read: object) -> bytes:
-        """Return the bytes in a row, and nothing else: no number, text, file or pickle."""
-        foreign = "it was asked for as a file" if read else foreign_value(mode, filename, value)
-        if foreign:
-            raise ForeignRow(foreign)
-        return bytes(value)
-
-    def filename(self, key: object = None, value: object = None) -> NoReturn:  # noqa: ARG002 - as above
-        """Refuse: no row of ours has a file."""
-        raise ForeignRow("a value in a file of its own")
-
-    def remove(self, file_path: object) -> None:
-        """Leave a file alone that a foreign row names: its name is not to be trusted."""
 
 
 def checked_changes(rows: Iterable[tuple[str, Change]]) -> dict[str, Change]:

@@ -108,13 +108,11 @@ class EmbeddedEngine:
     ) -> None:
         self._storage = storage
         self.namespace: str = namespace
-        self._directory = str(storage.directory)
         self.options: tuple[int, int] = (exact_up_to, snapshot_every)
-        self._exact_up_to = exact_up_to
-        self._snapshot_every = snapshot_every
+        self._exact_up_to, self._snapshot_every = self.options
         self._snapshots_in = snapshots
         self._snapshots: SnapshotStore | None = None
-        self._place = RowPlaces(self.namespace, embedder, self._directory)
+        self._place = RowPlaces(namespace, embedder, str(storage.directory))
         self._head: Head | None = None
         self._views: Indexes | None = None
         self._change = 0
@@ -138,8 +136,7 @@ class EmbeddedEngine:
 
     async def read(self, plan: Callable[[Reader], T]) -> T:
         """Run *plan* on the present state."""
-        self._check_open()
-        return await self._storage.look(lambda rows: plan(self._reader(rows)))
+        return await self._look(lambda rows: plan(self._reader(rows)))
 
     async def write(self, plan: Callable[[Writer], T]) -> T:
         """Run *plan* in a write transaction that it may share with others, and return when all of it is durable."""
@@ -199,7 +196,7 @@ class EmbeddedEngine:
             return False
 
         def work(rows: Rows) -> bool:
-            head = read_head(rows, self.namespace, self._directory)
+            head = self._read_head(rows)
             if head is None or 0 <= now_ms - head.maintained_at < every_ms:
                 return False
             # Nothing is old in a store that has just been made.
@@ -218,7 +215,7 @@ class EmbeddedEngine:
 
         def work(rows: Rows) -> None:
             lacking.extend(self._reader(rows).without_vectors(embedder))
-            head = read_head(rows, self.namespace, self._directory)
+            head = self._read_head(rows)
             if lacking or head is None or head.embedder == embedder:
                 return
             self._drop_orphans(rows, embedder)
@@ -232,7 +229,7 @@ class EmbeddedEngine:
             self._storage.transact_here(work)
             # In the same job: nobody is to meet the one embedder's place with the other one's head.
             if not lacking:
-                self._place = RowPlaces(self.namespace, embedder, self._directory)
+                self._place = RowPlaces(self.namespace, embedder, self._place.directory)
                 self._head = None
                 self._drop_views()
 
@@ -246,7 +243,7 @@ class EmbeddedEngine:
 
     async def snapshot(self) -> bool:
         """Write what is derived aside, and tell whether it is there now."""
-        return await self._storage.look(self._write_snapshot)
+        return await self._look(self._write_snapshot)
 
     async def close(self) -> None:
         """Write what is derived aside, and stop what goes on behind; again is no error."""
@@ -297,10 +294,13 @@ class EmbeddedEngine:
         return JournalReader(rows, views, self._place, self._change, self._touched, damaged=len(self._damaged))
 
     def _prepare(self, rows: Snapshot) -> None:
-        self._head = read_head(rows, self.namespace, self._directory)
+        self._head = self._read_head(rows)
         if self._head is not None:
             self._check_embedder(self._head)
             self._catch_up(rows)
+
+    def _read_head(self, rows: Snapshot) -> Head | None:
+        return read_head(rows, self.namespace, self._place.directory)
 
     def _use_head(self, head: Head | None) -> None:
         self._head = head
@@ -325,14 +325,14 @@ class EmbeddedEngine:
 
     def _load(self, rows: Snapshot, *, anew: bool = False) -> Indexes:
         # Never from memory: another process may have embedded everything anew since.
-        head = read_head(rows, self.namespace, self._directory)
+        head = self._read_head(rows)
         self._use_head(head)
         if head is not None:
             self._check_embedder(head)
         last = self._last_change(rows)
         snapshots = None if anew else self._snapshots
         loaded = load_views(rows, self._place, snapshots, last=last, exact_up_to=self._exact_up_to)
-        self._views, self._change, self._damaged = loaded.views, loaded.change, dict(loaded.damaged)
+        self._views, self._change, self._damaged = loaded.views, loaded.change, loaded.damaged
         self._snapshot_at = loaded.snapshot_at
         # Nodes are numbered anew: what was known of changes does not count.
         self._touched.reset(loaded.change + 1)
@@ -425,7 +425,7 @@ class EmbeddedEngine:
 
     def _head_moved(self, rows: Snapshot) -> bool:
         """Look whether another process has embedded everything anew, and refuse to go on then."""
-        head = read_head(rows, self.namespace, self._directory)
+        head = self._read_head(rows)
         if head is None:
             return False
         self._check_embedder(head)
@@ -521,7 +521,7 @@ class EmbeddedEngine:
 
     def _begun(self, rows: Rows) -> Head:
         """Return the namespace's first row, making it where there is none."""
-        head = read_head(rows, self.namespace, self._directory)
+        head = self._read_head(rows)
         if head is None:
             head = Head(identity=secrets.token_hex(16), embedder=self._place.embedder)
             rows.put(self._place.head, encode(head))
@@ -573,12 +573,11 @@ class EmbeddedEngine:
         started = time.monotonic()
         while views.unindexed and time.monotonic() - started < _SLICE_SECONDS:
             nodes = [node for node, _ in zip(views.unindexed, range(_SLICE), strict=False)]
-            numbers = views.catalogue.numbers(nodes)
-            keys = [numbered(self._place.memories, int(number)) for number in numbers]
+            keys = [numbered(self._place.memories, number) for number in views.catalogue.numbers(nodes)]
             found = rows.get_many(keys)
             for node, key in zip(nodes, keys, strict=True):
                 try:
-                    views.index([(node, self._place.entry(key, found.get(key)).memory)])
+                    views.index(node, self._place.entry(key, found.get(key)).memory)
                 except StoreDamaged as error:
                     self._leave_out(key, error)
                     views.remove(node)

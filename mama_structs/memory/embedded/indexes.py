@@ -113,11 +113,10 @@ class Indexes:
         for link in links:
             self.links.remove(link.id)
 
-    def index(self, memories: Sequence[tuple[int, Memory]]) -> None:
-        """Index the words of memories that were left out before."""
-        for node, memory in memories:
-            if self.unindexed.pop(node, 0) is None:
-                self.words.add(node, indexed_terms(memory))
+    def index(self, node: int, memory: Memory) -> None:
+        """Index the words of a memory that were left out before."""
+        if self.unindexed.pop(node, 0) is None:
+            self.words.add(node, indexed_terms(memory))
 
     def count(self) -> None:
         """Count the memories of each type, after the catalogue was loaded."""
