@@ -7,7 +7,7 @@ import hashlib
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import accumulate, chain
@@ -74,6 +74,7 @@ _PLACED: Final = frozenset(
     {"id", "topic", "decision", "reasoning", "confidence", "outcome", "created_at", "updated_at"}
 )
 _PLACED_CHECKPOINT: Final = frozenset({"timestamp", "summary", "open_files", "next_steps"})
+_JSON: Final = frozenset({"trust_context", "refined_from"})
 _REASONS: Final[Mapping[str, str]] = {
     "sessions": "v1.0 never wrote or read sessions; they are no memories",
     "error_patterns": "no tool of v1.0 wrote or read error patterns; they are no memories",
@@ -223,6 +224,16 @@ class _Row:
         """Keep what a column says, since the memory says it otherwise or not at all."""
         self.besides[column] = kept(self.row.get(column))
 
+    def keep_others(self, placed: Collection[str]) -> None:
+        """Keep what the columns say that have no place of their own, and are not kept yet."""
+        for column, value in self.row.values.items():
+            if value is None or column in placed or column in self.besides:
+                continue
+            if column not in _JSON:
+                self.keep(column)
+            elif (found := self.json(column)) is not None:
+                self.besides[column] = found
+
     @property
     def extra(self) -> dict[str, Any]:
         return {OLD: self.besides} if self.besides else {}
@@ -246,10 +257,9 @@ class _Row:
 
     def content(self, column: str, most: int) -> str:
         text = self.filled(column, column, f"{_NO_TEXT!r} stands for it")
-        if text is None:
-            return _NO_TEXT
-        self.check_length(column, text, most)
-        return text
+        if text is not None:
+            self.check_length(column, text, most)
+        return text or _NO_TEXT
 
     def check_length(self, column: str, text: str, most: int) -> None:
         if len(text) > most:
@@ -399,13 +409,7 @@ class _Rows:
         creator: CreatedBy = "user" if read.text("user_involvement") in _USER else "llm"
         confidence = read.confidence()
         outcome, reasons = read.outcome()
-        for column, value in row.values.items():
-            if column in _PLACED or value is None or column in read.besides:
-                continue
-            if column not in {"trust_context", "refined_from"}:
-                read.keep(column)
-            elif (found := read.json(column)) is not None:
-                read.besides[column] = found
+        read.keep_others(_PLACED)
         if memory_id is None:
             memory_id = self.new_id(MemoryType.DECISION, topic, created, DECISIONS, row.number, kept(row.get("id")))
             read.keep("id")
@@ -459,9 +463,7 @@ class _Rows:
         lines = tuple(line for line in steps.split("\n") if line.strip())
         if read.text("status") != "active":
             read.tell("not_active", f"its status is {kept(row.get('status'))!r:.60}: v1.0 does not load it")
-        for column, value in row.values.items():
-            if column not in _PLACED_CHECKPOINT and value is not None:
-                read.keep(column)
+        read.keep_others(_PLACED_CHECKPOINT)
         digest = hashlib.sha256(summary.encode()).hexdigest()
         memory = Memory(
             id=self.new_id(MemoryType.CHECKPOINT, summary, created, CHECKPOINTS, key, digest),

@@ -96,8 +96,8 @@ class OldTools:
     async def newest_on(self, topic: str) -> Memory | None:
         """Return the newest decision of a topic that still holds, None where there is none."""
         chain = await self.memories.by_topic(topic)
-        ends = {memory.id for memory in standing(chain.memories, chain.links)}
-        return next((memory for memory in _decisions_on(chain, topic) if memory.id in ends), None)
+        found = standing(chain.memories, chain.links)
+        return next((one for one in found if one.type is MemoryType.DECISION and one.topic == topic), None)
 
     async def newest_holding(self, limit: int) -> list[Memory]:
         """Return the newest decisions that still hold, newest first."""
@@ -217,11 +217,6 @@ def ranked(hits: Iterable[Hit], recency: Recency | None, *, now: datetime) -> li
         return min(scores[hit.memory.id], scores.get(hit.superseded_by or "", 1.0)), hit.superseded_by is None
 
     return sorted(found, key=key, reverse=True)
-
-
-def _decisions_on(chain: Chain, topic: str) -> list[Memory]:
-    """Return the decisions of a topic's own among its memories and their versions, newest first."""
-    return [memory for memory in chain if memory.type is MemoryType.DECISION and memory.topic == topic]
 
 
 def _first_word(topic: str) -> str:
@@ -347,14 +342,14 @@ async def recall_decision(topic: str, *, place: OldTools) -> dict[str, Any]:
     """
     about = check_topic(topic)
     chain = await place.memories.by_topic(about)
-    if _decisions_on(chain, about):
-        count = sum(memory.type is MemoryType.DECISION for memory in chain)
-        message = f"✅ {_count(count)} found for topic: {about}"
+    topics = [memory.topic for memory in chain if memory.type is MemoryType.DECISION]
+    if about in topics:
+        message = f"✅ {_count(len(topics))} found for topic: {about}"
         return {"success": True, "history": _history(about, chain, place.now), "message": message}
     hits = await place.memories.search(about, types=[MemoryType.DECISION], limit=_CANDIDATES)
-    topics = dict.fromkeys(hit.memory.topic for hit in hits if hit.memory.topic)
+    others = dict.fromkeys(hit.memory.topic for hit in hits if hit.memory.topic)
     first = _first_word(about)
-    near = [one for one in topics if first and one != about and _first_word(one) == first][:_SIMILAR_TOPICS]
+    near = [one for one in others if first and one != about and _first_word(one) == first][:_SIMILAR_TOPICS]
     nothing = f"❌ No decisions found for topic: {about}"
     histories = [_history(one, await place.memories.by_topic(one), place.now) for one in near]
     message = f"{nothing}; these topics begin with the same word: {', '.join(near)}" if near else nothing
