@@ -567,8 +567,8 @@ def _checked_link(data: msgspec.Raw, path: str, memory_id: str) -> Link:
 def _checked(value: T, path: str) -> T:
     """Return a memory or link, or a part of one, of which each field keeps the rule of its name."""
     changed = {}
-    for name, rule in _RULES.items():
-        given = getattr(value, name) if name in _fields[type(value)] else None
+    for name, rule in _rules_of[type(value)]:
+        given = getattr(value, name)
         if given is not None and (found := rule(given, f"{path}.{name}")) is not given:
             changed[name] = found
     return attrs.evolve(value, **changed) if changed else value  # type: ignore[misc]  # of an attrs class
@@ -672,3 +672,6 @@ _RULES: Final[Mapping[str, Callable[[Any, str], Any]]] = {
     "updated_at": _time,
 }
 """What becomes of a field, or why it is refused; those of memories and links that are not here may be anything."""
+_rules_of: Final = {
+    form: [(name, rule) for name, rule in _RULES.items() if name in names] for form, names in _fields.items()
+}
