@@ -1,8 +1,8 @@
 """
 Which memory tools a model should see: a pure decision from the words of a message.
 
-The cues, the rules of the contexts, the learned weights and the tuned numbers are data, in ``data/``, which is read
-before the first message and not before.
+The cues, the rules of the contexts, the wording of requests, the learned weights and the tuned numbers are data, in
+``data/``, which is read before the first message and not before.
 """
 
 from __future__ import annotations
@@ -211,6 +211,12 @@ def _number(name: str) -> float:
     return _weights().numbers[name]
 
 
+@functools.cache
+def _asking() -> Mapping[str, re.Pattern[str]]:
+    """Read by what words requests are told from statements, and from what is not wanted."""
+    return {name: re.compile(pattern) for (name,), pattern in _patterns("asking.txt")}
+
+
 # A user's own words: what is quoted, pasted or code says nothing about what the user wants. The bounds keep a pasted
 # megabyte as cheap as a long paragraph: requests stand at a message's beginning or end.
 
@@ -309,25 +315,6 @@ def pieces(words: str) -> set[str]:
 
 # Whether a message asks for something beside what was recognised: if so, its tools are not known.
 
-# Where one clause ends and the next begins.
-_BREAK = re.compile(
-    r"\n|[.;:!?,…]+(?=\s|$)|\s(?=(?:and|then|but|also|before|after|because|so that|while|plus|if)\b)"
-    r"|\s-+\s|(?<=[가-힣])(?:고|는데|지만|면서|니까|거든)(?=[ ,])|\s(?=(?:그리고|근데|그런데|참고로|또|그 ?다음)\s)"
-)
-# Clauses that tell something, and cannot be taken for a request.
-_TELLS = re.compile(
-    r"(?:(?:and|but|because|so|since|well|ok|okay|sorry|hey|hi|hello|as|while|after|before|though|although) )*"
-    r"(?:i|i'm|i've|we|we're|we've|it|it's|its|they|he|she|that|that's|this|these|the|there|my|our|his|her|their|reason"
-    r"|due|thanks|thank|good (?:morning|news)|morning|now that|both|not sure|no|yes|yeah|yep|all|some)\b"
-)
-_URGES = re.compile(
-    r"\?|\b(?:please|pls|can you|could you|would you|will you|you|should|need to|needs to|let's|lets|want|must|have to"
-    r"|has to|ought|shall|wonder|wondering)\b"
-)
-_KOREAN_URGES = re.compile(
-    r"\?|줘|주세요|주라|주시|봐|보자|하자|[가-힣]자\b|까(?:요)?\b|놔|둬|둘래|해라|할 것|말 것|부탁|ㄱㄱ|고고|해\b"
-    r"|야 ?(?:해|돼|할)|싶|필요|남겨|하셈|하삼|하세요|합시다|[가-힣]래\b|알려|확인"
-)
 # Shorter ones are greetings and fillers.
 _WORDS: Final = 3
 _KOREAN_WORDS: Final = 2
@@ -335,31 +322,22 @@ _KOREAN_WORDS: Final = 2
 
 def _asks_beside(words: str, understood: list[int]) -> bool:
     """Tell whether a clause asks for something in which no understood cue begins."""
-    breaks = [found.end() for found in _BREAK.finditer(words)]
+    asking = _asking()
+    breaks = [found.end() for found in asking["breaks"].finditer(words)]
     for start, end in itertools.pairwise([0, *breaks, len(words)]):
         if any(start <= place < end for place in understood):
             continue
         clause = words[start:end].strip()
         count = len(clause.split())
         if _HANGUL.search(clause) is not None:
-            if count >= _KOREAN_WORDS and _KOREAN_URGES.search(clause) is not None:
+            if count >= _KOREAN_WORDS and asking["urges_in_korean"].search(clause) is not None:
                 return True
-        elif count >= _WORDS and (_URGES.search(clause) is not None or _TELLS.match(clause) is None):
+        elif count >= _WORDS and (asking["urges"].search(clause) is not None or asking["tells"].match(clause) is None):
             return True
     return False
 
 
 # The decision
-
-# In English what is not to be done stands before the verb, in Korean behind it.
-_NOT_BEFORE = re.compile(
-    r"\b(?:do not|don't|dont|never|no need to|needn't|without|instead of|not|stop|rather than|shouldn't|avoid)"
-    r" (?:\w+ ){0,2}$"
-)
-_NOT_AFTER = re.compile(
-    r"[가-힣]{0,4}지 ?(?:는 |도 )?(?:마|말)|[가-힣]{0,3}[자다라냐까]는 ?(?:게|건|거|것이|말이|뜻이) ?아니"
-    r"|[가-힣]{0,2}(?:할|하실) ?필요(?:는|가)? ?없"
-)
 
 
 @attrs.frozen
@@ -561,8 +539,8 @@ def _negated(text: str, found: re.Match[str]) -> bool:
     first = text.rfind("\n", first, start) + 1 or first
     # The end of the match may already be within the ending.
     return (
-        _NOT_BEFORE.search(text[first:start]) is not None
-        or _NOT_AFTER.search(text, max(start, end - 4), end + 8) is not None
+        _asking()["not_before"].search(text[first:start]) is not None
+        or _asking()["not_after"].search(text, max(start, end - 4), end + 8) is not None
     )
 
 

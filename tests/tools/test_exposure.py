@@ -428,6 +428,18 @@ def test_every_line_of_the_contexts_is_read():
         assert line[0] != " " or any(line[2:].partition("{")[0] in rule.doubts for rule in DEFAULT_CONTEXTS), line
 
 
+def test_every_line_of_how_requests_are_worded_is_read():
+    """Each line is a named part, a name, or one alternative of its pattern; every part is used."""
+    lines = lines_of("asking.txt")
+    patterns = exposure_module._asking()
+
+    assert [*patterns] == [line for line in lines if line[0] not in "= "]
+    assert all(any(f"{{{line[1:]}}}" in other for other in lines) for line in lines if line[0] == "=")
+    for line in lines:
+        alternative = line[2:].partition("{")[0]
+        assert line[0] != " " or any(alternative in pattern.pattern for pattern in patterns.values()), line
+
+
 # Cues of a host
 
 
