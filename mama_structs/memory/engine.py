@@ -9,7 +9,6 @@ Memories are *nodes* there: whole numbers that mean something within one plan on
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, Protocol, TypeVar
@@ -118,16 +117,13 @@ class Reader(Protocol):
     """One moment's state of a namespace."""
 
     @property
-    @abstractmethod
     def change(self) -> int:
         """The number of the last change: higher after every write, equal as long as there was none."""
 
     @property
-    @abstractmethod
     def damaged(self) -> int:
         """How many memories are left out, since they are damaged."""
 
-    @abstractmethod
     def find_many(self, memory_ids: Sequence[str]) -> list[int | None]:
         """Return the node of each memory, None where there is no such memory."""
 
@@ -135,19 +131,15 @@ class Reader(Protocol):
         """Return the node of one memory."""
         return self.find_many([memory_id])[0]
 
-    @abstractmethod
     def get(self, nodes: Sequence[int] | Nodes) -> list[Memory]:
         """Return memories, in the order of *nodes*."""
 
-    @abstractmethod
     def ids(self, nodes: Sequence[int] | Nodes) -> list[str]:
         """Return the ids of memories, in the order of *nodes*, without reading their text."""
 
-    @abstractmethod
     def topics(self, nodes: Sequence[int] | Nodes) -> list[str | None]:
         """Return the topics of memories, in the order of *nodes*, without reading their text."""
 
-    @abstractmethod
     def pieces(self, nodes: Sequence[int] | Nodes) -> tuple[Vectors, NDArray[np.int64]]:
         """Return all vectors of *nodes* (pieces, dimensions), normalised, in their order, and how many each has."""
 
@@ -155,41 +147,32 @@ class Reader(Protocol):
         """Return one memory's vectors."""
         return self.pieces([node])[0]
 
-    @abstractmethod
     def count(self, where: Filter | None = None) -> int:
         """Return how many memories there are."""
 
-    @abstractmethod
     def facts(self, nodes: Nodes) -> Facts:
         """Return what is known of *nodes* without their text."""
 
-    @abstractmethod
     def nearest(self, vector: Vectors, limit: int, where: Filter | None = None) -> Matches:
         """Return the nodes with the highest cosine to *vector* (normalised), *limit* of them if there are so many."""
 
-    @abstractmethod
     def similarities(self, vector: Vectors, nodes: Nodes) -> Scores:
         """Return the cosine of *vector* (normalised) and each node's best piece."""
 
-    @abstractmethod
     def words(self, query: Query, limit: int, where: Filter | None = None) -> Matches:
         """Return the nodes that match the query's words best (BM25), leaving those out that share none."""
 
-    @abstractmethod
     def word_scores(self, query: Query, nodes: Nodes) -> Scores:
         """Return the BM25 score of the query for each of *nodes*, 0 where they share no word."""
 
-    @abstractmethod
     def rarity(self, query: Query) -> dict[str, float]:
         """Return the query's terms with how rare each is (inverse document frequency)."""
 
-    @abstractmethod
     def links(
         self, nodes: Nodes, direction: Direction = "both", types: Collection[LinkType] | None = None
     ) -> LinkTable:
         """Return the links that begin (``out``), end (``in``) or do either at *nodes*, each once."""
 
-    @abstractmethod
     def links_of_many(self, nodes: Sequence[int] | Nodes, direction: Direction = "both") -> list[list[Link]]:
         """Return the links of each of *nodes* with all that is known of them, in order of time."""
 
@@ -197,43 +180,33 @@ class Reader(Protocol):
         """Return one memory's links."""
         return self.links_of_many([node], direction)[0]
 
-    @abstractmethod
     def find_links(self, link_ids: Sequence[str]) -> list[Link | None]:
         """Return each link, None where there is no such link."""
 
-    @abstractmethod
     def window(self, where: Filter | None = None, *, newest_first: bool = True, limit: int | None = None) -> Nodes:
         """Return nodes in order of creation, equal times in order of saving."""
 
-    @abstractmethod
     def relationships(self) -> dict[str, int]:
         """Return the words used for links, with how many links have each."""
 
-    @abstractmethod
     def touched_since(self, change: int) -> frozenset[int] | None:
         """Return the nodes that changed, or whose links did, after a change; None where that is not known any more."""
 
-    @abstractmethod
     def scan(self, *, after: int = -1, limit: int | None = None) -> list[Scanned]:
         """Return up to *limit* memories in order of saving, those behind the node *after*."""
 
-    @abstractmethod
     def contents(self, digests: Sequence[str]) -> dict[str, str]:
         """Return the texts that are kept under hashes (`model.digest_of`); one that is gone raises `StoreDamaged`."""
 
-    @abstractmethod
     def known_contents(self, digests: Sequence[str]) -> set[str]:
         """Return the hashes under which a text is kept, without reading it."""
 
-    @abstractmethod
     def notes(self, prefix: str = "") -> dict[str, str]:
         """Return the notes whose names begin with *prefix*, in the order of their names."""
 
-    @abstractmethod
     def nearest_ids(self, text: str, limit: int) -> list[str]:
         """Return the ids of memories that look most like *text*, best first."""
 
-    @abstractmethod
     def without_vectors(self, embedder: EmbedderRecord) -> list[str]:
         """Return the ids of memories that have no vectors of an embedder, in order of saving."""
 
@@ -241,7 +214,6 @@ class Reader(Protocol):
 class Writer(Reader, Protocol):
     """A `Reader` inside a write transaction, which sees what it has written; all of it is undone if its plan raises."""
 
-    @abstractmethod
     def put(
         self,
         memory: Memory,
@@ -266,23 +238,18 @@ class Writer(Reader, Protocol):
 
         """
 
-    @abstractmethod
     def put_link(self, link: Link) -> None:
         """Store a link, replacing the one of that id; both its ends must exist."""
 
-    @abstractmethod
     def delete(self, memory_id: str) -> int:
         """Delete a memory and all its links, and return how many links that were; an unknown id raises KeyError."""
 
-    @abstractmethod
     def delete_links(self, link_ids: Collection[str]) -> int:
         """Delete links, and return how many of them there were."""
 
-    @abstractmethod
     def set_note(self, name: str, text: str | None) -> None:
         """Keep a text beside the memories (None forgets it); it changes no memory, and no export carries it."""
 
-    @abstractmethod
     def put_vectors(self, embedder: EmbedderRecord, vectors: Mapping[str, Vectors]) -> None:
         """Store vectors of an embedder that do not count yet, by id, for those memories that are still there."""
 

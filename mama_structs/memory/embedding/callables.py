@@ -107,13 +107,7 @@ def default_embedder() -> Embedder:
 
 def _takes_kind(function: Callable[..., Any]) -> bool:
     try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # built in, without a signature
+        inspect.signature(function).bind([], kind="document")
+    except (TypeError, ValueError):  # it does not, or is built in, without a signature
         return False
-    return any(
-        parameter.kind is parameter.VAR_KEYWORD or (parameter.name == "kind" and parameter.kind in _BY_NAME)
-        for parameter in parameters
-    )
-
-
-_BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return True

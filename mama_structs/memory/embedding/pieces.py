@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import attrs
@@ -29,11 +30,14 @@ _LONG_WORD: Final = 8  # A run of letters beyond this is hardly a word: keys, ha
 # How good a border is.
 _WITHIN, _AT_WORD, _SENTENCE, _LINE, _PARAGRAPH = range(5)
 
-_SPACES: Final = np.array([9, 10, 11, 12, 13, 32, 0x85, 0xA0, 0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000])
-# Full stop, exclamation and question mark, semicolon, colon; Chinese and Japanese, Arabic and Indic ones, the ellipsis.
-_ENDS: Final = np.array([*b".!?;:", 0x3002, 0xFF01, 0xFF1F, 0x061F, 0x0964, 0x2026])
+_SPACES: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"
+# Ends of sentences: Chinese, Japanese and Indic ones and the ellipsis, behind which no space need be; the Arabic one.
+_WIDE_ENDS: Final = "\u3002\uff01\uff1f\u0964\u2026"
+_ENDS: Final = f".!?;:\u061f{_WIDE_ENDS}"
 # Closing quotes and brackets.
-_MARKS: Final = np.array([*b"\"')]}", 0xBB, 0x201D, 0x2019, 0x300D, 0x300F, 0xFF09])
+_MARKS: Final = "\"')\\]}\xbb\u201d\u2019\u300d\u300f\uff09"
+# The end of a sentence, which a quote or bracket may close, or of a line, with the spaces behind it.
+_BORDERS: Final = re.compile(rf"[{_ENDS}\n](?:(?<!\n)[{_MARKS}]?[{_SPACES}]+|(?<=\n)[{_SPACES}]*)")
 
 
 def clean(text: str) -> str:
@@ -67,7 +71,7 @@ def cut(text: str, max_tokens: int) -> Pieces:
     summed = np.concatenate(([0.0], np.cumsum(_weights(points))))
     if summed[-1] <= max_tokens:
         return Pieces(((0, len(text)),))
-    ranks = _borders(points)
+    ranks = _borders(text, points)
     spans: list[tuple[int, int]] = []
     start = 0
     while True:
@@ -107,7 +111,7 @@ def _weights(points: NDArray[np.uint32]) -> NDArray[np.float64]:
     weights[digit] = 0.5
     weights[letter] = 0.25
     # Other spaces have more bytes, which may be as many tokens.
-    weights[np.isin(points, _SPACES) & (points <= _LAST_OF_ONE_BYTE)] = 0.25
+    weights[_among(points, _SPACES) & (points <= _LAST_OF_ONE_BYTE)] = 0.25
     first = letter.copy()
     first[1:] &= ~letter[:-1]
     weights[first] = 0.75
@@ -118,38 +122,23 @@ def _weights(points: NDArray[np.uint32]) -> NDArray[np.float64]:
     return weights
 
 
-def _borders(points: NDArray[np.uint32]) -> NDArray[np.int8]:
+def _borders(text: str, points: NDArray[np.uint32]) -> NDArray[np.int8]:
     """Return how good it is to cut before each character, and at the end."""
-    n = len(points)
-    space = np.isin(points, _SPACES)
-    line = points == ord("\n")
-    ranks = np.full(n + 1, _WITHIN, dtype=np.int8)
-    ranks[0] = ranks[n] = _PARAGRAPH
-    inside = ranks[1:n]
-    # What stands before the cut; the spaces go with the piece before it.
-    behind, here = space[:-1], space[1:]
-    cut_here = behind & ~here
-    inside[cut_here] = _AT_WORD
-    # The last character before each that is no space, and whether lines end between them.
-    place = np.arange(n)
-    solid = np.maximum.accumulate(np.where(space, -1, place))[:-1]
-    lines = np.concatenate(([0], np.cumsum(line)))
-    ended = np.zeros(n - 1, dtype=np.int64)
-    known = solid >= 0
-    ended[known] = lines[1:n][known] - lines[solid[known] + 1]
-    end_mark = np.isin(points, _ENDS)
-    # A closing quote or bracket belongs to the sentence that it closes.
-    closing = np.isin(points, _MARKS)
-    ends = end_mark.copy()
-    ends[1:] |= closing[1:] & end_mark[:-1]
-    sentence = np.zeros(n - 1, dtype=bool)
-    sentence[known] = ends[solid[known]]
-    inside[cut_here & sentence] = _SENTENCE
-    # Chinese and Japanese put no space there.
-    inside[~here & (points[:-1] > _LAST_OF_TWO_BYTES) & end_mark[:-1]] = _SENTENCE
-    inside[cut_here & (ended > 0)] = _LINE
-    inside[cut_here & (ended > 1)] = _PARAGRAPH
+    ranks = np.full(len(text) + 1, _WITHIN, dtype=np.int8)
+    space = _among(points, _SPACES)
+    # The spaces go with the piece before them.
+    ranks[1:-1][space[:-1] & ~space[1:]] = _AT_WORD
+    ranks[1:-1][_among(points[:-1], _WIDE_ENDS) & ~space[1:]] = _SENTENCE
+    # What is blank at the head of a text ends nothing.
+    for found in _BORDERS.finditer(text, len(text) - len(text.lstrip(_SPACES))):
+        lines = found[0].count("\n")
+        ranks[found.end()] = _PARAGRAPH if lines > 1 else _LINE if lines else _SENTENCE
+    ranks[0] = ranks[-1] = _PARAGRAPH
     return ranks
+
+
+def _among(points: NDArray[np.uint32], letters: str) -> NDArray[np.bool_]:
+    return np.isin(points, _points(letters))
 
 
 def _best(ranks: NDArray[np.int8], low: int, high: int) -> int:

@@ -159,17 +159,15 @@ async def embedded(embedder: Embedder, texts: Sequence[str], kind: Kind, *, in_t
     """Call an embedder once, in a thread if it is synchronous; whatever it raises becomes `EmbeddingFailed`."""
     dimensions = embedder.dimensions
 
-    def run() -> tuple[EmbeddedTexts | None, Any]:
+    def run() -> EmbeddedTexts | Awaitable[ArrayLike]:
         given = embedder.embed(texts, kind=kind)
         # A plain function may return a coroutine; only the loop can wait for that.
-        return (None, given) if inspect.isawaitable(given) else (checked(given, len(texts), dimensions), None)
+        return given if inspect.isawaitable(given) else checked(given, len(texts), dimensions)
 
     try:
-        if getattr(embedder, "is_async", False) or inspect.iscoroutinefunction(embedder.embed):
-            done, awaited = None, embedder.embed(texts, kind=kind)
-        else:
-            done, awaited = await in_thread(run)
-        return checked(await awaited, len(texts), dimensions) if done is None else done  # type: ignore[misc]  # async
+        is_async = getattr(embedder, "is_async", False) or inspect.iscoroutinefunction(embedder.embed)
+        done = run() if is_async else await in_thread(run)
+        return done if isinstance(done, EmbeddedTexts) else checked(await done, len(texts), dimensions)
     except EmbeddingFailed:
         raise
     except Exception as error:
