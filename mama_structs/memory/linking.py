@@ -601,21 +601,19 @@ def nearest_type(word: str, vector: NDArray[np.float32], example_vectors: NDArra
     return LinkType.ASSOCIATION if cosines[best] < ALIKE or is_passive else _TYPES[best]
 
 
-def near_synonyms(words: Sequence[str], vectors: NDArray[np.float32]) -> list[tuple[str, str, float]]:
-    """Return the pairs of words that mean nearly the same, with how alike they are, the most alike first."""
+def near_synonyms(words: Sequence[str], vectors: NDArray[np.float32]) -> dict[str, tuple[tuple[str, float], ...]]:
+    """Return, for each word, those that mean nearly the same, with how alike they are, the most alike first."""
     # Words that differ only in case, gaps or Unicode form are alike by 1 whatever their vectors.
     forms: dict[str, list[int]] = {}
     for at, word in enumerate(words):
         forms.setdefault(normalised(word), []).append(at)
     known = np.asarray(vectors, np.float32)
-    found: list[tuple[str, str, float]] = []
-    for first, word in enumerate(words):
+    found = {}
+    for at, word in enumerate(words):
         # A row at a time: the whole table of some thousand words would take much memory.
-        cosines = np.nan_to_num(known[first + 1 :] @ known[first], nan=-1.0)
-        equal = np.array([other for other in forms[normalised(word)] if other > first], np.int64) - first - 1
-        cosines[equal] = 1.0
-        found += [
-            (word, words[first + 1 + int(at)], min(float(cosines[at]), 1.0))
-            for at in np.flatnonzero(cosines >= SYNONYMOUS)
-        ]
-    return sorted(found, key=lambda pair: (-pair[2], pair[0], pair[1]))
+        cosines = np.minimum(np.nan_to_num(known @ known[at], nan=-1.0), 1.0)
+        cosines[forms[normalised(word)]] = 1.0
+        cosines[at] = -1.0
+        alike = [(words[other], float(cosines[other])) for other in np.flatnonzero(cosines >= SYNONYMOUS).tolist()]
+        found[word] = tuple(sorted(alike, key=lambda pair: (-pair[1], pair[0])))
+    return found

@@ -749,18 +749,8 @@ class MemoryStore:
         if not words:
             return []
         vectors = np.stack([pieces[0] for pieces in await self._shared.embedding.documents([*map(normalised, words)])])
-        near: dict[str, list[tuple[str, float]]] = {word: [] for word in words}
-        for one, other, similarity in near_synonyms(words, vectors):
-            near[one].append((other, similarity))
-            near[other].append((one, similarity))
-        return [
-            RelationshipWord(
-                word=word,
-                count=counts[word],
-                near_synonyms=tuple(sorted(near[word], key=lambda pair: (-pair[1], pair[0]))),
-            )
-            for word in words
-        ]
+        near = near_synonyms(words, vectors)
+        return [RelationshipWord(word=word, count=counts[word], near_synonyms=near[word]) for word in words]
 
     async def traverse(
         self,
