@@ -220,7 +220,8 @@ _RUNS: Final = {character: re.compile(f"{character}*+") for character in "`~"}
 # The usual span, of one backtick each and without what may be a tag, in which there is nothing to decide.
 _PLAIN_SPAN: Final = rf"`[^`\n<]{{1,{_REACH}}}+`(?=[^`])"
 
-_BLANK: Final = re.compile(r"[ \t\r]*+")
+_BLANK: Final = r"[ \t\r]*+"
+_LAST_LINE: Final = {mark: re.compile(rf"\n {{0,3}}(?P<run>{mark}*+)(?P<blank>{_BLANK})\Z") for mark in "`~"}
 _MAY_BE_FENCE: Final = re.compile(r"^ {0,3}(?P<mark>[`~])(?:(?P=mark)){2}[^\n]*", re.MULTILINE)
 
 
@@ -244,6 +245,11 @@ def _matched_to(pattern: re.Pattern[str], text: str, at: int) -> int:
     return at if match is None else match.end()
 
 
+@functools.lru_cache
+def _closing_line(character: str, length: int) -> re.Pattern[str]:
+    return re.compile(rf"\n {{0,3}}{character}{{{length},}}+{_BLANK}(?=\n)")
+
+
 @attrs.frozen
 class Fence:
     """Fenced code that is open: the character, and the length of the run that opened it."""
@@ -253,32 +259,18 @@ class Fence:
 
     def end(self, text: str, start: int) -> int:
         """Return the index of the line break that ends the closing line, -1 when there is none from *start* on."""
-        run = self.character * self.length
-        at = text.find(run, start)
-        while at >= 0:
-            behind = _matched_to(_RUNS[self.character], text, at)
-            if _begins_line(text, at):
-                blank = _matched_to(_BLANK, text, behind)
-                if text.startswith("\n", blank):
-                    return blank
-            at = text.find(run, behind)
-        return -1
+        match = _closing_line(self.character, self.length).search(text, start)
+        return -1 if match is None else match.end()
 
     def line_so_far(self, text: str, start: int) -> str:
         """Return the last line, or a shorter one that is as good, if it may become the closing one, else nothing."""
-        line = text.rfind("\n", start)
-        if line < 0:
+        match = _LAST_LINE[self.character].search(text, max(text.rfind("\n"), start))
+        if match is None:
             return ""
-        run = text.find(self.character, line, line + 2 + _INDENT)
-        if run < 0:
-            return _line_beginning(text[line:])
-        behind = _matched_to(_RUNS[self.character], text, run)
-        blank = _matched_to(_BLANK, text, behind)
-        if blank < len(text) or not _begins_line(text, run):
-            return ""
-        if blank == behind:
-            return text[line : min(behind, run + self.length)]
-        return f"{text[line : run + self.length]} " if behind - run >= self.length else ""
+        begun, run = match.span("run")
+        if match["blank"]:
+            return f"{text[match.start() : begun + self.length]} " if run - begun >= self.length else ""
+        return text[match.start() : min(run, begun + self.length)]
 
 
 @attrs.define
