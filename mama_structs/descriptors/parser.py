@@ -221,22 +221,15 @@ _RUNS: Final = {character: re.compile(f"{character}*+") for character in "`~"}
 _PLAIN_SPAN: Final = rf"`[^`\n<]{{1,{_REACH}}}+`(?=[^`])"
 
 _BLANK: Final = r"[ \t\r]*+"
+_BEGINNING_LINE: Final = re.compile(rf"\n {{0,{_INDENT}}}\Z")
 _LAST_LINE: Final = {mark: re.compile(rf"\n {{0,3}}(?P<run>{mark}*+)(?P<blank>{_BLANK})\Z") for mark in "`~"}
 _MAY_BE_FENCE: Final = re.compile(r"^ {0,3}(?P<mark>[`~])(?:(?P=mark)){2}[^\n]*", re.MULTILINE)
 
 
-def _begins_line(text: str, at: int) -> bool:
-    """Tell whether nothing but at most three spaces stands between a line break and an index."""
-    for index in range(at - 1, max(at - 2 - _INDENT, -1), -1):
-        if text[index] != " ":
-            return text[index] == "\n"
-    return False
-
-
-def _line_beginning(text: str) -> str:
-    """Return the end of a text behind which a fence may open: a line break and at most three spaces, else nothing."""
-    at = text.rfind("\n", max(len(text) - 1 - _INDENT, 0))
-    return text[at:] if at >= 0 and _begins_line(text, len(text)) else ""
+def _line_beginning(text: str, end: int) -> str:
+    """Return what is before an index, behind which a fence may open: a line break and spaces, else nothing."""
+    match = _BEGINNING_LINE.search(text, max(end - 1 - _INDENT, 0), end)
+    return "" if match is None else match[0]
 
 
 def _matched_to(pattern: re.Pattern[str], text: str, at: int) -> int:
@@ -428,7 +421,7 @@ class RefParser:
                 seen = self._before + chunk
                 if "`" not in seen and "~" not in seen:
                     if self._before or "\n" in chunk:
-                        self._before = _line_beginning(seen)
+                        self._before = _line_beginning(seen, len(seen))
                     return [Text(chunk)]
             elif not self._before and type(self._code) is Fence and "\n" not in chunk:
                 return [Text(chunk)]
@@ -475,15 +468,15 @@ class RefParser:
         text = self._text
         at = _matched_to(_PLAIN[final], text, at)
         if at == len(text):
-            return self._wait(before=_line_beginning(text))
+            return self._wait(before=_line_beginning(text, at))
         character = text[at]
         if character == "<":
             return self._tag(at, final=final)
-        behind, begins_line = _matched_to(_RUNS[character], text, at), _begins_line(text, at)
+        behind, beginning = _matched_to(_RUNS[character], text, at), _line_beginning(text, at)
         if behind == len(text) and not final:
             # It may become longer.
-            return self._wait(before="\n" * begins_line + text[at:behind][: _LONGEST_RUN + 1])
-        self._code = _opened_by(character, behind - at, begins_line=begins_line)
+            return self._wait(before=beginning + text[at:behind][: _LONGEST_RUN + 1])
+        self._code = _opened_by(character, behind - at, begins_line=bool(beginning))
         return behind
 
     def _inside(self, at: int, *, final: bool) -> int:
