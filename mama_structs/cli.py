@@ -63,11 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a host may have replaced it
         try:
             code = _run(_parse(arguments))
-        except SystemExit:
+        finally:
             # What --help and --version print is not written yet.
             _say()
-            raise
-        _say()
     except MamaStructsError as error:
         # What a node says may be quoted in it.
         _tell(f"mama-structs: {printable(str(error))}\n")

@@ -7,6 +7,7 @@ A small Structs chain as plain data: what a node would answer from.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any, Final
 
 import attrs
@@ -191,14 +192,14 @@ class World:
             beside = self.given[entity_id]
         else:
             beside = {name: self._sibling(name, entity_id) for name in table.siblings}
-        return {table.key: _copy(record), **_copy(beside)}
+        return {table.key: deepcopy(record), **deepcopy(beside)}
 
     def rows(self, type: str) -> list[Record]:  # noqa: A002 - the chain's word
         """Return a fresh copy of every bare record of a type, in the chain's order."""
         table = _table(type)
         records = self.tables.get(table.name, {})
         if table.fields is None:
-            return [_copy(records[key]) for key in self.ids(type)]
+            return [deepcopy(records[key]) for key in self.ids(type)]
         name, value = table.fields
         return [{name: key, value: records[key]} for key in self.ids(type)]
 
@@ -258,11 +259,3 @@ def _table(name: str) -> Table:
     if name not in TABLES:
         raise InvalidArgument(f"type must be one of {', '.join(TABLES)}, got {name!r}")
     return TABLES[name]
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _copy(member) for key, member in value.items()}
-    if isinstance(value, list):
-        return [_copy(member) for member in value]
-    return value
