@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, Final
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.testing.world import AMBITS, GRID_ATTRIBUTES, PLANET_ATTRIBUTES, STRUCT_ATTRIBUTES, Oddities, World
+from mama_structs.testing.world import AMBITS, ATTRIBUTES, Oddities, World
 
 _BECH32: Final = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
 _HUE: Final = ("amber", "ashen", "azure", "cobalt", "crimson", "golden", "hollow", "ivory", "jade", "silent", "umber")
@@ -33,11 +33,6 @@ _REFINERIES: Final = (16, 17)
 _SMALL_GENERATOR: Final = 23
 _GENERATORS: Final = range(_SMALL_GENERATOR, 29)
 _MASKS: Final = dict(zip(AMBITS, (16, 8, 4, 2), strict=True))
-_ATTRIBUTES: Final = {
-    "grid": GRID_ATTRIBUTES,
-    "struct_attribute": STRUCT_ATTRIBUTES,
-    "planet_attribute": PLANET_ATTRIBUTES,
-}
 _READY: Final = 1 + 2 + 4
 _BEING_BUILT: Final = 1
 _PRUNED: Final = 1 + 2 + 32
@@ -126,7 +121,7 @@ class _Draft:
     def attributes(self, store: str, entity_id: str, **values: int) -> None:
         """Set an entity's attributes, but for those that are zero."""
         table = self.tables.setdefault(store, {})
-        names = _ATTRIBUTES[store]
+        names = ATTRIBUTES[store]
         table.update({f"{names.index(name)}-{entity_id}": str(value) for name, value in values.items() if value})
 
     def rows(self, store: str) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ import attrs
 
 from mama_structs.errors import InvalidArgument
 from mama_structs.structs.ids import EntityType
-from mama_structs.testing.world import PLANET_ATTRIBUTES, STRUCT_ATTRIBUTES, TABLES, Table, World
+from mama_structs.testing.world import ATTRIBUTES, TABLES, Table, World
 
 NOT_FOUND: Final = "codespace structs code 1050: object not found"
 _BECH32: Final = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
@@ -182,7 +182,7 @@ def checked_name(argument: str, name: object) -> str:
     """Return *name* if a request can be called by it (see `Faults.add`), else raise `InvalidArgument`."""
     if not isinstance(name, str):
         raise InvalidArgument(f"{argument} must be the name of requests, got {name!r:.80}")
-    if name == "*" or name in _KINDS or _PARAMETER.fullmatch(name) or name in _ATTRIBUTES:
+    if name == "*" or name in _KINDS or _PARAMETER.fullmatch(name) or name in _NAMES_IN_PATHS:
         return name
     if name.startswith("/") and ("{" not in name or name in _PATTERNS):
         return name
@@ -290,7 +290,9 @@ def _value_record(name: str, parameter: str) -> Route:
     return Route(f"/structs/{name}/{{{parameter}}}", answer)
 
 
-def _attribute(store: str, parameter: str, names: tuple[str, ...]) -> Route:
+def _attribute(store: str, parameter: str) -> Route:
+    names = ATTRIBUTES[store]
+
     def answer(query: Query) -> Body:
         name = query.path["attributeType"]
         number = names.index(name) if name in names else 0
@@ -386,8 +388,8 @@ STRUCTS_ROUTES: Final = (
     _indexed("/structs/infusion_by_destination/{destinationId}", "infusion", "destinationId"),
     _record("/structs/fleet_by_index/{index}", "fleet", lambda path: f"9-{parse_uint(path['index'], where='index')}"),
     _value_record("grid", "attributeId"),
-    _attribute("struct_attribute", "structId", STRUCT_ATTRIBUTES),
-    _attribute("planet_attribute", "planetId", PLANET_ATTRIBUTES),
+    _attribute("struct_attribute", "structId"),
+    _attribute("planet_attribute", "planetId"),
     _value_record("permission", "permissionId"),
     _all("permission", "/structs/permission/object/{objectId}", lambda key, _, wanted: key.split("@")[0] == wanted),
     _all("permission", "/structs/permission/player/{playerId}", lambda key, _, wanted: key.split("@")[-1] == wanted),
@@ -413,5 +415,5 @@ _EXPRESSIONS: Final = tuple(
 )
 _KINDS: Final = dict.fromkeys(route.kind for route in ROUTES)
 _PATTERNS: Final = dict.fromkeys(route.pattern for route in ROUTES)
-_ATTRIBUTES: Final = frozenset({*STRUCT_ATTRIBUTES, *PLANET_ATTRIBUTES})
+_NAMES_IN_PATHS: Final = frozenset({*ATTRIBUTES["struct_attribute"], *ATTRIBUTES["planet_attribute"]})
 _PARAMETER: Final = re.compile(r"[0-9].*|structs[a-z]*1.+|[0-9a-fA-F]{16,}", re.DOTALL)

@@ -18,9 +18,12 @@ from mama_structs.structs.ids import EntityId
 
 Record = dict[str, Any]
 
-GRID_ATTRIBUTES: Final = tuple(member.value for member in GridAttribute)
-STRUCT_ATTRIBUTES: Final = tuple(member.value for member in StructAttribute)
-PLANET_ATTRIBUTES: Final = tuple(member.value for member in PlanetAttribute)
+# The names of the numbers that a store keeps for each entity, in the order of their codes.
+ATTRIBUTES: Final = {
+    "grid": tuple(member.value for member in GridAttribute),
+    "struct_attribute": tuple(member.value for member in StructAttribute),
+    "planet_attribute": tuple(member.value for member in PlanetAttribute),
+}
 
 # Bits of a struct's status attribute, in the order in which the envelope names them.
 STATUS_BITS: Final = {
@@ -229,20 +232,20 @@ class World:
     def _sibling(self, name: str, entity_id: str) -> Any:
         match name:
             case "gridAttributes":
-                return self.attributes("grid", GRID_ATTRIBUTES, entity_id)
+                return self.attributes("grid", ATTRIBUTES["grid"], entity_id)
             case "planetAttributes":
-                return self.attributes("planet_attribute", PLANET_ATTRIBUTES, entity_id)
+                return self.attributes("planet_attribute", ATTRIBUTES["planet_attribute"], entity_id)
             case "playerInventory":
                 return {"rocks": {"denom": "ualpha", "amount": self.rocks.get(entity_id, "0")}}
             case "structDefenders":
                 return self._defenders_of(entity_id)
-        values = self.attributes("struct_attribute", STRUCT_ATTRIBUTES, entity_id)
+        values = self.attributes("struct_attribute", ATTRIBUTES["struct_attribute"], entity_id)
         status = int(values["status"])
         return values | {name: bool(status & bit) for name, bit in STATUS_BITS.items()}
 
     def _defenders_of(self, struct_id: str) -> list[str]:
-        prefix, index = f"{STRUCT_ATTRIBUTES.index('protectedStructIndex')}-", struct_id.removeprefix("5-")
-        values = self.tables.get("struct_attribute", {})
+        code = ATTRIBUTES["struct_attribute"].index("protectedStructIndex")
+        prefix, index, values = f"{code}-", struct_id.removeprefix("5-"), self.tables.get("struct_attribute", {})
         defenders = [key.removeprefix(prefix) for key in values if values[key] == index and key.startswith(prefix)]
         return [defender for defender in defenders if self.get("struct", defender) is not None]
 
