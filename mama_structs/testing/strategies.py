@@ -7,11 +7,12 @@ They share no code with the detector or the parser, so that they can tell whethe
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import random
 import string
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 import attrs
@@ -242,120 +243,87 @@ class PlantedPayload:
         return [str(reference.id) for reference in self.references]
 
 
-@attrs.define
-class _Planter:
-    """Draws the members of payloads and remembers what it planted where."""
+@attrs.frozen
+class _Value:
+    """A value of a payload in the making, and the ids in it, with whether each is a direct relation; None: not one."""
 
-    draw: Draw
-    own: frozenset[str] = frozenset()
-    planted: dict[str, list[tuple[str, bool]]] = attrs.field(factory=dict)
-    look_alikes: list[str] = attrs.field(factory=list)
+    value: Any
+    ids: tuple[tuple[str, bool | None], ...]
 
-    def id_text(self, types: tuple[EntityType, ...]) -> str:
-        member: EntityType = self.draw(st.sampled_from(types))
-        # What the payload is about is met again more often than chance would have it.
-        again = [one for one in sorted(self.own) if EntityId.parse(one).type is member]
-        met_again = self.draw(st.booleans()) if again else False
-        if met_again:
-            return again[0]
-        return str(EntityId(member, self.draw(st.integers(1, 30) | st.sampled_from([2**53 + 1, MAX_INDEX]))))
 
-    def plant(self, types: tuple[EntityType, ...], pointer: str, *, primary: bool = False) -> str:
-        return self.note(self.id_text(types), pointer, primary=primary)
+def _ids(types: Iterable[EntityType]) -> st.SearchStrategy[str]:
+    # Few of them, so that they meet again.
+    indexes = st.integers(1, 5) | st.sampled_from([2**53 + 1, MAX_INDEX])
+    return st.builds(EntityId, st.sampled_from([*types]), indexes).map(str)
 
-    def note(self, text: str, pointer: str, *, primary: bool = False) -> str:
-        if text in self.own:
-            return self.mislead(text)
-        self.planted.setdefault(text, []).append((pointer, primary))
-        return text
 
-    def mislead(self, text: str) -> str:
-        self.look_alikes.append(text)
-        return text
+def _references(types: Iterable[EntityType], *, primary: bool = False) -> st.SearchStrategy[_Value]:
+    return _ids(types).map(lambda text: _Value(text, ((text, primary),)))
 
-    def field(self, name: str, pointer: str) -> Any:
-        if name in _ARRAYS:
-            filled = self.draw(st.lists(st.booleans(), max_size=4))
-            return [self.plant((_T,), f"{pointer}/{at}") if full else "" for at, full in enumerate(filled)]
-        return self.plant(_SCALARS[name], pointer, primary=name in _PRIMARY)
 
-    def mapping(self, pointer: str, depth: int) -> dict[str, Any]:
-        members: dict[str, Any] = {}
-        for kind in self.draw(st.lists(st.sampled_from(_KINDS), max_size=7)):
-            name = self.draw(_NAMES[kind])
-            if name not in members:
-                members[name] = self.member(kind, name, f"{pointer}/{escape(name)}", depth)
-        return members
+def _misleading(texts: st.SearchStrategy[str]) -> st.SearchStrategy[_Value]:
+    return texts.map(lambda text: _Value(text, ((text, None),)))
 
-    def member(self, kind: str, name: str, at: str, depth: int) -> Any:  # noqa: C901, PLR0911 - a case for each kind
-        match kind:
-            case "field":
-                return self.field(name, at)
-            case "neutral":
-                return self.plant(_WITH_IDS, at)
-            case "bare":
-                return self.bare(at)
-            case "embedded":
-                return self.embedded(at)
-            case "denied":
-                return self.mislead(self.id_text(_WITH_IDS))
-            case "mismatched":
-                return self.mislead(self.id_text(tuple(one for one in _WITH_IDS if one not in _HINTED[name])))
-            case "look-alike":
-                return self.mislead(self.draw(_LOOK_ALIKES))
-            case "pagination":
-                next_key = self.mislead(self.id_text(_WITH_IDS))
-                return {"next_key": next_key, "first": [self.mislead("1-11")], "total": "2"}
-            case "mapping" if depth:
-                return self.mapping(at, depth - 1)
-            # Not at the top: an array of objects there makes a list of rows of the payload.
-            case "list" if 0 < depth < _DEPTH:
-                rows = range(self.draw(st.integers(0, 3)))
-                return [self.mapping(f"{at}/{row}", depth - 1) for row in rows]
-        return self.draw(_NOISE)
 
-    def bare(self, at: str) -> int | str:
-        """Give the index of a struct without its type; 0 stands for none."""
-        index: int = self.draw(st.integers(0, 30))
-        if index:
-            self.note(f"5-{index}", at)
-        return index if self.draw(st.booleans()) else str(index)
+def _in_text(owner: str, struct: str) -> _Value:
+    """Write JSON into a string: what is in it stands where the string stands."""
+    text = json.dumps({"owner": owner, "land": ["", struct], "name": "2-1"})
+    return _Value(text, ((owner, True), (struct, False)))
 
-    def embedded(self, at: str) -> str:
-        """Write JSON into a string: what is in it stands where the string stands."""
-        if self.draw(st.booleans()):
-            return self.mislead('{"owner": "1-11"')
-        content = {"owner": self.plant((_P,), at, primary=True), "land": ["", self.plant((_T,), at)], "name": "2-1"}
-        return json.dumps(content)
 
-    def references(self) -> tuple[PlantedReference, ...]:
-        return tuple(
-            PlantedReference(
-                EntityId.parse(text), tuple(pointer for pointer, _ in places), any(primary for _, primary in places)
-            )
-            for text, places in self.planted.items()
-        )
+def _bare(index: int, kind: type) -> _Value:
+    """Write the index of a struct without its type; 0 stands for none."""
+    return _Value(kind(index), ((f"5-{index}", False),) if index else ())
+
+
+def _one_of(fields: Mapping[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[tuple[str, Any]]:
+    return st.sampled_from([*fields]).flatmap(lambda name: st.tuples(st.just(name), fields[name]))
+
+
+def _any_of(names: Iterable[str], values: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[str, Any]]:
+    return st.tuples(st.sampled_from([*names]), values)
 
 
 _DEPTH: Final = 3
+_FIELDS: Final[Mapping[str, st.SearchStrategy[Any]]] = {
+    **{name: _references(types, primary=name in _PRIMARY) for name, types in _SCALARS.items()},
+    **{name: st.lists(_references((_T,)) | st.just(""), max_size=4) for name in _ARRAYS},
+}
+_MISMATCHED: Final = {
+    name: _misleading(_ids(one for one in _WITH_IDS if one not in types)) for name, types in _HINTED.items()
+}
+_NO_REFERENCE: Final = _misleading(_ids(_WITH_IDS))
 _LOOK_ALIKES: Final = st.sampled_from(
     ["01-1", "1-0", " 1-1", "12-3", "2024-01", "11-1-194", "6-53@1-194", "uguild.0-1", "1-11\n", "1-1\u0661",
      "7-1", "8-2", f"1-{MAX_INDEX + 1}"]
 )  # fmt: skip
-_NAMES: Final = {
-    "field": st.sampled_from([*_SCALARS, *_ARRAYS]),
-    "neutral": st.sampled_from(_NEUTRAL),
-    "denied": st.sampled_from(_DENIED),
-    "mismatched": st.sampled_from(tuple(_HINTED)),
-    "look-alike": st.sampled_from([*_NEUTRAL, *_SCALARS]),
-    "bare": st.just("protectedStructIndex"),
-    "pagination": st.just("pagination"),
-    "embedded": st.sampled_from(["map", "detail"]),
-    "mapping": st.sampled_from(["attributes", "nested", "a/b", "outer~inner"]),
-    "list": st.sampled_from(["rows", "events"]),
-    "noise": st.sampled_from(["maxOre", "status", "gridAttributes", "index"]),
-}
-_KINDS: Final = ("field", "field", "field", *(kind for kind in _NAMES if kind != "field"))
+_PAGINATION: Final = st.fixed_dictionaries(
+    {"next_key": _NO_REFERENCE, "first": st.tuples(_misleading(st.just("1-11"))).map(list), "total": st.just("2")}
+)
+_MEMBERS: Final = (
+    # Three, so that they are chosen more often.
+    *(_one_of(_FIELDS) for _ in range(3)),
+    _any_of(_NEUTRAL, _references(_WITH_IDS)),
+    _any_of(_DENIED, _NO_REFERENCE),
+    _one_of(_MISMATCHED),
+    _any_of([*_NEUTRAL, *_SCALARS], _misleading(_LOOK_ALIKES)),
+    _any_of(["protectedStructIndex"], st.builds(_bare, st.integers(0, 9), st.sampled_from([int, str]))),
+    _any_of(["pagination"], _PAGINATION),
+    _any_of(["map", "detail"], st.builds(_in_text, _ids((_P,)), _ids((_T,)))),
+    _any_of(["map", "detail"], _misleading(st.just('{"owner": "1-11"'))),
+    _any_of(["maxOre", "status", "gridAttributes", "index"], _NOISE),
+)
+
+
+@functools.cache
+def _mappings(depth: int) -> st.SearchStrategy[dict[str, Any]]:
+    members = [*_MEMBERS]
+    if depth:
+        members.append(_any_of(["attributes", "nested", "a/b", "outer~inner"], _mappings(depth - 1)))
+    # Not at the top: an array of objects there makes a list of rows of the payload.
+    if 0 < depth < _DEPTH:
+        members.append(_any_of(["rows", "events"], st.lists(_mappings(depth - 1), max_size=3)))
+    return st.lists(st.one_of(members), max_size=7).map(dict)
 
 
 def escape(name: str) -> str:
@@ -363,7 +331,31 @@ def escape(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
-# `st.composite` gives a function whose type hints cannot be resolved, so it makes no public one.
+def _planted(tree: dict[str, Any], own: Collection[EntityId] = (), **about: Any) -> PlantedPayload:
+    """Write a payload, and note where its ids stand; *own* are no references."""
+    found: dict[str, list[tuple[str, bool]]] = {}
+    look_alikes: list[str] = []
+
+    def write(node: Any, pointer: str) -> Any:
+        if isinstance(node, dict):
+            return {name: write(member, f"{pointer}/{escape(name)}") for name, member in node.items()}
+        if isinstance(node, list):
+            return [write(member, f"{pointer}/{at}") for at, member in enumerate(node)]
+        if not isinstance(node, _Value):
+            return node
+        for text, primary in node.ids:
+            if primary is None or text in map(str, own):
+                look_alikes.append(text)
+            else:
+                found.setdefault(text, []).append((pointer, primary))
+        return node.value
+
+    payload = write(tree, "")
+    references = [
+        PlantedReference(EntityId.parse(text), tuple(at for at, _ in places), any(primary for _, primary in places))
+        for text, places in found.items()
+    ]
+    return PlantedPayload(payload, tuple(references), tuple(look_alikes), **about)
 
 
 def payloads() -> st.SearchStrategy[PlantedPayload]:
@@ -372,20 +364,17 @@ def payloads() -> st.SearchStrategy[PlantedPayload]:
 
     Some are about an entity: ``{"Player": {"id": ..., ...}, ...}``, with that id elsewhere too.
     """
-    return _payloads()
 
+    def about(subject: EntityId, record: dict[str, Any], beside: dict[str, Any], met_again: bool) -> PlantedPayload:  # noqa: FBT001 - drawn
+        if met_again and (named := _planted(beside).references):
+            subject = named[0].id
+        entity = {TABLES[subject.type].key: {"id": str(subject), **record}}
+        return _planted(entity | beside, [subject], subject=subject)
 
-@st.composite
-def _payloads(draw: Draw) -> PlantedPayload:
-    subject = draw(st.none() | st.builds(EntityId, st.sampled_from(_WITH_IDS), st.integers(1, 30)))
-    planter = _Planter(draw, own=frozenset() if subject is None else frozenset([str(subject)]))
-    payload: dict[str, Any] = {}
-    if subject is not None:
-        key = TABLES[subject.type].key
-        payload[key] = {"id": str(subject), **planter.mapping(f"/{key}", _DEPTH - 1)}
+    subjects = st.builds(EntityId, st.sampled_from(_WITH_IDS), st.integers(1, 30))
     # Beside the entity the usual siblings; without one the payload's own members.
-    payload |= planter.mapping("", _DEPTH)
-    return PlantedPayload(payload, planter.references(), tuple(planter.look_alikes), subject=subject)
+    members = _mappings(_DEPTH)
+    return members.map(_planted) | st.builds(about, subjects, _mappings(_DEPTH - 1), members, st.booleans())
 
 
 def list_payloads(*, min_size: int = 0, max_size: int = 5) -> st.SearchStrategy[PlantedPayload]:
@@ -397,26 +386,21 @@ def list_payloads(*, min_size: int = 0, max_size: int = 5) -> st.SearchStrategy[
         max_size: The most rows.
 
     """
-    return _list_payloads(min_size, max_size)
 
+    def of(kind: EntityType) -> st.SearchStrategy[PlantedPayload]:
+        fields = {name: _FIELDS[name] | st.just("") for name in _ROW_FIELDS[kind]}
+        row = st.fixed_dictionaries(fields | {"pfp": _NO_REFERENCE})
+        rows = st.dictionaries(st.integers(1, 5) | st.integers(1, 30), row, min_size=min_size, max_size=max_size)
+        next_keys = st.sampled_from([None, "MS0xMg=="]) | _misleading(st.just("1-12"))
+        return st.builds(listed, st.just(kind), rows, next_keys)
 
-@st.composite
-def _list_payloads(draw: Draw, min_size: int, max_size: int) -> PlantedPayload:
-    kind = draw(st.sampled_from(tuple(_ROW_FIELDS)))
-    indexes = draw(st.lists(st.integers(1, 30), min_size=min_size, max_size=max_size, unique=True))
-    own = tuple(EntityId(kind, index) for index in sorted(indexes, key=str))
-    planter = _Planter(draw, own=frozenset(map(str, own)))
-    key = TABLES[kind].key
-    rows = []
-    for number, row_id in enumerate(own):
-        row: dict[str, Any] = {"id": str(row_id)}
-        for name in _ROW_FIELDS[kind]:
-            row[name] = planter.field(name, f"/{key}/{number}/{name}") if draw(st.booleans()) else ""
-        row["pfp"] = planter.mislead(planter.id_text(_WITH_IDS))
-        rows.append(row)
-    next_key = draw(st.none() | st.just("MS0xMg==") | st.builds(planter.mislead, st.just("1-12")))
-    payload = {key: rows, "pagination": {"next_key": next_key, "total": str(len(rows))}}
-    return PlantedPayload(payload, planter.references(), tuple(planter.look_alikes), own_ids=own)
+    def listed(kind: EntityType, rows: dict[int, dict[str, Any]], next_key: Any) -> PlantedPayload:
+        own = tuple(EntityId(kind, index) for index in sorted(rows, key=str))
+        page = [{"id": str(one), **rows[one.index]} for one in own]
+        pagination = {"next_key": next_key, "total": str(len(rows))}
+        return _planted({TABLES[kind].key: page, "pagination": pagination}, own, own_ids=own)
+
+    return st.sampled_from([*_ROW_FIELDS]).flatmap(of)
 
 
 # Answers of a model in which the refs that a parser must find are known
