@@ -19,8 +19,9 @@ T = TypeVar("T")
 
 # Seconds: longer spans lead out of the calendar.
 CENTURY: Final = 100 * 366 * 86400.0
-_FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_LAST: Final = datetime(9000, 1, 1, tzinfo=UTC)
+FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
+LAST: Final = datetime(9000, 1, 1, tzinfo=UTC)
+"""Between these every time lies that is kept."""
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
@@ -135,9 +136,9 @@ def moment(name: str, value: object) -> datetime:
         raise InvalidArgument(
             f"{name} must have a time zone, got {value!r:.60}", hint="add one, such as tzinfo=datetime.UTC"
         )
-    if not _FIRST <= time < _LAST:
+    if not FIRST <= time < LAST:
         raise InvalidArgument(f"{name} must lie between 1970 and 9000, got {value!r:.60}")
-    return _FIRST + (time - _FIRST) // _MILLISECOND * _MILLISECOND
+    return FIRST + (time - FIRST) // _MILLISECOND * _MILLISECOND
 
 
 def refused(name: str, rule: str, value: object, *, hint: str | None = None) -> InvalidArgument:

@@ -44,6 +44,10 @@ class EmbedderRecord(msgspec.Struct, frozen=True):
     dimensions: int
 
 
+NUMBERS: Final[Mapping[str, int]] = {
+    kind: number for kinds in (MemoryType, LinkType) for number, kind in enumerate(kinds)
+}
+"""By which number a type stands in `Facts` and in a `LinkTable`."""
 SYSTEM: Final = CREATORS.index("system")
 """The position of who makes automatic links, in a `LinkTable`."""
 _RATES: Final = np.array([RATES[link_type] for link_type in LinkType])
@@ -77,7 +81,7 @@ class Facts:
     """What is known of nodes without reading their text, an item for each."""
 
     created: NDArray[np.int64]  # milliseconds since 1970 (UTC)
-    types: NDArray[np.int8]  # the position of the type in `MemoryType`'s order
+    types: NDArray[np.int8]  # a number of `NUMBERS` for each type
     topics: NDArray[np.int32]  # a number for each topic, -1 for none
 
 
@@ -87,7 +91,7 @@ class LinkTable:
 
     sources: Nodes  # the node that acts
     targets: Nodes  # the node acted on
-    types: NDArray[np.int8]  # the position of the type in `LinkType`'s order
+    types: NDArray[np.int8]  # a number of `NUMBERS` for each type
     creators: NDArray[np.int8]  # the position in `CREATORS`
     confidences: NDArray[np.float32]  # as stored
     created: NDArray[np.int64]  # milliseconds since 1970 (UTC)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs._lru import Lru
-from mama_structs.memory.engine import SYSTEM, Direction, Filter, LinkTable, Nodes, Reader
+from mama_structs.memory.engine import NUMBERS, SYSTEM, Direction, Filter, LinkTable, Nodes, Reader
 from mama_structs.memory.linking import among
 from mama_structs.memory.model import OUTCOME_OF, ContextMetadata, Link, LinkType, Memory, milliseconds
 
@@ -32,7 +32,6 @@ K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 _EVOLUTION: Final = frozenset({LinkType.EVOLUTION})
-_EVOLUTION_TYPE: Final = tuple(LinkType).index(LinkType.EVOLUTION)
 # From this level on, and again whenever it has doubled, a walk along a chain looks where the rest of it probably is.
 _LONG_CHAIN: Final = 16
 
@@ -293,7 +292,7 @@ def _closure(
             break
         if table is None:
             table = known_by(reader.links(np.array(sorted(level), np.int64), direction, _EVOLUTION), as_of)
-        rows = table.types == _EVOLUTION_TYPE
+        rows = table.types == NUMBERS[LinkType.EVOLUTION]
         if as_of is not None:
             rows &= reader.facts(table.sources).created <= milliseconds(as_of)
         if direction == "in":

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.engine import SYSTEM, Filter, Matches, Nodes, Reader
+from mama_structs.memory.engine import NUMBERS, SYSTEM, Filter, Matches, Nodes, Reader
 from mama_structs.memory.model import Link, LinkMetadata, LinkType, Memory, MemoryType, milliseconds, new_link_id
 from mama_structs.memory.text import indexed_text, query_terms
 from mama_structs.settings import LinkingPolicy
@@ -360,7 +360,6 @@ WEIGHTS: Final = (0.86, 0.17, 19.84, 4.93, -2.95, 2.45, 3.59, 12.12)
 BIAS: Final = -4.76
 """That logarithm where nothing is known."""
 
-_DECISION: Final = tuple(MemoryType).index(MemoryType.DECISION)
 _BEFORE: Final = 48
 # One topic makes likely what this probable already; alone it would join all that is of a broad topic.
 _LIKELY: Final = 0.75
@@ -438,7 +437,7 @@ def _semantic(reader: Reader, memory: Memory, candidates: LinkCandidates, policy
         age = (milliseconds(memory.created_at) - candidates.created) / (1000 * policy.topic_window)
         # The revised ADR-001, rule 2: decisions of one topic within the window, 0.4 + 0.3 * (1 - age / window).
         of_matter = (probable >= min(policy.threshold, _LIKELY)) & (features.topic > 0)
-        by_topic[of_matter & (candidates.types == _DECISION) & (age <= 1)] = 1.0
+        by_topic[of_matter & (candidates.types == NUMBERS[MemoryType.DECISION]) & (age <= 1)] = 1.0
         by_topic *= 0.4 + 0.3 * (1 - age)
     confidence = np.maximum(surest, by_topic)
     likely = np.flatnonzero((confidence > 0) & (confidence >= policy.minimum))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from mama_structs.memory.embedding.protocol import Embedder, fingerprint_of
 from mama_structs.memory.embedding.service import EmbeddingService
-from mama_structs.memory.engine import SYSTEM, EmbedderRecord, Engine, LinkTable, Progress, Reader, Writer
+from mama_structs.memory.engine import NUMBERS, SYSTEM, EmbedderRecord, Engine, LinkTable, Progress, Reader, Writer
 from mama_structs.memory.model import Link, LinkType, Memory, milliseconds
 from mama_structs.memory.text import embedded_text
 from mama_structs.settings import MemorySettings
@@ -25,14 +25,11 @@ def record_of(embedder: Embedder) -> EmbedderRecord:
     return EmbedderRecord(embedder.name, fingerprint_of(embedder), embedder.dimensions)
 
 
-_TEMPORAL: Final = tuple(LinkType).index(LinkType.TEMPORAL)
-
-
 def prunable(table: LinkTable, now_ms: int, settings: MemorySettings) -> NDArray[np.bool_]:
     """Return which links of a table may be pruned (DESIGN section 6): a mask with an item for each."""
     # What counts is the confidence as stored, not what decay left of it, or links would go that nobody found weak.
     weak = table.confidences < np.float32(settings.prune_below)
-    old = (table.types == _TEMPORAL) & (now_ms - table.created > settings.prune_temporal_after * 1000)
+    old = (table.types == NUMBERS[LinkType.TEMPORAL]) & (now_ms - table.created > settings.prune_temporal_after * 1000)
     may_go: NDArray[np.bool_] = (table.creators == SYSTEM) & (weak | old)
     return may_go
 

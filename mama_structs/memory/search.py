@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.memory import ranking, saving
-from mama_structs.memory.engine import Facts, Filter, LinkTable, Nodes, Reader
+from mama_structs.memory.engine import NUMBERS, Facts, Filter, LinkTable, Nodes, Reader
 from mama_structs.memory.graph import Successors, known_by, only
 from mama_structs.memory.model import LinkType, MemoryType, milliseconds
 from mama_structs.memory.ranking import WEIGHTS, Positions, Values, Weights
@@ -37,11 +37,10 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 _IN_PERIOD: Final = 0.35
 _LONGEST_QUERY: Final = 4_000
 
-_TYPES: Final = tuple(MemoryType)
-_CONTEXT: Final = _TYPES.index(MemoryType.CONTEXT)
-_DECISION: Final = _TYPES.index(MemoryType.DECISION)
-_EVOLUTION: Final = tuple(LinkType).index(LinkType.EVOLUTION)
-_IMPLEMENTATION: Final = tuple(LinkType).index(LinkType.IMPLEMENTATION)
+_CONTEXT: Final = NUMBERS[MemoryType.CONTEXT]
+_DECISION: Final = NUMBERS[MemoryType.DECISION]
+_EVOLUTION: Final = NUMBERS[LinkType.EVOLUTION]
+_IMPLEMENTATION: Final = NUMBERS[LinkType.IMPLEMENTATION]
 # Temporal links say that two memories were written in one sitting, which is no reason to show both.
 _LINKS: Final = (LinkType.EVOLUTION, LinkType.IMPLEMENTATION, LinkType.ASSOCIATION)
 
@@ -289,7 +288,7 @@ def _passing(reader: Reader, nodes: Nodes, found: Nodes, where: Filter) -> Nodes
     facts = reader.facts(nodes)
     passes = _within(facts, where.since, where.until)
     if where.types is not None:
-        passes &= np.isin(facts.types, [_TYPES.index(kind) for kind in where.types])
+        passes &= np.isin(facts.types, [NUMBERS[kind] for kind in where.types])
     if where.topic is not None:
         # Readers know topics by number, which whatever was found has.
         passes &= np.isin(facts.topics, reader.facts(found[:1]).topics)

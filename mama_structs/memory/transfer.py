@@ -27,6 +27,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from mama_structs import _check
 from mama_structs._async import in_own_thread
 from mama_structs.errors import EmbedderMismatch, InvalidArgument, StoreError
 from mama_structs.memory.codec import MemoryRecord, memory_of, vectors_to_bytes
@@ -62,8 +63,6 @@ LONGEST_LINE: Final = 2**28
 _VERSIONS: Final = range(1, VERSION + 1)
 _MAX_DIMENSIONS: Final = 65_536
 _MAX_DEPTH: Final = 100
-_FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_LAST: Final = datetime(9000, 1, 1, tzinfo=UTC)
 _PAGE: Final = 500
 _CHUNK: Final = 256
 _CHUNK_BYTES: Final = 2**23
@@ -650,7 +649,7 @@ def _share(value: float, path: str) -> float:
 def _time(moment: datetime, path: str) -> datetime:
     if moment.tzinfo is None or moment.utcoffset() is None:
         raise ValueError(f"`{path}` has no time zone")
-    if not _FIRST <= moment < _LAST:
+    if not _check.FIRST <= moment < _check.LAST:
         raise ValueError(f"`{path}` must lie between 1970 and 9000")
     return moment if moment.tzinfo is UTC else moment.astimezone(UTC)
 

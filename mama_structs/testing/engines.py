@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from mama_structs.errors import StoreDamaged
 from mama_structs.memory.engine import (
+    NUMBERS,
     Direction,
     EmbedderRecord,
     Facts,
@@ -39,8 +40,6 @@ from mama_structs.storage.failures import Finding
 
 T = TypeVar("T")
 
-_TYPES: Final = tuple(MemoryType)
-_LINK_TYPES: Final = tuple(LinkType)
 # Robertson and Zaragoza, The Probabilistic Relevance Framework: BM25 and Beyond (2009), the usual values, without the
 # factor k1 + 1, as `WordIndex` has it.
 _K1: Final = 1.2
@@ -97,7 +96,7 @@ class PlainReader(Writer):
         names = sorted({nfc(memory.topic) for memory in self._memories.values() if memory.topic is not None})
         return Facts(
             np.array([milliseconds(memory.created_at) for memory in memories], np.int64),
-            np.array([_TYPES.index(memory.type) for memory in memories], np.int8),
+            np.array([NUMBERS[memory.type] for memory in memories], np.int8),
             np.array([-1 if memory.topic is None else names.index(nfc(memory.topic)) for memory in memories], np.int32),
         )
 
@@ -138,7 +137,7 @@ class PlainReader(Writer):
         return LinkTable(
             np.array([self._nodes[link.from_id] for link in links], np.int64),
             np.array([self._nodes[link.to_id] for link in links], np.int64),
-            np.array([_LINK_TYPES.index(link.link_type) for link in links], np.int8),
+            np.array([NUMBERS[link.link_type] for link in links], np.int8),
             np.array([CREATORS.index(link.created_by) for link in links], np.int8),
             np.array([link.confidence for link in links], np.float32),
             np.array([milliseconds(link.created_at) for link in links], np.int64),

@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 import attrs
 import msgspec
 
-from mama_structs._check import printable
+from mama_structs._check import FIRST, LAST, printable
 from mama_structs.errors import InvalidArgument, MigrationError
 from mama_structs.memory.model import from_milliseconds, milliseconds
 
@@ -82,8 +82,6 @@ _UNITS: Final = (
     (10**17, 1, 1000, "it is in microseconds"),
     (math.inf, 1, 1_000_000, "it is in nanoseconds"),
 )
-_FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_LAST: Final = datetime(9000, 1, 1, tzinfo=UTC)
 _LONGEST_TIME: Final = 100
 
 
@@ -515,7 +513,7 @@ def read_time(value: Value) -> ReadTime:  # noqa: PLR0911 - one for each kind of
         number = float(text)
     except ValueError:
         moment = _dated(text)
-        if moment is None or not _FIRST < moment < _LAST:
+        if moment is None or not FIRST < moment < LAST:
             return ReadTime(None, "it is no time")
         return ReadTime(from_milliseconds(milliseconds(moment)), "it is a text")
     found = _of_number(int(text) if text.lstrip("+").isdecimal() else number)
@@ -530,7 +528,7 @@ def _of_number(number: float) -> ReadTime:
         moment = from_milliseconds(math.floor(number * times / by))
     except OverflowError:
         return ReadTime(None, "it is too large")
-    if moment >= _LAST:
+    if moment >= LAST:
         return ReadTime(None, "it is too large")
     return ReadTime(moment, note or (None if isinstance(number, int) else "it is a fraction"))
 
