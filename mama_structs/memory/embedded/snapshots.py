@@ -39,7 +39,8 @@ _TEMPORARY: Final = re.compile(r"manifest-[0-9a-f]{32}\.tmp")
 # Booleans, whole numbers and floats: what is only bytes.
 _KINDS: Final = "biuf"
 # What reading damaged, foreign or hostile files can raise.
-_UNREADABLE: Final = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+_DAMAGED: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+_UNREADABLE: Final = (OSError, *_DAMAGED)
 
 _log: Final = logging.getLogger(__name__)
 
@@ -173,15 +174,11 @@ class SnapshotStore:
 
     def _newest(self, at_most: int | None) -> tuple[dict[str, Any] | None, bytes | None]:
         for name in (MANIFEST, PREVIOUS):
-            text = _text(self._directory / name)
-            try:
-                manifest = None if text is None else _manifest(text)
-                if manifest is None or manifest["identity"] != self._identity:
-                    continue
-                if at_most is None or manifest["change"] <= at_most:
+            with contextlib.suppress(*_UNREADABLE):
+                text = _text(self._directory / name)
+                manifest = _manifest(text)
+                if manifest["identity"] == self._identity and (at_most is None or manifest["change"] <= at_most):
                     return manifest, text
-            except _UNREADABLE:
-                continue
         return None, None
 
     def _read(self, manifest: dict[str, Any]) -> Generation:
@@ -197,35 +194,29 @@ class SnapshotStore:
         newest, text = self._newest(last)
         if newest is not None and newest["change"] > change:
             return None
-        made: list[Path] = []
-        whole: bytes | None = None
         try:
-            entries = {name: self._write_part(name, part, made) for name, part in parts.items()}
+            entries = {name: self._write_part(name, part) for name, part in parts.items()}
             manifest = {"format": FORMAT, "identity": self._identity, "change": change, "parts": entries}
             body = json.dumps(manifest, separators=(",", ":")).encode()
-            whole = hashlib.sha256(body).hexdigest().encode() + b"\n" + body
             generation = Generation(
                 change, {name: _opened(self._directory, entry, is_trusted=True) for name, entry in entries.items()}, []
             )
             sync_directory(self._directory)
             if text is not None:
-                self._replace(PREVIOUS, text, made)
-            self._replace(MANIFEST, whole, made)
+                self._replace(PREVIOUS, text)
+            self._replace(MANIFEST, hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
         except BaseException:
-            # A Ctrl-C can come right after the rename that made these files the newest generation.
-            is_done = whole is not None and _text(self._directory / MANIFEST) == whole
-            for path in () if is_done else made:
-                with contextlib.suppress(OSError):
-                    path.unlink(missing_ok=True)
+            # Whether the new generation stands, the manifest says: a Ctrl-C can come right after it got its name.
+            with contextlib.suppress(OSError):
+                self._sweep(self._named())
             raise
         # From here on the new generation stands, whatever becomes of the rest.
         with contextlib.suppress(OSError):
             sync_directory(self._directory)
-            before = _files(newest["parts"]) if newest is not None else set()
-            self._sweep(_files(entries) | before)
+            self._sweep(_files(entries) | (set() if newest is None else _files(newest["parts"])))
         return generation
 
-    def _write_part(self, name: str, part: Part, made: list[Path]) -> dict[str, Any]:
+    def _write_part(self, name: str, part: Part) -> dict[str, Any]:
         meta = json.dumps(dict(part.meta), separators=(",", ":")).encode("utf-8", "surrogatepass")
         arrays: dict[str, Any] = {}
         pieces: list[bytes | memoryview] = []
@@ -237,23 +228,23 @@ class SnapshotStore:
             pieces += [_bytes(array), bytes(padding)]
             place += array.nbytes + padding
         entry: dict[str, Any] = {
-            "file": attrs.asdict(self._write_file(name, [*pieces, meta], made)),
+            "file": attrs.asdict(self._write_file(name, [*pieces, meta])),
             "meta": [place, len(meta)],
             "arrays": arrays,
         }
-        entry["segments"] = [self._write_segment(name, segment, made) for segment in part.segments]
+        entry["segments"] = [self._write_segment(name, segment) for segment in part.segments]
         entry["files"] = {}
         for key, file in part.files.items():
-            stored = self._kept(file.stored) if isinstance(file, StoredFile) else self._write_other(name, file, made)
+            stored = self._kept(file.stored) if isinstance(file, StoredFile) else self._write_other(name, file)
             if stored is not None:
                 entry["files"][key] = attrs.asdict(stored)
         return entry
 
-    def _write_segment(self, name: str, segment: StoredArray, made: list[Path]) -> dict[str, Any]:
+    def _write_segment(self, name: str, segment: StoredArray) -> dict[str, Any]:
         blocks = [np.ascontiguousarray(block) for block in segment.blocks]
         stored = None if segment.stored is None else self._kept(segment.stored)
         if stored is None:
-            stored = self._write_file(name, [_bytes(block) for block in blocks], made)
+            stored = self._write_file(name, [_bytes(block) for block in blocks])
         first = blocks[0]
         return {
             "file": attrs.asdict(stored),
@@ -262,36 +253,30 @@ class SnapshotStore:
             "offset": len(_HEADER),
         }
 
-    def _write_file(self, name: str, pieces: Sequence[bytes | memoryview], made: list[Path]) -> Stored:
-        path = self._fresh(name, made)
-        digest, file = hashlib.sha256(), NewFile(path)
-        try:
+    def _write_file(self, name: str, pieces: Sequence[bytes | memoryview]) -> Stored:
+        path, digest = self._fresh(name), hashlib.sha256()
+        with _discarded(NewFile(path)) as file:
             for piece in (_HEADER, *pieces):
                 digest.update(piece)
                 file.write(piece)
             file.close()
-        except BaseException:
-            file.discard()
-            raise
         return Stored(path.name, file.size, digest.hexdigest())
 
-    def _write_other(self, name: str, save: Callable[[Path], bool], made: list[Path]) -> Stored | None:
+    def _write_other(self, name: str, save: Callable[[Path], bool]) -> Stored | None:
         """Let another library write a file; what is vouched for is what can be read back."""
-        path = self._fresh(name, made)
+        path = self._fresh(name)
         if not save(path):
             path.unlink(missing_ok=True)
             return None
-        with open(path, "r+b") as file:  # noqa: PTH123 - as above
+        with open(path, "r+b") as file:  # noqa: PTH123 - what NewFile did not write
             os.fsync(file.fileno())
             size = os.fstat(file.fileno()).st_size
         path.chmod(0o600)
         with _mapped(path, size) as content:
             return Stored(path.name, size, hashlib.sha256(content).hexdigest())
 
-    def _fresh(self, name: str, made: list[Path]) -> Path:
-        path = self._directory / f"{name}-{uuid.uuid4().hex}.view"
-        made.append(path)
-        return path
+    def _fresh(self, name: str) -> Path:
+        return self._directory / f"{name}-{uuid.uuid4().hex}.view"
 
     def _kept(self, stored: Stored) -> Stored | None:
         try:
@@ -299,16 +284,18 @@ class SnapshotStore:
         except OSError:
             return None
 
-    def _replace(self, name: str, text: bytes, made: list[Path]) -> None:
-        temporary = self._directory / f"manifest-{uuid.uuid4().hex}.tmp"
-        made.append(temporary)
-        file = NewFile(temporary)
-        try:
+    def _replace(self, name: str, text: bytes) -> None:
+        with _discarded(NewFile(self._directory / f"manifest-{uuid.uuid4().hex}.tmp")) as file:
             file.write(text)
             file.publish(self._directory / name)
-        except BaseException:
-            file.discard()
-            raise
+
+    def _named(self) -> set[str]:
+        """Return which files the manifests name; one that is there and cannot be opened just now is an error."""
+        named: set[str] = set()
+        for name in (MANIFEST, PREVIOUS):
+            with contextlib.suppress(FileNotFoundError, *_DAMAGED):
+                named |= _files(_manifest(_text(self._directory / name))["parts"])
+        return named
 
     def _sweep(self, named: set[str]) -> None:
         """Delete our files that are not *named*; the caller has the lock, so that nobody is writing one."""
@@ -316,6 +303,16 @@ class SnapshotStore:
             if path.name not in named and (_FILE.fullmatch(path.name) or _TEMPORARY.fullmatch(path.name)):
                 with contextlib.suppress(OSError):
                     path.unlink()
+
+
+@contextlib.contextmanager
+def _discarded(file: NewFile) -> Iterator[NewFile]:
+    """Remove a file that was not written to its end."""
+    try:
+        yield file
+    except BaseException:
+        file.discard()
+        raise
 
 
 _READ: Final = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
@@ -335,12 +332,11 @@ def _bytes(array: NDArray[Any]) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
-def _text(path: Path) -> bytes | None:
-    try:
-        with _opened_file(path) as file:
-            return file.read() if os.fstat(file.fileno()).st_size <= _LARGEST_MANIFEST else None
-    except (OSError, ValueError):
-        return None
+def _text(path: Path) -> bytes:
+    with _opened_file(path) as file:
+        if os.fstat(file.fileno()).st_size > _LARGEST_MANIFEST:
+            raise ValueError("it is too long for a manifest")
+        return file.read()
 
 
 def _opened_file(path: Path) -> io.FileIO:

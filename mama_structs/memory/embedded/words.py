@@ -80,11 +80,7 @@ class Postings:
         sizes = np.zeros((len(keys), 2), np.int32)
         sizes[np.searchsorted(keys, self.keys), 0] = np.diff(self.bounds)
         sizes[np.searchsorted(keys, other.keys), 1] = np.diff(other.bounds)
-        if not len(self) or not len(other) or self.members.max() < other.members.min():
-            # Those of one term in *other* simply follow those in *self*.
-            from_other = np.repeat(np.tile(np.array([False, True]), len(keys)), sizes.ravel())
-        else:
-            from_other = self._places_of(other, sizes)
+        from_other = self._places_of(other, sizes)
         return Postings(
             keys,
             _bounds(sizes.sum(axis=1)),
