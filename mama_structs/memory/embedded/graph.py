@@ -309,7 +309,7 @@ class ServedGraph:
         proved = self._proved
         if proved is not None and self._synced != (proved.graph, self._rows.changes):
             try:
-                proved.graph.mark(self._rows.alive[: self._rows.count], wait=_WAIT)
+                proved.graph.mark(self._rows.alive, wait=_WAIT)
             except GraphBusy:
                 return None
             except GraphFailed as error:

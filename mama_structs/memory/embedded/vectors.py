@@ -32,6 +32,7 @@ BLOCK: Final = 16_384
 """Rows of a block of the process's own memory; a snapshot writes so many as a segment, and less in with the rest."""
 
 _SMALLEST_BLOCK: Final = 64
+_ROW: Final = {"alive": np.bool_, "print": np.uint64}
 # So many rows that are collected fit the cache.
 _GATHER: Final = 2_048
 
@@ -56,18 +57,15 @@ class VectorRows:
 
     def __init__(self, dimensions: int) -> None:
         self.dimensions = dimensions
-        self.count: int = 0
-        """How many there are, dead ones too."""
         self.dead: int = 0
         """How many belong to nothing any more; a label comes alive again when its vector is added again."""
-        self.alive: NDArray[np.bool_] = np.zeros(_SMALLEST_BLOCK, np.bool_)
         self.changes: int = 0
         """Grows whenever a label dies or comes alive."""
         self.segments: tuple[StoredArray, ...] = ()
         """What files hold of them, from the first on."""
         # Blocks, and the label of each one's first row: one attribute, for another thread must read them together.
         self._layout: tuple[tuple[Vectors, ...], Labels] = ((), np.empty(0, np.int64))
-        self._prints: NDArray[np.uint64] = np.zeros(_SMALLEST_BLOCK, np.uint64)
+        self._known = Columns(_ROW)
         self._by_print = Order()
 
     @classmethod
@@ -85,15 +83,24 @@ class VectorRows:
         blocks = tuple(block for block in blocks if len(block))
         if any(block.dtype != np.float32 or block.shape[1:] != (dimensions,) for block in blocks):
             raise ValueError(f"rows must be float32 of {dimensions} dimensions")
-        rows.count = sum(map(len, blocks))
-        if alive.shape != (rows.count,) or prints.shape != (rows.count,) or alive.dtype != np.bool_:
-            raise ValueError(f"what is said of {rows.count} rows is of other lengths")
-        rows.alive = grown(alive, rows.count + _SMALLEST_BLOCK)
-        rows.dead = rows.count - int(np.count_nonzero(alive))
-        rows._prints = grown(prints.astype(np.uint64), rows.count + _SMALLEST_BLOCK)
+        count = sum(map(len, blocks))
+        if alive.shape != (count,) or prints.shape != (count,) or alive.dtype != np.bool_:
+            raise ValueError(f"what is said of {count} rows is of other lengths")
+        rows._known.extend({"alive": alive, "print": prints})
+        rows.dead = count - int(np.count_nonzero(alive))
         rows._set_blocks(blocks)
         rows.segments = segments
         return rows
+
+    @property
+    def count(self) -> int:
+        """How many there are, dead ones too."""
+        return len(self._known)
+
+    @property
+    def alive(self) -> NDArray[np.bool_]:
+        """Which of them belong to something."""
+        return self._known["alive"]
 
     @property
     def live(self) -> int:
@@ -108,19 +115,23 @@ class VectorRows:
     @property
     def prints(self) -> NDArray[np.uint64]:
         """The fingerprint of each row."""
-        return self._prints[: self.count]
+        return self._known["print"]
 
     def place(self, vector: Vectors) -> int:
         """Return the label of a vector of shape (dimensions,), appending it if there is none; it is alive then."""
         fingerprint = int.from_bytes(blake2b(vector.tobytes(), digest_size=8).digest(), "little")
-        label = self._find(fingerprint, vector)
-        if label is None:
-            label = self._append(fingerprint, vector)
-        elif not self.alive[label]:
-            self.alive[label] = True
-            self.dead -= 1
-            self.changes += 1
-        return label
+        for label in self._by_print.find(self.prints, fingerprint).tolist():
+            # The bytes decide: a fingerprint is only where to look.
+            if self.take(np.array([label])).tobytes() == vector.tobytes():
+                if not self.alive[label]:
+                    self.alive[label] = True
+                    self.dead -= 1
+                    self.changes += 1
+                return int(label)
+        block, start = self._block()
+        block[self.count - start] = vector
+        # Last: whoever reads in another thread goes by how many are known.
+        return self._known.append(alive=True, print=fingerprint)
 
     def bury(self, label: int) -> None:
         """Say that a label belongs to nothing any more."""
@@ -165,10 +176,6 @@ class VectorRows:
                 end = min(last, at + (most or last))
                 yield at, block[at - begin : end - begin]
 
-    def tail(self) -> tuple[Vectors, ...]:
-        """Return the rows that are in no segment, in blocks."""
-        return tuple(block for _, block in self.slices(self.count - self.unsaved, self.count))
-
     def rebase(self, segments: tuple[StoredArray, ...], tail: Vectors) -> None:
         """Read rows from files from now on, and give their memory back."""
         blocks = (*(segment.blocks[0] for segment in segments), tail)
@@ -180,58 +187,32 @@ class VectorRows:
         self._set_blocks(blocks + rest)
         self.segments = segments
 
-    def compacted(self) -> tuple[VectorRows, Labels]:
+    def compacted(self) -> tuple[VectorRows, NDArray[np.int32]]:
         """Return the rows that are alive as new ones, and for each old label the new one, -1 for the dead."""
-        kept = np.flatnonzero(self.alive[: self.count])
+        kept = np.flatnonzero(self.alive)
         blocks = tuple(self.take(kept[at : at + BLOCK]) for at in range(0, len(kept), BLOCK))
-        fresh = VectorRows.of_blocks(
-            self.dimensions, blocks, alive=np.ones(len(kept), np.bool_), prints=self._prints[: self.count][kept]
-        )
-        moved = np.full(self.count, -1, np.int64)
+        alive = np.ones(len(kept), np.bool_)
+        fresh = VectorRows.of_blocks(self.dimensions, blocks, alive=alive, prints=self.prints[kept])
+        moved = np.full(self.count, -1, np.int32)
         moved[kept] = np.arange(len(kept))
         return fresh, moved
 
-    def _find(self, fingerprint: int, vector: Vectors) -> int | None:
-        for label in self._by_print.find(self.prints, fingerprint).tolist():
-            # The bytes decide: a fingerprint is only where to look.
-            if self.take(np.array([label]))[0].tobytes() == vector.tobytes():
-                return int(label)
-        return None
-
-    def _append(self, fingerprint: int, vector: Vectors) -> int:
-        label = self.count
-        block, start = self._last_block()
-        if block is None or label - start >= len(block):
-            block, start = self._make_room()
-        if label >= len(self.alive):
-            self.alive = grown(self.alive, 2 * label)
-            self._prints = grown(self._prints, 2 * label)
-        block[label - start] = vector
-        self.alive[label] = True
-        self._prints[label] = fingerprint
-        # Last: whoever reads in another thread goes by it.
-        self.count = label + 1
-        return label
-
-    def _last_block(self) -> tuple[Vectors | None, int]:
-        """Return the block that rows are written to, if the last one is the process's own, and its first label."""
+    def _block(self) -> tuple[Vectors, int]:
+        """Return the block that the next row goes into, and the label of its first row."""
         blocks, starts = self._layout
-        if blocks and blocks[-1].flags.writeable and blocks[-1].flags.owndata:
-            return blocks[-1], int(starts[-1])
-        return None, self.count
-
-    def _make_room(self) -> tuple[Vectors, int]:
-        blocks, starts = self._layout
-        last, start = self._last_block()
-        used = self.count - start
-        if last is not None and len(last) < BLOCK:
+        # What a file holds is never written to.
+        used = self.count - int(starts[-1]) if blocks and blocks[-1].flags.writeable else BLOCK
+        if used >= BLOCK:
+            blocks, starts = (
+                (*blocks, np.empty((_SMALLEST_BLOCK, self.dimensions), np.float32)),
+                np.append(starts, self.count),
+            )
+        elif used == len(blocks[-1]):
             larger = np.empty((min(BLOCK, max(_SMALLEST_BLOCK, 2 * used)), self.dimensions), np.float32)
-            larger[:used] = last[:used]
-            self._layout = ((*blocks[:-1], larger), starts)
-            return larger, start
-        another: Vectors = np.empty((_SMALLEST_BLOCK, self.dimensions), np.float32)
-        self._layout = ((*blocks, another), np.append(starts, self.count))
-        return another, self.count
+            larger[:used] = blocks[-1]
+            blocks = (*blocks[:-1], larger)
+        self._layout = (blocks, starts)
+        return blocks[-1], int(starts[-1])
 
     def _set_blocks(self, blocks: tuple[Vectors, ...]) -> None:
         lengths = [len(block) for block in blocks]
@@ -264,15 +245,12 @@ class NodeLabels:
             raise ValueError("pieces must be two int32 arrays of one length")
         if len(nodes) and (nodes.min() < 0 or labels.min() < 0 or labels.max() >= rows):
             raise ValueError(f"pieces must name nodes and one of {rows} labels")
-        heads = np.flatnonzero(np.diff(nodes, prepend=-1))
-        if len(np.unique(nodes[heads])) != len(heads):
-            raise ValueError("the pieces of a node must stand behind one another")
         known._parts.extend({"node": nodes, "label": labels})
-        size = int(nodes.max()) + 1 if len(nodes) else 0
-        known._first = np.zeros(max(_SMALLEST, size), np.int32)
-        known._first[nodes[heads]] = heads
-        known._pieces = np.bincount(nodes, minlength=max(_SMALLEST, size)).astype(np.int32)
-        known.live, known.several = len(heads), int(np.count_nonzero(known._pieces > 1))
+        known._pieces = np.bincount(nodes, minlength=_SMALLEST).astype(np.int32)
+        known._first = np.zeros(len(known._pieces), np.int32)
+        known.live, known.several = (int(np.count_nonzero(known._pieces > least)) for least in (0, 1))
+        if known._find_first() != known.live:
+            raise ValueError("the pieces of a node must stand behind one another")
         known._owner = np.full(max(_SMALLEST, rows), _NONE, np.int32)
         # Each pair once, by label and then node.
         pairs = np.unique(labels.astype(np.int64) << 32 | nodes)
@@ -305,8 +283,7 @@ class NodeLabels:
         if max(labels) >= len(self._owner):
             self._owner = grown(self._owner, max(labels) + 1, _NONE)
         self._first[node], self._pieces[node] = len(self._parts), len(labels)
-        for label in labels:
-            self._parts.append(node=node, label=label)
+        self._parts.extend({"node": np.full(len(labels), node), "label": np.array(labels)})
         self.live += 1
         self.several += len(labels) > 1
         for label in set(labels):
@@ -365,17 +342,6 @@ class NodeLabels:
         order = order[:limit]
         return Matches(found[order], value[order].astype(np.float32))
 
-    def relabel(self, moved: Labels) -> None:
-        """Use other labels: for each old one the new one, -1 for those that no node has."""
-        self._close_gaps()
-        count = int(moved.max()) + 1 if len(moved) else 0
-        self._parts["label"][:] = moved[self._parts["label"]]
-        owner = np.full(max(_SMALLEST, count), _NONE, np.int32)
-        kept = np.flatnonzero(moved >= 0)
-        owner[moved[kept]] = self._owner[kept]
-        self._owner = owner
-        self._shared = {int(moved[label]): nodes for label, nodes in self._shared.items()}
-
     def _own(self, label: int, node: int) -> None:
         owner = int(self._owner[label])
         if owner == _NONE:
@@ -403,9 +369,14 @@ class NodeLabels:
             return
         self._parts.keep(self._parts["node"] >= 0)
         self._removed = 0
+        self._find_first()
+
+    def _find_first(self) -> int:
+        """Look where the pieces of each node begin, and return how often those of another one do."""
         nodes = self._parts["node"]
-        heads = np.flatnonzero(np.diff(nodes, prepend=-1))
-        self._first[nodes[heads]] = heads
+        first = np.flatnonzero(np.diff(nodes, prepend=-1))
+        self._first[nodes[first]] = first
+        return len(first)
 
 
 class VectorIndex:
@@ -533,13 +504,14 @@ class VectorIndex:
     def parts(self) -> dict[str, Part]:
         """Return what a snapshot keeps; it may be written in another thread while the index goes on changing."""
         rows = self._rows
-        segments, tail = rows.segments, rows.tail()
+        segments = rows.segments
+        tail = tuple(block for _, block in rows.slices(rows.count - rows.unsaved, rows.count))
         if rows.unsaved >= BLOCK:
             segments, tail = (*segments, StoredArray(tail)), ()
         nodes, labels = self._nodes.state()
         arrays: dict[str, NDArray[Any]] = {
             "tail": np.concatenate([np.empty((0, rows.dimensions), np.float32), *tail]),
-            "alive": rows.alive[: rows.count].copy(),
+            "alive": rows.alive.copy(),
             "prints": rows.prints.copy(),
             "piece_nodes": nodes,
             "piece_labels": labels,
@@ -607,7 +579,7 @@ class VectorIndex:
     def _by_scan(self, query: Vectors, limit: int, mask: Mask | None, chosen: Labels | None) -> Matches:
         rows = self._rows
         if chosen is None and rows.dead:
-            chosen = np.flatnonzero(rows.alive[: rows.count])
+            chosen = np.flatnonzero(rows.alive)
         if chosen is None:
             scores, chosen = rows.all_scores(query), np.arange(rows.count)
         elif len(chosen) < _SPARSE * rows.count:
@@ -640,7 +612,7 @@ class VectorIndex:
                 return None
             wanted = int(1.3 * wanted * rows.live / len(chosen)) + limit
         start = len(graph)
-        waiting = start + np.flatnonzero(rows.alive[start : rows.count])
+        waiting = start + np.flatnonzero(rows.alive[start:])
         others = rows.all_scores(query, start)[waiting - start]
         while wanted <= _MOST:
             found = served.search(proved, query, wanted)
@@ -660,11 +632,11 @@ class VectorIndex:
 
     def _compact(self) -> None:
         rows, moved = self._rows.compacted()
-        self._nodes.relabel(moved)
+        nodes, labels = self._nodes.state()
         if self._graph is not None:
             self._graph.abandon()
             self._retired = [graph for graph in (*self._retired, self._graph) if graph.is_working]
-        self._adopt(rows, self._nodes)
+        self._adopt(rows, NodeLabels.from_state(nodes, moved[labels], rows=rows.count))
         self._wake()
 
 
