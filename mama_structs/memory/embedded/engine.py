@@ -100,16 +100,14 @@ class EmbeddedEngine:
         self,
         storage: Storage,
         namespace: str,
-        *,
         embedder: EmbedderRecord,
-        exact_up_to: int,
-        snapshot_every: int,
+        settings: MemorySettings,
+        *,
         snapshots: Path | None,
     ) -> None:
         self._storage = storage
         self.namespace: str = namespace
-        self.options: tuple[int, int] = (exact_up_to, snapshot_every)
-        self._exact_up_to, self._snapshot_every = self.options
+        self.settings: MemorySettings = settings
         self._snapshots_in = snapshots
         self._snapshots: SnapshotStore | None = None
         self._place = RowPlaces(namespace, embedder, str(storage.directory))
@@ -152,11 +150,10 @@ class EmbeddedEngine:
         """Look at every memory, vector, link and change in the journal, and at what the views have made of them."""
         inspection = Inspection(_CHECKED)
         total = await self.read(lambda reader: reader.count())
+        tell = progress or _tell_nobody
         while await self._look(lambda rows: inspection.step(rows, self._catch_up(rows), self._place)):
-            if progress is not None:
-                progress(min(inspection.memories, total), total)
-        if progress is not None:
-            progress(total, total)
+            tell(min(inspection.memories, total), total)
+        tell(total, total)
         return inspection.findings
 
     async def rebuild(self, progress: Progress | None = None) -> list[str]:
@@ -177,11 +174,10 @@ class EmbeddedEngine:
     async def settled(self, progress: Progress | None = None) -> None:
         """Wait until the words of every memory are indexed."""
         total = await self.read(lambda reader: reader.count())
-        while await self._storage.look(self._work_on):
-            if progress is not None and self._views is not None:
-                progress(total - min(len(self._views.unindexed), total), total)
-        if progress is not None:
-            progress(total, total)
+        tell = progress or _tell_nobody
+        while left := await self._storage.look(self._work_on):
+            tell(total - min(left, total), total)
+        tell(total, total)
 
     def figures(self) -> dict[str, Any]:
         """Return figures about the views, as they were at the last call."""
@@ -331,7 +327,7 @@ class EmbeddedEngine:
             self._check_embedder(head)
         last = self._last_change(rows)
         snapshots = None if anew else self._snapshots
-        loaded = load_views(rows, self._place, snapshots, last=last, exact_up_to=self._exact_up_to)
+        loaded = load_views(rows, self._place, snapshots, last=last, exact_up_to=self.settings.exact_up_to)
         self._views, self._change, self._damaged = loaded.views, loaded.change, loaded.damaged
         self._snapshot_at = loaded.snapshot_at
         # Nodes are numbered anew: what was known of changes does not count.
@@ -541,7 +537,7 @@ class EmbeddedEngine:
         return True
 
     def _after_write(self) -> None:
-        if self._snapshots_in is not None and self._change - self._snapshot_at >= self._snapshot_every:
+        if self._snapshots_in is not None and self._change - self._snapshot_at >= self.settings.snapshot_every:
             self._snapshot_at = self._change
             self._behind(self._write_snapshot)
 
@@ -564,11 +560,11 @@ class EmbeddedEngine:
             self._is_slice_due = True
             self._behind(self._work_on)
 
-    def _work_on(self, rows: Snapshot) -> bool:
-        """Index some words that were left for later, and tell whether some still are."""
+    def _work_on(self, rows: Snapshot) -> int:
+        """Index some words that were left for later, and return of how many memories they still are."""
         self._is_slice_due = False
         if self._closed:
-            return False
+            return 0
         views = self._catch_up(rows)
         started = time.monotonic()
         while views.unindexed and time.monotonic() - started < _SLICE_SECONDS:
@@ -582,7 +578,7 @@ class EmbeddedEngine:
                     self._leave_out(key, error)
                     views.remove(node)
         self._schedule_slice()
-        return bool(views.unindexed)
+        return len(views.unindexed)
 
     def _behind(self, work: Callable[[Snapshot], Any]) -> None:
 
@@ -597,6 +593,10 @@ class EmbeddedEngine:
     def _check_open(self) -> None:
         if self._closed:
             raise SessionClosed(f"the memories of {self.namespace!r:.80} were closed")
+
+
+def _tell_nobody(_done: int, _total: int) -> None:
+    """Do nothing."""
 
 
 def _tell(plans: Sequence[_Write[Any]], failure: BaseException | None) -> None:
@@ -626,22 +626,14 @@ class EmbeddedEngines:
     async def open(self, namespace: str, embedder: EmbedderRecord, settings: MemorySettings) -> EmbeddedEngine:
         """Open a namespace, or share it; undone by `leave`."""
         folder = None if self._snapshots is None else self._snapshots / _folder(namespace)
-        exact_up_to, snapshot_every = options = (settings.exact_up_to, settings.snapshot_every)
         engine = self._open.join(
-            namespace,
-            lambda: EmbeddedEngine(
-                self._storage,
-                namespace,
-                embedder=embedder,
-                exact_up_to=exact_up_to,
-                snapshot_every=snapshot_every,
-                snapshots=folder,
-            ),
+            namespace, lambda: EmbeddedEngine(self._storage, namespace, embedder, settings, snapshots=folder)
         )
+        known = engine.settings
         try:
             if engine.embedder != embedder:
                 raise mismatch(namespace, engine.embedder, embedder)
-            if engine.options != options:
+            if (known.exact_up_to, known.snapshot_every) != (settings.exact_up_to, settings.snapshot_every):
                 raise InvalidArgument(
                     f"the memories of {namespace!r:.80} are open with another exact_up_to or snapshot_every",
                     hint="open them with the same settings.memory, or close the other session first",
