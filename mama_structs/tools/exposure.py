@@ -416,8 +416,7 @@ class Exposure:
                     f"the kind of a cue must be one of {', '.join((*kinds, OTHER))} or None, got {cue.kind!r:.80}",
                     hint="add a ContextRule for a kind of your own",
                 )
-        own = set(map(id, self.cues))
-        learned = {*_LEARNED[1:]} <= {*kinds} and all(id(cue) in own for cue in _default_cues())
+        learned = {*_LEARNED[1:]} <= {*kinds} and {*_default_cues()} <= {*self.cues}
         object.__setattr__(self, "_learned", learned)
 
     def detect(self, message: object) -> Context:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import attrs
 
+from mama_structs import _check
 from mama_structs.errors import InvalidArgument
 from mama_structs.tools.exposure import NO_CONTEXT, Context, Exposure
 from mama_structs.tools.names import SUCCESSORS
@@ -17,7 +18,6 @@ from mama_structs.tools.tool import Tool, ToolSet
 _log = logging.getLogger("mama_structs")
 
 Mode: TypeAlias = Literal["auto", "force_static", "force_dynamic"]
-MODES: Final[tuple[str, ...]] = get_args(Mode)
 
 
 @attrs.frozen(kw_only=True)
@@ -55,9 +55,7 @@ class ToolView:
     """
 
     def __init__(self, tools: ToolSet, *, exposure: Exposure | None = None, mode: Mode = "auto") -> None:
-        if mode not in MODES:
-            raise InvalidArgument(f"mode must be one of {', '.join(MODES)}, got {mode!r:.40}")
-        self.mode: Mode = mode
+        self.mode: Mode = _check.choice("mode", mode, get_args(Mode))
         self._tools = tools
         self._exposure = exposure
         self._subscribers: dict[object, Callable[[Exposed], object]] = {}

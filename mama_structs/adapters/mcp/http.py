@@ -20,6 +20,7 @@ from starlette.applications import Starlette
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from mama_structs import _check
 from mama_structs._async import to_its_end
 from mama_structs.adapters.mcp.server import McpServer, server_of
 from mama_structs.errors import InvalidArgument, MamaStructsError
@@ -161,8 +162,7 @@ class ListenAddress:
     @classmethod
     async def of(cls, host: str, port: int) -> Self:
         """Resolve a host's name or address."""
-        if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= _MAX_PORT:
-            raise InvalidArgument(f"port must be a whole number from 0 to {_MAX_PORT}, got {port!r:.40}")
+        _check.whole("port", port, 0, _MAX_PORT)
         if not isinstance(host, str) or not host:
             raise InvalidArgument(f"host must be an address or a name, got {host!r:.80}", hint="such as 127.0.0.1")
         try:
