@@ -13,7 +13,6 @@ import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -48,7 +47,6 @@ _MENTIONS: Final = 8
 _PIECES: Final = 4
 _CHARACTERS: Final = 2_000
 _RARE: Final = 16
-_SHORT: Final = 32
 _HOUR: Final = timedelta(hours=1)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _QUARTER_MS: Final = 15 * 60_000
@@ -278,7 +276,7 @@ def _rare_words(reader: Reader, text: str, asked: Terms) -> str:
     """Return the rarest words of a text that memories have: frequent ones tell little and take most of the time."""
     total = reader.count()
     nowhere = math.log(1 + (total + 0.5) / 0.5) - _EQUAL
-    terms = {word: _terms_of(word) for word in dict.fromkeys(text.split())}
+    terms = {word: query_terms(word) for word in dict.fromkeys(text.split())}
     rarity_of = reader.rarity({term: weight for own in terms.values() for term, weight in own.items()})
     rarity: dict[str, float] = {}
     for word, own in terms.items():
@@ -306,14 +304,14 @@ def _naming(reader: Reader, memory: Memory, terms: Terms, nodes: Nodes, topics: 
     """Return how much of the one's topic the other's text says, the greater of both ways."""
     said = np.zeros(len(nodes))
     if memory.topic is not None:
-        asked = _terms_of(_words_of(memory.topic))
+        asked = query_terms(_words_of(memory.topic))
         rarity = sum(reader.rarity(asked).values())
         if rarity > 0:
             said = np.minimum(reader.word_scores(asked, nodes) / rarity, 1.0)
     numbers, first = np.unique(topics, return_index=True)
     named = numbers >= 0
     for number, topic in zip(numbers[named], reader.topics(nodes[first[named]]), strict=True):
-        others = _terms_of(_words_of(topic or ""))
+        others = query_terms(_words_of(topic or ""))
         if others.keys().isdisjoint(terms):
             continue
         rarity_of = reader.rarity(others)
@@ -326,16 +324,6 @@ def _naming(reader: Reader, memory: Memory, terms: Terms, nodes: Nodes, topics: 
 
 def _words_of(topic: str) -> str:
     return topic.replace("_", " ").replace("-", " ")
-
-
-def _terms_of(words: str) -> Terms:
-    # Texts repeat their words, and memories their topics; what is long is rarely met again and would fill the memory.
-    return _known_terms(words) if len(words) <= _SHORT else query_terms(words)
-
-
-@lru_cache(maxsize=8_192)
-def _known_terms(words: str) -> Terms:
-    return query_terms(words)
 
 
 def _nearness(nodes: Nodes, times: NDArray[np.int64], recent: Nodes, created: int) -> Values:

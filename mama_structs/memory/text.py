@@ -15,7 +15,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 from snowballstemmer.english_stemmer import EnglishStemmer  # type: ignore[import-untyped]  # it ships no types
 
@@ -32,6 +32,7 @@ BIGRAM: Final = "\u0001"
 
 _LONGEST: Final = 64
 _SHORT: Final = 20
+_REPEATED: Final = 32
 
 
 class _Kind(enum.IntEnum):
@@ -44,6 +45,7 @@ class _Kind(enum.IntEnum):
     STOP = 4
 
 
+T = TypeVar("T")
 Terms = tuple[tuple[str, _Kind], ...]
 
 # A bigram repeats what a word says already, and a stop word says nothing: neither may make a text look long.
@@ -178,8 +180,12 @@ def weighted_terms(text: str) -> dict[str, float]:
     return sums
 
 
-def query_terms(text: str) -> dict[str, float]:
+def query_terms(text: str) -> Mapping[str, float]:
     """Return the terms by which *text* is searched, with their weights; stop words only where there is nothing else."""
+    return _cached(_query_terms, text)
+
+
+def _query_terms(text: str) -> Mapping[str, float]:
     found = list(_analysed(text))
     telling = [(term, kind) for term, kind in found if kind is not _Kind.STOP]
     # A word that is said twice is not wanted twice as much.
@@ -214,14 +220,14 @@ def _analysed(text: str) -> Iterator[tuple[str, _Kind]]:
             number = token if token.isdecimal() and len(token) <= _LONGEST else ""
 
 
-def _cached(analyse: Callable[[str], Terms], token: str) -> Terms:
+def _cached(analyse: Callable[[str], T], text: str) -> T:
     # Stemming is slow, and texts repeat their words; what is long is rarely met again and would fill the memory.
-    return _known(analyse, token) if len(token) <= _SHORT else analyse(token)
+    return _known(analyse, text) if len(text) <= _REPEATED else analyse(text)
 
 
-@lru_cache(maxsize=8_192)
-def _known(analyse: Callable[[str], Terms], token: str) -> Terms:
-    return analyse(token)
+@lru_cache(maxsize=16_384)
+def _known(analyse: Callable[[str], T], text: str) -> T:
+    return analyse(text)
 
 
 def _normalised(text: str) -> str:

@@ -52,14 +52,14 @@ class _Text:
     waiting: int = 0
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define
 class EmbeddingStats:
     """What an `EmbeddingService` has done: calls of the embedder, pieces embedded, reused and the seconds it took."""
 
-    calls: int
-    texts: int
-    reused: int
-    seconds: float
+    calls: int = 0
+    texts: int = 0
+    reused: int = 0
+    seconds: float = 0.0
 
 
 class EmbeddingService:
@@ -85,7 +85,8 @@ class EmbeddingService:
         _check.whole("batch_size", batch_size, 1, mark=",")
         _check.whole("the embedder's dimensions", embedder.dimensions, 1, mark=",")
         _check.whole("the embedder's max_tokens", embedder.max_tokens, LEAST_TOKENS, mark=",")
-        self._embedder = embedder
+        self.embedder: Final = embedder
+        self.stats: Final = EmbeddingStats()
         self._batch_size = batch_size
         self._bound = LoopBound("embedding service")
         self._cache: Lru[bytes, NDArray[np.float32]] = Lru(cache_entries)
@@ -95,27 +96,15 @@ class EmbeddingService:
         self._executor: ThreadPoolExecutor | None = None
         self._running: asyncio.Future[Any] | None = None
         self._callers = 0
-        self._calls = self._embedded = self._reused = 0
-        self._seconds = 0.0
         self._calibrating = asyncio.Lock()
         self._is_closed = False
-
-    @property
-    def embedder(self) -> Embedder:
-        """The embedder that it calls."""
-        return self._embedder
-
-    @property
-    def stats(self) -> EmbeddingStats:
-        """What it has done so far."""
-        return EmbeddingStats(calls=self._calls, texts=self._embedded, reused=self._reused, seconds=self._seconds)
 
     async def calibration(self) -> Calibration:
         """Return what the embedder's cosines mean, finding it out where that is not known."""
         self._check()
         async with self._calibrating:
             self._check()
-            return await calibrated(self._embedder, in_thread=self._in_thread)
+            return await calibrated(self.embedder, in_thread=self._in_thread)
 
     async def documents(self, texts: Sequence[str]) -> list[Vectors]:
         """Return the vectors of each text, of shape (pieces, dimensions), normalised; a long one is cut into pieces."""
@@ -162,7 +151,7 @@ class EmbeddingService:
         self._check()
         if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
             raise InvalidArgument("texts must be a sequence of str")
-        if not getattr(self._embedder, "is_calibrated", True):
+        if not getattr(self.embedder, "is_calibrated", True):
             await self.calibration()
         if sum(map(len, texts)) <= _LONG:
             return self._pieces(texts)
@@ -174,7 +163,7 @@ class EmbeddingService:
         pieces, counts = await self._prepared(texts)
         self._callers += 1
         asked: list[_Text | NDArray[np.float32]] = []
-        vectors = np.empty((len(pieces), self._embedder.dimensions), dtype=np.float32)
+        vectors = np.empty((len(pieces), self.embedder.dimensions), dtype=np.float32)
         try:
             for start in range(0, len(pieces), _ASKED):
                 if start:
@@ -201,7 +190,7 @@ class EmbeddingService:
         counts: list[int] = []
         for given in texts:
             text = clean(given)
-            found = cut(text, self._embedder.max_tokens)
+            found = cut(text, self.embedder.max_tokens)
             if found.omitted:
                 _logger.warning(
                     "a text of %d characters is embedded in %d pieces spread over it, and %d are left out",
@@ -218,14 +207,14 @@ class EmbeddingService:
         key = hashlib.blake2b(text.encode("utf-8"), digest_size=16, person=kind.encode()).digest()
         known = self._cache.get(key)
         if known is not None:
-            self._reused += 1
+            self.stats.reused += 1
             return known
         one = self._texts.get(key)
         if one is None:
             one = self._texts[key] = _Text(key, kind, text, caller, asyncio.get_running_loop().create_future())
             self._queues[kind].append(one)
         else:
-            self._reused += 1
+            self.stats.reused += 1
         one.waiting += 1
         return one
 
@@ -289,14 +278,14 @@ class EmbeddingService:
     async def _call(self, batch: list[_Text]) -> EmbeddingFailed | None:
         """Call the embedder once, and return why that failed."""
         started = time.perf_counter()
-        self._calls += 1
+        self.stats.calls += 1
         try:
-            done = await embedded(self._embedder, [one.text for one in batch], batch[0].kind, in_thread=self._in_thread)
+            done = await embedded(self.embedder, [one.text for one in batch], batch[0].kind, in_thread=self._in_thread)
         except EmbeddingFailed as error:
             return error
         finally:
-            self._seconds += time.perf_counter() - started
-        self._embedded += len(batch)
+            self.stats.seconds += time.perf_counter() - started
+        self.stats.texts += len(batch)
         for row, one in enumerate(batch):
             if row in done.faults:
                 self._end(one, EmbeddingFailed(f"the embedder's vector of a text {done.faults[row]}"))
