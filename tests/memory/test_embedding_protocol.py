@@ -150,7 +150,7 @@ def test_a_fingerprint_follows_what_makes_the_vectors():
 def test_the_default_needs_no_extra_and_says_so_once(monkeypatch, caplog):
     """Without the encoder it is the hash embedder, announced once in a process."""
     monkeypatch.setattr(callables, "is_installed", lambda: False)
-    monkeypatch.setattr(callables, "_was_said", False)
+    callables._say_once.cache_clear()
     with caplog.at_level(logging.WARNING, logger="mama_structs"):
         found = [default_embedder(), default_embedder()]
 

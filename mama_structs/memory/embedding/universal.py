@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -30,7 +31,6 @@ _KNOWN: Final[Mapping[str, str]] = {
 _CALIBRATION: Final = Calibration(0.227, 8.6, threshold=0.9)
 
 _lock = threading.Lock()
-_models: dict[int, Any] = {}
 
 
 def is_installed() -> bool:
@@ -91,24 +91,20 @@ class UniversalSentenceEmbedder:
 
         """
         del kind
-        model = _model(self.threads)
+        with _lock:  # several threads must not load it at once
+            model = _model(self.threads)
         if not texts:
             return np.empty((0, self.dimensions), dtype=np.float32)
         return np.asarray(model.encode([clean(text) for text in texts]), dtype=np.float32)
 
 
+@functools.cache
 def _model(threads: int) -> Any:
     """Return the process's model for a number of threads, loaded and checked."""
-    model = _models.get(threads)
-    if model is not None:
-        return model
-    with _lock:
-        if threads not in _models:
-            _verify()
-            made = importlib.import_module(_PACKAGE).USE(threads=threads)
-            made.encode([""])  # It loads its files at the first text, and several threads must not do so at once.
-            _models[threads] = made
-        return _models[threads]
+    _verify()
+    model = importlib.import_module(_PACKAGE).USE(threads=threads)
+    model.encode([""])  # it loads its files at the first text
+    return model
 
 
 def _verify() -> None:
