@@ -329,17 +329,17 @@ async def calibrated(embedder: Embedder, *, in_thread: InThread = in_own_thread)
 
 
 def _regression(x: NDArray[np.float64], y: NDArray[np.float64], w: NDArray[np.float64]) -> tuple[float, float]:
-    slope = intercept = 0.0
+    """Return slope and intercept of the weighted logistic regression, by Newton's method."""
+    table = np.stack((x, np.ones_like(x)), axis=1)
+    found = np.zeros(2)
     for _ in range(_STEPS):
-        predicted = 0.5 + 0.5 * np.tanh(0.5 * (slope * x + intercept))
-        error, spread = w * (predicted - y), w * predicted * (1 - predicted) + 1e-12
-        gradient = np.array([error @ x, error.sum()])
-        cross = spread @ x
-        hessian = np.array([[spread @ (x * x), cross], [cross, spread.sum()]]) + 1e-9 * np.eye(2)
-        step = np.linalg.solve(hessian, gradient)
-        # A Newton step from far away can overshoot.
+        predicted = 0.5 + 0.5 * np.tanh(0.5 * (table @ found))
+        spread = w * predicted * (1 - predicted) + 1e-12
+        hessian = (table.T * spread) @ table + 1e-9 * np.eye(2)
+        step = np.linalg.solve(hessian, table.T @ (w * (predicted - y)))
+        # A step from far away can overshoot.
         step *= min(1.0, 2.0 / float(np.abs(step).max() + 1e-300))
-        slope, intercept = slope - float(step[0]), intercept - float(step[1])
+        found -= step
         if np.abs(step).max() < _CLOSE:
             break
-    return slope, intercept
+    return float(found[0]), float(found[1])
