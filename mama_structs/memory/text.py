@@ -180,13 +180,14 @@ def weighted_terms(text: str) -> dict[str, float]:
     return sums
 
 
-def query_terms(text: str) -> Mapping[str, float]:
-    """Return the terms by which *text* is searched, with their weights; stop words only where there is nothing else."""
-    return _cached(_query_terms, text)
+def query_terms(query: str | Mapping[str, float]) -> Mapping[str, float]:
+    """Return the terms by which a text is searched, with their weights; the terms of one as they are."""
+    return _cached(_query_terms, query) if isinstance(query, str) else query
 
 
 def _query_terms(text: str) -> Mapping[str, float]:
     found = list(_analysed(text))
+    # Stop words only where there is nothing else.
     telling = [(term, kind) for term, kind in found if kind is not _Kind.STOP]
     # A word that is said twice is not wanted twice as much.
     return {term: _QUERY_WEIGHTS.get(kind, 1.0) for term, kind in reversed(telling or found)}

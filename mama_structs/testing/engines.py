@@ -114,7 +114,7 @@ class PlainReader(Writer):
         return _best(nodes[scores > 0], scores[scores > 0], limit)
 
     def word_scores(self, query: Query, nodes: Nodes) -> Scores:
-        wanted, rarity = _terms_of(query), self.rarity(query)
+        wanted, rarity = query_terms(query), self.rarity(query)
         lengths = {node: min(sum(counts.values()), _LONGEST) for node, counts in self._terms.items()}
         mean = sum(lengths.values()) / max(len(lengths), 1) or 1.0
         scores = []
@@ -126,7 +126,7 @@ class PlainReader(Writer):
 
     def rarity(self, query: Query) -> dict[str, float]:
         total = len(self._terms)
-        having = {term: sum(term in counts for counts in self._terms.values()) for term in _terms_of(query)}
+        having = {term: sum(term in counts for counts in self._terms.values()) for term in query_terms(query)}
         return {term: math.log(1 + (total - number + 0.5) / (number + 0.5)) for term, number in having.items()}
 
     def links(
@@ -363,10 +363,6 @@ class PlainEngine:
             "vectors": {"mode": "exact", "vectors": int(self.memories.pieces(self.memories.window())[1].sum())},
             "words_to_index": 0,
         }
-
-
-def _terms_of(query: Query) -> Mapping[str, float]:
-    return query_terms(query) if isinstance(query, str) else query
 
 
 def _best(nodes: Nodes, scores: Scores, limit: int) -> Matches:

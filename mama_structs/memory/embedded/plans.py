@@ -114,15 +114,15 @@ class JournalReader:
 
     def words(self, query: Query, limit: int, where: Filter | None = None) -> Matches:
         """Return the nodes that match the query's words best."""
-        return self._views.words.search(terms_of(query), limit, self._views.catalogue.mask(where))
+        return self._views.words.search(query_terms(query), limit, self._views.catalogue.mask(where))
 
     def word_scores(self, query: Query, nodes: Nodes) -> Scores:
         """Return the BM25 score of the query for each of *nodes*."""
-        return self._views.words.scores(terms_of(query), nodes)
+        return self._views.words.scores(query_terms(query), nodes)
 
     def rarity(self, query: Query) -> dict[str, float]:
         """Return the query's terms with how rare each is."""
-        return self._views.words.rarity(terms_of(query))
+        return self._views.words.rarity(query_terms(query))
 
     def links_of_many(self, nodes: Sequence[int] | Nodes, direction: Direction = "both") -> list[list[Link]]:
         """Return the links of each of *nodes* with all that is known of them."""
@@ -192,11 +192,6 @@ class JournalReader:
         keys = [numbered(self._place.memories, number) for number in self._views.catalogue.numbers(nodes)]
         rows = self._rows.get_many(keys)
         return [(key, rows.get(key)) for key in keys]
-
-
-def terms_of(query: Query) -> Mapping[str, float]:
-    """Return what a query looks for, with the weight of each term."""
-    return query_terms(query) if isinstance(query, str) else query
 
 
 class JournalWriter(JournalReader):
