@@ -524,13 +524,10 @@ def _of_number(number: float) -> ReadTime:
     if not math.isfinite(number) or number <= 0:
         return ReadTime(None, "it is 0 or less" if number <= 0 else "it is not finite")
     times, by, note = next((times, by, note) for below, times, by, note in _UNITS if number < below)
-    try:
-        moment = from_milliseconds(math.floor(number * times / by))
-    except OverflowError:
+    count = math.floor(number * times / by)
+    if count >= milliseconds(LAST):
         return ReadTime(None, "it is too large")
-    if moment >= LAST:
-        return ReadTime(None, "it is too large")
-    return ReadTime(moment, note or (None if isinstance(number, int) else "it is a fraction"))
+    return ReadTime(from_milliseconds(count), note or (None if isinstance(number, int) else "it is a fraction"))
 
 
 def _dated(text: str) -> datetime | None:

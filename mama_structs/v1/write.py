@@ -400,20 +400,24 @@ class _Migration:
         is_over = self.name in complete
         planned = await self._with_mentions()
         standing = standing_of(self.plan, planned, present, there, lambda one: is_over or key_of(one) in settled)
-        ours = standing.ours
-        self.total = 2 * len(ours)
+        self.total = 2 * len(standing.ours)
         if is_over:
             self._tell(self.total)
-            return self._report(
-                standing, [link for link in there.values() if is_backfilled(link) and migration_of(link) == self.name]
-            )
+            made = [link for link in there.values() if is_backfilled(link) and migration_of(link) == self.name]
+            return self._report(standing, made)
         fill = self._fill(standing, complete, notes)
         if self.dry_run or self.note is None:
             fill.by_time()
-            self.added = sum(one.memory.id not in present for one in ours)
-            return self._report(standing, fill.chosen)
+            self.added = sum(one.memory.id not in present for one in standing.ours)
+        else:
+            await self._carry_out(standing, fill)
+        return self._report(standing, fill.chosen)
+
+    async def _carry_out(self, standing: Standing, fill: BackFill) -> None:
+        """Write the memories, then the links of each, and that all is there."""
+        ours = standing.ours
         self._tell(0)
-        new = [_with_mark(link, self.name) for link in standing.links if link.id not in there]
+        new = [_with_mark(link, self.name) for link in standing.links if link.id not in standing.there]
         await self._write_memories(standing, new)
         # All vectors and words are there now.
         await self.shared.engine.settled()
@@ -431,7 +435,6 @@ class _Migration:
             await self._write(partial(_put_links, sources={source: by_source[source] for source in sources}))
         await self._write(partial(_finish, migration=self.name, settled=standing.settled))
         self._tell(self.total - self.done)
-        return self._report(standing, fill.chosen)
 
     async def _look(self) -> tuple[dict[str, Memory], dict[str, Link]]:
         """Return the memories of the plan that are there already, and the links that begin at these."""
@@ -489,9 +492,9 @@ class _Migration:
 
     async def _write(self, plan: Callable[[Writer], T], *, made_by: EmbedderRecord | None = None) -> T:
         """Run a plan in a transaction, unless the migration is being taken back."""
-        assert self.note is not None  # noqa: S101 - what writes nothing does not come here
         error = refused("the migration was taken back by somebody else while it ran", "run it again if it is wanted")
-        return await self.shared.write(self.note.unless_ended(error, plan), made_by=made_by)
+        checked = plan if self.note is None else self.note.unless_ended(error, plan)
+        return await self.shared.write(checked, made_by=made_by)
 
     def _tell(self, more: int) -> None:
         self.done += more
