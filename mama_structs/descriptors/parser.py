@@ -223,7 +223,10 @@ _PLAIN_SPAN: Final = rf"`[^`\n<]{{1,{_REACH}}}+`(?=[^`])"
 _BLANK: Final = r"[ \t\r]*+"
 _BEGINNING_LINE: Final = re.compile(rf"\n {{0,{_INDENT}}}\Z")
 _LAST_LINE: Final = {mark: re.compile(rf"\n {{0,3}}(?P<run>{mark}*+)(?P<blank>{_BLANK})\Z") for mark in "`~"}
-_MAY_BE_FENCE: Final = re.compile(r"^ {0,3}(?P<mark>[`~])(?:(?P=mark)){2}[^\n]*", re.MULTILINE)
+_FENCE_LINE: Final = re.compile(
+    rf"^ {{0,3}}(?P<run>`{{3,{_LONGEST_RUN}}}+(?![^`\n]{{0,{_REACH}}}+`)|~{{3,{_LONGEST_RUN}}}+(?!~))(?P<info>[^\n]*)",
+    re.MULTILINE,
+)
 
 
 def _line_beginning(text: str, end: int) -> str:
@@ -319,23 +322,15 @@ def fenced_blocks(text: str) -> Iterator[FencedBlock]:
     """Find the fenced blocks of a whole text without refs, as `RefParser` finds them in pieces."""
     whole = text if text.endswith("\n") else f"{text}\n"
     at = 0
-    while line := _MAY_BE_FENCE.search(whole, at):
-        mark, run = line["mark"], line.start("mark")
-        behind = _matched_to(_RUNS[mark], whole, run)
-        fence = _opened_by(mark, behind - run, begins_line=True)
-        if isinstance(fence, _CodeSpan):
-            opens = fence.end(whole, behind, final=True) == -1 and fence.may_be_fence
-            fence = Fence(mark, fence.length) if opens else None
-        at = line.end()
-        if fence is None:
-            continue
-        info, start = whole[behind:at].strip(), min(at + 1, len(text))
-        closing = fence.end(whole, at)
+    while line := _FENCE_LINE.search(whole, at):
+        at, run = line.end(), line["run"]
+        start = min(at + 1, len(text))
+        closing = Fence(run[0], len(run)).end(whole, at)
         at = len(text) if closing < 0 else closing
         end = whole.rfind("\n", 0, closing) if closing >= 0 else len(text) - text.endswith("\n")
         end -= text[end - 1 : end + 1] == "\r\n"
         behind = len(text) if closing < 0 else closing + 1
-        yield FencedBlock(info, line.start(), start, max(start, end), behind, closed=closing >= 0)
+        yield FencedBlock(line["info"].strip(), line.start(), start, max(start, end), behind, closed=closing >= 0)
 
 
 def language_of(info: str) -> str | None:
