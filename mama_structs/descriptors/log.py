@@ -18,7 +18,7 @@ import hashlib
 import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Literal, Self, TypeVar, Union, cast, get_type_hints
 from urllib.parse import quote
@@ -163,13 +163,13 @@ async def load(storage: Storage, conversation: str, settings: DescriptorSettings
         key = start_key(name)
         row = (await storage.read([key])).get(key)
         rows = await storage.read(await storage.keys(f"{_CHANGES}{_quoted(name)}/"))
-        read = [change for change in itertools.starmap(_read, rows.items()) if change is not None]
-        own = {change.number: change for change in read if change.number <= until}
+        read = itertools.starmap(_read, rows.items())
+        own = {change.number: change for change in read if 0 < change.number <= until}
         changes |= own
         started = started or row is not None or bool(own)
         if row is None:
             break
-        start = _decoded(_START_DECODER, row)
+        start = _decoded(_START_DECODER.decode, row)
         if isinstance(start, DamagedRow):
             raise StoreDamaged(
                 f"the beginning of the conversation {conversation!r:.80} is damaged: {start.reason}",
@@ -207,11 +207,10 @@ async def reclaim(storage: Storage) -> int:
     unreachable = texts - known.reachable().keys()
 
     def delete(rows: Rows) -> int:
-        added = [_read(key, rows.get(key)) for key in rows.keys(_CHANGES) if key not in known.keys]
-        if any(change is None or isinstance(change.record, DamagedRow) for change in added):
+        added = [_read(key, rows.get(key)) for key in rows.keys(_CHANGES) if key not in known.changes]
+        if any(isinstance(change.record, DamagedRow) for change in added):
             return 0
-        named = {f"{_TEXTS}{digest}" for change in added if change and (digest := change.hash) is not None}
-        doomed = unreachable - named
+        doomed = unreachable - {f"{_TEXTS}{change.hash}" for change in added}
         for key in doomed:
             rows.delete(key)
         rows.delete(_DEBT)
@@ -239,7 +238,6 @@ class _Change:
 class _KnownChanges:
     """All changes of a store at one moment, by key, and of each conversation its forks and where they began."""
 
-    keys: frozenset[str]
     changes: Mapping[str, _Change]
     forks: Mapping[str, list[tuple[str, int]]]
     unreadable: bool  # Whether a row cannot be read.
@@ -249,22 +247,14 @@ class _KnownChanges:
         starts = await storage.keys(_STARTS)
         keys = await storage.keys(_CHANGES)
         rows = await storage.read([*starts, *keys])
+        begun = {key: _decoded(_START_DECODER.decode, rows.get(key)) for key in starts}
+        changes = {key: _read(key, rows.get(key)) for key in keys}
         forks: dict[str, list[tuple[str, int]]] = {}
-        unreadable = False
-        for key in starts:
-            start = _decoded(_START_DECODER, rows.get(key))
-            if isinstance(start, DamagedRow):
-                unreadable = True
-            elif start.parent is not None:
+        for key, start in begun.items():
+            if isinstance(start, _StartRecord) and start.parent is not None:
                 forks.setdefault(_quoted(start.parent), []).append((key.removeprefix(_STARTS), start.parent_at))
-        changes: dict[str, _Change] = {}
-        for key in keys:
-            change = _read(key, rows.get(key))
-            if change is None or isinstance(change.record, DamagedRow):
-                unreadable = True
-            else:
-                changes[key] = change
-        return cls(frozenset(keys), changes, forks, unreadable)
+        records = [*begun.values(), *(change.record for change in changes.values())]
+        return cls(changes, forks, any(isinstance(record, DamagedRow) for record in records))
 
     def reachable(self) -> dict[str, str]:
         """Return the keys of all texts that a conversation still holds, each with that of a change that names it."""
@@ -303,21 +293,21 @@ def _start_row(conversation: str, at: datetime, *, parent: str | None, parent_at
     return start_key(conversation), _ENCODER.encode(record)
 
 
-def _decoded(decoder: msgspec.json.Decoder[R], row: bytes | DamagedRow | None) -> R | DamagedRow:
+def _decoded(decode: Callable[[bytes], R], row: bytes | DamagedRow | None) -> R | DamagedRow:
     if not isinstance(row, bytes):
         return DamagedRow("it is gone") if row is None else row
     try:
-        return decoder.decode(row)
+        return decode(row)
     except msgspec.MsgspecError as error:
         return DamagedRow(f"no record of this version: {error}")
 
 
-def _read(key: str, row: bytes | DamagedRow | None) -> _Change | None:
-    """Return a row as a change, None where even its key is none of ours; `Storage.check` reports such rows."""
+def _read(key: str, row: bytes | DamagedRow | None) -> _Change:
+    """Return a row as a change; one whose key is none of ours, which `Storage.check` reports, has the number 0."""
     parts = _CHANGE_KEY.fullmatch(key)
     if parts is None:
-        return None
-    return _Change(parts["conversation"], int(parts["number"]), parts["handle"], _decoded(_DECODER, row))
+        return _Change("", 0, "", DamagedRow("its key is none of ours"))
+    return _Change(parts["conversation"], int(parts["number"]), parts["handle"], _decoded(_DECODER.decode, row))
 
 
 async def _replayed(storage: Storage, changes: Sequence[_Change], settings: DescriptorSettings) -> Entries:
