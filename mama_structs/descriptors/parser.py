@@ -222,6 +222,7 @@ _PLAIN_SPAN: Final = rf"`[^`\n<]{{1,{_REACH}}}+`(?=[^`])"
 
 _BLANK: Final = r"[ \t\r]*+"
 _BEGINNING_LINE: Final = re.compile(rf"\n {{0,{_INDENT}}}\Z")
+_CLOSING_LINE: Final = {mark: re.compile(rf"\n {{0,3}}(?P<run>{mark}{{3,}}+){_BLANK}(?=\n)") for mark in "`~"}
 _LAST_LINE: Final = {mark: re.compile(rf"\n {{0,3}}(?P<run>{mark}*+)(?P<blank>{_BLANK})\Z") for mark in "`~"}
 _FENCE_LINE: Final = re.compile(
     rf"^ {{0,3}}(?P<run>`{{3,{_LONGEST_RUN}}}+(?![^`\n]{{0,{_REACH}}}+`)|~{{3,{_LONGEST_RUN}}}+(?!~))(?P<info>[^\n]*)",
@@ -241,11 +242,6 @@ def _matched_to(pattern: re.Pattern[str], text: str, at: int) -> int:
     return at if match is None else match.end()
 
 
-@functools.lru_cache
-def _closing_line(character: str, length: int) -> re.Pattern[str]:
-    return re.compile(rf"\n {{0,3}}{character}{{{length},}}+{_BLANK}(?=\n)")
-
-
 @attrs.frozen
 class Fence:
     """Fenced code that is open: the character, and the length of the run that opened it."""
@@ -255,8 +251,8 @@ class Fence:
 
     def end(self, text: str, start: int) -> int:
         """Return the index of the line break that ends the closing line, -1 when there is none from *start* on."""
-        match = _closing_line(self.character, self.length).search(text, start)
-        return -1 if match is None else match.end()
+        lines = _CLOSING_LINE[self.character].finditer(text, start)
+        return next((line.end() for line in lines if len(line["run"]) >= self.length), -1)
 
     def line_so_far(self, text: str, start: int) -> str:
         """Return the last line, or a shorter one that is as good, if it may become the closing one, else nothing."""
