@@ -259,21 +259,21 @@ class ServedGraph:
         self._rows = rows
         # The graph that a snapshot has, until it is loaded.
         self._stored = stored
-        self._proved: Proved | None = None
+        self.proved: Proved | None = None
+        """The graph that serves searches, None while they are exact."""
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._refused = 0
         self._failures = 0
         self._probed = 0
-        self._is_probe_wanted = False
         self._synced: tuple[Graph, int] | None = None
         # The graph that was written or loaded last, and the files that hold it.
         self._saved: tuple[Graph, LoadedPart] | None = None
 
     def part(self) -> Part | None:
         """Return what a snapshot keeps of the graph, None where there is none."""
-        stored, proved = self._stored, self._proved
+        stored, proved = self._stored, self.proved
         if stored is None and proved is not None and self._saved is not None and self._saved[0] is proved.graph:
             # What a file lacks is soon caught up with after loading, unless it is much.
             held = self._saved[1].files["marks"].stored.size
@@ -287,18 +287,13 @@ class ServedGraph:
 
     def saved(self, loaded: LoadedPart) -> None:
         """Take note of the files that hold the graph in use."""
-        if self._proved is not None and {"graph", "marks"} <= loaded.files.keys():
-            self._saved = (self._proved.graph, loaded)
-
-    @property
-    def proved(self) -> Proved | None:
-        """The graph that serves searches, None while they are exact."""
-        return self._proved
+        if self.proved is not None and {"graph", "marks"} <= loaded.files.keys():
+            self._saved = (self.proved.graph, loaded)
 
     @property
     def mode(self) -> Literal["exact", "building", "hnsw"]:
         """What happens: searches are exact, exact for now, or served by the graph."""
-        if self._proved is not None:
+        if self.proved is not None:
             return "hnsw"
         return "building" if self._thread is not None else "exact"
 
@@ -306,7 +301,7 @@ class ServedGraph:
         """Return the graph for a search, after what little can be done at once was done; never waits long."""
         if self._thread is None:
             self._do_little()
-        proved = self._proved
+        proved = self.proved
         if proved is not None and self._synced != (proved.graph, self._rows.changes):
             try:
                 proved.graph.mark(self._rows.alive, wait=_WAIT)
@@ -317,7 +312,7 @@ class ServedGraph:
                 return None
             self._synced = (proved.graph, self._rows.changes)
         self.wake()
-        return self._proved
+        return self.proved
 
     def search(self, proved: Proved, vector: Vectors, limit: int) -> Labels | None:
         """Return labels near *vector* (dimensions,), best first, or None where it must be searched exactly."""
@@ -333,8 +328,6 @@ class ServedGraph:
 
     def wake(self) -> None:
         """Let the other thread do what there is to do."""
-        if self._rows.changes - self._probed >= _PROBE_EVERY:
-            self._is_probe_wanted, self._probed = True, self._rows.changes
         if self._thread is not None or self._stop.is_set():
             return
         step = self._next_step()
@@ -350,13 +343,13 @@ class ServedGraph:
     def rebuild(self) -> None:
         """Make a new graph; searches are exact until then."""
         with self._guard:
-            self._proved, self._stored, self._refused = None, None, 0
+            self.proved, self._stored, self._refused = None, None, 0
         self.wake()
 
     def fail(self, error: Exception) -> None:
         """Use the graph no more, and make a new one, unless that did not help before."""
         with self._guard:
-            self._proved = None
+            self.proved = None
             self._failures += 1
         if self._failures == 1:
             _log.warning("the vector graph failed (%s); searching exactly until it is built again", error)
@@ -383,7 +376,7 @@ class ServedGraph:
     def abandon(self) -> None:
         """Let the other thread stop by itself, and use the graph no more."""
         self._stop.set()
-        self._proved = None
+        self.proved = None
 
     def close(self) -> None:
         """Stop the other thread, after its present slice; what it built so far is lost."""
@@ -391,21 +384,21 @@ class ServedGraph:
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
-        self._proved = None
+        self.proved = None
 
     # What the other thread does.
 
     def _next_step(self) -> Callable[[], None] | None:
         if self._failures >= _FAILURES:
             return None
-        proved = self._proved
+        proved = self.proved
         if proved is None:
             if self._stored is not None:
                 return self._load if available() else None
             return self._build if self._rows.count >= self._refused and available() else None
         if self._rows.count - len(proved.graph) > max(64, _AT_ONCE // 4):
             return self._catch_up
-        if self._is_probe_wanted:
+        if self._rows.changes - self._probed >= _PROBE_EVERY:
             return self._probe
         # Recall falls as a graph grows.
         return self._prove_again if proved.count >= _AT_ONCE // 2 and self._rows.count >= 2 * proved.count else None
@@ -431,7 +424,7 @@ class ServedGraph:
             step = self._next_step()
             if step == self._build and self._rows.count <= _AT_ONCE:
                 self._build()
-            proved = self._proved
+            proved = self.proved
             if proved is not None and self._rows.count <= 4 * _AT_ONCE:
                 missing = self._rows.count - len(proved.graph)
                 if 0 < missing <= _AT_ONCE // 16:
@@ -487,11 +480,11 @@ class ServedGraph:
     def _publish(self, proved: Proved) -> None:
         with self._guard:
             if not self._stop.is_set():
-                self._proved = proved
+                self.proved = proved
 
     def _catch_up(self) -> None:
         """Add what is missing to the graph in use, a few at a time, so that searches go on."""
-        proved = self._proved
+        proved = self.proved
         if proved is None:
             return
         graph, most = proved.graph, 4
@@ -516,22 +509,22 @@ class ServedGraph:
         return True
 
     def _prove_again(self) -> None:
-        proved = self._proved
+        proved = self.proved
         if proved is None:
             return
         again = self._proof(proved.graph)
         if again.recall >= RECALL:
             with self._guard:
-                if self._proved is proved:
-                    self._proved = again
+                if self.proved is proved:
+                    self.proved = again
         else:
             _log.info("the vector graph finds too little since it has grown; it is built again")
             self.rebuild()
 
     def _probe(self) -> None:
         """Look whether the graph still finds its own vectors; deletions can tear it apart."""
-        self._is_probe_wanted = False
-        proved = self._proved
+        self._probed = self._rows.changes
+        proved = self.proved
         if proved is not None and not self._knows_itself(proved.graph):
             _log.info("the vector graph does not find its own vectors any more; it is built again")
             self.rebuild()
