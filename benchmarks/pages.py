@@ -9,7 +9,7 @@ from typing import Any
 
 from _common import arguments, compared, comparison_rows, report, take_turns
 
-from mama_structs.descriptors.search import search
+from mama_structs.descriptors.search import TextSearch, search
 from mama_structs.descriptors.text import Content, preview, read
 
 CHARS = 10_000_000
@@ -83,7 +83,9 @@ def searching(text: str, rounds: int) -> dict[str, dict[str, float]]:
     common = text[0]
 
     def find(query: str, **options: Any) -> Any:
-        return lambda: asyncio.run(search(content, query, handle="fd:1", timeout=60, page_size=PAGE, **options))
+        return lambda: asyncio.run(
+            search(TextSearch(content, query, handle="fd:1", timeout=60, page_size=PAGE, **options))
+        )
 
     return compared(
         take_turns(
