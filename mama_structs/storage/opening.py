@@ -12,10 +12,10 @@ from typing import Any, Final, NoReturn
 
 import diskcache  # type: ignore[import-untyped]  # it ships no types
 
-from mama_structs.errors import StoreError
+from mama_structs.errors import InvalidArgument, StoreError
 from mama_structs.storage.failures import Finding, damaged, damaged_file
 from mama_structs.storage.files import DATABASE, MARK_FILE, make_directory, sync_directory
-from mama_structs.storage.rows import Damaged, foreign_value, is_own_key, unseal
+from mama_structs.storage.rows import Damaged, check_key, foreign_value, is_own_key, unseal
 
 _MARK: Final = b"mama-structs journal 1\n"
 # In the file's header: says whose it is before a single statement changes it.
@@ -51,13 +51,45 @@ _SOUND_SQLITE: Final = (3, 51, 3)
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
-class _NoDisk(diskcache.Disk):  # type: ignore[misc]  # the base class has no types
-    """Encodes and decodes nothing: the library's own way would unpickle what was planted, and obey names of files."""
+class ForeignRow(Exception):
+    """A row that this package did not write; it was not decoded."""
 
-    def _refuse(self, *_args: object, **_options: object) -> NoReturn:
-        raise NotImplementedError("rows are read and written as `storage.rows` does it, and in no other way")
 
-    put = get = store = fetch = filename = remove = _refuse
+class _BytesDisk(diskcache.Disk):  # type: ignore[misc]  # the base class has no types
+    """Bytes under ASCII keys, inline: the library itself would unpickle what was planted, and obey names of files."""
+
+    def __init__(self, directory: str, **_settings: object) -> None:
+        super().__init__(directory, min_file_size=2**62, pickle_protocol=0)
+
+    def put(self, key: object) -> tuple[str, bool]:
+        """Return the columns of a key."""
+        return check_key(key), True
+
+    def get(self, key: Any, raw: object) -> str:
+        """Return the key in a row."""
+        if not is_own_key(key, raw):
+            raise ForeignRow("a key that this package did not write")
+        return str(key)
+
+    def store(self, value: object, read: object, key: object = None) -> tuple[int, int, None, bytes]:  # noqa: ARG002 - the base class's signature
+        """Return the columns of a value."""
+        if type(value) is not bytes:
+            raise InvalidArgument(f"only bytes are stored, got {type(value).__name__}")
+        return 0, diskcache.core.MODE_RAW, None, value
+
+    def fetch(self, mode: object, filename: object, value: Any, read: object) -> bytes:
+        """Return the bytes in a row, and nothing else: no number, text, file or pickle."""
+        foreign = "it was asked for as a file" if read else foreign_value(mode, filename, value)
+        if foreign:
+            raise ForeignRow(foreign)
+        return bytes(value)
+
+    def filename(self, key: object = None, value: object = None) -> NoReturn:  # noqa: ARG002 - as above
+        """Refuse: no row of ours has a file."""
+        raise ForeignRow("a value in a file of its own")
+
+    def remove(self, file_path: object) -> None:
+        """Leave a file alone that a foreign row names: its name is not to be trusted."""
 
 
 def open_database(directory: Path) -> sqlite3.Connection:
@@ -71,8 +103,8 @@ def open_database(directory: Path) -> sqlite3.Connection:
     cache = diskcache.Cache.__new__(diskcache.Cache)
     try:
         # In two steps, so that a connection is closed that a failing constructor leaves behind.
-        cache.__init__(str(directory), timeout=0, disk=_NoDisk, **SETTINGS)
-        # All that is wanted of the library is a database as it makes one; we write in transactions of our own.
+        cache.__init__(str(directory), timeout=0, disk=_BytesDisk, **SETTINGS)
+        # Rows are such as the library writes; we read many at once, in transactions that tell why they fail.
         connection: sqlite3.Connection = cache._con  # noqa: SLF001 - there is no public way to it
         # The library sets what the file's table says, which another process may be writing for the first time.
         for name in _PRAGMAS:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.storage.opening import _NoDisk
+from mama_structs.storage.opening import ForeignRow, _BytesDisk
 from mama_structs.storage.rows import (
     LONGEST_KEY,
     Damaged,
@@ -95,29 +95,39 @@ def test_keys_that_could_be_mistaken_are_refused(key):
         check_key(key)
 
 
-def test_the_disk_decodes_nothing(tmp_path):
-    """A pickled key or value, a file's name, a text and even bytes are refused before they are looked into."""
-    fired, precious = tmp_path / "fired", tmp_path / "precious"
-    precious.write_text("")
+def test_the_disk_decodes_nothing_but_its_own(tmp_path):
+    """A pickled key or value, a file, text or a number is refused before it is looked into."""
+    fired = tmp_path / "fired"
     trap = pickle.dumps(Trap(fired))
-    disk = _NoDisk(str(tmp_path))
+    disk = _BytesDisk(str(tmp_path), min_file_size=0, pickle_protocol=5, compress_level=1)
 
-    for call in (
-        lambda: disk.put("k"),
-        lambda: disk.get(trap, 0),
-        lambda: disk.get(trap, 1),
-        lambda: disk.fetch(diskcache.core.MODE_PICKLE, None, trap, False),
-        lambda: disk.fetch(diskcache.core.MODE_BINARY, "../secret", None, False),
-        lambda: disk.fetch(diskcache.core.MODE_TEXT, "x", None, False),
-        lambda: disk.fetch(diskcache.core.MODE_RAW, None, b"", False),
-        lambda: disk.store("text", False, key="k"),
-        disk.filename,
-        lambda: disk.remove("precious"),
+    for key, raw in ((trap, 0), (trap, 1), ("k", 0), (1, 1), ("ä", 1)):
+        with pytest.raises(ForeignRow):
+            disk.get(key, raw)
+    for mode, filename, value, read in (
+        (diskcache.core.MODE_PICKLE, None, trap, False),
+        (diskcache.core.MODE_BINARY, "../secret", None, False),
+        (diskcache.core.MODE_TEXT, "x", None, False),
+        (diskcache.core.MODE_RAW, None, "text", False),
+        (diskcache.core.MODE_RAW, None, 1, False),
+        (diskcache.core.MODE_RAW, "x", b"", False),
+        (diskcache.core.MODE_RAW, None, b"", True),
     ):
-        with pytest.raises(NotImplementedError):
-            call()
+        with pytest.raises(ForeignRow):
+            disk.fetch(mode, filename, value, read)
+    with pytest.raises(InvalidArgument):
+        disk.store("text", False, key="k")
+    with pytest.raises(ForeignRow):
+        disk.filename()
     assert not fired.exists()
-    assert precious.exists()
+
+
+def test_a_file_that_a_row_names_is_left_alone(tmp_path):
+    """Replacing a row that names a file deletes no file."""
+    (tmp_path / "precious").write_text("")
+    _BytesDisk(str(tmp_path)).remove("precious")
+
+    assert (tmp_path / "precious").exists()
 
 
 async def test_planted_pickles_are_never_run(tmp_path):
