@@ -208,6 +208,19 @@ async def test_an_unknown_id_is_an_error_that_names_near_ones(store, call):
     assert [] == await store.links_of(memory.id)
 
 
+async def test_removing_a_link_spares_others_whose_ids_share_its_hash(monkeypatch, store):
+    """The links of the index are kept by 64 bits of their ids: what goes is the one that begins where it should."""
+    monkeypatch.setattr("mama_structs.memory.embedded.links.link_key", lambda _link_id: 7)
+    memories = [await store.save_context(text) for text in ("the wall", "the mine", "the fleet")]
+    kept = await store.link(memories[0].id, memories[2].id, "builds on")
+    gone = [await store.link(memories[1].id, memories[end].id, "builds on") for end in (0, 2)]
+    await store.unlink(gone[1].id)
+    await store.unlink(gone[0].id)
+
+    assert {kept.id} == {link.id for link in await store.links_of(memories[2].id) if link.created_by != "system"}
+    assert memories[0].id in {one.memory.id for one in await store.traverse(memories[2].id, max_depth=1)}
+
+
 async def test_a_memory_is_not_linked_to_itself_and_only_decisions_are_superseded(store):
     """Either is refused, and says why."""
     memory = await store.save_context("x")

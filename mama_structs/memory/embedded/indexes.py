@@ -61,7 +61,6 @@ class Indexes:
             self.vectors.remove(node)
             self.vectors.add(node, vectors)
         if node not in self.unindexed:
-            self.words.remove(node)
             self.words.add(node, indexed_terms(memory))
 
     def remove(self, node: int) -> None:
@@ -108,10 +107,12 @@ class Indexes:
         """Tell whether a node's vectors are these."""
         return np.array_equal(self.vectors.get(node), vectors)
 
-    def unlink(self, links: Iterable[Link]) -> None:
-        """Remove links."""
+    def unlink(self, source: int, links: Iterable[Link]) -> None:
+        """Remove links that begin at a node; two ids may have one key, so their ends count as well."""
         for link in links:
-            self.links.remove(link.id)
+            target = self.catalogue.find(link.to_id)
+            if target is not None:
+                self.links.remove(link.id, source=source, target=target)
 
     def index(self, node: int, memory: Memory) -> None:
         """Index the words of a memory that were left out before."""

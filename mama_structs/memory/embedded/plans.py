@@ -355,7 +355,7 @@ class JournalWriter(JournalReader):
             )
         gone = [link for link in before.links if link not in after.links]
         new = [link for link in after.links if link not in before.links]
-        self._views.unlink(gone)
+        self._views.unlink(node, gone)
         ends = self._views.link(node, new)
         lost = [self.find(link.to_id) for link in gone]
         return ends + [end for end in lost if end is not None]
