@@ -99,6 +99,11 @@ class LinkTable:
     def __len__(self) -> int:
         return len(self.sources)
 
+    @property
+    def columns(self) -> tuple[NDArray[Any], ...]:
+        """The arrays, in the order in which a table is made of them."""
+        return self.sources, self.targets, self.types, self.creators, self.confidences, self.created
+
     def strengths(self, now_ms: int) -> Scores:
         """Return what `Link.strength` gives for each link, at a time in milliseconds since 1970."""
         rates = np.where(self.creators == SYSTEM, _RATES[self.types], 0.0)

@@ -278,25 +278,25 @@ def known_by(table: LinkTable, as_of: datetime | None) -> LinkTable:
 
 def only(table: LinkTable, rows: NDArray[np.bool_]) -> LinkTable:
     """Return some links of a table."""
-    return LinkTable(*(column[rows] for column in attrs.astuple(table, recurse=False)))
+    return LinkTable(*(column[rows] for column in table.columns))
 
 
 def _closure(
     reader: Reader, begun: set[int], direction: Direction, as_of: datetime | None = None, table: LinkTable | None = None
 ) -> LinkTable:
     """Return the evolution links of nodes and of all that these lead to; *table* has those of the first."""
-    tables = [reader.links(np.zeros(0, np.int64), direction, _EVOLUTION)]
+    tables: list[LinkTable] = []
     level, seen = set(begun), set(begun)
     for depth in itertools.count(1):
         if not level:
             break
         if table is None:
             table = known_by(reader.links(np.array(sorted(level), np.int64), direction, _EVOLUTION), as_of)
+        else:
+            table = only(table, np.isin(table.targets, list(level)))
         rows = table.types == NUMBERS[LinkType.EVOLUTION]
         if as_of is not None:
             rows &= reader.facts(table.sources).created <= milliseconds(as_of)
-        if direction == "in":
-            rows &= np.isin(table.targets, list(level))
         tables.append(only(table, rows))
         level = set(tables[-1].sources.tolist())
         if direction == "both":
@@ -308,8 +308,9 @@ def _closure(
             level -= seen
         seen |= level
         table = None
-    columns = (attrs.astuple(table, recurse=False) for table in tables)
-    return LinkTable(*(np.concatenate(column) for column in zip(*columns, strict=True)))
+    if not tables:
+        return reader.links(np.zeros(0, np.int64), direction, _EVOLUTION)
+    return LinkTable(*map(np.concatenate, zip(*(table.columns for table in tables), strict=True)))
 
 
 def _of_same_topic(reader: Reader, nodes: Nodes) -> Nodes:

@@ -441,6 +441,8 @@ def newest_first(
         chains.setdefault(newest.get(node, node), []).append(place)
     arranged = order.copy()
     for places in chains.values():
+        if len(places) == 1:
+            continue
         members = order[places]
         # Times may be odd in imported data: what holds goes first all the same.
         replaced = np.array([node in newest for node in nodes[members].tolist()])

@@ -132,6 +132,12 @@ _KOREAN: Final = frozenset(
 )
 
 
+def _remembered(analyse: Callable[[str], T]) -> Callable[[str], T]:
+    """Stemming is slow, and texts repeat their words; what is long is rarely met again and would fill the memory."""
+    known = lru_cache(maxsize=8_192)(analyse)
+    return lambda text: known(text) if len(text) <= _REPEATED else analyse(text)
+
+
 def embedded_text(memory: Memory) -> str:
     """Return the text whose meaning stands for a memory: topic, content, and what else its author said about it."""
     # An outcome is no part of it: `MemoryStore.set_outcome` makes a memory of that, so that the decision's vector stays
@@ -180,12 +186,14 @@ def weighted_terms(text: str) -> dict[str, float]:
     return sums
 
 
-def query_terms(query: str | Mapping[str, float]) -> Mapping[str, float]:
-    """Return the terms by which a text is searched, with their weights; the terms of one as they are."""
-    return _cached(_query_terms, query) if isinstance(query, str) else query
+def terms_of(query: str | Mapping[str, float]) -> Mapping[str, float]:
+    """Return the terms of what is looked for, which may be these terms."""
+    return query_terms(query) if isinstance(query, str) else query
 
 
-def _query_terms(text: str) -> Mapping[str, float]:
+@_remembered
+def query_terms(text: str) -> Mapping[str, float]:
+    """Return the terms by which a text is searched, with their weights."""
     found = list(_analysed(text))
     # Stop words only where there is nothing else.
     telling = [(term, kind) for term, kind in found if kind is not _Kind.STOP]
@@ -196,7 +204,7 @@ def _query_terms(text: str) -> Mapping[str, float]:
 def _analysed(text: str) -> Iterator[tuple[str, _Kind]]:
     if text.isascii():
         for token in _ASCII_TOKENS.findall(text):
-            yield from _cached(_latin, token[:_LONGEST])
+            yield from _latin(token[:_LONGEST])
         return
     end, number, latin = -1, "", False
     for match in _TOKENS.finditer(_normalised(text)):
@@ -206,7 +214,7 @@ def _analysed(text: str) -> Iterator[tuple[str, _Kind]]:
         if match["hangul"] is not None:
             if not (attached and latin and token in _PARTICLE_SET):
                 for start in range(0, len(token), _LONGEST):
-                    yield from _cached(_korean, token[start : start + _LONGEST])
+                    yield from _korean(token[start : start + _LONGEST])
             if attached and number:
                 yield number + token[:1], _Kind.WORD
             number, latin = "", False
@@ -216,19 +224,9 @@ def _analysed(text: str) -> Iterator[tuple[str, _Kind]]:
             yield from _syllables(token)
             number, latin = "", False
         else:
-            yield from _cached(_latin, token[:_LONGEST])
+            yield from _latin(token[:_LONGEST])
             latin = True
             number = token if token.isdecimal() and len(token) <= _LONGEST else ""
-
-
-def _cached(analyse: Callable[[str], T], text: str) -> T:
-    # Stemming is slow, and texts repeat their words; what is long is rarely met again and would fill the memory.
-    return _known(analyse, text) if len(text) <= _REPEATED else analyse(text)
-
-
-@lru_cache(maxsize=16_384)
-def _known(analyse: Callable[[str], T], text: str) -> T:
-    return analyse(text)
 
 
 def _normalised(text: str) -> str:
@@ -245,6 +243,7 @@ def _normalised_as(form: Literal["NFC", "NFKC"], text: str) -> str:
     return "".join(unicodedata.normalize(form, piece) for piece in pieces)
 
 
+@_remembered
 def _latin(token: str) -> Terms:
     """Return the terms of a word or identifier in any script that puts spaces between words."""
     if "," in token:
@@ -268,6 +267,7 @@ def _word(word: str, kind: _Kind) -> tuple[str, _Kind]:
     return (stem, _Kind.STOP if word in _ENGLISH else kind)
 
 
+@_remembered
 def _korean(word: str) -> Terms:
     """Return the terms of a Hangul word: without particles, and its pairs of syllables."""
     if word in _KOREAN:

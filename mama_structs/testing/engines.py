@@ -35,7 +35,7 @@ from mama_structs.memory.engine import (
 )
 from mama_structs.memory.graph import nfc
 from mama_structs.memory.model import CREATORS, Link, LinkType, Memory, MemoryType, digests_in, milliseconds
-from mama_structs.memory.text import indexed_text, query_terms, weighted_terms
+from mama_structs.memory.text import indexed_text, terms_of, weighted_terms
 from mama_structs.storage.failures import Finding
 
 T = TypeVar("T")
@@ -114,7 +114,7 @@ class PlainReader(Writer):
         return _best(nodes[scores > 0], scores[scores > 0], limit)
 
     def word_scores(self, query: Query, nodes: Nodes) -> Scores:
-        wanted, rarity = query_terms(query), self.rarity(query)
+        wanted, rarity = terms_of(query), self.rarity(query)
         lengths = {node: min(sum(counts.values()), _LONGEST) for node, counts in self._terms.items()}
         mean = sum(lengths.values()) / max(len(lengths), 1) or 1.0
         scores = []
@@ -126,7 +126,7 @@ class PlainReader(Writer):
 
     def rarity(self, query: Query) -> dict[str, float]:
         total = len(self._terms)
-        having = {term: sum(term in counts for counts in self._terms.values()) for term in query_terms(query)}
+        having = {term: sum(term in counts for counts in self._terms.values()) for term in terms_of(query)}
         return {term: math.log(1 + (total - number + 0.5) / (number + 0.5)) for term, number in having.items()}
 
     def links(

@@ -124,7 +124,7 @@ class Vocabulary:
 
     def __init__(self, texts: Sequence[str] = ()) -> None:
         self._texts = list(texts)
-        self._numbers = {text: number for number, text in enumerate(self._texts)}
+        self.numbers: Final = {text: number for number, text in enumerate(self._texts)}
 
     def __len__(self) -> int:
         return len(self._texts)
@@ -135,13 +135,9 @@ class Vocabulary:
     def __getitem__(self, number: int) -> str:
         return self._texts[number]
 
-    def find(self, text: str) -> int:
-        """Return a text's number, -1 where it has none."""
-        return self._numbers.get(text, -1)
-
     def number(self, text: str) -> int:
         """Return a text's number, the next one where it has none yet."""
-        number = self._numbers.setdefault(text, len(self._texts))
+        number = self.numbers.setdefault(text, len(self._texts))
         if number == len(self._texts):
             self._texts.append(text)
         return number
@@ -440,7 +436,7 @@ class Catalogue:
         return [self._mentions[number] for number in self._pairs["mention"][self._pairs["node"] == node].tolist()]
 
     def _naming(self, mention: str) -> Nodes:
-        number = self._mentions.find(mention)
+        number = self._mentions.numbers.get(mention, -1)
         if number < 0:
             return _NONE
         nodes: Nodes = self._pairs["node"][self._pairs["mention"] == number].astype(np.int64)
@@ -461,7 +457,7 @@ class Catalogue:
             wanted = np.array([kind in where.types for kind in _TYPES])
             passing &= wanted[self._rows["type"][rows]]
         if where.topic is not None:
-            number = self._topics.find(_nfc(where.topic))
+            number = self._topics.numbers.get(_nfc(where.topic), -1)
             passing &= (self._rows["topic"][rows] == number) if number >= 0 else False
         if where.since is not None:
             passing &= self._rows["created"][rows] >= _rounded_up(where.since)

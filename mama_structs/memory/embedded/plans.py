@@ -26,7 +26,7 @@ from mama_structs.memory.engine import (
     Vectors,
 )
 from mama_structs.memory.model import Link, Memory, digests_in
-from mama_structs.memory.text import query_terms
+from mama_structs.memory.text import terms_of
 from mama_structs.storage.rows import Damaged, Rows, Snapshot
 
 T = TypeVar("T")
@@ -114,15 +114,15 @@ class JournalReader:
 
     def words(self, query: Query, limit: int, where: Filter | None = None) -> Matches:
         """Return the nodes that match the query's words best."""
-        return self._views.words.search(query_terms(query), limit, self._views.catalogue.mask(where))
+        return self._views.words.search(terms_of(query), limit, self._views.catalogue.mask(where))
 
     def word_scores(self, query: Query, nodes: Nodes) -> Scores:
         """Return the BM25 score of the query for each of *nodes*."""
-        return self._views.words.scores(query_terms(query), nodes)
+        return self._views.words.scores(terms_of(query), nodes)
 
     def rarity(self, query: Query) -> dict[str, float]:
         """Return the query's terms with how rare each is."""
-        return self._views.words.rarity(query_terms(query))
+        return self._views.words.rarity(terms_of(query))
 
     def links_of_many(self, nodes: Sequence[int] | Nodes, direction: Direction = "both") -> list[list[Link]]:
         """Return the links of each of *nodes* with all that is known of them."""

@@ -243,7 +243,8 @@ class WordIndex:
 
     def rarity(self, terms: Iterable[str]) -> dict[str, float]:
         """Return the inverse document frequency of each term, the highest for one that occurs nowhere."""
-        return {term: self._rarity(self._words.find(term)) for term in terms}
+        find = self._words.numbers.get
+        return {term: self._rarity(find(term, -1)) for term in terms}
 
     def search(self, query: Mapping[str, float], limit: int, mask: NDArray[np.bool_] | None = None) -> Matches:
         """Return the memories that match best, leaving out those that share no term with the query."""
@@ -406,7 +407,7 @@ class WordIndex:
         """Return what of a query is known, what is worth most first; the order is that in which scores are added."""
         known = []
         for term, weight in query.items():
-            number = self._words.find(term)
+            number = self._words.numbers.get(term, -1)
             if number >= 0 and weight > 0 and self._frequency[number]:
                 known.append((-weight * self._rarity(number), term, number))
         # Equal ones by their words, so that rounding does not depend on what was indexed before.
