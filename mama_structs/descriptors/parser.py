@@ -561,7 +561,7 @@ class RefParser:
 
     def _report(self, what: Diagnostic, at: int) -> None:
         self._emit(at)
-        self._events.append(attrs.evolve(what, position=self._place(at)))
+        self._events.append(Diagnostic(what.kind, what.id, self._place(at), what.message))
 
     def _emit(self, end: int) -> None:
         """Give away the text before an index."""
