@@ -330,12 +330,13 @@ def _outside_refs(text: str) -> tuple[str, list[str]]:
     for event in [*parser.feed(text), *parser.close()]:
         if isinstance(event, RefStart):
             ids.append(event.id)
-            first = first if depth else max(at, text.rfind("\n", 0, event.position) + 1)
+            # From *at* on, or many refs of one line would each look through all of it.
+            first = first if depth else max(at, text.rfind("\n", at, event.position) + 1)
             depth += 1
         elif isinstance(event, RefEnd):
             depth -= 1
             if not depth:
-                last = text.find("\n", event.position - 1)
+                last = text.find("\n", max(at, event.position - 1))
                 marked = text[first : last if last >= 0 else None]
                 parts += text[at:first], "\n".join(" " * len(line) for line in marked.split("\n"))
                 at = first + len(marked)

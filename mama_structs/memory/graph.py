@@ -310,6 +310,8 @@ def _closure(
         table = None
     if not tables:
         return reader.links(np.zeros(0, np.int64), direction, _EVOLUTION)
+    if len(tables) == 1:
+        return tables[0]
     return LinkTable(*map(np.concatenate, zip(*(table.columns for table in tables), strict=True)))
 
 

@@ -240,8 +240,8 @@ class ScoredNodes:
     def joined(self, other: ScoredNodes) -> ScoredNodes:
         """Return these and *other* ones."""
         order = np.argsort(np.concatenate([self.nodes, other.nodes]))
-        columns = zip(attrs.astuple(self, recurse=False), attrs.astuple(other, recurse=False), strict=True)
-        return ScoredNodes(*(np.concatenate(column)[order] for column in columns))
+        both = [(one.nodes, one.meanings, one.shares, one.evidence) for one in (self, other)]
+        return ScoredNodes(*(np.concatenate(column)[order] for column in zip(*both, strict=True)))
 
     def positions(self, nodes: Collection[int] | Nodes) -> Positions:
         """Return where *nodes* stand here, -1 for those that do not."""

@@ -336,7 +336,7 @@ class _Import:
     file: _ExportFile
     progress: Progress | None
     ids: set[str] = attrs.field(factory=set, init=False)
-    # Links to memories of later lines, by these; few are, since links begin at the newer memory.
+    # Links to memories of later lines, by these; few are as a rule, since links begin at the newer memory.
     waiting: dict[str, list[Link]] = attrs.field(factory=dict, init=False)
     made_by: EmbedderRecord | None = attrs.field(default=None, init=False)
 
@@ -456,6 +456,7 @@ class _Import:
             return absent
         dropped = 0
         waiting: dict[str, list[Link]] = {}
+        awaited: dict[str, list[Link]] = {}
         for one in chunk:
             memory, ready = self._own(one.memory), []
             for link in known.get(memory.id, one.links):
@@ -471,8 +472,8 @@ class _Import:
             elif ready:
                 writer.put(memory, links=ready)
             for link in (*self.waiting.get(memory.id, ()), *waiting.pop(memory.id, ())):
-                if writer.find(link.from_id) is not None:
-                    writer.put_link(link)
+                awaited.setdefault(link.from_id, []).append(link)
+        _put_links(writer, awaited)
         return {"added": len(chunk) - len(known), "known": len(known), "dropped_links": dropped}, waiting
 
     def _check_embedder(self) -> None:
@@ -493,6 +494,13 @@ class _Import:
     def _tell(self, done: int) -> None:
         if self.progress is not None:
             self.progress(done, self.file.memories)
+
+
+def _put_links(writer: Writer, links: Mapping[str, Sequence[Link]]) -> None:
+    """Write links by the memories that they begin at, each of which is written whole, and so only once."""
+    for node, own in zip(writer.find_many([*links]), links.values(), strict=True):
+        if node is not None:
+            writer.put(writer.get([node])[0], links=own)
 
 
 def _read_header(line: bytes) -> ExportHeader:

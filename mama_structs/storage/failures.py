@@ -89,8 +89,7 @@ def _from_sqlite(error: sqlite3.Error, directory: Path) -> StoreError:
 
 def _cause(error: BaseException | None) -> sqlite3.Error | None:
     """Return SQLite's own first error: the innermost of those behind what is raised."""
-    # The library raises its `Timeout` for whatever keeps a transaction from beginning, and its rollback after an error
-    # fails when SQLite has rolled back already.
+    # While it opens the library raises its own `Timeout`, and what is done after a failure may fail in turn.
     found = None
     seen: set[int] = set()
     while error is not None and id(error) not in seen:

@@ -440,6 +440,8 @@ class Storage:
         if self._has_database():
             try:
                 findings = self._snapshot(lambda connection: inspect_store(connection, self.directory))
+            except StoreError:
+                raise
             except OSError as error:
                 raise store_error(error, self.directory) from error
         if self._failure is not None:

@@ -708,6 +708,9 @@ async def load_context(id: Id, *, memories: MemoryStore, refs: RefStore) -> With
     cutter = Cutter(refs, f"load/context {memory.id}")
     known = await _beside_one(memories, memory)
     told, today = known.outcome_of, _id_of(known.superseded_by)
+    if told is None and today is None:
+        # What was read first says it, too, where the second could not be read.
+        today = _standing(found.chain).get(memory.id)
     note = None
     if today is not None:
         whose = f"This {memory.type.value}" if told is None else f"The decision that this is about, {told},"

@@ -1,5 +1,6 @@
 """What embedders have in common: calibration, fingerprints, the default, and the checks of what they give."""
 
+import copy
 import logging
 import math
 
@@ -218,6 +219,7 @@ async def test_an_unknown_embedder_is_calibrated_on_the_sentences():
 
     assert before is PROVISIONAL
     assert not high.is_calibrated
+    assert not copy.deepcopy(high).is_calibrated
     assert 0.9 < (await calibrated(high)).midpoint < 1
     assert -0.1 < (await calibrated(plain)).midpoint < 0.3
     assert high.is_calibrated

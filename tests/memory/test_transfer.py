@@ -16,10 +16,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_helpers import plain_link, plain_memory
+from memory_helpers import OpenedDirectory, plain_link, plain_memory
 
 from mama_structs.errors import InvalidArgument, StoreError, StoreFull
 from mama_structs.memory import transfer
+from mama_structs.memory.embedded.plans import JournalWriter
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.embedding.protocol import fingerprint_of
 from mama_structs.memory.embedding.service import EmbeddingService
@@ -755,3 +756,23 @@ def test_every_kind_of_metadata_is_generated():
     """The round trip above is tried with each kind of memory."""
     assert set(METADATA) == set(metadata_of)
     assert timedelta(0) == UTC.utcoffset(None)
+
+
+async def test_links_to_later_lines_are_written_together(tmp_path, monkeypatch):
+    """A memory from which links lead to many later ones is written twice, not once for each of these."""
+    place = OpenedDirectory.open(tmp_path)
+    store, other = await place.memories("a"), await place.memories("b")
+    hub = await store.save_context("the hub")
+    for number in range(30):
+        later = await store.save_context(f"spoke {number}")
+        await store.link(hub.id, later.id, "leads to")
+    await store.export_jsonl(tmp_path / "file")
+    written = []
+    rewrite = JournalWriter._rewrite
+    monkeypatch.setattr(JournalWriter, "_rewrite", lambda self, *given: written.append(given) or rewrite(self, *given))
+
+    assert 31 == (await other.import_jsonl(tmp_path / "file")).added
+    assert 1 == len(written)
+    assert await store.links_of(hub.id) == await other.links_of(hub.id)
+    assert [] == await place.findings()
+    await place.close()

@@ -462,9 +462,13 @@ async def test_what_cannot_be_read_beside_a_hit_costs_only_itself(call, memories
     deleted = await call("search/recent", types=["decision"])
     monkeypatch.setattr(memories, "_beside", gone)
     unread = await call("search/recent", types=["decision"])
+    whole = await call("load/context", id=first)
     monkeypatch.setattr(memories, "search", gone)
     topic = await call("search/by_topic", topic="Auth")
 
+    # What was read before says that it does not hold.
+    assert second == whole["memory"]["superseded_by"]
+    assert "no longer holds" in whole["note"]
     for answer in (deleted, unread):
         assert [(second, None), (first, None)] == [(one["id"], one["superseded_by"]) for one in answer["found"]]
         assert [None, None] == [one["in_its_place"] for one in answer["found"]]

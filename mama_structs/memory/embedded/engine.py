@@ -251,11 +251,11 @@ class EmbeddedEngine:
         except StoreError as error:
             _log.warning("no snapshot of the memories was written: %s", error)
 
-    # What follows runs in the store's thread.
-
     async def _look(self, look: Callable[[Snapshot], T]) -> T:
         self._check_open()
         return await self._storage.look(look)
+
+    # What follows runs in the store's thread.
 
     def _drop_others(self, rows: Rows) -> bool:
         """Delete some of what other embedders left, which would outlive the memories that it was made of."""

@@ -290,8 +290,11 @@ class Calibrating:
     """An embedder whose scale is a guess until `calibrated`, or an `EmbeddingService`, sees to it."""
 
     calibration: Calibration = attrs.field(default=None, converter=_or_provisional)
+    # Kept, for a copy of an embedder has a copy of the guess.
+    is_calibrated: bool = attrs.field(init=False, default=False)
 
     def __attrs_post_init__(self) -> None:
+        self.is_calibrated = self.calibration is not PROVISIONAL
         embedder: Any = self
         if not isinstance(embedder.name, str) or not embedder.name:
             raise _check.refused("name", "must be text that is not empty", embedder.name)
@@ -299,14 +302,10 @@ class Calibrating:
         _check.whole("max_tokens", embedder.max_tokens, LEAST_TOKENS, mark=",")
         _check.whole("batch_size", embedder.batch_size, 1, mark=",")
 
-    @property
-    def is_calibrated(self) -> bool:
-        """Whether its scale is known."""
-        return self.calibration is not PROVISIONAL
-
     def calibrate(self, calibration: Calibration) -> None:
         """Take a calibration as known, such as one that was kept with the vectors."""
         self.calibration = calibration
+        self.is_calibrated = True
 
 
 async def calibrated(embedder: Embedder, *, in_thread: InThread = in_own_thread) -> Calibration:
