@@ -15,10 +15,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-import ctypes
+import functools
 import inspect
 import logging
-import os
 import random
 import sqlite3
 import threading
@@ -29,18 +28,19 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Final, TypeVar
 from weakref import WeakKeyDictionary, ref
 
-import attrs
 import diskcache  # type: ignore[import-untyped]  # it ships no types
 
 from mama_structs._async import LoopBound
 from mama_structs._check import seconds
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreBusy, StoreError, StoreFull
-from mama_structs.storage.failures import Finding, damaged, is_busy, store_error
-from mama_structs.storage.files import DATABASE, TemporaryDirectory, check_path, sweep
-from mama_structs.storage.opening import inspect_store, open_database
+from mama_structs.storage.connection import Database
+from mama_structs.storage.failures import Finding, is_busy, store_error
+from mama_structs.storage.files import TemporaryDirectory, check_path, sweep
+from mama_structs.storage.opening import inspect_store
 from mama_structs.storage.rows import (
     Change,
     Damaged,
@@ -58,68 +58,16 @@ T = TypeVar("T")
 
 WAIT: Final = 10.0
 # Bytes of rows that one transaction takes; the rows of one call are never divided.
-_TRANSACTION_BYTES: Final = 64 * 2**20
+_TRANSACTION_BYTES: Final = 2 * 2**20
 _SHORTEST_PAUSE: Final = 0.001
-_LONGEST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 0.005
+# Who has waited for so long waits for somebody who is stuck.
+_LONG: Final = 0.5
+_RELAXED_PAUSE: Final = 0.05
 
 _log: Final = logging.getLogger("mama_structs")
 
 _worker: Final = threading.local()
-_connections: Final[set[sqlite3.Connection]] = set()
-
-
-def _keep_connections() -> None:
-    """Keep a forked child from ever closing its parent's connections: SQLite may then remove the parent's files."""
-    for connection in _connections:
-        with contextlib.suppress(AttributeError):
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
-    _connections.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_keep_connections)
-
-
-@attrs.define(eq=False)
-class _Database:
-    """What the thread has open; closed in that thread, at the latest when it ends."""
-
-    connection: sqlite3.Connection
-    directory: Path
-    temporary: TemporaryDirectory | None
-    identity: tuple[int, int] | None
-    pid: int = attrs.field(factory=os.getpid)
-    closed: bool = False
-
-    def close(self) -> None:
-        if self.closed or self.pid != os.getpid():
-            return
-        self.closed = True
-        _connections.discard(self.connection)
-        with contextlib.suppress(sqlite3.Error):
-            self.connection.close()
-        if self.temporary is not None:
-            self.temporary.remove()
-
-    def check_place(self) -> None:
-        """See that the file is still the one in the directory: SQLite writes into a deleted one without complaint."""
-        if _identity(self.directory) != self.identity:
-            raise damaged(self.directory, "the file was moved or deleted while it was open")
-
-    def begin(self, kind: str) -> None:
-        """Begin a transaction; the rollback of the one before may have failed."""
-        self.leave_transaction()
-        self.connection.execute(f"BEGIN {kind}")
-
-    def leave_transaction(self) -> None:
-        """Roll back what a failed commit leaves open: the next transaction could not begin."""
-        if self.connection.in_transaction:
-            with contextlib.suppress(sqlite3.Error):
-                self.connection.execute("ROLLBACK")
-
-    def __del__(self) -> None:
-        # The thread's own reference is the last one where nobody closed: at the interpreter's exit, or forgotten.
-        self.close()
 
 
 class Storage:
@@ -130,10 +78,11 @@ class Storage:
         self._wait = seconds("wait", wait, zero=True)
         self._bound = LoopBound("store")
         self._temporary = temporary
-        self._opened: _Database | None = None
+        self._opened: Database | None = None
         # Reentrant: the collector may run a forgotten store's finalizer inside any of the blocks that hold it.
         self._guard = threading.RLock()
         self._queue: deque[PendingCall] = deque()
+        self._looks: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._enqueued = 0
         self._durable = 0
         self._waiting: list[tuple[int, Future[None]]] = []
@@ -209,35 +158,65 @@ class Storage:
     async def read(self, keys: Sequence[str]) -> dict[str, bytes | Damaged]:
         """Return the values of *keys* that there are, all of one moment, with what is enqueued taken as written."""
         wanted = [check_key(key) for key in keys]
-        return await outcome(self.in_thread(lambda: self._read(wanted)))
+        return await outcome(self._looking(lambda: self._read(wanted)))
 
     def has(self, key: str) -> bool:
         """Tell whether anything is stored or enqueued under *key*; blocks, for the rare question that is not async."""
         check_key(key)
-        return key in self.in_thread(lambda: self._read([key])).result()
+        return key in self._looking(lambda: self._read([key])).result()
 
     async def keys(self, prefix: str = "") -> list[str]:
         """Return the keys that begin with *prefix*, sorted, with what is enqueued taken as written."""
         if prefix != "":
             check_key(prefix)
-        return await outcome(self.in_thread(lambda: self._keys(prefix)))
+        return await outcome(self._looking(lambda: self._keys(prefix)))
 
-    async def transact(self, work: Callable[[Rows], T]) -> T:
-        """Run *work*, which is not async, in the thread and one write transaction, after what was enqueued before."""
-        return await outcome(self.in_thread(lambda: self.transact_here(work)))
+    async def transact(self, work: Callable[[Rows], T], *, wait: float | None = None) -> T:
+        """
+        Run *work*, which is not async, in the thread and one write transaction, after what was enqueued before.
+
+        *wait* says how many seconds for other processes, None for as many as the store waits.
+        """
+        return await outcome(self.in_thread(lambda: self.transact_here(work, wait=wait)))
 
     async def look(self, work: Callable[[Snapshot], T]) -> T:
-        """Run *work* in the thread, perhaps more than once, on what is on the disk, all of one moment."""
-        return await outcome(self.in_thread(lambda: self.look_here(work)))
+        """
+        Run *work* in the thread, perhaps more than once, on what is on the disk, all of one moment.
+
+        It may come before a transaction that was asked for earlier and waits for other processes.
+        """
+        return await outcome(self._looking(lambda: self.look_here(work)))
 
     def in_thread(self, job: Callable[[], T]) -> Future[T]:
         """Run *job* in the thread after what was asked for before; it may call `transact_here` and `look_here`."""
         with self._guard:
             self._check_open()
+            return self._submit(job)
+
+    def _submit(self, job: Callable[[], T]) -> Future[T]:
+        try:
+            return self._executor.submit(_in_turn, job)
+        except RuntimeError as error:
+            raise SessionClosed("the interpreter is shutting down") from error
+
+    def _looking(self, look: Callable[[], T]) -> Future[T]:
+        """Run *look*, which writes nothing, in its turn or while a transaction waits for other processes."""
+        done: Future[T] = Future()
+        done.set_running_or_notify_cancel()
+
+        def run() -> None:
             try:
-                return self._executor.submit(job)
-            except RuntimeError as error:
-                raise SessionClosed("the interpreter is shutting down") from error
+                result = look()
+            except BaseException as error:  # noqa: BLE001 - told to who waits
+                done.set_exception(error)
+            else:
+                done.set_result(result)
+
+        with self._guard:
+            self._check_open()
+            self._looks.put(run)
+            self._submit(functools.partial(_run_next, self._looks))
+        return done
 
     async def check(self) -> list[Finding]:
         """Look at every page, row, setting and file, and return what is wrong."""
@@ -261,14 +240,19 @@ class Storage:
     def _begin_close(self) -> Future[None]:
         self._bound.check_thread()
         with self._guard:
-            if self._closing is None:
-                self._closing = self.in_thread(self._close)
-                self._executor.shutdown(wait=False)
+            # One that failed may succeed, now that there is room or nobody is in the way.
+            if self._closing is None or (self._closing.done() and self._closing.exception() is not None):
+                self._closing = self._submit(self._close)
+                self._closing.add_done_callback(self._end_thread)
             return self._closing
+
+    def _end_thread(self, closing: Future[None]) -> None:
+        if closing.exception() is None:
+            self._executor.shutdown(wait=False)
 
     def _join(self) -> None:
         """Wait for the thread's end if the store was closed, which is a moment."""
-        if self._closing is not None and self._closing.done():
+        if self._closing is not None and self._closing.done() and self._closing.exception() is None:
             self._executor.shutdown(wait=True)
 
     def _check_open(self) -> None:
@@ -292,10 +276,10 @@ class Storage:
 
     # What follows runs in the thread.
 
-    def transact_here(self, work: Callable[[Rows], T]) -> T:
+    def transact_here(self, work: Callable[[Rows], T], *, wait: float | None = None) -> T:
         """Do as `transact`, for a job."""
         self._write_pending()
-        return self._in_transaction(work)
+        return self._in_transaction(work, wait=wait)
 
     def look_here(self, work: Callable[[Snapshot], T]) -> T:
         """Do as `look`, for a job."""
@@ -311,19 +295,24 @@ class Storage:
 
         return self._snapshot(looked)
 
-    def _open(self) -> _Database:
+    def _open(self) -> Database:
         if self._opened is None:
+            executor = ref(self._executor)
+
+            def wake() -> None:
+                thread = executor()
+                with contextlib.suppress(RuntimeError):  # it is ending
+                    _ = thread and thread.submit(_in_turn, int)
+
             try:
                 if self._temporary is not None:
                     self._temporary.make()
-                connection = self._patiently(lambda: open_database(self.directory))
-                self._opened = _Database(connection, self.directory, self._temporary, _identity(self.directory))
+                self._opened = self._patiently(lambda: Database(self.directory, wake, temporary=self._temporary))
             except OSError as error:
                 raise store_error(error, self.directory) from error
             finally:
                 if self._opened is None and self._temporary is not None:
                     self._temporary.remove()
-            _connections.add(self._opened.connection)
             _worker.opened = self._opened
             if self._temporary is not None:
                 sweep()
@@ -333,11 +322,10 @@ class Storage:
         try:
             self._write_pending()
         except StoreError as error:
-            error.add_note(f"the rows of {len(self._queue)} calls were not written")
+            error.add_note(f"the rows of {len(self._queue)} calls were not written: close it again when they can be")
             raise
-        finally:
-            if self._opened is not None:
-                self._opened.close()
+        if self._opened is not None:
+            self._opened.close()
 
     def _drain(self) -> None:
         with self._guard:
@@ -390,12 +378,10 @@ class Storage:
                 size += call.size
         return group
 
-    def _in_transaction(self, work: Callable[[Rows], T]) -> T:
-        opened = self._open()
-        opened.check_place()
+    def _in_transaction(self, work: Callable[[Rows], T], *, wait: float | None = None) -> T:
+        opened = self._begun(self._wait if wait is None else wait)
         rows = Rows(opened.connection)
         try:
-            self._patiently(lambda: opened.begin("IMMEDIATE"))
             result = work(rows)
             if inspect.isawaitable(result):
                 if inspect.iscoroutine(result):
@@ -411,6 +397,30 @@ class Storage:
             opened.leave_transaction()
         opened.check_place()
         return result
+
+    def _begun(self, wait: float) -> Database:
+        """Begin a write transaction as the next one of those who wait for it, and let looks pass meanwhile."""
+        opened = self._open()
+
+        def begin() -> None:
+            # Opened anew, perhaps, and elsewhere by now.
+            opened.check_place()
+            if not opened.queue():
+                raise _Queued
+            opened.begin("IMMEDIATE")
+
+        def pause(seconds: float) -> None:
+            opened.pause()
+            until = time.monotonic() + seconds
+            with contextlib.suppress(Empty):
+                while (left := until - time.monotonic()) > 0:
+                    self._looks.get(timeout=left)()
+
+        try:
+            self._patiently(begin, wait=wait, pause=pause)
+        finally:
+            opened.leave_queue()
+        return opened
 
     def _read(self, keys: list[str]) -> dict[str, bytes | Damaged]:
         found = self.look_here(lambda rows: rows.get_many(keys))
@@ -454,6 +464,7 @@ class Storage:
         opened = self._open()
 
         def attempt() -> T:
+            opened.check_place()
             try:
                 opened.begin("DEFERRED")
                 return look(opened.connection)
@@ -462,26 +473,47 @@ class Storage:
 
         return self._patiently(attempt)
 
-    def _patiently(self, attempt: Callable[[], T]) -> T:
-        """Make *attempt* until no other connection is in the way, as long as the store waits."""
+    def _patiently(
+        self, attempt: Callable[[], T], *, wait: float | None = None, pause: Callable[[float], object] = time.sleep
+    ) -> T:
+        """Make *attempt* until no other connection is in the way, for *wait* seconds or as long as the store waits."""
         started = time.monotonic()
-        pause = _SHORTEST_PAUSE
+        longest = self._wait if wait is None else wait
+        seconds = _SHORTEST_PAUSE
         while True:
             try:
                 return attempt()
-            except (diskcache.Timeout, sqlite3.Error) as error:
+            except (_Queued, diskcache.Timeout, sqlite3.Error) as error:
                 waited = time.monotonic() - started
-                if not is_busy(error):
+                if not (isinstance(error, _Queued) or is_busy(error)):
                     raise store_error(error, self.directory) from error
-                if waited >= self._wait:
+                if waited >= longest:
                     raise StoreBusy(
                         f"another process kept {self.directory} from being written for {waited:.1f} s",
                         waited=waited,
                         hint="try again, or look for a process that holds a transaction open",
                     ) from error
             # Without jitter, processes that collided once would collide again.
-            time.sleep(min(random.uniform(pause / 2, pause), self._wait - waited))  # noqa: S311 - no secret
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause(min(random.uniform(seconds / 2, seconds), longest - waited))  # noqa: S311 - no secret
+            seconds = min(2 * seconds, _LONGEST_PAUSE if waited < _LONG else _RELAXED_PAUSE)
+
+
+class _Queued(Exception):
+    """Another process is before this one in the queue of writers."""
+
+
+def _in_turn(job: Callable[[], T]) -> T:
+    """Run a job in its store's thread, whose connection is closed first where a fork is near."""
+    opened = getattr(_worker, "opened", None)
+    if opened is not None:
+        opened.pause()
+    return job()
+
+
+def _run_next(looks: SimpleQueue[Callable[[], None]]) -> None:
+    """Run the oldest look, if it did not have its turn already."""
+    with contextlib.suppress(Empty):
+        looks.get_nowait()()
 
 
 class _Behind(Storage):
@@ -489,15 +521,6 @@ class _Behind(Storage):
 
     def __del__(self) -> None:
         """Say nothing: it is not this one that is forgotten."""
-
-
-def _identity(directory: Path) -> tuple[int, int] | None:
-    """Return which file the database is, None where there is none."""
-    try:
-        status = (directory / DATABASE).stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 async def outcome(job: Future[T]) -> T:

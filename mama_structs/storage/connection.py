@@ -1,0 +1,266 @@
+"""
+A thread's connection to a store's database: whose files it has, its turn among the writers, and what a fork does to it.
+
+SQLite keeps the locks of a file in the memory of the process, where a forked child finds its parent's and takes none of
+its own. So no connection lives through a fork: each is closed before, and opened again when it is next used.
+Where one cannot be closed, as it is in the midst of something long, the child is refused that directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+from mama_structs.errors import StoreError
+from mama_structs.storage.failures import damaged
+from mama_structs.storage.files import DATABASE, MARK_FILE, TemporaryDirectory
+from mama_structs.storage.locks import LockFile
+from mama_structs.storage.opening import open_database
+
+# How long a fork waits for what is going on, in seconds.
+_PATIENCE: Final = 5.0
+# The place in the mark file that a process locks until it has the right to write.
+_TURN: Final = 1
+_WAL: Final = f"{DATABASE}-wal"
+_INDEX: Final = f"{DATABASE}-shm"
+
+Identity = tuple[int, int]
+
+
+@attrs.define(eq=False)
+class _Seat:
+    """A database that is open, or being opened, and how its thread is told that a fork is near."""
+
+    directory: Path
+    wake: Callable[[], object]
+    thread: int = attrs.field(factory=threading.get_ident)
+    identity: Identity | None = None
+    connection: sqlite3.Connection | None = None
+
+
+class _Forks:
+    """Which databases this process has open, and which ones its parent had when it was forked."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._changed = threading.Condition()
+        self._seats: set[_Seat] = set()
+        self._inherited: set[Identity] = set()
+        # How many threads are about to fork.
+        self.near: int = 0
+
+    def enter(self, seat: _Seat) -> None:
+        """Count a database as open from here on; waits until nobody forks, and refuses what the parent had open."""
+        if self._pid != os.getpid():
+            self.forget()  # it was forked by something that knows nothing of Python
+        with self._changed:
+            self._changed.wait_for(lambda: self.near == 0)
+            if _look(seat.directory / DATABASE)[0] in self._inherited:
+                raise StoreError(
+                    f"{seat.directory} was in use when this process was forked",
+                    hint="start workers by spawn or forkserver, or fork them before the session is opened",
+                )
+            self._seats.add(seat)
+
+    def leave(self, seat: _Seat) -> None:
+        """Count it as closed."""
+        with self._changed:
+            self._seats.discard(seat)
+            self._changed.notify_all()
+
+    def before(self) -> None:
+        """Have everything closed."""
+        me = threading.get_ident()
+        with self._changed:
+            self.near += 1
+            for seat in self._seats:
+                seat.wake()
+            self._changed.wait_for(lambda: all(seat.thread == me for seat in self._seats), _PATIENCE)
+
+    def after(self) -> None:
+        """Let the parent go on."""
+        with self._changed:
+            self.near -= 1
+            self._changed.notify_all()
+
+    def forget(self) -> None:
+        """Start anew in the child, which must never close what the parent has open: SQLite might delete its files."""
+        seats, inherited = self._seats, self._inherited
+        self.__init__()  # type: ignore[misc]  # in place: it is a module's name
+        self._inherited = inherited
+        for seat in seats:
+            _never_close(seat.connection)
+            self._inherited |= {one for one in (seat.identity, _look(seat.directory / DATABASE)[0]) if one}
+
+
+_forks: Final = _Forks()
+if hasattr(os, "register_at_fork"):
+    # Of what is registered, that which comes first is done last: logging, executors and locks still work meanwhile.
+    os.register_at_fork(before=_forks.before, after_in_parent=_forks.after, after_in_child=_forks.forget)
+
+
+@contextlib.contextmanager
+def in_use(directory: Path) -> Iterator[None]:
+    """Count a database as open that is read by a connection of its own: a fork waits for it."""
+    seat = _Seat(directory, lambda: None)
+    _forks.enter(seat)
+    try:
+        yield
+    finally:
+        _forks.leave(seat)
+
+
+class Database:
+    """
+    What a store's thread has open; used in that thread only.
+
+    Args:
+        directory: Where the database is, made where there is none.
+        wake: Has the thread call `pause` soon; called in any thread.
+        temporary: A directory that is removed when this is closed.
+
+    """
+
+    def __init__(self, directory: Path, wake: Callable[[], object], *, temporary: TemporaryDirectory | None) -> None:
+        self._directory = directory
+        self._wake = wake
+        self._temporary = temporary
+        self._pid = os.getpid()
+        self._files: tuple[Identity | None, ...] = ()
+        self._index_size = 0
+        self._turn: LockFile | None = None
+        self._is_next = False
+        self._closed = False
+        self._seat: _Seat | None = self._open()
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The connection, opened again after a fork."""
+        if self._seat is None:
+            # Nothing is made anew, and nothing else is opened instead.
+            if _look(self._directory / DATABASE)[0] != self._files[0]:
+                raise self._moved()
+            self._seat = self._open()
+        assert self._seat.connection is not None  # noqa: S101 - for the type checker
+        return self._seat.connection
+
+    def pause(self) -> None:
+        """Close the connection if a fork is near; it is opened again when it is next asked for."""
+        if _forks.near:
+            self._disconnect()
+
+    def check_place(self) -> None:
+        """See that the files are those that were opened: SQLite writes into deleted ones without complaint."""
+        if self.connection and not self._is_in_place():
+            raise self._moved()
+
+    def begin(self, kind: str) -> None:
+        """Begin a transaction; the rollback of the one before may have failed."""
+        connection = self.connection
+        self.leave_transaction()
+        connection.execute(f"BEGIN {kind}")
+
+    def leave_transaction(self) -> None:
+        """Roll back what a failed commit leaves open: the next transaction could not begin."""
+        if self._seat is not None and self.connection.in_transaction:
+            with contextlib.suppress(sqlite3.Error):
+                self.connection.execute("ROLLBACK")
+
+    def queue(self) -> bool:
+        """Be the next to write, which one process at a time is; False where another one is."""
+        if not self._is_next:
+            # A file system without locks: whoever comes first writes first.
+            with contextlib.suppress(OSError):
+                if self._turn is None:
+                    self._turn = LockFile.open(self._directory / MARK_FILE, create=False)
+                if not self._turn.try_lock(_TURN):
+                    return False
+            self._is_next = True
+        return True
+
+    def leave_queue(self) -> None:
+        """Let another process be the next."""
+        self._is_next = False
+        if self._turn is not None:
+            with contextlib.suppress(OSError):
+                self._turn.unlock(_TURN)
+
+    def close(self) -> None:
+        """Close it for good; again is no error."""
+        if self._closed or self._pid != os.getpid():
+            return
+        self._closed = True
+        self._disconnect()
+        if self._temporary is not None:
+            self._temporary.remove()
+
+    def _open(self) -> _Seat:
+        seat = _Seat(self._directory, self._wake)
+        _forks.enter(seat)
+        try:
+            seat.connection = open_database(self._directory)
+        except BaseException:
+            _forks.leave(seat)
+            raise
+        self._files, self._index_size = self._look()
+        seat.identity = self._files[0]
+        return seat
+
+    def _disconnect(self) -> None:
+        seat, self._seat = self._seat, None
+        if seat is None:
+            return
+        self.leave_queue()
+        if self._turn is not None:
+            self._turn.close()
+            self._turn = None
+        try:
+            if seat.connection is not None and self._is_in_place():
+                with contextlib.suppress(sqlite3.Error):
+                    seat.connection.close()
+            else:
+                # It would write the log that it knows into the database, or delete one that belongs to others now.
+                _never_close(seat.connection)
+        finally:
+            _forks.leave(seat)
+
+    def _look(self) -> tuple[tuple[Identity | None, ...], int]:
+        looks = [_look(self._directory / name) for name in (DATABASE, _WAL, _INDEX)]
+        return tuple(identity for identity, _ in looks), looks[-1][1]
+
+    def _is_in_place(self) -> bool:
+        files, index_size = self._look()
+        # It is mapped: where it was cut, the next statement would end the process.
+        return files == self._files and index_size >= self._index_size
+
+    def _moved(self) -> StoreError:
+        return damaged(self._directory, "a file of it was moved, replaced, cut or deleted while it was open")
+
+    def __del__(self) -> None:
+        # The thread's own reference is the last one where nobody closed: at the interpreter's exit, or forgotten.
+        if hasattr(self, "_seat"):
+            self.close()
+
+
+def _never_close(connection: sqlite3.Connection | None) -> None:
+    """Keep a connection from ever being closed, by the collector and at the interpreter's exit, too."""
+    if connection is not None:
+        with contextlib.suppress(AttributeError):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+
+
+def _look(path: Path) -> tuple[Identity | None, int]:
+    """Return which file this is and its size; None and 0 where there is none."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - half the time, three times a call
+    except OSError:
+        return None, 0
+    return (status.st_dev, status.st_ino), status.st_size
