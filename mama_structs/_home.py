@@ -66,6 +66,7 @@ class Home:
         self._key = key
         self._locks = locks
         self._open: dict[str, Conversation] = {}
+        self._is_unused = False
         self._gates: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
 
     @classmethod
@@ -167,18 +168,24 @@ class Home:
         """End one session's use; the last one closes it."""
         if self._key is not None and directories.leave(self._key) is None:
             return
-        try:
-            if self._key is not None:
-                try:
-                    await reclaim(self.storage)
-                except StoreError as error:
-                    # The next one to close the directory tries again.
-                    _log.warning("texts that nothing holds any more stay on disk: %s", error)
-            await self.storage.close()
-        finally:
-            # Not before everything is written: another process may take the conversations up from here on.
-            if self._locks is not None:
-                self._locks.close()
+        self._is_unused = True
+        if self._key is not None:
+            try:
+                await reclaim(self.storage)
+            except StoreError as error:
+                # The next one to close the directory tries again.
+                _log.warning("texts that nothing holds any more stay on disk: %s", error)
+        await self.finish()
+
+    async def finish(self) -> None:
+        """Write what `leave` or `close` could not write; again is no error."""
+        if not self._is_unused:
+            await self.flush()
+            return
+        await self.storage.close()
+        # Not before everything is written: another process may take the conversations up from here on.
+        if self._locks is not None:
+            self._locks.close()
 
     def close_now(self) -> None:
         """Do as `close`, in a thread without a loop, for a session that never came to be."""

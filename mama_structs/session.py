@@ -8,7 +8,7 @@ import logging
 import os
 import warnings
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
@@ -18,7 +18,7 @@ import attrs
 import mama_structs  # for the annotations: what they name loads when a session opens, or someone asks for the hints
 from mama_structs._async import LoopBound, enter_session, leave_session, open_sessions, to_its_end, using_session
 from mama_structs.descriptors.parser import Event
-from mama_structs.errors import DescriptorError, InvalidArgument, SessionClosed, StoreError
+from mama_structs.errors import DescriptorError, InvalidArgument, SessionClosed, StoreBusy, StoreError
 from mama_structs.memory.model import Maintained
 from mama_structs.references.decorator import ReferenceDecorator, bound_to
 from mama_structs.references.resolver import Resolver
@@ -205,7 +205,9 @@ class Session:
                     recall=recall_from(memories),
                 )
                 closing.push_async_callback(resolver.close)
-                await memories.maintain()
+                # What is due is done at the next opening, where somebody else is writing just now.
+                with suppress(StoreBusy):
+                    await memories.maintain()
                 entered = await home.enter(name, known.descriptors)
                 ready_made = [
                     tool for one in all_sources if isinstance(one, OffersTools) for tool in one.tools(resolver)
@@ -505,14 +507,17 @@ class Session:
         Raises:
             WrongLoop: The session belongs to another event loop, and stays open there.
             StoreError: The disk did not take what was not yet written; its conversation stays locked until it does,
-                or until the process ends, and everything else was released.
+                or until the process ends, and everything else was released. Another call tries again.
 
         """
         self._common.loop.check()
         self._closed = True
         open_sessions.discard(self)
+        loop = asyncio.get_running_loop()
         if self._closing is None:
-            self._closing = asyncio.get_running_loop().create_task(self._common.leave(self._conversation))
+            self._closing = loop.create_task(self._common.leave(self._conversation))
+        elif self._closing.done() and not self._closing.cancelled() and self._closing.exception() is not None:
+            self._closing = loop.create_task(self._common.home.finish())
         await asyncio.shield(self._closing)
 
     async def __aenter__(self) -> Self:

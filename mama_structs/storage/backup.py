@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from mama_structs._async import in_own_thread
 from mama_structs.errors import StoreBusy, StoreDamaged, StoreError
+from mama_structs.storage.connection import in_use
 from mama_structs.storage.failures import damaged, is_busy, store_error
 from mama_structs.storage.files import DATABASE, JOURNAL, MARK_FILE, DraftDirectory, NewFile, from_os
 
@@ -88,7 +89,7 @@ def _copy_database(source: Path, journal: Path, tell: Callable[[int, int], objec
     """Copy the database, and return how many rows it has."""
     path = journal / DATABASE
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-    with _connected(source / DATABASE, "ro") as origin:
+    with in_use(source), _connected(source / DATABASE, "ro") as origin:
         try:
             # Within a transaction all pages are of its moment: without one, each write of others begins the copy anew.
             origin.execute("BEGIN")

@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 import attrs
 
 from mama_structs._shared import Registry
-from mama_structs.errors import InvalidArgument, SessionClosed, StoreDamaged, StoreError, StoreFull
+from mama_structs.errors import InvalidArgument, SessionClosed, StoreBusy, StoreDamaged, StoreError, StoreFull
 from mama_structs.memory.codec import Entry
 from mama_structs.memory.embedded.check import Inspection
 from mama_structs.memory.embedded.indexes import (
@@ -202,7 +202,11 @@ class EmbeddedEngine:
             self._head = head
             return not is_first
 
-        return await self._storage.transact(work)
+        try:
+            return await self._storage.transact(work, wait=0)
+        except StoreBusy:
+            # Not worth waiting for: it is due at the next time as well.
+            return False
 
     async def adopt(self, embedder: EmbedderRecord) -> bool:
         """Let an embedder's vectors count, unless memories lack them."""
