@@ -8,6 +8,7 @@ and ``views/``, what was derived from the memories in the store, which can be de
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import uuid
@@ -17,14 +18,23 @@ from typing import Final
 
 import attrs
 
-from mama_structs._async import in_own_thread
+from mama_structs._async import in_own_thread, to_its_end
 from mama_structs._shared import Registry
 from mama_structs.descriptors.entries import Entries
-from mama_structs.descriptors.log import ConversationLog, check_conversation, load, missing_texts, reclaim, start_key
+from mama_structs.descriptors.log import (
+    ConversationKey,
+    ConversationLog,
+    assign,
+    check_conversation,
+    load,
+    missing_texts,
+    reclaim,
+)
 from mama_structs.descriptors.store import RefStore, root_of
 from mama_structs.errors import InvalidArgument, StoreBusy, StoreError, StoreReadOnly
 from mama_structs.memory.embedded.engine import EmbeddedEngines
 from mama_structs.memory.engine import Engines
+from mama_structs.memory.requests import check_namespace
 from mama_structs.settings import DescriptorSettings
 from mama_structs.storage.failures import Finding
 from mama_structs.storage.locks import DirectoryLocks
@@ -45,7 +55,7 @@ def embedded_engines(storage: Storage, *, views: Path | None) -> Engines:
 class Conversation:
     """An open conversation, and the event loops of the sessions that have it open, one for each."""
 
-    name: str
+    key: ConversationKey
     refs: RefStore
     log: ConversationLog | None
     loops: list[asyncio.AbstractEventLoop]
@@ -65,7 +75,7 @@ class Home:
         self.engines: Engines = embedded_engines(storage, views=self.path and self.path / "views")
         self._key = key
         self._locks = locks
-        self._open: dict[str, Conversation] = {}
+        self._open: dict[ConversationKey, Conversation] = {}
         self._is_unused = False
         self._gates: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
 
@@ -91,12 +101,13 @@ class Home:
         """How many sessions use its directory."""
         return 1 if self._key is None else directories.users(self._key)
 
-    async def enter(self, name: str | None, settings: DescriptorSettings) -> Conversation:
-        """Take up a conversation where it was left, or begin it; None for a fresh one."""
+    async def enter(self, namespace: str, name: str | None, settings: DescriptorSettings) -> Conversation:
+        """Take up a namespace's conversation where it was left, or begin it; None for a fresh one."""
         loop = asyncio.get_running_loop()
         # One session of a loop at a time, so that two at once share what one of them opens.
         async with self._gates.setdefault(loop, asyncio.Lock()):
-            known = None if name is None else self._open.get(name)
+            key = ConversationKey(namespace, name or uuid.uuid4().hex)
+            known = self._open.get(key)
             if known is not None and known.is_forsaken:
                 await self._settle(known)
                 known = None
@@ -104,42 +115,69 @@ class Home:
                 _check_shareable(known, settings, loop)
                 known.loops.append(loop)
                 return known
-            return self._keep(await self._entered(name, settings, loop))
+            return self._keep(await self._entered(key, settings, loop, is_fresh=name is None))
 
     async def _entered(
-        self, name: str | None, settings: DescriptorSettings, loop: asyncio.AbstractEventLoop
+        self, key: ConversationKey, settings: DescriptorSettings, loop: asyncio.AbstractEventLoop, *, is_fresh: bool
     ) -> Conversation:
-        own = name or uuid.uuid4().hex
         if self.path is None:
-            return Conversation(own, RefStore(settings=settings), None, [loop])
-        self._claim(own)
+            return Conversation(key, RefStore(settings=settings), None, [loop])
+        self._claim(key)
         try:
-            if name is None:
-                entries, log = Entries(settings), ConversationLog(self.storage, own)
+            if is_fresh:
+                entries, log = Entries(settings), ConversationLog(self.storage, key)
             else:
-                entries, log = await load(self.storage, own, settings)
+                entries, log = await load(self.storage, key, settings)
         except BaseException:
-            self._release(own)
+            self._release(key)
             raise
-        return Conversation(own, RefStore.kept(entries, log, settings=settings, directory=self.path), log, [loop])
+        return Conversation(key, RefStore.kept(entries, log, settings=settings, directory=self.path), log, [loop])
 
     def fork(self, origin: Conversation, name: str | None, loop: asyncio.AbstractEventLoop) -> Conversation:
         """Return a conversation that begins with all that another one holds; None for a fresh name."""
-        own = uuid.uuid4().hex if name is None else check_conversation(name)
-        if own in self._open:
-            raise _known(own)
-        self._claim(own)
+        key = attrs.evolve(origin.key, name=uuid.uuid4().hex if name is None else check_conversation(name))
+        if key in self._open:
+            raise _known(key.name)
+        self._claim(key)
         try:
-            if name is not None and self.path is not None and self.storage.has(start_key(own)):
-                raise _known(own)
+            if name is not None and self.path is not None and self.storage.has(key.start):
+                raise _known(key.name)
             refs, log = origin.refs.fork(), None
             if origin.log is not None:
-                log = origin.log.fork(own, refs.now())
+                log = origin.log.fork(key.name, refs.now())
                 refs.keep(log, directory=self.path)
         except BaseException:
-            self._release(own)
+            self._release(key)
             raise
-        return self._keep(Conversation(own, refs, log, [loop]))
+        return self._keep(Conversation(key, refs, log, [loop]))
+
+    async def assign(self, name: str, *, origin: str, namespace: str) -> int:
+        """
+        Move a conversation that is open nowhere from one namespace to another, and return how many handles it holds.
+
+        Raises:
+            InvalidArgument: There is none, there is one of this name already, or a name breaks its rule.
+            StoreBusy: One of the two is open.
+            StoreDamaged: It cannot be moved as it is.
+
+        """
+        checked = check_conversation(name)
+        source, target = (ConversationKey(check_namespace(one), checked) for one in (origin, namespace))
+        if source == target:
+            raise InvalidArgument(f"the conversation {name!r:.80} cannot move to where it is")
+        held = 0
+
+        async def move() -> None:
+            nonlocal held
+            with contextlib.ExitStack() as claims:
+                for key in (source, target):
+                    self._claim(key)
+                    claims.callback(self._release, key)
+                held = await assign(self.storage, source, target)
+
+        # The locks are let go when it is done, whoever waits for it.
+        await to_its_end(move())
+        return held
 
     async def leave(self, conversation: Conversation) -> None:
         """End one session's use; after the last one it takes nothing more, and stays locked until all is on disk."""
@@ -196,7 +234,7 @@ class Home:
                 self._locks.close()
 
     def _keep(self, conversation: Conversation) -> Conversation:
-        self._open[conversation.name] = conversation
+        self._open[conversation.key] = conversation
         return conversation
 
     async def _settle(self, conversation: Conversation) -> None:
@@ -205,20 +243,20 @@ class Home:
         self._let_go(conversation)
 
     def _let_go(self, conversation: Conversation) -> None:
-        if self._open.get(conversation.name) is conversation:
-            del self._open[conversation.name]
-            self._release(conversation.name)
+        if self._open.get(conversation.key) is conversation:
+            del self._open[conversation.key]
+            self._release(conversation.key)
 
-    def _claim(self, name: str) -> None:
+    def _claim(self, key: ConversationKey) -> None:
         try:
             if self._locks is not None:
-                self._locks.claim(name)
+                self._locks.claim(key.lock)
         except StoreBusy as error:
-            raise _busy(name, "another process or event loop") from error
+            raise _busy(key.name, "another process or event loop") from error
 
-    def _release(self, name: str) -> None:
+    def _release(self, key: ConversationKey) -> None:
         if self._locks is not None:
-            self._locks.release(name)
+            self._locks.release(key.lock)
 
 
 directories: Final[Registry[Key, Home]] = Registry()
@@ -266,9 +304,9 @@ def _busy(name: str, where: str) -> StoreBusy:
 
 def _check_shareable(known: Conversation, settings: DescriptorSettings, loop: asyncio.AbstractEventLoop) -> None:
     if not known.refs.is_here or any(one is not loop and not one.is_closed() for one in known.loops):
-        raise _busy(known.name, "another event loop of this process")
+        raise _busy(known.key.name, "another event loop of this process")
     if known.refs.settings != settings or known.refs.root != root_of(settings):
         raise InvalidArgument(
-            f"the conversation {known.name!r:.80} is open with other settings",
+            f"the conversation {known.key.name!r:.80} is open with other settings",
             hint="open it with the same settings.descriptors, or close the other session first",
         )

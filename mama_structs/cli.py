@@ -88,11 +88,17 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     version = importlib.metadata.version("mama-structs")
     parser.add_argument("--version", action="version", version=f"mama-structs {version}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for name, (command, *members) in _COMMANDS.items():
+    groups: dict[str, Any] = {"": commands}
+    for path, (command, *members) in _COMMANDS.items():
+        group_name, _, name = path.rpartition(" ")
+        if group_name not in groups:
+            line = _LINES[group_name]
+            made = commands.add_parser(group_name, help=line, description=f"{line[:1].upper()}{line[1:]}.")
+            groups[group_name] = made.add_subparsers(title="commands", required=True, metavar="COMMAND")
         about = command.__doc__ or ""
-        line = _LINES.get(name) or f"{about[:1].lower()}{about[1:-1]}"
+        line = _LINES.get(path) or f"{about[:1].lower()}{about[1:-1]}"
         epilog = _TOKEN_HELP if command is _serve_mcp else None
-        added = commands.add_parser(name, help=line, description=about, epilog=epilog)
+        added = groups[group_name].add_parser(name, help=line, description=about, epilog=epilog)
         added.set_defaults(run=command, usage_error=added.error, needs_store=_STORE in members)
         group: Any = added
         for argument in members:
@@ -410,6 +416,22 @@ async def _backup(given: argparse.Namespace) -> None:
     _say(printable(f"{given.store} is copied to {given.target}"))
 
 
+async def _assign(given: argparse.Namespace) -> None:
+    """Give a conversation of one namespace, which is open nowhere, to another; its forks stay where they are."""
+    from pathlib import Path
+
+    from mama_structs._home import Home
+
+    # No namespace is opened: neither its memories nor an embedder have a part in it.
+    home = await Home.on_disk(Path(given.store))
+    try:
+        held = await home.assign(given.name, origin=given.origin, namespace=given.namespace)
+    finally:
+        await home.close()
+    what = f"{held:,} refs and descriptors" if held != 1 else "1 ref or descriptor"
+    _say(printable(f"{given.name} is moved from {given.origin} to {given.namespace}, with {what}"))
+
+
 async def _export(given: argparse.Namespace) -> None:
     """Write all memories, with their links and vectors, to a file."""
     async with _opened(given) as session:
@@ -583,6 +605,8 @@ def _world(players: int, latency: int, slowest: int | None = None) -> Iterator[s
 
 _STORE: Final = ("store STORE", "a session's directory, which must exist")
 _NAMESPACE: Final = ("--namespace NAME", "whose memories (%(default)s)", {"default": "default"})
+_NEW_NAMESPACE: Final = ("--namespace NAME", "the namespace that it is for from now on", {"required": True})
+_OLD_NAMESPACE: Final = ("--from NAME", "the one it is in (%(default)s)", {"dest": "origin", "default": "default"})
 _JSON: Final = ("--json", "print one JSON object")
 _REPORT: Final = ("--json", "print the report as one JSON object")
 _EMBEDDERS: Final = ("semantic", "hash")
@@ -603,6 +627,7 @@ _TOKEN_HELP: Final = (
 _LINES: Final = {
     "demo": "an agent's question answered without references and with them",
     "fake-node": "serve a generated Structs world until stopped",
+    "conversations": "say to which namespace a conversation belongs",
     "serve-mcp": "serve a session's tools to MCP clients, over stdio or HTTP",
 }
 # What runs a command, whose docstring describes it, in the list of commands too unless `_LINES` has something else; and
@@ -626,6 +651,13 @@ _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
     "stats": (_stats, _STORE, _NAMESPACE, _JSON),
     "rebuild": (_rebuild, _STORE, _NAMESPACE),
     "backup": (_backup, _STORE, ("target TARGET", "a directory that does not exist yet, or is empty")),
+    "conversations assign": (
+        _assign,
+        ("name CONVERSATION", "its name"),
+        _STORE,
+        _NEW_NAMESPACE,
+        _OLD_NAMESPACE,
+    ),
     "export": (_export, _STORE, ("file FILE", "the file, JSON lines; one that exists is replaced"), _NAMESPACE),
     "import": (_import, _STORE, ("file FILE", "the file"), _NAMESPACE),
     "maintain": (_maintain, _STORE, _NAMESPACE),
@@ -655,7 +687,7 @@ _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
         _serve_mcp,
         ("store STORE", "the session's directory, made if it is missing"),
         ("--structs URL", "a Structs node, such as http://localhost:1317"),
-        _NAMESPACE,
+        ("--namespace NAME", "whose memories and conversations (%(default)s)", {"default": "default"}),
         ("--conversation NAME", "whose refs; a fresh conversation by default"),
         ("--dynamic", _DYNAMIC_HELP, {"choices": ("auto", "force_static", "force_dynamic")}),
         ("--deprecated", "list the tools of v1.0, too"),

@@ -107,7 +107,7 @@ class Session:
         self._exposure = exposure
         self.settings: Settings = settings
         self.location: Path | None = common.path
-        self.conversation: str = conversation.name
+        self.conversation: str = conversation.key.name
         self.refs: mama_structs.RefStore = conversation.refs
         self.memories: mama_structs.MemoryStore = common.memories.resolving(contents_of(self.refs))
         self.resolver: Resolver = common.resolver
@@ -148,7 +148,7 @@ class Session:
             sources: Further sources of entities.
             embedder: Turns texts into vectors for the memories; None for the one that the store was written with,
                 or the default in a new store: `UniversalSentenceEmbedder` where it is installed, else `HashEmbedder`.
-            namespace: Whose memories; those of other namespaces are never seen.
+            namespace: Whose memories and conversations; those of other namespaces are never seen.
             conversation: The name of a conversation to come back to, or to begin; None for a fresh one.
             settings: See `Settings`.
             exposure: By which words `tools_for` tells what a message asks for; None for the cues that come along.
@@ -208,7 +208,7 @@ class Session:
                 # What is due is done at the next opening, where somebody else is writing just now.
                 with suppress(StoreBusy):
                     await memories.maintain()
-                entered = await home.enter(name, known.descriptors)
+                entered = await home.enter(own_namespace, name, known.descriptors)
                 ready_made = [
                     tool for one in all_sources if isinstance(one, OffersTools) for tool in one.tools(resolver)
                 ]
@@ -411,7 +411,7 @@ class Session:
             conversation: The fork's name; None for a fresh one.
 
         Raises:
-            InvalidArgument: There is a conversation of this name.
+            InvalidArgument: The namespace has a conversation of this name.
             StoreBusy: Another process has it open.
 
         """

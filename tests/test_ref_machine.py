@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from mama_structs import Session
-from mama_structs.errors import HandleNotFound
+from mama_structs.errors import HandleNotFound, InvalidArgument
 
+NAMESPACES = st.sampled_from(["default", "bob"])
+NAMES = st.sampled_from(["x", "y"])
 IDS = st.sampled_from(["a", "b", "plan.md"])
 # No tags, and nothing that a line break at either end would make ambiguous.
 TEXTS = st.text(st.sampled_from("xyz é\r\n&`"), max_size=12)
@@ -43,11 +45,21 @@ class Model:
     def copy(self):
         return Model(dict(self.held), set(self.deleted), self.last_fd, dict(self.versions))
 
+    @property
+    def is_begun(self):
+        """Whether anything was ever stored, and so is on disk."""
+        return bool(self.last_fd or self.versions)
+
 
 @attrs.define(eq=False)
 class Pair:
     session: Session
     model: Model
+    namespace: str
+
+    @property
+    def key(self):
+        return self.namespace, self.session.conversation
 
 
 class RefsAgainstAModel(RuleBasedStateMachine):
@@ -64,12 +76,14 @@ class RefsAgainstAModel(RuleBasedStateMachine):
     def run(self, work):
         return self.runner.run(work)
 
-    async def opened(self, conversation=None):
-        return await Session.open(self.place / "agent.mama", conversation=conversation)
+    async def opened(self, namespace, conversation=None):
+        return await Session.open(self.place / "agent.mama", namespace=namespace, conversation=conversation)
 
-    @rule(target=pairs)
-    def begin(self):
-        pair = Pair(self.run(self.opened()), Model())
+    @rule(target=pairs, namespace=NAMESPACES, name=NAMES | st.none())
+    def begin(self, namespace, name):
+        if any((namespace, name) == pair.key for pair in self.open):
+            return multiple()
+        pair = Pair(self.run(self.opened(namespace, name)), Model(), namespace)
         self.open.append(pair)
         return pair
 
@@ -116,7 +130,7 @@ class RefsAgainstAModel(RuleBasedStateMachine):
         async def fork():
             return pair.session.fork()
 
-        child = Pair(self.run(fork()), pair.model.copy())
+        child = Pair(self.run(fork()), pair.model.copy(), pair.namespace)
         self.open.append(child)
         return child
 
@@ -125,17 +139,41 @@ class RefsAgainstAModel(RuleBasedStateMachine):
         self.open.remove(pair)
         name = pair.session.conversation
         self.run(pair.session.close())
-        again = Pair(self.run(self.opened(name)), pair.model)
+        again = Pair(self.run(self.opened(pair.namespace, name)), pair.model, pair.namespace)
         self.open.append(again)
         return again
 
+    @rule(pair=pairs, namespace=NAMESPACES)
+    def assign(self, pair, namespace):
+        """Move it to another namespace, but where there is nothing to move, or one of its name is there."""
+        key = namespace, pair.session.conversation
+        others = [other for other in self.open if other.key == key]
+        for one in (pair, *others):
+            self.run(one.session.close())
+        taken = any(other.model.is_begun for other in others)
+        try:
+            self.run(self.assigned(pair, namespace))
+        except InvalidArgument:
+            assert others == [pair] or taken or not pair.model.is_begun
+        else:
+            assert not taken
+            assert pair.model.is_begun
+            for other in others:
+                other.namespace = pair.namespace
+            pair.namespace = namespace
+        for one in {pair, *others}:
+            one.session = self.run(self.opened(one.namespace, key[1]))
+
+    async def assigned(self, pair, namespace):
+        async with Session.open(self.place / "agent.mama") as session:
+            await session._common.home.assign(pair.session.conversation, origin=pair.namespace, namespace=namespace)
+
     @rule(target=pairs)
     def reopen_everything(self):
-        names = [(pair.session.conversation, pair) for pair in self.open]
-        for _, pair in names:
+        for pair in self.open:
             self.run(pair.session.close())
-        for name, pair in names:
-            pair.session = self.run(self.opened(name))
+        for pair in self.open:
+            pair.session = self.run(self.opened(*pair.key))
         return multiple()
 
     @rule(pair=pairs)

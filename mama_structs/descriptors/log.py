@@ -3,8 +3,8 @@ A conversation's changes on disk: one row a change, JSON told apart by ``op``, a
 
 Rows, all in the session's one store:
 
-* ``conversations/<name>``: how the conversation began (`_StartRecord`);
-* ``refs/<name>/<number>/<handle>``: its changes, numbered from 1; a fork begins with those of its parent, up to the
+* ``conversations/<part>``: how the conversation began (`_StartRecord`); for the part see `ConversationKey`;
+* ``refs/<part>/<number>/<handle>``: its changes, numbered from 1; a fork begins with those of its parent, up to the
   number at which it was made;
 * ``texts/<hash>``: texts in UTF-8, shared by all conversations;
 * ``deleted``: there while texts may have become unreachable.
@@ -14,6 +14,7 @@ The handle stands in the key, so that a damaged row still says what it was about
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import itertools
 import math
@@ -31,23 +32,60 @@ from mama_structs.descriptors.entries import DamagedEntry, DeletedEntry, Descrip
 from mama_structs.descriptors.text import Content
 from mama_structs.errors import InvalidArgument, StoreDamaged
 from mama_structs.settings import DescriptorSettings
-from mama_structs.storage.rows import Change, New, Rows
+from mama_structs.storage.rows import Change, New, Rows, Snapshot
 from mama_structs.storage.rows import Damaged as DamagedRow
 from mama_structs.storage.store import Storage
 
 R = TypeVar("R")
 
 MAX_NAME: Final = 200
+# Its conversations have the keys, locks and records of the time when names counted in a whole directory.
+_DEFAULT: Final = "default"
 _STARTS: Final = "conversations/"
 _TEXTS: Final = "texts/"
 _CHANGES: Final = "refs/"
 _DEBT: Final = "deleted"
-# A name's part of a key: longer ones are hashed, as the store bounds its keys.
+# A conversation's part of a key: longer ones are hashed, as the store bounds its keys.
 _MAX_QUOTED: Final = 600
+_NEAREST: Final = 5
 _CHANGE_KEY: Final = re.compile(
     r"refs/(?P<conversation>[^/]+)/(?P<number>\d{10,18})"
     r"/(?P<handle>fd:[1-9]\d{0,17}|ref:[A-Za-z0-9][A-Za-z0-9_.-]{0,63}@[1-9]\d{0,17})"
 )
+
+
+@attrs.frozen
+class ConversationKey:
+    """Which conversation is meant: names count within a namespace."""
+
+    namespace: str
+    name: str
+
+    @property
+    def part(self) -> str:
+        """What stands for it in the keys of rows: ASCII, and no other's."""
+        # In quoted text two hex digits follow each percent sign, so that no name can spell the marks.
+        name = quote(self.name, safe="")
+        if self.namespace == _DEFAULT:
+            return _bounded(name, "%%", self.name)
+        whole = f"{quote(self.namespace, safe='')}%.{name}"
+        return _bounded(whole, "%.", whole)
+
+    @property
+    def lock(self) -> str:
+        """What is locked while it is open, which is no other's."""
+        # A surrogate, which neither may contain, parts them.
+        return self.name if self.namespace == _DEFAULT else f"{self.namespace}\ud800{self.name}"
+
+    @property
+    def start(self) -> str:
+        """The key of its first row."""
+        return f"{_STARTS}{self.part}"
+
+    @property
+    def changes(self) -> str:
+        """How the keys of its changes begin."""
+        return f"{_CHANGES}{self.part}/"
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", forbid_unknown_fields=True):
@@ -61,7 +99,7 @@ class _DeleteRecord(_Record, frozen=True, kw_only=True, tag="delete"):
     at: datetime
 
 
-class _StartRecord(_Record, frozen=True, kw_only=True, tag="start"):
+class _StartRecord(_Record, frozen=True, kw_only=True, tag="start", omit_defaults=True):
     """A conversation began; a fork holds what *parent* held when its change number *parent_at* was written."""
 
     name: str
@@ -69,6 +107,32 @@ class _StartRecord(_Record, frozen=True, kw_only=True, tag="start"):
     parent: str | None
     parent_at: int
     version: Literal[1]
+    # Written where they say something: a version that does not know them reads those of the default namespace, and of
+    # the others, whose parents it would take for others, that it cannot tell what they hold.
+    namespace: str = _DEFAULT
+    parent_namespace: str | None = None  # Where it is another one, of which either was moved.
+
+    @property
+    def key(self) -> ConversationKey:
+        """Which conversation began."""
+        return ConversationKey(self.namespace, self.name)
+
+    @property
+    def parent_key(self) -> ConversationKey | None:
+        """Of which it is a fork."""
+        return None if self.parent is None else ConversationKey(self.parent_namespace or self.namespace, self.parent)
+
+    def moved(self, own: ConversationKey, parent: ConversationKey | None) -> _StartRecord:
+        """Return it as that of another place, or of a fork of another one."""
+        return _StartRecord(
+            name=own.name,
+            created_at=self.created_at,
+            parent=parent.name if parent else None,
+            parent_at=self.parent_at,
+            version=self.version,
+            namespace=own.namespace,
+            parent_namespace=parent.namespace if parent and parent.namespace != own.namespace else None,
+        )
 
 
 def _record_type(entry: type[Entry], op: str) -> type[_Record]:
@@ -109,19 +173,18 @@ def check_conversation(name: object) -> str:
     return name
 
 
-def start_key(conversation: str) -> str:
-    """Return the key of a conversation's first row."""
-    return f"{_STARTS}{_quoted(conversation)}"
+# The rows of one conversation's changes, and the number up to which they count.
+_Generation = tuple[Sequence[tuple[str, bytes | DamagedRow]], float]
 
 
 class ConversationLog:
     """Hands the changes of one conversation, of which *last* is the number, to the store, which writes them behind."""
 
-    def __init__(self, storage: Storage, conversation: str, *, last: int = 0, started: bool = False) -> None:
+    def __init__(self, storage: Storage, key: ConversationKey, *, last: int = 0, started: bool = False) -> None:
         self._storage = storage
-        self._conversation = conversation
+        self._key = key
         self._last = last
-        self._started = started
+        self.is_started = started
 
     def put(self, handle: str, slot: Entry | DeletedEntry) -> None:
         """Take what was stored, with its text, or deleted, in one transaction; nothing of it where the store raises."""
@@ -132,56 +195,119 @@ class ConversationLog:
         else:
             at, record = slot.created_at, _record_of(slot)
             beside = f"{_TEXTS}{slot.content.hash}", New(slot.content.text.encode())
-        rows = [] if self._started else [_start_row(self._conversation, at, parent=None, parent_at=0)]
+        rows = [] if self.is_started else [_start_row(self._key, at)]
         number = self._last + 1
-        change = f"{_CHANGES}{_quoted(self._conversation)}/{number:010}/{handle}", _ENCODER.encode(record)
+        change = f"{self._key.changes}{number:010}/{handle}", _ENCODER.encode(record)
         self._storage.enqueue([*rows, change, beside])
-        self._last, self._started = number, True
+        self._last, self.is_started = number, True
 
-    def fork(self, conversation: str, at: datetime) -> Self:
-        """Return the log of a conversation that begins with everything this one has recorded."""
-        if not self._started:
-            return type(self)(self._storage, conversation)
-        self._storage.enqueue([_start_row(conversation, at, parent=self._conversation, parent_at=self._last)])
+    def fork(self, name: str, at: datetime) -> Self:
+        """Return the log of a conversation of this namespace that begins with everything this one has recorded."""
+        key = attrs.evolve(self._key, name=name)
+        if not self.is_started:
+            return type(self)(self._storage, key)
+        self._storage.enqueue([_start_row(key, at, parent=self._key.name, parent_at=self._last)])
         # The child's own numbers go on from here, so that the order of all changes that it sees is one.
-        return type(self)(self._storage, conversation, last=self._last, started=True)
+        return type(self)(self._storage, key, last=self._last, started=True)
 
 
-async def load(storage: Storage, conversation: str, settings: DescriptorSettings) -> tuple[Entries, ConversationLog]:
+async def load(storage: Storage, key: ConversationKey, settings: DescriptorSettings) -> tuple[Entries, ConversationLog]:
     """
-    Return what a conversation holds, nothing if it is new, and the log that goes on with it.
+    Return what a conversation that is locked holds, nothing if it is new, and the log that goes on with it.
 
     What is damaged is among the entries as such; `StoreDamaged` where it cannot be told of what it is a fork.
     """
+    # On the disk is all of it: a lock is let go after that. And it is of one moment: a parent may move meanwhile.
+    started, lineage = await storage.look(lambda rows: _lineage(rows, key, str(storage.directory)))
     changes: dict[int, _Change] = {}
-    name: str | None = conversation
+    for rows, until in lineage:
+        read = itertools.starmap(_read, rows)
+        changes |= {change.number: change for change in read if 0 < change.number <= until}
+    log = ConversationLog(storage, key, last=max(changes, default=0), started=started or bool(changes))
+    return await _replayed(storage, [changes[number] for number in sorted(changes)], settings), log
+
+
+def _lineage(rows: Snapshot, key: ConversationKey, directory: str) -> tuple[bool, list[_Generation]]:
+    """Return whether a conversation has a first row, and its changes and those of what it was forked from."""
+    found: list[_Generation] = []
     until = math.inf
-    started = False
-    seen: set[str] = set()
-    while name is not None and name not in seen:
-        seen.add(name)
-        key = start_key(name)
-        row = (await storage.read([key])).get(key)
-        rows = await storage.read(await storage.keys(f"{_CHANGES}{_quoted(name)}/"))
-        read = itertools.starmap(_read, rows.items())
-        own = {change.number: change for change in read if 0 < change.number <= until}
-        changes |= own
-        started = started or row is not None or bool(own)
+    seen: set[ConversationKey] = set()
+    one: ConversationKey | None = key
+    while one is not None and one not in seen:
+        seen.add(one)
+        found.append((rows.items(one.changes), until))
+        row = rows.get(one.start)
         if row is None:
             break
-        start = _decoded(_START_DECODER.decode, row)
-        if isinstance(start, DamagedRow):
-            raise StoreDamaged(
-                f"the beginning of the conversation {conversation!r:.80} is damaged: {start.reason}",
-                file=str(storage.directory),
-                findings=(key,),
-                hint="open another conversation; check() lists what is damaged",
+        start = _begun(row, one, directory)
+        one, until = start.parent_key, min(until, start.parent_at)
+    return rows.get(key.start) is not None, found
+
+
+async def assign(storage: Storage, source: ConversationKey, target: ConversationKey) -> int:
+    """
+    Move a conversation to another namespace, wholly or not at all, and return how many handles it holds.
+
+    Both places must be locked. Its forks stay where they are and hold what they did, and so does it if it is a fork.
+    """
+    held, known = await load(storage, source, DescriptorSettings())
+    if not known.is_started:
+        raise await _unknown(storage, source)
+
+    def move(rows: Rows) -> None:
+        starts = {key: _decoded(_START_DECODER.decode, row) for key, row in rows.items(_STARTS)}
+        begun = [one for one in starts.values() if isinstance(one, _StartRecord)]
+        changes = rows.items(source.changes)
+        if target.start in starts or rows.keys(target.changes):
+            raise InvalidArgument(
+                f"there is a conversation {target.name!r:.80} in the namespace {target.namespace!r:.80} already",
+                hint="nothing was moved: names are kept, and two conversations are never made one",
             )
-        if start.parent is None:
-            break
-        name, until = start.parent, min(until, start.parent_at)
-    log = ConversationLog(storage, conversation, last=max(changes, default=0), started=started)
-    return await _replayed(storage, [changes[number] for number in sorted(changes)], settings), log
+        damaged = tuple(key for key, row in changes if isinstance(row, DamagedRow))
+        if damaged:
+            raise StoreDamaged(
+                f"changes of the conversation {source.name!r:.80} are damaged, and nothing was moved",
+                file=str(storage.directory),
+                findings=damaged,
+                hint="what can be read can be read where it is; check() lists what is damaged",
+            )
+        for key, row in changes:
+            rows.delete(key)
+            rows.put(f"{target.changes}{key.removeprefix(source.changes)}", cast("bytes", row))
+        first = rows.get(source.start)
+        if first is not None:
+            start = _begun(first, source, str(storage.directory))
+            rows.delete(source.start)
+            rows.put(target.start, _ENCODER.encode(start.moved(target, start.parent_key)))
+        for one in begun:
+            if one.parent_key == source:
+                rows.put(one.key.start, _ENCODER.encode(one.moved(one.key, target)))
+
+    await storage.transact(move)
+    return held.usage.handles
+
+
+async def _unknown(storage: Storage, key: ConversationKey) -> InvalidArgument:
+    rows = await storage.read(await storage.keys(_STARTS))
+    begun = [_decoded(_START_DECODER.decode, row) for row in rows.values()]
+    names = sorted(one.name for one in begun if isinstance(one, _StartRecord) and one.namespace == key.namespace)
+    nearest = difflib.get_close_matches(key.name, names, n=_NEAREST) or names[:_NEAREST]
+    return InvalidArgument(
+        f"the namespace {key.namespace!r:.80} has no conversation {key.name!r:.80} that holds anything",
+        hint=f"it has {', '.join(f'{name!r:.80}' for name in nearest) or 'none'}",
+    )
+
+
+def _begun(row: bytes | DamagedRow, key: ConversationKey, directory: str) -> _StartRecord:
+    start = _decoded(_START_DECODER.decode, row)
+    if isinstance(start, DamagedRow):
+        raise StoreDamaged(
+            f"the beginning of the conversation {key.name!r:.80} is damaged: {start.reason}",
+            file=directory,
+            findings=(key.start,),
+            hint="open another conversation; check() lists what is damaged",
+        )
+    return start
 
 
 async def missing_texts(storage: Storage) -> list[tuple[str, str]]:
@@ -251,8 +377,8 @@ class _KnownChanges:
         changes = {key: _read(key, rows.get(key)) for key in keys}
         forks: dict[str, list[tuple[str, int]]] = {}
         for key, start in begun.items():
-            if isinstance(start, _StartRecord) and start.parent is not None:
-                forks.setdefault(_quoted(start.parent), []).append((key.removeprefix(_STARTS), start.parent_at))
+            if isinstance(start, _StartRecord) and start.parent_key is not None:
+                forks.setdefault(start.parent_key.part, []).append((key.removeprefix(_STARTS), start.parent_at))
         records = [*begun.values(), *(change.record for change in changes.values())]
         return cls(changes, forks, any(isinstance(record, DamagedRow) for record in records))
 
@@ -282,15 +408,17 @@ class _KnownChanges:
         return False
 
 
-def _quoted(conversation: str) -> str:
-    quoted = quote(conversation, safe="")
-    # No quoted text has two percent signs side by side.
-    return quoted if len(quoted) <= _MAX_QUOTED else f"%%{hashlib.sha256(conversation.encode()).hexdigest()}"
+def _bounded(part: str, mark: str, hashed: str) -> str:
+    return part if len(part) <= _MAX_QUOTED else f"{mark}{hashlib.sha256(hashed.encode()).hexdigest()}"
 
 
-def _start_row(conversation: str, at: datetime, *, parent: str | None, parent_at: int) -> tuple[str, bytes]:
-    record = _StartRecord(name=conversation, created_at=at, parent=parent, parent_at=parent_at, version=1)
-    return start_key(conversation), _ENCODER.encode(record)
+def _start_row(
+    key: ConversationKey, at: datetime, *, parent: str | None = None, parent_at: int = 0
+) -> tuple[str, bytes]:
+    record = _StartRecord(
+        name=key.name, created_at=at, parent=parent, parent_at=parent_at, version=1, namespace=key.namespace
+    )
+    return key.start, _ENCODER.encode(record)
 
 
 def _decoded(decode: Callable[[bytes], R], row: bytes | DamagedRow | None) -> R | DamagedRow:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from mama_structs import DescriptorSettings
-from mama_structs.descriptors.log import load
+from mama_structs.descriptors.log import ConversationKey, load
 from mama_structs.storage.store import Storage
 
 # A conversation, a fork of it and their texts, as commit 9572899 wrote them.
@@ -17,8 +17,8 @@ async def test_a_conversation_of_an_earlier_version_is_read(tmp_path):
     try:
         storage.enqueue([(key, text.encode()) for key, text in ROWS.items()])
         await storage.flush()
-        main, _ = await load(storage, "main", DescriptorSettings())
-        child, _ = await load(storage, "child", DescriptorSettings())
+        main, _ = await load(storage, ConversationKey("default", "main"), DescriptorSettings())
+        child, _ = await load(storage, ConversationKey("default", "child"), DescriptorSettings())
     finally:
         await storage.close()
     first, second, third, fourth = main.live()

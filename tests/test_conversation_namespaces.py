@@ -1,0 +1,425 @@
+"""Conversations belong to a namespace: those of others are never seen, and a host moves one."""
+
+import asyncio
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from mama_structs import Session
+from mama_structs.cli import main
+from mama_structs.descriptors import log
+from mama_structs.descriptors.log import ConversationKey
+from mama_structs.errors import HandleNotFound, InvalidArgument, StoreBusy
+from mama_structs.storage.rows import LONGEST_KEY
+from mama_structs.storage.store import Storage
+
+# Made by commit 7f2dd1b: a conversation that a session of the namespace "alice" began, a fork of it, and one with the
+# longest name. Names counted in the whole directory then.
+ROWS = json.loads((Path(__file__).parent / "data" / "conversations_without_namespaces.json").read_text())
+LONG = "ü" * 200
+
+
+@pytest.fixture
+def place(tmp_path):
+    return tmp_path / "agent.mama"
+
+
+def opened(place, namespace="default", conversation="c", **options):
+    return Session.open(place, namespace=namespace, conversation=conversation, **options)
+
+
+def child(code, *arguments):
+    """Run code in a process of its own and return it when it has ended."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+
+
+async def texts(place, namespace="default", conversation="c"):
+    """Return what a conversation holds."""
+    async with opened(place, namespace, conversation) as session:
+        assert (await session.check()).ok
+        return {handle: session.refs.get(handle).text for handle in session.refs}
+
+
+def moved(capsys, *arguments):
+    """Run the command that moves a conversation and return its exit code and what it said."""
+    code = main(["conversations", "assign", *map(str, arguments)])
+    captured = capsys.readouterr()
+    assert 1 == (captured.out + captured.err).count("\n")
+    return code, captured.out + captured.err
+
+
+async def assigned(place, name="c", *, namespace, origin="default"):
+    """Move a conversation as the command does, within a running loop."""
+    async with Session.open(place) as session:
+        return await session._common.home.assign(name, origin=origin, namespace=namespace)
+
+
+def rows_on_disk(place):
+    with closing(sqlite3.connect(place / "journal" / "cache.db")) as database:
+        return dict(database.execute("SELECT key, value FROM Cache WHERE key GLOB 'refs/*' OR key GLOB 'conv*'"))
+
+
+async def recorded(place, rows):
+    """Write the rows of an earlier version."""
+    storage = Storage.open(place / "journal")
+    storage.enqueue([(key, text.encode()) for key, text in rows.items()])
+    await storage.close()
+
+
+# Apart
+
+
+async def test_a_name_in_two_namespaces_is_two_conversations(place):
+    """In one process, open at once: neither reads, lists, overwrites or deletes what the other has."""
+    async with opened(place, "alice") as alice, opened(place, "bob") as bob, opened(place) as host:
+        await alice.observe('<ref id="plan">of alice</ref>')
+        alice.refs.add("the same text")
+        assert [] == list(bob.refs) == list(host.refs)
+
+        await bob.observe('<ref id="plan">of bob</ref>')
+        bob.refs.add("the same text")
+        with pytest.raises(HandleNotFound):
+            host.refs.get("ref:plan")
+        bob.refs.delete("fd:1")
+        bob.refs.delete("ref:plan")
+        assert "ref:plan" not in alice.system_prompt(handles=False)
+        assert {"ref:plan@1", "fd:1"} == set(alice.refs)
+    assert {"ref:plan@1": "of alice", "fd:1": "the same text"} == await texts(place, "alice")
+    assert {} == await texts(place, "bob") == await texts(place)
+
+
+async def test_two_processes_have_a_name_of_two_namespaces_open_at_once(place):
+    """One does not wait for the other, sees nothing of it, and forks under a name that the other uses."""
+    code = """
+        import asyncio, sys
+        from mama_structs import Session
+        async def main():
+            async with Session.open(sys.argv[1], namespace="bob", conversation="c") as session:
+                print(*session.refs)
+                await session.observe('<ref id="mine">of bob</ref>')
+                async with session.fork("fork") as fork:
+                    print(*fork.refs)
+        asyncio.run(main())
+    """
+    async with opened(place, "alice") as session, session.fork("fork") as fork:
+        await session.observe('<ref id="plan">of alice</ref>')
+        await fork.observe('<ref id="plan">of the fork</ref>')
+        done = await asyncio.to_thread(child, code, place)
+
+    assert ("\nref:mine@1\n", "", 0) == (done.stdout, done.stderr, done.returncode)
+    assert {"ref:plan@1": "of alice"} == await texts(place, "alice")
+    assert {"ref:plan@1": "of the fork"} == await texts(place, "alice", "fork")
+    assert {"ref:mine@1": "of bob"} == await texts(place, "bob") == await texts(place, "bob", "fork")
+
+
+async def test_in_each_namespace_one_process_has_a_conversation(place):
+    """Also in one that is not the default."""
+    code = """
+        import asyncio, sys
+        from mama_structs import Session
+        from mama_structs.errors import StoreBusy
+        async def main():
+            try:
+                await Session.open(sys.argv[1], namespace="bob", conversation="c")
+            except StoreBusy as error:
+                print(error.type)
+        asyncio.run(main())
+    """
+    async with opened(place, "bob"):
+        assert "busy\n" == (await asyncio.to_thread(child, code, place)).stdout
+
+
+async def test_a_text_stays_while_a_fork_in_a_namespace_has_it(place):
+    """What the parent deleted later is the fork's, and what nobody has leaves the disk."""
+    async with opened(place, "bob") as session:
+        session.refs.add("of both")
+        session.refs.add("of the parent")
+        session.refs.delete("fd:2")
+        async with session.fork("fork"):
+            session.refs.delete("fd:1")
+    assert {"fd:1": "of both"} == await texts(place, "bob", "fork")
+    async with Session.open(place) as session:
+        assert 1 == len(await session._common.home.storage.keys("texts/"))
+
+
+# Keys
+
+PIECES = ["default", "a", "%", "%.", "%%", ".", "/", "%25", "2E", "é", "x" * 60, "\0"]
+NAMES = st.text(min_size=1, max_size=200) | st.lists(st.sampled_from(PIECES), min_size=1, max_size=4).map("".join)
+KEYS = st.builds(ConversationKey, NAMES | st.just("default"), NAMES)
+LONGEST_HANDLE = f"ref:{'x' * 64}@{10**18 - 1}"
+
+
+@given(one=KEYS, other=KEYS)
+@example(one=ConversationKey("a", "b"), other=ConversationKey("default", "a%.b"))
+@example(one=ConversationKey("default", "c%.x"), other=ConversationKey("c", "x"))
+@example(one=ConversationKey("x", LONG), other=ConversationKey("default", f"x%.{'%C3%BC' * 200}"))
+@example(one=ConversationKey("é" * 100, LONG), other=ConversationKey("e" * 100, LONG))
+def test_no_two_conversations_share_a_row_or_a_lock(one, other):
+    """Whatever text the names are; keys are ASCII and short enough for the longest handle."""
+    key = f"{one.changes}{10**17:010}/{LONGEST_HANDLE}"
+
+    assert (one == other) == (one.part == other.part) == (one.lock == other.lock)
+    assert key.isascii()
+    assert len(key) <= LONGEST_KEY
+    assert one.part == log._CHANGE_KEY.fullmatch(key)["conversation"]
+
+
+# What there was before
+
+
+async def test_a_store_from_before_namespaces_opens_with_all_in_the_default_one(place):
+    """Whoever began them: the conversations, forks and long names are there, and in no other namespace."""
+    await recorded(place, ROWS)
+    assert {"ref:plan@1": "alice v1", "ref:plan@2": "alice v2", "fd:2": "a long result"} == await texts(
+        place, conversation="raid"
+    )
+    assert {"ref:plan@2": "alice v2", "fd:2": "a long result", "ref:own@1": "of the fork"} == await texts(
+        place, conversation="raid, again"
+    )
+    assert {"ref:a@1": "long name"} == await texts(place, conversation=LONG)
+    for name in ("raid", "raid, again", LONG):
+        assert {} == await texts(place, "alice", name)
+
+
+async def test_the_default_namespace_is_written_as_it_was_before(place):
+    """So that an earlier version goes on with it: the same keys, and beginnings with the same fields."""
+    async with opened(place, conversation=LONG) as session:
+        await session.observe('<ref id="a">long name</ref>')
+    async with opened(place, conversation="raid") as session:
+        session.refs.add("x")
+        async with session.fork("raid, again"):
+            pass
+    storage = Storage.open(place / "journal")
+    keys = [key for key in ROWS if key.startswith("conversations/")]
+    found = await storage.read(keys)
+    await storage.close()
+    assert [list(json.loads(ROWS[key])) for key in keys] == [list(json.loads(found[key])) for key in keys]
+
+
+async def test_an_earlier_version_cannot_tell_what_another_namespace_holds(place):
+    """It takes the beginning for damaged, and so deletes no text: it would look for parents in the wrong place."""
+    async with opened(place, "bob") as session:
+        session.refs.add("x")
+    key = ConversationKey("bob", "c").start
+    storage = Storage.open(place / "journal")
+    fields = set(json.loads((await storage.read([key]))[key]))
+    await storage.close()
+    assert {"namespace"} == fields - set(json.loads(ROWS["conversations/raid"]))
+
+
+# Moved
+
+
+async def test_a_conversation_is_moved_to_another_namespace(place, capsys):
+    """All of it, with its texts, its tombstones and its numbers; the old name is free."""
+    await recorded(place, ROWS)
+    code, said = await asyncio.to_thread(moved, capsys, "raid", place, "--namespace", "alice")
+
+    assert (0, "raid is moved from default to alice, with 3 refs and descriptors\n") == (code, said)
+    assert {} == await texts(place, conversation="raid")
+    async with opened(place, "alice", "raid") as session:
+        assert "alice v2" == session.refs.get("plan").text
+        with pytest.raises(HandleNotFound, match="deleted"):
+            session.refs.get("fd:1")
+        assert "fd:3" == session.refs.add("next").handle
+    # And back, and with a name that is hashed.
+    command = ("raid", place, "--from", "alice", "--namespace", "default")
+    assert 0 == (await asyncio.to_thread(moved, capsys, *command))[0]
+    assert "next" == (await texts(place, conversation="raid"))["fd:3"]
+    assert "with 1 ref" in (await asyncio.to_thread(moved, capsys, LONG, place, "--namespace", "é" * 100))[1]
+    assert {"ref:a@1": "long name"} == await texts(place, "é" * 100, LONG)
+
+
+@pytest.mark.parametrize("order", [("c",), ("fork",), ("c", "fork", "last"), ("last", "fork", "c"), ("fork", "c")])
+async def test_forks_hold_what_they_did_wherever_they_and_their_parents_are(place, order):
+    """Also when the parent deletes and stores more, when others take the old name, and when texts are reclaimed."""
+    async with opened(place) as session:
+        session.refs.add("first")
+        session.refs.add("second")
+        async with session.fork("fork") as fork:
+            fork.refs.delete("fd:1")
+            async with fork.fork("last") as last:
+                last.refs.add("of the last")
+    expected = {
+        "c": {"fd:1": "first", "fd:2": "second"},
+        "fork": {"fd:2": "second"},
+        "last": {"fd:2": "second", "fd:3": "of the last"},
+    }
+    spaces = dict.fromkeys(expected, "default")
+    for name in order:
+        await assigned(place, name, namespace="bob")
+        spaces[name] = "bob"
+        for each, held in expected.items():
+            assert held == await texts(place, spaces[each], each)
+    for name in order:
+        async with opened(place, conversation=name) as stranger:
+            stranger.refs.add("first")
+    async with opened(place, spaces["c"]) as session:
+        session.refs.delete("fd:2")
+        session.refs.add("third")
+        session.refs.delete("fd:1")
+    del expected["c"]
+    for each, held in expected.items():
+        assert held == await texts(place, spaces[each], each)
+
+
+async def test_a_fork_that_opens_while_its_parent_moves_holds_all(place, monkeypatch):
+    """It reads its own rows and its parent's as of one moment, or it would use their numbers again."""
+    async with opened(place) as session:
+        session.refs.add("inherited")
+        async with session.fork("fork"):
+            pass
+    begun = log._begun
+    done = []
+
+    def move_meanwhile(row, key, directory):
+        if not done:
+            done.append(child("import sys; from mama_structs.cli import main; sys.exit(main(sys.argv[1:]))", *command))
+        return begun(row, key, directory)
+
+    command = ("conversations", "assign", "c", place, "--namespace", "bob")
+    monkeypatch.setattr(log, "_begun", move_meanwhile)
+    async with opened(place, conversation="fork") as fork:
+        assert [0] == [one.returncode for one in done]
+        assert ["fd:1"] == list(fork.refs)
+        fork.refs.add("own")
+    assert {"fd:1": "inherited", "fd:2": "own"} == await texts(place, conversation="fork")
+    assert {"fd:1": "inherited"} == await texts(place, "bob")
+
+
+async def test_a_conversation_that_is_open_is_not_moved(place, capsys):
+    """In whichever namespace, and in whichever process; what is open goes on."""
+    command = ("conversations", "assign", "c", place, "--namespace", "bob")
+    run = "import sys; from mama_structs.cli import main; sys.exit(main(sys.argv[1:]))"
+    async with opened(place) as session:
+        await session.observe('<ref id="a">1</ref>')
+        done = await asyncio.to_thread(child, run, *command)
+        assert (1, "") == (done.returncode, done.stdout)
+        assert "'c' is open in another process" in done.stderr
+        with pytest.raises(StoreBusy):
+            await assigned(place, namespace="bob")
+        await session.observe('<ref id="a">2</ref>')
+    async with opened(place, "bob"):
+        with pytest.raises(StoreBusy):
+            await assigned(place, namespace="bob")
+    assert 2 == len(await texts(place))
+    assert 2 == await assigned(place, namespace="bob")
+
+
+async def test_what_cannot_be_moved_is_said_and_nothing_is(place, capsys):
+    """Each kind of mistake has a message, and ends with 1; a command line that is none ends with 2."""
+    async with opened(place, conversation="raid") as session:
+        await session.observe('<ref id="a">1</ref>')
+    async with opened(place, "bob", "raid") as session:
+        await session.observe('<ref id="secret">2</ref>')
+    before = rows_on_disk(place)
+    for arguments, message in (
+        (
+            ["raad", place, "--namespace", "carol"],
+            "no conversation 'raad' that holds anything (it has 'raid')",
+        ),
+        (["raid", place, "--from", "nobody", "--namespace", "carol"], "'nobody' has no conversation 'raid'"),
+        (["raid", place, "--namespace", "bob"], "there is a conversation 'raid' in the namespace 'bob' already"),
+        (["raid", place, "--namespace", "default"], "cannot move to where it is"),
+        (["raid", place, "--namespace", ""], "namespace must"),
+        (["raid", place, "--namespace", "x" * 101], "namespace must"),
+        (["", place, "--namespace", "bob"], "conversation must"),
+        (["raid", place.parent, "--namespace", "bob"], "is no session's directory"),
+    ):
+        code, said = await asyncio.to_thread(moved, capsys, *arguments)
+        assert (1, True) == (code, message in said), said
+        assert "secret" not in said
+    assert before == rows_on_disk(place)
+    for wrong in (["conversations"], ["conversations", "assign", "raid", str(place)]):
+        with pytest.raises(SystemExit) as caught:
+            main(wrong)
+        assert 2 == caught.value.code
+
+
+@pytest.mark.parametrize("key", ["conversations/c", "refs/c/0000000001/ref:a@1"])
+async def test_a_damaged_conversation_stays_where_it_is(place, capsys, key):
+    """A row that cannot be read is never written again; the message names it, and other conversations move."""
+    for name in ("c", "d"):
+        async with opened(place, conversation=name) as session:
+            await session.observe('<ref id="a">1</ref><ref id="b">2</ref>')
+    with closing(sqlite3.connect(place / "journal" / "cache.db")) as database, database:
+        database.execute("UPDATE Cache SET value = CAST(value || x'00' AS BLOB) WHERE key = ?", (key,))
+    before = rows_on_disk(place)
+    code, said = await asyncio.to_thread(moved, capsys, "c", place, "--namespace", "bob")
+
+    assert (1, True) == (code, "damaged" in said)
+    assert before == rows_on_disk(place)
+    assert 2 == await assigned(place, "d", namespace="bob")
+
+
+async def test_a_conversation_whose_first_row_is_lost_can_be_moved(place):
+    """Its changes are all that there is of it."""
+    async with opened(place) as session:
+        await session.observe('<ref id="a">1</ref>')
+    with closing(sqlite3.connect(place / "journal" / "cache.db")) as database, database:
+        database.execute("DELETE FROM Cache WHERE key = 'conversations/c'")
+    assert 1 == await assigned(place, namespace="bob")
+    assert ({}, {"ref:a@1": "1"}) == (await texts(place), await texts(place, "bob"))
+    async with opened(place) as session:
+        await session.observe('<ref id="a">another</ref>')
+    with pytest.raises(InvalidArgument, match="already"):
+        await assigned(place, namespace="bob")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="nothing is killed so elsewhere")
+async def test_a_killed_move_was_made_or_was_not(place):
+    """Whichever statement of the transaction is the last before kill -9: one place has all, and the other nothing."""
+    code = """
+        import os, signal, sys
+        from mama_structs.cli import main
+        from mama_structs.storage.rows import Rows, Snapshot
+
+        left = int(sys.argv[1])
+
+        def counted(self, *arguments):
+            global left
+            left -= 1
+            if left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return Snapshot._do(self, *arguments)
+
+        Rows._do = counted
+        sys.exit(main(sys.argv[2:]))
+    """
+    async with opened(place) as session:
+        await session.observe('<ref id="a">1</ref>')
+        async with session.fork("fork"):
+            pass
+    held = {"ref:a@1": "1"}
+    for steps in count():
+        done = await asyncio.to_thread(child, code, steps, "conversations", "assign", "c", place, "--namespace", "bob")
+        found = await texts(place), await texts(place, "bob"), await texts(place, conversation="fork")
+        if done.returncode == 0:
+            break
+        assert -signal.SIGKILL == done.returncode
+        assert (held, {}, held) == found
+    assert ({}, held, held) == found
+    assert steps > 8
+
+
+async def test_a_copy_has_the_conversations_of_all_namespaces(place):
+    """A backup is of the whole directory."""
+    async with opened(place, "bob") as session:
+        await session.observe('<ref id="a">1</ref>')
+        copy = await session.backup(place.parent / "copy")
+    assert ({"ref:a@1": "1"}, {}) == (await texts(copy, "bob"), await texts(copy))
