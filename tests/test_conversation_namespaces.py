@@ -402,10 +402,10 @@ async def test_a_killed_move_was_made_or_was_not(place):
         sys.exit(main(sys.argv[2:]))
     """
     async with opened(place) as session:
-        await session.observe('<ref id="a">1</ref>')
+        await session.observe('<ref id="a">1</ref><ref id="b">2</ref>')
         async with session.fork("fork"):
             pass
-    held = {"ref:a@1": "1"}
+    held = {"ref:a@1": "1", "ref:b@1": "2"}
     for steps in count():
         done = await asyncio.to_thread(child, code, steps, "conversations", "assign", "c", place, "--namespace", "bob")
         found = await texts(place), await texts(place, "bob"), await texts(place, conversation="fork")
