@@ -9,7 +9,7 @@ Memories are *nodes* there: whole numbers that mean something within one plan on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, Protocol, TypeVar
 
@@ -24,6 +24,7 @@ from mama_structs.settings import MemorySettings
 from mama_structs.storage.failures import Finding
 
 T = TypeVar("T")
+ItemT = TypeVar("ItemT")
 
 Nodes = NDArray[np.int64]
 Scores = NDArray[np.float32]
@@ -223,6 +224,10 @@ class Reader(Protocol):
 class Writer(Reader, Protocol):
     """A `Reader` inside a write transaction, which sees what it has written; all of it is undone if its plan raises."""
 
+    @property
+    def is_due(self) -> bool:
+        """Whether others have waited long enough: what a plan has still to write is for another transaction."""
+
     def put(
         self,
         memory: Memory,
@@ -315,6 +320,32 @@ class Engines(Protocol):
 
     async def leave(self, namespace: str) -> None:
         """End one user's use of a namespace; the last one closes it."""
+
+
+def as_time_allows(writer: Writer, items: Sequence[ItemT], write: Callable[[Writer, ItemT], T]) -> list[T]:
+    """Write items, at least one, until others have waited long enough, and return what came of each."""
+    written = []
+    for item in items:
+        written.append(write(writer, item))
+        if writer.is_due:
+            break
+    return written
+
+
+async def in_turns(
+    run: Callable[[Callable[[Writer], list[T]]], Awaitable[list[T]]],
+    items: Sequence[ItemT],
+    write: Callable[[Writer, ItemT], T],
+    *,
+    most: int,
+) -> AsyncIterator[list[T]]:
+    """Write items in transactions that others need not wait for long, and give what came of those of each."""
+    done = 0
+    while done < len(items):
+        some = items[done : done + most]
+        written = await run(lambda writer: as_time_allows(writer, some, write))  # noqa: B023 - awaited
+        done += len(written)
+        yield written
 
 
 def mismatch(namespace: str, stored: EmbedderRecord, given: EmbedderRecord) -> EmbedderMismatch:

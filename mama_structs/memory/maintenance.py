@@ -10,7 +10,18 @@ from numpy.typing import NDArray
 
 from mama_structs.memory.embedding.protocol import Embedder, fingerprint_of
 from mama_structs.memory.embedding.service import EmbeddingService
-from mama_structs.memory.engine import NUMBERS, SYSTEM, EmbedderRecord, Engine, LinkTable, Progress, Reader, Writer
+from mama_structs.memory.engine import (
+    NUMBERS,
+    SYSTEM,
+    EmbedderRecord,
+    Engine,
+    LinkTable,
+    Progress,
+    Reader,
+    Vectors,
+    Writer,
+    in_turns,
+)
 from mama_structs.memory.model import Link, LinkType, Memory, milliseconds
 from mama_structs.memory.text import embedded_text
 from mama_structs.settings import MemorySettings
@@ -54,17 +65,13 @@ async def prune(engine: Engine, now: datetime, settings: MemorySettings) -> int:
         # Nodes mean something within one plan only; ids last.
         return reader.ids(np.unique(table.sources[prunable(table, now_ms, settings)]))
 
+    def prune_one(writer: Writer, source: str) -> int:
+        node = writer.find(source)
+        links = [] if node is None else writer.read_links(node, "out")
+        return writer.delete_links([link.id for link in links if is_prunable(link, now, settings)])
+
     sources = await engine.read(where)
-    pruned = 0
-    for start in range(0, len(sources), _PAGE):
-
-        def plan(writer: Writer, some: list[str] = sources[start : start + _PAGE]) -> int:
-            nodes = [node for node in writer.find_many(some) if node is not None]
-            links = [link for own in writer.links_of_many(nodes, "out") for link in own]
-            return writer.delete_links([link.id for link in links if is_prunable(link, now, settings)])
-
-        pruned += await engine.write(plan)
-    return pruned
+    return sum([sum(some) async for some in in_turns(engine.write, sources, prune_one, most=_PAGE)])
 
 
 async def reembed(engine: Engine, service: EmbeddingService, progress: Progress | None) -> int:
@@ -72,6 +79,10 @@ async def reembed(engine: Engine, service: EmbeddingService, progress: Progress 
     record = record_of(service.embedder)
     done = 0
     adopted = False
+
+    def put(writer: Writer, made: tuple[str, Vectors]) -> None:
+        writer.put_vectors(record, dict([made]))
+
     while not adopted:
         # Again and again: others go on saving meanwhile.
         missing = await engine.read(lambda reader: reader.without_vectors(record))
@@ -83,9 +94,9 @@ async def reembed(engine: Engine, service: EmbeddingService, progress: Progress 
 
             found = await engine.read(memories)
             pieces = await service.documents([embedded_text(memory) for memory in found])
-            vectors = {memory.id: own for memory, own in zip(found, pieces, strict=True)}
-            await engine.write(lambda writer: writer.put_vectors(record, vectors))  # noqa: B023 - awaited
-            done += len(vectors)
+            vectors = [(memory.id, own) for memory, own in zip(found, pieces, strict=True)]
+            async for some in in_turns(engine.write, vectors, put, most=_BATCH):
+                done += len(some)
             if progress is not None:
                 progress(min(done, total), total)
         adopted = await engine.adopt(record)

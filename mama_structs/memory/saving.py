@@ -204,11 +204,12 @@ def add_link(
     writer: Writer, from_id: str, asked: LinkRequest, link_type: LinkType, *, created_by: CreatedBy, now: datetime
 ) -> Link:
     """Make a link, or strengthen the same one that is there, and return it; it takes over the automatic ones."""
-    source = found(writer, from_id)
-    found(writer, asked.to_id)
+    ends = [found(writer, from_id), found(writer, asked.to_id)]
     if from_id == asked.to_id:
         raise InvalidArgument(f"a memory cannot be linked to itself, and {from_id!r:.200} is both ends")
-    between = [link for link in writer.read_links(source) if {link.from_id, link.to_id} == {from_id, asked.to_id}]
+    # Not all links at one of them, which may be thousands, each in another row.
+    links = [link for own in writer.links_of_many(ends, "out") for link in own]
+    between = [link for link in links if link.to_id in {from_id, asked.to_id}]
     word = normalised(asked.relationship)
     same = [
         link

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -18,7 +19,7 @@ from mama_structs.errors import InvalidArgument, LinkNotFound, MamaStructsError,
 from mama_structs.memory import graph, maintenance, requests, results, saving, search, transfer
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.embedding.service import EmbeddingService
-from mama_structs.memory.engine import Direction, EmbedderRecord, Engine, Progress, Reader, Writer, mismatch
+from mama_structs.memory.engine import Direction, EmbedderRecord, Engine, Progress, Reader, Writer, in_turns, mismatch
 from mama_structs.memory.graph import TraversalCache
 from mama_structs.memory.linking import Linking, near_synonyms, normalised
 from mama_structs.memory.maintenance import record_of
@@ -349,14 +350,11 @@ class MemoryStore:
         saved: list[Memory] = []
         try:
             for start in range(0, len(drafts), _CHUNK):
-                made_by = self._shared.record
+                write = partial(self._shared.write, made_by=self._shared.record)
+                save = partial(saving.save, linking=self._shared.linking)
                 prepared = await self._prepare(drafts[start : start + _CHUNK])
-                for first in range(0, len(prepared), AT_ONCE):
-                    some = prepared[first : first + AT_ONCE]
-                    saved += await self._shared.write(
-                        lambda writer, some=some: [saving.save(writer, one, self._shared.linking) for one in some],  # type: ignore[misc]  # bound
-                        made_by=made_by,
-                    )
+                async for some in in_turns(write, prepared, save, most=AT_ONCE):
+                    saved += some
                 if progress is not None:
                     progress(len(saved), len(drafts))
         except BaseException as error:

@@ -33,7 +33,7 @@ from mama_structs.errors import EmbedderMismatch, InvalidArgument, StoreError
 from mama_structs.memory.codec import MemoryRecord, memory_of, vectors_to_bytes
 from mama_structs.memory.embedding.protocol import are_unit, unit_vectors
 from mama_structs.memory.embedding.service import EmbeddingService
-from mama_structs.memory.engine import EmbedderRecord, Engine, Reader, Scanned, Writer
+from mama_structs.memory.engine import EmbedderRecord, Engine, Reader, Scanned, Writer, in_turns
 from mama_structs.memory.maintenance import record_of
 from mama_structs.memory.model import (
     MAX_KEPT,
@@ -65,6 +65,7 @@ _MAX_DIMENSIONS: Final = 65_536
 _MAX_DEPTH: Final = 100
 _PAGE: Final = 500
 _CHUNK: Final = 256
+_COMPARED: Final = 32
 _CHUNK_BYTES: Final = 2**23
 
 
@@ -327,6 +328,19 @@ def _read_line(file: BinaryIO) -> bytes:
     return line
 
 
+@attrs.define
+class _Taken:
+    """What one transaction of an import has come to: so many memories, and what is to be seen to before the next."""
+
+    added: int = 0
+    known: int = 0
+    dropped_links: int = 0
+    # Links to memories of later lines.
+    waiting: list[Link] = attrs.field(factory=list)
+    # Hashes of texts that the next memories name, and that are neither at hand nor kept.
+    absent: set[str] = attrs.field(factory=set)
+
+
 @attrs.define(eq=False)
 class _Import:
     """One run of `import_jsonl`."""
@@ -348,9 +362,9 @@ class _Import:
         async for lines in self._chunks():
             records = [one for one in lines if isinstance(one, ExportedMemory)]
             if records:
-                vectors = {} if as_they_are else await self._embedded(records)
+                records = records if as_they_are else await self._embedded(records)
                 contents = {one.content: one.text for one in lines if isinstance(one, TextLine)}
-                done.update(await self._taken(records, vectors, contents))
+                done.update(await self._taken(records, contents))
                 self._tell(done["added"] + done["known"])
         done["dropped_links"] += sum(map(len, self.waiting.values()))
         return Imported(**done, embedded=0 if as_they_are else done["added"])
@@ -381,25 +395,26 @@ class _Import:
             if lines:
                 yield lines
 
-    async def _taken(
-        self,
-        chunk: Sequence[ExportedMemory],
-        vectors: Mapping[str, NDArray[np.float32]],
-        contents: dict[str, str],
-    ) -> Mapping[str, int]:
+    async def _taken(self, chunk: Sequence[ExportedMemory], contents: dict[str, str]) -> Mapping[str, int]:
         """Write memories with the texts that they name, and return how many were added, known and so on."""
-        while True:
-            taken = await self.engine.write(lambda writer: self._take(writer, chunk, vectors, contents))
-            if isinstance(taken, tuple):
-                break
-            # An earlier chunk had them, and somebody has deleted since what named them.
-            for digest in taken:
+        figures: Counter[str] = Counter()
+        awaited: dict[str, list[Link]] = {}
+        rest = chunk
+        while rest:
+            taken = await self.engine.write(lambda writer: self._take(writer, rest, contents))  # noqa: B023 - awaited
+            for digest in taken.absent:
+                # An earlier chunk had them, and somebody has deleted since what named them.
                 contents[digest] = await in_own_thread(lambda wanted=digest: self.file.text(wanted))  # type: ignore[misc]  # bound
-        figures, waiting = taken
-        for memory_id, links in waiting.items():
-            self.waiting.setdefault(memory_id, []).extend(links)
-        for one in chunk:
-            self.waiting.pop(one.memory.id, None)
+            for link in taken.waiting:
+                self.waiting.setdefault(link.to_id, []).append(link)
+            for one in rest[: taken.known + taken.added]:
+                for link in self.waiting.pop(one.memory.id, ()):
+                    awaited.setdefault(link.from_id, []).append(link)
+            rest = rest[taken.known + taken.added :]
+            figures.update(added=taken.added, known=taken.known, dropped_links=taken.dropped_links)
+        # Once for each memory where they begin, which is written whole.
+        async for dropped in in_turns(self.engine.write, [*awaited.items()], _put_links, most=_CHUNK):
+            figures["dropped_links"] += sum(dropped)
         return figures
 
     def _compare(
@@ -433,48 +448,56 @@ class _Import:
                     )
         return missing
 
-    async def _embedded(self, chunk: Sequence[ExportedMemory]) -> dict[str, NDArray[np.float32]]:
-        """Return vectors for those of the memories that are not there."""
+    async def _embedded(self, chunk: Sequence[ExportedMemory]) -> list[ExportedMemory]:
+        """Return the memories, those with other vectors that are not there."""
         known = await self.engine.read(lambda reader: self._compare(reader, chunk))
         new = [one.memory for one in chunk if one.memory.id not in known]
         vectors = await self.embedding.documents([embedded_text(memory) for memory in new]) if new else []
-        return {memory.id: pieces for memory, pieces in zip(new, vectors, strict=True)}
+        made = {memory.id: pieces for memory, pieces in zip(new, vectors, strict=True)}
+        return [attrs.evolve(one, vectors=made.get(one.memory.id, one.vectors)) for one in chunk]
 
-    def _take(
+    def _take(self, writer: Writer, rest: Sequence[ExportedMemory], contents: Mapping[str, str]) -> _Taken:
+        """Write memories with texts and links, in order and as time allows."""
+        self._check_embedder()
+        taken = _Taken()
+        for start in range(0, len(rest), _COMPARED):
+            some = rest[start : start + _COMPARED]
+            known = self._compare(writer, some)
+            named = {digest for one in some if one.memory.id not in known for digest in digests_in(one.memory.evidence)}
+            named.difference_update(contents)
+            taken.absent = named - writer.known_contents(sorted(named))
+            if taken.absent:
+                return taken
+            for one in some:
+                self._take_one(writer, one, known.get(one.memory.id), contents, taken)
+                if writer.is_due:
+                    return taken
+        return taken
+
+    def _take_one(
         self,
         writer: Writer,
-        chunk: Sequence[ExportedMemory],
-        vectors: Mapping[str, NDArray[np.float32]],
+        one: ExportedMemory,
+        missing: Sequence[Link] | None,
         contents: Mapping[str, str],
-    ) -> tuple[Mapping[str, int], Mapping[str, list[Link]]] | set[str]:
-        """Write memories with texts and links, and return what links have to wait; or only what texts are absent."""
-        self._check_embedder()
-        known = self._compare(writer, chunk)
-        named = {digest for one in chunk if one.memory.id not in known for digest in digests_in(one.memory.evidence)}
-        named.difference_update(contents)
-        if absent := named - writer.known_contents(sorted(named)):
-            return absent
-        dropped = 0
-        waiting: dict[str, list[Link]] = {}
-        awaited: dict[str, list[Link]] = {}
-        for one in chunk:
-            memory, ready = self._own(one.memory), []
-            for link in known.get(memory.id, one.links):
-                if writer.find(link.to_id) is not None:
-                    ready.append(link)
-                elif link.to_id in self.ids:
-                    waiting.setdefault(link.to_id, []).append(link)
-                else:
-                    dropped += 1
-            if memory.id not in known:
-                made = vectors.get(memory.id, one.vectors)
-                writer.put(memory, vectors=made, links=ready, contents=contents)
-            elif ready:
+        taken: _Taken,
+    ) -> None:
+        """Write a memory, or the links that are *missing* of one that is there already."""
+        memory, ready = self._own(one.memory), []
+        for link in one.links if missing is None else missing:
+            if writer.find(link.to_id) is not None:
+                ready.append(link)
+            elif link.to_id in self.ids:
+                taken.waiting.append(link)
+            else:
+                taken.dropped_links += 1
+        if missing is None:
+            writer.put(memory, vectors=one.vectors, links=ready, contents=contents)
+            taken.added += 1
+        else:
+            if ready:
                 writer.put(memory, links=ready)
-            for link in (*self.waiting.get(memory.id, ()), *waiting.pop(memory.id, ())):
-                awaited.setdefault(link.from_id, []).append(link)
-        _put_links(writer, awaited)
-        return {"added": len(chunk) - len(known), "known": len(known), "dropped_links": dropped}, waiting
+            taken.known += 1
 
     def _check_embedder(self) -> None:
         stored, given = self.engine.embedder, self.made_by
@@ -496,11 +519,14 @@ class _Import:
             self.progress(done, self.file.memories)
 
 
-def _put_links(writer: Writer, links: Mapping[str, Sequence[Link]]) -> None:
-    """Write links by the memories that they begin at, each of which is written whole, and so only once."""
-    for node, own in zip(writer.find_many([*links]), links.values(), strict=True):
-        if node is not None:
-            writer.put(writer.get([node])[0], links=own)
+def _put_links(writer: Writer, source: tuple[str, Sequence[Link]]) -> int:
+    """Write links that begin at one memory as far as both ends are still there, and return how many were left out."""
+    memory_id, links = source
+    node = writer.find(memory_id)
+    ready = [link for link in links if node is not None and writer.find(link.to_id) is not None]
+    if ready and node is not None:
+        writer.put(writer.get([node])[0], links=ready)
+    return len(links) - len(ready)
 
 
 def _read_header(line: bytes) -> ExportHeader:

@@ -51,6 +51,7 @@ _B: Final = 0.75
 class PlainReader(Writer):
     """A `Reader` and `Writer` over dicts: every question looks at everything."""
 
+    is_due: bool = attrs.field(default=False, kw_only=True)
     _next: int = attrs.field(default=0, init=False)
     _nodes: dict[str, int] = attrs.field(factory=dict, init=False)
     _memories: dict[int, Memory] = attrs.field(factory=dict, init=False)

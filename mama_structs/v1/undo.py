@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from operator import methodcaller
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from mama_structs import _check
 from mama_structs.errors import MigrationError
-from mama_structs.memory.engine import Progress, Reader, Writer
+from mama_structs.memory.engine import Progress, Reader, Writer, in_turns
 from mama_structs.memory.model import Link
 from mama_structs.memory.requests import check_progress
 from mama_structs.memory.store import MemoryStore, Shared
@@ -27,6 +27,8 @@ from mama_structs.v1.write import (
     records_of,
     refused,
 )
+
+T = TypeVar("T")
 
 
 class _Migrated(NamedTuple):
@@ -83,17 +85,20 @@ async def rollback(memories: MemoryStore, *, force: bool = False, progress: Prog
     between = [
         one for one, link in _made(found, migration).items() if going.keys().isdisjoint((link.from_id, link.to_id))
     ]
-    parts: list[tuple[Callable[[Writer], int], int]] = []
-    parts += [(methodcaller("delete_links", part), 0) for part in chunks(sorted(between), CHUNK)]
-    parts += [(partial(_delete, ids=part), len(part)) for part in chunks(reversed(going), CHUNK)]
+
+    async def write(plan: Callable[[Writer], T]) -> T:
+        return await shared.write(plan if note is None else note.unless_ended(_busy(), plan))
+
     count = done = 0
-    for plan, more in parts:
-        count += await shared.write(plan if note is None else note.unless_ended(_busy(), plan))
-        done += more
-        if more and progress is not None:
+    async for cut in in_turns(write, sorted(between), _unlink, most=CHUNK):
+        count += sum(cut)
+    async for deleted in in_turns(write, [*reversed(going)], _delete, most=CHUNK):
+        count += sum(deleted)
+        done += len(deleted)
+        if progress is not None:
             progress(done, len(going))
     if note is not None:
-        await shared.write(note.unless_ended(_busy(), methodcaller("set_note", f"{PREFIX}{migration}", None)))
+        await write(methodcaller("set_note", f"{PREFIX}{migration}", None))
     return RollbackReport(
         namespace=memories.namespace,
         migration=migration,
@@ -155,9 +160,12 @@ def _begin(
     return None if noted is None else noted.written(writer, "undone")
 
 
-def _delete(writer: Writer, ids: Sequence[str]) -> int:
-    there = writer.find_many(ids)
-    return sum(writer.delete(one) for one, node in zip(ids, there, strict=True) if node is not None)
+def _unlink(writer: Writer, link_id: str) -> int:
+    return writer.delete_links([link_id])
+
+
+def _delete(writer: Writer, memory_id: str) -> int:
+    return 0 if writer.find(memory_id) is None else writer.delete(memory_id)
 
 
 def _busy() -> MigrationError:

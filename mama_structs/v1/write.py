@@ -26,7 +26,7 @@ from mama_structs import _check
 from mama_structs._async import in_own_thread
 from mama_structs.errors import MigrationError
 from mama_structs.memory.codec import Entry, read_memory, write_entry
-from mama_structs.memory.engine import EmbedderRecord, Progress, Reader, Vectors, Writer
+from mama_structs.memory.engine import EmbedderRecord, Progress, Reader, Vectors, Writer, in_turns
 from mama_structs.memory.model import (
     OUTCOME_OF,
     ContextMetadata,
@@ -431,8 +431,9 @@ class _Migration:
         by_source: dict[str, list[Link]] = {}
         for link in new + fill.chosen:
             by_source.setdefault(link.from_id, []).append(link)
-        for sources in chunks((one.memory.id for one in ours if one.memory.id in by_source), CHUNK):
-            await self._write(partial(_put_links, sources={source: by_source[source] for source in sources}))
+        sources = [(one.memory.id, by_source[one.memory.id]) for one in ours if one.memory.id in by_source]
+        async for _ in in_turns(self._write, sources, _put_links, most=CHUNK):
+            pass
         await self._write(partial(_finish, migration=self.name, settled=standing.settled))
         self._tell(self.total - self.done)
 
@@ -483,11 +484,12 @@ class _Migration:
             alike = {name: first.setdefault(key_of(text), name) for name, text in texts.items()}
             new = [one.memory for one in chunk if one.memory.id not in standing.present]
             if new:
-                record = self.shared.record
+                write = partial(self._write, made_by=self.shared.record)
                 vectors = await self.shared.embedding.documents([texts[memory.id] for memory in new])
                 memories = [marked(memory, self.name, self.at) for memory in new]
-                put = partial(_put, memories=memories, vectors=vectors, alike=alike, links=outcomes)
-                self.added += await self._write(put, made_by=record)
+                put = partial(_put, alike=alike, links=outcomes)
+                async for some in in_turns(write, list(zip(memories, vectors, strict=True)), put, most=CHUNK):
+                    self.added += sum(some)
             self._tell(len(chunk))
 
     async def _write(self, plan: Callable[[Writer], T], *, made_by: EmbedderRecord | None = None) -> T:
@@ -530,41 +532,36 @@ def _found(reader: Reader, ids: Sequence[str]) -> list[tuple[Memory, list[Link]]
     return list(zip(reader.get(nodes), reader.links_of_many(nodes, "out"), strict=True))
 
 
-def _put(
-    writer: Writer,
-    memories: Sequence[Memory],
-    vectors: Sequence[Vectors],
-    alike: Mapping[str, str],
-    links: Mapping[str, Link],
-) -> int:
-    """Write memories with their vectors, or those of another of the same text; return how many were not there."""
-    there = writer.find_many([memory.id for memory in memories])
-    for memory, node, pieces in zip(memories, there, vectors, strict=True):
-        # Another process may migrate the same.
-        if node is None:
-            twin = writer.find(alike[memory.id])
-            own = [links[memory.id]] if memory.id in links else []
-            writer.put(memory, vectors=pieces if twin is None else writer.vectors(twin), links=own)
-    return there.count(None)
+def _put(writer: Writer, made: tuple[Memory, Vectors], *, alike: Mapping[str, str], links: Mapping[str, Link]) -> bool:
+    """Write a memory with its vectors, or those of another of the same text; tell whether it was not there."""
+    memory, pieces = made
+    # Another process may migrate the same.
+    is_new = writer.find(memory.id) is None
+    if is_new:
+        twin = writer.find(alike[memory.id])
+        own = [links[memory.id]] if memory.id in links else []
+        writer.put(memory, vectors=pieces if twin is None else writer.vectors(twin), links=own)
+    return is_new
 
 
-def _put_links(writer: Writer, sources: Mapping[str, Sequence[Link]]) -> None:
-    for source, wanted in sources.items():
-        node = writer.find(source)
-        if node is None:
-            continue
-        there = writer.read_links(node)
-        ids = {link.id for link in there}
-        # Somebody may have linked the two meanwhile, which says more.
-        taken = {end for link in there if migration_of(link) is None for end in (link.from_id, link.to_id)}
-        ends = writer.find_many([link.to_id for link in wanted])
-        missing = [
-            link
-            for link, end in zip(wanted, ends, strict=True)
-            if end is not None and link.id not in ids and not (is_backfilled(link) and link.to_id in taken)
-        ]
-        if missing:
-            writer.put(writer.get([node])[0], links=missing)
+def _put_links(writer: Writer, source: tuple[str, Sequence[Link]]) -> None:
+    """Write the links that begin at a memory."""
+    memory_id, wanted = source
+    node = writer.find(memory_id)
+    if node is None:
+        return
+    there = writer.read_links(node)
+    ids = {link.id for link in there}
+    # Somebody may have linked the two meanwhile, which says more.
+    taken = {end for link in there if migration_of(link) is None for end in (link.from_id, link.to_id)}
+    ends = writer.find_many([link.to_id for link in wanted])
+    missing = [
+        link
+        for link, end in zip(wanted, ends, strict=True)
+        if end is not None and link.id not in ids and not (is_backfilled(link) and link.to_id in taken)
+    ]
+    if missing:
+        writer.put(writer.get([node])[0], links=missing)
 
 
 def _finish(writer: Writer, migration: str, settled: Iterable[str]) -> None:

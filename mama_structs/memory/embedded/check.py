@@ -12,7 +12,7 @@ from mama_structs.errors import StoreDamaged
 from mama_structs.memory.codec import Entry
 from mama_structs.memory.embedded.catalogue import TYPE_INDEX
 from mama_structs.memory.embedded.indexes import Indexes, indexed_terms
-from mama_structs.memory.embedded.rows import RowPlaces, numbered, own_number, read_change
+from mama_structs.memory.embedded.rows import RowPlaces, numbered, own_number, read_change, read_dead
 from mama_structs.memory.model import digests_in, is_digest, milliseconds
 from mama_structs.storage.failures import Finding
 from mama_structs.storage.rows import Damaged, Snapshot
@@ -36,6 +36,8 @@ class Inspection:
     # Under which key each id was seen.
     _ids: dict[str, str] = attrs.field(factory=dict, init=False)
     _links: dict[str, str] = attrs.field(factory=dict, init=False)
+    # Deleted memories to which rows may still have links.
+    _dead: set[str] = attrs.field(factory=set, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._steps = self._check_all()
@@ -50,6 +52,7 @@ class Inspection:
             self._check_memories,
             self._check_vectors,
             self._check_changes,
+            self._check_dead,
             self._check_catalogue,
             self._check_contents,
             self._check_uses,
@@ -84,6 +87,7 @@ class Inspection:
             numbers = {key: own_number(place.memories, key) for key, _ in page}
             keys = {key: numbered(place.vectors, number) for key, number in numbers.items() if number is not None}
             vectors = self.rows.get_many(list(keys.values()))
+            self._dead = {dead.id for _, dead in place.dead_rows(self.rows)}
             for key, value in page:
                 number = numbers[key]
                 if number is None:
@@ -135,6 +139,20 @@ class Inspection:
                         read_change(value)
                 except (ValueError, RecursionError):
                     self._note("damaged", key, "it does not have the form of a change")
+            yield
+
+    def _check_dead(self) -> Iterator[None]:
+        """Look at what is still to be cleaned up after deleted memories."""
+        for page in self._pages(self.place.all_dead):
+            for key, value in page:
+                if own_number(key.rpartition("/")[0] + "/", key) is None:
+                    self._note_foreign(key)
+                    continue
+                try:
+                    if not isinstance(value, Damaged):
+                        read_dead(value)
+                except (ValueError, RecursionError):
+                    self._note("damaged", key, "it does not say what is to be cleaned up after a deleted memory")
             yield
 
     def _check_catalogue(self) -> Iterator[None]:
@@ -258,6 +276,9 @@ class Inspection:
         for link in entry.links:
             target = views.catalogue.find(link.to_id)
             if target is None:
+                if link.to_id in self._dead:
+                    # It is about to be taken away, and nobody sees it.
+                    continue
                 self._note("link", key, f"the link {link.id} ends at no memory")
             else:
                 ends.append(target)

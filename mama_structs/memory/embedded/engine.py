@@ -74,8 +74,10 @@ _log: Final = logging.getLogger("mama_structs")
 class _Write(Generic[T]):
     """A plan that waits for its transaction."""
 
-    plan: Callable[[Writer], T]
+    plan: Callable[[JournalWriter], T]
     done: Future[T] = attrs.field(factory=Future)
+    # What it left to be cleaned up is gone then.
+    clean: Future[None] | None = None
     result: Any = None
     error: BaseException | None = None
     alone: bool = False
@@ -87,6 +89,7 @@ class _Group:
 
     plans: list[_Write[Any]] = attrs.field(factory=list)
     written: list[JournalWriter] = attrs.field(factory=list)
+    leaving: list[_Write[Any]] = attrs.field(factory=list)
     before: int = 0
     head: Head | None = None
     # How often it was put off since too much was still to be taken up.
@@ -121,6 +124,9 @@ class EmbeddedEngine:
         self._queue: deque[_Write[Any]] = deque()
         self._is_drain_due = False
         self._is_slice_due = False
+        # Whether rows may have links to deleted memories, and who waits for these to be taken out.
+        self._leaves_dead = False
+        self._cleaning: Future[None] | None = None
         self._closed = False
 
     @property
@@ -144,7 +150,10 @@ class EmbeddedEngine:
         with self._guard:
             self._queue.append(waiting)
             self._schedule_writes()
-        return await outcome(waiting.done)
+        result = await outcome(waiting.done)
+        if waiting.clean is not None:
+            await outcome(waiting.clean)
+        return result
 
     async def check(self, progress: Progress | None = None) -> list[Finding]:
         """Look at every memory, vector, link and change in the journal, and at what the views have made of them."""
@@ -249,7 +258,8 @@ class EmbeddedEngine:
         """Write what is derived aside, and stop what goes on behind; again is no error."""
         if self._closed:
             return
-        self._closed = True
+        with self._guard:
+            self._closed = True
         try:
             await self._storage.look(self._finish)
         except StoreError as error:
@@ -347,6 +357,7 @@ class EmbeddedEngine:
                 # The snapshot was whole, and yet does not go with the journal.
                 return self._load(rows, anew=True)
         self._schedule_slice()
+        self._leaves_dead = rows.last(self._place.all_dead) is not None
         return self._views
 
     def _replay(self, rows: Snapshot, views: Indexes, last: int) -> None:
@@ -457,14 +468,15 @@ class EmbeddedEngine:
                 self._take_back(group.written)
                 self._change = group.before
         else:
-            if group.head is not None:
-                self._use_head(group.head)
+            self._committed(group)
         if failure is not None and not group.plans:
             # It never began, for nobody.
             group.plans = self._take(len(self._queue))
         elif isinstance(failure, StoreFull) and len(group.plans) > 1:
             # There may be room for some, one by one.
-            self._queue.extendleft(_Write(one.plan, one.done, alone=True) for one in reversed(group.plans))
+            for one in reversed(group.plans):
+                one.result, one.error, one.alone = None, None, True
+                self._queue.appendleft(one)
             group.plans = []
         _tell(group.plans, failure)
         try:
@@ -486,23 +498,28 @@ class EmbeddedEngine:
         if group.lags < _LAGS and self._is_far_behind(rows):
             group.lags += 1
             return False
+        started = time.monotonic()
         views = self._catch_up(rows)
         group.before = self._change
         group.plans = self._take(1 if self._queue[0].alone else _LARGEST_GROUP)
-        started = time.monotonic()
+
+        def is_due() -> bool:
+            return time.monotonic() - started > _TRANSACTION_SECONDS
+
         for position, one in enumerate(group.plans):
-            if position and time.monotonic() - started > _TRANSACTION_SECONDS:
+            if position and is_due():
                 # Other processes wait meanwhile, and so does everybody whose plan is done.
                 self._queue.extendleft(reversed(group.plans[position:]))
                 del group.plans[position:]
                 break
-            self._run(one, rows, views, group)
+            self._run(one, rows, views, group, is_due)
         if group.written and self._head is None:
             group.head = self._begun(rows)
         return True
 
-    def _run(self, one: _Write[Any], rows: Rows, views: Indexes, group: _Group) -> None:
-        writer = JournalWriter(rows, views, self._place, self._change, self._touched, damaged=len(self._damaged))
+    def _run(self, one: _Write[Any], rows: Rows, views: Indexes, group: _Group, is_due: Callable[[], bool]) -> None:
+        damaged = len(self._damaged)
+        writer = JournalWriter(rows, views, self._place, self._change, self._touched, damaged=damaged, is_due=is_due)
         try:
             with rows.attempt():
                 one.result = one.plan(writer)
@@ -515,6 +532,47 @@ class EmbeddedEngine:
         else:
             self._change = change
             group.written.append(writer)
+            if writer.leaves_dead:
+                group.leaving.append(one)
+
+    def _committed(self, group: _Group) -> None:
+        """Use what is durable now, and have links to deleted memories taken out of the rows."""
+        if group.head is not None:
+            self._use_head(group.head)
+        # Also those that a process left which was killed, but after a write: whoever only reads asks for no lock.
+        self._leaves_dead |= bool(group.leaving)
+        if self._leaves_dead and self._cleaning is None:
+            self._cleaning = Future()
+            self._clean_some()
+        for one in group.leaving:
+            one.clean = self._cleaning
+
+    def _clean_some(self) -> None:
+        """Let the next transaction do some of it, and the one after that go on."""
+        some: _Write[bool] = _Write(JournalWriter.clean_up)
+        some.done.set_running_or_notify_cancel()
+        some.done.add_done_callback(self._cleaned)
+        self._leaves_dead = False
+        # One that cannot be scheduled is told so with all others that wait.
+        with self._guard, contextlib.suppress(SessionClosed):
+            if self._closed:
+                some.done.set_result(False)
+            else:
+                self._queue.append(some)
+                self._schedule_writes()
+
+    def _cleaned(self, done: Future[bool]) -> None:
+        error = done.exception()
+        if error is None and (done.result() or self._leaves_dead):
+            self._clean_some()
+            return
+        # What is left is seen by nobody, and taken away after the next write.
+        if error is not None:
+            self._leaves_dead = True
+            _log.warning("links to deleted memories are still to be taken away: %s", error)
+        if self._cleaning is not None:
+            self._cleaning.set_result(None)
+            self._cleaning = None
 
     def _is_far_behind(self, rows: Rows) -> bool:
         return self._views is None or self._last_change(rows) - self._change > _FAR_BEHIND

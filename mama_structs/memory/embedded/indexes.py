@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -63,8 +63,9 @@ class Indexes:
         if node not in self.unindexed:
             self.words.add(node, indexed_terms(memory))
 
-    def remove(self, node: int) -> None:
-        """Forget a memory and all its links."""
+    def remove(self, node: int) -> dict[str, NDArray[Any]]:
+        """Forget a memory and all its links, and return these for `restore`."""
+        links = self.links.of_node(node)
         facts = self.catalogue.facts(np.array([node]))
         self._counts[_TYPES[int(facts.types[0])].value] -= 1
         self.links.remove_node(node)
@@ -72,15 +73,18 @@ class Indexes:
         if self.unindexed.pop(node, 0) == 0:
             self.words.remove(node)
         self.catalogue.remove(node)
+        return links
 
-    def restore(self, node: int, number: int, entry: Entry, vectors: Vectors) -> None:
-        """Take a memory's removal back, and bring back the links that begin at it."""
+    def restore(
+        self, node: int, number: int, entry: Entry, vectors: Vectors, links: Mapping[str, NDArray[Any]]
+    ) -> None:
+        """Take a memory's removal back."""
         memory = entry.memory
         self.catalogue.restore(node, CatalogueItem.of(number, entry))
         self._counts[memory.type.value] += 1
         self.vectors.add(node, vectors)
         self.words.add(node, indexed_terms(memory))
-        self.link(node, entry.links)
+        self.links.put_back(links)
 
     def link(self, source: int, links: Iterable[Link]) -> list[int]:
         """Add links that begin at a node, as far as their other ends exist, and return these."""

@@ -86,6 +86,17 @@ class Adjacency:
         """Remove all links of a node, and return how many there were."""
         return self._bury(self._find(np.array([node]), "both"))
 
+    def of_node(self, node: int) -> dict[str, NDArray[Any]]:
+        """Return all links of a node, for `put_back`."""
+        rows = self._find(np.array([node]), "both")
+        return {name: self._rows[name][rows] for name in _COLUMNS}
+
+    def put_back(self, links: Mapping[str, NDArray[Any]]) -> None:
+        """Take back that links were removed."""
+        self._rows.extend(links)
+        if are_many(len(self._rows) - self._merged, self._merged):
+            self._merge()
+
     def remove_outgoing(self, node: int) -> int:
         """Remove the links that begin at a node, and return how many there were."""
         return self._bury(self._find(np.array([node]), "out"))

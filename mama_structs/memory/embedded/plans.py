@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -10,9 +11,10 @@ from typing import Final, TypeVar
 import attrs
 import numpy as np
 
+from mama_structs.errors import StoreDamaged
 from mama_structs.memory.codec import Entry, vectors_to_bytes, write_entry
 from mama_structs.memory.embedded.indexes import Indexes
-from mama_structs.memory.embedded.rows import ChangeRow, RowPlaces, encode, numbered, own_numbers
+from mama_structs.memory.embedded.rows import ChangeRow, DeadRow, RowPlaces, encode, numbered, own_numbers
 from mama_structs.memory.embedding.protocol import are_unit
 from mama_structs.memory.engine import (
     Direction,
@@ -24,12 +26,17 @@ from mama_structs.memory.engine import (
     Scanned,
     Scores,
     Vectors,
+    as_time_allows,
 )
 from mama_structs.memory.model import Link, Memory, digests_in
 from mama_structs.memory.text import terms_of
 from mama_structs.storage.rows import Damaged, Rows, Snapshot
 
 T = TypeVar("T")
+
+# Links to a deleted memory are taken out of so many other memories' rows at once, or all of them later, by parts.
+_FEW: Final = 100
+_PART: Final = 256
 
 
 class RecentChanges:
@@ -79,6 +86,7 @@ class JournalReader:
         self._place = place
         self._change = change
         self._damaged = damaged
+        self._dead: frozenset[str] | None = None
         self.find: Final = views.catalogue.find
         self.find_many: Final = views.catalogue.find_many
         self.ids: Final = views.catalogue.ids
@@ -186,7 +194,16 @@ class JournalReader:
         return catalogue.ids([node for node, number in zip(nodes, numbers, strict=True) if number not in having])
 
     def _entries(self, nodes: Sequence[int] | Nodes) -> list[Entry]:
-        return [self._place.entry(key, row) for key, row in self._stored(nodes)]
+        entries = [self._place.entry(key, row) for key, row in self._stored(nodes)]
+        dead = self._dead_ids()
+        return [_without_links(entry, dead) for entry in entries] if dead else entries
+
+    def _dead_ids(self) -> frozenset[str]:
+        """Return the deleted memories to which rows may still have links, which nobody is to see."""
+        if self._dead is None:
+            ids = (dead.id for _, dead in self._place.dead_rows(self._rows))
+            self._dead = frozenset(one for one in ids if self.find(one) is None)
+        return self._dead
 
     def _stored(self, nodes: Sequence[int] | Nodes) -> list[tuple[str, bytes | Damaged | None]]:
         keys = [numbered(self._place.memories, number) for number in self._views.catalogue.numbers(nodes)]
@@ -198,9 +215,19 @@ class JournalWriter(JournalReader):
     """A `Writer` of the embedded engine, for one plan."""
 
     def __init__(
-        self, rows: Rows, views: Indexes, place: RowPlaces, change: int, touched: RecentChanges, *, damaged: int = 0
+        self,
+        rows: Rows,
+        views: Indexes,
+        place: RowPlaces,
+        change: int,
+        touched: RecentChanges,
+        *,
+        damaged: int = 0,
+        is_due: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__(rows, views, place, change, touched, damaged=damaged)
+        self._is_due = is_due
+        self.leaves_dead: bool = False
         self._writable = rows
         self._touched = touched
         self._before = change
@@ -211,6 +238,11 @@ class JournalWriter(JournalReader):
         self._touched_now: set[int] = set()
         # False while a view is being changed: an error there leaves it half done.
         self._is_whole = True
+
+    @property
+    def is_due(self) -> bool:
+        """Whether others have waited long enough."""
+        return self._is_due()
 
     def put(
         self,
@@ -230,6 +262,7 @@ class JournalWriter(JournalReader):
             if vectors is None:
                 raise ValueError("a new memory needs vectors")
             self._check_contents((), memory, contents or {})
+            self._clean_up_after(memory.id)
             node = self._put_new(memory, vectors, links)
             self._keep(node, (), memory.evidence, contents or {})
         else:
@@ -250,23 +283,24 @@ class JournalWriter(JournalReader):
         """Delete a memory and all its links, and return how many links that were."""
         node = self._node(memory_id)
         (entry,) = self._entries([node])
-        incoming = [link for link in self.read_links(node, "in") if link.from_id != memory_id]
-        self._drop_links(incoming)
+        incoming = self.links(np.array([node]), "in").sources
+        sources = np.unique(incoming).tolist()
         vectors = self.vectors(node)
         # The other end may have been left out as damaged.
         targets = [end for end in (self.find(link.to_id) for link in entry.links) if end is not None]
         number = self._views.catalogue.number_of(node)
         self._keep(node, entry.memory.evidence, (), {})
         self._is_whole = False
-        self._views.remove(node)
-        self._undo.append(lambda: self._views.restore(node, number, entry, vectors))
+        links = self._views.remove(node)
+        self._undo.append(lambda: self._views.restore(node, number, entry, vectors, links))
         self._is_whole = True
         self._writable.delete(numbered(self._place.memories, number))
         self._writable.delete(numbered(self._place.vectors, number))
         self._change_of_plan()
         self._changed.discard(number)
         self._deleted.append(number)
-        self._touched_now.update([node, *targets])
+        self._touched_now.update([node, *targets, *sources])
+        self._leave_dead(number, DeadRow(id=memory_id, sources=self._views.catalogue.numbers(sources)))
         return len(entry.links) + len(incoming)
 
     def delete_links(self, link_ids: Collection[str]) -> int:
@@ -274,6 +308,19 @@ class JournalWriter(JournalReader):
         found = [link for link in self.find_links(list(dict.fromkeys(link_ids))) if link is not None]
         self._drop_links(found)
         return len(found)
+
+    def clean_up(self) -> bool:
+        """Take some of the links to deleted memories out of the rows, as time allows; False where all is done."""
+        key, dead = next(self._place.dead_rows(self._rows), (None, None))
+        if key is None or dead is None:
+            return False
+        # An earlier version may have put it back, and then these links are its own.
+        left = dead.sources if self.find(dead.id) is None else []
+        done = len(as_time_allows(self, left, lambda _writer, number: self._cut(number, dead.id)))
+        self._writable.delete(key)
+        if left[done:]:
+            self._writable.put(key, encode(DeadRow(id=dead.id, sources=left[done:])))
+        return True
 
     def set_note(self, name: str, text: str | None) -> None:
         """Keep a text beside the memories, or forget it."""
@@ -353,8 +400,9 @@ class JournalWriter(JournalReader):
             self._views.catalogue.change(
                 node, version=after.version, topic=after.memory.topic, mentions=after.memory.mentions
             )
-        gone = [link for link in before.links if link not in after.links]
-        new = [link for link in after.links if link not in before.links]
+        old, now = ({link.id: link for link in one.links} for one in (before, after))
+        gone = [link for link in before.links if now.get(link.id) != link]
+        new = [link for link in after.links if old.get(link.id) != link]
         self._views.unlink(node, gone)
         ends = self._views.link(node, new)
         lost = [self.find(link.to_id) for link in gone]
@@ -369,6 +417,40 @@ class JournalWriter(JournalReader):
             (before,) = self._entries([node])
             kept = tuple(link for link in before.links if link.id not in link_ids)
             self._rewrite(node, before, attrs.evolve(before, links=kept, version=self._change_of_plan()), None)
+
+    def _leave_dead(self, number: int, dead: DeadRow) -> None:
+        """Take the links to a memory that is gone out of the rows, or note that this is to be done where it is much."""
+        # The views have forgotten them, so the rows are of no other version: nobody has to read them again.
+        self._dead = None
+        if len(dead.sources) <= _FEW:
+            for source in dead.sources:
+                self._cut(source, dead.id)
+            return
+        self.leaves_dead = True
+        for start in range(0, len(dead.sources), _PART):
+            part = DeadRow(id=dead.id, sources=dead.sources[start : start + _PART])
+            self._writable.put(numbered(self._place.dead(number), start // _PART), encode(part))
+
+    def _cut(self, number: int, memory_id: str) -> None:
+        key = numbered(self._place.memories, number)
+        value = self._rows.get(key)
+        if value is not None:
+            # What is damaged is found by check(), and by whoever reads it.
+            with contextlib.suppress(StoreDamaged):
+                before = self._place.entry(key, value)
+                after = _without_links(before, {memory_id})
+                if after is not before:
+                    self._writable.put(key, write_entry(after))
+
+    def _clean_up_after(self, memory_id: str) -> None:
+        """Take all links out of the rows that a memory of an id had which is about to be given again."""
+        if memory_id in self._dead_ids():
+            for key, dead in list(self._place.dead_rows(self._rows)):
+                if dead.id == memory_id:
+                    for number in dead.sources:
+                        self._cut(number, memory_id)
+                    self._writable.delete(key)
+            self._dead = None
 
     def _keep(self, node: int, before: Iterable[str], after: Iterable[str], contents: Mapping[str, str]) -> None:
         """Keep the texts that a memory's evidence names now, and drop those that nobody names any more."""
@@ -417,6 +499,12 @@ class JournalWriter(JournalReader):
         if node is None:
             raise KeyError(memory_id)
         return node
+
+
+def _without_links(entry: Entry, dead: Collection[str]) -> Entry:
+    """Return an entry without the links to deleted memories, the same one where it has none."""
+    links = tuple(link for link in entry.links if link.to_id not in dead)
+    return entry if len(links) == len(entry.links) else attrs.evolve(entry, links=links)
 
 
 def _check_vectors(vectors: Vectors, dimensions: int) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -41,6 +42,13 @@ class ChangeRow(msgspec.Struct, kw_only=True):
     salt: str
     changed: list[int] = []
     deleted: list[int] = []
+
+
+class DeadRow(msgspec.Struct, kw_only=True):
+    """A memory that was deleted, and the numbers of some memories whose rows may still have links to it."""
+
+    id: str
+    sources: list[int]
 
 
 def numbered(prefix: str, number: int) -> str:
@@ -86,11 +94,12 @@ def whole(value: bytes | Damaged) -> bytes:
 
 
 def encode(value: Any) -> bytes:
-    """Return a head or change as its row holds it."""
+    """Return a head, a change or what is to be cleaned up as its row holds it."""
     return msgspec.json.encode(value)
 
 
 _read_head: Final = msgspec.json.Decoder(Head).decode
+read_dead: Final = msgspec.json.Decoder(DeadRow).decode
 read_change: Final = msgspec.json.Decoder(ChangeRow).decode
 
 
@@ -141,6 +150,17 @@ class RowPlaces:
         self.contents: str = f"{prefix}e/"
         self.all_uses: str = f"{prefix}u/"
         self.notes: str = f"{prefix}n/"
+        self.all_dead: str = f"{prefix}d/"
+
+    def dead(self, number: int) -> str:
+        """Return how the keys begin of what is still to be cleaned up after a deleted memory; a number follows."""
+        return f"{numbered(self.all_dead, number)}/"
+
+    def dead_rows(self, rows: Snapshot) -> Iterator[tuple[str, DeadRow]]:
+        """Give what is still to be cleaned up after deleted memories, as far as it can be read."""
+        for key, value in rows.items(self.all_dead):
+            with contextlib.suppress(ValueError, RecursionError):
+                yield key, read_dead(whole(value))
 
     def uses(self, digest: str) -> str:
         """Return how the keys begin that say which memories name one text; a memory's number follows."""

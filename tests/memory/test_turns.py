@@ -1,0 +1,233 @@
+"""Long writes in turns: how much of them one transaction takes, and who comes in between."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from types import SimpleNamespace
+
+import attrs
+import pytest
+from mama_v1_0 import OldStore
+from memory_helpers import SMALL, OpenedDirectory
+
+from mama_structs.errors import MemoryNotFound
+from mama_structs.memory.embedded import engine as embedded_engine
+from mama_structs.memory.embedded.plans import JournalWriter
+from mama_structs.memory.embedding.hashed import HashEmbedder
+from mama_structs.settings import MemorySettings
+from mama_structs.v1 import migrate, rollback
+
+# A transaction may take 100 ms.
+STEP, MOST = 0.04, 3
+
+
+@attrs.define
+class Slow:
+    """A disk on which every write of a plan takes a while, and what each transaction wrote."""
+
+    now: float = 0.0
+    counts: list[int] = attrs.field(factory=list)
+
+    def slowed(self, method):
+        def slow(writer, *given, **named):
+            self.now += STEP
+            self.counts[-1] += 1
+            return method(writer, *given, **named)
+
+        return slow
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """Let each memory that is written, and each that is deleted, take 40 ms."""
+    disk = Slow()
+    monkeypatch.setattr(embedded_engine, "time", SimpleNamespace(monotonic=lambda: disk.now))
+    for name in ("put", "delete", "put_vectors", "delete_links"):
+        monkeypatch.setattr(JournalWriter, name, disk.slowed(getattr(JournalWriter, name)))
+    whole = embedded_engine.EmbeddedEngine._write_group
+
+    def counted(engine, rows, group):
+        disk.counts.append(0)
+        return whole(engine, rows, group)
+
+    monkeypatch.setattr(embedded_engine.EmbeddedEngine, "_write_group", counted)
+    return disk
+
+
+async def filled(store, count=40):
+    """Save memories of which each links to the one before."""
+    records = [{"type": "insight", "content": f"note {number} about raids"} for number in range(count)]
+    return await store.save_many(records)
+
+
+async def imported(place, store):
+    await filled(store)
+    await store.export_jsonl(place.path / "file")
+    other = await place.memories("other")
+    return lambda: other.import_jsonl(place.path / "file"), other.count
+
+
+async def migrated(place, store):
+    with OldStore.made(place.path / "old.db") as old:
+        old.history(40)
+    return lambda: migrate(store, place.path / "old.db"), store.count
+
+
+async def taken_back(place, store):
+    call, _ = await migrated(place, store)
+    await call()
+
+    async def left():
+        return 40 - await store.count()
+
+    return lambda: rollback(store, force=True), left
+
+
+async def pruned(place, store):
+    saved = await filled(store)
+
+    async def without():
+        return sum([not await store.links_of(memory.id) for memory in saved])
+
+    place.clock.now += 86_400 * 365
+    return lambda: store.prune(now=saved[0].created_at + timedelta(days=900)), without
+
+
+async def embedded_anew(place, store):
+    await filled(store)
+    return lambda: store.reembed(HashEmbedder(dimensions=32)), store.count
+
+
+@attrs.define(eq=False)
+class Clock:
+    now: float = 1_800_000_000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.mark.parametrize("prepare", [imported, migrated, taken_back, pruned, embedded_anew])
+async def test_long_writes_end_their_transactions_where_the_disk_is_slow(tmp_path, slow, prepare):
+    """What imports, migrates, takes back, prunes or embeds anew lets others write after every three memories."""
+    weak = MemorySettings(prune_below=1.0) if prepare is pruned else MemorySettings()
+    place = OpenedDirectory.open(tmp_path, clock=Clock(), settings=weak)
+    call, count = await prepare(place, await place.memories())
+    slow.counts.clear()
+    await call()
+
+    assert max(slow.counts) <= MOST
+    assert len([number for number in slow.counts if number]) >= 40 // MOST
+    assert await count() >= 40
+    assert [] == await place.findings()
+    await place.close()
+
+
+async def test_a_transaction_of_save_many_ends_where_the_disk_is_slow(tmp_path, slow):
+    """A hundred records take as many transactions as the time of each says, and are all there, in their order."""
+    place = OpenedDirectory.open(tmp_path)
+    store = await place.memories()
+    told = []
+    records = [{"type": "context", "content": f"note {number}"} for number in range(100)]
+    saved = await store.save_many(records, progress=lambda *figures: told.append(figures))
+
+    assert max(slow.counts) <= MOST
+    assert len(slow.counts) >= 100 // MOST
+    assert [record["content"] for record in records] == [memory.content for memory in saved]
+    assert (100, 100) == told[-1]
+    assert 100 == await store.count()
+    await place.close()
+
+
+async def test_a_record_that_fails_in_a_later_transaction_says_how_many_were_saved(tmp_path, slow):
+    """Those of the transactions before are kept, and none of its own."""
+    place = OpenedDirectory.open(tmp_path)
+    store = await place.memories()
+    first = await store.save_context("the first")
+    records = [{"type": "checkpoint", "summary": f"part {n}", "implements": [first.id]} for n in range(20)]
+    whole = JournalWriter.put
+
+    def put(writer, memory, **given):
+        if memory.content == "part 10":
+            raise MemoryNotFound("gone")
+        return whole(writer, memory, **given)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(MemoryNotFound) as caught:
+        patch.setattr(JournalWriter, "put", put)
+        await store.save_many(records)
+
+    assert ["9 of 20 memories were saved"] == caught.value.__notes__
+    assert 1 + 9 == await store.count()
+    assert [] == await place.findings()
+    await place.close()
+
+
+async def test_single_saves_come_in_between_those_of_a_long_list(tmp_path, slow):
+    """A save beside `save_many` in one process waits for two of the list's transactions at the most."""
+    place = OpenedDirectory.open(tmp_path)
+    store = await place.memories()
+    loading = asyncio.create_task(store.save_many([{"type": "context", "content": f"n {n}"} for n in range(150)]))
+    waits = []
+    while not loading.done():
+        before = len(slow.counts)
+        await store.save_insight(f"single {len(waits)}")
+        waits.append(len(slow.counts) - before)
+    await loading
+
+    assert len(waits) > 10
+    # The one that was running, one of the list, and its own.
+    assert max(waits) <= 3
+    await place.close()
+
+
+async def test_a_plan_that_fails_at_any_of_its_rows_leaves_nothing_in_the_transaction_of_others(tmp_path, monkeypatch):
+    """Neither in the rows nor in the views, of this process or of one that opens the directory anew."""
+    place = OpenedDirectory.open(tmp_path, find_content=lambda item: (item + "@1", "text " + item), embedder=SMALL)
+    store = await place.memories()
+    monkeypatch.setattr(embedded_engine, "_TRANSACTION_SECONDS", 1e9)
+    first = await store.save_decision("auth", "use tokens", "why", evidence=["ref:a"])
+    linked = await store.save_decision("auth", "use keys", "why", supersedes=first.id)
+    expected = [linked.id, first.id]
+    failures = 0
+    for number in range(100):
+
+        def failing(writer, left=number):
+            rows, left = writer._writable, iter([True] * left)
+
+            def counted(change):
+                return lambda *given: change(*given) if next(left, False) else 1 // 0
+
+            # They are of the transaction that others share, and their own again when this is over.
+            rows.put, rows.delete = counted(rows.put), counted(rows.delete)
+            try:
+                fresh = attrs.evolve(writer.get([writer.find(first.id)])[0], id="fresh", content="other words")
+                writer.put(fresh, vectors=writer.vectors(writer.find(first.id)))
+                writer.delete(first.id)
+                writer.set_note("a", "b")
+                writer.finish()
+            finally:
+                del rows.put, rows.delete
+            raise AssertionError("nothing failed")
+
+        results = await asyncio.gather(
+            store.save_context(f"before {number}"),
+            store._engine.write(failing),
+            store.save_context(f"after {number}"),
+            return_exceptions=True,
+        )
+        expected = [results[2].id, results[0].id, *expected]
+        if isinstance(results[1], AssertionError):
+            break
+        assert isinstance(results[1], ZeroDivisionError)
+        failures += 1
+        assert sorted(expected) == sorted(memory.id for memory in await store.recent(limit=1000))
+        assert [linked.id] == [link.from_id for link in await store.links_of(first.id) if link.created_by == "user"]
+    assert failures >= 6
+    assert [] == await place.findings()
+    fresh = OpenedDirectory.open(tmp_path, embedder=SMALL)
+    again = await fresh.memories()
+    assert sorted(expected) == sorted(memory.id for memory in await again.recent(limit=1000))
+    assert {} == await again._engine.read(lambda reader: reader.notes())
+    assert [] == await fresh.findings()
+    await fresh.close()
+    await place.close()
