@@ -412,12 +412,12 @@ async def test_a_save_that_cannot_be_written_keeps_nothing(tmp_path, monkeypatch
         journal = store._engine._storage
         whole = type(journal)._in_transaction
 
-        def failing(work):
+        def failing(work, **how):
             def undone(rows):
                 work(rows)
                 raise StoreFull("no room")
 
-            return whole(journal, undone)
+            return whole(journal, undone, **how)
 
         with monkeypatch.context() as patch:
             patch.setattr(journal, "_in_transaction", failing)

@@ -28,6 +28,8 @@ from memory_helpers import OpenedDirectory
 from mama_structs.errors import InvalidArgument, LinkNotFound, MemoryNotFound, StoreError
 from mama_structs.memory import graph
 from mama_structs.memory.embedded import engine as embedded_engine
+from mama_structs.memory.embedded import plans
+from mama_structs.memory.embedded.plans import JournalWriter
 from mama_structs.memory.linking import known_type, normalised
 from mama_structs.memory.maintenance import is_prunable
 from mama_structs.memory.model import (
@@ -145,6 +147,9 @@ class MemoryMachine(RuleBasedStateMachine):
         self.actors = []
         self.models = collections.defaultdict(Model)
         self.outer = sys.exception()
+        # So that few links to what is deleted are many.
+        self.small = patch.multiple(plans, _FEW=1, _PART=2)
+        self.small.start()
 
     @initialize(exact_up_to=st.sampled_from([20_000, 0]))
     def begin(self, exact_up_to):
@@ -425,8 +430,14 @@ class MemoryMachine(RuleBasedStateMachine):
         )  # fmt: skip
         self.learn(actor, namespace, memory, [(chosen, "outcome_of", 1.0)])
 
-    @rule(actor=ACTORS, namespace=NAMESPACES, pick=PICKS)
-    def delete(self, actor, namespace, pick):
+    @rule(actor=ACTORS, namespace=NAMESPACES, pick=PICKS, is_killed=st.booleans())
+    def delete(self, actor, namespace, pick, is_killed):
+        """It is gone with all its links, also where these could not be taken out of the rows any more."""
+        clean_up = JournalWriter.clean_up
+        with patch.object(JournalWriter, "clean_up", (lambda _writer: False) if is_killed else clean_up):
+            self.deleted(actor, namespace, pick)
+
+    def deleted(self, actor, namespace, pick):
         model = self.models[namespace]
         chosen = model.pick(pick)
         if chosen is not None:
@@ -545,7 +556,7 @@ class MemoryMachine(RuleBasedStateMachine):
         journal = self.actors[actor].storage
         whole = type(journal)._in_transaction
 
-        def failing(work):
+        def failing(work, **how):
             def undone(rows):
                 work(rows)
                 rows.failure = sqlite3.OperationalError("planned")
@@ -554,7 +565,7 @@ class MemoryMachine(RuleBasedStateMachine):
                 raise rows.failure
 
             del journal._in_transaction
-            return whole(journal, undone)
+            return whole(journal, undone, **how)
 
         journal._in_transaction = failing
 
@@ -691,6 +702,12 @@ class MemoryMachine(RuleBasedStateMachine):
         assert expected >= set(found)
 
     def teardown(self):
+        try:
+            self.look_around()
+        finally:
+            self.small.stop()
+
+    def look_around(self):
         try:
             for actor in self.actors:
                 for namespace in self.models:

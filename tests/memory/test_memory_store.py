@@ -513,9 +513,9 @@ async def test_calls_at_once_share_transactions(tmp_path, monkeypatch):
     journal = place.storage
     whole, transactions = type(journal)._in_transaction, []
 
-    def counted(work):
+    def counted(work, **how):
         transactions.append(work)
-        return whole(journal, work)
+        return whole(journal, work, **how)
 
     journal._in_transaction = counted
     results = await asyncio.gather(

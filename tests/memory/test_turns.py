@@ -139,7 +139,7 @@ async def test_a_transaction_of_save_many_ends_where_the_disk_is_slow(tmp_path, 
     await place.close()
 
 
-async def test_a_record_that_fails_in_a_later_transaction_says_how_many_were_saved(tmp_path, slow):
+async def test_a_record_that_fails_in_a_later_transaction_says_how_many_were_saved(tmp_path, slow, monkeypatch):
     """Those of the transactions before are kept, and none of its own."""
     place = OpenedDirectory.open(tmp_path)
     store = await place.memories()
@@ -152,8 +152,8 @@ async def test_a_record_that_fails_in_a_later_transaction_says_how_many_were_sav
             raise MemoryNotFound("gone")
         return whole(writer, memory, **given)
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(MemoryNotFound) as caught:
-        patch.setattr(JournalWriter, "put", put)
+    monkeypatch.setattr(JournalWriter, "put", put)
+    with pytest.raises(MemoryNotFound) as caught:
         await store.save_many(records)
 
     assert ["9 of 20 memories were saved"] == caught.value.__notes__

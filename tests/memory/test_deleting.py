@@ -1,0 +1,337 @@
+"""Deleting a memory to which many others link: at once for whoever reads, and by parts on the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import attrs
+import pytest
+from memory_helpers import SMALL, OpenedDirectory, plain_link, plain_memory
+
+import mama_structs
+from mama_structs.errors import MemoryNotFound
+from mama_structs.memory.embedded import plans
+from mama_structs.memory.embedded.engine import EmbeddedEngine
+from mama_structs.memory.embedded.plans import JournalWriter
+from mama_structs.settings import MemorySettings
+from mama_structs.storage.rows import Rows
+
+PATHS = os.pathsep.join((str(Path(mama_structs.__file__).parents[1]), str(Path(__file__).parents[1])))
+QUIET = MemorySettings(linking="off")
+MANY = 2000
+
+
+def unit(number=0):
+    """Return vectors of a memory."""
+    return SMALL.embed([f"note {number}"])[0].reshape(1, -1)
+
+
+async def wheel(store, count):
+    """Save a hub to which *count* others link, and which links to one; quicker than one by one."""
+    vectors = unit()
+
+    def plan(writer):
+        writer.put(plain_memory("rim"), vectors=vectors)
+        writer.put(plain_memory("hub"), vectors=vectors, links=[plain_link("hub", "rim")])
+        for number in range(count):
+            one = f"spoke {number:05}"
+            links = [plain_link(one, "hub", created_by="user"), plain_link(one, "rim")]
+            writer.put(plain_memory(one), vectors=vectors, links=links)
+
+    await store._engine.write(plan)
+
+
+def opened(path, **options):
+    return OpenedDirectory.open(path, embedder=SMALL, settings=QUIET, **options)
+
+
+async def links_to(store, memory_id):
+    """Return the links to a memory as every way to read them has them."""
+
+    def plan(reader):
+        nodes = reader.window()
+        table = reader.links(nodes)
+        named = [link for own in reader.links_of_many(nodes) for link in own if memory_id in {link.from_id, link.to_id}]
+        named += [link for one in reader.scan() for link in one.links if link.to_id == memory_id]
+        return named, len(table)
+
+    return await store._engine.read(plan)
+
+
+def rows_of(place, kind):
+    """Return the rows of one kind."""
+    return place.storage.in_thread(
+        lambda: place.storage.look_here(lambda rows: rows.items(f"memories/default/{kind}/"))
+    ).result()
+
+
+@pytest.fixture
+def interrupted(monkeypatch):
+    """Let nothing be cleaned up, as where the process is killed right after it has deleted."""
+    monkeypatch.setattr(JournalWriter, "clean_up", lambda _writer: False)
+    return monkeypatch
+
+
+async def test_a_memory_with_many_links_is_deleted_by_parts_between_which_others_read(tmp_path, monkeypatch):
+    """No transaction writes more rows than a part has, and a read that comes meanwhile is not kept to the end."""
+    place = opened(tmp_path)
+    store = await place.memories()
+    await wheel(store, MANY)
+    counts, order = [], []
+    whole, put = EmbeddedEngine._write_group, Rows.put
+
+    def counted(engine, rows, group):
+        counts.append(0)
+        return whole(engine, rows, group)
+
+    def one_row(rows, key, value):
+        counts[-1] += 1
+        if len(counts) == 2 and not order:
+            # In the middle of the second transaction.
+            order.append("asked")
+            reading = asyncio.run_coroutine_threadsafe(store.links_of("rim"), loop)
+            reading.add_done_callback(lambda done: order.append(len(done.result())))
+        return put(rows, key, value)
+
+    loop = asyncio.get_running_loop()
+    with monkeypatch.context() as patch:
+        patch.setattr(EmbeddedEngine, "_write_group", counted)
+        patch.setattr(Rows, "put", one_row)
+        deleted = await store.delete("hub")
+    order.append("deleted")
+
+    assert MANY + 1 == deleted
+    assert max(counts) <= plans._PART + 2
+    assert ["asked", MANY, "deleted"] == order
+    assert [] == rows_of(place, "d")
+    assert not any(b'"hub"' in value for _, value in rows_of(place, "m"))
+    assert ([], MANY) == await links_to(store, "hub")
+    assert [] == await place.findings()
+    await place.close()
+
+
+async def test_a_memory_with_few_links_is_deleted_in_one_transaction(tmp_path):
+    """Nothing is left to be done then."""
+    place = opened(tmp_path)
+    store = await place.memories()
+    await wheel(store, plans._FEW)
+    changes = len(rows_of(place, "c"))
+
+    assert plans._FEW + 1 == await store._engine.write(lambda writer: writer.delete("hub"))
+    assert [] == rows_of(place, "d")
+    assert changes + 1 == len(rows_of(place, "c"))
+    assert not any(b'"hub"' in value for _, value in rows_of(place, "m"))
+    assert [] == await place.findings()
+    await place.close()
+
+
+async def test_links_to_a_deleted_memory_are_seen_by_nobody_before_they_are_cleaned_up(tmp_path, interrupted):
+    """Not here, in another process, after an opening with views or without them, in an export or by a check."""
+    place, other = opened(tmp_path / "a"), opened(tmp_path / "a")
+    store, seen = await place.memories(), await other.memories()
+    await wheel(store, 300)
+    assert 302 == await seen.count()
+    assert 301 == await store.delete("hub")
+    assert rows_of(place, "d")
+    again = opened(tmp_path / "a")
+    for one in (store, seen, await again.memories()):
+        assert ([], 300) == await links_to(one, "hub")
+        assert [300, 1, 1] == [len(await one.links_of(name)) for name in ("rim", "spoke 00000", "spoke 00299")]
+        assert [] == await one.check()
+        with pytest.raises(MemoryNotFound):
+            await one.get("hub")
+    assert 301 == await seen.export_jsonl(tmp_path / "file")
+    assert b'"hub"' not in (tmp_path / "file").read_bytes()
+    await store._engine.snapshot()
+    for opening in (place, other, again):
+        await opening.close()
+
+    last = opened(tmp_path / "a")
+    store = await last.memories()
+    assert ([], 300) == await links_to(store, "hub")
+    assert [] == await last.findings()
+    # The next write goes on where the other one was killed.
+    interrupted.undo()
+    await store._engine.write(lambda writer: writer.set_note("a", "b"))
+    await store._engine.write(lambda writer: writer.set_note("a", None))
+    while rows_of(last, "d"):
+        await store.count()
+    assert not any(b'"hub"' in value for _, value in rows_of(last, "m"))
+    assert ([], 300) == await links_to(store, "hub")
+    assert [] == await last.findings()
+    await last.close()
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+async def test_an_id_that_is_given_again_gets_none_of_the_links_of_the_one_that_was_deleted(
+    tmp_path, interrupted, is_new
+):
+    """What is imported under the id before all was cleaned up has the links that the import says, and no others."""
+    place = opened(tmp_path / "a")
+    store = await place.memories()
+    await wheel(store, 300)
+    await store.export_jsonl(tmp_path / "file")
+    before = await store.links_of("hub")
+    await store.delete("hub")
+    if is_new:
+        await store._engine.write(lambda writer: writer.put(plain_memory("hub"), vectors=unit(1)))
+        expected = []
+    else:
+        assert 1 == (await store.import_jsonl(tmp_path / "file")).added
+        expected = before
+    other = opened(tmp_path / "a")
+    for one in (store, await other.memories()):
+        assert expected == await one.links_of("hub")
+        assert 300 == len(await one.links_of("rim")) - len(expected[:1])
+    assert [] == rows_of(place, "d")
+    assert [] == await place.findings()
+    await other.close()
+    await place.close()
+
+
+async def test_a_link_that_leads_nowhere_is_found_while_another_memory_is_cleaned_up_after(tmp_path, interrupted):
+    """Only links to what was deleted are excused, and what is noted of that in a strange form is named, too."""
+    place = opened(tmp_path)
+    store = await place.memories()
+    await wheel(store, 300)
+    await store.delete("hub")
+    key, value = rows_of(place, "m")[-1]
+    changed = value.replace(b'"to_id":"rim"', b'"to_id":"mir"')
+    assert changed != value
+    dead = rows_of(place, "d")[0][0]
+    await place.storage.transact(lambda rows: rows.put(key, changed))
+    assert {("link", key)} <= {(one.kind, one.key) for one in await store.check()}
+    await place.storage.transact(lambda rows: rows.put(dead, b"{}"))
+    await place.storage.transact(lambda rows: rows.put(f"{dead[:-1]}x", b"{}"))
+    kinds = {(one.kind, one.key) for one in await store.check()}
+    assert {("damaged", dead), ("foreign", f"{dead[:-1]}x")} <= kinds
+    await place.close()
+
+
+@pytest.mark.parametrize("few", [0, 10_000])
+async def test_a_deletion_that_fails_at_any_of_its_rows_changes_nothing(tmp_path, monkeypatch, few):
+    """The memory has all its links again, in the rows and in the views."""
+    monkeypatch.setattr(plans, "_FEW", few)
+    monkeypatch.setattr(plans, "_PART", 1)
+    place = opened(tmp_path)
+    store = await place.memories()
+    await wheel(store, 4)
+    expected = [await store.links_of(name) for name in ("hub", "rim", "spoke 00002")]
+    engine, dropped = store._engine, []
+    monkeypatch.setattr(engine, "_drop_views", lambda: dropped.append(1))
+    for number in range(100):
+
+        def failing(writer, left=number):
+            rows, left = writer._writable, iter([True] * left)
+
+            def counted(change):
+                return lambda *given: change(*given) if next(left, False) else 1 // 0
+
+            rows.put, rows.delete = counted(rows.put), counted(rows.delete)
+            try:
+                writer.delete("hub")
+                writer.finish()
+            finally:
+                del rows.put, rows.delete
+            raise KeyError
+
+        with pytest.raises((ZeroDivisionError, KeyError)) as caught:
+            await engine.write(failing)
+        assert expected == [await store.links_of(name) for name in ("hub", "rim", "spoke 00002")]
+        assert [] == await store.check()
+        if caught.type is KeyError:
+            break
+    assert number >= 7
+    assert [] == dropped
+    monkeypatch.undo()
+    await place.close()
+
+
+KILLED = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from mama_structs.storage.rows import Rows
+from mama_structs.memory.embedded.plans import JournalWriter
+from memory_helpers import OpenedDirectory, SMALL
+
+async def main(directory, number):
+    place = OpenedDirectory.open(Path(directory), embedder=SMALL)
+    store = await place.memories()
+    clean_up, left = JournalWriter.clean_up, iter(range(number))
+
+    def killing(writer):
+        if next(left, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return clean_up(writer)
+
+    JournalWriter.clean_up = killing
+    await store.delete("hub")
+
+asyncio.run(main(sys.argv[1], int(sys.argv[2])))
+"""
+
+
+@pytest.mark.parametrize("parts", [0, 1, 3])
+async def test_a_memory_whose_deletion_was_killed_is_gone_with_all_its_links(tmp_path, parts):
+    """However much was cleaned up; the rest follows with the next write."""
+    place = opened(tmp_path)
+    await wheel(await place.memories(), 1000)
+    await place.close()
+    environment = {**os.environ, "PYTHONPATH": PATHS}
+    done = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", KILLED, tmp_path, str(parts)], env=environment, check=False, timeout=600
+    )
+    assert -signal.SIGKILL == done.returncode
+    place = opened(tmp_path)
+    store = await place.memories()
+    assert 4 - parts == len(rows_of(place, "d"))
+    assert ([], 1000) == await links_to(store, "hub")
+    assert [] == await place.findings()
+    await store.save_context("the next write")
+    while rows_of(place, "d"):
+        await store.count()
+    assert not any(b'"hub"' in value for _, value in rows_of(place, "m"))
+    assert [] == await place.findings()
+    await place.close()
+
+
+async def test_a_memory_of_many_links_gets_another_one_without_comparing_all_of_them_with_each_other(
+    tmp_path, monkeypatch
+):
+    """As many comparisons as it has links, or a few times as many."""
+    place = opened(tmp_path)
+    store = await place.memories()
+    await wheel(store, 400)
+    spokes = [f"spoke {number:05}" for number in range(400)]
+    memory = await store.get("rim")
+    links = [plain_link("rim", one) for one in spokes]
+    await store._engine.write(lambda writer: writer.put(memory, links=links[1:]))
+    compared = []
+    equal = type(links[0]).__eq__
+    monkeypatch.setattr(type(links[0]), "__eq__", lambda one, other: compared.append(1) or equal(one, other))
+    await store._engine.write(lambda writer: writer.put_link(attrs.evolve(links[0])))
+
+    assert len(compared) < 4 * 400
+    monkeypatch.undo()
+    assert 400 + 1 + 400 == len(await store.links_of("rim"))
+    await place.close()
+
+
+async def test_linking_from_a_memory_of_many_links_reads_two_rows(tmp_path, monkeypatch):
+    """And not those of all that link to it."""
+    place = opened(tmp_path)
+    store = await place.memories()
+    await wheel(store, 400)
+    read = []
+    stored = JournalWriter._stored
+    monkeypatch.setattr(JournalWriter, "_stored", lambda writer, nodes: read.extend(nodes) or stored(writer, nodes))
+    link = await store.link("rim", "spoke 00001", "part of")
+
+    assert len(read) <= 8
+    assert link in await store.links_of("rim")
+    await place.close()
