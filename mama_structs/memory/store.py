@@ -310,7 +310,7 @@ class MemoryStore:
         self, records: Iterable[Mapping[str, Any]], *, progress: Progress | None = None
     ) -> list[Memory]:
         """
-        Save several memories, in order, many in one transaction.
+        Save several memories, in order, as many in one transaction as it has time for.
 
         Args:
             records: Mappings with ``type`` (``"decision"`` and so on) and the arguments of that type's method.
@@ -401,6 +401,8 @@ class MemoryStore:
         Delete a memory with all its links, and return how many links that were.
 
         A text that it kept as evidence goes with it, unless another memory names that, too.
+        Nobody sees any of it from the moment on at which it is gone; of a memory to which many others link, the links
+        are taken out of their rows in further transactions, by the next write of all if this process is killed.
 
         """
         memory_id = check_id("id", id)
