@@ -29,7 +29,7 @@ class Finding:
 
     Args:
         severity: ``"error"`` where data is lost or in danger, else ``"warning"``.
-        kind: A word for programs: integrity, damaged, foreign, settings, files, pending or sqlite.
+        kind: A word for programs: integrity, damaged, foreign, lost, settings, files, pending or sqlite.
         message: For people; without content.
         key: The row's key, where it is about one.
 
@@ -107,7 +107,8 @@ def _primary(error: sqlite3.Error) -> int:
 def _try_to_write(directory: Path) -> OSError | None:
     """Write a file where SQLite would, as far into it as SQLite's own reach, and return what came of it."""
     try:
-        reach = max((entry.stat().st_size for entry in os.scandir(directory) if entry.is_file()), default=0)
+        with os.scandir(directory) as entries:
+            reach = max((entry.stat().st_size for entry in entries if entry.is_file()), default=0)
         with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
             file.seek(reach)
             file.write(_PROBE)

@@ -88,9 +88,14 @@ class _Process:
     def __init__(self) -> None:
         self.guard = threading.RLock()
         self.files: dict[tuple[int, int], _Opened] = {}
+        self.watched: list[tuple[tuple[int, int], int]] = []
 
     def forget(self) -> None:
         """Start anew in a forked child: a copy of a descriptor would keep its parent's locks when that is dead."""
+        for identity, fd in self.watched:
+            with contextlib.suppress(OSError):
+                if _identity(os.fstat(fd)) == identity:
+                    os.close(fd)
         for opened in self.files.values():
             # A program that closed all it had open may have something else under the number.
             with contextlib.suppress(OSError):
@@ -179,6 +184,58 @@ class LockFile:
         if self._opened is None:
             raise ValueError("the lock file is closed")
         return self._opened
+
+
+def watch(path: Path) -> int | None:
+    """
+    Return a descriptor of a file that another library locks, to read it and to ask `is_locked`; None where neither is.
+
+    It is kept as long as the file has a name: closing it would drop the locks that the library has in this process.
+    """
+    if not _HAS_OWN_LOCKS:
+        return None
+    flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    with _process.guard:
+        unwatch()
+        with contextlib.suppress(OSError):
+            wanted = _identity(os.lstat(path))
+            for identity, fd in _process.watched:
+                if identity == wanted:
+                    return fd
+            fd = os.open(path, flags)
+            _process.watched.append((_identity(os.fstat(fd)), fd))
+            return fd
+    return None
+
+
+def unwatch() -> None:
+    """Close the descriptors of `watch` whose files are gone."""
+    with _process.guard:
+        _process.watched = [one for one in _process.watched if _is_kept(*one)]
+
+
+def _is_kept(identity: tuple[int, int], fd: int) -> bool:
+    with contextlib.suppress(OSError):
+        status = os.fstat(fd)
+        # Else a program that closed all it had open has something else under the number.
+        if _identity(status) == identity:
+            if status.st_nlink:
+                return True
+            os.close(fd)
+    return False
+
+
+def is_locked(fd: int, offset: int, *, by_others: bool) -> bool | None:
+    """Tell whether any process holds a lock at *offset*, or one *by_others* than this; None where it is not known."""
+    if sys.platform != "linux" or not _HAS_OWN_LOCKS:
+        return None
+    # What belongs to an opening conflicts with all that belong to processes, this one included.
+    command = fcntl.F_GETLK if by_others else fcntl.F_OFD_GETLK
+    try:
+        answer = fcntl.fcntl(fd, command, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0))
+    except OSError:
+        return None
+    return bool(_LOCK.unpack(answer)[0] != fcntl.F_UNLCK)
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:
