@@ -18,6 +18,7 @@ from mama_structs.errors import StoreBusy, StoreDamaged, StoreError
 from mama_structs.storage.connection import in_use
 from mama_structs.storage.failures import damaged, is_busy, store_error
 from mama_structs.storage.files import DATABASE, JOURNAL, MARK_FILE, DraftDirectory, NewFile, from_os
+from mama_structs.storage.wal import crashed
 
 _MARK_BYTES: Final = 4096
 _PAGES: Final = 1024
@@ -89,11 +90,13 @@ def _copy_database(source: Path, journal: Path, tell: Callable[[int, int], objec
     """Copy the database, and return how many rows it has."""
     path = journal / DATABASE
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-    with in_use(source), _connected(source / DATABASE, "ro") as origin:
+    with in_use(source), crashed(source) as crash, _connected(source / DATABASE, "ro") as origin:
         try:
             # Within a transaction all pages are of its moment: without one, each write of others begins the copy anew.
             origin.execute("BEGIN")
             pages: int = origin.execute("PRAGMA page_count").fetchone()[0]
+            if crash is not None:
+                crash.findings()
             size = pages * int(origin.execute("PRAGMA page_size").fetchone()[0])
             rows: int = origin.execute("SELECT COUNT(*) FROM Cache").fetchone()[0]
         except sqlite3.Error as error:

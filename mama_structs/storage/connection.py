@@ -20,10 +20,11 @@ from typing import Final
 import attrs
 
 from mama_structs.errors import StoreError
-from mama_structs.storage.failures import damaged
+from mama_structs.storage.failures import Finding, damaged
 from mama_structs.storage.files import DATABASE, MARK_FILE, TemporaryDirectory
-from mama_structs.storage.locks import LockFile
-from mama_structs.storage.opening import open_database
+from mama_structs.storage.locks import LockFile, unwatch
+from mama_structs.storage.opening import check_schema, open_database
+from mama_structs.storage.wal import others
 
 # How long a fork waits for what is going on, in seconds.
 _PATIENCE: Final = 5.0
@@ -139,6 +140,10 @@ class Database:
         self._turn: LockFile | None = None
         self._is_next = False
         self._closed = False
+        self._schema_version = 0
+        self._is_shared = False
+        # What crashes before the openings lost.
+        self.findings: list[Finding] = []
         self._seat: _Seat | None = self._open()
 
     @property
@@ -167,6 +172,13 @@ class Database:
         connection = self.connection
         self.leave_transaction()
         connection.execute(f"BEGIN {kind}")
+        # A trigger that somebody planted since would run.
+        if kind == "IMMEDIATE" and connection.execute("PRAGMA schema_version").fetchone()[0] != self._schema_version:
+            try:
+                self._schema_version = check_schema(connection, self._directory)
+            except BaseException:
+                self.leave_transaction()
+                raise
 
     def leave_transaction(self) -> None:
         """Roll back what a failed commit leaves open: the next transaction could not begin."""
@@ -193,6 +205,11 @@ class Database:
             with contextlib.suppress(OSError):
                 self._turn.unlock(_TURN)
 
+    def is_shared(self) -> bool:
+        """Tell whether another process was seen with the database, now or when this one opened it or asked before."""
+        self._is_shared |= others(self._directory)
+        return self._is_shared
+
     def close(self) -> None:
         """Close it for good; again is no error."""
         if self._closed or self._pid != os.getpid():
@@ -206,12 +223,16 @@ class Database:
         seat = _Seat(self._directory, self._wake)
         _forks.enter(seat)
         try:
-            seat.connection = open_database(self._directory)
+            opened = open_database(self._directory)
+            seat.connection = opened.connection
         except BaseException:
             _forks.leave(seat)
             raise
         self._files, self._index_size = self._look()
         seat.identity = self._files[0]
+        self.findings += opened.findings
+        self._schema_version = opened.schema_version
+        self.is_shared()
         return seat
 
     def _disconnect(self) -> None:
@@ -230,6 +251,7 @@ class Database:
                 # It would write the log that it knows into the database, or delete one that belongs to others now.
                 _never_close(seat.connection)
         finally:
+            unwatch()
             _forks.leave(seat)
 
     def _look(self) -> tuple[tuple[Identity | None, ...], int]:

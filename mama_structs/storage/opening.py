@@ -1,26 +1,39 @@
-"""How a diskcache `Cache` is opened so that it loses nothing, what is looked at before, and what `check` looks at."""
+"""
+How a diskcache `Cache` is opened so that it loses nothing, what is looked at before, and what `check` looks at.
+
+The library makes the database and puts it right, which takes the lock of writers; one that is complete is opened
+without either.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import functools
 import os
 import sqlite3
 import stat
+from collections import Counter
 from collections.abc import Iterator
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+import attrs
 import diskcache  # type: ignore[import-untyped]  # it ships no types
 
-from mama_structs.errors import InvalidArgument, StoreError
+from mama_structs.errors import InvalidArgument, StoreDamaged, StoreError
 from mama_structs.storage.failures import Finding, damaged, damaged_file
-from mama_structs.storage.files import DATABASE, MARK_FILE, make_directory, sync_directory
+from mama_structs.storage.files import DATABASE, MARK_FILE, TemporaryDirectory, make_directory, sync_directory
 from mama_structs.storage.rows import Damaged, check_key, foreign_value, is_own_key, unseal
+from mama_structs.storage.wal import crashed
 
 _MARK: Final = b"mama-structs journal 1\n"
 # In the file's header: says whose it is before a single statement changes it.
 _APPLICATION: Final = 0x6D616D61
 _TABLES: Final = frozenset({"Settings", "Cache"})
+# Of all that diskcache 5.6.3 makes; of another version's it is found out by having it made.
+_SCHEMA: Final = "874ea3ad57f4369b4980aaa901a2be9c"
 
 SETTINGS: Final[dict[str, Any]] = {
     # Nothing is ever evicted or culled: by default the library drops the oldest rows at 1 GiB.
@@ -41,6 +54,7 @@ SETTINGS: Final[dict[str, Any]] = {
     "sqlite_temp_store": 2,
 }
 _KNOWN: Final = frozenset(SETTINGS) | frozenset(diskcache.core.METADATA)
+# The first is the file's, the others are each connection's.
 _PRAGMAS: Final = ("journal_mode", "synchronous", "mmap_size", "temp_store")
 
 # Every file that belongs in the directory; the journal is there for an instant when the database is made.
@@ -48,7 +62,11 @@ FILES: Final = frozenset({MARK_FILE, DATABASE, *(f"{DATABASE}-{end}" for end in 
 
 # From here on, two connections that commit and checkpoint at once can no longer damage a database in WAL mode.
 _SOUND_SQLITE: Final = (3, 51, 3)
+_NOT_OURS: Final = "was not made by this package"
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+
+# Type, name, table, SQL.
+_Item = tuple[object, object, object, object]
 
 
 class ForeignRow(Exception):
@@ -92,34 +110,62 @@ class _BytesDisk(diskcache.Disk):  # type: ignore[misc]  # the base class has no
         """Leave a file alone that a foreign row names: its name is not to be trusted."""
 
 
-def open_database(directory: Path) -> sqlite3.Connection:
+@attrs.frozen
+class Opened:
+    """
+    A database that was opened.
+
+    Args:
+        connection: To be used in the thread that opened it.
+        findings: What a crash lost, as far as it can be known.
+        schema_version: What SQLite's number was; when it changes, `check_schema` is to be asked again.
+
+    """
+
+    connection: sqlite3.Connection
+    findings: tuple[Finding, ...]
+    schema_version: int
+
+
+def open_database(directory: Path) -> Opened:
     """Open the database in the calling thread, made where there is none; at "locked" it can be called again."""
     make_directory(directory)
     _check_kinds(directory)
     marked = _read_mark(directory)
     _make_file(directory, marked=marked)
-    with contextlib.closing(sqlite3.connect(directory / DATABASE, timeout=0, isolation_level=None)) as before:
-        _look_before(before, directory, marked=marked)
-    cache = diskcache.Cache.__new__(diskcache.Cache)
-    try:
-        # In two steps, so that a connection is closed that a failing constructor leaves behind.
-        cache.__init__(str(directory), timeout=0, disk=_BytesDisk, **SETTINGS)
-        # Rows are such as the library writes; we read many at once, in transactions that tell why they fail.
-        connection: sqlite3.Connection = cache._con  # noqa: SLF001 - there is no public way to it
-        # The library sets what the file's table says, which another process may be writing for the first time.
-        for name in _PRAGMAS:
+    with contextlib.ExitStack() as stack:
+        with crashed(directory) as crash:
+            connection = sqlite3.connect(directory / DATABASE, timeout=0, isolation_level=None)
+            stack.callback(connection.close)
+            # All that is looked at is of one moment: another process may be making the store.
+            connection.execute("BEGIN")
+            version = _schema_version(connection)
+            findings = crash.findings() if crash else ()
+        is_complete = _is_complete(connection, directory, marked=marked)
+        connection.execute("COMMIT")
+        if not is_complete:
+            _make(connection, directory)
+            version = check_schema(connection, directory)
+        for name in (*_PRAGMAS[1:], "cache_size"):
             connection.execute(f"PRAGMA {name} = {SETTINGS[f'sqlite_{name}']}").fetchall()
         wrong = wrong_settings(connection)
         if wrong:
             raise StoreError(f"{directory} cannot be used safely: {'; '.join(wrong)}", hint="use a local file system")
-        if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
-            connection.execute(f"PRAGMA application_id = {_APPLICATION}")
         if not marked:
             _write_mark(directory)
-    except BaseException:
-        cache.close()
-        raise
-    return connection
+        stack.pop_all()
+    return Opened(connection, findings, version)
+
+
+def check_schema(connection: sqlite3.Connection, directory: Path) -> int:
+    """Return the schema's version; StoreDamaged unless its tables, indexes and triggers are those the library makes."""
+    version = _schema_version(connection)
+    foreign, missing = _compare(_schema(connection))
+    if foreign:
+        raise _foreign(directory, foreign)
+    if missing:
+        raise damaged(directory, *(_said(item, "is missing") for item in missing))
+    return version
 
 
 def wrong_settings(connection: sqlite3.Connection) -> list[str]:
@@ -130,33 +176,109 @@ def wrong_settings(connection: sqlite3.Connection) -> list[str]:
         # A build without memory maps answers with no row.
         if row is not None and row[0] != SETTINGS[f"sqlite_{name}"]:
             wrong.append(f"{name} is {row[0]!r:.20}")
-    stored = dict(connection.execute("SELECT key, value FROM Settings").fetchall())
+    stored = _stored(connection)
     wrong += [
         f"{name} is stored as {stored.get(name)!r:.20}" for name in SETTINGS if stored.get(name) != SETTINGS[name]
     ]
     return wrong
 
 
-def _look_before(connection: sqlite3.Connection, directory: Path, *, marked: bool) -> None:
-    """Refuse what is not ours before the library writes to it, and take settings out that it would obey."""
-    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    if not tables and marked:
+def _stored(connection: sqlite3.Connection) -> dict[str, object]:
+    return dict(connection.execute("SELECT key, value FROM Settings").fetchall())
+
+
+def _is_complete(connection: sqlite3.Connection, directory: Path, *, marked: bool) -> bool:
+    """Tell whether nothing has to be made or put right; refuse what is not ours before anything is written to it."""
+    found = _schema(connection)
+    if not found and marked:
         raise damaged(directory, "the file is empty")
+    foreign, missing = _compare(found) if found else ([], [])
+    tables = {name for kind, name, _, _ in found if kind == "table"}
     is_ours = connection.execute("PRAGMA application_id").fetchone()[0] == _APPLICATION
-    if not is_ours and not _is_unused(connection, tables):
+    # What a process leaves that was killed while it made a store is part of one, and has no rows.
+    if not is_ours and (
+        foreign or ("Cache" in tables and connection.execute("SELECT 1 FROM Cache LIMIT 1").fetchone())
+    ):
         raise StoreError(f"{directory} belongs to another program", hint="give a session a directory of its own")
+    if foreign:
+        raise _foreign(directory, foreign)
     if is_ours and not tables >= _TABLES:
         raise damaged(directory, "a table is missing")
-    # The library waits a minute for each lock while it opens: whether it can write is found out first.
+    if not (marked and is_ours) or missing:
+        return False
+    stored = _stored(connection)
+    is_wal = connection.execute("PRAGMA journal_mode").fetchone()[0] == SETTINGS["sqlite_journal_mode"]
+    return is_wal and stored.keys() == _KNOWN and all(stored[name] == SETTINGS[name] for name in SETTINGS)
+
+
+def _make(connection: sqlite3.Connection, directory: Path) -> None:
+    """Have the library make what is missing, and take settings out that it would obey."""
+    # It waits a minute for each lock while it opens: whether it can write is found out first.
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if "Settings" in tables:
+        found = _schema(connection)
+        if found and (foreign := _compare(found)[0]):
+            raise _foreign(directory, foreign)
+        if any(name == "Settings" for _, name, _, _ in found):
             marks = ", ".join("?" * len(_KNOWN))
             connection.execute(f"DELETE FROM Settings WHERE key NOT IN ({marks})", tuple(_KNOWN))  # noqa: S608 - marks only
         connection.execute("COMMIT")
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
+    _have_made(directory)
+    if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
+        connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+
+
+def _have_made(directory: Path) -> None:
+    cache = diskcache.Cache.__new__(diskcache.Cache)
+    try:
+        # In two steps, so that a connection is closed that a failing constructor leaves behind.
+        cache.__init__(str(directory), timeout=0, disk=_BytesDisk, **SETTINGS)
+    finally:
+        cache.close()
+
+
+def _schema_version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA schema_version").fetchone()[0])
+
+
+def _schema(connection: sqlite3.Connection) -> list[_Item]:
+    return sorted(connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchall(), key=repr)
+
+
+def _compare(found: list[_Item]) -> tuple[list[_Item], list[_Item]]:
+    """Return what is in the database and not ours, and what is missing."""
+    if blake2b(repr(found).encode(), digest_size=16).hexdigest() == _SCHEMA:
+        return [], []
+    have, wanted = Counter(found), Counter(_made_by_library())
+    return list(have - wanted), list(wanted - have)
+
+
+@functools.cache
+def _made_by_library() -> tuple[_Item, ...]:
+    temporary = TemporaryDirectory()
+    temporary.make()
+    try:
+        _have_made(temporary.path)
+        with contextlib.closing(sqlite3.connect(temporary.path / DATABASE)) as connection:
+            return tuple(_schema(connection))
+    finally:
+        temporary.remove()
+
+
+def _said(item: _Item, what: str) -> str:
+    kind, name, table, _ = item
+    on = "" if kind in {"table", "view"} else f" on {table!r:.60}"
+    return f"the {kind!s:.10} {name!r:.60}{on} {what}"
+
+
+def _foreign(directory: Path, foreign: list[_Item]) -> StoreDamaged:
+    findings = [_said(item, _NOT_OURS) for item in foreign]
+    remove = f"DROP {foreign[0][0]!s:.10} {foreign[0][1]!s:.60}"
+    hint = f"find out what made it; put a backup in its place, or remove it ({remove}) with the program sqlite3"
+    return damaged_file(directory / DATABASE, f"was changed: {'; '.join(findings)}", *findings, hint=hint)
 
 
 def _check_kinds(directory: Path) -> None:
@@ -168,13 +290,6 @@ def _check_kinds(directory: Path) -> None:
                 message = "is no regular file"
                 hint = "find out what put it there, and delete it"
                 raise damaged_file(path, message, f"{name} {message}", hint=hint)
-
-
-def _is_unused(connection: sqlite3.Connection, tables: set[str]) -> bool:
-    """Tell whether the file is what a process leaves that was killed while it made a store."""
-    if not tables <= _TABLES:
-        return False
-    return "Cache" not in tables or connection.execute("SELECT 1 FROM Cache LIMIT 1").fetchone() is None
 
 
 def _read_mark(directory: Path) -> bool:
@@ -208,12 +323,18 @@ def _make_file(directory: Path, *, marked: bool) -> None:
         raise damaged_file(path, "is missing", "the file is missing", hint=hint)
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    # SQLite would open it for reading alone, and an opening that writes nothing would not notice.
+    if not os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
 
-def inspect_store(connection: sqlite3.Connection, directory: Path) -> list[Finding]:
-    """Return what is wrong with the store; *connection* is in a transaction."""
+def inspect_store(connection: sqlite3.Connection, directory: Path, *, shared: bool) -> list[Finding]:
+    """Return what is wrong with the store; *connection* is in a transaction, *shared*: others may have it open, too."""
     findings = []
     try:
+        foreign, missing = _compare(_schema(connection))
+        findings += [Finding("error", "foreign", f"{DATABASE}: {_said(item, _NOT_OURS)}") for item in foreign]
+        findings += [Finding("error", "integrity", f"{DATABASE}: {_said(item, 'is missing')}") for item in missing]
         found = [line for (line,) in connection.execute("PRAGMA quick_check") if line != "ok"]
         findings += [Finding("error", "integrity", f"{DATABASE}: {line}") for line in found]
         findings += list(_rows(connection))
@@ -223,7 +344,7 @@ def inspect_store(connection: sqlite3.Connection, directory: Path) -> list[Findi
             raise
         # Malformed: the search for damage has come upon it, and cannot go on.
         findings.append(Finding("error", "integrity", f"{DATABASE}: {error}"))
-    return [*findings, *_files(directory), *_version()]
+    return [*findings, *_files(directory), *(_version() if shared else ())]
 
 
 def _rows(connection: sqlite3.Connection) -> Iterator[Finding]:
@@ -254,4 +375,5 @@ def _version() -> Iterator[Finding]:
     if sqlite3.sqlite_version_info < _SOUND_SQLITE:
         wanted = ".".join(map(str, _SOUND_SQLITE))
         risk = "several processes that write one store at once can damage it, rarely"
-        yield Finding("warning", "sqlite", f"SQLite {sqlite3.sqlite_version} is older than {wanted}: {risk}")
+        seen = "a second one has or had this one open, or the system does not tell"
+        yield Finding("warning", "sqlite", f"SQLite {sqlite3.sqlite_version} is older than {wanted}: {risk}; {seen}")

@@ -449,7 +449,9 @@ class Storage:
         findings = []
         if self._has_database():
             try:
-                findings = self._snapshot(lambda connection: inspect_store(connection, self.directory))
+                opened = self._open()
+                look = functools.partial(inspect_store, directory=self.directory, shared=opened.is_shared())
+                findings = [*self._snapshot(look), *opened.findings]
             except StoreError:
                 raise
             except OSError as error:

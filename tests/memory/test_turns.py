@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import attrs
 import pytest
 from mama_v1_0 import OldStore
-from memory_helpers import SMALL, OpenedDirectory, PlainEngines
+from memory_helpers import SMALL, OpenedDirectory
 
 from mama_structs.errors import MemoryNotFound
 from mama_structs.memory.embedded import engine as embedded_engine
@@ -230,22 +230,4 @@ async def test_a_plan_that_fails_at_any_of_its_rows_leaves_nothing_in_the_transa
     assert {} == await again._engine.read(lambda reader: reader.notes())
     assert [] == await fresh.findings()
     await fresh.close()
-    await place.close()
-
-
-async def test_an_engine_whose_plans_are_always_due_writes_one_by_one(tmp_path):
-    """However impatient an engine is, each of its plans writes something, and what is saved is the same."""
-    place = OpenedDirectory.open(tmp_path, engines=PlainEngines())
-    store = await place.memories()
-    store._engine.memories.is_due = True
-    saved = await filled(store, 10)
-    await store.export_jsonl(tmp_path / "file")
-    other = await place.memories("other")
-    other._engine.memories.is_due = True
-
-    assert 10 == (await other.import_jsonl(tmp_path / "file")).added
-    assert [memory.id for memory in saved] == [memory.id for memory in reversed(await other.recent())]
-    assert sum([len(await store.links_of(one.id)) for one in saved]) == sum(
-        [len(await other.links_of(one.id)) for one in saved]
-    )
     await place.close()

@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from contextlib import closing
+from hashlib import blake2b
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ from mama_structs.errors import (
     StoreFull,
     StoreReadOnly,
 )
+from mama_structs.storage import opening as _opening
 from mama_structs.storage import store as _store
 from mama_structs.storage.rows import Damaged, New
 from mama_structs.storage.store import Storage
@@ -67,14 +69,10 @@ def fresh_seed():
 
 def fill(directory, count, size=100):
     """Make a store with *count* rows and close it."""
-
-    async def make():
-        storage = Storage.open(directory)
-        for number in range(count):
-            storage.enqueue([(f"k{number:04}", bytes([number % 256]) * size)])
-        await storage.close()
-
-    asyncio.run(make())
+    storage = Storage.open(directory)
+    for number in range(count):
+        storage.enqueue([(f"k{number:04}", bytes([number % 256]) * size)])
+    storage.close_now()
 
 
 WRITER = """
@@ -306,8 +304,9 @@ async def test_a_stuck_writer_is_waited_for_and_named(tmp_path):
         assert 0.3 <= caught.value.waited <= time.monotonic() - started
         with pytest.raises(StoreBusy):
             await storage.transact(len)
-        with pytest.raises(StoreBusy):
-            Storage.open(tmp_path / "journal", wait=0.1)
+        reader = Storage.open(tmp_path / "journal", wait=0)
+        assert {"a": b"1"} == await reader.read(["a", "b"])
+        await reader.close()
         assert {"a": b"2", "b": b"1"} == await storage.read(["a", "b"])
         assert "pending" in {finding.kind for finding in await storage.check()}
         assert 1 == storage.pending
@@ -317,6 +316,167 @@ async def test_a_stuck_writer_is_waited_for_and_named(tmp_path):
     assert 0 == storage.pending
     await assert_sound(storage)
     await storage.close()
+
+
+HOLDER = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+sys.stdin.read()
+connection.execute("ROLLBACK")
+"""
+
+
+@contextlib.contextmanager
+def held(directory):
+    """Have another process hold the lock of writers until the block ends."""
+    command = [sys.executable, "-c", HOLDER, str(directory / "cache.db")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert b"held\n" == process.stdout.readline()
+        yield
+        assert process.poll() is None
+        process.stdin.close()
+        assert 0 == process.wait(600)
+
+
+async def test_a_store_opens_and_reads_while_a_stranger_holds_the_lock(tmp_path):
+    """Where nothing has to be made, opening, reading and checking wait for no writer; only writing does."""
+    fill(tmp_path / "journal", 3)
+    with held(tmp_path / "journal"):
+        for _ in range(2):
+            storage = Storage.open(tmp_path / "journal", wait=0)
+            assert ["k0000", "k0001", "k0002"] == await storage.keys()
+            await assert_sound(storage)
+            with pytest.raises(StoreBusy):
+                await storage.transact(len)
+            await storage.close()
+
+
+async def test_what_has_to_be_put_right_waits_for_the_lock(tmp_path):
+    """Settings that would lose rows are never opened with: busy while the lock is held, and put right afterwards."""
+    fill(tmp_path / "journal", 3)
+    with closing(sqlite3.connect(tmp_path / "journal" / "cache.db")) as connection, connection:
+        connection.execute("UPDATE Settings SET value = 10 WHERE key = 'cull_limit'")
+        connection.execute("DROP INDEX Cache_key_raw")
+    with held(tmp_path / "journal"), pytest.raises(StoreBusy):
+        Storage.open(tmp_path / "journal", wait=0)
+
+    storage = Storage.open(tmp_path / "journal")
+    assert 3 == len(await storage.keys())
+    await assert_sound(storage)
+    await storage.close()
+
+
+PLANTED = {
+    "trigger": "CREATE TRIGGER planted AFTER UPDATE ON Settings BEGIN DELETE FROM Cache; END",
+    "view": "CREATE VIEW planted AS SELECT * FROM Cache",
+    "index": "CREATE INDEX planted ON Cache (tag)",
+    "table": "CREATE TABLE planted (x)",
+}
+
+
+def plant(directory, statement):
+    with closing(sqlite3.connect(directory / "cache.db")) as connection, connection:
+        connection.executescript(statement)
+
+
+def rows_of(directory):
+    with closing(sqlite3.connect(directory / "cache.db")) as connection:
+        return connection.execute("SELECT * FROM Cache").fetchall(), connection.execute(
+            "SELECT * FROM Settings"
+        ).fetchall()
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+def test_what_is_planted_in_the_schema_is_refused_before_anything_is_written(tmp_path, kind):
+    """A trigger would run at the first write: opening names what is not ours, says what to do, and changes nothing."""
+    directory = tmp_path / "journal"
+    fill(directory, 3)
+    plant(directory, PLANTED[kind])
+    before = rows_of(directory)
+
+    with pytest.raises(StoreDamaged, match=f"the {kind} 'planted'") as caught:
+        Storage.open(directory)
+
+    assert f"DROP {kind} planted" in caught.value.hint
+    assert 1 == len(caught.value.findings)
+    assert 3 == len(before[0])
+    assert before == rows_of(directory)
+    plant(directory, f"DROP {kind} planted")
+    Storage.open(directory).close_now()
+
+
+def test_a_trigger_of_ours_that_does_something_else_is_refused(tmp_path):
+    """The name of one that belongs there makes no other one ours."""
+    directory = tmp_path / "journal"
+    fill(directory, 3)
+    name = "Settings_count_insert"
+    plant(directory, f"DROP TRIGGER {name}; CREATE TRIGGER {name} AFTER INSERT ON Cache BEGIN DELETE FROM Cache; END")
+
+    with pytest.raises(StoreDamaged, match=name):
+        Storage.open(directory)
+    plant(directory, f"DROP TRIGGER {name}")
+    storage = Storage.open(directory)
+    storage.enqueue([("k", b"1")])
+    storage.close_now()
+    assert 4 == len(rows_of(directory)[0])
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+async def test_what_is_planted_in_an_open_store_never_runs(tmp_path, kind):
+    """The next transaction is refused, `check` names it, and with it removed all goes on."""
+    storage = Storage.open(tmp_path / "journal")
+    storage.enqueue([("a", b"1"), ("b", b"2")])
+    await storage.flush()
+    plant(storage.directory, PLANTED[kind])
+    storage.enqueue([("c", b"3")])
+    with pytest.raises(StoreDamaged, match=f"the {kind} 'planted'"):
+        await storage.flush()
+    found = [finding for finding in await storage.check() if finding.kind == "foreign"]
+
+    assert 1 == len(found)
+    assert f"the {kind} 'planted'" in found[0].message
+    plant(storage.directory, f"DROP {kind} planted")
+    await storage.flush()
+    assert {"a": b"1", "b": b"2", "c": b"3"} == await storage.read(list("abc"))
+    await assert_sound(storage)
+    await storage.close()
+
+
+async def test_a_missing_index_of_an_open_store_is_damage(tmp_path):
+    """Without it a row could be there twice: nothing is written, `check` says it, and the next opening makes it."""
+    storage = Storage.open(tmp_path / "journal")
+    storage.enqueue([("a", b"1")])
+    await storage.flush()
+    plant(storage.directory, "DROP INDEX Cache_key_raw")
+    with pytest.raises(StoreDamaged, match="Cache_key_raw"):
+        await storage.transact(lambda rows: rows.put("a", b"2"))
+
+    assert ["integrity"] == [finding.kind for finding in await storage.check() if finding.kind != "sqlite"]
+    await storage.close()
+    again = Storage.open(tmp_path / "journal")
+    assert {"a": b"1"} == await again.read(["a"])
+    await assert_sound(again)
+    await again.close()
+
+
+def test_what_another_version_of_the_library_makes_is_ours(tmp_path, monkeypatch):
+    """A schema that is not the known one is compared with what the installed library makes."""
+    monkeypatch.setattr("mama_structs.storage.opening._SCHEMA", "of another version")
+    fill(tmp_path / "journal", 3)
+    fill(tmp_path / "journal", 3)
+    plant(tmp_path / "journal", PLANTED["trigger"])
+
+    with pytest.raises(StoreDamaged, match="planted") as caught:
+        Storage.open(tmp_path / "journal")
+    assert 1 == len(caught.value.findings)
+
+
+def test_the_known_schema_is_the_librarys():
+    """What diskcache makes now needs no comparison with a store that is made for it."""
+    assert ([], []) == _opening._compare(list(_opening._made_by_library()))
+    assert _opening._SCHEMA == blake2b(repr(list(_opening._made_by_library())).encode(), digest_size=16).hexdigest()
 
 
 async def test_waiters_share_one_wait_for_a_stuck_writer(tmp_path):

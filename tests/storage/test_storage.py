@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import warnings
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import diskcache
@@ -596,12 +596,75 @@ async def test_stray_files_are_found(tmp_path):
     await storage.close()
 
 
-async def test_an_old_sqlite_is_a_warning(storage, monkeypatch):
-    """A SQLite with the fault under several writers is named, as a warning; a sound one is not."""
+SECOND = """
+import sys
+from pathlib import Path
+from mama_structs.storage.store import Storage
+storage = Storage.open(Path(sys.argv[1]))
+print("open", flush=True)
+sys.stdin.read()
+storage.close_now()
+"""
+
+
+@contextmanager
+def second_process(directory):
+    """Have another process open the store meanwhile."""
+    command = [sys.executable, "-c", SECOND, str(directory)]
+    environment = {**os.environ, "PYTHONPATH": SRC}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
+        assert b"open\n" == process.stdout.readline()
+        yield
+        process.stdin.close()
+        assert 0 == process.wait(600)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it is not known whether others have it open")
+async def test_an_old_sqlite_is_a_warning_where_a_second_process_was_seen(tmp_path, monkeypatch):
+    """One process is safe with any SQLite; two are not, also when the second has gone; a sound SQLite is not named."""
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 51, 2))
-    assert [("warning", "sqlite")] == [(f.severity, f.kind) for f in await storage.check()]
+    storage = Storage.open(tmp_path / "journal")
+    again = Storage.open(tmp_path / "journal")
+    for one in (storage, again):
+        assert [] == await one.check()
+    with second_process(storage.directory):
+        (finding,) = await storage.check()
+        later = Storage.open(storage.directory)
+    assert ("warning", "sqlite") == (finding.severity, finding.kind)
+    assert "a second one" in finding.message
+
+    for one in (storage, later):
+        assert [finding] == await one.check()
+    assert [] == await again.check()
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 51, 3))
-    assert [] == await storage.check()
+    for one in (storage, again, later):
+        assert [] == await one.check()
+        await one.close()
+
+
+async def test_an_old_sqlite_is_a_warning_where_the_system_does_not_tell(storage, monkeypatch):
+    """Where it cannot be known whether another process has the store open, one may have."""
+    monkeypatch.setattr("mama_structs.storage.locks._HAS_OWN_LOCKS", False)
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 51, 2))
+
+    assert [("warning", "sqlite")] == [(f.severity, f.kind) for f in await storage.check()]
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="no list of what is open")  # noqa: PTH112 - of no path
+async def test_looking_for_others_drops_no_lock_and_leaves_nothing_open(tmp_path):
+    """A process loses its locks on a file when it closes any descriptor of it: none of SQLite's is lost by a check."""
+    storage = Storage.open(tmp_path / "journal")
+    with closing(sqlite3.connect(storage.directory / "cache.db", isolation_level=None)) as own:
+        own.execute("BEGIN IMMEDIATE")
+        await storage.check()
+        Storage.open(tmp_path / "journal").close_now()
+        code = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0).execute('BEGIN IMMEDIATE')"
+        assert "database is locked" in run(code, storage.directory / "cache.db", check=False).stderr
+        own.execute("ROLLBACK")
+    await storage.close()
+
+    links = [Path("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208 - names are enough
+    assert not [link for link in links if str(tmp_path) in str(link.resolve())]
 
 
 async def test_a_temporary_store_is_made_when_first_written_to(tmp_path, monkeypatch):
