@@ -1,0 +1,508 @@
+"""The processes of the crash test that write: alone, below a parent that has the store open, and with faults."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import faulthandler
+import gc
+import json
+import multiprocessing
+import os
+import random
+import signal
+import sqlite3
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from mama_structs.errors import MamaStructsError, MemoryNotFound
+from mama_structs.session import Session
+from mama_structs.testing._oracle import EMBEDDERS, SETTINGS, Book, fork, opened, text_of
+
+NAMESPACES: Final = ("default", "alice", "bob")
+ENDINGS: Final = ("close", "die", "stay", "again")
+"""What a parent does while its forked children write: close its session, die, write on, or fork again."""
+
+_CHANGES: Final = ("decision", "decision", "many", "supersede", "outcome", "delete", "link", "ref", "evidence")
+# The tables of v1.0 that a migration needs.
+_OLD: Final = """
+CREATE TABLE decisions (id TEXT PRIMARY KEY, topic TEXT, decision TEXT, reasoning TEXT, outcome TEXT,
+  failure_reason TEXT, supersedes TEXT, superseded_by TEXT, confidence REAL, created_at INTEGER, updated_at INTEGER);
+CREATE TABLE decision_edges (from_id TEXT, to_id TEXT, relationship TEXT, reason TEXT, weight REAL, created_at INTEGER);
+CREATE TABLE schema_version (version INTEGER PRIMARY KEY, applied_at INTEGER, description TEXT);
+INSERT INTO schema_version (version) VALUES (4);
+"""
+_OLD_START: Final = 1_748_822_400_000
+
+
+@attrs.frozen
+class Task:
+    """
+    What a process is to do.
+
+    Args:
+        kind: ``"writer"``, ``"parent"``, ``"preload"``, ``"pool"`` or ``"keeper"``.
+        directory: The store's.
+        book: The file in which it says what was acknowledged.
+        name: The beginning of the names of its texts.
+        seed: Of what it does at random.
+        changes: How many changes each of its writers makes.
+        fault: ``"full"``, ``"failing"``, ``"interrupted"`` or ``""``.
+        ending: One of `ENDINGS`, of a parent.
+        children: How many it forks.
+        alive: A descriptor that is open as long as any process of this family lives.
+        early: Whether to acknowledge what was not done: a lie, which the test has to find out.
+
+    """
+
+    kind: str
+    directory: str
+    book: str
+    name: str
+    seed: int
+    alive: int
+    changes: int = 20
+    fault: str = ""
+    ending: str = "stay"
+    children: int = 2
+    early: bool = False
+
+
+def run(task: Task) -> None:
+    """Do a task in this process, which is another one's child."""
+    book = Book.open(Path(task.book))
+    book.say("born", os.getpid(), task.kind)
+    faulthandler.enable()
+    chance = random.Random(task.seed)  # noqa: S311 - to be repeated
+    # Ended by its end or by a kill, and by nothing else: the next line is missed otherwise.
+    with _told(book), faulty(task.fault, task.directory, chance):
+        _KINDS[task.kind](task, book, chance)
+    book.say("done", os.getpid())
+
+
+@contextlib.contextmanager
+def _told(book: Book) -> Iterator[None]:
+    """Say what this package should have explained, and what a fault left nothing else to do than to give up."""
+    try:
+        yield
+    except MamaStructsError as error:
+        book.say("refused", error.type, str(error))
+    except Exception as error:  # noqa: BLE001 - it is written down
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        book.say("untyped", f"{type(error).__name__} at {where.filename}:{where.lineno}: {error}"[:500])
+
+
+async def write(session: Session, book: Book, name: str, chance: random.Random, count: int) -> None:
+    """Make *count* changes, one after the other, and acknowledge each when its call has returned."""
+    mine: list[str] = []
+    for number in range(count):
+        with _told(book):
+            await _change(session, book, f"{name}-{number}", chance, mine)
+
+
+async def _change(session: Session, book: Book, tag: str, chance: random.Random, mine: list[str]) -> None:  # noqa: C901 - a case for each kind
+    store, space, text = session.memories, session.memories.namespace, text_of(tag)
+    kind = chance.choice(_CHANGES if mine else ("decision", "many", "ref"))
+    match kind:
+        case "decision" | "evidence":
+            handles = []
+            if kind == "evidence":
+                handles = [f"{tag}-e"]
+                await session.observe(f'<ref id="{handles[0]}">{text_of(handles[0])}</ref>')
+                book.say("ref", space, session.conversation, handles[0])
+            targets = chance.sample(mine, min(len(mine), chance.randrange(4)))
+            book.say("saving", space, tag, targets, handles, None)
+            memory = await store.save_decision(
+                "topic", text, "why", implements=targets, evidence=[f"ref:{one}" for one in handles]
+            )
+            book.say("saved", space, memory.id, tag)
+            mine.append(memory.id)
+        case "many":
+            tags = [f"{tag}-{part}" for part in range(chance.choice((3, 3, 5, 60)))]
+            for before, one in zip([None, *tags], tags, strict=False):
+                book.say("saving", space, one, [], [], before)
+            saved = await store.save_many([{"type": "context", "content": text_of(one)} for one in tags])
+            for memory, one in zip(saved, tags, strict=True):
+                book.say("saved", space, memory.id, one)
+        case "supersede":
+            target = chance.choice(mine)
+            book.say("saving", space, tag, [target], [], None)
+            memory = await store.supersede(target, text, "better")
+            book.say("saved", space, memory.id, tag)
+            mine.append(memory.id)
+        case "outcome":
+            target = chance.choice(mine)
+            await store.set_outcome(target, "FAILED", reason=text)
+            book.say("outcome", space, target, tag)
+        case "link":
+            one, other = (chance.choice(mine) for _ in range(2))
+            if one != other:
+                link = await store.link(one, other, "refines")
+                book.say("linked", space, link.id, one, other)
+        case "delete":
+            target = mine.pop(chance.randrange(len(mine)))
+            book.say("deleting", space, target)
+            with contextlib.suppress(MemoryNotFound):
+                await store.delete(target)
+            book.say("deleted", space, target)
+        case "ref":
+            await session.observe(f'<ref id="{tag}">{text}</ref>')
+            book.say("ref", space, session.conversation, tag)
+
+
+def _writer(task: Task, book: Book, chance: random.Random) -> None:
+    async def main() -> None:
+        space = chance.choice(NAMESPACES)
+        async with opened(Path(task.directory), space, f"c-{task.name}") as session:
+            if task.early:
+                book.say("saving", space, task.name, [], [], None)
+                book.say("saved", space, None, task.name)
+                _die(book)
+            tasks = chance.choice((1, 1, 3))
+            own = [random.Random(chance.random()) for _ in range(tasks)]  # noqa: S311 - to be repeated
+            await asyncio.gather(
+                *(write(session, book, f"{task.name}-{n}", own[n], task.changes // tasks + 1) for n in range(tasks))
+            )
+            if chance.random() < 0.3:  # noqa: PLR2004 - some leave a file of the log behind
+                _die(book)
+
+    asyncio.run(main())
+
+
+def _die(book: Book) -> None:
+    book.say("dies", os.getpid())
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@attrs.define
+class _Parent:
+    """A process that has the store open while it forks."""
+
+    task: Task
+    book: Book
+    chance: random.Random
+    runner: asyncio.Runner
+    session: Session
+    children: list[Any] = attrs.field(factory=list)
+    forked: int = 0
+
+    def child(self, changes: int, *, deep: bool = False) -> None:
+        """Fork a process that opens a session of its own, with what `os` or `multiprocessing` has."""
+        self.forked += 1
+        task = attrs.evolve(
+            self.task,
+            kind="writer",
+            name=f"{self.task.name}-{'g' if deep else 'f'}{self.forked}",
+            seed=self.chance.randrange(2**32),
+            changes=changes,
+            fault="",
+        )
+        self.book.say("forks", os.getpid())
+        collect = self.chance.random() < 0.5  # noqa: PLR2004 - whether what it inherited is thrown away
+
+        def work() -> None:
+            if collect:
+                # The loop stays: closed in a child, it would take the parent's wake-ups away.
+                self.session = None  # type: ignore[assignment]  # the parent's, of no use here
+                gc.collect()
+            run(task)
+
+        if self.chance.random() < 0.5:  # noqa: PLR2004 - one way or the other
+            self.children.append(fork(work))
+        else:
+            process = multiprocessing.get_context("fork").Process(target=work)
+            process.start()
+            self.children.append(process)
+
+    def wait(self) -> None:
+        """Wait for all children, and note those that were ended by a signal."""
+        for child in self.children:
+            if isinstance(child, int):
+                pid, status = child, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            else:
+                child.join()
+                pid, status = child.pid, child.exitcode
+            if status < 0:
+                self.book.say("ended", pid, -status)
+        self.children.clear()
+
+    def write(self, name: str, count: int) -> None:
+        self.runner.run(write(self.session, self.book, f"{self.task.name}-{name}", self.chance, count))
+
+    def begin(self, name: str, count: int) -> asyncio.Task[None]:
+        """Have changes made for a moment, so that what comes next finds some of them under way."""
+        writing = write(self.session, self.book, f"{self.task.name}-{name}", self.chance, count)
+        task = self.runner.get_loop().create_task(writing)
+        self.runner.run(asyncio.sleep(self.chance.uniform(0, 0.01)))
+        return task
+
+    def close(self) -> None:
+        with _told(self.book):
+            self.runner.run(self.session.close())
+        self.book.say("closes", os.getpid())
+
+
+def _parent(task: Task, book: Book, chance: random.Random) -> None:
+    with _opened_parent(task, book, chance) as parent:
+        parent.write("a", task.changes // 4)
+        # In the middle of a transaction, or between two.
+        under_way = [parent.begin("b", 8)] if chance.random() < 0.5 else []  # noqa: PLR2004 - one way or the other
+        for _ in range(task.children):
+            parent.child(task.changes)
+        parent.runner.run(_all(under_way))
+        time.sleep(chance.uniform(0, 0.1))
+        if task.ending == "again":
+            under_way = [parent.begin("c", 8)]
+            parent.child(task.changes, deep=True)
+            parent.runner.run(_all(under_way))
+        if task.ending == "die":
+            parent.begin("d", 4)
+            _die(book)
+        if task.ending == "close":
+            parent.close()
+        else:
+            parent.write("e", task.changes // 2)
+        parent.wait()
+
+
+async def _all(tasks: Sequence[asyncio.Task[None]]) -> None:
+    await asyncio.gather(*tasks)
+
+
+@contextlib.contextmanager
+def _opened_parent(task: Task, book: Book, chance: random.Random) -> Iterator[_Parent]:
+    runner = asyncio.Runner()
+    space = chance.choice(NAMESPACES)
+
+    async def made() -> Session:
+        return await Session.open(
+            task.directory, embedder=EMBEDDERS[0], namespace=space, conversation=f"c-{task.name}", settings=SETTINGS
+        )
+
+    parent = _Parent(task, book, chance, runner, runner.run(made()))
+    try:
+        yield parent
+    finally:
+        if parent.session is not None:
+            parent.wait()
+            parent.runner.run(parent.session.close())
+            parent.runner.close()
+
+
+def _preload(task: Task, book: Book, chance: random.Random) -> None:
+    """Open first and fork then, as servers do that load the program once; who is killed is replaced."""
+    with _opened_parent(task, book, chance) as parent:
+        for _ in range(task.children):
+            parent.child(task.changes)
+        for _ in range(2):
+            parent.wait()
+            parent.child(task.changes // 2)
+        parent.write("z", 3)
+
+
+def _pool(task: Task, book: Book, chance: random.Random) -> None:
+    """Give work to processes that never touch the session, and save what comes of it."""
+    with _opened_parent(task, book, chance) as parent:
+        for turn in range(2):
+            under_way = [parent.begin(f"p{turn}", 6)]
+            book.say("forks", os.getpid())
+            with multiprocessing.get_context("fork").Pool(2, _collected, (task.alive,)) as pool:
+                parent.runner.run(_all(under_way))
+                if pool.map(len, ["a", "bc", "def"]) != [1, 2, 3]:
+                    book.say("untyped", "a pool that cannot count")
+                if chance.random() < 0.5:  # noqa: PLR2004 - ended, or left to end
+                    pool.close()
+                    pool.join()
+            parent.write(f"q{turn}", task.changes // 2)
+
+
+def _collected(alive: int) -> None:
+    # Workers of a parent that was killed wait for ever: nobody is to wait for them.
+    os.close(alive)
+    gc.collect()
+
+
+def _keeper(task: Task, book: Book, chance: random.Random) -> None:
+    """Do what is done rarely, while others write: backups, exports, another embedder, a migration."""
+    directory, name = Path(task.directory), task.name
+
+    async def main() -> None:
+        for turn in range(3):
+            for chore in chance.sample(_CHORES, 2):
+                with _told(book):
+                    await chore(directory, book, f"{name}-{turn}", chance)
+
+    asyncio.run(main())
+
+
+async def _back_up(directory: Path, book: Book, tag: str, chance: random.Random) -> None:
+    target = directory.with_name(f"backup-{tag}")
+    length = os.fstat(book.fd).st_size
+    async with opened(directory, chance.choice(NAMESPACES)) as session:
+        await session.backup(target)
+    book.say("backup", str(target), length)
+
+
+async def _copy(directory: Path, book: Book, tag: str, chance: random.Random) -> None:
+    file, space = directory.with_name(f"export-{tag}"), f"copy-{chance.randrange(3)}-{tag}"
+    async with opened(directory, chance.choice(NAMESPACES)) as session:
+        await session.memories.export_jsonl(file)
+    with file.open("rb") as lines:
+        found = [json.loads(line) for line in lines]
+    file.unlink()
+    async with opened(directory, space) as session:
+        await session.memories.import_jsonl(_written(file, found))
+    file.unlink()
+    book.say("copied", space, [line["memory"]["id"] for line in found if "memory" in line])
+
+
+def _written(file: Path, lines: Sequence[Any]) -> Path:
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return file
+
+
+async def _embed_anew(directory: Path, book: Book, tag: str, chance: random.Random) -> None:
+    async with opened(directory, "kept") as session:
+        await write(session, book, f"{tag}-k", chance, 5)
+        other = next(one for one in EMBEDDERS if one.dimensions != session.memories.embedder.dimensions)
+        await session.memories.reembed(other)
+
+
+async def _migrate(directory: Path, book: Book, tag: str, chance: random.Random) -> None:
+    from mama_structs.v1 import migrate  # noqa: PLC0415 - few need it
+
+    file, space, count = directory.with_name(f"old-{tag}.db"), f"old-{tag}", chance.randrange(5, 15)
+    with contextlib.closing(sqlite3.connect(file)) as database, database:
+        database.executescript(_OLD)
+        for number in range(count):
+            made = _OLD_START + number * 600_000
+            row = (f"decision_{number}", f"topic {number % 3}", f"Use part {number}", "It is simpler.", 0.5, made, made)
+            database.execute(
+                "INSERT INTO decisions (id, topic, decision, reasoning, confidence, created_at, updated_at)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                row,
+            )
+    async with opened(directory, space) as session:
+        await migrate(session.memories, file)
+        ids = [memory.id for memory in await session.memories.recent(limit=count * 2)]
+    if len(ids) != count:
+        book.say("untyped", f"{len(ids)} of {count} memories were migrated")
+    book.say("copied", space, ids)
+    file.unlink()
+
+
+async def _tend(directory: Path, book: Book, tag: str, chance: random.Random) -> None:
+    async with opened(directory, chance.choice(NAMESPACES)) as session:
+        await write(session, book, f"{tag}-t", chance, 3)
+        await session.memories.rebuild()
+        await session.memories.prune()
+        await session.maintain()
+
+
+_CHORES: Final = (_back_up, _copy, _embed_anew, _migrate, _tend)
+_KINDS: Final[dict[str, Callable[[Task, Book, random.Random], None]]] = {
+    "writer": _writer,
+    "parent": _parent,
+    "preload": _preload,
+    "pool": _pool,
+    "keeper": _keeper,
+}
+
+
+@contextlib.contextmanager
+def faulty(fault: str, directory: str, chance: random.Random) -> Iterator[None]:
+    """Make the disk full, statements of SQLite fail, or interrupt them; also when the store is opened in the block."""
+    if fault == "full":
+        with _full(Path(directory), chance):
+            yield
+    elif fault:
+        with _failing(chance, interrupts=fault == "interrupted"):
+            yield
+    else:
+        yield
+
+
+@contextlib.contextmanager
+def _full(directory: Path, chance: random.Random) -> Iterator[None]:
+    """Let no file grow beyond a size that is nearly reached; room is made for a moment again and again."""
+    import resource  # noqa: PLC0415 - not everywhere
+
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    over = threading.Event()
+
+    def limit() -> None:
+        while not over.wait(chance.uniform(0.02, 0.2)):
+            sizes = [file.stat().st_size for file in directory.rglob("cache.db*") if file.exists()]
+            room = max(sizes, default=0) + chance.choice((-50_000, 0, 5_000, 50_000))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (max(room, 4096), most))
+            over.wait(chance.uniform(0.02, 0.2))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+    with _beside(limit, over):
+        yield
+
+
+@contextlib.contextmanager
+def _beside(work: Callable[[], None], over: threading.Event) -> Iterator[None]:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextlib.contextmanager
+def _failing(chance: random.Random, *, interrupts: bool) -> Iterator[None]:
+    """Have SQLite's own calls fail, before or after they did what they do, or interrupt them from another thread."""
+    made: list[sqlite3.Connection] = []
+    codes = ("SQLITE_IOERR", "SQLITE_FULL", "SQLITE_BUSY", "SQLITE_INTERRUPT")
+
+    class Failing(sqlite3.Connection):
+        def execute(self, *arguments: Any) -> sqlite3.Cursor:
+            luck = chance.random()
+            if interrupts or luck > 0.03:  # noqa: PLR2004 - of a hundred
+                return super().execute(*arguments)
+            if luck < 0.01:  # noqa: PLR2004 - of a hundred
+                super().execute(*arguments)
+            name = chance.choice(codes)
+            error = sqlite3.OperationalError(f"{name}, as the crash test wants it")
+            error.sqlite_errorcode, error.sqlite_errorname = getattr(sqlite3, name), name
+            raise error
+
+    real = sqlite3.connect
+
+    def connect(*arguments: Any, **keywords: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = real(*arguments, **{"factory": Failing, **keywords})
+        made.append(connection)
+        return connection
+
+    over = threading.Event()
+
+    def interrupt() -> None:
+        while not over.wait(chance.uniform(0, 0.02)):
+            for connection in tuple(made):
+                with contextlib.suppress(sqlite3.Error):
+                    connection.interrupt()
+
+    sqlite3.connect = connect  # type: ignore[assignment]  # it takes the same
+    try:
+        if interrupts:
+            with _beside(interrupt, over):
+                yield
+        else:
+            yield
+    finally:
+        sqlite3.connect = real
+
+
+if __name__ == "__main__":
+    run(Task(**json.loads(sys.argv[1])))

@@ -1,0 +1,422 @@
+"""
+Kills, forks, full disks and damaged files, and whether a session's directory loses anything that it acknowledged.
+
+``python -m mama_structs.testing.crash --minutes 10`` lets processes write to a store and ends them at random.
+Each says what was acknowledged in a file outside of the store, and after each round a fresh process compares the two.
+``--damage`` damages every kind of file in every way, below processes that are alive and before fresh ones open it.
+
+The exit status is 0 where nothing was lost, nothing went in silence, nothing is wrong and no interpreter died.
+Needs a system with ``fork``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+from mama_structs.testing._damage import Case, Sample, outcome_of, sweep
+from mama_structs.testing._oracle import PATIENCE, Book, Facts, Verdict, fork, judged
+from mama_structs.testing._writers import ENDINGS, Task, run
+
+BAD: Final = ("lost", "silent", "wrong", "dead")
+"""What there must be none of."""
+
+# What a run always tells, also where there was none.
+_ALWAYS: Final = (
+    "rounds", "processes", "kills", "stops", "forks", "parents that closed", "parents that died",
+    "parents that forked again", "full disks", "failing SQLite calls", "interrupted SQLite calls",
+    "damaged files", "acknowledged changes",
+)  # fmt: skip
+# Errors that no kill, fork or fault of ours may lead to.
+_FALSE: Final = ("store_damaged", "wrong_loop", "closed", "not_found")
+# A store is begun anew after so many rounds: comparing all of it takes longer and longer.
+_ROUNDS_OF_A_STORE: Final = 12
+# Loaded before anything is forked, or each process would take a second to do it.
+_LOADED: Final = (
+    "_home composition memory.opening storage.backup tools.exposure tools.memories tools.refs tools.view v1"
+)
+# Found by this test: a child that is forked while a thread of its parent loads a module never has it whole.
+_LOADED_TOO: Final = ("regex",)
+_POLL: Final = 0.004
+_EVERY: Final = 5.0
+
+
+@attrs.define
+class Table:
+    """What was done and what came of it: numbers by their names, and a line for each thing that is bad."""
+
+    counts: Counter[str] = attrs.field(factory=Counter)
+    bad: list[str] = attrs.field(factory=list)
+
+    def note(self, kind: str, *lines: str) -> None:
+        """Count what is bad and keep it."""
+        self.counts[kind] += len(lines)
+        self.bad += [f"{kind}: {line}" for line in lines]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing bad was found."""
+        return not any(self.counts[kind] for kind in BAD)
+
+    def __str__(self) -> str:
+        others = [name for name in sorted(self.counts) if name not in (*_ALWAYS, *BAD)]
+        names = [*_ALWAYS, *others, *BAD]
+        width = max(map(len, names))
+        return "\n".join(f"{name:<{width}}  {self.counts[name]:,}" for name in names)
+
+
+@attrs.define
+class Loop:
+    """The rounds of one run, with what it knows of all of them."""
+
+    place: Path
+    seed: int
+    writers: int
+    sabotage: str
+    table: Table = attrs.field(factory=Table)
+    # Of the present store.
+    store: Path = attrs.field(init=False)
+    lines: list[str] = attrs.field(factory=list, init=False)
+    # What is bad once is not told again in each later round.
+    spoilt: bool = attrs.field(default=False, init=False)
+
+    def round(self, number: int) -> None:
+        """Let processes write and be ended, and compare."""
+        chance = random.Random(f"{self.seed}-{number}")  # noqa: S311 - to be repeated
+        if number % _ROUNDS_OF_A_STORE == 0 or self.spoilt:
+            self.begin(number)
+        book = self.place / f"round-{number}.jsonl"
+        self.table.counts["rounds"] += 1
+        with contextlib.closing(_Round(self, number, chance, book)) as one:
+            one.start()
+            one.watch()
+        said = book.read_text().splitlines()
+        self.account(said, one.killed)
+        facts = Facts().hear([*self.lines, *said])
+        self.table.counts["acknowledged changes"] += facts.acknowledged - Facts().hear(self.lines).acknowledged
+        if self.sabotage == "row":
+            _remove_a_row(self.store, facts)
+        self.judge(facts, number)
+        self.judge_backups(said, facts, number)
+        self.lines += said
+        if not self.spoilt and chance.random() < 0.3:  # noqa: PLR2004 - more often by `--damage`
+            self.damage(facts, number, chance)
+
+    def begin(self, number: int) -> None:
+        """Begin another store; one in which something is bad is kept."""
+        if number and not self.spoilt:
+            shutil.rmtree(self.store)
+        self.store, self.lines, self.spoilt = self.place / f"store-{number}", [], False
+
+    def account(self, said: Sequence[str], killed: set[int]) -> None:  # noqa: C901 - a case for each kind of line
+        """Count what processes did and how they ended."""
+        born, done, ended = {}, set(), {}
+        for line in said:
+            match json.loads(line):
+                case ["born", pid, kind]:
+                    born[pid] = kind
+                case ["done", pid]:
+                    done.add(pid)
+                case ["dies", pid]:
+                    killed.add(pid)
+                    self.table.counts["parents that died" if born.get(pid) == "parent" else "processes that died"] += 1
+                case ["ended", pid, number]:
+                    ended[pid] = number
+                case ["forks", _]:
+                    self.table.counts["forks"] += 1
+                case ["closes", _]:
+                    self.table.counts["parents that closed"] += 1
+                case ["refused", kind, text]:
+                    self.table.counts[f"refused: {kind}"] += 1
+                    if kind in _FALSE:
+                        self.table.note("wrong", f"{kind} where nothing was damaged: {text}")
+                case ["untyped", text]:
+                    self.table.note("wrong", f"an error without a type: {text}")
+        self.table.counts["processes"] += len(born)
+        for pid in (set(born) | set(ended)) - done - killed:
+            self.table.note(
+                "dead", f"a {born.get(pid, 'process')} ended by itself (signal {ended.get(pid, 'unknown')})"
+            )
+
+    def judge(self, facts: Facts, number: int) -> None:
+        """Let a fresh process compare the store, in which nothing was damaged."""
+        verdict, ended = judged(self.store, facts, self.place / "errors")
+        self.take(verdict, ended, f"round {number}")
+
+    def take(self, verdict: Verdict | None, ended: int, where: str) -> None:
+        """Count what a fresh process found in a store that nobody damaged."""
+        if verdict is None:
+            self.table.note("dead", f"{where}: who opened the store ended with {ended}")
+            return
+        self.table.note("lost", *(f"{where}: {one}" for one in verdict.lost))
+        odd = [*verdict.wrong, *verdict.errors, *verdict.untyped, *verdict.findings, *verdict.warnings]
+        self.table.note("wrong", *(f"{where}: {one}" for one in odd))
+        self.spoilt = self.spoilt or bool(verdict.lost or odd)
+
+    def judge_backups(self, said: Sequence[str], facts: Facts, number: int) -> None:
+        """Compare each backup with what was acknowledged before it was begun."""
+        text = "".join(f"{line}\n" for line in said).encode()
+        for path, length in Facts().hear(said).backups:
+            before = text[: text.rfind(b"\n", 0, length) + 1].decode().splitlines()
+            known = Facts().hear([*self.lines, *before])
+            # What came later may be in it or not, and may have been deleted.
+            known.planned, known.outcomes = facts.planned, known.outcomes
+            verdict, ended = judged(Path(path), known, self.place / "errors", frozenset(facts.doubtful | facts.deleted))
+            if not self.spoilt:
+                self.take(verdict, ended, f"a backup of round {number}")
+            self.table.counts["backups"] += 1
+            shutil.rmtree(path)
+
+    def damage(self, facts: Facts, number: int, chance: random.Random) -> None:
+        """Damage a copy of the store."""
+        case = Case.any(chance)
+        sample = Sample(self.place / "sample", self.store, facts, older=None, other=None)
+        outcome, verdict = outcome_of(case, sample, seed=number)
+        if outcome != "none":
+            self.table.counts["damaged files"] += 1
+            self.table.counts[f"damaged: {case.file}"] += 1
+        if outcome in ("SILENT", "WRONG", "DEAD", "UNTYPED"):
+            kind = {"SILENT": "silent", "DEAD": "dead"}.get(outcome, "wrong")
+            self.table.note(kind, f"round {number}: {case}: {verdict}")
+
+
+@attrs.define
+class _Round:
+    """The processes of a round, and what is done to them."""
+
+    loop: Loop
+    number: int
+    chance: random.Random
+    book: Path
+    pids: list[int] = attrs.field(factory=list, init=False)
+    killed: set[int] = attrs.field(factory=set, init=False)
+    _alive: tuple[int, int] = attrs.field(factory=os.pipe, init=False)
+    _offset: int = attrs.field(default=0, init=False)
+    _lines: int = attrs.field(default=0, init=False)
+    _born: list[int] = attrs.field(factory=list, init=False)
+    _done: set[int] = attrs.field(factory=set, init=False)
+
+    def start(self) -> None:
+        """Start the families of this round."""
+        Book.open(self.book)
+        chance = self.chance
+        for place in range(chance.randrange(1, self.loop.writers + 1)):
+            kind = chance.choice(("writer", "writer", "parent", "parent", "preload", "pool", "keeper"))
+            fault = chance.choice(("", "", "full", "failing", "interrupted")) if kind == "writer" else ""
+            task = Task(
+                kind=kind,
+                directory=str(self.loop.store),
+                book=str(self.book),
+                name=f"r{self.number}-{kind[0]}{place}",
+                seed=chance.randrange(2**32),
+                alive=self._alive[1],
+                changes=chance.choice((5, 20, 40)),
+                fault=fault,
+                ending=chance.choice(ENDINGS),
+                children=chance.randrange(1, 4),
+                early=self.loop.sabotage == "early" and kind == "writer",
+            )
+            if fault:
+                self.loop.table.counts["full disks" if fault == "full" else f"{fault} SQLite calls"] += 1
+            if task.kind == "parent" and task.ending == "again":
+                self.loop.table.counts["parents that forked again"] += 1
+            self.pids.append(self._started(task, spawned=chance.random() < 0.25))  # noqa: PLR2004 - they take long to start
+        os.close(self._alive[1])
+
+    def _started(self, task: Task, *, spawned: bool) -> int:
+        errors = (self.loop.place / "errors").open("ab")
+        with errors:
+            if spawned:
+                command = [sys.executable, "-W", "ignore", "-m", "mama_structs.testing._writers"]
+                process = subprocess.Popen(  # noqa: S603 - our own module
+                    [*command, json.dumps(attrs.asdict(task))],
+                    stdout=errors, stderr=errors, pass_fds=[self._alive[1]], start_new_session=True,
+                )  # fmt: skip
+                # It is waited for by its id, as the forked ones are.
+                process.returncode = 0
+                return process.pid
+
+            def work() -> None:
+                os.setsid()
+                os.close(self._alive[0])
+                os.dup2(errors.fileno(), 2)
+                run(task)
+
+            return fork(work)
+
+    def watch(self) -> None:
+        """Kill, stop and go on at moments that are counted in acknowledged changes, until all have ended."""
+        until = time.monotonic() + PATIENCE
+        for _ in range(self.chance.randrange(1, 2 * self.loop.writers)):
+            after = self._lines + self.chance.randrange(0, 60)
+            while self._lines < after and self._anyone(_POLL):
+                self._listen()
+            time.sleep(self.chance.uniform(0, 0.02))
+            self._strike()
+        while self._anyone(0.1):
+            self._listen()
+            if time.monotonic() > until:
+                self.loop.table.note("dead", f"round {self.number}: processes hung")
+                break
+
+    def _strike(self) -> None:
+        self._listen()
+        alive = [pid for pid in self._born if pid not in self._done and pid not in self.killed]
+        if not alive:
+            return
+        pid = self.chance.choice(alive)
+        with contextlib.suppress(ProcessLookupError):
+            if self.chance.random() < 0.25:  # noqa: PLR2004 - most are killed
+                os.kill(pid, signal.SIGSTOP)
+                self.loop.table.counts["stops"] += 1
+                self._anyone(self.chance.uniform(0, 0.3))
+                os.kill(pid, signal.SIGCONT)
+            else:
+                self.killed.add(pid)
+                os.kill(pid, signal.SIGKILL)
+                self.loop.table.counts["kills"] += 1
+
+    def _listen(self) -> None:
+        """Take up who was born, who is done, and how many lines there are."""
+        with self.book.open("rb") as file:
+            file.seek(self._offset)
+            text = file.read()
+        text = text[: text.rfind(b"\n") + 1]
+        self._offset += len(text)
+        for line in text.splitlines():
+            self._lines += 1
+            if line.startswith(b'["born"'):
+                self._born.append(json.loads(line)[1])
+            elif line.startswith(b'["done"'):
+                self._done.add(json.loads(line)[1])
+
+    def _anyone(self, seconds: float) -> bool:
+        """Wait a moment, and tell whether any process, of whatever generation, is left: each holds the pipe."""
+        import select  # noqa: PLC0415 - here alone
+
+        ready, _, _ = select.select([self._alive[0]], [], [], seconds)
+        return not ready
+
+    def close(self) -> None:
+        """End what is left, and take the exit of each child."""
+        for pid in self.pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                # What a killed parent left: workers of a pool wait for ever.
+                os.killpg(pid, signal.SIGKILL)
+            _, status = os.waitpid(pid, 0)
+            self._listen()
+            code = os.waitstatus_to_exitcode(status)
+            if code < 0:
+                Book.open(self.book).say("ended", pid, -code)
+        os.close(self._alive[0])
+
+
+def _remove_a_row(store: Path, facts: Facts) -> None:
+    """Remove a memory behind the store's back, to see that this is noticed."""
+    from mama_structs.testing._damage import remove_row  # noqa: PLC0415 - for this alone
+
+    remove_row(store, facts)
+
+
+@contextlib.contextmanager
+def _place(directory: Path | None, table: Table) -> Iterator[Path]:
+    """Give the directory of a run, and keep it where something is bad."""
+    if directory is not None:
+        directory.mkdir(parents=True, exist_ok=True)
+    place = Path(tempfile.mkdtemp(prefix="mama-structs-crash-", dir=directory))
+    try:
+        yield place
+    finally:
+        if table.ok:
+            shutil.rmtree(place, ignore_errors=True)
+        else:
+            _say(f"kept: {place}")
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "python -m mama_structs.testing.crash", description=__doc__.split("\n\n")[0].strip()
+    )
+    parser.add_argument("--minutes", type=float, metavar="M", help="how long (1 where --rounds is not given either)")
+    parser.add_argument("--rounds", type=int, metavar="N", help="how many rounds")
+    parser.add_argument(
+        "--damage", action="store_true", help="damage every kind of file in every way, instead of the loop"
+    )
+    parser.add_argument("--sample", type=int, metavar="N", help="only so many cases of --damage, taken at random")
+    parser.add_argument(
+        "--seed", type=int, metavar="S", help="repeats the plan of a run; when processes run stays open"
+    )
+    parser.add_argument("--directory", type=Path, metavar="D", help="where the stores are made (a temporary place)")
+    parser.add_argument("--writers", type=int, default=4, metavar="N", help="families of processes at once, at most")
+    parser.add_argument(
+        "--sabotage", choices=("row", "early"), default="",
+        help="have a row removed, or a change acknowledged that was not made: a test of this test, which must fail",
+    )  # fmt: skip
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the loop or the sweep, print a table, and return 0 where nothing is bad."""
+    given = _arguments(argv)
+    if not hasattr(os, "fork"):
+        _say("this system has no fork")
+        return 2
+    seed = random.randrange(2**32) if given.seed is None else given.seed  # noqa: S311 - no secret
+    _say(f"seed {seed}")
+    table = Table()
+    for name in (*(f"mama_structs.{name}" for name in _LOADED.split()), *_LOADED_TOO):
+        importlib.import_module(name)
+    with _place(given.directory, table) as place:
+        try:
+            if given.damage:
+                sweep(
+                    place, table.note, table.counts, seed=seed, sample=given.sample, sabotage=given.sabotage, say=_say
+                )
+            else:
+                _rounds(Loop(place, seed, given.writers, given.sabotage, table), given.minutes, given.rounds)
+        except KeyboardInterrupt:
+            _say("interrupted")
+    for line in table.bad[:40]:
+        _say(line)
+    _say(str(table))
+    return 0 if table.ok else 1
+
+
+def _rounds(loop: Loop, minutes: float | None, rounds: int | None) -> None:
+    began = told = time.monotonic()
+    end = began + 60 * (1.0 if minutes is None else minutes) if rounds is None or minutes is not None else float("inf")
+    number = 0
+    while time.monotonic() < end and (rounds is None or number < rounds):
+        loop.round(number)
+        number += 1
+        if time.monotonic() - told > _EVERY:
+            told = time.monotonic()
+            figures = ", ".join(
+                f"{loop.table.counts[name]:,} {name}" for name in ("kills", "acknowledged changes", *BAD)
+            )
+            _say(f"{told - began:5.0f} s: {number} rounds, {figures}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""The crash test as a tool: that it finds nothing in the store, and that it would find what there is."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mama_structs
+from mama_structs.testing._damage import FILES, Case
+
+SRC = str(Path(mama_structs.__file__).parents[1])
+ENVIRONMENT = {**os.environ, "PYTHONPATH": SRC, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+
+
+def command(*arguments):
+    return [sys.executable, "-W", "ignore", "-m", "mama_structs.testing.crash", *map(str, arguments)]
+
+
+def figures(said):
+    """The numbers of a table."""
+    return {
+        name: int(value.replace(",", "")) for name, value in re.findall(r"^(\S.*?) {2,}([\d,]+)$", said, re.MULTILINE)
+    }
+
+
+def crash(*arguments, place):
+    """Run the tool; gives its exit status, what it said, and its table."""
+    # A real disk: the place of a test may be one of memory, which has other calls.
+    done = subprocess.run(
+        command(*arguments, "--directory", place),
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=1200,
+        env=ENVIRONMENT,
+    )
+    assert "" == done.stderr
+    return done.returncode, done.stdout, figures(done.stdout)
+
+
+# A minute of the loop, by number of rounds; in several tests, so that they can run beside each other.
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_nothing_that_was_acknowledged_is_lost(tmp_path, seed):
+    """Processes are started, forked, killed, stopped, interrupted and left without room, and all is there."""
+    status, said, table = crash("--rounds", 4, "--seed", seed, place=tmp_path)
+
+    assert 0 == status, said
+    assert 4 == table["rounds"]
+    assert 0 < table["acknowledged changes"]
+    assert [] == list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_no_damage_is_silent_or_deadly(tmp_path, seed):
+    """Whatever file is damaged, before an opening or below a process: right data, an error, a finding or a warning."""
+    status, said, table = crash("--damage", "--sample", 12, "--seed", seed, place=tmp_path)
+
+    assert 0 == status, said
+    assert 0 < table["damaged files"]
+
+
+def test_every_kind_of_file_is_damaged_in_every_way():
+    """There are more than 240 cases, and the same seed takes the same."""
+    cases = Case.all()
+
+    assert 240 < len(cases) == len(set(cases))
+    assert set(FILES) == {case.file for case in cases}
+
+
+# The tool itself: one that finds nothing where there is something proves nothing.
+
+
+@pytest.mark.parametrize("sabotage", ["row", "early"])
+def test_a_loss_is_reported(tmp_path, sabotage):
+    """A row that was taken out, and a change that was acknowledged before it was made, count as lost."""
+    status, said, table = crash("--rounds", 3, "--seed", 5, "--sabotage", sabotage, place=tmp_path)
+
+    assert 1 == status, said
+    assert 0 < table["lost"]
+    (kept,) = tmp_path.iterdir()
+    assert f"kept: {kept}" in said
+
+
+def test_silence_is_reported(tmp_path):
+    """Where damage takes a memory away and nothing says so, that counts as silent."""
+    status, said, table = crash("--damage", "--sample", 3, "--seed", 1, "--sabotage", "row", place=tmp_path)
+
+    assert 1 == status, said
+    assert 0 < table["silent"]
+
+
+def test_ctrl_c_ends_it_with_the_table_so_far(tmp_path):
+    """No process and no file is left, and what was done until then is told."""
+    process = subprocess.Popen(
+        command("--minutes", 60, "--seed", 3, "--directory", tmp_path),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT,
+    )  # fmt: skip
+    said = process.stdout.readline()
+    while "rounds" not in said:
+        said = process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    rest, errors = process.communicate(timeout=600)
+
+    assert ("", 0) == (errors, process.returncode), rest
+    assert 0 < figures(rest)["rounds"]
+    assert [] == list(tmp_path.iterdir())
