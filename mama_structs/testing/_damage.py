@@ -172,7 +172,7 @@ class Sample:
     other: Path | None
 
 
-def outcome_of(case: Case, sample: Sample, *, seed: int, sabotage: str = "") -> tuple[str, str]:
+def outcome_of(case: Case, sample: Sample, *, seed: int, sabotage: bool = False) -> tuple[str, str]:
     """
     Return what became of a case, and what is to be said of it.
 
@@ -183,14 +183,12 @@ def outcome_of(case: Case, sample: Sample, *, seed: int, sabotage: str = "") -> 
     shutil.rmtree(sample.place, ignore_errors=True)
     sample.place.mkdir()
     directory, errors = sample.place / "store", sample.place / "errors"
-    shutil.copytree(sample.store, directory)
+    # A store that was put back whole, without a word of what came later: nobody could know.
+    origin = sample.older if sabotage and sample.older is not None else sample.store
+    shutil.copytree(origin, directory)
     chance = random.Random(f"{seed}-{case}")  # noqa: S311 - to be repeated
 
-    def damage(facts: Facts) -> bool:
-        if sabotage == "row":
-            # Taken out as one who knows the format would: nothing is left by which it could be noticed.
-            remove_row(directory, facts)
-            shutil.rmtree(directory / "views", ignore_errors=True)
+    def damage() -> bool:
         return case.apply(directory, chance, older=sample.older, other=sample.other)
 
     known, seen = sample.facts, Verdict()
@@ -199,7 +197,7 @@ def outcome_of(case: Case, sample: Sample, *, seed: int, sabotage: str = "") -> 
         live = Child.start(lambda pause: _live(directory, known, book, pause), errors)
         if live.wait() is None:
             return "DEAD", f"before the damage, with {live.end()}"
-        done = damage(known)
+        done = damage()
         live.go_on()
         line = live.wait()
         ended = live.end()
@@ -211,7 +209,7 @@ def outcome_of(case: Case, sample: Sample, *, seed: int, sabotage: str = "") -> 
         known = attrs.evolve(known, saved=dict(known.saved), planned=dict(known.planned), links=dict(known.links))
         known.hear(said)
     else:
-        done = damage(known)
+        done = damage()
     if not done:
         return "none", ""
     fresh, ended = judged(directory, known, errors)
@@ -274,7 +272,8 @@ def _lines_of(book: Path) -> list[str]:
 def remove_row(directory: Path, facts: Facts) -> None:
     """Remove an acknowledged memory from the database, behind the back of all that would know."""
     with contextlib.closing(sqlite3.connect(directory / "journal" / "cache.db")) as database, database:
-        for (space, memory_id), tag in facts.saved.items():
+        # The newest, to which nothing is linked.
+        for (space, memory_id), tag in reversed(facts.saved.items()):
             if (space, memory_id) in facts.deleted | facts.doubtful:
                 continue
             sought = text_of(tag)[:40].encode()
@@ -296,8 +295,8 @@ def _samples(place: Path) -> Iterator[dict[str, Sample]]:
     def fill(directory: Path, name: str, seed: int, *, dies: bool = False) -> None:
         async def main() -> None:
             async with opened(directory, "default", _CONVERSATION) as session:
-                own = Book.open(book if name != "other" else place / "other.jsonl")
-                await write(session, own, f"sample-{name}", random.Random(seed), 45)  # noqa: S311 - to be repeated
+                own = Book.open(book if not name.startswith("other") else place / "other.jsonl")
+                await write(session, own, f"sample-{name}", random.Random(seed), 35)  # noqa: S311 - to be repeated
                 if dies:
                     os._exit(0)
 
@@ -306,12 +305,15 @@ def _samples(place: Path) -> Iterator[dict[str, Sample]]:
         ended.end()
 
     facts = {}
-    for number, name in enumerate(("older", "closed", "killed")):
-        if number:
-            shutil.copytree(stores["older" if number == 1 else "closed"], stores[name])
-        fill(stores[name], name, number, dies=name == "killed")
+    fill(stores["older"], "older", 0)
+    for number, name in enumerate(("older", "closed", "killed"), start=1):
+        if name != "older":
+            shutil.copytree(stores["older" if name == "closed" else "closed"], stores[name])
+        # With a log that can be put in another one's place.
+        fill(stores[name], f"{name}-{number}", number, dies=name != "closed")
         facts[name] = Facts().hear(_lines_of(book))
     fill(stores["other"], "other", 9)
+    fill(stores["other"], "other-2", 10, dies=True)
     work = place / "case"
     yield {
         state: Sample(work, stores[name], facts[name], stores["older"], stores["other"])
@@ -326,7 +328,7 @@ def sweep(
     *,
     seed: int,
     sample: int | None,
-    sabotage: str,
+    sabotage: bool,
     say: Callable[[str], None],
 ) -> None:
     """Damage each kind of file in each way, or so many at random, and print what came of it, file by file."""

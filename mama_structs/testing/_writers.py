@@ -334,7 +334,7 @@ def _keeper(task: Task, book: Book, chance: random.Random) -> None:
     directory, name = Path(task.directory), task.name
 
     async def main() -> None:
-        for turn in range(3):
+        for turn in range(2):
             for chore in chance.sample(_CHORES, 2):
                 with _told(book):
                     await chore(directory, book, f"{name}-{turn}", chance)

@@ -17,6 +17,7 @@ import importlib
 import json
 import os
 import random
+import select
 import shutil
 import signal
 import subprocess
@@ -30,7 +31,7 @@ from typing import Final
 
 import attrs
 
-from mama_structs.testing._damage import Case, Sample, outcome_of, sweep
+from mama_structs.testing._damage import Case, Sample, outcome_of, remove_row, sweep
 from mama_structs.testing._oracle import PATIENCE, Book, Facts, Verdict, fork, judged
 from mama_structs.testing._writers import ENDINGS, Task, run
 
@@ -111,7 +112,7 @@ class Loop:
         facts = Facts().hear([*self.lines, *said])
         self.table.counts["acknowledged changes"] += facts.acknowledged - Facts().hear(self.lines).acknowledged
         if self.sabotage == "row":
-            _remove_a_row(self.store, facts)
+            remove_row(self.store, facts)
         self.judge(facts, number)
         self.judge_backups(said, facts, number)
         self.lines += said
@@ -263,8 +264,8 @@ class _Round:
     def watch(self) -> None:
         """Kill, stop and go on at moments that are counted in acknowledged changes, until all have ended."""
         until = time.monotonic() + PATIENCE
-        for _ in range(self.chance.randrange(1, 2 * self.loop.writers)):
-            after = self._lines + self.chance.randrange(0, 60)
+        for _ in range(self.chance.randrange(1, 4 * self.loop.writers)):
+            after = self._lines + self.chance.randrange(0, 40)
             while self._lines < after and self._anyone(_POLL):
                 self._listen()
             time.sleep(self.chance.uniform(0, 0.02))
@@ -308,8 +309,6 @@ class _Round:
 
     def _anyone(self, seconds: float) -> bool:
         """Wait a moment, and tell whether any process, of whatever generation, is left: each holds the pipe."""
-        import select  # noqa: PLC0415 - here alone
-
         ready, _, _ = select.select([self._alive[0]], [], [], seconds)
         return not ready
 
@@ -325,13 +324,6 @@ class _Round:
             if code < 0:
                 Book.open(self.book).say("ended", pid, -code)
         os.close(self._alive[0])
-
-
-def _remove_a_row(store: Path, facts: Facts) -> None:
-    """Remove a memory behind the store's back, to see that this is noticed."""
-    from mama_structs.testing._damage import remove_row  # noqa: PLC0415 - for this alone
-
-    remove_row(store, facts)
 
 
 @contextlib.contextmanager
@@ -370,8 +362,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--directory", type=Path, metavar="D", help="where the stores are made (a temporary place)")
     parser.add_argument("--writers", type=int, default=4, metavar="N", help="families of processes at once, at most")
     parser.add_argument(
-        "--sabotage", choices=("row", "early"), default="",
-        help="have a row removed, or a change acknowledged that was not made: a test of this test, which must fail",
+        "--sabotage", choices=("row", "early", "old"), default="",
+        help="have a row removed, a change acknowledged that was not made, or (--damage) an old store put back: "
+        "a test of this test, which must fail",
     )  # fmt: skip
     return parser.parse_args(argv)
 
@@ -391,7 +384,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             if given.damage:
                 sweep(
-                    place, table.note, table.counts, seed=seed, sample=given.sample, sabotage=given.sabotage, say=_say
+                    place,
+                    table.note,
+                    table.counts,
+                    seed=seed,
+                    sample=given.sample,
+                    sabotage=bool(given.sabotage),
+                    say=_say,
                 )
             else:
                 _rounds(Loop(place, seed, given.writers, given.sabotage, table), given.minutes, given.rounds)

@@ -47,21 +47,20 @@ def crash(*arguments, place):
 
 
 # A minute of the loop, by number of rounds; in several tests, so that they can run beside each other.
-@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.parametrize("seed", [1, 2, 3])
 def test_nothing_that_was_acknowledged_is_lost(tmp_path, seed):
     """Processes are started, forked, killed, stopped, interrupted and left without room, and all is there."""
-    status, said, table = crash("--rounds", 4, "--seed", seed, place=tmp_path)
+    status, said, table = crash("--rounds", 3, "--seed", seed, place=tmp_path)
 
     assert 0 == status, said
-    assert 4 == table["rounds"]
+    assert 3 == table["rounds"]
     assert 0 < table["acknowledged changes"]
     assert [] == list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_no_damage_is_silent_or_deadly(tmp_path, seed):
+def test_no_damage_is_silent_or_deadly(tmp_path):
     """Whatever file is damaged, before an opening or below a process: right data, an error, a finding or a warning."""
-    status, said, table = crash("--damage", "--sample", 12, "--seed", seed, place=tmp_path)
+    status, said, table = crash("--damage", "--sample", 16, "--seed", 1, place=tmp_path)
 
     assert 0 == status, said
     assert 0 < table["damaged files"]
@@ -81,7 +80,7 @@ def test_every_kind_of_file_is_damaged_in_every_way():
 @pytest.mark.parametrize("sabotage", ["row", "early"])
 def test_a_loss_is_reported(tmp_path, sabotage):
     """A row that was taken out, and a change that was acknowledged before it was made, count as lost."""
-    status, said, table = crash("--rounds", 3, "--seed", 5, "--sabotage", sabotage, place=tmp_path)
+    status, said, table = crash("--rounds", 2, "--seed", 5, "--sabotage", sabotage, place=tmp_path)
 
     assert 1 == status, said
     assert 0 < table["lost"]
@@ -91,7 +90,7 @@ def test_a_loss_is_reported(tmp_path, sabotage):
 
 def test_silence_is_reported(tmp_path):
     """Where damage takes a memory away and nothing says so, that counts as silent."""
-    status, said, table = crash("--damage", "--sample", 3, "--seed", 1, "--sabotage", "row", place=tmp_path)
+    status, said, table = crash("--damage", "--sample", 3, "--seed", 1, "--sabotage", "old", place=tmp_path)
 
     assert 1 == status, said
     assert 0 < table["silent"]
