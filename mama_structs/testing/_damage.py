@@ -19,7 +19,7 @@ import attrs
 from mama_structs.testing._oracle import (
     Book,
     Child,
-    Facts,
+    Known,
     Verdict,
     compare_memories,
     compare_refs,
@@ -167,7 +167,7 @@ class Sample:
 
     place: Path
     store: Path
-    facts: Facts
+    facts: Known
     older: Path | None
     other: Path | None
 
@@ -232,7 +232,7 @@ def _classified(live: Verdict, fresh: Verdict) -> tuple[str, str]:
     return "correct", ""
 
 
-def _live(directory: Path, facts: Facts, book: Path, pause: Callable[[], None]) -> dict[str, Any]:
+def _live(directory: Path, facts: Known, book: Path, pause: Callable[[], None]) -> dict[str, Any]:
     """Use a store, wait for the damage, use all of it again, and close."""
     verdict = Verdict()
     own = Book.open(book)
@@ -269,7 +269,7 @@ def _lines_of(book: Path) -> list[str]:
     return book.read_text().splitlines()
 
 
-def remove_row(directory: Path, facts: Facts) -> None:
+def remove_row(directory: Path, facts: Known) -> None:
     """Remove an acknowledged memory from the database, behind the back of all that would know."""
     with contextlib.closing(sqlite3.connect(directory / "journal" / "cache.db")) as database, database:
         # The newest, to which nothing is linked.
@@ -311,7 +311,7 @@ def _samples(place: Path) -> Iterator[dict[str, Sample]]:
             shutil.copytree(stores["older" if name == "closed" else "closed"], stores[name])
         # With a log that can be put in another one's place.
         fill(stores[name], f"{name}-{number}", number, dies=name != "closed")
-        facts[name] = Facts().hear(_lines_of(book))
+        facts[name] = Known().hear(_lines_of(book))
     fill(stores["other"], "other", 9)
     fill(stores["other"], "other-2", 10, dies=True)
     work = place / "case"

@@ -86,7 +86,7 @@ Key = tuple[str, str]
 
 
 @attrs.define
-class Facts:
+class Known:
     """What the lines of a book say; memories and links are told apart by namespace and id."""
 
     # By the name of its text: where, and what it was to come with.
@@ -108,7 +108,7 @@ class Facts:
         sizes = (len(one) for one in (self.saved, self.unnamed, self.links, self.copied, self.deleted))
         return sum(sizes) + sum(map(len, self.outcomes.values())) + sum(map(len, self.refs.values()))
 
-    def hear(self, lines: Iterable[str]) -> Facts:  # noqa: C901 - a line for each kind
+    def hear(self, lines: Iterable[str]) -> Known:  # noqa: C901 - a line for each kind
         """Take up lines, and return this."""
         for line in lines:
             match json.loads(line):
@@ -216,7 +216,7 @@ async def opened(
         yield session
 
 
-async def compare(directory: Path, facts: Facts, *, doubtful: frozenset[Key] = frozenset()) -> Verdict:
+async def compare(directory: Path, facts: Known, *, doubtful: frozenset[Key] = frozenset()) -> Verdict:
     """Open a store in this process and compare all of it; *doubtful* memories may be there or not."""
     verdict = Verdict()
     with verdict.listening():
@@ -253,7 +253,7 @@ def compare_refs(session: Session, wanted: dict[str, str], verdict: Verdict) -> 
                 verdict.lost.append(f"ref:{tag} of {session.conversation}")
 
 
-async def compare_memories(session: Session, facts: Facts, verdict: Verdict, doubtful: frozenset[Key]) -> None:
+async def compare_memories(session: Session, facts: Known, verdict: Verdict, doubtful: frozenset[Key]) -> None:
     """Compare the memories of a session's namespace."""
     store, space = session.memories, session.memories.namespace
     there = {memory.id: memory for memory in await store.recent(limit=_ALL)}
@@ -275,7 +275,7 @@ class _Seen:
     """What there is in a namespace, and what is known of it; some of it was deleted, or may have been."""
 
     store: MemoryStore
-    facts: Facts
+    facts: Known
     verdict: Verdict
     there: dict[str, Memory]
     links: dict[str, list[Link]]
@@ -422,7 +422,7 @@ def ask(work: Callable[[], Verdict], errors: Path) -> tuple[Verdict | None, int]
 
 
 def judged(
-    directory: Path, facts: Facts, errors: Path, doubtful: frozenset[Key] = frozenset()
+    directory: Path, facts: Known, errors: Path, doubtful: frozenset[Key] = frozenset()
 ) -> tuple[Verdict | None, int]:
     """Let a fresh process compare a store."""
     return ask(lambda: asyncio.run(compare(directory, facts, doubtful=doubtful)), errors)

@@ -32,7 +32,7 @@ from typing import Final
 import attrs
 
 from mama_structs.testing._damage import Case, Sample, outcome_of, remove_row, sweep
-from mama_structs.testing._oracle import PATIENCE, Book, Facts, Verdict, fork, judged
+from mama_structs.testing._oracle import PATIENCE, Book, Known, Verdict, fork, judged
 from mama_structs.testing._writers import ENDINGS, Task, run
 
 BAD: Final = ("lost", "silent", "wrong", "dead")
@@ -59,7 +59,7 @@ _EVERY: Final = 5.0
 
 
 @attrs.define
-class Table:
+class Tally:
     """What was done and what came of it: numbers by their names, and a line for each thing that is bad."""
 
     counts: Counter[str] = attrs.field(factory=Counter)
@@ -90,7 +90,7 @@ class Loop:
     seed: int
     writers: int
     sabotage: str
-    table: Table = attrs.field(factory=Table)
+    table: Tally = attrs.field(factory=Tally)
     # Of the present store.
     store: Path = attrs.field(init=False)
     lines: list[str] = attrs.field(factory=list, init=False)
@@ -109,8 +109,8 @@ class Loop:
             one.watch()
         said = book.read_text().splitlines()
         self.account(said, one.killed)
-        facts = Facts().hear([*self.lines, *said])
-        self.table.counts["acknowledged changes"] += facts.acknowledged - Facts().hear(self.lines).acknowledged
+        facts = Known().hear([*self.lines, *said])
+        self.table.counts["acknowledged changes"] += facts.acknowledged - Known().hear(self.lines).acknowledged
         if self.sabotage == "row":
             remove_row(self.store, facts)
         self.judge(facts, number)
@@ -155,7 +155,7 @@ class Loop:
                 "dead", f"a {born.get(pid, 'process')} ended by itself (signal {ended.get(pid, 'unknown')})"
             )
 
-    def judge(self, facts: Facts, number: int) -> None:
+    def judge(self, facts: Known, number: int) -> None:
         """Let a fresh process compare the store, in which nothing was damaged."""
         verdict, ended = judged(self.store, facts, self.place / "errors")
         self.take(verdict, ended, f"round {number}")
@@ -170,12 +170,12 @@ class Loop:
         self.table.note("wrong", *(f"{where}: {one}" for one in odd))
         self.spoilt = self.spoilt or bool(verdict.lost or odd)
 
-    def judge_backups(self, said: Sequence[str], facts: Facts, number: int) -> None:
+    def judge_backups(self, said: Sequence[str], facts: Known, number: int) -> None:
         """Compare each backup with what was acknowledged before it was begun."""
         text = "".join(f"{line}\n" for line in said).encode()
-        for path, length in Facts().hear(said).backups:
+        for path, length in Known().hear(said).backups:
             before = text[: text.rfind(b"\n", 0, length) + 1].decode().splitlines()
-            known = Facts().hear([*self.lines, *before])
+            known = Known().hear([*self.lines, *before])
             # What came later may be in it or not, and may have been deleted.
             known.planned, known.outcomes = facts.planned, known.outcomes
             verdict, ended = judged(Path(path), known, self.place / "errors", frozenset(facts.doubtful | facts.deleted))
@@ -184,7 +184,7 @@ class Loop:
             self.table.counts["backups"] += 1
             shutil.rmtree(path)
 
-    def damage(self, facts: Facts, number: int, chance: random.Random) -> None:
+    def damage(self, facts: Known, number: int, chance: random.Random) -> None:
         """Damage a copy of the store."""
         case = Case.any(chance)
         sample = Sample(self.place / "sample", self.store, facts, older=None, other=None)
@@ -327,7 +327,7 @@ class _Round:
 
 
 @contextlib.contextmanager
-def _place(directory: Path | None, table: Table) -> Iterator[Path]:
+def _place(directory: Path | None, table: Tally) -> Iterator[Path]:
     """Give the directory of a run, and keep it where something is bad."""
     if directory is not None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -377,7 +377,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     seed = random.randrange(2**32) if given.seed is None else given.seed  # noqa: S311 - no secret
     _say(f"seed {seed}")
-    table = Table()
+    table = Tally()
     for name in (*(f"mama_structs.{name}" for name in _LOADED.split()), *_LOADED_TOO):
         importlib.import_module(name)
     with _place(given.directory, table) as place:
