@@ -1,10 +1,13 @@
-"""Packages whose public names load when they are first asked for (PEP 562)."""
+"""Packages whose public names load when they are first asked for (PEP 562), and modules that threads load."""
 
 from __future__ import annotations
 
 import importlib
+import os
+import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from types import ModuleType
+from typing import Any, Final
 
 Names = Mapping[str, str]
 """The names of a package by the module, below it, that defines them, with blanks between."""
@@ -37,3 +40,18 @@ def attach(
 def homes(package: str, names: Names) -> dict[str, str]:
     """Return the module of each name."""
     return {name: f"{package}.{module}" for module, several in names.items() for name in several.split()}
+
+
+_loading: Final = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_loading.acquire,
+        after_in_parent=_loading.release,
+        after_in_child=_loading.release,
+    )
+
+
+def loaded(name: str) -> ModuleType:
+    """Load a module in any thread; forks wait: their children would wait for ever for what is half loaded."""
+    with _loading:
+        return importlib.import_module(name)

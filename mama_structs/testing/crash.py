@@ -52,8 +52,6 @@ _ROUNDS_OF_A_STORE: Final = 12
 _LOADED: Final = (
     "_home composition memory.opening storage.backup tools.exposure tools.memories tools.refs tools.view v1"
 )
-# Found by this test: a child that is forked while a thread of its parent loads a module never has it whole.
-_LOADED_TOO: Final = ("regex",)
 _POLL: Final = 0.004
 _EVERY: Final = 5.0
 
@@ -256,6 +254,7 @@ class _Round:
             def work() -> None:
                 os.setsid()
                 os.close(self._alive[0])
+                os.dup2(errors.fileno(), 1)
                 os.dup2(errors.fileno(), 2)
                 run(task)
 
@@ -274,6 +273,10 @@ class _Round:
             self._listen()
             if time.monotonic() > until:
                 self.loop.table.note("dead", f"round {self.number}: processes hung")
+                for pid in set(self._born) - self._done - self.killed:
+                    with contextlib.suppress(ProcessLookupError):
+                        # Where it hangs is written into the file of errors.
+                        os.kill(pid, signal.SIGABRT)
                 break
 
     def _strike(self) -> None:
@@ -378,8 +381,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     seed = random.randrange(2**32) if given.seed is None else given.seed  # noqa: S311 - no secret
     _say(f"seed {seed}")
     table = Tally()
-    for name in (*(f"mama_structs.{name}" for name in _LOADED.split()), *_LOADED_TOO):
-        importlib.import_module(name)
+    for name in _LOADED.split():
+        importlib.import_module(f"mama_structs.{name}")
     with _place(given.directory, table) as place:
         try:
             if given.damage:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import importlib
 import logging
 import os
 import sys
@@ -21,6 +20,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from mama_structs._lazy import loaded
 from mama_structs.memory.embedded.snapshots import LoadedPart, Part
 from mama_structs.memory.embedded.vectors import Labels, VectorRows, Vectors
 
@@ -52,7 +52,7 @@ class GraphPlan:
 @functools.cache
 def _library() -> Any:
     try:
-        return importlib.import_module("hnswlib")
+        return loaded("hnswlib")
     except Exception as error:  # noqa: BLE001 - a native module built for another machine can raise anything
         _log.warning(
             "hnswlib cannot be imported (%s): large memories are searched exactly, which is slower; "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs import _check
+from mama_structs._lazy import loaded
 from mama_structs.memory.embedding.pieces import clean
 from mama_structs.memory.embedding.protocol import Calibration, Kind, Vectors
 
@@ -113,7 +113,7 @@ def _prepared(text: str) -> str:
 @functools.cache
 def _words() -> Any:
     # Letters with their marks, and numbers: the `\w` of `re` would cut the words of Indic scripts at their vowel signs.
-    return importlib.import_module("regex").compile(r"[\p{L}\p{M}\p{N}]+")
+    return loaded("regex").compile(r"[\p{L}\p{M}\p{N}]+")
 
 
 def _batches(prepared: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -15,6 +15,7 @@ import attrs
 import numpy as np
 
 from mama_structs import _check
+from mama_structs._lazy import loaded
 from mama_structs.errors import EmbeddingFailed
 from mama_structs.memory.embedding.pieces import clean
 from mama_structs.memory.embedding.protocol import Calibration, Kind, Vectors
@@ -102,7 +103,7 @@ class UniversalSentenceEmbedder:
 def _model(threads: int) -> Any:
     """Return the process's model for a number of threads, loaded and checked."""
     _verify()
-    model = importlib.import_module(_PACKAGE).USE(threads=threads)
+    model = loaded(_PACKAGE).USE(threads=threads)
     model.encode([""])  # it loads its files at the first text
     return model
 

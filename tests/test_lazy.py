@@ -1,0 +1,43 @@
+"""Modules that load when they are first needed, in whichever thread that is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mama_structs
+
+SRC = str(Path(mama_structs.__file__).parents[1])
+
+FORK = """
+import os, signal, sys, threading
+sys.path.insert(0, sys.argv[1])
+from mama_structs._lazy import loaded
+
+sys.started, sys.go = threading.Event(), threading.Event()
+thread = threading.Thread(target=loaded, args=["slow"])
+thread.start()
+sys.started.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    os._exit(loaded("slow").DONE)
+sys.go.set()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_child_that_is_forked_while_a_module_loads_has_all_of_it(tmp_path):
+    """A fork waits for what another thread is loading; its child would wait for ever."""
+    (tmp_path / "slow.py").write_text("import sys\nsys.started.set()\nsys.go.wait(1)\nDONE = 7\n")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORK, tmp_path],
+        check=False, capture_output=True, text=True, timeout=600, env={**os.environ, "PYTHONPATH": SRC},
+    )  # fmt: skip
+
+    assert ("7\n", "") == (done.stdout, done.stderr)
