@@ -111,6 +111,50 @@ async def test_what_another_process_does_is_seen_at_the_next_call(tmp_path):
         assert not [finding for finding in (await session.check()).findings if finding.severity == "error"]
 
 
+HOLDER = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from mama_structs.storage.store import Storage
+
+storage = Storage.open(Path(sys.argv[1]))
+os.kill(os.getpid(), 9)
+"""
+
+
+@contextlib.contextmanager
+def held(journal, *, after_a_crash):
+    """Have a process that knows nothing of ours hold the lock of writers, perhaps with a log that a crash left."""
+    if after_a_crash:
+        command = [sys.executable, "-c", KILLED, str(journal)]
+        assert 0 != subprocess.run(command, check=False, env=ENVIRONMENT).returncode
+    command = [sys.executable, "-c", HOLDER, str(journal / "cache.db")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert b"held\n" == holder.stdout.readline()
+        yield
+        assert holder.poll() is None
+        holder.stdin.close()
+
+
+@pytest.mark.parametrize("after_a_crash", [False, True])
+async def test_a_session_opens_searches_and_closes_while_a_stranger_holds_the_lock(tmp_path, after_a_crash):
+    """Reading needs no lock, and opening makes nothing: also where a process that was killed left its log behind."""
+    async with Session.open(tmp_path, embedder=SMALL) as session:
+        await session.memories.save_decision("auth", "Use JWT for logins", "stateless")
+    with held(tmp_path / "journal", after_a_crash=after_a_crash):
+        async with Session.open(tmp_path, embedder=SMALL) as session:
+            assert ["Use JWT for logins"] == [hit.memory.content for hit in await session.memories.search("JWT")]
+            assert (await session.check()).ok
+
+
 async def test_a_traversal_that_is_kept_is_dropped_when_another_process_changes_what_it_read(tmp_path):
     """Whatever changes on the way, the next traverse sees it; what changes elsewhere leaves the answer in the cache."""
     alone = MemorySettings(linking="off")
