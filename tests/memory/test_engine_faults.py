@@ -290,7 +290,7 @@ def small_disk(tmp_path):
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("this user cannot mount a small file system")
     yield directory
-    # What pytest keeps of the log holds errors, and these the frames in which files are mapped into memory.
+    # What pytest keeps of the log holds errors, and these the frames in which files are open.
     subprocess.run(["umount", "--lazy", str(directory)], check=True)
 
 
@@ -466,6 +466,57 @@ async def test_a_swapped_folder_of_snapshots_is_not_used(quick_path, always_snap
     async with opened(quick_path / "whole") as (place, store):
         assert expected == await contents(store)
         assert [] == await place.findings()
+
+
+CUT = """
+import asyncio, os, sys
+from pathlib import Path
+from memory_helpers import SMALL
+from mama_structs import Session
+from mama_structs.settings import MemorySettings, Settings
+
+SETTINGS = Settings(memory=MemorySettings(linking="off", exact_up_to=100))
+
+async def main(directory, share):
+    async with Session.open(directory, embedder=SMALL, settings=SETTINGS) as session:
+        store = session.memories
+        await store.save_many([{"type": "context", "content": f"note {number}"} for number in range(300)])
+        assert await store._engine.snapshot()
+    async with Session.open(directory, embedder=SMALL, settings=SETTINGS) as session:
+        store = session.memories
+        await store.save_many([{"type": "context", "content": f"letter {number}"} for number in range(20)])
+        assert await store._engine.snapshot()
+        for path in Path(directory, "views").rglob("*"):
+            if path.is_file():
+                os.truncate(path, int(path.stat().st_size * share))
+        assert "note 217" == (await store.search("note 217", limit=1))[0].memory.content
+        new = await store.save_decision("note", "note 300 is about the login", "why")
+        assert new == (await store.search("note 300 is about the login", limit=1))[0].memory
+        await store._engine.snapshot()
+        found = [finding for finding in await store.check() if finding.severity == "error"]
+        assert [] == found, found
+    async with Session.open(directory, embedder=SMALL, settings=SETTINGS) as session:
+        assert 321 == await session.memories.count()
+        assert "note 217" == (await session.memories.search("note 217", limit=1))[0].memory.content
+    print("lives")
+
+asyncio.run(main(sys.argv[1], float(sys.argv[2])))
+"""
+
+
+@pytest.mark.parametrize("share", ["0", "0.5"])
+def test_views_that_are_cut_while_they_are_in_use_do_no_harm(quick_path, share):
+    """Every file of the views shrinks under a live session: it finds, saves, snapshots, closes and opens again."""
+    done = subprocess.run(
+        [sys.executable, "-c", CUT, str(quick_path / "agent"), share],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env=ENVIRONMENT,
+    )
+
+    assert (0, "lives\n") == (done.returncode, done.stdout), done.stderr
 
 
 async def test_views_that_are_deleted_cost_nothing_but_time(quick_path, always_snapshots):

@@ -309,3 +309,36 @@ def test_the_library_is_imported_in_one_module_only_when_it_is_used():
 
     assert "False\n" == done.stdout
     assert ["graph.py"] == users
+
+
+CUT = """
+import sys
+from pathlib import Path
+import numpy as np
+from mama_structs.memory.embedded.graph import Graph, GraphFailed, GraphPlan
+path = Path(sys.argv[1])
+whole = path.read_bytes()
+for length in [*range(0, 120, 7), *range(120, len(whole), 997), len(whole) - 1]:
+    path.write_bytes(whole[:length])
+    try:
+        Graph.load(path, dimensions=8, plan=GraphPlan(), marked=np.zeros(500, np.bool_))
+    except GraphFailed:
+        continue
+    print("loaded", length)
+print("lives")
+"""
+
+
+def test_a_file_that_was_cut_is_an_error_and_no_crash(tmp_path):
+    """Even where it is cut after its hash was compared: the library looks at its length."""
+    graph_of(some(500)).save(tmp_path / "graph", at_most=500)
+    done = subprocess.run(
+        [sys.executable, "-c", CUT, str(tmp_path / "graph")],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env=os.environ | {"PYTHONPATH": SRC},
+    )
+
+    assert (0, "lives\n") == (done.returncode, done.stdout), done.stderr

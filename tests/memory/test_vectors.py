@@ -36,7 +36,7 @@ steps = st.lists(
         st.tuples(
             st.just("search"), st.integers(0, len(POOL) - 1), st.integers(0, 40), st.none() | st.integers(0, 2**31)
         ),
-        st.tuples(st.just("rebase")),
+        st.tuples(st.just("save")),
         st.tuples(st.just("restore")),
     ),
     max_size=30,
@@ -112,12 +112,12 @@ class Run:
             mask = generator.random(generator.integers(0, self.next + 3)) < generator.choice([0.1, 0.5, 0.9])
         check_nearest(self.index, self.model, POOL[query], limit, mask)
 
-    def rebase(self):
+    def save(self):
         self.changes += 1
-        assert self.index.rebase(self.store.write(self.changes, self.index.parts()).parts)
+        assert self.index.saved(self.store.write(self.changes, self.index.parts()).parts)
 
     def restore(self):
-        self.rebase()
+        self.save()
         self.index.close()
         generation = self.store.load()
         assert [] == generation.damaged
@@ -295,8 +295,8 @@ def test_dead_rows_are_dropped_when_they_are_a_third():
     assert vectors[599].tolist() == index.get(599)[0].tolist()
 
 
-def test_after_a_snapshot_vectors_are_read_from_its_files(tmp_path, monkeypatch):
-    """Rows that a snapshot holds are maps of its files, also those that came to it meanwhile stay, and a segment stays."""
+def test_after_a_snapshot_its_files_are_used_again(tmp_path, monkeypatch):
+    """Rows that a snapshot holds stay where they are, also those that came to it meanwhile, and a segment is kept."""
     monkeypatch.setattr(module, "BLOCK", 100)
     vectors = some(300)
     index = filled(vectors[:200])
@@ -305,17 +305,23 @@ def test_after_a_snapshot_vectors_are_read_from_its_files(tmp_path, monkeypatch)
     for node in range(200, 300):
         index.add(node, vectors[node : node + 1])
     generation = store.write(1, parts)
+    blocks = index._rows._layout[0]
 
     assert 300 == index.unsaved
-    assert index.rebase(generation.parts)
+    assert index.saved(generation.parts)
     assert 100 == index.unsaved
+    assert all(one is other for one, other in zip(blocks, index._rows._layout[0], strict=True))
     assert [int(index.nearest(vector, 1).nodes[0]) for vector in vectors] == list(range(300))
-    blocks = index._rows._layout[0]
-    assert [False, True] == [block.flags.owndata for block in blocks]
     first = generation.parts["vectors"].segments[0].stored
     again = store.write(2, index.parts())
     assert first == again.parts["vectors"].segments[0].stored
     assert 2 == len(again.parts["vectors"].segments)
+    restored = VectorIndex.restore(store.load().parts, dimensions=16, exact_up_to=10**6)
+    assert [int(restored.nearest(vector, 1).nodes[0]) for vector in vectors] == list(range(300))
+    third = store.write(3, restored.parts())
+    assert [one.stored for one in again.parts["vectors"].segments] == [
+        one.stored for one in third.parts["vectors"].segments
+    ]
 
 
 def test_files_of_an_earlier_numbering_are_not_taken_over(tmp_path):
@@ -325,8 +331,8 @@ def test_files_of_an_earlier_numbering_are_not_taken_over(tmp_path):
     for node in range(100):
         index.remove(node)
 
-    assert not index.rebase(parts)
-    assert not index.rebase({})
+    assert not index.saved(parts)
+    assert not index.saved({})
     assert [150] == index.nearest(some(200)[150], 1).nodes.tolist()
 
 

@@ -339,7 +339,7 @@ def test_a_graph_that_hardly_grew_is_not_written_again(index, tmp_path):
     """Hundreds of megabytes stay where they are, and what is missing is caught up with after loading."""
     store = SnapshotStore(tmp_path, identity="x")
     first = store.write(1, index.parts())
-    index.rebase(first.parts)
+    index.saved(first.parts)
     for at, vector in enumerate(clustered(300, seed=4)):
         index.add(3_000 + at, vector[None])
     index.settled(30)

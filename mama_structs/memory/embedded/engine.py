@@ -614,7 +614,7 @@ class EmbeddedEngine:
             self._change, snapshot_parts(rows, self._place, views, self._change), last=self._change
         )
         if generation is not None:
-            views.vectors.rebase(generation.parts)
+            views.vectors.saved(generation.parts)
         return generation is not None
 
     def _schedule_slice(self) -> None:

@@ -454,6 +454,9 @@ class ServedGraph:
         if len(marked) > self._rows.count:
             raise GraphFailed("it has more vectors than there are")
         graph = Graph.load(file.path, dimensions=self._rows.dimensions, plan=plan, marked=marked)
+        # The library read them by itself: nothing is asked of a graph whose file was cut meanwhile.
+        if not file.is_whole() or not marks.is_whole():
+            raise GraphFailed("its files were changed while they were read")
         if not self._knows_itself(graph):
             raise GraphFailed("it does not find its own vectors")
         return Proved(graph=graph, ef=int(meta["ef"]), recall=float(meta["recall"]), count=int(meta["count"]))

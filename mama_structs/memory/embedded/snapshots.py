@@ -7,7 +7,6 @@ import hashlib
 import io
 import json
 import logging
-import mmap
 import os
 import re
 import stat
@@ -21,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.storage.files import NewFile, make_directory, sync_directory
+from mama_structs.storage.files import NewFile, sync_directory
 from mama_structs.storage.locks import LockFile
 
 FORMAT: Final = 1
@@ -30,6 +29,7 @@ PREVIOUS: Final = "manifest-before"
 LOCK: Final = "lock"
 
 _ALIGNMENT: Final = 64
+_CHUNK: Final = 2**20
 _HEADER: Final = b"mama-structs view 1\n".ljust(_ALIGNMENT, b"\0")
 _LARGEST_MANIFEST: Final = 2**24
 _TRIES: Final = 3
@@ -39,7 +39,7 @@ _TEMPORARY: Final = re.compile(r"manifest-[0-9a-f]{32}\.tmp")
 # Booleans, whole numbers and floats: what is only bytes.
 _KINDS: Final = "biuf"
 # What reading damaged, foreign or hostile files can raise.
-_DAMAGED: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+_DAMAGED: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, MemoryError)
 _UNREADABLE: Final = (OSError, *_DAMAGED)
 
 _log: Final = logging.getLogger(__name__)
@@ -75,8 +75,8 @@ class StoredFile:
     def is_whole(self) -> bool:
         """Read all of it (some 0.6 s a GB), and tell whether it is what was written; may run in any thread."""
         try:
-            with _mapped(self.path, self.stored.size) as content:
-                return hashlib.sha256(content).hexdigest() == self.stored.sha256
+            with _opened_file(self.path) as file:
+                return _is_as_written(file, self.stored.size, self.stored.sha256)
         except _UNREADABLE:
             return False
 
@@ -93,7 +93,7 @@ class Part:
 
 @attrs.frozen(eq=False)
 class LoadedPart:
-    """What one view gets back; the arrays are read-only maps of files and no memory of the process's own."""
+    """What one view gets back; its arrays are read-only, and no file can change them any more."""
 
     meta: dict[str, Any]
     arrays: dict[str, NDArray[Any]]
@@ -118,10 +118,10 @@ class SnapshotStore:
         self._identity = identity
 
     def write(self, change: int, parts: Mapping[str, Part], *, last: int | None = None) -> Generation | None:
-        """Write a generation, which becomes the newest when all of it is on the disk."""
+        """Write a generation, which becomes the newest when all of it is on the disk; its arrays are those given."""
         _check(parts)
         try:
-            make_directory(self._directory)
+            make_folder(self._directory)
             with self._alone() as alone:
                 return self._write(change, parts, last) if alone else None
         except (OSError, RuntimeError) as error:
@@ -148,6 +148,15 @@ class SnapshotStore:
                 "of the snapshot at change %d %s cannot be used", generation.change, ", ".join(generation.damaged)
             )
         return generation
+
+    def last(self) -> int:
+        """Return the highest change of a generation, though the journal may not have it; 0 where there is none."""
+        changes = [0]
+        for name in (MANIFEST, PREVIOUS):
+            with contextlib.suppress(*_UNREADABLE):
+                manifest = _manifest(_text(self._directory / name))
+                changes += [manifest["change"]] if manifest["identity"] == self._identity else []
+        return max(changes)
 
     def clear(self) -> bool:
         """Delete every generation, and tell whether that was possible."""
@@ -185,7 +194,7 @@ class SnapshotStore:
         generation = Generation(manifest["change"], {}, [])
         for name, entry in manifest["parts"].items():
             try:
-                generation.parts[name] = _opened(self._directory, entry, is_trusted=False)
+                generation.parts[name] = _opened(self._directory, entry)
             except _UNREADABLE:
                 generation.damaged.append(name)
         return generation
@@ -199,7 +208,7 @@ class SnapshotStore:
             manifest = {"format": FORMAT, "identity": self._identity, "change": change, "parts": entries}
             body = json.dumps(manifest, separators=(",", ":")).encode()
             generation = Generation(
-                change, {name: _opened(self._directory, entry, is_trusted=True) for name, entry in entries.items()}, []
+                change, {name: _written(self._directory, entries[name], part) for name, part in parts.items()}, []
             )
             sync_directory(self._directory)
             if text is not None:
@@ -268,12 +277,11 @@ class SnapshotStore:
         if not save(path):
             path.unlink(missing_ok=True)
             return None
-        with open(path, "r+b") as file:  # noqa: PTH123 - what NewFile did not write
+        path.chmod(0o600)
+        with open(path, "r+b", buffering=0) as file:  # noqa: PTH123 - what NewFile did not write
             os.fsync(file.fileno())
             size = os.fstat(file.fileno()).st_size
-        path.chmod(0o600)
-        with _mapped(path, size) as content:
-            return Stored(path.name, size, hashlib.sha256(content).hexdigest())
+            return Stored(path.name, size, hashlib.file_digest(file, "sha256").hexdigest())
 
     def _fresh(self, name: str) -> Path:
         return self._directory / f"{name}-{uuid.uuid4().hex}.view"
@@ -303,6 +311,15 @@ class SnapshotStore:
             if path.name not in named and (_FILE.fullmatch(path.name) or _TEMPORARY.fullmatch(path.name)):
                 with contextlib.suppress(OSError):
                     path.unlink()
+
+
+def make_folder(folder: Path) -> None:
+    """Make a namespace's folder and the one around it, and nothing above: a removed session stays removed."""
+    for each in (folder.parent, folder):
+        if not each.is_dir():
+            with contextlib.suppress(FileExistsError):
+                each.mkdir(mode=0o700)
+            sync_directory(each.parent)
 
 
 @contextlib.contextmanager
@@ -374,25 +391,33 @@ def _files(entries: Mapping[str, Any]) -> set[str]:
     return names
 
 
-def _opened(directory: Path, entry: Mapping[str, Any], *, is_trusted: bool) -> LoadedPart:
-    """Map a part's files into memory, looking at every byte unless they were written just now."""
-    content = _content(directory, entry["file"], is_trusted=is_trusted)
+def _written(directory: Path, entry: Mapping[str, Any], part: Part) -> LoadedPart:
+    """Return a part as it was given, with the files that hold it now."""
+    segments = tuple(
+        StoredArray(segment.blocks, _stored(written["file"]))
+        for segment, written in zip(part.segments, entry["segments"], strict=True)
+    )
+    return LoadedPart(dict(part.meta), dict(part.arrays), segments, _other_files(directory, entry))
+
+
+def _opened(directory: Path, entry: Mapping[str, Any]) -> LoadedPart:
+    """Read a part's files into memory."""
+    content = _content(directory, entry["file"])
     start, length = entry["meta"]
     meta = json.loads(bytes(content[start : start + length]).decode("utf-8", "surrogatepass"))
     if not isinstance(meta, dict):
         raise TypeError("the part's meta is no object")
     arrays = {key: _array(content, place) for key, place in entry["arrays"].items()}
     segments = tuple(
-        StoredArray(
-            (_array(_content(directory, segment["file"], is_trusted=is_trusted), segment),), _stored(segment["file"])
-        )
+        StoredArray((_array(_content(directory, segment["file"]), segment),), _stored(segment["file"]))
         for segment in entry["segments"]
     )
-    files = {}
-    for key, file in entry["files"].items():
-        stored = _stored(file)
-        files[key] = StoredFile(directory / stored.name, stored)
-    return LoadedPart(meta, arrays, segments, files)
+    return LoadedPart(meta, arrays, segments, _other_files(directory, entry))
+
+
+def _other_files(directory: Path, entry: Mapping[str, Any]) -> dict[str, StoredFile]:
+    found = {key: _stored(file) for key, file in entry["files"].items()}
+    return {key: StoredFile(directory / stored.name, stored) for key, stored in found.items()}
 
 
 def _stored(entry: Mapping[str, Any]) -> Stored:
@@ -402,19 +427,26 @@ def _stored(entry: Mapping[str, Any]) -> Stored:
     return stored
 
 
-def _content(directory: Path, entry: Mapping[str, Any], *, is_trusted: bool) -> memoryview:
+def _content(directory: Path, entry: Mapping[str, Any]) -> memoryview:
+    """Return what is in a file, read: a map of it would end the process when the file is cut."""
     stored = _stored(entry)
-    content = _mapped(directory / stored.name, stored.size)
-    if not is_trusted and hashlib.sha256(content).hexdigest() != stored.sha256:
-        raise ValueError("the file is not what was written")
-    return content
-
-
-def _mapped(path: Path, size: int) -> memoryview:
-    with _opened_file(path) as file:
-        if os.fstat(file.fileno()).st_size != size:
+    with _opened_file(directory / stored.name) as file:
+        if os.fstat(file.fileno()).st_size != stored.size:
             raise ValueError("the file is not as long as it was written")
-        return memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
+        room = np.empty(stored.size + _ALIGNMENT, np.uint8)
+        start = -room.ctypes.data % _ALIGNMENT
+        content = room[start : start + stored.size].data
+        digest, at = hashlib.sha256(), 0
+        while count := file.readinto(content[at : at + _CHUNK]):
+            digest.update(content[at : at + count])
+            at += count
+    if at != stored.size or digest.hexdigest() != stored.sha256:
+        raise ValueError("the file is not what was written")
+    return content.toreadonly()
+
+
+def _is_as_written(file: io.FileIO, size: int, sha256: str) -> bool:
+    return os.fstat(file.fileno()).st_size == size and hashlib.file_digest(file, "sha256").hexdigest() == sha256
 
 
 def _array(content: memoryview, place: Mapping[str, Any]) -> NDArray[Any]:

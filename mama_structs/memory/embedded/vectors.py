@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.embedded.catalogue import Columns, Order, grown, runs
-from mama_structs.memory.embedded.snapshots import LoadedPart, Part, StoredArray
+from mama_structs.memory.embedded.snapshots import LoadedPart, Part, Stored, StoredArray
 from mama_structs.memory.embedding.protocol import are_unit
 from mama_structs.memory.engine import Matches, Nodes, Scores
 
@@ -61,8 +61,8 @@ class VectorRows:
         """How many belong to nothing any more; a label comes alive again when its vector is added again."""
         self.changes: int = 0
         """Grows whenever a label dies or comes alive."""
-        self.segments: tuple[StoredArray, ...] = ()
-        """What files hold of them, from the first on."""
+        self.segments: tuple[tuple[Stored, int], ...] = ()
+        """The files that hold them, from the first on, and how many are in each."""
         # Blocks, and the label of each one's first row: one attribute, for another thread must read them together.
         self._layout: tuple[tuple[Vectors, ...], Labels] = ((), np.empty(0, np.int64))
         self._known = Columns(_ROW)
@@ -76,7 +76,7 @@ class VectorRows:
         *,
         alive: NDArray[np.bool_],
         prints: NDArray[np.uint64],
-        segments: tuple[StoredArray, ...] = (),
+        segments: tuple[tuple[Stored, int], ...] = (),
     ) -> VectorRows:
         """Take over rows that a snapshot or another object holds."""
         rows = cls(dimensions)
@@ -110,7 +110,7 @@ class VectorRows:
     @property
     def unsaved(self) -> int:
         """How many are in no segment."""
-        return self.count - sum(map(len, self.segments))
+        return self.count - sum(length for _, length in self.segments)
 
     @property
     def prints(self) -> NDArray[np.uint64]:
@@ -175,17 +175,6 @@ class VectorRows:
             for at in range(first, last, most or max(1, last - first)):
                 end = min(last, at + (most or last))
                 yield at, block[at - begin : end - begin]
-
-    def rebase(self, segments: tuple[StoredArray, ...], tail: Vectors) -> None:
-        """Read rows from files from now on, and give their memory back."""
-        blocks = (*(segment.blocks[0] for segment in segments), tail)
-        blocks = tuple(block for block in blocks if len(block))
-        held = sum(map(len, blocks))
-        if held > self.count or any(block.shape[1:] != (self.dimensions,) for block in blocks):
-            raise ValueError(f"the files hold {held} rows, and there are {self.count}")
-        rest = tuple(block.copy() for _, block in self.slices(held, self.count, most=BLOCK))
-        self._set_blocks(blocks + rest)
-        self.segments = segments
 
     def compacted(self) -> tuple[VectorRows, NDArray[np.int32]]:
         """Return the rows that are alive as new ones, and for each old label the new one, -1 for the dead."""
@@ -404,7 +393,7 @@ class VectorIndex:
                 (*(segment.blocks[0] for segment in loaded.segments), arrays["tail"]),
                 alive=arrays["alive"],
                 prints=arrays["prints"],
-                segments=loaded.segments,
+                segments=_files(loaded),
             )
             nodes = NodeLabels.from_state(arrays["piece_nodes"], arrays["piece_labels"], rows=rows.count)
             epoch = str(loaded.meta["epoch"])
@@ -504,10 +493,12 @@ class VectorIndex:
     def parts(self) -> dict[str, Part]:
         """Return what a snapshot keeps; it may be written in another thread while the index goes on changing."""
         rows = self._rows
-        segments = rows.segments
-        tail = tuple(block for _, block in rows.slices(rows.count - rows.unsaved, rows.count))
-        if rows.unsaved >= BLOCK:
-            segments, tail = (*segments, StoredArray(tail)), ()
+        segments, start = [], 0
+        for stored, length in (*rows.segments, *([(None, rows.unsaved)] if rows.unsaved >= BLOCK else [])):
+            blocks = tuple(block for _, block in rows.slices(start, start + length))
+            segments.append(StoredArray(blocks, stored))
+            start += length
+        tail = tuple(block for _, block in rows.slices(start, rows.count))
         nodes, labels = self._nodes.state()
         arrays: dict[str, NDArray[Any]] = {
             "tail": np.concatenate([np.empty((0, rows.dimensions), np.float32), *tail]),
@@ -523,15 +514,12 @@ class VectorIndex:
             parts[GRAPH] = Part({**graph.meta, "epoch": self._epoch}, files=graph.files)
         return parts
 
-    def rebase(self, parts: Mapping[str, LoadedPart]) -> bool:
-        """Read from a snapshot's files what they hold, after `parts` was written to them, and give its memory back."""
+    def saved(self, parts: Mapping[str, LoadedPart]) -> bool:
+        """Take note of the files that `parts` was written to: later snapshots use them again."""
         loaded = parts.get(VECTORS)
         if loaded is None or loaded.meta.get("epoch") != self._epoch:
             return False
-        try:
-            self._rows.rebase(loaded.segments, loaded.arrays["tail"])
-        except (KeyError, ValueError):
-            return False
+        self._rows.segments = _files(loaded)
         graph = parts.get(GRAPH)
         if graph is not None and self._graph is not None:
             self._graph.saved(graph)
@@ -638,6 +626,10 @@ class VectorIndex:
             self._retired = [graph for graph in (*self._retired, self._graph) if graph.is_working]
         self._adopt(rows, NodeLabels.from_state(nodes, moved[labels], rows=rows.count))
         self._wake()
+
+
+def _files(loaded: LoadedPart) -> tuple[tuple[Stored, int], ...]:
+    return tuple((segment.stored, len(segment)) for segment in loaded.segments if segment.stored is not None)
 
 
 def _checked(vectors: NDArray[np.float32], dimensions: int) -> Vectors:
