@@ -299,8 +299,13 @@ class Engine(Protocol):
     async def settled(self) -> None:
         """Wait until every memory is found by its words."""
 
-    async def begin_maintenance(self, now_ms: int, every_ms: int) -> bool:
-        """Tell whether maintenance is due, and note then that it has begun; a store just made has nothing old."""
+    async def begin_maintenance(self, now_ms: int, every_ms: int) -> int | None:
+        """
+        Note that maintenance has begun and return as of when it judges ages, or None where it is not due.
+
+        That is the time of the maintenance before, if it is earlier: a clock that is wrong once makes nothing old.
+        A store that was just made has nothing old.
+        """
 
     async def adopt(self, embedder: EmbedderRecord) -> bool:
         """Let an embedder's vectors count, and drop all others; False, and nothing done, while memories lack them."""

@@ -842,12 +842,19 @@ class MemoryStore:
         return await maintenance.prune(self._engine, moment, self._settings)
 
     async def maintain(self) -> Maintained:
-        """Prune if a week has passed since the last time; cheap otherwise."""
+        """
+        Prune if a week has passed since the last time; cheap otherwise.
+
+        Ages are counted from the time before, so that one opening with a wrong clock removes nothing.
+        A store that is opened once in three months prunes an old link one opening later.
+        """
         self._shared.check()
-        now = self._shared.now
-        if not await self._engine.begin_maintenance(milliseconds(now), int(self._settings.prune_every * 1000)):
+        every = int(self._settings.prune_every * 1000)
+        as_of = await self._engine.begin_maintenance(milliseconds(self._shared.now), every)
+        if as_of is None:
             return Maintained()
-        return Maintained(pruned=await maintenance.prune(self._engine, now, self._settings), due=True)
+        pruned = await maintenance.prune(self._engine, from_milliseconds(as_of), self._settings)
+        return Maintained(pruned=pruned, due=True)
 
     async def check(self, *, progress: Progress | None = None) -> list[Finding]:
         """

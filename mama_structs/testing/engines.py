@@ -338,12 +338,12 @@ class PlainEngine:
     async def settled(self) -> None:
         """Return at once: words are looked for in the texts themselves."""
 
-    async def begin_maintenance(self, now_ms: int, every_ms: int) -> bool:
-        """Tell whether maintenance is due, and note then that it has begun."""
+    async def begin_maintenance(self, now_ms: int, every_ms: int) -> int | None:
+        """Note that maintenance has begun and return as of when it judges ages, or None where it is not due."""
         if not self.memories.change or 0 <= now_ms - self._maintained_at < every_ms:
-            return False
+            return None
         before, self._maintained_at = self._maintained_at, now_ms
-        return before != 0
+        return min(now_ms, before) if before else None
 
     async def adopt(self, embedder: EmbedderRecord) -> bool:
         """Let an embedder's vectors count, and drop all others, unless memories lack them."""

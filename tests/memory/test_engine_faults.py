@@ -23,7 +23,9 @@ from pathlib import Path
 import attrs
 import numpy as np
 import pytest
-from memory_helpers import SMALL, OpenedDirectory
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory_helpers import SMALL, OpenedDirectory, PlainEngines
 
 import mama_structs
 from mama_structs import Session
@@ -805,12 +807,38 @@ async def test_maintenance_is_due_once_a_week_whatever_the_clock_did(tmp_path):
         assert (True, 0) == attrs.astuple(await store.maintain())[::-1]
         assert not (await store.maintain()).due
         clock.now += 3650 * 86400
-        assert (True, 1) == attrs.astuple(await store.maintain())[::-1]
+        # What is old is judged as of the time before.
+        assert (True, 0) == attrs.astuple(await store.maintain())[::-1]
         clock.now -= 3600 * 86400
-        assert (await store.maintain()).due
+        assert (True, 1) == attrs.astuple(await store.maintain())[::-1]
         assert not (await store.maintain()).due
     async with opened(tmp_path, clock=clock) as (_, store):
         assert not (await store.maintain()).due
+
+
+DAYS = st.lists(st.integers(0, 120), min_size=1, max_size=6)
+
+
+@settings(max_examples=25)
+@given(before=DAYS, after=DAYS, wrong=st.integers(-15_000, 15_000))
+async def test_one_opening_with_a_wrong_clock_loses_no_young_link(before, after, wrong):
+    """Whenever a store is opened, and by how many days a clock is wrong once: what is young by the true one stays."""
+    clock = Clock(1_800_000_000.0)
+    true, made = clock.now, {}
+    with tempfile.TemporaryDirectory() as directory:
+        async with opened(Path(directory), clock=clock, engines=PlainEngines()) as (_, store):
+            for days, error in [*((each, 0) for each in before), (0, wrong), *((each, 0) for each in after)]:
+                true += days * 86400
+                clock.now = true + error * 86400
+                await store.maintain()
+                for memory, at in made.items():
+                    if true - at <= 30 * 86400:
+                        assert "temporal" in {link.link_type for link in await store.links_of(memory)}
+                if not error:
+                    first = await store.save_context(f"the {len(made)}th weather")
+                    made[first.id] = clock.now
+                    clock.now = true = true + 60
+                    await store.save_context("login")
 
 
 async def test_a_time_outside_of_all_calendars_is_refused(tmp_path):

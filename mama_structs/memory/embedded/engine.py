@@ -193,23 +193,23 @@ class EmbeddedEngine:
         views = self._views
         return {} if views is None else views.stats()
 
-    async def begin_maintenance(self, now_ms: int, every_ms: int) -> bool:
-        """Tell whether maintenance is due, and note then that it has begun."""
+    async def begin_maintenance(self, now_ms: int, every_ms: int) -> int | None:
+        """Note that maintenance has begun and return as of when it judges ages, or None where it is not due."""
         self._check_open()
         head = self._head
         if head is None or 0 <= now_ms - head.maintained_at < every_ms:
-            return False
+            return None
 
-        def work(rows: Rows) -> bool:
+        def work(rows: Rows) -> int | None:
             head = self._read_head(rows)
             if head is None or 0 <= now_ms - head.maintained_at < every_ms:
-                return False
-            # Nothing is old in a store that has just been made.
-            is_first = head.maintained_at == 0
-            head.maintained_at = now_ms
+                return None
+            before, head.maintained_at = head.maintained_at, now_ms
             rows.put(self._place.head, encode(head))
             self._head = head
-            return not is_first
+            # A clock that is ahead by years takes nothing that the next one, if it is right, would keep.
+            # Nothing is old in a store that has just been made.
+            return min(now_ms, before) if before else None
 
         try:
             return await self._storage.transact(work, wait=0)
