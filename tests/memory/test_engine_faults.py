@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import pickle
 import random
+import re
 import shutil
 import sqlite3
 import stat
@@ -31,6 +33,8 @@ import mama_structs
 from mama_structs import Session
 from mama_structs.errors import EmbedderMismatch, MamaStructsError, MemoryNotFound, StoreBusy, StoreError, StoreFull
 from mama_structs.memory.embedded import engine as engine_module
+from mama_structs.memory.embedded.snapshots import SnapshotStore
+from mama_structs.memory.embedded.witness import Witness
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.settings import MemorySettings, Settings
 
@@ -573,6 +577,278 @@ async def test_a_backup_put_back_is_not_mixed_with_newer_views(quick_path, alway
     async with opened(place) as (directory, store):
         assert expected == await contents(store)
         assert [] == await directory.findings()
+
+
+# What the views know and the journal does not have
+
+
+def went_back(findings):
+    return [finding.message for finding in findings if finding.kind == "lost"]
+
+
+KILLED = """
+import asyncio, os, signal, sys
+from memory_helpers import SMALL
+from mama_structs import Session
+
+async def main(directory):
+    session = await Session.open(directory, embedder=SMALL)
+    for number in range(int(sys.argv[2])):
+        await session.memories.save_context(f"note {number} about the login")
+    if sys.argv[3] == "snapshot":
+        assert await session.memories._engine.snapshot()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("known_by", ["witness", "snapshot"])
+async def test_a_write_ahead_log_that_is_lost_after_a_crash_is_named(quick_path, known_by, caplog):
+    """Both numbers are said when it is opened and by every check, whatever is saved later, until a rebuild."""
+    place = quick_path / "agent"
+    async with opened(place) as (_, store):
+        await filled(store, 6)
+        first = await store._engine.read(lambda reader: reader.change)
+    command = [sys.executable, "-c", KILLED, str(place), "10", known_by]
+    assert -9 == subprocess.run(command, check=False, env=ENVIRONMENT, timeout=600).returncode
+    if known_by == "snapshot":
+        (witness,) = (place / "views").glob("*/last")
+        witness.unlink()
+    for name in ("cache.db-wal", "cache.db-shm"):
+        (place / "journal" / name).unlink()
+
+    caplog.clear()
+    async with opened(place) as (directory, store):
+        assert 6 == await store.count()
+        (message,) = went_back(await directory.findings())
+        numbers = [int(word) for word in re.findall("number ([0-9]+)", message)]
+        assert numbers[0] >= first + 10
+        assert first == numbers[1]
+        assert message in caplog.text
+        for number in range(30):
+            await store.save_context(f"later {number}")
+        assert await store._engine.snapshot()
+        assert await store._engine.snapshot()
+    async with opened(place) as (directory, store):
+        assert [message] == went_back(await directory.findings())
+        assert [] == await store.rebuild()
+        assert [] == await directory.findings()
+        await store.save_context("one more")
+    caplog.clear()
+    async with opened(place) as (directory, store):
+        assert [] == await directory.findings()
+        assert 37 == await store.count()
+    assert "journal ended" not in caplog.text
+
+
+async def test_a_backup_is_named_where_it_is_put_under_newer_views(tmp_path):
+    """A backup of a session in a place of its own has nothing to tell; its journal alone, in the old place, has."""
+    async with Session.open(tmp_path / "a", embedder=SMALL) as session:
+        await filled(session.memories, 6)
+        await session.backup(tmp_path / "b")
+        await filled(session.memories, 6)
+    shutil.copytree(tmp_path / "b", tmp_path / "c")
+    async with Session.open(tmp_path / "c", embedder=SMALL) as session:
+        assert [] == went_back((await session.check()).findings)
+    shutil.rmtree(tmp_path / "a" / "journal")
+    shutil.copytree(tmp_path / "b" / "journal", tmp_path / "a" / "journal")
+    async with Session.open(tmp_path / "a", embedder=SMALL) as session:
+        assert 1 == len(went_back((await session.check()).findings))
+        # Other vectors bring nothing back.
+        await session.memories.reembed(OTHER)
+        assert 1 == len(went_back((await session.check()).findings))
+        await session.memories.rebuild()
+        assert [] == went_back((await session.check()).findings)
+
+
+async def test_a_journal_that_goes_back_under_a_live_session_is_named(tmp_path):
+    """Rows that vanish while it is open leave the views as well, and check() says so."""
+    async with opened(tmp_path) as (place, store):
+        saved = [await store.save_context(f"note {number}") for number in range(6)]
+        before = await store._engine.read(lambda reader: reader.change)
+        with rows_of(tmp_path) as connection:
+            connection.execute("DELETE FROM Cache WHERE key LIKE '%/m/%6' OR key LIKE '%/v/%6'")
+        assert before == 6
+        assert 5 == await store.count()
+        assert saved[5].id not in {hit.memory.id for hit in await store.search("note 5", limit=9)}
+        await store.save_context("another sixth")
+        assert 1 == len(went_back(await place.findings()))
+        assert 6 == await store.count()
+
+
+async def test_other_processes_and_embedders_raise_no_false_alarm(tmp_path):
+    """Who opens while others write, reembeds, or finds another history of the same place misses nothing."""
+    places = [OpenedDirectory.open(tmp_path / "a") for _ in range(2)]
+    stores = [await place.memories() for place in places]
+    for number in range(12):
+        await stores[number % 2].save_context(f"note {number}")
+        assert [] == went_back(await stores[(number + 1) % 2].check())
+    for place in places:
+        await place.close()
+    async with Session.open(tmp_path / "a", embedder=SMALL) as session:
+        await session.memories.reembed(OTHER)
+        assert [] == went_back((await session.check()).findings)
+    shutil.rmtree(tmp_path / "a" / "journal")
+    async with Session.open(tmp_path / "a", embedder=SMALL) as session:
+        await session.memories.save_context("a new beginning")
+        assert [] == went_back((await session.check()).findings)
+
+
+@given(data=st.binary(max_size=200) | st.integers(0, 63))
+def test_a_witness_that_is_torn_knows_nothing(data):
+    """Whatever its file holds, it says what was told to it or nothing."""
+    with tempfile.TemporaryDirectory() as directory:
+        folder = Path(directory, "views", "one")
+        witness = Witness(folder, "identity")
+        assert 0 == witness.last
+        witness.saw(7)
+        witness.saw(5)
+        witness.close()
+        assert (7, 0) == (Witness(folder, "identity").last, Witness(folder, "other").last)
+        content = bytearray((folder / "last").read_bytes())
+        if isinstance(data, int):
+            content[data] ^= 1
+        (folder / "last").write_bytes(content if isinstance(data, int) else data)
+        again = Witness(folder, "identity")
+        assert 0 == again.last
+        assert again.lost is None
+        again.saw(9)
+        assert 9 == again.last
+
+
+async def test_a_removed_directory_is_not_made_again(tmp_path, caplog):
+    """A rebuild says what is wrong, closing does no harm, and neither makes anything where nothing is."""
+    place = OpenedDirectory.open(tmp_path / "agent", settings=MemorySettings(snapshot_every=5))
+    store = await place.memories()
+    await filled(store, 12)
+    shutil.rmtree(tmp_path / "agent")
+
+    with pytest.raises(StoreError):
+        await store.rebuild()
+    with pytest.raises(StoreError):
+        await store._engine.snapshot()
+    assert [] == list(tmp_path.iterdir())
+    with contextlib.suppress(StoreError):
+        await place.close()
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_a_snapshot_makes_no_session(tmp_path):
+    """Only the folder of the views and the namespace's are made, not what was around them."""
+    store = SnapshotStore(tmp_path / "agent" / "views" / "one", identity="x")
+
+    assert store.write(1, {}) is None
+    Witness(tmp_path / "agent" / "views" / "one", "x").saw(1)
+    assert [] == list(tmp_path.iterdir())
+    (tmp_path / "agent").mkdir()
+    assert store.write(1, {}) is not None
+
+
+# A rebuild and what goes on beside it
+
+
+async def test_a_search_passes_a_rebuild(tmp_path):
+    """One that is asked for while 3,000 memories are looked at again is answered before that is done, from all."""
+    async with opened(tmp_path, settings=MemorySettings(linking="off")) as (place, store):
+        await store.save_many([{"type": "context", "content": f"note {number}"} for number in range(3_000)])
+        order, begun = [], asyncio.Event()
+
+        async def rebuild():
+            await store.rebuild(progress=lambda _done, _total: begun.set())
+            order.append("rebuilt")
+
+        async def search(text):
+            assert text == (await store.search(text, limit=1))[0].memory.content
+            order.append(text)
+
+        rebuilding = asyncio.create_task(rebuild())
+        await begun.wait()
+        for text in ("note 2999", "note 7"):
+            await search(text)
+        await rebuilding
+        assert ["note 2999", "note 7", "rebuilt"] == order
+        await search("note 2999")
+        assert [] == await place.findings()
+
+
+async def test_a_rebuild_that_is_cancelled_leaves_the_old_views(tmp_path):
+    """At whichever step: searches go on with what there was, and nothing is left running."""
+    async with opened(tmp_path, settings=MemorySettings(linking="off", exact_up_to=100)) as (place, store):
+        await store.save_many([{"type": "context", "content": f"note {number}"} for number in range(900)])
+        for steps in range(1, 6):
+            told = []
+            with pytest.raises(ZeroDivisionError):
+                await store.rebuild(progress=lambda *numbers: told.append(numbers) or 1 / (len(told) - steps))  # noqa: B023
+            assert "note 77" == (await store.search("note 77", limit=1))[0].memory.content
+        assert [] == await place.findings()
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["save", "delete", "again", "link", "supersede", "outcome"]), st.integers(0, 99)),
+    max_size=12,
+)
+
+
+@settings(max_examples=30)
+@given(before=steps, meanwhile=st.lists(steps, max_size=8), is_other=st.booleans())
+async def test_a_rebuild_beside_changes_ends_with_right_views(before, meanwhile, is_other):
+    """Whatever is saved, deleted, put back, linked and superseded between two pages, here or by another process."""
+    numbers = itertools.count()
+
+    async def do(store, step, number):
+        known = sorted(memory.id for memory in await store.recent(limit=999))
+        one = known[number % len(known)] if known else None
+        match step if one else "save":
+            case "save":
+                await store.save_decision(f"t{number % 3}", f"number {next(numbers)} of the login", "why")
+            case "delete":
+                await store.delete(one)
+            case "again":
+                memory, links = await store.get(one), await store.links_of(one)
+                vectors = await store._engine.read(lambda reader: reader.vectors(reader.find(one)))
+                await store.delete(one)
+
+                def put(writer):
+                    writer.put(memory, vectors=vectors)
+                    for link in links:
+                        if writer.find(link.from_id) is not None and writer.find(link.to_id) is not None:
+                            writer.put_link(link)
+
+                await store._engine.write(put)
+            case "link" if len(known) > 1:
+                await store.link(one, known[(number + 1) % len(known)], f"relates {number}")
+            case "supersede" | "outcome":
+                if (await store.get(one)).metadata.__class__.__name__ == "DecisionMetadata":
+                    if step == "supersede":
+                        await store.supersede(one, f"number {next(numbers)} of the login", "because")
+                    else:
+                        await store.set_outcome(one, "SUCCESS")
+
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as directory:
+        patch.setattr(engine_module, "_PAGE", 2)
+        async with opened(Path(directory)) as (place, store), opened(Path(directory)) as (_, other):
+            for number in range(5):
+                await do(store, "save", number)
+            for step, number in before:
+                await do(store, step, number)
+            engine, left = store._engine, list(meanwhile)
+            some = engine._look
+
+            async def between(look):
+                if left:
+                    patch.setattr(engine, "_look", some)
+                    for step, number in left.pop():
+                        await do(other if is_other else store, step, number)
+                    patch.setattr(engine, "_look", between)
+                return await some(look)
+
+            patch.setattr(engine, "_look", between)
+            assert [] == await store.rebuild()
+            patch.setattr(engine, "_look", some)
+            assert [] == await place.findings()
+            found = [await contents(each) for each in (store, other)]
+            assert found[0] == found[1]
 
 
 # Rows

@@ -18,13 +18,15 @@ import attrs
 
 from mama_structs._shared import Registry
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreBusy, StoreDamaged, StoreError, StoreFull
-from mama_structs.memory.codec import Entry
 from mama_structs.memory.embedded.check import Inspection
 from mama_structs.memory.embedded.indexes import (
     UNUSABLE,
+    Derivation,
     Indexes,
+    LoadedIndexes,
+    changes_since,
     load_views,
-    read_entries,
+    replay,
     snapshot_parts,
 )
 from mama_structs.memory.embedded.plans import JournalReader, JournalWriter, RecentChanges
@@ -35,13 +37,11 @@ from mama_structs.memory.embedded.rows import (
     encode,
     last_number,
     numbered,
-    own_number,
     own_numbers,
-    read_change,
     read_head,
-    whole,
 )
 from mama_structs.memory.embedded.snapshots import SnapshotStore
+from mama_structs.memory.embedded.witness import Witness
 from mama_structs.memory.engine import EmbedderRecord, Progress, Reader, Writer, mismatch
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.failures import Finding
@@ -52,9 +52,9 @@ T = TypeVar("T")
 
 # Plans that share a transaction.
 _LARGEST_GROUP: Final = 256
-# Above so many new memories of other processes at once, their words are indexed in slices.
-_WORDS_AT_ONCE: Final = 500
 _SLICE: Final = 100
+# Rows that a rebuild takes in one go, which takes some 40 ms.
+_PAGE: Final = 200
 # Changes of other processes that are taken up within a write transaction at the most, and how often that is put off.
 _FAR_BEHIND: Final = 200
 _LAGS: Final = 3
@@ -96,6 +96,28 @@ class _Group:
     lags: int = 0
 
 
+@attrs.define(eq=False)
+class _Rebuild:
+    """Views that are derived anew beside those in use."""
+
+    # Of which embedder and history.
+    of: tuple[RowPlaces, str | None] | None = None
+    derivation: Derivation | None = None
+    is_read: bool = False
+    rounds: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many memories it has."""
+        return 0 if self.derivation is None else len(self.derivation.loaded.views.catalogue)
+
+    def drop(self) -> None:
+        """Begin again with the next step, if there is one."""
+        derivation, self.derivation = self.derivation, None
+        if derivation is not None:
+            derivation.loaded.views.vectors.close()
+
+
 class EmbeddedEngine:
     """The memories of one namespace; opened by `open`."""
 
@@ -113,6 +135,9 @@ class EmbeddedEngine:
         self.settings: MemorySettings = settings
         self._snapshots_in = snapshots
         self._snapshots: SnapshotStore | None = None
+        self._witness: Witness | None = None
+        # Up to which number changes were seen, here or by the witnesses.
+        self._seen = 0
         self._place = RowPlaces(namespace, embedder, str(storage.directory))
         self._head: Head | None = None
         self._views: Indexes | None = None
@@ -158,24 +183,38 @@ class EmbeddedEngine:
     async def check(self, progress: Progress | None = None) -> list[Finding]:
         """Look at every memory, vector, link and change in the journal, and at what the views have made of them."""
         inspection = Inspection(_CHECKED)
+        await self._look(lambda _rows: self._ask_witnesses())
+        await self._look(self._compare_with_witnesses)
         total = await self.read(lambda reader: reader.count())
         tell = progress or _tell_nobody
         while await self._look(lambda rows: inspection.step(rows, self._catch_up(rows), self._place)):
             tell(min(inspection.memories, total), total)
         tell(total, total)
-        return inspection.findings
+        return [*inspection.findings, *await self._look(self._lost)]
 
     async def rebuild(self, progress: Progress | None = None) -> list[str]:
-        """Forget all views, derive them anew from the journal and write them aside; a line for each damaged row."""
+        """
+        Derive all views anew from the journal, put them in the place of the old ones, and write them aside.
 
-        def work(rows: Snapshot) -> list[str]:
-            if self._snapshots is not None:
-                self._snapshots.clear()
-            self._drop_views()
-            self._load(rows, anew=True)
-            return list(self._damaged.values())
+        Searches pass in between, and are answered from the old ones until then. What the journal has counts from now
+        on, also where more was known of it.
 
-        found = await self._look(work)
+        Returns:
+            A line for each damaged row.
+
+        """
+        tell = progress or _tell_nobody
+        total = self.figures().get("memories", 0)
+        rebuild = _Rebuild()
+        try:
+            while not await self._look(lambda rows: self._rebuild_some(rows, rebuild)):
+                tell(min(rebuild.count, total), total)
+        except BaseException:
+            # What a step has begun, it may still be at.
+            with contextlib.suppress(SessionClosed):
+                self._storage.in_thread(rebuild.drop)
+            raise
+        found = list(self._damaged.values())
         await self.settled(progress)
         await self.snapshot()
         return found
@@ -215,7 +254,7 @@ class EmbeddedEngine:
             return await self._storage.transact(work, wait=0)
         except StoreBusy:
             # Not worth waiting for: it is due at the next time as well.
-            return False
+            return None
 
     async def adopt(self, embedder: EmbedderRecord) -> bool:
         """Let an embedder's vectors count, unless memories lack them."""
@@ -293,6 +332,8 @@ class EmbeddedEngine:
                 self._write_snapshot(rows)
         finally:
             self._drop_views()
+            if self._witness is not None:
+                self._witness.close()
 
     def _drop_views(self) -> None:
         views, self._views = self._views, None
@@ -314,9 +355,15 @@ class EmbeddedEngine:
 
     def _use_head(self, head: Head | None) -> None:
         self._head = head
-        self._snapshots = None
-        if head is not None and self._snapshots_in is not None:
+        if head is None or self._snapshots_in is None:
+            self._snapshots = self._witness = None
+        elif self._witness is None or self._witness.identity != head.identity:
+            lost = None if self._witness is None else self._witness.lost
             self._snapshots = SnapshotStore(self._snapshots_in, identity=head.identity)
+            self._witness = Witness(self._snapshots_in, head.identity)
+            if lost is not None:
+                # Other vectors bring nothing back.
+                self._witness.lose(*lost)
 
     def _check_embedder(self, head: Head) -> None:
         if head.embedder != self._place.embedder:
@@ -326,8 +373,11 @@ class EmbeddedEngine:
         if self._views is None:
             return self._load(rows)
         last = self._last_change(rows)
-        if last != self._change:
+        if last > self._change:
             self._replay(rows, self._views, last)
+        elif last < self._change:
+            # Nothing takes changes back: the journal is another one, or damaged.
+            return self._load(rows)
         return self._views
 
     def _last_change(self, rows: Snapshot) -> int:
@@ -340,14 +390,13 @@ class EmbeddedEngine:
         if head is not None:
             self._check_embedder(head)
         last = self._last_change(rows)
+        self._ask_witnesses()
+        if self._seen > last or (self._witness is not None and self._witness.lost is not None):
+            # Another process may have gone on since this look began: the next one knows.
+            self._behind(self._compare_with_witnesses)
         snapshots = None if anew else self._snapshots
         loaded = load_views(rows, self._place, snapshots, last=last, exact_up_to=self.settings.exact_up_to)
-        self._views, self._change, self._damaged = loaded.views, loaded.change, loaded.damaged
-        self._snapshot_at = loaded.snapshot_at
-        # Nodes are numbered anew: what was known of changes does not count.
-        self._touched.reset(loaded.change + 1)
-        if self._damaged:
-            _log.warning("%d damaged rows of the memories are left out: see check()", len(self._damaged))
+        self._use(loaded)
         if last != self._change:
             try:
                 self._replay(rows, loaded.views, last)
@@ -358,7 +407,74 @@ class EmbeddedEngine:
                 return self._load(rows, anew=True)
         self._schedule_slice()
         self._leaves_dead = rows.last(self._place.all_dead) is not None
-        return self._views
+        return loaded.views if self._views is None else self._views
+
+    def _use(self, loaded: LoadedIndexes) -> None:
+        self._drop_views()
+        # Nodes are numbered anew: what was known of changes does not count.
+        self._touched.reset(max(loaded.change, self._change) + 1)
+        self._views, self._change, self._damaged = loaded.views, loaded.change, loaded.damaged
+        self._snapshot_at = loaded.snapshot_at
+        if self._damaged:
+            _log.warning("%d damaged rows of the memories are left out: see check()", len(self._damaged))
+
+    def _rebuild_some(self, rows: Snapshot, rebuild: _Rebuild) -> bool:
+        """Derive some more, and tell whether the new views are whole and in use."""
+        head = self._read_head(rows)
+        if head is not None:
+            self._check_embedder(head)
+        last = self._last_change(rows)
+        of = (self._place, None if head is None else head.identity)
+        if rebuild.derivation is not None and (rebuild.of != of or last < rebuild.derivation.loaded.change):
+            rebuild.drop()
+        if rebuild.derivation is None:
+            fresh = Derivation(self._place, last, exact_up_to=self.settings.exact_up_to)
+            rebuild.of, rebuild.derivation, rebuild.is_read = of, fresh, False
+        if not rebuild.is_read:
+            rebuild.is_read = not rebuild.derivation.step(rows, _PAGE)
+            return False
+        loaded = rebuild.derivation.loaded
+        changes = changes_since(rows, self._place, loaded.change)
+        if changes is None:
+            rebuild.drop()
+            return False
+        behind = last - loaded.change
+        replay(rows, self._place, loaded, last, changes, anew=True)
+        rebuild.rounds += 1
+        if behind > _FAR_BEHIND and rebuild.rounds < _LAGS:
+            return False
+        self._use_head(head)
+        if self._snapshots is not None:
+            self._snapshots.clear()
+        if self._witness is not None:
+            self._witness.accept(last)
+        self._use(loaded)
+        self._schedule_slice()
+        return True
+
+    def _ask_witnesses(self) -> None:
+        """Look up to which number changes were seen; all of them were durable by then."""
+        known = (self._witness and self._witness.last, self._snapshots and self._snapshots.last())
+        self._seen = max(self._change, *(number or 0 for number in known))
+
+    def _compare_with_witnesses(self, rows: Snapshot) -> None:
+        """See whether the journal has the changes that were seen before this look began."""
+        last = self._last_change(rows)
+        if self._witness is not None and self._seen > last:
+            self._witness.lose(last, self._seen)
+        for finding in self._lost(rows):
+            _log.warning("the memories of %r: %s", self.namespace, finding.message)
+
+    def _lost(self, _rows: Snapshot) -> list[Finding]:
+        lost = None if self._witness is None else self._witness.lost
+        if lost is None:
+            return []
+        message = (
+            f"changes up to number {lost[1]} were stored, but the journal ended at number {lost[0]}: cache.db-wal was "
+            "damaged or deleted after a crash, or a backup of the journal was put back; put back what has the "
+            "changes, or let rebuild() take the journal as it is"
+        )
+        return [Finding("error", "lost", message)]
 
     def _replay(self, rows: Snapshot, views: Indexes, last: int) -> None:
         try:
@@ -369,66 +485,20 @@ class EmbeddedEngine:
             raise
 
     def _take_up(self, rows: Snapshot, views: Indexes, last: int) -> None:
-        new = rows.items(self._place.memories, after=numbered(self._place.memories, self._change))
-        changes = rows.items(self._place.changes, after=numbered(self._place.changes, self._change))
-        changed: set[int] = set()
-        deleted: set[int] = set()
-        for _, value in changes:
-            try:
-                change = read_change(whole(value))
-            except (ValueError, RecursionError) as error:
-                # What it changed is not known: everything is looked at again.
-                _log.warning("a change cannot be read (%s): the views are derived anew", error)
-                self._drop_views()
-                self._load(rows, anew=True)
-                return
-            changed.update(change.changed)
-            deleted.update(change.deleted)
-        # In a store that was empty until now it may have been another embedder that began.
-        if (changes or self._head is None) and self._head_moved(rows):
+        changes = changes_since(rows, self._place, self._change)
+        if changes is None:
+            # What it changed is not known: everything is looked at again.
+            self._drop_views()
+            self._load(rows, anew=True)
             return
-        at_once = len(new) <= _WORDS_AT_ONCE
-        touched: set[int] = set()
-        # First: a memory that was deleted may have been put back, under its own id.
-        for number in sorted(deleted):
-            gone = views.catalogue.node_of(number)
-            if gone is not None:
-                touched.add(gone)
-                touched.update(views.neighbours(gone))
-                views.remove(gone)
-        added: list[tuple[int, Entry]] = []
-        # A key that nobody of ours made is named by check() alone.
-        page = [(key, value) for key, value in new if own_number(self._place.memories, key) is not None]
-        whole_entries = read_entries(rows, self._place, page, views.catalogue.find, self._leave_out)
-        for number, entry, found in whole_entries:
-            added.append((views.add(number, entry, found, words=at_once), entry))
-        for node, entry in added:
-            touched.update([node, *views.link(node, entry.links)])
-        self._replay_changed(rows, views, changed - deleted, touched)
+        # In a store that was empty until now it may have been another embedder that began.
+        if (changes.count or self._head is None) and self._head_moved(rows):
+            return
+        loaded = LoadedIndexes(views, self._change, damaged=self._damaged)
+        touched = replay(rows, self._place, loaded, last, changes)
         self._change = last
         self._touched.note(last, touched)
         self._schedule_slice()
-
-    def _replay_changed(self, rows: Snapshot, views: Indexes, numbers: set[int], touched: set[int]) -> None:
-        for number in sorted(numbers):
-            node = views.catalogue.node_of(number)
-            key = numbered(self._place.memories, number)
-            if node is None:
-                continue
-            vector_key = numbered(self._place.vectors, number)
-            try:
-                entry = self._place.entry(key, rows.get(key))
-                vectors = self._place.read_vectors(vector_key, rows.get(vector_key))
-            except StoreDamaged as error:
-                # Left out, as it would be if everything were loaded anew.
-                self._leave_out(key, error)
-                touched.update([node, *views.neighbours(node)])
-                views.remove(node)
-                continue
-            if views.catalogue.version_of(node) == entry.version:
-                continue
-            touched.update([node, *views.relink(node, entry.links)])
-            views.change(node, entry, None if views.has_vectors(node, vectors) else vectors)
 
     def _leave_out(self, key: str, error: StoreDamaged) -> None:
         self._damaged[key] = error.findings[0]
@@ -539,6 +609,9 @@ class EmbeddedEngine:
         """Use what is durable now, and have links to deleted memories taken out of the rows."""
         if group.head is not None:
             self._use_head(group.head)
+        if self._witness is not None and group.written:
+            # Only now is it durable.
+            self._witness.saw(self._change)
         # Also those that a process left which was killed, but after a write: whoever only reads asks for no lock.
         self._leaves_dead |= bool(group.leaving)
         if self._leaves_dead and self._cleaning is None:

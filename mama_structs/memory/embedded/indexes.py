@@ -15,7 +15,7 @@ from mama_structs.errors import StoreDamaged
 from mama_structs.memory.codec import Entry
 from mama_structs.memory.embedded.catalogue import Catalogue, CatalogueItem
 from mama_structs.memory.embedded.links import Adjacency
-from mama_structs.memory.embedded.rows import RowPlaces, numbered, own_number, read_change
+from mama_structs.memory.embedded.rows import RowPlaces, numbered, own_number, read_change, whole
 from mama_structs.memory.embedded.snapshots import Generation, Part, SnapshotStore
 from mama_structs.memory.embedded.vectors import VectorIndex
 from mama_structs.memory.embedded.words import WordIndex
@@ -149,6 +149,8 @@ def indexed_terms(memory: Memory) -> dict[str, float]:
 _PAGE: Final = 1000
 # Up to so many memories the words are indexed at once, which takes some tenths of a second.
 _WORDS_AT_ONCE: Final = 2000
+# Above so many new memories of other processes at once, their words are indexed in slices.
+_NEW_WORDS_AT_ONCE: Final = 500
 # Above so many holes, and where they are so much of all nodes, the views are worth deriving without them.
 _FEW_HOLES: Final = 1000
 _MOSTLY_HOLES: Final = 1 / 3
@@ -180,23 +182,132 @@ def load_views(
         loaded = _usable(rows, place, generation, exact_up_to)
         if loaded is not None:
             return loaded
-    loaded = LoadedIndexes(Indexes(place.embedder.dimensions, exact_up_to=exact_up_to), last)
+    derivation = Derivation(place, last, exact_up_to=exact_up_to, words=last <= _WORDS_AT_ONCE)
+    while derivation.step(rows, _PAGE):
+        pass
+    return derivation.loaded
+
+
+class Derivation:
+    """
+    Views that are derived from the journal page by page, of the change *last*.
+
+    Pages may be of different moments: `replay` from that change on, `anew`, brings all to one.
+    """
+
+    def __init__(self, place: RowPlaces, last: int, *, exact_up_to: int, words: bool = True) -> None:
+        self.loaded: LoadedIndexes = LoadedIndexes(Indexes(place.embedder.dimensions, exact_up_to=exact_up_to), last)
+        self._place = place
+        self._words = words
+        self._after = ""
+        self._deferred: list[tuple[int, Link]] = []
+
+    def step(self, rows: Snapshot, size: int) -> bool:
+        """Take the next rows, and tell whether there may be more."""
+        views, place = self.loaded.views, self._place
+        page = rows.items(place.memories, after=self._after, limit=size)
+        # Later ones are for `replay`: one of them may have the id of one that was deleted meanwhile.
+        known = [row for row in page if (own_number(place.memories, row[0]) or 0) <= self.loaded.change]
+        for number, entry, vectors in read_entries(rows, place, known, views.catalogue.find, self._leave_out):
+            node = views.add(number, entry, vectors, words=self._words)
+            views.link(node, entry.links)
+            self._deferred += [(node, link) for link in entry.links if views.catalogue.find(link.to_id) is None]
+        if len(page) == size and len(known) == size:
+            self._after = page[-1][0]
+            return True
+        for node, link in self._deferred:
+            views.link(node, [link])
+        self._deferred.clear()
+        return False
+
+    def _leave_out(self, key: str, error: StoreDamaged) -> None:
+        self.loaded.damaged[key] = error.findings[0]
+
+
+@attrs.frozen
+class Changes:
+    """How many changes there were that are more than a new memory, and which memories they changed and deleted."""
+
+    count: int
+    changed: set[int]
+    deleted: set[int]
+
+
+def changes_since(rows: Snapshot, place: RowPlaces, change: int) -> Changes | None:
+    """Return what was changed after a change, None where one of the rows cannot be read."""
+    changed: set[int] = set()
+    deleted: set[int] = set()
+    found = rows.items(place.changes, after=numbered(place.changes, change))
+    for _, value in found:
+        try:
+            row = read_change(whole(value))
+        except (ValueError, RecursionError) as error:
+            _log.warning("a change cannot be read (%s): the views are derived anew", error)
+            return None
+        changed.update(row.changed)
+        deleted.update(row.deleted)
+    return Changes(len(found), changed, deleted)
+
+
+def replay(
+    rows: Snapshot,
+    place: RowPlaces,
+    loaded: LoadedIndexes,
+    last: int,
+    changes: Changes,
+    *,
+    anew: bool = False,
+) -> set[int]:
+    """
+    Bring views from their change to *last*, and return the nodes that were touched.
+
+    What is there already, since rows were read that are newer than the views' change, is taken again where *anew*.
+    """
     views = loaded.views
-    deferred: list[tuple[int, Link]] = []
-    after = ""
+    new = rows.items(place.memories, after=numbered(place.memories, loaded.change))
 
     def leave_out(key: str, error: StoreDamaged) -> None:
         loaded.damaged[key] = error.findings[0]
+        _log.warning("a damaged row of the memories is left out: see check()")
 
-    while page := rows.items(place.memories, after=after, limit=_PAGE):
-        after = page[-1][0]
-        for number, entry, vectors in read_entries(rows, place, page, views.catalogue.find, leave_out):
-            node = views.add(number, entry, vectors, words=last <= _WORDS_AT_ONCE)
-            views.link(node, entry.links)
-            deferred += [(node, link) for link in entry.links if views.catalogue.find(link.to_id) is None]
-    for node, link in deferred:
-        views.link(node, [link])
-    return loaded
+    at_once = len(new) <= _NEW_WORDS_AT_ONCE
+    touched: set[int] = set()
+    # First: a memory that was deleted may have been put back, under its own id.
+    for number in sorted(changes.deleted):
+        loaded.damaged.pop(numbered(place.memories, number), None)
+        gone = views.catalogue.node_of(number)
+        if gone is not None:
+            touched.add(gone)
+            touched.update(views.neighbours(gone))
+            views.remove(gone)
+    # A key that nobody of ours made is named by check() alone.
+    page = [(key, value) for key, value in new if own_number(place.memories, key) is not None]
+    added = [
+        (views.add(number, entry, found, words=at_once), entry)
+        for number, entry, found in read_entries(rows, place, page, views.catalogue.find, leave_out)
+    ]
+    for node, entry in added:
+        touched.update([node, *views.link(node, entry.links)])
+    for number in sorted(changes.changed - changes.deleted):
+        known = views.catalogue.node_of(number)
+        key, vector_key = numbered(place.memories, number), numbered(place.vectors, number)
+        if known is None:
+            continue
+        try:
+            entry = place.entry(key, rows.get(key))
+            vectors = place.read_vectors(vector_key, rows.get(vector_key))
+        except StoreDamaged as error:
+            # Left out, as it would be if everything were loaded anew.
+            leave_out(key, error)
+            touched.update([known, *views.neighbours(known)])
+            views.remove(known)
+            continue
+        # One that was read since then lacks the links to what came later.
+        if anew or views.catalogue.version_of(known) != entry.version:
+            touched.update([known, *views.relink(known, entry.links)])
+            views.change(known, entry, None if views.has_vectors(known, vectors) else vectors)
+    loaded.change = last
+    return touched
 
 
 def snapshot_parts(rows: Snapshot, place: RowPlaces, views: Indexes, change: int) -> dict[str, Part]:
