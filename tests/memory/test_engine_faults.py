@@ -753,6 +753,7 @@ async def test_a_search_passes_a_rebuild(tmp_path):
     async with opened(tmp_path, settings=MemorySettings(linking="off")) as (place, store):
         await store.save_many([{"type": "context", "content": f"note {number}"} for number in range(3_000)])
         order, begun = [], asyncio.Event()
+        old = store._engine._views
 
         async def rebuild():
             await store.rebuild(progress=lambda _done, _total: begun.set())
@@ -762,11 +763,16 @@ async def test_a_search_passes_a_rebuild(tmp_path):
             assert text == (await store.search(text, limit=1))[0].memory.content
             order.append(text)
 
+        async def search_the_old(text):
+            await search(text)
+            assert old is store._engine._views
+
         rebuilding = asyncio.create_task(rebuild())
         await begun.wait()
         for text in ("note 2999", "note 7"):
-            await search(text)
+            await search_the_old(text)
         await rebuilding
+        assert old is not store._engine._views
         assert ["note 2999", "note 7", "rebuilt"] == order
         await search("note 2999")
         assert [] == await place.findings()
