@@ -869,7 +869,9 @@ class MemoryStore:
 
     async def rebuild(self, *, progress: Progress | None = None) -> list[str]:
         """
-        Forget what is derived from the journal, derive it anew, and write it aside.
+        Derive anew what follows from the journal, and write it aside; searches go on, with what there was before.
+
+        The journal counts as it is: `check` says no more that it went back.
 
         Args:
             progress: Called with how many memories are indexed, and of how many.

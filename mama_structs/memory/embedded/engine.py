@@ -211,8 +211,10 @@ class EmbeddedEngine:
                 tell(min(rebuild.count, total), total)
         except BaseException:
             # What a step has begun, it may still be at.
-            with contextlib.suppress(SessionClosed):
+            try:
                 self._storage.in_thread(rebuild.drop)
+            except SessionClosed:
+                rebuild.drop()
             raise
         found = list(self._damaged.values())
         await self.settled(progress)
