@@ -1,0 +1,305 @@
+"""What is forked while a store is open: workers that write, workers that never touch it, and who goes first."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mama_structs
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+
+COMMON = """
+import asyncio, gc, multiprocessing, os, signal, sys, threading, time
+from contextlib import suppress
+from pathlib import Path
+from mama_structs.errors import StoreError
+from mama_structs.storage import connection
+from mama_structs.storage.store import Storage
+from mama_structs.storage.backup import copy
+
+directory = Path(sys.argv[1])
+
+def write(storage, prefix, count, told=None):
+    for number in range(count):
+        storage.enqueue([(f"{prefix}{number:04}", b"x" * 500)])
+        asyncio.run(storage.flush())
+        if told is not None:
+            os.write(told, b".")
+
+def child_of(work):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(120)
+        try:
+            work()
+        except BaseException as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            os._exit(1)
+        sys.stdout.flush()
+        os._exit(0)
+    return child
+
+def ended(child):
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+def wait_for(fd, count):
+    while count:
+        got = len(os.read(fd, count))
+        assert got, "the writer died"
+        count -= got
+"""
+
+CHECK = """
+import asyncio, collections, sys
+from pathlib import Path
+from mama_structs.storage.store import Storage
+storage = Storage.open(Path(sys.argv[1]))
+keys = asyncio.run(storage.keys())
+assert not [finding for finding in asyncio.run(storage.check()) if finding.severity == "error"]
+print(dict(collections.Counter(key[0] for key in keys)))
+storage.close_now()
+"""
+
+
+def run(code, *arguments):
+    """Run *code* in a process of its own and return what it printed."""
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300, env=ENVIRONMENT)
+    assert 0 == done.returncode, done.stderr
+    return done.stdout
+
+
+PARENT_GOES = """
+reading, told = os.pipe()
+parent = child_of(lambda: begin())
+
+def begin():
+    storage = Storage.open(directory)
+    write(storage, "p", 3)
+
+    def worker():
+        own = Storage.open(directory)
+        write(own, "w", 80, told)
+        own.close_now()
+
+    child = child_of(worker)
+    wait_for(reading, 10)
+    if sys.argv[2] == "closes":
+        storage.close_now()
+    elif sys.argv[2] == "is killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert ended(child) == 0
+
+"""
+# The function has to be there before the child begins.
+PARENT_GOES = (
+    PARENT_GOES.replace("parent = child_of(lambda: begin())\n", "")
+    + """
+outer = child_of(begin)
+assert ended(outer) == (-signal.SIGKILL if sys.argv[2] == "is killed" else 0)
+os.close(told)
+while os.read(reading, 4096):
+    pass
+print("done")
+"""
+)
+
+
+@pytest.mark.parametrize("how", ["closes", "is killed", "stays"])
+def test_what_a_forked_worker_saved_outlives_its_parent(tmp_path, how):
+    """The worker's connection takes locks of its own: whoever goes first does not delete the log under the other."""
+    assert "done\n" == run(COMMON + PARENT_GOES, tmp_path / "journal", how)
+
+    assert "{'p': 3, 'w': 80}\n" == run(CHECK, tmp_path / "journal")
+
+
+IN_A_TRANSACTION = """
+storage = Storage.open(directory)
+write(storage, "p", 3)
+begun, go_on = threading.Event(), threading.Event()
+
+def work(rows):
+    begun.set()
+    go_on.wait(0.3)
+    rows.put("p0003", b"")
+
+transaction = storage.in_thread(lambda: storage.transact_here(work))
+begun.wait()
+
+def worker():
+    own = Storage.open(directory, wait=60)
+    write(own, "w", 5)
+    own.close_now()
+
+child = child_of(worker)
+go_on.set()
+transaction.result()
+assert ended(child) == 0
+storage.close_now()
+print("done")
+"""
+
+
+def test_a_fork_in_the_middle_of_a_transaction_lets_the_child_write(tmp_path):
+    """It waits for the transaction's end, so that the child does not inherit a lock that nobody will ever release."""
+    assert "done\n" == run(COMMON + IN_A_TRANSACTION, tmp_path / "journal")
+
+    assert "{'p': 4, 'w': 5}\n" == run(CHECK, tmp_path / "journal")
+
+
+TOO_LONG = """
+connection._PATIENCE = 0.05
+storage = Storage.open(directory)
+write(storage, "p", 3)
+
+def worker():
+    for attempt in (lambda: Storage.open(directory), lambda: copy(directory.parent, directory.parent / "copy", print)):
+        try:
+            attempt()
+        except StoreError as error:
+            print(error)
+        else:
+            raise SystemExit("not refused")
+    Storage.open(directory.parent / "other").close_now()
+    grandchild = child_of(lambda: Storage.open(directory))
+    assert ended(grandchild) == 1
+    gc.collect()
+
+if sys.argv[2] == "in a look":
+    begun, go_on = threading.Event(), threading.Event()
+
+    def work(_rows):
+        begun.set()
+        go_on.wait()
+
+    look = storage.in_thread(lambda: storage.look_here(work))
+    begun.wait()
+    child = child_of(worker)
+    go_on.set()
+    look.result()
+else:
+    child = storage.in_thread(lambda: storage.transact_here(lambda rows: child_of(worker))).result()
+assert ended(child) == 0
+write(storage, "q", 5)
+child = child_of(lambda: Storage.open(directory).close_now())
+assert ended(child) == 0
+storage.close_now()
+"""
+
+
+@pytest.mark.parametrize("where", ["in a look", "in its own thread"])
+def test_a_child_of_a_store_that_could_not_be_closed_is_refused_it(tmp_path, where):
+    """With a hint at spawn, its own children too; another directory is free, and the parent is not harmed."""
+    said = run(COMMON + TOO_LONG, tmp_path / "journal", where).splitlines()
+
+    assert 2 == len(said)
+    assert all("was in use when this process was forked" in line and "spawn" in line for line in said)
+    assert "{'p': 3, 'q': 5}\n" == run(CHECK, tmp_path / "journal")
+
+
+POOL = """
+def untouched(number):
+    files = "/proc/self/fd"
+    names = [os.readlink(f"{files}/{fd}") for fd in os.listdir(files) if os.path.lexists(f"{files}/{fd}")] if os.path.isdir(files) else []
+    return [name for name in names if "journal/cache.db" in name]
+
+storage = Storage.open(directory)
+write(storage, "p", 5)
+with multiprocessing.get_context("fork").Pool(3) as pool:
+    for round in range(5):
+        storage.enqueue([(f"q{round}", b"")])
+        assert pool.map(untouched, range(6)) == [[]] * 6
+        asyncio.run(storage.flush())
+write(storage, "r", 5)
+storage.close_now()
+"""
+
+
+def test_workers_that_never_touch_the_store_change_nothing(tmp_path):
+    """A pool's processes hold none of its files, and the parent goes on writing, before and after they end."""
+    run(COMMON + POOL, tmp_path / "journal")
+
+    assert "{'p': 5, 'q': 5, 'r': 5}\n" == run(CHECK, tmp_path / "journal")
+
+
+THREADS = """
+storage = Storage.open(directory, wait=60)
+children, guard, stop = [], threading.Lock(), threading.Event()
+
+def worker(name):
+    own = Storage.open(directory, wait=60)
+    write(own, name, 3)
+    own.close_now()
+
+def forking(names):
+    for name in names:
+        child = child_of(lambda: worker(name))
+        with guard:
+            children.append(child)
+
+threads = [threading.Thread(target=forking, args=(names,)) for names in ("abc", "def")]
+for thread in threads:
+    thread.start()
+write(storage, "p", 30)
+for thread in threads:
+    thread.join()
+assert [0] * 6 == [ended(child) for child in children]
+storage.close_now()
+"""
+
+
+def test_threads_that_fork_at_once_lose_nothing(tmp_path):
+    """While the parent writes; each child opens the directory for itself."""
+    run(COMMON + THREADS, tmp_path / "journal")
+
+    assert f"{dict(a=3, b=3, c=3, d=3, e=3, f=3, p=30)}\n" == run(CHECK, tmp_path / "journal")
+
+
+PRELOAD = """
+import asyncio, os, sys
+from mama_structs import HashEmbedder, Session
+
+async def saving(name, count):
+    async with Session.open(sys.argv[1], embedder=HashEmbedder()) as session:
+        for number in range(count):
+            await session.memories.save_context(f"{name} saved {number}")
+
+async def master():
+    # As a server that loads the application before it forks its workers.
+    session = await Session.open(sys.argv[1], embedder=HashEmbedder())
+    await session.memories.save_context("the master saved")
+    children = []
+    for name in ("one", "two", "three"):
+        child = os.fork()
+        if child == 0:
+            return name, []
+        children.append(child)
+    await session.memories.save_context("the master saved again")
+    await session.close()
+    return None, children
+
+name, children = asyncio.run(master())
+if name is not None:
+    asyncio.run(saving(name, 20))
+    os._exit(0)
+assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
+
+async def count():
+    async with Session.open(sys.argv[1], embedder=HashEmbedder()) as session:
+        assert (await session.check()).ok
+        print(await session.memories.count())
+
+asyncio.run(count())
+"""
+
+
+def test_workers_of_a_preloaded_server_lose_nothing(tmp_path):
+    """The master has opened a session, forks three workers that open theirs, and closes its own while they save."""
+    assert "62\n" == run(PRELOAD, tmp_path / "agent.mama")

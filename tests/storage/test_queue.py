@@ -1,0 +1,172 @@
+"""Who writes next where several want to, and what goes on while somebody waits."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+
+import pytest
+
+from mama_structs.errors import StoreBusy, StoreDamaged
+from mama_structs.storage.store import Storage
+
+LOADER = """
+import sys
+from pathlib import Path
+from mama_structs.storage.store import Storage
+storage = Storage.open(Path(sys.argv[1]))
+print("open", flush=True)
+for number in range(100_000):
+    storage.in_thread(lambda: storage.transact_here(lambda rows: rows.put(f"l/{number:06}", b"x" * 2000))).result()
+    if number == 20:
+        print("loading", flush=True)
+"""
+
+
+async def test_who_waits_is_the_next_to_write(tmp_path):
+    """Of one who writes without a pause at most the transaction that is under way comes before."""
+    storage = Storage.open(tmp_path / "journal", wait=600)
+    database = storage._open()
+    queue, seen = database.queue, []
+
+    def queued():
+        is_next = queue()
+        if is_next and not seen:
+            with closing(sqlite3.connect(storage.directory / "cache.db")) as other:
+                seen.append(other.execute("SELECT COUNT(*) FROM Cache WHERE key LIKE 'l/%'").fetchone()[0])
+        return is_next
+
+    database.queue = queued
+    loader = subprocess.Popen([sys.executable, "-c", LOADER, str(storage.directory)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert ["open\n", "loading\n"] == [loader.stdout.readline(), loader.stdout.readline()]
+        passed = []
+        for _ in range(20):
+            seen.clear()
+            there = await storage.transact(lambda rows: len(rows.keys("l/")))
+            passed.append(there - seen[0])
+        assert loader.poll() is None
+    finally:
+        loader.kill()
+        loader.communicate()
+    assert set(passed) <= {0, 1}, passed
+    await storage.close()
+
+
+async def test_the_queue_is_open_while_somebody_writes(tmp_path):
+    """Who writes has left it: the place of the next one is free for those who wait, however long the transaction is."""
+    writing, waiting = (Storage.open(tmp_path / "journal") for _ in range(2))
+    begun = []
+
+    def work(_rows):
+        begun.append(waiting.in_thread(lambda: (waiting._open().queue(), waiting._open().leave_queue())).result())
+
+    # In one process as well, where the kernel keeps one lock for both.
+    await writing.transact(work)
+
+    assert [(True, None)] == begun
+    await writing.close()
+    await waiting.close()
+
+
+async def test_reads_pass_a_write_that_waits_for_the_lock(tmp_path):
+    """Each is answered while a stranger holds the lock and a save waits for it; the save is written afterwards."""
+    storage = Storage.open(tmp_path / "journal", wait=600)
+    await storage.transact(lambda rows: rows.put("a", b"1"))
+    with closing(sqlite3.connect(storage.directory / "cache.db", isolation_level=None)) as stranger:
+        stranger.execute("BEGIN IMMEDIATE")
+        saving = asyncio.ensure_future(storage.transact(lambda rows: rows.put("b", b"2")))
+        storage.enqueue([("c", b"3")])
+        for _ in range(10):
+            assert 1 == await storage.look(lambda rows: len(rows.keys()))
+            assert {"a": b"1", "c": b"3"} == await storage.read(["a", "b", "c"])
+            assert ["a", "c"] == await storage.keys()
+        assert not saving.done()
+        stranger.execute("ROLLBACK")
+        await saving
+    await storage.flush()
+    assert ["a", "b", "c"] == await storage.keys()
+    await storage.close()
+
+
+async def test_a_look_that_fails_while_a_write_waits_is_told_to_its_caller_alone(tmp_path):
+    """The write goes on waiting, and is done."""
+    storage = Storage.open(tmp_path / "journal", wait=600)
+    with closing(sqlite3.connect(storage.directory / "cache.db", isolation_level=None)) as stranger:
+        stranger.execute("BEGIN IMMEDIATE")
+        saving = asyncio.ensure_future(storage.transact(lambda rows: rows.put("b", b"2")))
+        with pytest.raises(ZeroDivisionError):
+            await storage.look(lambda rows: 1 / 0)
+        stranger.execute("ROLLBACK")
+        await saving
+    await storage.close()
+
+
+async def test_a_transaction_that_may_not_wait_is_refused_at_once(tmp_path):
+    """With *wait* 0, whatever the store itself waits; the place in the queue is free again."""
+    storage = Storage.open(tmp_path / "journal", wait=600)
+    with closing(sqlite3.connect(storage.directory / "cache.db", isolation_level=None)) as stranger:
+        stranger.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreBusy):
+            await storage.transact(lambda rows: rows.put("a", b"1"), wait=0)
+    other = Storage.open(tmp_path / "journal")
+    await other.transact(lambda rows: rows.put("b", b"2"))
+    await storage.transact(lambda rows: rows.put("a", b"1"), wait=0)
+    await other.close()
+    await storage.close()
+
+
+@pytest.mark.parametrize("how", ["deleted", "replaced", "cut"])
+@pytest.mark.parametrize("name", ["cache.db", "cache.db-wal", "cache.db-shm"])
+async def test_a_file_that_is_changed_under_an_open_store_is_damage(tmp_path, name, how):
+    """To writes and to reads, at the next call, whatever SQLite would have made of it."""
+    if how == "cut" and name != "cache.db-shm":
+        pytest.skip("what is in them is looked at by SQLite itself")
+    storage = Storage.open(tmp_path / "journal")
+    await storage.transact(lambda rows: rows.put("a", b"1"))
+    path = storage.directory / name
+    if how == "cut":
+        path.write_bytes(b"")
+    else:
+        content = path.read_bytes()
+        path.unlink()
+        if how == "replaced":
+            path.write_bytes(content)
+
+    with pytest.raises(StoreDamaged, match="while it was open"):
+        await storage.transact(lambda rows: rows.put("b", b"2"))
+    with pytest.raises(StoreDamaged, match="while it was open"):
+        await storage.read(["a"])
+    await storage.close()
+
+
+OTHER = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from mama_structs.storage.store import Storage
+storage = Storage.open(Path(sys.argv[1]))
+for number in range(20):
+    storage.enqueue([(f"k{number:02}", b"x" * 500)])
+    asyncio.run(storage.flush())
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+async def test_a_close_leaves_alone_what_was_put_in_its_files_place(tmp_path):
+    """A directory was moved away under an open store, and another store's log, not yet written back, is there now."""
+    storage = Storage.open(tmp_path / "journal")
+    await storage.transact(lambda rows: rows.put("a", b"1"))
+    storage.directory.rename(tmp_path / "moved")
+    subprocess.run([sys.executable, "-c", OTHER, str(storage.directory)], check=False)
+
+    await storage.close()
+
+    other = Storage.open(tmp_path / "journal")
+    assert 20 == len(await other.keys())
+    await other.close()
+    moved = Storage.open(tmp_path / "moved")
+    assert ["a"] == await moved.keys()
+    await moved.close()
