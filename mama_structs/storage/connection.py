@@ -8,14 +8,18 @@ Where one cannot be closed, as it is in the midst of something long, the child i
 
 from __future__ import annotations
 
+import concurrent.futures.thread
 import contextlib
 import ctypes
+import logging
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
+from weakref import WeakMethod
 
 import attrs
 
@@ -38,11 +42,12 @@ Identity = tuple[int, int]
 
 @attrs.define(eq=False)
 class _Seat:
-    """A database that is open, or being opened, and how its thread is told that a fork is near."""
+    """A database that is open, or being opened; *busy* is held by who uses it, *close* closes it for who holds that."""
 
     directory: Path
-    wake: Callable[[], object]
-    thread: int = attrs.field(factory=threading.get_ident)
+    close: Callable[[], object]
+    busy: threading.Lock = attrs.field(factory=threading.Lock)
+    user: int = 0
     identity: Identity | None = None
     connection: sqlite3.Connection | None = None
 
@@ -56,14 +61,14 @@ class _Forks:
         self._seats: set[_Seat] = set()
         self._inherited: set[Identity] = set()
         # How many threads are about to fork.
-        self.near: int = 0
+        self._near = 0
 
     def enter(self, seat: _Seat) -> None:
         """Count a database as open from here on; waits until nobody forks, and refuses what the parent had open."""
         if self._pid != os.getpid():
             self.forget()  # it was forked by something that knows nothing of Python
         with self._changed:
-            self._changed.wait_for(lambda: self.near == 0)
+            self._changed.wait_for(lambda: self._near == 0)
             if _look(seat.directory / DATABASE)[0] in self._inherited:
                 raise StoreError(
                     f"{seat.directory} was in use when this process was forked",
@@ -75,21 +80,24 @@ class _Forks:
         """Count it as closed."""
         with self._changed:
             self._seats.discard(seat)
-            self._changed.notify_all()
 
     def before(self) -> None:
-        """Have everything closed."""
-        me = threading.get_ident()
+        """Have everything closed, but for what is in use for too long or by who forks."""
         with self._changed:
-            self.near += 1
-            for seat in self._seats:
-                seat.wake()
-            self._changed.wait_for(lambda: all(seat.thread == me for seat in self._seats), _PATIENCE)
+            self._near += 1
+            seats = list(self._seats)
+        until = time.monotonic() + _PATIENCE
+        for seat in seats:
+            if seat.user != threading.get_ident() and seat.busy.acquire(timeout=max(0, until - time.monotonic())):
+                try:
+                    seat.close()
+                finally:
+                    seat.busy.release()
 
     def after(self) -> None:
         """Let the parent go on."""
         with self._changed:
-            self.near -= 1
+            self._near -= 1
             self._changed.notify_all()
 
     def forget(self) -> None:
@@ -103,36 +111,37 @@ class _Forks:
 
 
 _forks: Final = _Forks()
+# What is registered last is done first: who uses a database may still log, and give jobs to executors.
+_REGISTERED_BEFORE: Final = (logging, concurrent.futures.thread)
 if hasattr(os, "register_at_fork"):
-    # Of what is registered, that which comes first is done last: logging, executors and locks still work meanwhile.
     os.register_at_fork(before=_forks.before, after_in_parent=_forks.after, after_in_child=_forks.forget)
 
 
 @contextlib.contextmanager
 def in_use(directory: Path) -> Iterator[None]:
     """Count a database as open that is read by a connection of its own: a fork waits for it."""
-    seat = _Seat(directory, lambda: None)
-    _forks.enter(seat)
-    try:
-        yield
-    finally:
-        _forks.leave(seat)
+    seat = _Seat(directory, int, user=threading.get_ident())
+    with seat.busy:
+        _forks.enter(seat)
+        try:
+            yield
+        finally:
+            _forks.leave(seat)
 
 
 class Database:
     """
-    What a store's thread has open; used in that thread only.
+    What a store's thread has open; taken while it is used, and used by one thread at a time.
 
     Args:
-        directory: Where the database is, made where there is none.
-        wake: Has the thread call `pause` soon; called in any thread.
+        directory: Where the database is, made where there is none; it is taken when it is made.
         temporary: A directory that is removed when this is closed.
 
     """
 
-    def __init__(self, directory: Path, wake: Callable[[], object], *, temporary: TemporaryDirectory | None) -> None:
+    def __init__(self, directory: Path, *, temporary: TemporaryDirectory | None) -> None:
         self._directory = directory
-        self._wake = wake
+        self._busy = threading.Lock()
         self._temporary = temporary
         self._pid = os.getpid()
         self._files: tuple[Identity | None, ...] = ()
@@ -144,7 +153,9 @@ class Database:
         self._is_shared = False
         # What crashes before the openings lost.
         self.findings: list[Finding] = []
-        self._seat: _Seat | None = self._open()
+        self._seat: _Seat | None = None
+        self.take()
+        self._seat = self._open()
 
     @property
     def connection(self) -> sqlite3.Connection:
@@ -157,10 +168,17 @@ class Database:
         assert self._seat.connection is not None  # noqa: S101 - for the type checker
         return self._seat.connection
 
-    def pause(self) -> None:
-        """Close the connection if a fork is near; it is opened again when it is next asked for."""
-        if _forks.near:
-            self._disconnect()
+    def take(self) -> None:
+        """Use it from here on; a fork waits meanwhile, and this for a fork."""
+        self._busy.acquire()
+        if self._seat is not None:
+            self._seat.user = threading.get_ident()
+
+    def let_go(self) -> None:
+        """Let a fork close the connection, which is opened again when it is next used."""
+        if self._seat is not None:
+            self._seat.user = 0
+        self._busy.release()
 
     def check_place(self) -> None:
         """See that the files are those that were opened: SQLite writes into deleted ones without complaint."""
@@ -220,7 +238,9 @@ class Database:
             self._temporary.remove()
 
     def _open(self) -> _Seat:
-        seat = _Seat(self._directory, self._wake)
+        disconnect = WeakMethod(self._disconnect)
+        # Held weakly: a store that is forgotten closes its connection at the end of its thread.
+        seat = _Seat(self._directory, lambda: (method := disconnect()) and method(), self._busy, threading.get_ident())
         _forks.enter(seat)
         try:
             opened = open_database(self._directory)

@@ -116,7 +116,7 @@ class Opened:
     A database that was opened.
 
     Args:
-        connection: To be used in the thread that opened it.
+        connection: To be used by one thread at a time.
         findings: What a crash lost, as far as it can be known.
         schema_version: What SQLite's number was; when it changes, `check_schema` is to be asked again.
 
@@ -135,7 +135,8 @@ def open_database(directory: Path) -> Opened:
     _make_file(directory, marked=marked)
     with contextlib.ExitStack() as stack:
         with crashed(directory) as crash:
-            connection = sqlite3.connect(directory / DATABASE, timeout=0, isolation_level=None)
+            # Before a fork another thread closes it, while none uses it.
+            connection = sqlite3.connect(directory / DATABASE, timeout=0, isolation_level=None, check_same_thread=False)
             stack.callback(connection.close)
             # All that is looked at is of one moment: another process may be making the store.
             connection.execute("BEGIN")

@@ -97,7 +97,7 @@ class Storage:
         storage = cls(check_path(directory), wait=wait)
         executor = storage._executor
         try:
-            executor.submit(storage._open).result()
+            executor.submit(_in_turn, storage._open).result()
         except BaseException:
             # The thread may still be opening, after Ctrl-C: what it opens is closed when it ends.
             storage._closing = Future()
@@ -297,17 +297,10 @@ class Storage:
 
     def _open(self) -> Database:
         if self._opened is None:
-            executor = ref(self._executor)
-
-            def wake() -> None:
-                thread = executor()
-                with contextlib.suppress(RuntimeError):  # it is ending
-                    _ = thread and thread.submit(_in_turn, int)
-
             try:
                 if self._temporary is not None:
                     self._temporary.make()
-                self._opened = self._patiently(lambda: Database(self.directory, wake, temporary=self._temporary))
+                self._opened = self._patiently(lambda: Database(self.directory, temporary=self._temporary))
             except OSError as error:
                 raise store_error(error, self.directory) from error
             finally:
@@ -410,11 +403,16 @@ class Storage:
             opened.begin("IMMEDIATE")
 
         def pause(seconds: float) -> None:
-            opened.pause()
             until = time.monotonic() + seconds
             with contextlib.suppress(Empty):
                 while (left := until - time.monotonic()) > 0:
-                    self._looks.get(timeout=left)()
+                    # Nothing is under way: a fork need not wait.
+                    opened.let_go()
+                    try:
+                        look = self._looks.get(timeout=left)
+                    finally:
+                        opened.take()
+                    look()
 
         try:
             self._patiently(begin, wait=wait, pause=pause)
@@ -505,11 +503,17 @@ class _Queued(Exception):
 
 
 def _in_turn(job: Callable[[], T]) -> T:
-    """Run a job in its store's thread, whose connection is closed first where a fork is near."""
-    opened = getattr(_worker, "opened", None)
+    """Run a job in its store's thread, which has the database meanwhile."""
+    opened: Database | None = getattr(_worker, "opened", None)
     if opened is not None:
-        opened.pause()
-    return job()
+        opened.take()
+    try:
+        return job()
+    finally:
+        # It may be this job that opened it.
+        opened = getattr(_worker, "opened", None)
+        if opened is not None:
+            opened.let_go()
 
 
 def _run_next(looks: SimpleQueue[Callable[[], None]]) -> None:

@@ -259,7 +259,7 @@ def test_threads_that_fork_at_once_lose_nothing(tmp_path):
     """While the parent writes; each child opens the directory for itself."""
     run(COMMON + THREADS, tmp_path / "journal")
 
-    assert f"{dict(a=3, b=3, c=3, d=3, e=3, f=3, p=30)}\n" == run(CHECK, tmp_path / "journal")
+    assert f"{dict.fromkeys('abcdef', 3) | {'p': 30}}\n" == run(CHECK, tmp_path / "journal")
 
 
 PRELOAD = """
@@ -271,24 +271,19 @@ async def saving(name, count):
         for number in range(count):
             await session.memories.save_context(f"{name} saved {number}")
 
-async def master():
-    # As a server that loads the application before it forks its workers.
-    session = await Session.open(sys.argv[1], embedder=HashEmbedder())
-    await session.memories.save_context("the master saved")
-    children = []
-    for name in ("one", "two", "three"):
-        child = os.fork()
-        if child == 0:
-            return name, []
-        children.append(child)
-    await session.memories.save_context("the master saved again")
-    await session.close()
-    return None, children
-
-name, children = asyncio.run(master())
-if name is not None:
-    asyncio.run(saving(name, 20))
-    os._exit(0)
+# As a server that loads the application before it forks its workers.
+loop = asyncio.new_event_loop()
+session = loop.run_until_complete(Session.open(sys.argv[1], embedder=HashEmbedder()))
+loop.run_until_complete(session.memories.save_context("the master saved"))
+children = []
+for name in ("one", "two", "three"):
+    child = os.fork()
+    if child == 0:
+        asyncio.run(saving(name, 20))
+        os._exit(0)
+    children.append(child)
+loop.run_until_complete(session.memories.save_context("the master saved again"))
+loop.run_until_complete(session.close())
 assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
 
 async def count():
