@@ -1010,8 +1010,8 @@ def test_ctrl_c_while_opening_leaves_no_thread(tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     class Executor(_store.ThreadPoolExecutor):
-        def submit(self, job):
-            super().submit(job)
+        def submit(self, *job):
+            super().submit(*job)
             return Interrupted()
 
     before = set(threading.enumerate())
