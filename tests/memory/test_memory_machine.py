@@ -13,7 +13,7 @@ import sqlite3
 import sys
 import tempfile
 import threading
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from unittest.mock import patch
 
@@ -109,6 +109,7 @@ class Model:
     """What a namespace should hold."""
 
     plain: PlainReader = attrs.field(factory=PlainReader)
+    maintained: datetime = attrs.field(factory=lambda: datetime.fromtimestamp(0, UTC))
 
     def ids(self):
         return [one.memory.id for one in self.plain.scan()]
@@ -454,7 +455,12 @@ class MemoryMachine(RuleBasedStateMachine):
     @rule(actor=ACTORS, namespace=NAMESPACES)
     def maintain(self, actor, namespace):
         done = self.do(actor, namespace, lambda store: store.maintain())
-        expected = self.models[namespace].prune(self.now, self.settings) if done.due else 0
+        model = self.models[namespace]
+        before = model.maintained
+        if model.plain.change and not 0 <= (self.now - before).total_seconds() < self.settings.prune_every:
+            model.maintained = self.now
+        # Ages are those of the maintenance before, and nothing is old at the first.
+        expected = model.prune(min(before, self.now), self.settings) if done.due else 0
         assert expected == done.pruned
         assert not self.do(1 - actor, namespace, lambda store: store.maintain()).due
 
