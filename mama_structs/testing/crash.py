@@ -345,8 +345,7 @@ def _samples(place: Path) -> Iterator[dict[str, Sample]]:
 
 def sweep(
     place: Path,
-    note: Callable[..., None],
-    counts: Counter[str],
+    tally: Tally,
     *,
     seed: int,
     sample: int | None,
@@ -361,12 +360,13 @@ def sweep(
     try:
         with _samples(place) as samples:
             for number, case in enumerate(cases):
+                tally.go_on()
                 outcome, text = outcome_of(case, samples[case.state], seed=seed, sabotage=sabotage)
                 table[case.file][outcome] += 1
                 if outcome != "none":
-                    counts["damaged files"] += 1
+                    tally.counts["damaged files"] += 1
                 if outcome.isupper():
-                    note({"SILENT": "silent", "DEAD": "dead"}.get(outcome, "wrong"), f"{case}: {outcome}: {text}")
+                    tally.note({"SILENT": "silent", "DEAD": "dead"}.get(outcome, "wrong"), f"{case}: {outcome}: {text}")
                 if number % 20 == 19:  # noqa: PLR2004 - a line now and then
                     say(f"{number + 1} of {len(cases)} files")
     finally:
@@ -408,6 +408,17 @@ class Tally:
 
     counts: Counter[str] = attrs.field(factory=Counter)
     bad: list[str] = attrs.field(factory=list)
+    is_over: bool = False
+
+    def interrupt(self, *_: object) -> None:
+        """End the run: where the interpreter swallows what is raised here, before what would come next."""
+        self.is_over = True
+        raise KeyboardInterrupt
+
+    def go_on(self) -> None:
+        """Raise where the run was interrupted."""
+        if self.is_over:
+            raise KeyboardInterrupt
 
     def note(self, kind: str, *lines: str) -> None:
         """Count what is bad and keep it."""
@@ -510,7 +521,9 @@ class Loop:
             self.table.note("dead", f"{where}: who opened the store ended with {ended}")
             return
         self.table.note("lost", *(f"{where}: {one}" for one in verdict.lost))
-        odd = [*verdict.wrong, *verdict.errors, *verdict.untyped, *verdict.findings, *verdict.warnings]
+        # A new embedder's vectors, when who made them was killed, are no damage.
+        found = [one for one in verdict.findings if not one.startswith("warning orphan")]
+        odd = [*verdict.wrong, *verdict.errors, *verdict.untyped, *found, *verdict.warnings]
         self.table.note("wrong", *(f"{where}: {one}" for one in odd))
         self.spoilt = self.spoilt or bool(verdict.lost or odd)
 
@@ -727,6 +740,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     seed = random.randrange(2**32) if given.seed is None else given.seed  # noqa: S311 - no secret
     _say(f"seed {seed}")
     table = Tally()
+    before = signal.signal(signal.SIGINT, table.interrupt)
     for name in _LOADED.split():
         importlib.import_module(f"mama_structs.{name}")
     with _place(given.directory, table) as place:
@@ -734,8 +748,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if given.damage:
                 sweep(
                     place,
-                    table.note,
-                    table.counts,
+                    table,
                     seed=seed,
                     sample=given.sample,
                     sabotage=bool(given.sabotage),
@@ -745,6 +758,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 _rounds(Loop(place, seed, given.writers, given.sabotage, table), given.minutes, given.rounds)
         except KeyboardInterrupt:
             _say("interrupted")
+        finally:
+            signal.signal(signal.SIGINT, before)
     for line in table.bad[:40]:
         _say(line)
     _say(str(table))
@@ -756,6 +771,7 @@ def _rounds(loop: Loop, minutes: float | None, rounds: int | None) -> None:
     end = began + 60 * (1.0 if minutes is None else minutes) if rounds is None or minutes is not None else float("inf")
     number = 0
     while time.monotonic() < end and (rounds is None or number < rounds):
+        loop.table.go_on()
         loop.round(number)
         number += 1
         if time.monotonic() - told > _EVERY:
