@@ -225,7 +225,7 @@ class Database:
 
     def is_shared(self) -> bool:
         """Tell whether another process was seen with the database, now or when this one opened it or asked before."""
-        self._is_shared |= others(self._directory)
+        self._is_shared |= self.connection is not None and others(self._directory)
         return self._is_shared
 
     def close(self) -> None:
@@ -252,7 +252,7 @@ class Database:
         seat.identity = self._files[0]
         self.findings += opened.findings
         self._schema_version = opened.schema_version
-        self.is_shared()
+        self._is_shared |= others(self._directory)
         return seat
 
     def _disconnect(self) -> None:

@@ -298,3 +298,17 @@ asyncio.run(count())
 def test_workers_of_a_preloaded_server_lose_nothing(tmp_path):
     """The master has opened a session, forks three workers that open theirs, and closes its own while they save."""
     assert "62\n" == run(PRELOAD, tmp_path / "agent.mama")
+
+
+ALONE = """
+storage = Storage.open(directory)
+assert ended(child_of(int)) == 0
+print([finding.kind for finding in asyncio.run(storage.check())])
+storage.close_now()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system does not tell who has a file open")
+def test_a_store_that_a_fork_closed_knows_that_it_is_alone(tmp_path):
+    """Before it is opened again nobody has its files: that is not taken for another process."""
+    assert "[]\n" == run(COMMON + ALONE, tmp_path / "journal")
