@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from typing import Final, TypeVar
 from weakref import WeakKeyDictionary, ref
 
@@ -82,7 +82,8 @@ class Storage:
         # Reentrant: the collector may run a forgotten store's finalizer inside any of the blocks that hold it.
         self._guard = threading.RLock()
         self._queue: deque[PendingCall] = deque()
-        self._looks: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        # No SimpleQueue: in CPython 3.11 it may wait without end where its time is over before it begins to wait.
+        self._looks: Queue[Callable[[], None]] = Queue()
         self._enqueued = 0
         self._durable = 0
         self._waiting: list[tuple[int, Future[None]]] = []
@@ -516,7 +517,7 @@ def _in_turn(job: Callable[[], T]) -> T:
             opened.let_go()
 
 
-def _run_next(looks: SimpleQueue[Callable[[], None]]) -> None:
+def _run_next(looks: Queue[Callable[[], None]]) -> None:
     """Run the oldest look, if it did not have its turn already."""
     with contextlib.suppress(Empty):
         looks.get_nowait()()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing
 
 import pytest
@@ -173,3 +175,44 @@ async def test_a_close_leaves_alone_what_was_put_in_its_files_place(tmp_path):
     moved = Storage.open(tmp_path / "moved")
     assert ["a"] == await moved.keys()
     await moved.close()
+
+
+WAITER = """
+import asyncio, sys
+from pathlib import Path
+from mama_structs.errors import StoreBusy
+from mama_structs.storage.store import Storage
+storage = Storage.open(Path(sys.argv[1]), wait=1)
+print("open", flush=True)
+try:
+    asyncio.run(storage.transact(lambda rows: rows.put("a", b"1")))
+except StoreBusy:
+    print("busy", flush=True)
+storage.close_now()
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="no SIGSTOP")
+def test_who_is_stopped_while_it_waits_gives_up_all_the_same(tmp_path):
+    """However often it is stopped, and whenever."""
+    with closing(sqlite3.connect(made(tmp_path / "journal") / "cache.db", isolation_level=None)) as stranger:
+        stranger.execute("BEGIN IMMEDIATE")
+        command = [sys.executable, "-c", WAITER, str(tmp_path / "journal")]
+        waiter = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        try:
+            assert "open\n" == waiter.stdout.readline()
+            for _ in range(20):
+                waiter.send_signal(signal.SIGSTOP)
+                time.sleep(0.02)
+                waiter.send_signal(signal.SIGCONT)
+                time.sleep(0.01)
+            assert ("busy\n", None) == waiter.communicate(timeout=300)
+        finally:
+            waiter.kill()
+            waiter.communicate()
+
+
+def made(directory):
+    """Make a store, and close it."""
+    Storage.open(directory).close_now()
+    return directory
