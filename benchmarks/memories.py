@@ -373,9 +373,9 @@ def count_calls(owner: Any, name: str) -> Callable[[], int]:
     """Count the calls of a method from now on."""
     own, calls = getattr(owner, name), []
 
-    def counting(*args: Any) -> Any:
+    def counting(*args: Any, **options: Any) -> Any:
         calls.append(1)
-        return own(*args)
+        return own(*args, **options)
 
     setattr(owner, name, counting)
     return lambda: len(calls)
