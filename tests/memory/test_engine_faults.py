@@ -722,6 +722,9 @@ async def test_a_removed_directory_is_not_made_again(tmp_path, caplog):
     place = OpenedDirectory.open(tmp_path / "agent", settings=MemorySettings(snapshot_every=5))
     store = await place.memories()
     await filled(store, 12)
+    for _ in range(2):
+        # The first one waits for the last write, the second one for the snapshot that comes after it.
+        await store.count()
     shutil.rmtree(tmp_path / "agent")
 
     with pytest.raises(StoreError):

@@ -15,7 +15,7 @@ from pathlib import Path
 import attrs
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from memory_helpers import SMALL, OpenedDirectory, plain_memory
 
@@ -285,6 +285,7 @@ STEPS = st.tuples(st.sampled_from("abc"), st.none() | st.sets(st.sampled_from([*
 
 @given(plans=st.lists(st.tuples(st.lists(STEPS, min_size=1, max_size=5), st.booleans()), max_size=8))
 @settings(max_examples=settings.default.max_examples // 2)
+@example(plans=[([("a", set()), ("a", None), ("b", set()), ("b", None)], False)])
 async def test_whatever_one_transaction_does(plans):
     """Several memories that are written, rewritten and deleted in one plan, which may fail: as the plain model has it."""
     vectors = SMALL.embed(["x"])

@@ -333,6 +333,17 @@ def test_a_manifest_that_lies_crashes_nothing(tmp_path, change):
     assert ["words"] == store.load().damaged
 
 
+@pytest.mark.parametrize("change", [-1, 2**48, 2**64, 10**30])
+def test_a_manifest_of_a_change_that_no_journal_can_have_tells_nothing(tmp_path, change):
+    """Neither is it a generation, nor does it say that the journal went back."""
+    store = store_in(tmp_path)
+    store.write(1, parts())
+    _resealed(tmp_path, lambda manifest: manifest.update(change=change))
+
+    assert store.load() is None
+    assert 0 == store.last()
+
+
 @pytest.mark.parametrize("text", [b"", b"{}", b"\xff\n\xff", b"x" * 100, b"[" * 10_000])
 def test_a_manifest_that_is_none_crashes_nothing(tmp_path, text):
     """Any bytes can stand where the manifest is expected."""

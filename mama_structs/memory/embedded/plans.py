@@ -342,6 +342,9 @@ class JournalWriter(JournalReader):
     def finish(self) -> int:
         """Write down what changed, and return the number of the last change."""
         if self._own is not None:
+            if self._change in self._deleted:
+                # No row would have the last number: for others the journal would end before it, as if it had gone back.
+                self._own = self._next_change()
             change = ChangeRow(salt=secrets.token_hex(8), changed=sorted(self._changed), deleted=self._deleted)
             self._writable.put(numbered(self._place.changes, self._own), encode(change))
         if self._change != self._before:

@@ -32,6 +32,8 @@ _ALIGNMENT: Final = 64
 _CHUNK: Final = 2**20
 _HEADER: Final = b"mama-structs view 1\n".ljust(_ALIGNMENT, b"\0")
 _LARGEST_MANIFEST: Final = 2**24
+# As many as the keys of rows have digits for.
+_MOST_CHANGES: Final = 16**12
 _TRIES: Final = 3
 _PART: Final = re.compile(r"[a-z][a-z0-9_]{0,30}")
 _FILE: Final = re.compile(r"[a-z][a-z0-9_]{0,30}-[0-9a-f]{32}\.view")
@@ -375,8 +377,10 @@ def _manifest(text: bytes) -> dict[str, Any]:
     manifest = json.loads(body)
     if manifest["format"] != FORMAT:
         raise ValueError("the manifest is of another format")
-    if type(manifest["change"]) is not int or not isinstance(manifest["parts"], dict):
-        raise ValueError("the manifest has no change or no parts")
+    if type(manifest["change"]) is not int or not 0 <= manifest["change"] < _MOST_CHANGES:
+        raise ValueError("the manifest has no change that a journal can have")
+    if not isinstance(manifest["parts"], dict):
+        raise TypeError("the manifest has no parts")
     _files(manifest["parts"])
     result: dict[str, Any] = manifest
     return result
