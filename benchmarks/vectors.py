@@ -147,7 +147,7 @@ def files(raw: Any, index: VectorIndex, queries: Vectors) -> dict[str, dict[str,
         store = SnapshotStore(folder / "views", identity="benchmark")
         saved, _ = timed(lambda: raw.save_index(str(folder / "raw")))
         written, generation = timed(lambda: store.write(1, index.parts()))
-        index.rebase(generation.parts)
+        index.saved(generation.parts)
         again, _ = timed(lambda: store.write(2, index.parts()))
         loaded, _ = timed(lambda: raw_load(folder / "raw", index.dimensions))
         started = time.perf_counter()

@@ -284,6 +284,8 @@ STEPS = st.tuples(st.sampled_from("abc"), st.none() | st.sets(st.sampled_from([*
 
 
 @given(plans=st.lists(st.tuples(st.lists(STEPS, min_size=1, max_size=5), st.booleans()), max_size=8))
+# The last number of a transaction was that of a memory that it deleted again.
+@example(plans=[([("a", set()), ("a", None), ("a", set()), ("a", None)], False)])
 @settings(max_examples=settings.default.max_examples // 2)
 @example(plans=[([("a", set()), ("a", None), ("b", set()), ("b", None)], False)])
 async def test_whatever_one_transaction_does(plans):

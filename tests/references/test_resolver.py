@@ -579,7 +579,8 @@ async def test_numbers_say_what_happened(make_resolver):
     assert {"not_found": 2} == stats.failures
     assert 1 == stats.lookalikes
     assert (6, 4) == (stats.references, stats.follow_up_calls_saved)
-    assert 0.01 <= stats.latency["p50"] <= stats.latency["p90"] <= stats.latency["p99"]
+    # A clock may tell a little less than was waited.
+    assert 0.009 < stats.latency["p50"] <= stats.latency["p90"] <= stats.latency["p99"]
     assert stats.bytes_added > 0
 
 
