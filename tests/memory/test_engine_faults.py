@@ -678,7 +678,7 @@ async def test_a_journal_that_goes_back_under_a_live_session_is_named(tmp_path):
 
 
 async def test_other_processes_and_embedders_raise_no_false_alarm(tmp_path):
-    """Who opens while others write, reembeds, or finds another history of the same place misses nothing."""
+    """Who opens while others write, or reembeds, misses nothing."""
     places = [OpenedDirectory.open(tmp_path / "a") for _ in range(2)]
     stores = [await place.memories() for place in places]
     for number in range(12):
@@ -689,9 +689,31 @@ async def test_other_processes_and_embedders_raise_no_false_alarm(tmp_path):
     async with Session.open(tmp_path / "a", embedder=SMALL) as session:
         await session.memories.reembed(OTHER)
         assert [] == went_back((await session.check()).findings)
+    async with Session.open(tmp_path / "a", embedder=OTHER) as session:
+        await session.memories.reembed(SMALL)
+        await session.memories.save_context("one more")
+        assert [] == went_back((await session.check()).findings)
+
+
+@pytest.mark.parametrize("other", ["nothing", "an empty one", "one with more"])
+async def test_another_stores_journal_under_the_views_is_named(tmp_path, other, caplog):
+    """At the opening and by every check of that session, until a rebuild takes it as it is."""
+    for name, count in (("a", 6), ("b", {"nothing": 0, "an empty one": 0, "one with more": 9}[other])):
+        async with Session.open(tmp_path / name, embedder=SMALL) as session:
+            await filled(session.memories, count)
     shutil.rmtree(tmp_path / "a" / "journal")
+    if other != "nothing":
+        shutil.copytree(tmp_path / "b" / "journal", tmp_path / "a" / "journal")
+
+    caplog.clear()
     async with Session.open(tmp_path / "a", embedder=SMALL) as session:
-        await session.memories.save_context("a new beginning")
+        (message,) = went_back((await session.check()).findings)
+        assert message in caplog.text
+        await session.memories.save_context("one more")
+        assert [message] == went_back((await session.check()).findings)
+        await session.memories.rebuild()
+        assert [] == went_back((await session.check()).findings)
+    async with Session.open(tmp_path / "a", embedder=SMALL) as session:
         assert [] == went_back((await session.check()).findings)
 
 

@@ -41,7 +41,7 @@ from mama_structs.memory.embedded.rows import (
     read_head,
 )
 from mama_structs.memory.embedded.snapshots import SnapshotStore
-from mama_structs.memory.embedded.witness import Witness
+from mama_structs.memory.embedded.witness import Witness, forget, hashed, history_in
 from mama_structs.memory.engine import EmbedderRecord, Progress, Reader, Writer, mismatch
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.failures import Finding
@@ -136,6 +136,8 @@ class EmbeddedEngine:
         self._snapshots_in = snapshots
         self._snapshots: SnapshotStore | None = None
         self._witness: Witness | None = None
+        self._seen_history: bytes | None = None
+        self._is_foreign = False
         # Up to which number changes were seen, here or by the witnesses.
         self._seen = 0
         self._place = RowPlaces(namespace, embedder, str(storage.directory))
@@ -272,7 +274,7 @@ class EmbeddedEngine:
             change = numbered(self._place.changes, self._last_change(rows) + 1)
             rows.put(change, encode(ChangeRow(salt=secrets.token_hex(8))))
             # Another identity: no snapshot with the old vectors is taken for one of ours.
-            head.identity, head.embedder = secrets.token_hex(16), embedder
+            head.began_as, head.identity, head.embedder = head.history, secrets.token_hex(16), embedder
             rows.put(self._place.head, encode(head))
 
         def job() -> None:
@@ -359,13 +361,10 @@ class EmbeddedEngine:
         self._head = head
         if head is None or self._snapshots_in is None:
             self._snapshots = self._witness = None
-        elif self._witness is None or self._witness.identity != head.identity:
-            lost = None if self._witness is None else self._witness.lost
+        else:
             self._snapshots = SnapshotStore(self._snapshots_in, identity=head.identity)
-            self._witness = Witness(self._snapshots_in, head.identity)
-            if lost is not None:
-                # Other vectors bring nothing back.
-                self._witness.lose(*lost)
+            if self._witness is None or self._witness.history != hashed(head.history):
+                self._witness = Witness(self._snapshots_in, head.history)
 
     def _check_embedder(self, head: Head) -> None:
         if head.embedder != self._place.embedder:
@@ -393,7 +392,9 @@ class EmbeddedEngine:
             self._check_embedder(head)
         last = self._last_change(rows)
         self._ask_witnesses()
-        if self._seen > last or (self._witness is not None and self._witness.lost is not None):
+        own = None if self._witness is None else self._witness.history
+        is_lost = self._witness is not None and self._witness.lost is not None
+        if self._seen > last or is_lost or self._seen_history not in {None, own}:
             # Another process may have gone on since this look began: the next one knows.
             self._behind(self._compare_with_witnesses)
         snapshots = None if anew else self._snapshots
@@ -450,6 +451,9 @@ class EmbeddedEngine:
             self._snapshots.clear()
         if self._witness is not None:
             self._witness.accept(last)
+        elif self._snapshots_in is not None:
+            forget(self._snapshots_in)
+        self._is_foreign = False
         self._use(loaded)
         self._schedule_slice()
         return True
@@ -458,16 +462,25 @@ class EmbeddedEngine:
         """Look up to which number changes were seen; all of them were durable by then."""
         known = (self._witness and self._witness.last, self._snapshots and self._snapshots.last())
         self._seen = max(self._change, *(number or 0 for number in known))
+        self._seen_history = None if self._snapshots_in is None else history_in(self._snapshots_in)
 
     def _compare_with_witnesses(self, rows: Snapshot) -> None:
         """See whether the journal has the changes that were seen before this look began."""
         last = self._last_change(rows)
         if self._witness is not None and self._seen > last:
             self._witness.lose(last, self._seen)
+        head = self._read_head(rows)
+        self._is_foreign |= self._seen_history not in {None, None if head is None else hashed(head.history)}
         for finding in self._lost(rows):
             _log.warning("the memories of %r: %s", self.namespace, finding.message)
 
     def _lost(self, _rows: Snapshot) -> list[Finding]:
+        if self._is_foreign:
+            message = (
+                "what is derived belongs to other memories: the journal of another store, or an empty one, was put in "
+                "the place of the one that was here; put that back, or let rebuild() take the journal as it is"
+            )
+            return [Finding("error", "lost", message)]
         lost = None if self._witness is None else self._witness.lost
         if lost is None:
             return []

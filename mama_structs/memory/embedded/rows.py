@@ -32,8 +32,15 @@ class Head(msgspec.Struct, kw_only=True):
 
     format: int = FORMAT
     identity: str
+    # What it was before the embedder was changed for the first time: the changes are those of one history.
+    began_as: str = ""
     embedder: EmbedderRecord
     maintained_at: int = 0
+
+    @property
+    def history(self) -> str:
+        """The name of the history that its changes are of."""
+        return self.began_as or self.identity
 
 
 class ChangeRow(msgspec.Struct, kw_only=True):

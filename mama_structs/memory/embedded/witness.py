@@ -14,7 +14,7 @@ from mama_structs.memory.embedded.snapshots import make_folder
 
 FILE_NAME: Final = "last"
 
-# A mark, of which history (a hash of the head's identity), two numbers, and a checksum of all that.
+# A mark, of which history (a hash of its name), two numbers, and a checksum of all that.
 _RECORD: Final = struct.Struct("<8s16sQQ")
 _MARK: Final = b"mama-st1"
 _SIZE: Final = 64
@@ -34,10 +34,9 @@ class Witness:
     and after a loss of power it may be behind the journal but not ahead. Where it cannot be kept, nothing is known.
     """
 
-    def __init__(self, folder: Path, identity: str) -> None:
-        self.identity: str = identity
+    def __init__(self, folder: Path, history: str) -> None:
+        self.history: bytes = hashed(history)
         self._path = folder / FILE_NAME
-        self._history = blake2b(identity.encode(), digest_size=16).digest()
         self._fd = -1
         # What there was no way to write.
         self._unwritten: dict[int, tuple[int, int]] = {}
@@ -85,17 +84,13 @@ class Witness:
         with contextlib.suppress(OSError):
             if self._fd < 0:
                 self._fd = os.open(self._path, _FLAGS)
-            os.lseek(self._fd, place, os.SEEK_SET)
-            record = os.read(self._fd, _SIZE)
-            body = record[: _RECORD.size]
-            if len(record) == _SIZE and blake2b(body, digest_size=_SIZE - _RECORD.size).digest() == record[len(body) :]:
-                mark, history, first, last = _RECORD.unpack(body)
-                if (mark, history) == (_MARK, self._history):
-                    return first, last
+            history, first, last = _record(self._fd, place)
+            if history == self.history:
+                return first, last
         return self._unwritten.get(place, (0, 0))
 
     def _write(self, place: int, first: int, last: int) -> None:
-        body = _RECORD.pack(_MARK, self._history, first, last)
+        body = _RECORD.pack(_MARK, self.history, first, last)
         record = body + blake2b(body, digest_size=_SIZE - len(body)).digest()
         try:
             if self._fd < 0:
@@ -107,3 +102,36 @@ class Witness:
         except OSError as error:
             self._unwritten[place] = first, last
             _log.debug("the last change cannot be noted: %s", type(error).__name__)
+
+
+def hashed(history: str) -> bytes:
+    """Return how a witness names a history."""
+    return blake2b(history.encode(), digest_size=16).digest()
+
+
+def history_in(folder: Path) -> bytes | None:
+    """Return of which history the witness in a folder is, None where there is none."""
+    with contextlib.suppress(OSError):
+        fd = os.open(folder / FILE_NAME, _FLAGS)
+        try:
+            return _record(fd, _LAST)[0]
+        finally:
+            os.close(fd)
+    return None
+
+
+def forget(folder: Path) -> None:
+    """Remove the witness in a folder."""
+    with contextlib.suppress(OSError):
+        (folder / FILE_NAME).unlink()
+
+
+def _record(fd: int, place: int) -> tuple[bytes | None, int, int]:
+    os.lseek(fd, place, os.SEEK_SET)
+    record = os.read(fd, _SIZE)
+    body = record[: _RECORD.size]
+    if len(record) == _SIZE and blake2b(body, digest_size=_SIZE - _RECORD.size).digest() == record[len(body) :]:
+        mark, history, first, last = _RECORD.unpack(body)
+        if mark == _MARK:
+            return history, first, last
+    return None, 0, 0
