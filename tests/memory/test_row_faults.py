@@ -306,6 +306,8 @@ async def test_an_export_beside_a_rebuild_has_every_memory(tmp_path, monkeypatch
 async def test_an_import_beside_a_reembed_stores_no_vectors_of_the_old_embedder(tmp_path, monkeypatch):
     """It fails, and can be repeated: then everything is embedded by the new one."""
     monkeypatch.setattr(transfer, "_CHUNK", 2)
+    # However busy the machine is, a chunk is a transaction.
+    monkeypatch.setattr(engine_module, "_TRANSACTION_SECONDS", 1e9)
     async with opened(tmp_path / "a") as (_, store):
         for number in range(6):
             await store.save_context(f"note {number} about thing {number}")
