@@ -287,7 +287,6 @@ STEPS = st.tuples(st.sampled_from("abc"), st.none() | st.sets(st.sampled_from([*
 # The last number of a transaction was that of a memory that it deleted again.
 @example(plans=[([("a", set()), ("a", None), ("a", set()), ("a", None)], False)])
 @settings(max_examples=settings.default.max_examples // 2)
-@example(plans=[([("a", set()), ("a", None), ("b", set()), ("b", None)], False)])
 async def test_whatever_one_transaction_does(plans):
     """Several memories that are written, rewritten and deleted in one plan, which may fail: as the plain model has it."""
     vectors = SMALL.embed(["x"])

@@ -347,10 +347,6 @@ class JournalWriter(JournalReader):
                 self._own = self._next_change()
             change = ChangeRow(salt=secrets.token_hex(8), changed=sorted(self._changed), deleted=self._deleted)
             self._writable.put(numbered(self._place.changes, self._own), encode(change))
-            if self._change in self._deleted:
-                # Its row is gone, and others go by the last number.
-                change = ChangeRow(salt=secrets.token_hex(8))
-                self._writable.put(numbered(self._place.changes, self._change), encode(change))
         if self._change != self._before:
             self._touched.note(self._change, self._touched_now)
         return self._change
