@@ -136,8 +136,9 @@ class EmbeddedEngine:
         self._snapshots_in = snapshots
         self._snapshots: SnapshotStore | None = None
         self._witness: Witness | None = None
-        self._seen_history: bytes | None = None
-        self._is_foreign = False
+        # Of which history the witness is, and its last change, where that is none of the journal's.
+        self._seen_history: tuple[bytes | None, int] = (None, 0)
+        self._others_last = 0
         # Up to which number changes were seen, here or by the witnesses.
         self._seen = 0
         self._place = RowPlaces(namespace, embedder, str(storage.directory))
@@ -394,9 +395,9 @@ class EmbeddedEngine:
         self._ask_witnesses()
         own = None if self._witness is None else self._witness.history
         is_lost = self._witness is not None and self._witness.lost is not None
-        if self._seen > last or is_lost or self._seen_history not in {None, own}:
+        if self._seen > last or is_lost or self._seen_history[0] not in {None, own}:
             # Another process may have gone on since this look began: the next one knows.
-            self._behind(self._compare_with_witnesses)
+            self._behind(self._warn_of_lost)
         snapshots = None if anew else self._snapshots
         loaded = load_views(rows, self._place, snapshots, last=last, exact_up_to=self.settings.exact_up_to)
         self._use(loaded)
@@ -453,7 +454,7 @@ class EmbeddedEngine:
             self._witness.accept(last)
         elif self._snapshots_in is not None:
             forget(self._snapshots_in)
-        self._is_foreign = False
+        self._others_last = 0
         self._use(loaded)
         self._schedule_slice()
         return True
@@ -462,7 +463,8 @@ class EmbeddedEngine:
         """Look up to which number changes were seen; all of them were durable by then."""
         known = (self._witness and self._witness.last, self._snapshots and self._snapshots.last())
         self._seen = max(self._change, *(number or 0 for number in known))
-        self._seen_history = None if self._snapshots_in is None else history_in(self._snapshots_in)
+        if self._snapshots_in is not None:
+            self._seen_history = history_in(self._snapshots_in)
 
     def _compare_with_witnesses(self, rows: Snapshot) -> None:
         """See whether the journal has the changes that were seen before this look began."""
@@ -470,15 +472,22 @@ class EmbeddedEngine:
         if self._witness is not None and self._seen > last:
             self._witness.lose(last, self._seen)
         head = self._read_head(rows)
-        self._is_foreign |= self._seen_history not in {None, None if head is None else hashed(head.history)}
+        history, seen = self._seen_history
+        if history not in {None, None if head is None else hashed(head.history)}:
+            self._others_last = seen
+
+    def _warn_of_lost(self, rows: Snapshot) -> None:
+        self._compare_with_witnesses(rows)
         for finding in self._lost(rows):
             _log.warning("the memories of %r: %s", self.namespace, finding.message)
 
     def _lost(self, _rows: Snapshot) -> list[Finding]:
-        if self._is_foreign:
+        if self._others_last:
             message = (
-                "what is derived belongs to other memories: the journal of another store, or an empty one, was put in "
-                "the place of the one that was here; put that back, or let rebuild() take the journal as it is"
+                f"changes up to number {self._others_last} were stored, and the journal, which ends at number "
+                f"{self._change}, has none of them: all of cache.db-wal was lost after a crash, or the journal of "
+                "another store was put in the place of the one that was here; put back what has the changes, or let "
+                "rebuild() take the journal as it is"
             )
             return [Finding("error", "lost", message)]
         lost = None if self._witness is None else self._witness.lost

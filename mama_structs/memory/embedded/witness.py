@@ -109,15 +109,16 @@ def hashed(history: str) -> bytes:
     return blake2b(history.encode(), digest_size=16).digest()
 
 
-def history_in(folder: Path) -> bytes | None:
-    """Return of which history the witness in a folder is, None where there is none."""
+def history_in(folder: Path) -> tuple[bytes | None, int]:
+    """Return of which history the witness in a folder is, None where there is none, and its last change."""
     with contextlib.suppress(OSError):
         fd = os.open(folder / FILE_NAME, _FLAGS)
         try:
-            return _record(fd, _LAST)[0]
+            history, _, last = _record(fd, _LAST)
         finally:
             os.close(fd)
-    return None
+        return history, last
+    return None, 0
 
 
 def forget(folder: Path) -> None:
