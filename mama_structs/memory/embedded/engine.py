@@ -475,6 +475,8 @@ class EmbeddedEngine:
         history, seen = self._seen_history
         if history not in {None, None if head is None else hashed(head.history)}:
             self._others_last = seen
+            if self._witness is not None:
+                self._witness.lose(last, seen)
 
     def _warn_of_lost(self, rows: Snapshot) -> None:
         self._compare_with_witnesses(rows)
@@ -482,22 +484,21 @@ class EmbeddedEngine:
             _log.warning("the memories of %r: %s", self.namespace, finding.message)
 
     def _lost(self, _rows: Snapshot) -> list[Finding]:
-        if self._others_last:
-            message = (
-                f"changes up to number {self._others_last} were stored, and the journal, which ends at number "
-                f"{self._change}, has none of them: all of cache.db-wal was lost after a crash, or the journal of "
-                "another store was put in the place of the one that was here; put back what has the changes, or let "
-                "rebuild() take the journal as it is"
-            )
-            return [Finding("error", "lost", message)]
         lost = None if self._witness is None else self._witness.lost
-        if lost is None:
+        ended, seen = lost or (self._change, self._others_last)
+        if not seen:
             return []
         message = (
-            f"changes up to number {lost[1]} were stored, but the journal ended at number {lost[0]}: cache.db-wal was "
+            f"changes up to number {seen} were stored, but the journal ended at number {ended}: cache.db-wal was "
             "damaged or deleted after a crash, or a backup of the journal was put back; put back what has the "
             "changes, or let rebuild() take the journal as it is"
         )
+        if seen <= ended:
+            message = (
+                f"the changes up to number {seen} are not those that were stored: the journal of another store, which "
+                f"ended at number {ended}, was put in the place of the one that was here; put that back, or let "
+                "rebuild() take the journal as it is"
+            )
         return [Finding("error", "lost", message)]
 
     def _replay(self, rows: Snapshot, views: Indexes, last: int) -> None:
@@ -633,6 +634,9 @@ class EmbeddedEngine:
         """Use what is durable now, and have links to deleted memories taken out of the rows."""
         if group.head is not None:
             self._use_head(group.head)
+            if self._witness is not None and self._others_last:
+                # It was not there yet when the loss was seen.
+                self._witness.lose(group.before, self._others_last)
         if self._witness is not None and group.written:
             # Only now is it durable.
             self._witness.saw(self._change)
