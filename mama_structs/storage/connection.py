@@ -60,15 +60,15 @@ class _Forks:
         self._changed = threading.Condition()
         self._seats: set[_Seat] = set()
         self._inherited: set[Identity] = set()
-        # How many threads are about to fork.
-        self._near = 0
+        # Threads that are about to fork. No count: Ctrl-C in a hook would leave it wrong for ever.
+        self._near: set[int] = set()
 
     def enter(self, seat: _Seat) -> None:
         """Count a database as open from here on; waits until nobody forks, and refuses what the parent had open."""
         if self._pid != os.getpid():
             self.forget()  # it was forked by something that knows nothing of Python
         with self._changed:
-            self._changed.wait_for(lambda: self._near == 0)
+            self._changed.wait_for(lambda: not self._near)
             if _look(seat.directory / DATABASE)[0] in self._inherited:
                 raise StoreError(
                     f"{seat.directory} was in use when this process was forked",
@@ -84,7 +84,7 @@ class _Forks:
     def before(self) -> None:
         """Have everything closed, but for what is in use for too long or by who forks."""
         with self._changed:
-            self._near += 1
+            self._near.add(threading.get_ident())
             seats = list(self._seats)
         until = time.monotonic() + _PATIENCE
         for seat in seats:
@@ -97,7 +97,7 @@ class _Forks:
     def after(self) -> None:
         """Let the parent go on."""
         with self._changed:
-            self._near -= 1
+            self._near.discard(threading.get_ident())
             self._changed.notify_all()
 
     def forget(self) -> None:
@@ -280,8 +280,11 @@ class Database:
 
     def _is_in_place(self) -> bool:
         files, index_size = self._look()
-        # It is mapped: where it was cut, the next statement would end the process.
-        return files == self._files and index_size >= self._index_size
+        # It is mapped, and only ever grows: where it was cut, the next statement would end the process.
+        if files != self._files or index_size < self._index_size:
+            return False
+        self._index_size = index_size
+        return True
 
     def _moved(self) -> StoreError:
         return damaged(self._directory, "a file of it was moved, replaced, cut or deleted while it was open")

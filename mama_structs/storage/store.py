@@ -395,11 +395,13 @@ class Storage:
     def _begun(self, wait: float) -> Database:
         """Begin a write transaction as the next one of those who wait for it, and let looks pass meanwhile."""
         opened = self._open()
+        started = time.monotonic()
 
         def begin() -> None:
             # Opened anew, perhaps, and elsewhere by now.
             opened.check_place()
-            if not opened.queue():
+            # No more than courtesy: who is before may have been stopped while it waits.
+            if not opened.queue() and time.monotonic() - started < wait / 2:
                 raise _Queued
             opened.begin("IMMEDIATE")
 

@@ -312,3 +312,40 @@ storage.close_now()
 def test_a_store_that_a_fork_closed_knows_that_it_is_alone(tmp_path):
     """Before it is opened again nobody has its files: that is not taken for another process."""
     assert "[]\n" == run(COMMON + ALONE, tmp_path / "journal")
+
+
+INTERRUPTED = """
+storage = Storage.open(directory)
+held, go_on = threading.Event(), threading.Event()
+
+def hold():
+    with connection._forks._changed:
+        held.set()
+        go_on.wait()
+
+def interrupt(*_):
+    go_on.set()
+    raise KeyboardInterrupt
+
+holder = threading.Thread(target=hold)
+holder.start()
+held.wait()
+signal.signal(signal.SIGALRM, interrupt)
+sys.unraisablehook = lambda unraisable: print(unraisable.exc_type.__name__)
+signal.setitimer(signal.ITIMER_REAL, 0.2)
+child = os.fork()
+if child == 0:
+    os._exit(0)
+holder.join()
+assert ended(child) == 0
+opening = threading.Thread(target=lambda: Storage.open(directory.parent / "other").close_now(), daemon=True)
+opening.start()
+opening.join(60)
+print("hangs" if opening.is_alive() else "opens", flush=True)
+os._exit(0)
+"""
+
+
+def test_ctrl_c_before_a_fork_does_not_keep_stores_from_opening(tmp_path):
+    """Python forks all the same, and who forks is counted out without ever having been counted in."""
+    assert "KeyboardInterrupt\nopens\n" == run(COMMON + INTERRUPTED, tmp_path / "journal")

@@ -122,6 +122,64 @@ async def test_a_transaction_that_may_not_wait_is_refused_at_once(tmp_path):
     await storage.close()
 
 
+WAITER = """
+import sys
+from pathlib import Path
+from mama_structs.storage.store import Storage
+storage = Storage.open(Path(sys.argv[1]), wait=600)
+queue = storage._open().queue
+
+def queued():
+    is_next = queue()
+    if is_next:
+        print("next", flush=True)
+        sys.stdin.read()
+    return is_next
+
+storage._open().queue = queued
+storage.in_thread(lambda: storage.transact_here(lambda rows: rows.put("w", b""))).result()
+"""
+
+
+async def test_who_was_stopped_while_it_is_the_next_to_write_blocks_nobody_for_ever(tmp_path):
+    """The queue is a courtesy: after half of its time a save goes without, and needs only SQLite's own lock."""
+    storage = Storage.open(tmp_path / "journal", wait=2)
+    command = [sys.executable, "-c", WAITER, str(storage.directory)]
+    waiter = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: ASYNC220 - nothing else runs in the loop
+    try:
+        assert "next\n" == waiter.stdout.readline()
+        await storage.transact(lambda rows: rows.put("a", b"1"))
+    finally:
+        waiter.kill()
+        waiter.communicate()
+
+    assert ["a"] == await storage.keys()
+    await storage.close()
+
+
+async def test_an_index_that_grew_and_was_cut_is_damage(tmp_path):
+    """It is compared with what it was at the last look, not at the opening: SQLite has mapped all of it."""
+    storage = Storage.open(tmp_path / "journal")
+    index = storage.directory / "cache.db-shm"
+    opened = index.stat().st_size
+    with closing(sqlite3.connect(storage.directory / "cache.db", isolation_level=None)) as reader:
+        # While it reads the log cannot begin anew, and 17 MB of it need a second page of the index.
+        reader.execute("BEGIN")
+        reader.execute("SELECT COUNT(*) FROM Cache").fetchone()
+        await storage.transact(lambda rows: [rows.put(f"{number}", b"x" * 2**20) for number in range(20)] and None)
+        grown = index.stat().st_size
+        with index.open("r+b") as file:
+            file.truncate(opened)
+
+        # The work itself never runs, where the map would end the process.
+        with pytest.raises(StoreDamaged, match="while it was open"):
+            await storage.transact(lambda rows: None)
+        with index.open("r+b") as file:
+            file.truncate(grown)
+    assert opened < grown
+    await storage.close()
+
+
 # What SQLite itself looks at may be cut; the index is mapped.
 CHANGES = [(name, how) for name in ("cache.db", "cache.db-wal", "cache.db-shm") for how in ("deleted", "replaced")]
 
