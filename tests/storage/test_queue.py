@@ -122,7 +122,7 @@ async def test_a_transaction_that_may_not_wait_is_refused_at_once(tmp_path):
     await storage.close()
 
 
-WAITER = """
+STOPPED = """
 import sys
 from pathlib import Path
 from mama_structs.storage.store import Storage
@@ -144,7 +144,7 @@ storage.in_thread(lambda: storage.transact_here(lambda rows: rows.put("w", b""))
 async def test_who_was_stopped_while_it_is_the_next_to_write_blocks_nobody_for_ever(tmp_path):
     """The queue is a courtesy: after half of its time a save goes without, and needs only SQLite's own lock."""
     storage = Storage.open(tmp_path / "journal", wait=2)
-    command = [sys.executable, "-c", WAITER, str(storage.directory)]
+    command = [sys.executable, "-c", STOPPED, str(storage.directory)]
     waiter = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: ASYNC220 - nothing else runs in the loop
     try:
         assert "next\n" == waiter.stdout.readline()
