@@ -4,7 +4,8 @@ The one place where rows are written and read: an open store, its queue, and the
 A `Storage` holds rows of bytes under ASCII keys in one directory.
 What is enqueued is written behind, in order; `flush` waits for the disk.
 Everything that touches the database runs in the store's one thread, in the order in which it was asked for, whichever
-loop or thread asks. A cancelled caller stops nothing, and work that raises is rolled back.
+loop or thread asks; but what only looks does not wait for a transaction that waits for other processes.
+A cancelled caller stops nothing, and work that raises is rolled back.
 
 Every call raises `SessionClosed` after closing, `WrongLoop` in a forked child, and `StoreError` where the database
 cannot be read or written.

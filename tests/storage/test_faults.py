@@ -1041,3 +1041,18 @@ def test_failures_of_the_file_system_are_typed(tmp_path, monkeypatch, number, ki
         Storage.open(tmp_path / "journal")
 
     assert kind is type(caught.value)
+
+
+async def test_statistics_that_a_stranger_has_made_are_no_damage(tmp_path):
+    """ANALYZE adds tables of SQLite's own: an open store goes on, and it opens again."""
+    storage = Storage.open(tmp_path / "journal")
+    await storage.transact(lambda rows: rows.put("a", b"1"))
+    with closing(sqlite3.connect(storage.directory / "cache.db", isolation_level=None)) as stranger:
+        stranger.execute("ANALYZE")
+    await storage.transact(lambda rows: rows.put("b", b"2"))
+    await storage.close()
+
+    again = Storage.open(tmp_path / "journal")
+    assert ["a", "b"] == await again.keys()
+    await assert_sound(again)
+    await again.close()

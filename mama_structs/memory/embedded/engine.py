@@ -305,7 +305,8 @@ class EmbeddedEngine:
         with self._guard:
             self._closed = True
         try:
-            await self._storage.look(self._finish)
+            # After the saves that wait: a look would come before them.
+            await outcome(self._storage.in_thread(lambda: self._storage.look_here(self._finish)))
         except StoreError as error:
             _log.warning("no snapshot of the memories was written: %s", error)
 
