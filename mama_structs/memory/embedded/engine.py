@@ -496,9 +496,9 @@ class EmbeddedEngine:
         )
         if seen <= ended:
             message = (
-                f"the changes up to number {seen} are not those that were stored: the journal of another store, which "
-                f"ended at number {ended}, was put in the place of the one that was here; put that back, or let "
-                "rebuild() take the journal as it is"
+                f"the journal, which ended at number {ended}, and what is known of changes up to number {seen} are of "
+                "different stores: one was put in the place of the one that was here; put that back, or let rebuild() "
+                "take the journal as it is"
             )
         return [Finding("error", "lost", message)]
 
