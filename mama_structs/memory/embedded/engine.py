@@ -496,7 +496,7 @@ class EmbeddedEngine:
         )
         if seen <= ended:
             message = (
-                f"the journal, which ended at number {ended}, and what is known of changes up to number {seen} are of "
+                f"the known changes up to number {seen} and the journal, which ended at number {ended}, are of "
                 "different stores: one was put in the place of the one that was here; put that back, or let rebuild() "
                 "take the journal as it is"
             )
