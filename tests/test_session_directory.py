@@ -507,3 +507,45 @@ async def test_copying_the_directory_does_not_free_its_conversations(place):
         await session.observe('<ref id="a">1</ref>')
         shutil.copytree(place, place.parent / "copy")
         assert ["busy"] == await another_process(place)
+
+
+FULL = """
+import asyncio, resource, signal, sys
+from mama_structs import Session
+from mama_structs.errors import StoreBusy, StoreFull
+
+async def main():
+    session = await Session.open(sys.argv[1], conversation=sys.argv[2])
+    session.refs.add("small")
+    await session.flush()
+    free = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, free[1]))
+    session.refs.add("x" * 400_000)
+    for _ in range(2):
+        try:
+            await session.close()
+        except StoreFull:
+            print("full", flush=True)
+    resource.setrlimit(resource.RLIMIT_FSIZE, free)
+    try:
+        await Session.open(sys.argv[1], conversation=sys.argv[2])
+    except StoreBusy:
+        print("busy", flush=True)
+    await session.close()
+    await session.close()
+    async with Session.open(sys.argv[1], conversation=sys.argv[2]) as again:
+        print([len(again.refs.get(handle).text) for handle in again.refs], (await again.check()).ok)
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limits of size")
+async def test_a_close_that_found_the_disk_full_is_tried_again_and_loses_nothing(place):
+    """Whenever there is room again; until then the conversation is the session's own."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", FULL, place, "chat", stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await process.communicate()
+    assert ["full", "full", "busy", "[5, 400000] True"] == said.decode().splitlines()
