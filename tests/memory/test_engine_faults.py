@@ -724,22 +724,28 @@ async def test_another_stores_journal_under_the_views_is_named(tmp_path, other, 
         assert [] == went_back((await session.check()).findings)
 
 
+def witness_of(folder, history):
+    witness = Witness(folder)
+    witness.use(history)
+    return witness
+
+
 @given(data=st.binary(max_size=200) | st.integers(0, 63))
 def test_a_witness_that_is_torn_knows_nothing(data):
     """Whatever its file holds, it says what was told to it or nothing."""
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory, "views", "one")
-        witness = Witness(folder, "identity")
+        witness = witness_of(folder, "identity")
         assert 0 == witness.last
         witness.saw(7)
         witness.saw(5)
         witness.close()
-        assert (7, 0) == (Witness(folder, "identity").last, Witness(folder, "other").last)
+        assert (7, 0) == (witness_of(folder, "identity").last, witness_of(folder, "other").last)
         content = bytearray((folder / "last").read_bytes())
         if isinstance(data, int):
             content[data] ^= 1
         (folder / "last").write_bytes(content if isinstance(data, int) else data)
-        again = Witness(folder, "identity")
+        again = witness_of(folder, "identity")
         assert 0 == again.last
         assert again.lost is None
         again.saw(9)
@@ -771,7 +777,7 @@ def test_a_snapshot_makes_no_session(tmp_path):
     store = SnapshotStore(tmp_path / "agent" / "views" / "one", identity="x")
 
     assert store.write(1, {}) is None
-    Witness(tmp_path / "agent" / "views" / "one", "x").saw(1)
+    witness_of(tmp_path / "agent" / "views" / "one", "x").saw(1)
     assert [] == list(tmp_path.iterdir())
     (tmp_path / "agent").mkdir()
     assert store.write(1, {}) is not None

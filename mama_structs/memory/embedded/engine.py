@@ -41,7 +41,7 @@ from mama_structs.memory.embedded.rows import (
     read_head,
 )
 from mama_structs.memory.embedded.snapshots import SnapshotStore
-from mama_structs.memory.embedded.witness import Witness, forget, hashed, history_in
+from mama_structs.memory.embedded.witness import Witness
 from mama_structs.memory.engine import EmbedderRecord, Progress, Reader, Writer, mismatch
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.failures import Finding
@@ -135,12 +135,7 @@ class EmbeddedEngine:
         self.settings: MemorySettings = settings
         self._snapshots_in = snapshots
         self._snapshots: SnapshotStore | None = None
-        self._witness: Witness | None = None
-        # Of which history the witness is, and its last change, where that is none of the journal's.
-        self._seen_history: tuple[bytes | None, int] = (None, 0)
-        self._others_last = 0
-        # Up to which number changes were seen, here or by the witnesses.
-        self._seen = 0
+        self._witness = Witness(snapshots)
         self._place = RowPlaces(namespace, embedder, str(storage.directory))
         self._head: Head | None = None
         self._views: Indexes | None = None
@@ -186,14 +181,14 @@ class EmbeddedEngine:
     async def check(self, progress: Progress | None = None) -> list[Finding]:
         """Look at every memory, vector, link and change in the journal, and at what the views have made of them."""
         inspection = Inspection(_CHECKED)
-        await self._look(lambda _rows: self._ask_witnesses())
-        await self._look(self._compare_with_witnesses)
+        await self._look(lambda _rows: self._ask_witness())
+        await self._look(self._compare_with_witness)
         total = await self.read(lambda reader: reader.count())
         tell = progress or _tell_nobody
         while await self._look(lambda rows: inspection.step(rows, self._catch_up(rows), self._place)):
             tell(min(inspection.memories, total), total)
         tell(total, total)
-        return [*inspection.findings, *await self._look(self._lost)]
+        return [*inspection.findings, *await self._look(lambda _rows: self._witness.findings())]
 
     async def rebuild(self, progress: Progress | None = None) -> list[str]:
         """
@@ -338,8 +333,7 @@ class EmbeddedEngine:
                 self._write_snapshot(rows)
         finally:
             self._drop_views()
-            if self._witness is not None:
-                self._witness.close()
+            self._witness.close()
 
     def _drop_views(self) -> None:
         views, self._views = self._views, None
@@ -361,12 +355,10 @@ class EmbeddedEngine:
 
     def _use_head(self, head: Head | None) -> None:
         self._head = head
-        if head is None or self._snapshots_in is None:
-            self._snapshots = self._witness = None
-        else:
+        self._witness.use(None if head is None else head.history)
+        self._snapshots = None
+        if head is not None and self._snapshots_in is not None:
             self._snapshots = SnapshotStore(self._snapshots_in, identity=head.identity)
-            if self._witness is None or self._witness.history != hashed(head.history):
-                self._witness = Witness(self._snapshots_in, head.history)
 
     def _check_embedder(self, head: Head) -> None:
         if head.embedder != self._place.embedder:
@@ -393,10 +385,8 @@ class EmbeddedEngine:
         if head is not None:
             self._check_embedder(head)
         last = self._last_change(rows)
-        self._ask_witnesses()
-        own = None if self._witness is None else self._witness.history
-        is_lost = self._witness is not None and self._witness.lost is not None
-        if self._seen > last or is_lost or self._seen_history[0] not in {None, own}:
+        self._ask_witness()
+        if self._witness.doubts(last):
             # Another process may have gone on since this look began: the next one knows.
             self._behind(self._warn_of_lost)
         snapshots = None if anew else self._snapshots
@@ -451,56 +441,23 @@ class EmbeddedEngine:
         self._use_head(head)
         if self._snapshots is not None:
             self._snapshots.clear()
-        if self._witness is not None:
-            self._witness.accept(last)
-        elif self._snapshots_in is not None:
-            forget(self._snapshots_in)
-        self._others_last = 0
+        self._witness.accept(last)
         self._use(loaded)
         self._schedule_slice()
         return True
 
-    def _ask_witnesses(self) -> None:
-        """Look up to which number changes were seen; all of them were durable by then."""
-        known = (self._witness and self._witness.last, self._snapshots and self._snapshots.last())
-        self._seen = max(self._change, *(number or 0 for number in known))
-        if self._snapshots_in is not None:
-            self._seen_history = history_in(self._snapshots_in)
+    def _ask_witness(self) -> None:
+        self._witness.ask(max(self._change, (self._snapshots and self._snapshots.last()) or 0))
 
-    def _compare_with_witnesses(self, rows: Snapshot) -> None:
-        """See whether the journal has the changes that were seen before this look began."""
-        last = self._last_change(rows)
-        if self._witness is not None and self._seen > last:
-            self._witness.lose(last, self._seen)
+    def _compare_with_witness(self, rows: Snapshot) -> None:
         head = self._read_head(rows)
-        history, seen = self._seen_history
-        if history not in {None, None if head is None else hashed(head.history)}:
-            self._others_last = seen
-            if self._witness is not None:
-                self._witness.lose(last, seen)
+        self._witness.use(None if head is None else head.history)
+        self._witness.compare(self._last_change(rows))
 
     def _warn_of_lost(self, rows: Snapshot) -> None:
-        self._compare_with_witnesses(rows)
-        for finding in self._lost(rows):
+        self._compare_with_witness(rows)
+        for finding in self._witness.findings():
             _log.warning("the memories of %r: %s", self.namespace, finding.message)
-
-    def _lost(self, _rows: Snapshot) -> list[Finding]:
-        lost = None if self._witness is None else self._witness.lost
-        ended, seen = lost or (self._change, self._others_last)
-        if not seen:
-            return []
-        message = (
-            f"changes up to number {seen} were stored, but the journal ended at number {ended}: cache.db-wal was "
-            "damaged or deleted after a crash, or a backup of the journal was put back; put back what has the "
-            "changes, or let rebuild() take the journal as it is"
-        )
-        if seen <= ended:
-            message = (
-                f"the known changes up to number {seen} and the journal, which ended at number {ended}, are of "
-                "different stores: one was put in the place of the one that was here; put that back, or let rebuild() "
-                "take the journal as it is"
-            )
-        return [Finding("error", "lost", message)]
 
     def _replay(self, rows: Snapshot, views: Indexes, last: int) -> None:
         try:
@@ -635,10 +592,7 @@ class EmbeddedEngine:
         """Use what is durable now, and have links to deleted memories taken out of the rows."""
         if group.head is not None:
             self._use_head(group.head)
-            if self._witness is not None and self._others_last:
-                # It was not there yet when the loss was seen.
-                self._witness.lose(group.before, self._others_last)
-        if self._witness is not None and group.written:
+        if group.written:
             # Only now is it durable.
             self._witness.saw(self._change)
         # Also those that a process left which was killed, but after a write: whoever only reads asks for no lock.
