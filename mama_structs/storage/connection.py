@@ -141,6 +141,8 @@ class Database:
 
     def __init__(self, directory: Path, *, temporary: TemporaryDirectory | None) -> None:
         self._directory = directory
+        # As texts: they are looked at before every transaction.
+        self._paths = [os.fspath(directory / name) for name in (DATABASE, _WAL, _INDEX)]
         self._busy = threading.Lock()
         self._temporary = temporary
         self._pid = os.getpid()
@@ -162,7 +164,7 @@ class Database:
         """The connection, opened again after a fork."""
         if self._seat is None:
             # Nothing is made anew, and nothing else is opened instead.
-            if _look(self._directory / DATABASE)[0] != self._files[0]:
+            if _look(self._paths[0])[0] != self._files[0]:
                 raise self._moved()
             self._seat = self._open()
         assert self._seat.connection is not None  # noqa: S101 - for the type checker
@@ -275,7 +277,7 @@ class Database:
             _forks.leave(seat)
 
     def _look(self) -> tuple[tuple[Identity | None, ...], int]:
-        looks = [_look(self._directory / name) for name in (DATABASE, _WAL, _INDEX)]
+        looks = [_look(path) for path in self._paths]
         return tuple(identity for identity, _ in looks), looks[-1][1]
 
     def _is_in_place(self) -> bool:
@@ -302,7 +304,7 @@ def _never_close(connection: sqlite3.Connection | None) -> None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
 
-def _look(path: Path) -> tuple[Identity | None, int]:
+def _look(path: str | Path) -> tuple[Identity | None, int]:
     """Return which file this is and its size; None and 0 where there is none."""
     try:
         status = os.stat(path)  # noqa: PTH116 - half the time, three times a call

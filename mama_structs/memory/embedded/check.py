@@ -52,7 +52,6 @@ class Inspection:
             self._check_memories,
             self._check_vectors,
             self._check_changes,
-            self._check_dead,
             self._check_catalogue,
             self._check_contents,
             self._check_uses,
@@ -128,32 +127,22 @@ class Inspection:
             yield
 
     def _check_changes(self) -> Iterator[None]:
-        """Look at the changes."""
-        for page in self._pages(self.place.changes):
-            for key, value in page:
-                if own_number(self.place.changes, key) is None:
-                    self._note_foreign(key)
-                    continue
-                try:
-                    if not isinstance(value, Damaged):
-                        read_change(value)
-                except (ValueError, RecursionError):
-                    self._note("damaged", key, "it does not have the form of a change")
-            yield
-
-    def _check_dead(self) -> Iterator[None]:
-        """Look at what is still to be cleaned up after deleted memories."""
-        for page in self._pages(self.place.all_dead):
-            for key, value in page:
-                if own_number(key.rpartition("/")[0] + "/", key) is None:
-                    self._note_foreign(key)
-                    continue
-                try:
-                    if not isinstance(value, Damaged):
-                        read_dead(value)
-                except (ValueError, RecursionError):
-                    self._note("damaged", key, "it does not say what is to be cleaned up after a deleted memory")
-            yield
+        """Look at the changes, and at what is still to be cleaned up after deleted memories."""
+        for prefix, read, form in (
+            (self.place.changes, read_change, "it does not have the form of a change"),
+            (self.place.all_dead, read_dead, "it does not say what is to be cleaned up after a deleted memory"),
+        ):
+            for page in self._pages(prefix):
+                for key, value in page:
+                    if own_number(key.rpartition("/")[0] + "/", key) is None:
+                        self._note_foreign(key)
+                        continue
+                    try:
+                        if not isinstance(value, Damaged):
+                            read(value)
+                    except (ValueError, RecursionError):
+                        self._note("damaged", key, form)
+                yield
 
     def _check_catalogue(self) -> Iterator[None]:
         """Look for memories in the views that no row is of."""
