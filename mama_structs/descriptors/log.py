@@ -184,7 +184,7 @@ class ConversationLog:
         self._storage = storage
         self._key = key
         self._last = last
-        self.is_started = started
+        self.is_started: bool = started
 
     def put(self, handle: str, slot: Entry | DeletedEntry) -> None:
         """Take what was stored, with its text, or deleted, in one transaction; nothing of it where the store raises."""
