@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import mama_structs
-from mama_structs.testing.crash import FILES, Case
+from mama_structs.testing._damage import FILES, Case
 
 SRC = str(Path(mama_structs.__file__).parents[1])
 ENVIRONMENT = {**os.environ, "PYTHONPATH": SRC, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
