@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, TypeVar
 
 import attrs
 
+from mama_structs._budget import Budget
 from mama_structs._check import CENTURY, choice, flag, refused, seconds, setting, share, whole
 from mama_structs.errors import InvalidSetting
 
@@ -106,6 +107,55 @@ class DescriptorSettings:
     max_handles: int = attrs.field(default=10_000, validator=_COUNT)
     search_timeout: float = attrs.field(default=2.0, validator=_SECONDS)
     root: str = attrs.field(default="", converter=_as_path, validator=setting(_path))
+
+
+# Less holds neither an error with its hint nor an answer that says where to go on.
+_LEAST_ANSWER: Final = 1_000
+
+
+def _callable(name: str, value: object) -> None:
+    if not callable(value):
+        raise refused(name, "must be a function of a text that returns a whole number", value)
+
+
+@attrs.frozen(kw_only=True)
+class AnswerSettings:
+    """
+    How long what a model reads may be: the answer of every tool, and the list of handles in the system prompt.
+
+    Args:
+        max_chars: Characters that an answer has at the most; 1,000 or more.
+        max_tokens: Tokens that it has at the most, in place of *max_chars*; needs *count_tokens*. 1,000 or more.
+        count_tokens: Tells how many tokens a text has; called often, so it should be quick.
+
+    Raises:
+        InvalidSetting: A value breaks its rule, or there is one of *max_tokens* and *count_tokens* without the other.
+
+    """
+
+    max_chars: int = attrs.field(default=8_000, validator=setting(whole, _LEAST_ANSWER))
+    max_tokens: int | None = attrs.field(
+        default=None, validator=attrs.validators.optional(setting(whole, _LEAST_ANSWER))
+    )
+    count_tokens: Callable[[str], int] | None = attrs.field(
+        default=None, validator=attrs.validators.optional(setting(_callable))
+    )
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse a number of tokens that nobody counts."""
+        if (self.max_tokens is None) is not (self.count_tokens is None):
+            raise InvalidSetting(
+                "max_tokens and count_tokens need each other",
+                name="max_tokens",
+                hint="AnswerSettings(max_tokens=2_000, count_tokens=lambda text: len(encoding.encode(text)))",
+            )
+
+    @property
+    def budget(self) -> Budget:
+        """What an answer may have."""
+        if self.max_tokens is not None and self.count_tokens is not None:
+            return Budget(self.max_tokens, size=self.count_tokens)
+        return Budget(self.max_chars)
 
 
 @attrs.frozen(kw_only=True)
@@ -243,6 +293,7 @@ class Settings:
         descriptors: How refs and large results are kept.
         memory: How memories are linked, searched and kept.
         tools: Which tools a model sees.
+        answers: How long what a model reads may be.
 
     """
 
@@ -254,6 +305,7 @@ class Settings:
     )
     memory: MemorySettings = attrs.field(factory=MemorySettings, validator=setting(_instance, MemorySettings))
     tools: ToolSettings = attrs.field(factory=ToolSettings, validator=setting(_instance, ToolSettings))
+    answers: AnswerSettings = attrs.field(factory=AnswerSettings, validator=setting(_instance, AnswerSettings))
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
@@ -290,6 +342,8 @@ def _section_from_env(prefix: str, kind: type[Section], environ: Mapping[str, st
         field = fields[variable]
         # A setting that is an object has presets, which the environment names.
         like = "" if isinstance(field.default, attrs.Factory) else field.default  # type: ignore[arg-type]
+        if like is None:
+            raise InvalidSetting(f"{variable} cannot be set from the environment", name=variable, hint="set it in code")
         values[field.name] = _parse(variable, text.strip(), like=like)
     try:
         return kind(**values)

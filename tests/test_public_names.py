@@ -285,16 +285,17 @@ TOP = {
     "notebook",
 }
 # What each part may import from, beside itself.
-BASE = {"errors", "_check", "_lru", "_async", "_plain", "_introspect", "_lazy", "_shared", "settings"}
+BASE = {"errors", "_check", "_lru", "_budget", "_async", "_plain", "_introspect", "_lazy", "_shared", "settings"}
 ALLOWED = {
     "errors": set(),
     "_lazy": set(),
     "_lru": set(),
+    "_budget": set(),
     "_check": {"errors"},
     "_async": {"errors"},
     "_plain": {"errors"},
     "_introspect": {"errors"},
-    "settings": {"errors", "_check"},
+    "settings": {"errors", "_check", "_budget"},
     "storage": BASE - {"settings"},
     "references": BASE,
     "descriptors": {*BASE, "storage"},

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument, InvalidSetting
 from mama_structs.settings import (
+    AnswerSettings,
     DescriptorSettings,
     LinkingPolicy,
     MemorySettings,
@@ -310,3 +311,37 @@ def test_every_setting_is_documented():
     """The docstring has a line for each setting, and type hints resolve."""
     assert [name for name in FIELDS if f"{name}: " not in ReferenceSettings.__doc__] == []
     assert set(FIELDS) == set(typing.get_type_hints(ReferenceSettings))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"max_chars": 999},
+        {"max_chars": "8000"},
+        {"max_tokens": 2000},
+        {"count_tokens": len},
+        {"max_tokens": 10, "count_tokens": len},
+        {"max_tokens": 2000, "count_tokens": "len"},
+    ],
+)
+def test_a_budget_for_answers_that_holds_nothing_or_that_nobody_counts_is_refused(values):
+    """An answer needs room for an error with its hint, and tokens need somebody who counts them."""
+    with pytest.raises(InvalidSetting):
+        AnswerSettings(**values)
+
+
+def test_a_budget_counts_characters_or_what_the_host_counts():
+    """The budget for answers is in characters, or in tokens where the host counts them."""
+    words = AnswerSettings(max_tokens=1000, count_tokens=lambda text: len(text.split())).budget
+
+    assert AnswerSettings().budget.holds("x" * 8000)
+    assert not AnswerSettings().budget.holds("x" * 8001)
+    assert words.holds("word " * 1000)
+    assert not words.less(1).holds("word " * 1000)
+    assert 0 == words.less(2000).limit
+
+
+def test_a_function_cannot_come_from_the_environment():
+    """Settings that only code can give are refused where a variable names them."""
+    with pytest.raises(InvalidSetting, match="in code"):
+        Settings.from_env({"MAMA_STRUCTS_ANSWERS_COUNT_TOKENS": "len"})

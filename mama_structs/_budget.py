@@ -1,0 +1,24 @@
+"""How much of a text a model may be shown: a number, and what counts up to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Self
+
+import attrs
+
+
+@attrs.frozen
+class Budget:
+    """At most *limit* of what *size* counts, which is characters where nothing else is said."""
+
+    limit: int
+    size: Callable[[str], int] = attrs.field(default=len, kw_only=True)
+
+    def holds(self, text: str) -> bool:
+        """Tell whether a text is within the budget."""
+        return self.size(text) <= self.limit
+
+    def less(self, used: int) -> Self:
+        """Return what is left when so much is used, nothing at the least."""
+        return attrs.evolve(self, limit=max(0, self.limit - used))
