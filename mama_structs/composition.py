@@ -97,6 +97,12 @@ MEMORY_IDS: Final = IdScheme(
     type_of={kind.value: kind.value for kind in MemoryType},
     types=frozenset(kind.value for kind in MemoryType),
     contains="_",
+    brief={
+        "decision": ("topic", "content", "outcome"),
+        "checkpoint": ("content",),
+        "insight": ("content",),
+        "context": ("topic", "content"),
+    },
 )
 """How the ids of memories look, those of v1.0 included."""
 

@@ -63,6 +63,13 @@ def _hints(value: object) -> Mapping[str, frozenset[str]]:
     return {name: frozenset([types]) if isinstance(types, str) else _names(types) for name, types in value.items()}
 
 
+def _brief(value: object) -> Mapping[str, tuple[str, ...]]:
+    if not isinstance(value, Mapping):
+        raise InvalidArgument(f"brief must map type names to field names, got {value!r:.80}")
+    # In their order, which `_names` would lose.
+    return {str(kind): tuple(dict.fromkeys(names)) for kind, names in value.items() if _names(names)}
+
+
 @attrs.frozen(kw_only=True, eq=False)
 class IdScheme:
     """
@@ -85,6 +92,8 @@ class IdScheme:
         types: All type names, so that a misspelt one can be refused; None when they are open.
         unresolvable: Types whose ids name nothing: never taken from a payload, and not found when asked for by name.
         own: Names of the fields in which an entity holds its own id, which is no reference.
+        brief: For each type the fields that a reader needs first, such as ``{"planet": ("name", "owner")}``.
+            An entity that stands in a payload with its own id and these fields is there already, and is not fetched.
 
     Raises:
         InvalidArgument: The pattern is no regular expression, or a collection of names is a single text.
@@ -104,6 +113,7 @@ class IdScheme:
     types: frozenset[str] | None = attrs.field(default=None, converter=attrs.converters.optional(_names))
     unresolvable: frozenset[str] = attrs.field(default=frozenset(), converter=_names)
     own: frozenset[str] = attrs.field(default=frozenset({"id"}), converter=_names)
+    brief: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict, converter=_brief)
     _endings: tuple[tuple[str, frozenset[str]], ...] = attrs.field(init=False, repr=False)
 
     @_endings.default
@@ -117,6 +127,10 @@ class IdScheme:
             return None
         type_of = self.type_of
         return type_of.get(matched[1]) if isinstance(type_of, Mapping) else type_of(text)
+
+    def brief_of(self, kind: str) -> tuple[str, ...]:
+        """Return the fields of a type that a reader needs first, empty where the scheme does not say."""
+        return self.brief.get(kind, ())
 
     def expected(self, field: str) -> frozenset[str] | None:
         """Return the types that a field's name promises, None when it promises nothing."""

@@ -46,6 +46,20 @@ _PRIMARY: Final = (
     "reactorId", "locationId", "providerId", "allocationId", "sourceObjectId", "destinationId", "controller",
 )  # fmt: skip
 
+# What a reader needs first of an entity: its name, whose and where it is, its state.
+_BRIEF: Final = {
+    "guild": "name owner primaryReactorId entrySubstationId",
+    "player": "name guildId planetId fleetId substationId",
+    "planet": "name owner status",
+    "reactor": "owner guildId",
+    "substation": "name owner",
+    "struct": "type owner locationId operatingAmbit",
+    "allocation": "type sourceObjectId destinationId controller",
+    "fleet": "owner status locationId",
+    "provider": "owner substationId rate accessPolicy",
+    "agreement": "owner providerId allocationId capacity",
+}
+
 
 def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
@@ -84,4 +98,5 @@ STRUCTS_SCHEME: Final = IdScheme(
     types=frozenset(EntityType),
     # The plan counts 7-n and 8-n among the ids; the chain has none, so a payload cannot mean them.
     unresolvable=frozenset(member for member in EntityType if not member.has_ids),
+    brief={kind: tuple(fields.split()) for kind, fields in _BRIEF.items()},
 )

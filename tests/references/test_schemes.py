@@ -136,12 +136,22 @@ def test_a_pattern_may_be_text_or_compiled():
         ({"deny_subtrees": "x"}, "field names"),
         ({"hints": "fixes"}, "hints"),
         ({"hints": {"fixes": 5}}, "field names"),
+        ({"brief": "title"}, "brief"),
+        ({"brief": {"issue": "title"}}, "field names"),
     ],
 )
 def test_a_scheme_that_cannot_work_is_refused(changes, word):
     """A wrong part of a scheme is refused when the scheme is made."""
     with pytest.raises(InvalidArgument, match=word):
         issue_scheme(**changes)
+
+
+def test_a_scheme_says_what_a_reader_needs_first():
+    """The brief fields of a type stand in the order given, each once; a type without them has none."""
+    scheme = issue_scheme(brief={"issue": ["title", "state", "title"], "bug": ()})
+
+    assert ("title", "state") == scheme.brief_of("issue")
+    assert () == scheme.brief_of("bug") == scheme.brief_of("epic")
 
 
 def test_a_source_needs_an_async_function():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mama_structs.errors import InvalidArgument
 from mama_structs.structs.ids import MAX_INDEX, EntityId, EntityType
 from mama_structs.structs.scheme import STRUCTS_SCHEME
-from mama_structs.testing import strategies
+from mama_structs.testing import World, strategies
 
 
 def parsed(text):
@@ -93,3 +93,14 @@ def test_both_spellings_mean_the_same():
 def test_a_fields_name_may_promise_types(field, types):
     """Promises are by whole name, or by its ending."""
     assert (None if types is None else frozenset(types)) == STRUCTS_SCHEME.expected(field)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in EntityType if kind.has_ids])
+def test_the_brief_fields_of_a_type_are_its_records(kind):
+    """What a reader needs first of each type are fields that a node's answer for it has."""
+    world = World.generate(seed=1, players=40)
+    record = world.envelope(world.ids(kind)[0])[kind.capitalize()]
+
+    assert set(STRUCTS_SCHEME.brief_of(kind)) <= record.keys()
+    assert ("name" in record) == ("name" in STRUCTS_SCHEME.brief_of(kind))
+    assert ("owner" in record) == ("owner" in STRUCTS_SCHEME.brief_of(kind))
