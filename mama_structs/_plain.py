@@ -312,6 +312,11 @@ def copy_plain(value: Any) -> Any:
     return value
 
 
+def json_text(data: object) -> str:
+    """Return data as the JSON that a model reads: compact, and every sign as it is."""
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+
+
 def json_size(value: object) -> int:
     """Return the bytes of *value* as compact JSON in UTF-8; what JSON cannot hold counts as its text."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)

@@ -19,6 +19,7 @@ from mama_structs._plain import (
     as_payload,
     copy_plain,
     json_size,
+    json_text,
     own_copy,
     plain_of,
     written,
@@ -224,3 +225,10 @@ def test_size_of_what_json_cannot_hold_is_that_of_its_text():
     """Dates and the like count as their text, lone surrogates as three bytes."""
     assert len('"2026-09-02"') == json_size(dt.date(2026, 9, 2))
     assert len('"') * 2 + 3 == json_size("\ud800")
+
+
+def test_what_a_model_reads_has_no_blanks_between_its_signs():
+    """JSON for a model is compact, and no sign of any script is escaped."""
+    text = json_text({"name": "행성", "rows": [1, {"a": None}]})
+
+    assert '{"name":"행성","rows":[1,{"a":null}]}' == text

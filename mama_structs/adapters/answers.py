@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import attrs
 
+from mama_structs._plain import json_text
 from mama_structs.errors import InvalidArgument, MamaStructsError, SessionClosed, WrongLoop
 from mama_structs.session import Session
 from mama_structs.tools.names import MEMORY_TOOLS, SUCCESSORS, WireNames, last_line
@@ -84,7 +84,7 @@ def offered(session: Session, message: object = None) -> list[tuple[str, Tool]]:
 
 
 def _text(data: object) -> str:
-    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
+    text = data if isinstance(data, str) else json_text(data)
     # Half a surrogate pair is no text that a client could send.
     return text.encode("utf-8", "replace").decode("utf-8")
 

@@ -49,7 +49,7 @@ async def test_text_is_told_as_it_is_and_data_as_json(session):
     described = await answer(session, "describe", {"text": "결정"})
 
     assert "가나다A" == shouted.text == shouted.data
-    assert '{"text": "결정", "length": 2}' == described.text
+    assert '{"text":"결정","length":2}' == described.text
     assert {"text": "결정", "length": 2} == described.data
     assert not shouted.is_error
 
