@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import attrs
 
+from mama_structs._async import in_own_thread
 from mama_structs.errors import InvalidArgument
 
 
@@ -91,14 +92,37 @@ def bound_by_partials(function: Any) -> frozenset[str]:
     return frozenset(names)
 
 
-def refuse_sync(function: Any) -> None:
-    """Raise `InvalidArgument` for everything whose call does not give a coroutine."""
-    function = _without_partials(function)
-    if not is_async_callable(function):
+def awaited(function: Any, *, what: str = "a tool") -> Callable[..., Awaitable[Any]]:
+    """
+    Return an async *function* as it is, and of a plain one an async one, which runs it in a thread of its own.
+
+    The thread sees the caller's context variables, and a caller that is cancelled waits for the thread's end.
+    What a plain function returns is awaited where it can be, as that of ``lambda: fetch(1)`` is.
+    Generators, classes and what is no function are refused with `InvalidArgument`; *what* it shall be stands there.
+    """
+    if is_async_callable(function):
+        return cast("Callable[..., Awaitable[Any]]", function)
+    inner = _without_partials(function)
+    unfit = not callable(inner) or isinstance(inner, type | staticmethod) or yields(inner)
+    if unfit:
+        shown = getattr(inner, "__qualname__", None) or repr(inner)[:80]
         raise InvalidArgument(
-            f"a tool must be an async function, got {getattr(function, '__qualname__', None) or repr(function)[:80]}",
-            hint="declare it with async def; run blocking work in asyncio.to_thread",
+            f"{what} must be a function, async or plain, got {shown}",
+            hint="generators answer bit by bit: return a list; put @classmethod and @staticmethod above a decorator",
         )
+
+    @functools.wraps(function)
+    async def in_thread(*args: Any, **kwargs: Any) -> Any:
+        result = await in_own_thread(functools.partial(function, *args, **kwargs))
+        return await result if inspect.isawaitable(result) else result
+
+    return in_thread
+
+
+def yields(function: object) -> bool:
+    """Tell whether calling *function* gives a generator, async or not."""
+    calls = (function, type(function).__call__) if callable(function) else ()
+    return any(inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call) for call in calls)
 
 
 def _without_partials(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -294,7 +294,7 @@ ALLOWED = {
     "_check": {"errors"},
     "_async": {"errors"},
     "_plain": {"errors"},
-    "_introspect": {"errors"},
+    "_introspect": {"errors", "_async"},
     "settings": {"errors", "_check", "_budget"},
     "storage": BASE - {"settings"},
     "references": BASE,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any, ParamSpec, TypeVar, overload
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from mama_structs._async import find_session, no_session
-from mama_structs._introspect import called_by, disguise, is_async_callable, name_of
+from mama_structs._introspect import awaited, called_by, disguise, name_of
 from mama_structs.descriptors.store import RefStore
 from mama_structs.errors import InvalidArgument, QuotaExceeded
 
@@ -21,29 +21,40 @@ R = TypeVar("R")
 Wrapped = Callable[P, Coroutine[Any, Any, R | str]]
 
 
+class _Describing(Protocol):
+    """`with_descriptors` with its arguments given."""
+
+    @overload
+    def __call__(self, tool: Callable[P, Awaitable[R]], /) -> Wrapped[P, R]: ...
+    @overload
+    def __call__(self, tool: Callable[P, R], /) -> Wrapped[P, R]: ...
+
+
+# An awaitable is a result, too: the first of the two counts.
 @overload
-def with_descriptors(tool: Callable[P, Coroutine[Any, Any, R]], /) -> Wrapped[P, R]: ...
+def with_descriptors(tool: Callable[P, Awaitable[R]], /) -> Wrapped[P, R]: ...
 @overload
-def with_descriptors(
-    *, store: RefStore | None = None
-) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Wrapped[P, R]]: ...
+def with_descriptors(tool: Callable[P, R], /) -> Wrapped[P, R]: ...
+@overload
+def with_descriptors(*, store: RefStore | None = None) -> _Describing: ...
 
 
 def with_descriptors(tool: Callable[..., Any] | None = None, /, *, store: RefStore | None = None) -> Any:
     """
-    Let an async tool answer with a descriptor where its result is long; see `RefStore.wrap`.
+    Let a tool answer with a descriptor where its result is long; see `RefStore.wrap`.
 
-    Works bare and with arguments, on functions, methods and callable objects.
+    Works bare and with arguments, on functions, methods and callable objects; a plain one runs in a thread and is
+    awaited.
     On one function it stands above `with_references`.
     Through `Session.call` no tool needs it.
 
     Args:
-        tool: The async tool.
+        tool: The tool.
         store: What keeps the results; by default that of the session entered in this context, else of the only open
             session of the process.
 
     Raises:
-        InvalidArgument: The tool is not async, or *store* is no `RefStore`.
+        InvalidArgument: The tool is a generator or no function, or *store* is no `RefStore`.
 
     """
     if store is not None and not isinstance(store, RefStore):
@@ -66,12 +77,7 @@ def wrapped_or_whole(store: RefStore, result: Any, *, what: str) -> Any:
 
 def _decorated(tool: Callable[..., Any], *, store: RefStore | None) -> Callable[..., Any]:
     name = name_of(tool)
-    if not is_async_callable(tool):
-        raise InvalidArgument(
-            f"with_descriptors needs an async function, got {name}",
-            hint="write async def, and put @classmethod or @staticmethod above @with_descriptors",
-        )
-    function = called_by(tool)
+    function = awaited(tool, what="what with_descriptors decorates")
 
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         keeper = _store_of_session(name) if store is None else store
@@ -79,7 +85,7 @@ def _decorated(tool: Callable[..., Any], *, store: RefStore | None) -> Callable[
         return wrapped_or_whole(keeper, result, what=name) if keeper.settings.enabled else result
 
     # What comes back may be text in place of the result: no schema can be made of the tool's own return type.
-    disguise(wrapper, tool, inspect.signature(function).replace(return_annotation=Any))
+    disguise(wrapper, tool, inspect.signature(called_by(tool)).replace(return_annotation=Any))
     wrapper.__annotations__["return"] = Any
     wrapper.answers_with_descriptors = True  # type: ignore[attr-defined]  # `with_references` looks for it
     return wrapper

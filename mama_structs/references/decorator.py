@@ -1,16 +1,16 @@
-"""The decorator that gives an async tool its reference options."""
+"""The decorator that gives a tool its reference options."""
 
 from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any, Concatenate, Final, Literal, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
 import attrs
 
 from mama_structs._async import find_session, no_session
-from mama_structs._introspect import called_by, disguise, is_async_callable, name_of
+from mama_structs._introspect import awaited, called_by, disguise, name_of
 from mama_structs.errors import InvalidArgument
 from mama_structs.references.options import Kind, ReferenceOptions, check_kind, check_primary
 from mama_structs.references.resolver import Resolver
@@ -37,7 +37,7 @@ _ANNOTATIONS: Final[dict[str, Any]] = {
 
 class ReferencedTool(Protocol[P, R_co]):
     """
-    An async tool that `with_references` decorated.
+    A tool that `with_references` decorated; it is awaited, whether the tool's own function is async or not.
 
     It is called like the tool itself, with keywords for references beside the tool's own parameters.
     A call without them gives the tool's own result; one with them gives a dict where the result is a mapping.
@@ -108,11 +108,23 @@ class ReferencedTool(Protocol[P, R_co]):
     ) -> ReferencedTool[Q, R]: ...
 
 
+class _Referencing(Protocol):
+    """`with_references` with its arguments given."""
+
+    # An awaitable is a result, too: the first of the two counts.
+    @overload
+    def __call__(self, tool: Callable[P, Awaitable[R]], /) -> ReferencedTool[P, R]: ...
+    @overload
+    def __call__(self, tool: Callable[P, R], /) -> ReferencedTool[P, R]: ...
+
+
 class ReferenceDecorator(Protocol):
     """`with_references`, bound to a session."""
 
     @overload
-    def __call__(self, tool: Callable[P, Coroutine[Any, Any, R]], /) -> ReferencedTool[P, R]: ...
+    def __call__(self, tool: Callable[P, Awaitable[R]], /) -> ReferencedTool[P, R]: ...
+    @overload
+    def __call__(self, tool: Callable[P, R], /) -> ReferencedTool[P, R]: ...
     @overload
     def __call__(
         self,
@@ -121,7 +133,7 @@ class ReferenceDecorator(Protocol):
         primary: Collection[str] | None = None,
         subject: str | None = None,
         **defaults: Any,
-    ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], ReferencedTool[P, R]]: ...
+    ) -> _Referencing: ...
 
 
 def bound_to(resolver: Resolver) -> ReferenceDecorator:
@@ -135,7 +147,9 @@ def bound_to(resolver: Resolver) -> ReferenceDecorator:
 
 
 @overload
-def with_references(tool: Callable[P, Coroutine[Any, Any, R]], /) -> ReferencedTool[P, R]: ...
+def with_references(tool: Callable[P, Awaitable[R]], /) -> ReferencedTool[P, R]: ...
+@overload
+def with_references(tool: Callable[P, R], /) -> ReferencedTool[P, R]: ...
 @overload
 def with_references(
     *,
@@ -144,7 +158,7 @@ def with_references(
     primary: Collection[str] | None = None,
     subject: str | None = None,
     **defaults: Any,
-) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], ReferencedTool[P, R]]: ...
+) -> _Referencing: ...
 
 
 def with_references(
@@ -158,15 +172,16 @@ def with_references(
     **defaults: Any,
 ) -> Any:
     """
-    Let an async tool add, once each, what the ids in its result stand for.
+    Let a tool add, once each, what the ids in its result stand for.
 
-    Works bare and with arguments, on functions, methods and callable objects.
+    Works bare and with arguments, on functions, methods and callable objects; a plain one runs in a thread and is
+    awaited.
     The decorated tool takes *include_references*, *reference_depth*, *reference_types*, *max_references* and
     *max_references_per_entity* beside its own parameters (see `ReferenceOptions`).
     Without *include_references* the tool's own object is returned, untouched.
 
     Args:
-        tool: The async tool.
+        tool: The tool.
         resolver: What resolves; by default that of the session entered in this context,
             else of the only open session of the process.
         kind: What the tool answers: ``"query"`` for one entity, ``"list"`` for an array of them,
@@ -176,8 +191,8 @@ def with_references(
         **defaults: This tool's default for any field of `ReferenceOptions`.
 
     Raises:
-        InvalidArgument: The tool is not async, has a parameter of one of these names or none named *subject*,
-            or a default breaks its rule.
+        InvalidArgument: The tool is a generator or no function, has a parameter of one of these names or none named
+            *subject*, or a default breaks its rule.
 
     """
     if resolver is not None and not isinstance(resolver, Resolver):
@@ -208,18 +223,13 @@ class _Decoration:
     def decorate(self, tool: Callable[..., Any]) -> Callable[..., Any]:
         """Return *tool* with the reference options."""
         name = name_of(tool)
-        if not is_async_callable(tool):
-            raise InvalidArgument(
-                f"with_references needs an async function, got {name}",
-                hint="write async def, and put @classmethod or @staticmethod above @with_references",
-            )
+        function = awaited(tool, what="what with_references decorates")
         if getattr(tool, "answers_with_descriptors", False):
             raise InvalidArgument(
                 f"{name} may answer with a descriptor, to which no references can be added",
                 hint="put @with_descriptors above @with_references",
             )
-        function = called_by(tool)
-        own = inspect.signature(function)
+        own = inspect.signature(called_by(tool))
         if self.subject is not None and self.subject not in own.parameters:
             raise InvalidArgument(f"subject={self.subject!r}: {name} has no such parameter")
 

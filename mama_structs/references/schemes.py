@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 import attrs
 
 from mama_structs import _check
-from mama_structs._introspect import is_async_callable
+from mama_structs._introspect import awaited
 from mama_structs.errors import InvalidArgument
 
 # Longer strings are no ids of anybody; it bounds what is matched and remembered.
@@ -18,6 +18,9 @@ MAX_ID_LENGTH: Final = 128
 Fetch = Callable[[str], Awaitable[Mapping[str, Any]]]
 TypeOf = Callable[[str], str | None] | Mapping[str, str]
 FetchMany = Callable[[list[str]], Awaitable[Mapping[str, Mapping[str, Any] | Exception]]]
+# What a host writes: async or plain.
+AnyFetch = Fetch | Callable[[str], Mapping[str, Any]]
+AnyFetchMany = FetchMany | Callable[[list[str]], Mapping[str, Mapping[str, Any] | Exception]]
 
 
 def _pattern(value: object) -> re.Pattern[str]:
@@ -165,6 +168,14 @@ class EntitySource(Protocol):
         """Release what the source itself opened."""
 
 
+def _fetch(function: AnyFetch | None) -> Fetch | None:
+    return None if function is None else awaited(function, what="fetch")
+
+
+def _fetch_many(function: AnyFetchMany | None) -> FetchMany | None:
+    return None if function is None else awaited(function, what="fetch_many")
+
+
 @attrs.frozen(kw_only=True, eq=False)
 class Source:
     """
@@ -172,21 +183,21 @@ class Source:
 
     Args:
         scheme: The ids that it answers for; may be given by position.
-        fetch: ``async fetch(id) -> Mapping``: the entity's fields;
+        fetch: ``fetch(id) -> Mapping``, async or plain (then it runs in a thread): the entity's fields;
             raises `mama_structs.errors.EntityNotFound` when there is none.
-        fetch_many: ``async fetch_many(ids) -> Mapping``: for each id the fields, or an exception.
+        fetch_many: ``fetch_many(ids) -> Mapping``, likewise: for each id the fields, or an exception.
             It is asked once for all ids of one level that are not known yet.
             At least one of the two is needed; with both, one id alone goes to *fetch*.
         is_cached: Whether answers may be reused for a while; False for what is at hand anyway and changes.
 
     Raises:
-        InvalidArgument: Neither function was given, or one of them is not async.
+        InvalidArgument: Neither function was given, or one of them is a generator or no function.
 
     """
 
     scheme: IdScheme = attrs.field(kw_only=False, validator=attrs.validators.instance_of(IdScheme))
-    fetch: Fetch | None = None
-    fetch_many: FetchMany | None = None
+    fetch: Fetch | None = attrs.field(default=None, converter=_fetch)
+    fetch_many: FetchMany | None = attrs.field(default=None, converter=_fetch_many)
     is_cached: bool = True
 
     def __attrs_post_init__(self) -> None:
@@ -195,10 +206,6 @@ class Source:
             raise InvalidArgument(
                 f"the source {self.scheme.name!r} cannot fetch anything", hint="give fetch=, fetch_many= or both"
             )
-        for name in ("fetch", "fetch_many"):
-            function = getattr(self, name)
-            if function is not None and not is_async_callable(function):
-                raise InvalidArgument(f"{name} must be an async function, got {function!r:.80}")
 
     def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002 - the protocol's
         """Return the answer: a host's mapping already is the entity's fields."""

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import attrs
 
 from mama_structs import _check
-from mama_structs._introspect import is_async_callable
+from mama_structs._introspect import awaited
 from mama_structs.errors import InvalidArgument
 from mama_structs.references.decorator import ReferencedTool, with_references
 from mama_structs.references.resolver import Resolver
@@ -35,7 +35,8 @@ class StructsSource:
         origin: A node's URL, or an object with a ``url`` such as a `mama_structs.testing.FakeNode`
             (a client is made for it, opened when first used and closed with the source);
             a `StructsClient` (which stays its owner's);
-            or anything with ``async fetch(entity_id)`` that returns the node's answer, or the entity's fields.
+            or anything with ``fetch(entity_id)``, async or plain, that returns the node's answer, or the entity's
+            fields.
 
     Raises:
         InvalidArgument: *origin* is none of these, or the URL is none.
@@ -47,15 +48,16 @@ class StructsSource:
         self._owned = StructsClient(url) if isinstance(url, str) else None
         self.client: StructsClient | None = origin if isinstance(origin, StructsClient) else self._owned
         self._opening = asyncio.Lock()
-        if self.client is None and not is_async_callable(getattr(origin, "fetch", None)):
+        own = None if self.client is not None else getattr(origin, "fetch", None)
+        if self.client is None and not callable(own):
             raise InvalidArgument(
-                f"structs must be a URL, a StructsClient or an object with async fetch(entity_id), got {origin!r:.80}"
+                f"structs must be a URL, a StructsClient or an object with fetch(entity_id), got {origin!r:.80}"
             )
-        own: Any = origin
-        self.fetch: Fetch = self._query if self.client is not None else own.fetch
+        self._own_fetch = own
+        self.fetch: Fetch = self._query if own is None else awaited(own, what="fetch")
 
     def __repr__(self) -> str:
-        return f"StructsSource({self.client or self.fetch!r})"
+        return f"StructsSource({self.client or self._own_fetch!r})"
 
     @property
     def scheme(self) -> IdScheme:
@@ -134,7 +136,7 @@ def tools(
     Their queries go through the resolver, so that they count among its parallel queries and feed its cache.
 
     Args:
-        origin: A client, a `StructsSource`, or anything with ``async fetch(entity_id)`` (which gives query tools
+        origin: A client, a `StructsSource`, or anything with ``fetch(entity_id)`` (which gives query tools
             only).
         resolver: What resolves references, with a source on the same chain; by default one of its own.
         **defaults: The tools' defaults for any field of `ReferenceOptions`.
@@ -172,7 +174,8 @@ def _are_one(source: StructsSource, other: EntitySource) -> bool:
     """Tell whether two sources answer from the same place: one node, or one object's `fetch`."""
     if isinstance(other, StructsSource) and source.client is not None and other.client is not None:
         return source.client.base_url == other.client.base_url
-    return source is other or (other.fetch is not None and bool(other.fetch == source.fetch))
+    fetch = other._own_fetch if isinstance(other, StructsSource) else other.fetch  # noqa: SLF001 - its own class
+    return source is other or (fetch is not None and bool(fetch == source._own_fetch))  # noqa: SLF001 - as above
 
 
 @attrs.frozen

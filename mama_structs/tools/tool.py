@@ -1,4 +1,4 @@
-"""Tools: async functions with what a model has to know about them, and the tools of a session by name."""
+"""Tools: functions with what a model has to know about them, and the tools of a session by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar, overload
 
 import attrs
 
-from mama_structs._introspect import layers_of, refuse_sync
+from mama_structs._introspect import awaited, layers_of
 from mama_structs._plain import to_jsonable
 from mama_structs.errors import InvalidArgument, MamaStructsError, UnknownTool
 from mama_structs.tools.names import hint_at
@@ -71,7 +71,7 @@ def _refuse_bad_name(name: object) -> None:
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class Tool:
     """
-    An async function as a tool for a model; `from_function` makes one.
+    A function as a tool for a model; `from_function` makes one.
 
     Args:
         name: As models call it, such as ``save/decision``; at most 64 characters.
@@ -107,7 +107,7 @@ class Tool:
     @classmethod
     def from_function(
         cls,
-        function: Callable[..., Awaitable[Any]],
+        function: Callable[..., Any],
         *,
         name: str | None = None,
         title: str | None = None,
@@ -115,7 +115,9 @@ class Tool:
         annotations: ToolAnnotations | None = None,
     ) -> Tool:
         """
-        Make a tool of an async function, bound method, `functools.partial` or object with an async ``__call__``.
+        Make a tool of a function, bound method, `functools.partial` or object with a ``__call__``.
+
+        What is not async runs in a thread of its own, where the session's own objects refuse to be used.
 
         Signature and type hints say what is accepted; ``Annotated[..., msgspec.Meta(...)]`` adds bounds.
         Parameters named ``ctx``, ``run_context`` and ``tool_context`` belong to the host, and so does what a partial
@@ -129,10 +131,10 @@ class Tool:
             annotations: How the tool behaves; by default the worst is presumed.
 
         Raises:
-            InvalidArgument: The function is not async, or a parameter cannot be offered to a model.
+            InvalidArgument: It is a generator or no function, or a parameter cannot be offered to a model.
 
         """
-        refuse_sync(function)
+        run = awaited(function)
         layers = layers_of(function)
         # A callable object's decorator says the name of its class, and the method inside only that it is called.
         innermost = layers[0] if layers[-1].name == "__call__" else layers[-1]
@@ -147,7 +149,7 @@ class Tool:
             input_schema=signature.input_schema(),
             output_schema=signature.output_schema(),
             annotations=ToolAnnotations() if annotations is None else annotations,
-            function=function,
+            function=run,
             signature=signature,
         )
 
@@ -221,7 +223,7 @@ class ToolSet(Mapping[str, Tool]):
 
     def add(
         self,
-        function: Callable[..., Awaitable[Any]] | Tool,
+        function: Callable[..., Any] | Tool,
         *,
         name: str | None = None,
         title: str | None = None,
@@ -229,7 +231,7 @@ class ToolSet(Mapping[str, Tool]):
         annotations: ToolAnnotations | None = None,
     ) -> Tool:
         """
-        Add a tool, or an async function as a tool, and return the tool.
+        Add a tool, or a function as a tool, and return the tool.
 
         Args:
             function: A tool, or what `Tool.from_function` takes.

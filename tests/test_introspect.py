@@ -1,0 +1,196 @@
+"""Functions of any kind as async ones, and what takes them."""
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import threading
+
+import pytest
+
+from mama_structs import IdScheme, Session, Source, StructsSource, with_references
+from mama_structs._introspect import awaited
+from mama_structs.descriptors.decorator import with_descriptors
+from mama_structs.errors import EntityNotFound, InvalidArgument
+from mama_structs.references.options import ReferenceOptions
+from mama_structs.references.resolver import Resolver
+from mama_structs.tools.tool import Tool
+
+WHO = contextvars.ContextVar("who", default="nobody")
+SCHEME = IdScheme(name="keys", pattern="k[0-9]", type_of=lambda _: "key")
+REFERENCES = ReferenceOptions(include_references=True)
+
+
+class Async:
+    async def method(self, number): ...
+
+    async def __call__(self, number): ...
+
+
+class Plain:
+    """Where it ran, for whom, and with what."""
+
+    def method(self, number):
+        return threading.current_thread(), WHO.get(), number
+
+    __call__ = method
+
+
+def generator():
+    yield 1
+
+
+async def async_generator():
+    yield 1
+
+
+class Yielding:
+    def method(self):
+        yield 1
+
+    __call__ = method
+
+
+@pytest.mark.parametrize("function", [Async().method, Async(), functools.partial(Async().method, 1)])
+def test_what_is_async_stays_as_it_is(function):
+    """No layer is put around it."""
+    assert awaited(function) is function
+
+
+@pytest.mark.parametrize("function", [Plain().method, Plain(), functools.partial(Plain().method)])
+async def test_what_is_plain_runs_in_a_thread_with_the_callers_context(function):
+    """The loop goes on meanwhile, and what the caller's context holds is seen."""
+    WHO.set("caller")
+
+    thread, who, number = await awaited(function)(7)
+
+    assert thread is not threading.current_thread()
+    assert ("caller", 7) == (who, number)
+    assert ["number"] == list(inspect.signature(awaited(function)).parameters)
+
+
+async def test_what_a_plain_function_returns_is_awaited():
+    """A lambda around an async function gives a coroutine, which the caller's loop runs."""
+
+    async def answer(number):
+        return threading.current_thread(), number
+
+    assert (threading.current_thread(), 7) == await awaited(lambda: answer(7))()
+
+
+async def test_what_a_plain_function_raises_reaches_the_caller():
+    """As it was raised."""
+
+    def fails():
+        raise EntityNotFound("k1")
+
+    with pytest.raises(EntityNotFound, match="k1"):
+        await awaited(fails)()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        generator,
+        async_generator,
+        functools.partial(generator),
+        Yielding(),
+        Yielding().method,
+        Plain,
+        int,
+        staticmethod(len),
+        classmethod(len),
+        5,
+        None,
+    ],
+)
+@pytest.mark.parametrize("take", [awaited, with_references, with_descriptors, Tool.from_function])
+def test_generators_and_what_is_no_function_are_refused(function, take):
+    """When they are decorated or added, and not when they are first called."""
+    if function is None and take is not awaited:
+        return  # a decorator with its arguments given
+    with pytest.raises(InvalidArgument, match="must be a function, async or plain"):
+        take(function)
+
+
+async def test_a_cancelled_caller_waits_for_the_threads_end():
+    """No thread is left behind that nobody waits for, and what it raises is no news to anybody."""
+    started, go_on, threads = threading.Event(), threading.Event(), []
+
+    def blocks():
+        threads.append(threading.current_thread())
+        started.set()
+        go_on.wait()
+        raise ValueError("too late")
+
+    task = asyncio.create_task(awaited(blocks)())
+    await asyncio.to_thread(started.wait)
+    task.cancel()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not task.done()
+
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [False] == [thread.is_alive() for thread in threads]
+
+
+async def test_the_fetchers_of_a_source_may_be_plain():
+    """One id and many, answers and exceptions."""
+
+    def fetch(key):
+        if key == "k9":
+            raise EntityNotFound(key)
+        return {"key": key, "thread": threading.current_thread() is not threading.main_thread()}
+
+    def fetch_many(keys):
+        return {key: EntityNotFound(key) if key == "k9" else fetch(key) for key in keys}
+
+    for source in (Source(SCHEME, fetch=fetch), Source(SCHEME, fetch_many=fetch_many)):
+        async with Resolver([source]) as resolver:
+            found = await resolver.resolve(["k1", "k9"], REFERENCES)
+
+            assert {"reference_type": "key", "id": "k1", "key": "k1", "thread": True} == found["k1"]
+            assert {"k9": "Entity not found"} == found.failed
+
+
+async def test_what_fetches_for_a_structs_source_may_be_plain():
+    """As an async one may."""
+
+    class Table:
+        def fetch(self, entity_id):
+            return {"id": entity_id, "name": "x"}
+
+    table = Table()
+    async with Session.open(structs=table) as session:
+        result = await session.call("structs_query_planet", {"planet_id": "2-1"})
+
+    assert {"id": "2-1", "name": "x"} == result
+    assert repr(StructsSource(table)) == f"StructsSource({table.fetch!r})"
+
+
+async def test_a_plain_tool_is_awaited_like_any_other():
+    """Decorated or added, a function or a method."""
+
+    class Shop:
+        @with_references
+        def owner(self, key: str) -> dict[str, str]:
+            return {"owner": key}
+
+    def stock(item: str) -> dict[str, str]:
+        """Say what is there."""
+        return {"item": item}
+
+    async with Session.open(sources=[Source(SCHEME, fetch=lambda key: {"name": key.upper()})]) as session:
+        session.tools.add(stock)
+        session.tools.add(session.with_references(lambda key: {"parent": key}), name="parent")
+
+        assert {"owner": "k1"} == await Shop().owner("k1")
+        assert "K1" == (await Shop().owner("k1", include_references=True))["references"]["k1"]["name"]
+        assert {"item": "ore"} == await session.call("stock", {"item": "ore"})
+        assert "Say what is there." == session.tools["stock"].description
+        assert ["item"] == list(session.tools["stock"].input_schema["properties"])
+        answer = await session.call("parent", {"key": "k2", "include_references": True})
+        assert "K2" == answer["references"]["k2"]["name"]
+        assert (await with_descriptors(lambda: "x" * 9_000)()).startswith("<fd_result")
