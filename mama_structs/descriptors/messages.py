@@ -28,8 +28,8 @@ _TOOL_ROLES: Final = frozenset({"system", "developer", "tool", "function"})
 _NOT_USERS: Final = _MODEL_ROLES | _TOOL_ROLES | {"AIMessageChunk"}
 _REQUESTS: Final = ("messages", "input", "contents")
 _ACCEPTED: Final = (
-    "accepted: text, a list of content blocks, an assistant message as a dict or SDK object,"
-    " or a whole answer with content, choices, output or candidates"
+    "accepted: text, content blocks, a model's message of OpenAI, Anthropic, Google, LangChain, Pydantic AI or the"
+    " OpenAI Agents SDK as a dict or object, or a whole answer or run of theirs"
 )
 _ACCEPTED_CHUNKS: Final = (
     "accepted: text, or an event or chunk as the provider's stream gives it, as a dict or SDK object"
@@ -42,6 +42,20 @@ _OTHER_BLOCKS: Final = frozenset(
         *("tool_use", "server_tool_use", "mcp_tool_use", "function_call", "custom_tool_call"),
     }
 )
+# What is known to hold none of the model's own text, for all its fields, besides what ends in one of these words.
+_WITHOUT_TEXT: Final = _OTHER_BLOCKS | {
+    *("audio", "video", "file", "document", "compaction", "program", "non_standard", "text-plain", "image_url"),
+    # Parts of Pydantic AI.
+    *("tool-call", "builtin-tool-call", "builtin-tool-return"),
+}
+_ENDS_WITHOUT_TEXT: Final = ("_call", "_call_chunk", "_use", "_result", "_output", "_item", "_request", "_response")
+# Where a shape that is not known may keep the model's text.
+_MAY_HOLD_TEXT: Final = ("text", "content", "parts", "raw_item", "message")
+# What an assistant's message may have in place of content.
+_IN_PLACE_OF_CONTENT: Final = ("content", "parts", "tool_calls", "function_call", "refusal", "audio")
+_SAYS_WHO: Final = frozenset({"role", "type", "id", "name", "status", "object"})
+# What every object that answers to any name has.
+_NOBODYS_FIELD: Final = "mama_structs_has_no_such_field"
 
 _BEGINNINGS: Final = frozenset({"message_start", "response.output_item.added"})
 # Where an event keeps the block or delta that may be text.
@@ -117,14 +131,21 @@ def said_by_model(message: object) -> list[str]:
     several blocks (citations).
     Any other block between them ends a piece, and so does a message.
     Of several choices only the first (index 0) is taken: it is the one that a conversation goes on with.
-    What has no known shape, and the message of a user or tool, raises `InvalidArgument`.
+    What has no known shape, and the message of a user or tool, raises `InvalidArgument`: of a model's words nothing is
+    left out in silence.
     """
-    if isinstance(message, list | tuple):
-        said = _in_all(message, "message", _in_answer, _in_block)
-    else:
-        said = [] if message is None else _in_first(message, "message", _in_answer, _in_block)
+    said = _in_first(message, "message", _in_list, _in_answer, _in_one_block)
     runs = ("".join(text or "" for text in run) for is_end, run in groupby(said, key=lambda t: t is None) if not is_end)
     return [piece for piece in runs if piece]
+
+
+def _in_list(value: object) -> _Said | None:
+    """Read the messages, items or blocks of a list; what a framework sent between a model's answers is none of them."""
+    if not isinstance(value, list | tuple):
+        return None
+    if any(_word(item, "kind") == "response" for item in value):
+        value = [item for item in value if _word(item, "kind") != "request"]
+    return _in_all(value, "message", _in_answer, _in_block)
 
 
 def _in_all(items: Sequence[object], where: str, *readers: Callable[[object], _Said | None]) -> _Said:
@@ -132,19 +153,22 @@ def _in_all(items: Sequence[object], where: str, *readers: Callable[[object], _S
 
 
 def _in_first(item: object, where: str, *readers: Callable[[object], _Said | None]) -> _Said:
-    found = next((found for read in readers if (found := read(item)) is not None), None)
+    is_stand_in = not isinstance(item, Mapping) and hasattr(item, _NOBODYS_FIELD)
+    found = None if is_stand_in else next((found for read in readers if (found := read(item)) is not None), None)
     if found is None:
         raise _unknown(item, where)
     return found
 
 
 def _in_answer(value: object) -> _Said | None:
-    """Read a message, or a whole answer that holds messages; None when it is neither."""
+    """Read a message, or a whole answer or run that holds messages; None when it is neither."""
     if isinstance(value, str):
         return None
     kind, role = _word(value, "type"), _word(value, "role")
     # A block may say of what type it is with one of these words (`function`): where a role is given, the role counts.
     speaker = role if role is not None else kind if kind in _USER_ROLES | _TOOL_ROLES else None
+    if role is kind is None and _word(value, "kind") == "request":
+        speaker = "user"
     if speaker is not None and speaker not in _MODEL_ROLES:
         raise InvalidArgument(
             f"message must be the model's own output, got one with the role {speaker!r:.40}",
@@ -152,11 +176,20 @@ def _in_answer(value: object) -> _Said | None:
         )
     if role is not None or kind in _MESSAGES or (kind is None and _has_content(value)):
         return [None, *_in_content(value), None]
-    if kind is None:
-        for name, read in _HOLDERS.items():
-            held = field(value, name)
-            if isinstance(held, list | tuple):
-                return read(held)
+    if kind == "message_output_item":
+        return _in_answer(field(value, "raw_item"))
+    return _in_holder(value) if kind is None else None
+
+
+def _in_holder(value: object) -> _Said | None:
+    """Read a whole answer or run; None when it is neither."""
+    new_messages = field(value, "new_messages")
+    if callable(new_messages):
+        return _in_list(new_messages())
+    for name, read in _HOLDERS.items():
+        held = field(value, name)
+        if isinstance(held, list | tuple):
+            return read(held)
     return None
 
 
@@ -174,12 +207,37 @@ def _in_content(message: object) -> _Said:
         return _in_all(content, "content", _in_block)
     if content is not None:
         raise _unknown(content, "content")
-    # Parts have no type: what has a text, and is no thought, is text.
     parts = field(message, "parts")
-    return [
-        text if isinstance(text := field(part, "text"), str) and field(part, "thought") is not True else None
-        for part in (parts if isinstance(parts, list | tuple) else ())
-    ]
+    if isinstance(parts, list | tuple):
+        return _in_all(parts, "parts", _in_part)
+    if parts is not None or not _may_be_empty(message):
+        raise _unknown(message, "message")
+    return []
+
+
+def _may_be_empty(message: object) -> bool:
+    """Tell whether a message without content is one as models give it, and no shape that keeps its text elsewhere."""
+    if isinstance(message, Mapping):
+        return message.keys() <= _SAYS_WHO or not message.keys().isdisjoint(_IN_PLACE_OF_CONTENT)
+    return any(hasattr(message, name) for name in _IN_PLACE_OF_CONTENT)
+
+
+def _in_part(part: object) -> _Said | None:
+    """Read a part of Pydantic AI's, or of Google's, which has no type: what has a text, and is no thought, is text."""
+    kind = _word(part, "part_kind")
+    if isinstance(part, str) or (kind is None and _word(part, "type") is not None):
+        return _in_block(part)
+    if kind is None:
+        if not isinstance(part, Mapping) and not hasattr(part, "text"):
+            return None
+        text = field(part, "text")
+        return [text if isinstance(text, str) and field(part, "thought") is not True else None]
+    if kind == "speech":
+        spoken = field(part, "transcript")
+        return [spoken if isinstance(spoken, str) and field(part, "speaker") == "assistant" else None]
+    if kind == "text":
+        return [_must_be_str("the content of a part of kind 'text'", field(part, "content"), _ACCEPTED)]
+    return [None] if _is_without_text(part, kind) else None
 
 
 def _in_block(block: object) -> _Said | None:
@@ -190,8 +248,21 @@ def _in_block(block: object) -> _Said | None:
     if kind is None:
         return None
     if kind not in _TEXT_BLOCKS:
-        return [None]
+        return [None] if _is_without_text(block, kind) else None
     return [_must_be_str(f"the text of a block of type {kind!r}", field(block, "text"), _ACCEPTED)]
+
+
+def _in_one_block(block: object) -> _Said | None:
+    """Read a text or block that stands for a whole message: here a type that is not known is a shape that is not."""
+    kind = _word(block, "type")
+    is_known = kind is None or kind in _TEXT_BLOCKS | _WITHOUT_TEXT or kind.endswith(_ENDS_WITHOUT_TEXT)
+    return _in_block(block) if is_known else None
+
+
+def _is_without_text(block: object, kind: str) -> bool:
+    """Tell whether a block has no words of the model's; one of a new type that has none makes no answer unreadable."""
+    is_known = kind in _WITHOUT_TEXT or kind.endswith(_ENDS_WITHOUT_TEXT)
+    return is_known or not any(isinstance(field(block, name), str | list | tuple) for name in _MAY_HOLD_TEXT)
 
 
 def _in_choices(choices: Sequence[Any]) -> _Said:
@@ -215,6 +286,7 @@ _HOLDERS: Final[Mapping[str, Callable[[Sequence[Any]], _Said | None]]] = {
     "choices": _in_choices,
     "output": lambda output: _in_all(output, "output", _in_answer, _in_block),
     "candidates": _in_candidates,
+    "new_items": lambda items: _in_all(items, "new_items", _in_answer, _in_block),
 }
 
 
@@ -224,7 +296,7 @@ def _first_choice(choices: Sequence[Any]) -> object:
 
 
 def _unknown(value: object, where: str) -> InvalidArgument:
-    kind = _word(value, "type") if not isinstance(value, str) else None
+    kind = _word(value, "type")
     of_type = f" of type {kind!r:.40}" if kind is not None else ""
     return InvalidArgument(
         f"{where} must be text, a content block or a message, got {type(value).__name__}{of_type}", hint=_ACCEPTED
@@ -289,6 +361,8 @@ def delta_of(chunk: object) -> Delta | None:
     kind = _word(chunk, "type")
     if kind is None:
         return _delta_of_choices(chunk)
+    if kind == "AIMessageChunk":
+        return _delta_of_langchain(chunk)
     if kind in _MESSAGES:
         raise _no_chunk(chunk, kind)
     return _delta_of_event(chunk, kind)
@@ -297,6 +371,8 @@ def delta_of(chunk: object) -> Delta | None:
 def _delta_of_event(event: object, kind: str) -> Delta | None:
     if kind == "chunk":
         return _delta_of_choices(field(event, "chunk"))
+    if kind == "raw_response_event":  # The Agents SDK's; its other events repeat what these bring.
+        return delta_of(field(event, "data"))
     if _begins_other(event, kind):
         return Delta("", starts_piece=True)
     holder, name = field(event, _INNER[kind]) if kind in _INNER else event, "text"
@@ -305,6 +381,24 @@ def _delta_of_event(event: object, kind: str) -> Delta | None:
     elif _word(holder, "type") not in _TEXT_HOLDERS or field(event, "snapshot") is not None:
         return None
     return _delta_of_text(f"{name} of a chunk of type {_word(holder, 'type')!r:.40}", field(holder, name))
+
+
+def _delta_of_langchain(chunk: object) -> Delta | None:
+    content = field(chunk, "content")
+    if isinstance(content, str):
+        return Delta(content) if content else None
+    if not isinstance(content, list | tuple):
+        raise _no_chunk(chunk, "AIMessageChunk")
+    # The last chunk of a text may bring annotations only.
+    said = [block if isinstance(block, str) else _delta_of_block(block) for block in content]
+    text, starts_piece = "".join(text or "" for text in said), bool(said) and said[0] is None
+    return Delta(text, starts_piece=starts_piece) if text or starts_piece else None
+
+
+def _delta_of_block(block: object) -> str | None:
+    if _word(block, "type") not in _TEXT_BLOCKS:
+        return None
+    return text if isinstance(text := field(block, "text"), str) else ""
 
 
 def _begins_other(event: object, kind: str) -> bool:

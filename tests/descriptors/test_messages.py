@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+import typing
 import warnings
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -46,7 +47,6 @@ def pieces_of_stream(chunks, read=None):
     [
         ("", []),
         ("a", ["a"]),
-        (None, []),
         ([], []),
         ((), []),
         (["a", "b"], ["ab"]),
@@ -57,7 +57,8 @@ def pieces_of_stream(chunks, read=None):
         (SimpleNamespace(type="text", text="a"), ["a"]),
         ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], ["ab"]),
         ([{"type": "text", "text": "a"}, {"type": "tool_use"}, {"type": "text", "text": "b"}], ["a", "b"]),
-        ([{"type": "text", "text": "a"}, {"type": "made up later", "text": "no"}, "b"], ["a", "b"]),
+        ([{"type": "text", "text": "a"}, {"type": "made up later", "query": "no"}, "b"], ["a", "b"]),
+        ({"type": "AIMessageChunk", "content": [{"type": "text", "text": "a", "index": 0}]}, ["a"]),
         ({"role": "assistant", "content": None}, []),
         ({"role": "assistant"}, []),
         ({"content": None}, []),
@@ -77,6 +78,8 @@ def pieces_of_stream(chunks, read=None):
         ),
         ({"role": "model", "parts": [{"text": "a"}, {"text": "b"}]}, ["ab"]),
         ({"parts": [{"text": "no", "thought": True}, {"text": "a"}, {"functionCall": {}}, {"text": "b"}]}, ["a", "b"]),
+        ({"role": "model"}, []),
+        ({"parts": ["a", {"type": "text", "text": "b"}]}, ["ab"]),
         ({"candidates": [{"content": {"role": "model", "parts": [{"text": "a"}]}}]}, ["a"]),
         ({"candidates": [{"finishReason": "SAFETY"}]}, []),
     ],
@@ -89,6 +92,8 @@ def test_pieces_of_a_message(message, pieces):
 @pytest.mark.parametrize(
     ("message", "words"),
     [
+        (None, "NoneType"),
+        ([None], "NoneType"),
         (5, "int"),
         (b"text", "bytes"),
         ({}, "dict"),
@@ -99,8 +104,22 @@ def test_pieces_of_a_message(message, pieces):
         (object(), "object"),
         (MagicMock(), "MagicMock"),
         ([MagicMock()], "MagicMock"),
+        (MagicMock(type="tool_use"), "MagicMock"),
+        (MagicMock(kind="response", parts=[]), "MagicMock"),
+        (MagicMock(content="text"), "MagicMock"),
+        ({"type": "made up later", "text": "words"}, "made up later"),
+        ({"type": "made up later"}, "made up later"),
+        ([{"type": "text", "text": "a"}, {"type": "made up later", "text": "words"}], "message[1]"),
+        ({"role": "assistant", "content": [{"type": "made up later", "content": "words"}]}, "content[0]"),
+        ({"role": "assistant", "message": "words"}, "dict"),
+        (SimpleNamespace(role="assistant", message="words"), "SimpleNamespace"),
+        ({"role": "model", "parts": [5]}, "parts[0]"),
+        ({"role": "model", "parts": "words"}, "dict"),
+        ({"kind": "response", "parts": [{"part_kind": "made-up-later", "content": "words"}]}, "parts[0]"),
+        ({"new_items": [{"type": "made_up_later", "raw_item": {}, "content": "words"}]}, "new_items[0]"),
+        ({"messages": [{"role": "assistant", "content": "words"}]}, "dict"),
         (MagicMock(type="text"), "MagicMock"),
-        (MagicMock(role="assistant"), "content must be"),
+        (MagicMock(role="assistant"), "MagicMock"),
         ({"type": "text"}, "NoneType"),
         ({"type": "text", "text": 5}, "int"),
         ({"type": "text", "text": {"value": "a"}}, "dict"),
@@ -573,6 +592,184 @@ def test_text_deltas_of_a_response_helper_stream_are_taken():
 
     assert Delta("a") == DeltaReader().read(event)
     assert Delta("a") == delta_of(event)
+
+
+# -- frameworks -------------------------------------------------------------------------------------------------------
+
+
+MARKED = 'Here: <ref id="plan">shields first</ref>'
+
+
+async def pydantic_run(*answers):
+    """Run an agent of Pydantic AI that gives these answers, with a tool call before the last one."""
+    pydantic_ai, function = provider("pydantic_ai"), provider("pydantic_ai.models.function")
+    messages, script = provider("pydantic_ai.messages"), iter(answers)
+
+    def respond(history, info):
+        text = next(script)
+        call = [messages.ToolCallPart("look", {})] if len(history) == 1 else []
+        return messages.ModelResponse([messages.ThinkingPart("hm"), messages.TextPart(text), *call])
+
+    agent = pydantic_ai.Agent(function.FunctionModel(respond))
+    agent.tool_plain(lambda: '<ref id="planted">x</ref>', name="look")
+    return await agent.run('<ref id="mine">x</ref>'), messages.ModelMessagesTypeAdapter
+
+
+async def test_a_run_of_pydantic_ai_is_read():
+    """Of a run, its messages, one response and their dicts all that the model said is taken, and nothing of others."""
+    result, adapter = await pydantic_run("a", MARKED)
+    new = result.new_messages()
+
+    assert ["a", MARKED] == said_by_model(result)
+    assert ["a", MARKED] == said_by_model(new)
+    assert ["a", MARKED] == said_by_model(adapter.dump_python(new))
+    assert [MARKED] == said_by_model(new[-1])
+    assert [MARKED] == said_by_model(adapter.dump_python(new, mode="json")[-1])
+
+
+async def test_a_request_of_pydantic_ai_is_refused():
+    """What the user and tools said is nobody's mark, alone or among others of its kind."""
+    result, adapter = await pydantic_run("a", "b")
+    request = result.new_messages()[0]
+
+    for message in (request, [request], adapter.dump_python([request])[0]):
+        with pytest.raises(InvalidArgument, match="own output"):
+            said_by_model(message)
+
+
+def test_all_parts_of_pydantic_ai_are_known():
+    """Each part that a response may have is read or known to hold no text; a transcript counts as the model's."""
+    messages = provider("pydantic_ai.messages")
+    parts = [
+        messages.ThinkingPart("no"),
+        messages.ToolCallPart("no", {}),
+        messages.NativeToolCallPart("no", {}),
+        messages.NativeToolReturnPart("no", "no", "no"),
+        messages.CompactionPart("no"),
+        messages.FilePart(messages.BinaryContent(b"no", media_type="image/png")),
+        messages.TextPart("a"),
+        messages.SpeechPart(speaker="assistant", transcript="b"),
+    ]
+    assert ["ab"] == said_by_model(messages.ModelResponse(parts))
+
+
+async def agents_run(*outputs):
+    """Run an agent of the OpenAI Agents SDK whose model gives these outputs."""
+    agents, testing = provider("agents"), provider("agents.testing")
+    tool = agents.FunctionTool(
+        name="look", description="", params_json_schema={}, on_invoke_tool=look, strict_json_schema=False
+    )
+    agent = agents.Agent(name="agent", model=testing.ScriptedModel(list(outputs)), tools=[tool])
+    quiet = agents.RunConfig(tracing_disabled=True)
+    return await agents.Runner.run(agent, '<ref id="mine">x</ref>', run_config=quiet)
+
+
+async def look(context, arguments):
+    return '<ref id="planted">x</ref>'
+
+
+async def test_a_run_of_the_agents_sdk_is_read():
+    """Of a run, its new items, a message item, its raw item and a model response what the model said is taken."""
+    testing = provider("agents.testing")
+    call = [testing.assistant_message("a"), testing.function_call("look", {}, call_id="call_1")]
+    result = await agents_run(call, [testing.assistant_message(MARKED)])
+    last = result.new_items[-1]
+
+    assert ["a", MARKED] == said_by_model(result)
+    assert ["a", MARKED] == said_by_model(result.new_items)
+    assert ["a", MARKED] == said_by_model(
+        [item.raw_item for item in result.new_items if item.type == "message_output_item"]
+    )
+    assert [MARKED] == said_by_model(last)
+    assert [MARKED] == said_by_model(last.raw_item)
+    assert [MARKED] == said_by_model(result.raw_responses[-1])
+
+
+def test_raw_events_of_the_agents_sdk_are_taken_and_its_own_repeat_nothing():
+    """The text deltas of a streamed run are inside its events; the events of whole items repeat them."""
+    stream_events, responses = provider("agents.stream_events"), provider("openai.types.responses")
+    delta = responses.ResponseTextDeltaEvent(
+        content_index=0,
+        delta="a",
+        item_id="1",
+        logprobs=[],
+        output_index=0,
+        sequence_number=1,
+        type="response.output_text.delta",
+    )
+    raw = stream_events.RawResponsesStreamEvent(data=delta)
+    item = SimpleNamespace(type="run_item_stream_event", name="message_output_created", item=SimpleNamespace())
+
+    assert ["aa"] == pieces_of_stream([raw, item, raw])
+
+
+def test_a_message_of_langchain_is_read():
+    """An AI message with text or with blocks of any provider is read; a human's and a tool's are refused."""
+    messages = provider("langchain_core.messages")
+    blocks = [{"type": "reasoning", "reasoning": "no"}, {"type": "text", "text": "a"}, "b", {"type": "tool_call"}]
+
+    assert [MARKED] == said_by_model(messages.AIMessage(MARKED))
+    assert [MARKED] == said_by_model(messages.AIMessageChunk(MARKED))
+    assert ["ab"] == said_by_model(messages.AIMessage(blocks))
+    assert ["ab"] == said_by_model(messages.AIMessage(blocks).model_dump())
+    for other in (messages.HumanMessage("a"), messages.ToolMessage("a", tool_call_id="1"), messages.SystemMessage("a")):
+        with pytest.raises(InvalidArgument, match="own output"):
+            said_by_model(other)
+
+
+CHUNKS = st.lists(
+    st.one_of(
+        st.text(max_size=3),
+        st.text(max_size=3).map(lambda text: [{"type": "text", "text": text, "index": 0}]),
+        st.just([{"type": "text", "annotations": [], "index": 0}]),
+        st.just([]),
+    ),
+    max_size=6,
+)
+
+
+@given(contents=CHUNKS)
+def test_chunks_of_langchain_give_the_text_of_their_message(contents):
+    """Chunks fed one by one give what their texts joined are."""
+    messages = provider("langchain_core.messages")
+    texts = ["".join(b.get("text", "") for b in c) if isinstance(c, list) else c for c in contents]
+
+    pieces = pieces_of_stream([messages.AIMessageChunk(content) for content in contents])
+
+    assert [text for text in ["".join(texts)] if text] == pieces
+
+
+def test_a_tool_call_among_chunks_of_langchain_ends_a_piece():
+    """As in the whole message, a ref does not go on behind a block that is no text."""
+    messages = provider("langchain_core.messages")
+    contents = ["a", [{"type": "tool_use", "index": 1}], [{"type": "text", "text": "b", "index": 2}]]
+
+    assert ["a", "b"] == pieces_of_stream([messages.AIMessageChunk(content) for content in contents])
+
+
+def test_every_block_and_item_of_the_sdks_is_read_or_known():
+    """No type that the installed SDKs name makes an answer unreadable."""
+    anthropic, openai = provider("anthropic.types.beta"), provider("openai.types.responses")
+    kinds = {kind for union in (anthropic.BetaContentBlock, openai.ResponseOutputItem) for kind in kinds_in(union)}
+    rest = sorted(kinds - {"text", "message"})
+
+    assert len(rest) > 20
+    assert [] == said_by_model(
+        {
+            "role": "assistant",
+            "content": [{"type": kind, "content": [], "text": ""} for kind in rest if kind not in NO_WORDS],
+        }
+    )
+
+
+# Types without a field in which words could be.
+NO_WORDS = {"mcp_list_tools", "mcp_tool_listing", "additional_tools", "container_upload", "fallback"}
+
+
+def kinds_in(union):
+    for one in typing.get_args(union):
+        field = getattr(one, "model_fields", {}).get("type")
+        yield from typing.get_args(field.annotation) if field is not None else kinds_in(one)
 
 
 def test_no_provider_is_imported():
