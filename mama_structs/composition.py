@@ -164,6 +164,6 @@ def contents_of(refs: RefStore) -> Callable[[str], tuple[str, str] | None]:
         if not handle.startswith(_HANDLES):
             return None
         entry = refs.get(handle)
-        return entry.versioned, entry.text
+        return entry.versioned, entry.body.text
 
     return find

@@ -334,7 +334,7 @@ class Session:
         from mama_structs.composition import with_contents  # noqa: PLC0415
 
         handles = tool.handles
-        given = with_contents(asked, lambda handle: self.refs.get(handle).text, handles=handles)
+        given = with_contents(asked, lambda handle: self.refs.get(handle).body.text, handles=handles)
         if given == asked:
             return asked
         try:

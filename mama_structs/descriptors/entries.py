@@ -81,23 +81,28 @@ class _StoredText:
 
     @property
     def text(self) -> str:
-        """The text."""
+        """The text as it came."""
         return self.content.text
 
     @property
+    def body(self) -> Content:
+        """What is read, counted, searched, edited, passed on and written."""
+        return self.content
+
+    @property
     def chars(self) -> int:
-        """Its characters."""
-        return self.content.chars
+        """Characters of the body."""
+        return self.body.chars
 
     @property
     def lines(self) -> int:
-        """Its lines."""
-        return self.content.lines
+        """Lines of the body."""
+        return self.body.lines
 
     @property
     def pages(self) -> int:
-        """Its pages."""
-        return len(self.content.pages(self.page_size))
+        """Pages of the body."""
+        return len(self.body.pages(self.page_size))
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -113,7 +118,7 @@ class Ref(_StoredText):
         complete: False when the answer ended before the tag was closed.
         created_at: When it was stored (UTC).
         page_size: Characters of its pages.
-        content: The marked text.
+        content: The marked text as it came; `body` is what everything that reads, counts or writes goes by.
 
     """
 
@@ -125,6 +130,21 @@ class Ref(_StoredText):
     def __repr__(self) -> str:
         state = "" if self.complete else ", never closed"
         return f"<Ref {self.versioned}: {self.category}, {self.chars:,} characters, lines: {self.lines:,}{state}>"
+
+    @property
+    def body(self) -> Content:
+        """
+        The content without the one fence that encloses it: the fence is markup.
+
+        The fence stays where the tag said ``fence="keep"``, or where it says that it holds Markdown.
+        """
+        return self.content if self.attributes.get("fence", "").lower() == "keep" else self.content.body
+
+    @property
+    def language(self) -> str | None:
+        """The language that the tag (``lang`` or ``language``), or else the fence around the content, names."""
+        said = self.attributes.get("lang") or self.attributes.get("language")
+        return said or (None if self.body is self.content else self.content.language)
 
     @property
     def handle(self) -> str:

@@ -12,15 +12,8 @@ from typing import Final, Literal
 
 import attrs
 
-from mama_structs.descriptors.parser import (
-    FencedBlock,
-    RefEnd,
-    RefParser,
-    RefStart,
-    fenced_blocks,
-    is_ref_id,
-    language_of,
-)
+from mama_structs.descriptors.fences import FencedBlock, fenced_blocks, language_of
+from mama_structs.descriptors.parser import RefEnd, RefParser, RefStart, is_ref_id
 
 Category = Literal["code", "data", "text"]
 

@@ -28,11 +28,12 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final, Literal
 
 import attrs
 
+from mama_structs.descriptors.fences import INDENT, LONGEST_RUN, REACH, SHORTEST_FENCE, Fence
 from mama_structs.errors import InvalidArgument, SessionClosed
 
 MAX_TAG: Final = 512
@@ -63,6 +64,7 @@ DiagnosticKind = Literal[
     "stray_close",
     "in_code",
     "new_version",
+    "open_fence",
     "invalid_text",
     "quota_exceeded",
 ]
@@ -211,28 +213,15 @@ def _opening_tag(text: str, match: re.Match[str]) -> _OpeningTag | Diagnostic:
 
 # Code
 
-_LONGEST_RUN: Final = 1_000
-_REACH: Final = 1_000
-_SHORTEST_FENCE: Final = 3
-_INDENT: Final = 3
-
 _RUNS: Final = {character: re.compile(f"{character}*+") for character in "`~"}
 # The usual span, of one backtick each and without what may be a tag, in which there is nothing to decide.
-_PLAIN_SPAN: Final = rf"`[^`\n<]{{1,{_REACH}}}+`(?=[^`])"
-
-_BLANK: Final = r"[ \t\r]*+"
-_BEGINNING_LINE: Final = re.compile(rf"\n {{0,{_INDENT}}}\Z")
-_CLOSING_LINE: Final = {mark: re.compile(rf"\n {{0,3}}(?P<run>{mark}{{3,}}+){_BLANK}(?=\n)") for mark in "`~"}
-_LAST_LINE: Final = {mark: re.compile(rf"\n {{0,3}}(?P<run>{mark}*+)(?P<blank>{_BLANK})\Z") for mark in "`~"}
-_FENCE_LINE: Final = re.compile(
-    rf"^ {{0,3}}(?P<run>`{{3,{_LONGEST_RUN}}}+(?![^`\n]{{0,{_REACH}}}+`)|~{{3,{_LONGEST_RUN}}}+(?!~))(?P<info>[^\n]*)",
-    re.MULTILINE,
-)
+_PLAIN_SPAN: Final = rf"`[^`\n<]{{1,{REACH}}}+`(?=[^`])"
+_BEGINNING_LINE: Final = re.compile(rf"\n {{0,{INDENT}}}\Z")
 
 
 def _line_beginning(text: str, end: int) -> str:
     """Return what is before an index, behind which a fence may open: a line break and spaces, else nothing."""
-    match = _BEGINNING_LINE.search(text, max(end - 1 - _INDENT, 0), end)
+    match = _BEGINNING_LINE.search(text, max(end - 1 - INDENT, 0), end)
     return "" if match is None else match[0]
 
 
@@ -240,29 +229,6 @@ def _matched_to(pattern: re.Pattern[str], text: str, at: int) -> int:
     """Return the index behind what a pattern matches at an index."""
     match = pattern.match(text, at)
     return at if match is None else match.end()
-
-
-@attrs.frozen
-class Fence:
-    """Fenced code that is open: the character, and the length of the run that opened it."""
-
-    character: str
-    length: int
-
-    def end(self, text: str, start: int) -> int:
-        """Return the index of the line break that ends the closing line, -1 when there is none from *start* on."""
-        lines = _CLOSING_LINE[self.character].finditer(text, start)
-        return next((line.end() for line in lines if len(line["run"]) >= self.length), -1)
-
-    def line_so_far(self, text: str, start: int) -> str:
-        """Return the last line, or a shorter one that is as good, if it may become the closing one, else nothing."""
-        match = _LAST_LINE[self.character].search(text, max(text.rfind("\n"), start))
-        if match is None:
-            return ""
-        begun, run = match.span("run")
-        if match["blank"]:
-            return f"{text[match.start() : begun + self.length]} " if run - begun >= self.length else ""
-        return text[match.start() : min(run, begun + self.length)]
 
 
 @attrs.define
@@ -275,8 +241,8 @@ class _CodeSpan:
 
     def end(self, text: str, start: int, *, final: bool) -> int | None:
         """Return the index of the closing run of the run before *start*, -1 without one, None while that is open."""
-        line = text.find("\n", start, start + _REACH + 1)
-        stop = start + _REACH + 1 if line < 0 else line
+        line = text.find("\n", start, start + REACH + 1)
+        stop = start + REACH + 1 if line < 0 else line
         known = final or stop <= len(text)
         at = text.find("`", start + self.searched, stop)
         while at >= 0:
@@ -294,48 +260,12 @@ class _CodeSpan:
 
 def _opened_by(character: str, length: int, *, begins_line: bool) -> Fence | _CodeSpan | None:
     """Return what a run of backticks or tildes opens: code, what may be code, or nothing."""
-    may_be_fence = begins_line and length >= _SHORTEST_FENCE
-    if length > _LONGEST_RUN:
+    may_be_fence = begins_line and length >= SHORTEST_FENCE
+    if length > LONGEST_RUN:
         return None
     if character == "`":
         return _CodeSpan(length, may_be_fence)
     return Fence(character, length) if may_be_fence else None
-
-
-@attrs.frozen
-class FencedBlock:
-    """A fenced block of a whole text; positions count from 0, and the content has no line break at its end."""
-
-    info: str  # behind the opening fence
-    opening: int  # where its line begins
-    start: int
-    end: int
-    behind: int  # where the line behind the closing fence begins, or would
-    closed: bool  # else it runs to the end of the text
-
-
-def fenced_blocks(text: str) -> Iterator[FencedBlock]:
-    """Find the fenced blocks of a whole text without refs, as `RefParser` finds them in pieces."""
-    whole = text if text.endswith("\n") else f"{text}\n"
-    at = 0
-    while line := _FENCE_LINE.search(whole, at):
-        at, run = line.end(), line["run"]
-        start = min(at + 1, len(text))
-        closing = Fence(run[0], len(run)).end(whole, at)
-        at = len(text) if closing < 0 else closing
-        end = whole.rfind("\n", 0, closing) if closing >= 0 else len(text) - text.endswith("\n")
-        end -= text[end - 1 : end + 1] == "\r\n"
-        behind = len(text) if closing < 0 else closing + 1
-        yield FencedBlock(line["info"].strip(), line.start(), start, max(start, end), behind, closed=closing >= 0)
-
-
-def language_of(info: str) -> str | None:
-    """Read the language from what stands behind a fence: its first word, in lower case."""
-    words = info.replace("{", " ").replace("}", " ").replace(",", " ").split(maxsplit=1)
-    if not words or "=" in words[0]:
-        return None
-    word = words[0].partition(":")[0].lstrip(".").lower()[:40]
-    return word or None
 
 
 # The parser
@@ -466,7 +396,7 @@ class RefParser:
         behind, beginning = _matched_to(_RUNS[character], text, at), _line_beginning(text, at)
         if behind == len(text) and not final:
             # It may become longer.
-            return self._wait(before=beginning + text[at:behind][: _LONGEST_RUN + 1])
+            return self._wait(before=beginning + text[at:behind][: LONGEST_RUN + 1])
         self._code = _opened_by(character, behind - at, begins_line=bool(beginning))
         return behind
 

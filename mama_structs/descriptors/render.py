@@ -101,7 +101,7 @@ def ref_list(refs: Sequence[Ref]) -> str:
 
 def ref_content(ref: Ref) -> str:
     """Show a whole ref: the element's text is its content, exactly."""
-    return element("ref_content", _about_ref(ref), ref.text)
+    return element("ref_content", _about_ref(ref), ref.body.text)
 
 
 def handle_list(entries: Sequence[Entry]) -> str:

@@ -18,6 +18,7 @@ from mama_structs._async import LoopBound, in_own_thread
 from mama_structs._plain import to_jsonable
 from mama_structs.descriptors.entries import DeletedEntry, Descriptor, Entries, Entry, Ref, Usage
 from mama_structs.descriptors.export import ExportMode, FileOrder, FileResult, export
+from mama_structs.descriptors.fences import fenced_blocks
 from mama_structs.descriptors.kinds import Category, Suggestion, category_of, suggest
 from mama_structs.descriptors.messages import DeltaReader, are_blocks, block_text, joined_blocks, said_by_model
 from mama_structs.descriptors.parser import (
@@ -470,7 +471,7 @@ class RefStore:
         """
         entry = self._find(handle)
         return read(
-            entry.content,
+            entry.body,
             handle=entry.versioned,
             mode=mode,
             start=start,
@@ -510,7 +511,7 @@ class RefStore:
         """
         entry = self._find(handle)
         work = TextSearch(
-            entry.content,
+            entry.body,
             query,
             handle=entry.versioned,
             regex=regex,
@@ -552,7 +553,7 @@ class RefStore:
         """
         entry = self._find(handle)
         order = FileOrder(
-            entry.text,
+            entry.body.text,
             file_path,
             handle=entry.versioned,
             mode=mode,
@@ -627,6 +628,9 @@ class RefStore:
                 page_size=self.settings.page_size,
                 content=content,
             )
+            if marked.complete and any(not block.closed for block in fenced_blocks(content.text)):
+                message = f"ref {marked.id!r} closes inside a code fence that is open: close the fence before </ref>"
+                said.append(Diagnostic("open_fence", marked.id, marked.position, message))
             self._put(ref.versioned, ref)
             refs.append(ref)
         said.sort(key=lambda diagnostic: diagnostic.position)

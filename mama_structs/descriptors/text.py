@@ -17,7 +17,7 @@ from typing import Final, Literal
 import attrs
 
 from mama_structs import _check
-from mama_structs.descriptors.parser import fenced_blocks
+from mama_structs.descriptors.fences import Enclosed, enclosed, fenced_blocks
 from mama_structs.errors import InvalidArgument, InvalidPage, InvalidParameter, InvalidRange
 
 # Four bytes an offset while they suffice, which for a text in memory they nearly always do.
@@ -152,6 +152,20 @@ class Content:
             f"character {position} of the content is a lone surrogate, which no file and no model can hold",
             hint="decode it with errors='replace', or remove it",
         )
+
+    @functools.cached_property
+    def _enclosed(self) -> Enclosed | None:
+        return enclosed(self.text)
+
+    @functools.cached_property
+    def body(self) -> Content:
+        """The content without the one fence that encloses it and is markup; itself where there is none."""
+        return self if self._enclosed is None else Content.of(self._enclosed.text)
+
+    @property
+    def language(self) -> str | None:
+        """The language that the enclosing fence names."""
+        return None if self._enclosed is None else self._enclosed.language
 
     def pages(self, page_size: int) -> Pages:
         """Return the index of its pages, which is made once for each size."""

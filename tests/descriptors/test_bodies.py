@@ -1,0 +1,144 @@
+"""What of a ref is read, counted, searched, passed on and written: its body, without the fence around it."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs import RefStore, Session
+from mama_structs.descriptors.fences import fenced_blocks
+from mama_structs.descriptors.text import Content
+
+LINES = st.lists(st.text(st.sampled_from("ab` ~\t#é"), max_size=8), max_size=6).map("\n".join)
+INFOS = st.sampled_from(["", "python", "  py title=x", "{.sql}", "JSON"])
+
+
+def marked(content, tag=""):
+    """The one ref of an answer, with a content on lines of its own."""
+    return RefStore().ingest(f'<ref id="x"{tag}>\n{content}\n</ref>').refs[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "body", "language"),
+    [
+        ("```python\nprint(1)\n```", "print(1)", "python"),
+        ("```\nprint(1)\n```", "print(1)", None),
+        ("~~~ sql\nselect 1;\n~~~~~", "select 1;", "sql"),
+        ("````\n```\ninner\n```\n````", "```\ninner\n```", None),
+        ("\n\n```python\nprint(1)\n```\n   \n", "print(1)", "python"),
+        ("   ```py\n   def f():\n       pass\n  ```  ", "def f():\n    pass", "py"),
+        ("  ```py\n a\n    b\n  ```", "a\n  b", "py"),
+        ("```python\r\nprint(1)\r\nprint(2)\r\n```\r", "print(1)\r\nprint(2)", "python"),
+        ("```python\nprint(1)\n\n```", "print(1)\n", "python"),
+        ("```python\n```", "", "python"),
+        ("```", "", None),
+        ('```python title="a.py"\nprint(1)\n```', "print(1)", "python"),
+    ],
+)
+def test_a_fence_around_the_whole_content_is_markup(content, body, language):
+    """Info string, length, tildes, indentation, blank lines around and carriage returns as a parser of Markdown."""
+    ref = marked(content)
+
+    assert body == ref.body.text
+    assert language == ref.language
+    assert content == ref.text
+    assert (len(body), body.count("\n") + (not body.endswith("\n"))) == (ref.chars, ref.lines)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "```markdown\n# Title\n```",
+        "```md\n# Title\n```",
+        "    ```python\n    print(1)\n    ```",
+        "Text\n```python\nprint(1)\n```",
+        "```python\nprint(1)\n```\nText",
+        "```python\n1\n```\n```python\n2\n```",
+        "```print(1)```",
+        "``\nprint(1)\n``",
+        "print('```')",
+        "",
+    ],
+)
+def test_what_is_no_fence_around_the_whole_stays(content):
+    """Markdown in a fence, an indented block, text beside it, two fences and inline code are the content."""
+    ref = marked(content)
+
+    assert content == ref.body.text == ref.text
+
+
+def test_a_tag_keeps_its_fence():
+    """Where the tag says fence="keep" the fence is content."""
+    ref = marked("```python\nprint(1)\n```", ' fence="keep"')
+
+    assert "```python\nprint(1)\n```" == ref.body.text
+
+
+def test_a_ref_that_closes_in_an_open_fence_is_reported():
+    """The author is told; the fence's first line is markup all the same."""
+    ingested = RefStore().ingest('<ref id="x">\n```python\nprint(1)\n</ref>\n```\n')
+    prose = RefStore().ingest('<ref id="x">\nSee:\n```python\nprint(1)\n</ref>\n```\n')
+
+    assert ["open_fence"] == [one.kind for one in ingested.diagnostics] == [one.kind for one in prose.diagnostics]
+    assert "print(1)" == ingested.refs[0].body.text
+    assert "See:\n```python\nprint(1)" == prose.refs[0].body.text
+
+
+def test_a_ref_that_was_cut_in_its_fence_keeps_its_last_line_break():
+    """What comes may go on there, and nothing but the missing end is reported."""
+    ingested = RefStore().ingest('<ref id="x">\n```python\nprint(1)\n')
+
+    assert "print(1)\n" == ingested.refs[0].body.text
+    assert ["unclosed"] == [one.kind for one in ingested.diagnostics]
+
+
+@given(content=LINES, info=INFOS, indent=st.integers(0, 3), mark=st.sampled_from("`~"), more=st.integers(0, 2))
+def test_what_is_put_in_a_fence_comes_back(content, info, indent, mark, more):
+    """Whatever the content, a fence that is longer than all in it is taken off, and nothing else."""
+    longest = max((len(run) for run in re.findall("`+|~+", content)), default=0)
+    fence = mark * (max(3, longest + 1) + more)
+    inner = "\n".join(" " * indent + line for line in content.split("\n"))
+    ref = marked(f"{' ' * indent}{fence}{info}\n{inner}\n{fence}")
+
+    assert content == ref.body.text
+
+
+@given(text=st.lists(st.sampled_from(["```", "~~~", " ```py", "````", "a", "", " b"]), max_size=7).map("\n".join))
+def test_a_body_is_the_text_or_one_block_of_it(text):
+    """A body differs from its text only where a fence encloses all of it, and has nothing that was not there."""
+    content = Content.of(text)
+    blocks = list(fenced_blocks(text))
+
+    assert content.body is content or 1 == len(blocks)
+    assert all(line in text for line in content.body.text.split("\n"))
+
+
+async def test_everything_goes_by_the_body(tmp_path):
+    """Reading, searching, listing, passing on, extracting and writing all leave the fence out; people see it."""
+    async with Session.open(tmp_path / "agent.mama") as session:
+        seen = await session.observe('<ref id="x">\n```python\nprint(1)\n```\n</ref>')
+
+        async def take(source: str) -> str:
+            return f"got {source}"
+
+        session.tools.add(take)
+        refs = session.refs
+
+        assert "print(1)" == refs.read("ref:x").text
+        assert "print(1)" == refs.extract("ref:x").text
+        assert 0 == len((await refs.search("ref:x", "python")).matches)
+        assert "print(1)</ref_content>" in await session.call("get_ref", {"ref_id": "x"})
+        assert 'lines="1" chars="8"' in await session.call("list_refs", {})
+        assert "got print(1)" == await session.call("take", {"source": {"$ref": "ref:x"}})
+        assert "```python\nprint(1)\n```" in seen.visible
+        assert "```python\nprint(1)\n```" == refs.get("x").text
+
+
+async def test_a_body_is_the_same_when_the_conversation_is_opened_again(tmp_path):
+    """It follows from what is stored, so that conversations of older versions have it, too."""
+    async with Session.open(tmp_path / "agent.mama", conversation="c") as session:
+        await session.observe('<ref id="x" fence="keep">\n```\n1\n```\n</ref><ref id="y">\n```js\n2\n```\n</ref>')
+    async with Session.open(tmp_path / "agent.mama", conversation="c") as session:
+        assert ["```\n1\n```", "2"] == [session.refs.get(one).body.text for one in "xy"]
+        assert "js" == session.refs.get("y").language
