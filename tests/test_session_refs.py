@@ -403,7 +403,7 @@ async def test_a_file_is_written_below_the_working_directory_at_open(tmp_path, m
         await session.observe('<ref id="a">\nx = 1\n</ref>')
         answer = await session.call("fd_to_file", {"fd": "ref:a", "file_path": "a.py"})
 
-    assert "x = 1" == (tmp_path / "a.py").read_text()
+    assert "x = 1\n" == (tmp_path / "a.py").read_text()
     assert "a.py" == ET.fromstring(answer).get("file_path")
 
 

@@ -145,6 +145,7 @@ class FileOrder:
     create: bool = attrs.field(default=True, kw_only=True)
     exist_ok: bool = attrs.field(default=True, kw_only=True)
     parents: bool = attrs.field(default=False, kw_only=True)
+    lines: bool = attrs.field(default=False, kw_only=True)  # whether the text is whole lines, its last one included
     data: bytes = attrs.field(default=b"", init=False)  # the text in UTF-8, once everything was checked
 
     @property
@@ -201,7 +202,8 @@ def export(order: FileOrder, *, root: Path, kept: Path | None = None) -> FileRes
 
     It blocks, and may wait for other exports: from a loop it is run in a thread of its own.
     A file keeps its permissions; missing directories that were made stay if the export fails.
-    An insert gets a line break of the file's own kind where it would share a line with what was there.
+    An insert, and what is whole lines, gets a line break of the file's own kind where it would share a line with what
+    was there; whole lines end with one, too.
     """
     _check_path(order)
     _check_parameters(order)
@@ -569,19 +571,27 @@ def _open_old(order: FileOrder, place: _Place, directory: int) -> _Old | None:
 
 def _splice(order: FileOrder, old: _Old | None) -> tuple[int, bytes, bytes]:
     """Say behind how many old bytes the text goes, and which line breaks it needs at both ends."""
-    if old is None or order.mode != "insert":
-        return old.size if old is not None else 0, b"", b""
+    is_cut = bool(order.text) and not order.text.endswith("\n")
+    if old is None or not old.size:
+        if order.insert_at not in (None, 1):
+            raise order.out_of_range(lines=0)
+        own = b"\r\n" if "\r\n" in order.text else b"\n"
+        return 0, b"", own if order.lines and is_cut else b""
     first = next(itertools.islice(old.line_starts(), 1, None), 0)
     line_break = b"\r\n" if b"".join(old.chunks(max(first - 2, 0), first)) == b"\r\n" else b"\n"
-    line = start = 0
+    after = line_break if order.lines and is_cut else b""
+    ends_in_line = b"".join(old.chunks(old.size - 1, old.size)) != b"\n"
+    before = line_break if order.text and ends_in_line else b""
+    if order.mode == "append":
+        return old.size, before if order.lines else b"", after
+    line = 0
     for line, start in enumerate(old.line_starts(), 1):
-        if line == order.insert_at:
-            needs_one = order.text and not order.text.endswith("\n") and start < old.size
-            return start, b"", line_break if needs_one else b""
-    is_cut = start < old.size  # the last line has no line break
-    if not is_cut or order.insert_at != line + 1:
-        raise order.out_of_range(lines=line - 1 + is_cut)
-    return old.size, line_break if order.text else b"", b""
+        if line == order.insert_at and start < old.size:
+            return start, b"", line_break if is_cut else b""
+    lines = line - 1 + ends_in_line
+    if order.insert_at != lines + 1:
+        raise order.out_of_range(lines=lines)
+    return old.size, before, after
 
 
 def _fill(draft: _ExportDraft, parts: list[bytes], keep: int, old: _Old | None) -> None:

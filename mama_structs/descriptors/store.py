@@ -532,9 +532,13 @@ class RefStore:
         create: bool = True,
         exist_ok: bool = True,
         parents: bool = False,
+        exact: bool = False,
     ) -> FileResult:
         """
-        Write the whole content to a file below ``root``, in UTF-8, so that a crash leaves the old file or the new one.
+        Write the whole body to a file below ``root``, in UTF-8, so that a crash leaves the old file or the new one.
+
+        A ref is whole lines: it ends with a line break, and appended it begins on a line of its own.
+        A descriptor is written byte for byte.
 
         Args:
             handle: What to write.
@@ -544,6 +548,7 @@ class RefStore:
             create: Whether a missing file may be made.
             exist_ok: Whether an existing file may be changed.
             parents: Whether missing directories may be made.
+            exact: Whether a ref, too, is written byte for byte.
 
         Raises:
             InvalidParameter: An argument breaks its rule.
@@ -561,6 +566,7 @@ class RefStore:
             create=create,
             exist_ok=exist_ok,
             parents=parents,
+            lines=isinstance(entry, Ref) and not exact,
         )
         return await in_own_thread(functools.partial(export, order, root=self.root, kept=self._directory))
 
