@@ -208,7 +208,7 @@ class Session:
                 # What is due is done at the next opening, where somebody else is writing just now.
                 with suppress(StoreBusy):
                     await memories.maintain()
-                entered = await home.enter(own_namespace, name, known.descriptors)
+                entered = await home.enter(own_namespace, name, known.descriptors, known.answers)
                 ready_made = [
                     tool for one in all_sources if isinstance(one, OffersTools) for tool in one.tools(resolver)
                 ]

@@ -42,7 +42,7 @@ from mama_structs.errors import (
     SessionClosed,
     WrongLoop,
 )
-from mama_structs.settings import DescriptorSettings
+from mama_structs.settings import AnswerSettings, DescriptorSettings
 
 _WRAPPED: Final = re.compile('<fd_result fd="(fd:[0-9]+)"')
 _CATEGORIES: Final = get_args(Category)
@@ -238,17 +238,27 @@ class RefStore:
 
     Args:
         settings: Page sizes, quotas and where files may be written.
+        answers: How long what a model reads may be.
         clock: The time in UTC.
 
     Raises:
-        InvalidArgument: *settings* are none.
+        InvalidArgument: *settings* or *answers* are none.
 
     """
 
-    def __init__(self, *, settings: DescriptorSettings | None = None, clock: Callable[[], datetime] = _now) -> None:
+    def __init__(
+        self,
+        *,
+        settings: DescriptorSettings | None = None,
+        answers: AnswerSettings | None = None,
+        clock: Callable[[], datetime] = _now,
+    ) -> None:
         if settings is not None and not isinstance(settings, DescriptorSettings):
             raise InvalidArgument(f"settings must be DescriptorSettings, got {settings!r:.80}")
+        if answers is not None and not isinstance(answers, AnswerSettings):
+            raise InvalidArgument(f"answers must be AnswerSettings, got {answers!r:.80}")
         self.settings: DescriptorSettings = settings or DescriptorSettings()
+        self.answers: AnswerSettings = answers or AnswerSettings()
         self.root: Path = root_of(self.settings)
         self._clock = clock
         self._entries = Entries(self.settings)
@@ -258,9 +268,17 @@ class RefStore:
         self._loop = LoopBound("ref store")
 
     @classmethod
-    def kept(cls, entries: Entries, log: Log, *, settings: DescriptorSettings, directory: Path | None = None) -> Self:
+    def kept(
+        cls,
+        entries: Entries,
+        log: Log,
+        *,
+        settings: DescriptorSettings,
+        answers: AnswerSettings | None = None,
+        directory: Path | None = None,
+    ) -> Self:
         """Return a store that holds *entries*; see `keep`."""
-        store = cls(settings=settings)
+        store = cls(settings=settings, answers=answers)
         store._entries = entries
         store.keep(log, directory=directory)
         return store
@@ -283,7 +301,7 @@ class RefStore:
         The fork is in memory only; `Session.fork` makes one that is kept.
         """
         self._loop.check_here()
-        child = type(self)(settings=self.settings, clock=self._clock)
+        child = type(self)(settings=self.settings, answers=self.answers, clock=self._clock)
         child.root = self.root
         child._entries = self._entries.fork()  # noqa: SLF001 - of this class
         child._loop.check_here()  # noqa: SLF001 - as above

@@ -560,3 +560,10 @@ def test_nested_refs_over_the_quota_take_no_memory():
 
     assert 64 == len(ingested.refs)
     assert peak < 20_000_000
+
+
+@pytest.mark.parametrize("answers", [3, "long", DescriptorSettings()])
+def test_only_settings_of_answers_say_how_long_they_may_be(answers):
+    """What is no `AnswerSettings` is refused when the store is made."""
+    with pytest.raises(InvalidArgument, match="answers must be AnswerSettings"):
+        RefStore(answers=answers)
