@@ -30,6 +30,7 @@ from mama_structs.tools.names import SUCCESSORS, WireNames
 
 if TYPE_CHECKING:
     from mama_structs._home import Conversation, Home
+    from mama_structs.descriptors.heard import Heard
     from mama_structs.tools.tool import Tool
 
 _log = logging.getLogger("mama_structs")
@@ -97,6 +98,7 @@ class Session:
         tools: Iterable[mama_structs.Tool],
     ) -> None:
         from mama_structs.composition import contents_of  # noqa: PLC0415 - a session is open: see the top
+        from mama_structs.descriptors.heard import Heard  # noqa: PLC0415
         from mama_structs.tools.memories import memory_tools  # noqa: PLC0415
         from mama_structs.tools.refs import ref_tools  # noqa: PLC0415
         from mama_structs.tools.tool import ToolSet  # noqa: PLC0415
@@ -113,6 +115,7 @@ class Session:
         self.resolver: Resolver = common.resolver
         self.tools: ToolSet = ToolSet()
         self.exposed: ToolView = ToolView(self.tools, exposure=exposure, mode=settings.tools.dynamic)
+        self._heard: Heard = Heard()
         self._closing: asyncio.Task[None] | None = None
         own = ref_tools(self.refs)
         if settings.tools.memory:
@@ -351,6 +354,9 @@ class Session:
         """
         Store the refs of a model's answer; they are on disk when this returns.
 
+        The same message again, as when an adapter observes it, too, changes nothing. What its author may not have meant
+        is told to the model with the next result of a tool that an adapter runs.
+
         Args:
             message: See `RefStore.ingest`.
 
@@ -360,14 +366,21 @@ class Session:
 
         """
         self._check()
-        ingested = self.refs.ingest(message)
+        ingested = self._heard.before(message)
+        if ingested is None:
+            ingested = self.refs.ingest(message)
+            self._heard.keep(message, ingested)
         await self.flush()
         return ingested
 
     def stream(self) -> SessionStream:
         """Return a stream for an answer that comes in parts: ``feed(chunk)``, then ``await close()``."""
         self._check_here()
-        return SessionStream(self.refs.stream(), self.flush)
+        return SessionStream(self.refs.stream(), self._streamed)
+
+    async def _streamed(self, ingested: mama_structs.Ingested) -> None:
+        self._heard.note(ingested.diagnostics)
+        await self.flush()
 
     async def wrap(self, result: Any, *, source: str = "tool_result") -> Any:
         """
@@ -552,13 +565,13 @@ class SessionStream:
 
     Args:
         stream: Scans and stores.
-        flush: Waits for the disk.
+        closed: Takes what was found, and waits for the disk.
 
     """
 
-    def __init__(self, stream: Any, flush: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, stream: Any, closed: Callable[[mama_structs.Ingested], Awaitable[None]]) -> None:
         self._stream = stream
-        self._flush = flush
+        self._closed = closed
 
     def __repr__(self) -> str:
         return f"<SessionStream of {self._stream!r}>"
@@ -584,7 +597,7 @@ class SessionStream:
 
         """
         ingested: mama_structs.Ingested = self._stream.close()
-        await self._flush()
+        await self._closed(ingested)
         return ingested
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
 from collections.abc import Collection, Mapping
+from contextvars import ContextVar
 from typing import Any, Final
 
 import attrs
 
 from mama_structs._plain import json_text
-from mama_structs.errors import InvalidArgument, MamaStructsError, SessionClosed, WrongLoop
+from mama_structs.errors import InvalidArgument, MamaStructsError, SessionClosed, StoreError, WrongLoop
 from mama_structs.session import Session
 from mama_structs.tools.names import MEMORY_TOOLS, SUCCESSORS, WireNames, last_line
 from mama_structs.tools.repair import read_arguments
@@ -21,6 +24,9 @@ _CUT_OFF: Final = "the call was cut off before its arguments were complete, and 
 _NO_NAMES: Final = WireNames.of(())
 # What of a memory tool's answer are our own words.
 _OURS: Final = ("note", "deprecated")
+# Under which notes on its marks are told to a model, and the characters around them at the most.
+_NOTES: Final = "ref_notes"
+_FRAME: Final = 40
 
 
 @attrs.frozen(kw_only=True)
@@ -33,9 +39,19 @@ class ToolAnswer:
 
 
 async def answer(
-    session: Session, wire: str, arguments: object, *, host: Mapping[str, Any] | None = None
+    session: Session, wire: str, arguments: object, *, host: Mapping[str, Any] | None = None, notes: bool = True
 ) -> ToolAnswer:
-    """Run a tool as a model asked for it; what goes wrong is an answer, too, but for a session that cannot be used."""
+    """
+    Run a tool as a model asked for it; what goes wrong is an answer, too, but for a session that cannot be used.
+
+    With *notes* its text tells the model, once, what it should know about the marks in its last messages; its data is
+    the tool's own.
+    """
+    answered = await _answer(session, wire, arguments, host=host)
+    return _with_notes(session, answered) if notes else answered
+
+
+async def _answer(session: Session, wire: str, arguments: object, *, host: Mapping[str, Any] | None) -> ToolAnswer:
     names = session.wire_names
     try:
         name = names.tool(wire)
@@ -66,6 +82,82 @@ async def answer(
     except ValueError as error:
         # A number of thousands of digits, for one.
         return failed(MamaStructsError(f"{wire} has done its work, but its result has no text: {error!s:.200}"))
+
+
+class Turns:
+    """
+    Lets the calls of tools that write run alone, in the order in which they came, and those that read side by side.
+
+    For frameworks that start all calls of a model's message at once.
+    A call from inside another one, as that of an agent which a tool runs, waits for nobody: that would be for ever.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._calls: list[tuple[asyncio.Event, bool]] = []
+
+    async def answer(
+        self, wire: str, arguments: object, *, host: Mapping[str, Any] | None = None, notes: bool = True
+    ) -> ToolAnswer:
+        """Answer a call when it is its turn; see `answer`."""
+        if self in _inside.get():
+            return await answer(self._session, wire, arguments, host=host, notes=notes)
+        # Taken before anything is awaited: the place in the order is that of the call.
+        reads = self._only_reads(wire)
+        before = [done for done, read in self._calls if not (reads and read)]
+        mine = (asyncio.Event(), reads)
+        self._calls.append(mine)
+        token = _inside.set(_inside.get() | {self})
+        try:
+            for done in before:
+                await done.wait()
+            return await answer(self._session, wire, arguments, host=host, notes=notes)
+        finally:
+            _inside.reset(token)
+            self._calls.remove(mine)
+            mine[0].set()
+
+    def _only_reads(self, wire: str) -> bool:
+        tool = self._session.tools.get(self._session.wire_names.by_wire.get(wire, wire))
+        return tool is not None and tool.annotations.read_only
+
+
+_inside: Final[ContextVar[frozenset[Turns]]] = ContextVar("mama_structs_turns", default=frozenset())
+
+
+async def hear(session: Session, message: object) -> None:
+    """Store the refs of a model's message, before its calls run; what the disk does not take yet can be used."""
+    try:
+        await session.observe(message)
+    except StoreError as error:
+        _log.warning("the refs of a message are not on disk yet: %s", error)
+
+
+def _with_notes(session: Session, answered: ToolAnswer) -> ToolAnswer:
+    """Add the notes of a session to an answer; where they do not fit they wait for the next one."""
+    heard = session._heard  # noqa: SLF001 - kept for the adapters
+    if not heard.has_notes:
+        return answered
+    budget = session.settings.answers.budget
+    notes = heard.notes(budget.less(budget.size(answered.text) + _FRAME))
+    text = _noted(answered.text, notes) if notes else None
+    if text is None or not budget.holds(text):
+        return answered
+    heard.told()
+    return attrs.evolve(answered, text=text)
+
+
+def _noted(text: str, notes: list[str]) -> str | None:
+    """Return a text with notes: JSON stays JSON, and of the same kind; None for JSON that has no place for them."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        return "\n".join([text, f"<{_NOTES}>", *notes, f"</{_NOTES}>"])
+    if isinstance(data, dict):
+        return json_text({**data, _NOTES if _NOTES not in data else f"{_NOTES}_": notes})
+    if isinstance(data, list) and all(isinstance(one, dict) for one in data):
+        return json_text([*data, {_NOTES: notes}])
+    return None
 
 
 def failed(error: MamaStructsError, *, names: WireNames = _NO_NAMES) -> ToolAnswer:

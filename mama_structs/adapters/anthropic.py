@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import attrs
 
-from mama_structs.adapters.answers import ToolCall, answer_call, held_strictly, offered
+from mama_structs.adapters.answers import ToolCall, answer_call, hear, held_strictly, offered
 from mama_structs.adapters.schemas import is_recursive, plain_schema, strict_schema
 from mama_structs.descriptors.messages import field, text_field
 from mama_structs.errors import InvalidArgument
@@ -57,11 +57,12 @@ async def handle(session: Session, message: object, *, host: Mapping[str, Any] |
     Run the tool calls of a model's message, one after the other, and return the user's message to append.
 
     All results stand in one message, as Anthropic wants them, in the calls' order and with their ids; what went wrong
-    has ``is_error`` and says what to change. A call that the output limit cut short does not run. Other blocks (text,
-    thinking, what Anthropic ran itself) are passed over; the model's message is the caller's to append, before this.
+    has ``is_error`` and says what to change. A call that the output limit cut short does not run. What the model marked
+    in its text is stored before the calls run, also where there are none. Other blocks (thinking, what Anthropic ran
+    itself) are passed over; the model's message is the caller's to append, before this.
 
     Args:
-        session: Whose tools. Its refs come from `Session.observe`, which the caller calls first.
+        session: Whose tools and refs.
         message: A Message, its content, or a list of ``tool_use`` blocks; objects of the SDK or dicts.
         host: Values for the tools' parameters ``ctx``, ``run_context`` and ``tool_context``, which no model sees.
 
@@ -75,6 +76,7 @@ async def handle(session: Session, message: object, *, host: Mapping[str, Any] |
 
     """
     calls = _calls(message)
+    await hear(session, message)
     results = [await _result(session, call, host) for call in calls]
     return {"role": "user", "content": results} if results else None
 

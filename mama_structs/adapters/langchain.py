@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NoReturn
 
 import attrs
 
-from mama_structs.adapters.answers import answer, offered
+from mama_structs.adapters.answers import Turns, hear, offered
 from mama_structs.adapters.schemas import plain_schema
 from mama_structs.session import Session
 from mama_structs.tools.schema import HOST_PARAMETERS
@@ -40,6 +40,7 @@ def tools(session: Session, *, message: object = None) -> list[StructuredTool]:
     """
     Return a session's tools, for ``bind_tools``, an agent or a tool node.
 
+    Calls of one message run in their order, but for those that only read, which run beside each other.
     A call that goes wrong gives a `ToolMessage` with the status ``"error"`` that says what to change.
     Otherwise the message has the text for the model as its content, and what the tool gave as its artifact.
     A host's own tool that takes ``ctx``, ``run_context`` or ``tool_context`` gets the `RunnableConfig`.
@@ -50,12 +51,13 @@ def tools(session: Session, *, message: object = None) -> list[StructuredTool]:
             None for all tools.
 
     """
+    turns = Turns(session)
     return [
         SessionTool(
             name=wire,
             description=tool.description,
             args_schema=plain_schema(tool.input_schema),
-            coroutine=_caller(session, wire),
+            coroutine=_caller(turns, wire),
             response_format="content_and_artifact",
             handle_tool_error=True,
             metadata={"title": tool.title, **attrs.asdict(tool.annotations)},
@@ -64,9 +66,38 @@ def tools(session: Session, *, message: object = None) -> list[StructuredTool]:
     ]
 
 
-def _caller(session: Session, wire: str) -> Callable[..., Awaitable[tuple[str, Any]]]:
+def middleware(session: Session) -> Any:
+    """
+    Return what stores the refs of an agent's answers, for ``create_agent(..., middleware=[...])`` of `langchain`.
+
+    They are stored before the calls of the same message run, which can use them.
+    An agent's loop of its own does so by ``await session.observe(message)``.
+
+    Args:
+        session: Whose refs.
+
+    Raises:
+        ImportError: The package ``langchain`` is not installed: `langchain_core` has no agents.
+
+    """
+    try:
+        from langchain.agents.middleware import (  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415 - beyond the extra
+            after_model,
+        )
+    except ImportError as missing:
+        raise ImportError(
+            "an agent's middleware needs the package that has create_agent: pip install langchain"
+        ) from missing
+
+    async def observe_refs(state: Mapping[str, Any], _runtime: object) -> None:
+        await hear(session, state["messages"][-1])
+
+    return after_model(observe_refs)
+
+
+def _caller(turns: Turns, wire: str) -> Callable[..., Awaitable[tuple[str, Any]]]:
     async def call(arguments: object, config: RunnableConfig) -> tuple[str, Any]:
-        answered = await answer(session, wire, arguments, host=dict.fromkeys(HOST_PARAMETERS, config))
+        answered = await turns.answer(wire, arguments, host=dict.fromkeys(HOST_PARAMETERS, config))
         if answered.is_error:
             raise ToolException(answered.text)
         return answered.text, answered.data

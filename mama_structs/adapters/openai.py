@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
-from mama_structs.adapters.answers import ToolCall, answer_call, held_strictly, offered
+from mama_structs.adapters.answers import ToolCall, answer_call, hear, held_strictly, offered
 from mama_structs.adapters.schemas import plain_schema, strict_schema
 from mama_structs.descriptors.messages import field, text_field
 from mama_structs.errors import InvalidArgument
@@ -54,11 +54,12 @@ async def handle(session: Session, answered: object, *, host: Mapping[str, Any] 
     Run the tool calls of a model's answer, one after the other, and return the messages to append.
 
     One message for each call, in the calls' order and with their ids: also for what went wrong, which says what to
-    change. A call that the output limit cut short does not run. Other items (text, reasoning, what OpenAI ran itself)
-    are passed over; the answer itself is the caller's to append, before these.
+    change. A call that the output limit cut short does not run. What the model marked in its text is stored before
+    the calls run, also where there are none. Other items (reasoning, what OpenAI ran itself) are passed over.
+    The answer itself is the caller's to append, before these.
 
     Args:
-        session: Whose tools. Its refs come from `Session.observe`, which the caller calls first.
+        session: Whose tools and refs.
         answered: A Response, a ChatCompletion (its first choice), a message, or a list of output items or tool calls;
             objects of the SDK or dicts.
         host: Values for the tools' parameters ``ctx``, ``run_context`` and ``tool_context``, which no model sees.
@@ -73,6 +74,7 @@ async def handle(session: Session, answered: object, *, host: Mapping[str, Any] 
 
     """
     calls = list(_calls(answered))
+    await hear(session, _said(answered))
     return [await _output(session, call, host) for call in calls]
 
 
@@ -89,6 +91,13 @@ def _function(wire: str, tool: Tool, *, strict: bool) -> dict[str, Any]:
         "parameters": plain_schema(tool.input_schema) if parameters is None else parameters,
         "strict": parameters is not None,
     }
+
+
+def _said(answered: object) -> object:
+    """Return what may hold the model's words: everything but tool calls of Chat Completions in a list."""
+    if not isinstance(answered, list | tuple):
+        return answered
+    return [item for item in answered if field(item, "function") is None]
 
 
 async def _output(session: Session, call: _FunctionCall, host: Mapping[str, Any] | None) -> dict[str, Any]:

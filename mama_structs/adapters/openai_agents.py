@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from mama_structs.adapters.answers import answer, offered
+from mama_structs.adapters.answers import Turns, hear, offered
 from mama_structs.adapters.schemas import plain_schema, strict_schema
 from mama_structs.descriptors.messages import said_by_user
 from mama_structs.session import Session
@@ -13,7 +13,7 @@ from mama_structs.tools.schema import HOST_PARAMETERS
 from mama_structs.tools.tool import Tool
 
 try:
-    from agents import AgentBase, FunctionTool, RunContextWrapper
+    from agents import Agent, AgentBase, FunctionTool, ModelResponse, RunContextWrapper, RunHooks
     from agents.tool_context import ToolContext
 except ImportError as _missing:
     raise ImportError(
@@ -28,6 +28,7 @@ def tools(session: Session, *, strict: bool = True) -> list[FunctionTool]:
     The model is offered all tools; with ``settings.tools.dynamic="force_dynamic"``, in each run, those that
     `Session.tools_for` chooses for what the user said last. The SDK itself refuses a call of any other tool then.
     What goes wrong is the call's output, and says what to change.
+    Calls of one message run in their order, but for those that only read, which run beside each other.
     A host's own tool that takes ``ctx``, ``run_context`` or ``tool_context`` gets the `ToolContext`.
 
     Args:
@@ -36,8 +37,36 @@ def tools(session: Session, *, strict: bool = True) -> list[FunctionTool]:
             that takes free-form data has no such schema, and is sent as it is.
 
     """
-    choice = _Choice(session)
-    return [_function_tool(session, wire, tool, choice=choice, strict=strict) for wire, tool in offered(session)]
+    choice, turns = _Choice(session), Turns(session)
+    return [
+        _function_tool(session, wire, tool, choice=choice, turns=turns, strict=strict)
+        for wire, tool in offered(session)
+    ]
+
+
+class SessionHooks(RunHooks[Any]):
+    """Stores what a model marks in its answers; `hooks` makes one, and a host with hooks of its own derives from it."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def on_llm_end(self, context: RunContextWrapper[Any], agent: Agent[Any], response: ModelResponse) -> None:
+        """Take an answer of the model, before its calls run."""
+        await super().on_llm_end(context, agent, response)
+        await hear(self._session, response)
+
+
+def hooks(session: Session) -> SessionHooks:
+    """
+    Return what stores the refs of a run's answers, for ``Runner.run(..., hooks=...)``.
+
+    They are stored before the calls of the same answer run, which can use them.
+
+    Args:
+        session: Whose refs.
+
+    """
+    return SessionHooks(session)
 
 
 class _Choice:
@@ -57,7 +86,9 @@ class _Choice:
         return known[1]
 
 
-def _function_tool(session: Session, wire: str, tool: Tool, *, choice: _Choice, strict: bool) -> FunctionTool:
+def _function_tool(
+    session: Session, wire: str, tool: Tool, *, choice: _Choice, turns: Turns, strict: bool
+) -> FunctionTool:
     def is_enabled(run: RunContextWrapper[Any], _agent: AgentBase[Any]) -> bool:
         if session.exposed.mode == "force_dynamic":
             return wire in choice.names(run)
@@ -66,7 +97,7 @@ def _function_tool(session: Session, wire: str, tool: Tool, *, choice: _Choice, 
         return True
 
     async def on_invoke_tool(context: ToolContext[Any], arguments: str) -> str:
-        return (await answer(session, wire, arguments, host=dict.fromkeys(HOST_PARAMETERS, context))).text
+        return (await turns.answer(wire, arguments, host=dict.fromkeys(HOST_PARAMETERS, context))).text
 
     form = strict_schema(tool.input_schema) if strict else None
     return FunctionTool(

@@ -7,7 +7,7 @@ from typing import Any, Final, Self
 
 import attrs
 
-from mama_structs.adapters.answers import answer, offered
+from mama_structs.adapters.answers import answer, hear, offered
 from mama_structs.adapters.schemas import plain_schema
 from mama_structs.descriptors.messages import said_by_user
 from mama_structs.session import Session
@@ -15,7 +15,7 @@ from mama_structs.tools.schema import HOST_PARAMETERS
 from mama_structs.tools.tool import Tool
 
 try:
-    from pydantic_ai import AbstractToolset, ModelRetry, RunContext, ToolDefinition, ToolFailed
+    from pydantic_ai import AbstractToolset, ModelResponse, ModelRetry, RunContext, ToolDefinition, ToolFailed
     from pydantic_ai.toolsets import ToolsetTool
     from pydantic_core import SchemaValidator, core_schema
 except ImportError as _missing:
@@ -40,6 +40,7 @@ class SessionToolset(AbstractToolset[Any]):
         self._session = session
         self._id = id
         self._max_retries = max_retries
+        self._ctx: RunContext[Any] | None = None
         self._asked: tuple[str | None, tuple[str, ...]] | None = None
         self._offered: list[ToolDefinition] = []
 
@@ -52,8 +53,20 @@ class SessionToolset(AbstractToolset[Any]):
         """Return a toolset for one run, which keeps to itself which tools that run is offered."""
         return type(self)(self._session, id=self._id, max_retries=self._max_retries)
 
+    async def __aexit__(self, *args: object) -> None:
+        """Store what the model marked in its last answer, which called no tool of the session."""
+        if self._ctx is not None and self._session.is_open:
+            await self._hear(self._ctx)
+
+    async def _hear(self, ctx: RunContext[Any]) -> None:
+        """Store what the model marked in its last message of this run."""
+        last = next((one for one in reversed(ctx.messages) if isinstance(one, ModelResponse)), None)
+        if last is not None and last.run_id == ctx.run_id:
+            await hear(self._session, last)
+
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
         """Return all tools; with ``force_dynamic`` those for what the user said last, decided once for that."""
+        self._ctx = ctx
         is_dynamic = self._session.exposed.mode == "force_dynamic"
         said = said_by_user(ctx.messages) or said_by_user(ctx.prompt) if is_dynamic else None
         asked = (said, self._session.tools.names)
@@ -81,6 +94,7 @@ class SessionToolset(AbstractToolset[Any]):
             ToolFailed: Something else went wrong, or the model has had its tries; the run goes on.
 
         """
+        await self._hear(ctx)
         answered = await answer(self._session, name, tool_args, host=dict.fromkeys(HOST_PARAMETERS, ctx))
         if not answered.is_error:
             # By way of the text, which has no half of a surrogate pair: Pydantic AI could not write one as JSON.
@@ -123,4 +137,6 @@ def _definition(wire: str, tool: Tool) -> ToolDefinition:
         parameters_json_schema=plain_schema(tool.input_schema),
         return_schema=tool.output_schema,
         metadata={"title": tool.title, **attrs.asdict(tool.annotations)},
+        # What only reads may run beside others, and everything else in the order of the calls.
+        sequential=not tool.annotations.read_only,
     )

@@ -1,0 +1,65 @@
+"""What a session has heard of its model, and what the model is yet to be told about it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+import attrs
+
+from mama_structs._budget import Budget
+from mama_structs.descriptors.messages import said_by_model
+from mama_structs.descriptors.parser import Diagnostic
+from mama_structs.descriptors.store import Ingested
+
+# Messages that may be observed again: by an adapter, after the host has done so or before.
+_MESSAGES: Final = 8
+_MAX_NOTES: Final = 10
+
+
+@attrs.define(eq=False)
+class Heard:
+    """
+    The last messages of a session's model, and the notes on their marks that it was not told yet.
+
+    A message that is observed again is none of its own: what it marked may have been edited since.
+    """
+
+    _messages: deque[tuple[object, Ingested]] = attrs.field(factory=lambda: deque(maxlen=_MESSAGES), init=False)
+    # In the order in which they came, each once.
+    _notes: dict[str, None] = attrs.field(factory=dict, init=False)
+
+    def before(self, message: object) -> Ingested | None:
+        """Return what this very message held, if it was heard already and says the same still."""
+        found = next((held for known, held in self._messages if known is message), None)
+        return found if found is not None and "".join(said_by_model(message)) == found.text else None
+
+    def keep(self, message: object, ingested: Ingested) -> None:
+        """Remember a message; texts and lists are whatever they are made into next, and not remembered."""
+        if not isinstance(message, str | list | tuple):
+            self._messages.append((message, ingested))
+        self.note(ingested.diagnostics)
+
+    def note(self, diagnostics: Iterable[Diagnostic]) -> None:
+        """Keep what the model should know: not what only says what was done."""
+        self._notes |= {" ".join(one.message.split()): None for one in diagnostics if not one.is_note}
+
+    @property
+    def has_notes(self) -> bool:
+        """Whether there is something that the model was not told yet."""
+        return bool(self._notes)
+
+    def notes(self, room: Budget) -> list[str]:
+        """Return the notes that fit, and how many more there are."""
+        told: list[str] = []
+        for note in [*self._notes][:_MAX_NOTES]:
+            if not room.holds("\n".join([*told, note])):
+                break
+            told.append(note)
+        rest = len(self._notes) - len(told)
+        return [*told, f"and {rest} more"] if told and rest else told
+
+    def told(self) -> None:
+        """Forget the notes, which the model has now."""
+        self._notes.clear()
