@@ -130,14 +130,19 @@ async def in_own_thread(work: Callable[[], T], *, is_left: bool = False) -> T:
 class Bindable(Protocol):
     """A session as far as a decorator sees it, which takes one of the parts: they do not know each other."""
 
-    # What resolves its references, and what keeps its refs and descriptors.
+    # What resolves its references, the options for tools that ask it to, and what keeps its refs and descriptors.
     resolver: Any
+    references: Any
     refs: Any
 
     @property
     def is_open(self) -> bool:
         """Whether it can be used: opened, not closed, and its event loop still there."""
 
+
+# Whether the arguments of the call under way came from a model: then the host's ceilings hold against them. Whoever
+# holds them sets it back meanwhile, since what a tool's own code asks of other tools is the host's.
+from_model: Final[contextvars.ContextVar[bool]] = contextvars.ContextVar("mama_structs_from_model", default=False)
 
 # Innermost last.
 _entered: contextvars.ContextVar[tuple[Bindable, ...]] = contextvars.ContextVar("mama_structs_sessions", default=())

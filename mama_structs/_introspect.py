@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, cast
 
 import attrs
@@ -50,6 +50,21 @@ def disguise(wrapper: Any, function: Callable[..., Any], signature: inspect.Sign
         for name, annotation in getattr(described, "__annotations__", {}).items()
         if name in signature.parameters or name == "return"
     }
+
+
+@attrs.frozen
+class AddedParameters:
+    """What a decorator takes beside the parameters of its function: all of it, and the part that a model is shown."""
+
+    accepted: Mapping[str, inspect.Parameter]
+    shown: Collection[str]
+
+
+def added_parameters(function: Any) -> AddedParameters | None:
+    """Return what a decorator of ours takes beside the function's own, by what holds now; None without one."""
+    function = _without_partials(function)
+    added = getattr(function, "added_parameters", None) or getattr(type(function).__call__, "added_parameters", None)
+    return None if added is None else added()
 
 
 @attrs.frozen

@@ -21,6 +21,7 @@ from mama_structs.descriptors.parser import Event
 from mama_structs.errors import DescriptorError, InvalidArgument, SessionClosed, StoreBusy, StoreError
 from mama_structs.memory.model import Maintained
 from mama_structs.references.decorator import ReferenceDecorator, bound_to
+from mama_structs.references.options import ReferenceOptions
 from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import EntitySource, check_sources
 from mama_structs.settings import Settings
@@ -43,8 +44,8 @@ _MAX_PART = 255
 class OffersTools(Protocol):
     """A source that brings ready-made tools along."""
 
-    def tools(self, resolver: Resolver) -> Iterable[Callable[..., Awaitable[Any]]]:
-        """Return the tools, which only read, asking through *resolver*."""
+    def tools(self, resolver: Resolver, options: ReferenceOptions = ..., /) -> Iterable[Callable[..., Awaitable[Any]]]:
+        """Return the tools, which only read, asking through *resolver*; *options* are given where a host gave some."""
 
 
 @attrs.define(eq=False)
@@ -55,6 +56,7 @@ class _Common:
     path: Path | None
     memories: mama_structs.MemoryStore
     resolver: Resolver
+    references: ReferenceOptions | None
     loop: LoopBound
     closing: AsyncExitStack
     users: int = 0
@@ -83,6 +85,7 @@ class Session:
         memories: Decisions, checkpoints, insights and contexts; forks share them.
         refs: What keeps refs and descriptors.
         resolver: What resolves references; forks share it.
+        references: The defaults and ceilings of tools that add references, as given to `open`; None for the usual ones.
         tools: Every tool, shown to a model or not.
         exposed: Which of them a model sees.
 
@@ -113,6 +116,7 @@ class Session:
         self.refs: mama_structs.RefStore = conversation.refs
         self.memories: mama_structs.MemoryStore = common.memories.resolving(contents_of(self.refs))
         self.resolver: Resolver = common.resolver
+        self.references: ReferenceOptions | None = common.references
         self.tools: ToolSet = ToolSet()
         self.exposed: ToolView = ToolView(self.tools, exposure=exposure, mode=settings.tools.dynamic)
         self._heard: Heard = Heard()
@@ -138,6 +142,8 @@ class Session:
         embedder: mama_structs.Embedder | None = None,
         namespace: str = "default",
         conversation: str | None = None,
+        references: ReferenceOptions | None = None,
+        resolver: Resolver | None = None,
         settings: Settings | None = None,
         exposure: mama_structs.Exposure | None = None,
     ) -> Opening:
@@ -153,6 +159,10 @@ class Session:
                 or the default in a new store: `UniversalSentenceEmbedder` where it is installed, else `HashEmbedder`.
             namespace: Whose memories and conversations; those of other namespaces are never seen.
             conversation: The name of a conversation to come back to, or to begin; None for a fresh one.
+            references: Defaults for the ready-made tools and for `with_references` of this session, and the ceilings
+                on what models ask of them; see `ReferenceOptions`.
+            resolver: One that several sessions share: its sources in place of *structs* and *sources*, with its cache,
+                its limits and its ``settings.references``. Whoever made it closes it, after the sessions.
             settings: See `Settings`.
             exposure: By which words `tools_for` tells what a message asks for; None for the cues that come along.
 
@@ -161,6 +171,8 @@ class Session:
             StoreError: The directory cannot be used; raised when the session opens.
                 Its children say why: `StoreBusy` where another process has the conversation open.
             EmbedderMismatch: Another embedder made the vectors of the memories; raised when the session opens.
+            WrongLoop: *resolver* belongs to another event loop; raised when the session opens.
+            SessionClosed: *resolver* is closed; raised when the session opens.
 
         """
         from mama_structs._home import Home  # noqa: PLC0415
@@ -175,13 +187,14 @@ class Session:
             raise InvalidArgument(f"settings must be Settings, got {settings!r:.80}")
         if exposure is not None and not isinstance(exposure, Exposure):
             raise InvalidArgument(f"exposure must be an Exposure, got {exposure!r:.80}")
-        own = check_sources(sources)
-        all_sources = own if structs is None else check_sources([_structs_source(structs), *own])
+        all_sources = _sources(structs, sources, resolver=resolver, references=references)
         path = None if location is None else _path(location)
         name = None if conversation is None else check_conversation(conversation)
         check_embedder(embedder)
         own_namespace = check_namespace(namespace)
         known = settings or Settings()
+        # A host's own source may offer tools without taking options.
+        options = () if references is None else (references,)
 
         async def make() -> Session:
             loop = LoopBound("session")
@@ -201,23 +214,21 @@ class Session:
                     find_mentions=functools.partial(mentions_in, schemes=schemes),
                 )
                 closing.push_async_callback(close_memories)
-                resolver = Resolver(
-                    check_sources([*all_sources, memory_source(memories)]),
-                    settings=known.references,
-                    home=loop,
-                    recall=recall_from(memories),
-                )
-                closing.push_async_callback(resolver.close)
+                shared = resolver or Resolver(all_sources, settings=known.references, home=loop)
+                if shared is not resolver:
+                    closing.push_async_callback(shared.close)
+                asking = shared.joined_by([memory_source(memories)], recall=recall_from(memories))
+                closing.push_async_callback(asking.close)
                 # What is due is done at the next opening, where somebody else is writing just now.
                 with suppress(StoreBusy):
                     await memories.maintain()
                 entered = await home.enter(own_namespace, name, known.descriptors, known.answers)
-                ready_made = [
-                    tool for one in all_sources if isinstance(one, OffersTools) for tool in one.tools(resolver)
-                ]
                 annotations = ToolAnnotations(read_only=True)
-                tools = [Tool.from_function(tool, annotations=annotations) for tool in ready_made]
-                common = _Common(home, path, memories, resolver, loop, closing)
+                ready_made = [one.tools(asking, *options) for one in all_sources if isinstance(one, OffersTools)]
+                tools = [
+                    Tool.from_function(tool, annotations=annotations) for several in ready_made for tool in several
+                ]
+                common = _Common(home, path, memories, asking, references, loop, closing)
                 return cls(common, entered, settings=known, exposure=exposure, tools=tools)
             except BaseException:
                 if entered is not None:
@@ -258,7 +269,7 @@ class Session:
     @property
     def with_references(self) -> ReferenceDecorator:
         """The decorator `with_references`, bound to this session."""
-        return bound_to(self.resolver)
+        return bound_to(self.resolver, self.references)
 
     def tools_for(self, message: object) -> list[mama_structs.Tool]:
         """
@@ -654,6 +665,26 @@ def _structs_source(structs: object) -> EntitySource:
     from mama_structs.structs.source import StructsSource  # noqa: PLC0415
 
     return structs if isinstance(structs, StructsSource) else StructsSource(structs)
+
+
+def _sources(
+    structs: object, sources: Iterable[EntitySource], *, resolver: object, references: object
+) -> tuple[EntitySource, ...]:
+    """Return the sources to ask, or raise `InvalidArgument` for what cannot be asked with them."""
+    if references is not None and not isinstance(references, ReferenceOptions):
+        raise InvalidArgument(f"references must be ReferenceOptions, got {references!r:.80}")
+    own = check_sources(sources)
+    every = own if structs is None else check_sources([_structs_source(structs), *own])
+    if resolver is None:
+        return every
+    if not isinstance(resolver, Resolver):
+        raise InvalidArgument(f"resolver must be a Resolver, got {resolver!r:.80}")
+    if every:
+        raise InvalidArgument(
+            "resolver= has its own sources, beside which structs= and sources= would never be asked",
+            hint="Resolver([StructsSource(URL), ...]) for all sessions, or leave resolver out",
+        )
+    return resolver.sources
 
 
 def _path(location: str | os.PathLike[str]) -> Path:

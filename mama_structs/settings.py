@@ -58,6 +58,8 @@ class ReferenceSettings:
         not_found_ttl: Seconds for which "there is no such entity" may be repeated from the cache.
         include_memories: Whether every call with references adds the newest decisions about each, as
             `ReferenceOptions` does for one.
+        parameters: What models are shown of what a tool takes for references: ``"main"`` for *include_references*,
+            *reference_types* and *reference_depth*, ``"all"`` for the limits, too; each is taken either way.
 
     Raises:
         InvalidSetting: A value breaks its rule.
@@ -73,6 +75,7 @@ class ReferenceSettings:
     cache_bytes: int = attrs.field(default=32 * 2**20, validator=_COUNT)
     not_found_ttl: float = attrs.field(default=5.0, validator=_SECONDS_OR_ZERO)
     include_memories: bool = attrs.field(default=False, validator=_FLAG)
+    parameters: Literal["main", "all"] = attrs.field(default="main", validator=setting(choice, ("main", "all")))
 
 
 @attrs.frozen(kw_only=True)

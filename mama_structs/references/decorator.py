@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
-from typing import Any, Concatenate, Final, Literal, ParamSpec, Protocol, Self, TypeVar, cast, overload
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
 import attrs
 
-from mama_structs._async import find_session, no_session
-from mama_structs._introspect import awaited, called_by, disguise, name_of
+from mama_structs._async import find_session, from_model, no_session
+from mama_structs._introspect import AddedParameters, awaited, called_by, disguise, name_of
 from mama_structs.errors import InvalidArgument
 from mama_structs.references.options import Kind, ReferenceOptions, check_kind, check_primary
+from mama_structs.references.parameters import ACCEPTED, SHOWN, reference_parameters
 from mama_structs.references.resolver import Resolver
 
 _log = logging.getLogger("mama_structs")
@@ -24,15 +25,6 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 Include = bool | Literal["primary", "all"]
-
-# What a decorated tool takes beside its own parameters, in this order.
-_ANNOTATIONS: Final[dict[str, Any]] = {
-    "include_references": bool | Literal["primary", "all"],
-    "reference_depth": int,
-    "reference_types": Sequence[str] | None,
-    "max_references": int,
-    "max_references_per_entity": int,
-}
 
 
 class ReferencedTool(Protocol[P, R_co]):
@@ -136,11 +128,13 @@ class ReferenceDecorator(Protocol):
     ) -> _Referencing: ...
 
 
-def bound_to(resolver: Resolver) -> ReferenceDecorator:
-    """Return `with_references` for one resolver."""
+def bound_to(
+    resolver: Resolver, base: ReferenceOptions | None = None, *, types: Collection[str] | None = None
+) -> ReferenceDecorator:
+    """Return `with_references` for one resolver, for tools with *base* as defaults that may name only these *types*."""
 
     def decorator(tool: Any = None, /, **options: Any) -> Any:
-        decorate = with_references(resolver=resolver, **options)
+        decorate = _decoration(resolver=resolver, base=base, types=types, **options).decorate
         return decorate if tool is None else decorate(tool)
 
     return cast("ReferenceDecorator", decorator)
@@ -176,9 +170,12 @@ def with_references(
 
     Works bare and with arguments, on functions, methods and callable objects; a plain one runs in a thread and is
     awaited.
-    The decorated tool takes *include_references*, *reference_depth*, *reference_types*, *max_references* and
-    *max_references_per_entity* beside its own parameters (see `ReferenceOptions`).
+    The decorated tool takes *include_references*, *reference_types*, *reference_depth*, *max_references* and
+    *max_references_per_entity* beside its own parameters (see `ReferenceOptions`); its signature shows the first three,
+    or what ``settings.references`` says.
     Without *include_references* the tool's own object is returned, untouched.
+    What comes from a model, through `Session.call`, an adapter or MCP, gets no more references than the tool's own
+    *max_references*, *max_references_per_entity*, *max_depth* and *allowed_types*; who calls it in Python is not bound.
 
     Args:
         tool: The tool.
@@ -195,6 +192,20 @@ def with_references(
             *subject*, or a default breaks its rule.
 
     """
+    decorate = _decoration(resolver=resolver, kind=kind, primary=primary, subject=subject, **defaults).decorate
+    return decorate if tool is None else decorate(tool)
+
+
+def _decoration(
+    *,
+    resolver: Resolver | None = None,
+    kind: Kind = "auto",
+    primary: Collection[str] | None = None,
+    subject: str | None = None,
+    base: ReferenceOptions | None = None,
+    types: Collection[str] | None = None,
+    **defaults: Any,
+) -> _Decoration:
     if resolver is not None and not isinstance(resolver, Resolver):
         raise InvalidArgument(f"resolver must be a Resolver, got {resolver!r:.80}")
     check_kind(kind)
@@ -206,8 +217,13 @@ def with_references(
                 f"with_references has no option {name!r}",
                 hint=f"options: resolver, kind, primary, subject, {', '.join(known)}",
             )
-    plan = _Decoration(resolver, kind, fields, subject, ReferenceOptions(**{"include_references": False, **defaults}))
-    return plan.decorate if tool is None else plan.decorate(tool)
+    return _Decoration(resolver, kind, fields, subject, _as_defaults(base, defaults), defaults, types)
+
+
+def _as_defaults(base: ReferenceOptions | None, defaults: Mapping[str, Any]) -> ReferenceOptions:
+    """Return a tool's options; where nobody said whether it adds references, its caller is the one to ask."""
+    options = attrs.evolve(base or ReferenceOptions(), **defaults)
+    return attrs.evolve(options, include_references=False) if options.include_references is None else options
 
 
 @attrs.frozen
@@ -219,6 +235,9 @@ class _Decoration:
     primary: frozenset[str] | None
     subject: str | None
     options: ReferenceOptions
+    # What the decorator itself was given, for a tool that is bound to no session.
+    given: Mapping[str, Any]
+    types: Collection[str] | None
 
     def decorate(self, tool: Callable[..., Any]) -> Callable[..., Any]:
         """Return *tool* with the reference options."""
@@ -234,47 +253,69 @@ class _Decoration:
             raise InvalidArgument(f"subject={self.subject!r}: {name} has no such parameter")
 
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
-            given = {option: kwargs.pop(option) for option in _ANNOTATIONS if option in kwargs} if kwargs else {}
+            given: dict[str, Any] = {name: kwargs.pop(name) for name in ACCEPTED if name in kwargs} if kwargs else {}
             asked = self._asked(given, name)
-            if asked is None:
+            if asked is None and not from_model.get():
                 return await function(*args, **kwargs)
-            resolver, options = asked
-            subject = self._subject(own, args, kwargs)
-            result = await function(*args, **kwargs)
+            # What the tool's own code asks other tools for is the host's.
+            token = from_model.set(False)
             try:
-                return await resolver.enrich(result, options, subject=subject, kind=self.kind, primary=self.primary)
-            except Exception:  # noqa: BLE001 - see below
-                # The tool did its work, perhaps for money or for good: it is never lost for the sake of references.
-                _log.exception("references could not be added to the result of %s, which is returned as it is", name)
-                return result
+                if asked is None:
+                    return await function(*args, **kwargs)
+                subject = self._subject(own, args, kwargs)
+                result = await function(*args, **kwargs)
+                try:
+                    return await self._enriched(result, asked, subject)
+                except Exception:  # noqa: BLE001 - see below
+                    # The tool did its work, perhaps for money or for good: it is never lost for the sake of references.
+                    _log.exception("references could not be added to the result of %s, which stays as it is", name)
+                    return result
+            finally:
+                from_model.reset(token)
 
-        clash = [option for option in _ANNOTATIONS if option in own.parameters]
+        clash = [option for option in ACCEPTED if option in own.parameters]
         if clash:
             hint = "rename it: with_references adds one of this name"
             raise InvalidArgument(f"{name} has a parameter {clash[0]!r} of its own", hint=hint)
         # The options stand before the tool's `**kwargs`.
         parameters = list(own.parameters.values())
-        keyword, rest = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD
-        last = [parameters.pop()] if parameters and parameters[-1].kind is rest else []
-        for option, hint in _ANNOTATIONS.items():
-            default = getattr(self.options, option)
-            parameters.append(inspect.Parameter(option, keyword, default=default, annotation=hint))
-        disguise(wrapper, tool, own.replace(parameters=[*parameters, *last]))
-        wrapper.__annotations__ |= _ANNOTATIONS
+        last = [parameters.pop()] if parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD else []
+        added = self.added()
+        shown = [added.accepted[option] for option in added.shown]
+        disguise(wrapper, tool, own.replace(parameters=[*parameters, *shown, *last]))
+        wrapper.__annotations__ |= {parameter.name: parameter.annotation for parameter in shown}
+        wrapper.added_parameters = self.added  # type: ignore[attr-defined]
         return wrapper
 
-    def _asked(self, given: dict[str, Any], name: str) -> tuple[Resolver, ReferenceOptions] | None:
+    def added(self) -> AddedParameters:
+        """Return what the tool takes beside its own parameters, and what a model is shown of it."""
+        resolver, options = self._who()
+        types = self.types if resolver is None or self.types is not None else resolver.types
+        accepted = reference_parameters(options, types)
+        if resolver is not None and not resolver.settings.enabled:
+            return AddedParameters(accepted, ())
+        every = resolver is not None and resolver.settings.parameters == "all"
+        return AddedParameters(accepted, ACCEPTED if every else SHOWN)
+
+    def _who(self) -> tuple[Resolver | None, ReferenceOptions]:
+        """Return who resolves, and the tool's options, upon those of the session where it is bound to no resolver."""
+        session = find_session() if self.resolver is None else None
+        if session is None:
+            return self.resolver, self.options
+        base = session.references
+        return session.resolver, self.options if base is None else _as_defaults(base, self.given)
+
+    def _asked(self, given: dict[str, Any], name: str) -> _Asked | None:
         """Return who resolves what for one call, None where no references are asked for."""
-        if not given and not self.options.wanted:
-            return None
         if len(given) == 1 and given.get("include_references") is False:
             # What many a model says on every call: making options to find that out would take 5 microseconds.
             return None
-        session = None if self.resolver is not None else find_session()
-        resolver = self.resolver if session is None else session.resolver
+        resolver, defaults = self._who()
+        if not given and not defaults.wanted:
+            return None
         if resolver is not None and not resolver.settings.enabled:
             return None
-        options = attrs.evolve(self.options, **given)
+        options, ceilings = defaults.held(given) if from_model.get() else (attrs.evolve(defaults, **given), {})
         if not options.wanted:
             return None
         if resolver is None:
@@ -282,7 +323,12 @@ class _Decoration:
                 f"{name} asks for references", hint="@session.with_references or @with_references(resolver=resolver)"
             )
         resolver.ready(options)
-        return resolver, options
+        return _Asked(resolver, options, ceilings)
+
+    async def _enriched(self, result: Any, asked: _Asked, subject: str | None) -> Any:
+        return await asked.resolver.enrich(
+            result, asked.options, subject=subject, kind=self.kind, primary=self.primary, ceilings=asked.ceilings
+        )
 
     def _subject(self, own: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
         if self.subject is None:
@@ -294,3 +340,12 @@ class _Decoration:
         bound.apply_defaults()
         value = bound.arguments.get(self.subject)
         return None if value is None else str(value)
+
+
+@attrs.frozen
+class _Asked:
+    """What one call asks of whom, and the ceilings that it met."""
+
+    resolver: Resolver
+    options: ReferenceOptions
+    ceilings: Mapping[str, Any]

@@ -155,7 +155,8 @@ class Flights:
         fresh: dict[int, dict[str, SourceQuery]] = {}
         for key, question in wanted.items():
             flight = self._current.get(key)
-            if flight is None:
+            # Sessions that share a resolver may each have a source of their own for one key.
+            if flight is None or flight.question.origin is not question.origin:
                 fresh.setdefault(id(question.origin), {})[key] = question
                 continue
             if flight.batch.task is asyncio.current_task():

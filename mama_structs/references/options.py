@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import functools
+from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Literal
 
@@ -18,29 +19,35 @@ Kind = Literal["auto", "query", "list"]
 
 
 def _include(_: Any, __: Any, value: object) -> None:
-    if value not in ("primary", "all") and not isinstance(value, bool):
+    if value not in (None, "primary", "all") and not isinstance(value, bool):
         raise InvalidArgument(f'include_references must be True, False, "primary" or "all", got {value!r:.80}')
 
 
-def _depth(_: Any, __: Any, value: object) -> None:
+def _depth(_: Any, attribute: attrs.Attribute[Any], value: object) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_DEPTH:
         raise InvalidArgument(
-            f"reference_depth must be 0, 1 or 2, got {value!r:.80}",
+            f"{attribute.name} must be 0, 1 or 2, got {value!r:.80}",
             hint="for what lies deeper, call the tool again with the id",
         )
 
 
-def _types(value: Collection[str]) -> tuple[str, ...]:
+def _types(value: Collection[str] | None, *, name: str) -> tuple[str, ...] | None:
+    if value is None:
+        return None
     # A single name is a mistake that would be read letter by letter.
     if isinstance(value, str) or not isinstance(value, Collection):
         raise InvalidArgument(
-            f"reference_types must be a list of type names, got {value!r:.80}", hint='for one type, give ["planet"]'
+            f"{name} must be a list of type names, got {value!r:.80}", hint='for one type, give ["planet"]'
         )
-    for name in value:
-        if not isinstance(name, str):
-            raise InvalidArgument(f"reference_types must hold names such as planet, got {name!r:.80}")
+    for one in value:
+        if not isinstance(one, str):
+            raise InvalidArgument(f"{name} must hold names such as planet, got {one!r:.80}")
     names = sorted(value) if isinstance(value, AbstractSet) else value
-    return tuple(dict.fromkeys(str(name) for name in names))
+    return tuple(dict.fromkeys(str(one) for one in names))
+
+
+def _types_field(name: str) -> Any:
+    return attrs.field(default=None, converter=functools.partial(_types, name=name))
 
 
 def _on_error(_: Any, __: Any, value: object) -> None:
@@ -59,7 +66,8 @@ class ReferenceOptions:
 
     Args:
         include_references: False for none, ``"primary"`` for owners and direct relations, ``"all"`` for every id,
-            True for ``"all"`` on a query and ``"primary"`` on a list.
+            True for ``"all"`` on a query and ``"primary"`` on a list. None, the default, is True where somebody asks
+            for references, and False as the default of a tool, whose caller is then the one to ask.
         reference_depth: 0 for none, 1 for what the payload names, 2 for one level further.
         reference_types: Only entities of these types; None for all.
         max_references: References started at the most.
@@ -71,15 +79,17 @@ class ReferenceOptions:
         deadline: Seconds for all references of the call together; what is missing then is marked failed.
         include_memories: Whether each reference, and what the payload is about, carries the newest decisions about
             it; in a session only.
+        max_depth: As a tool's default: the depth that a model can ask for at the most.
+        allowed_types: As a tool's default: the only types that a model can ask for; None for all.
 
     Raises:
         InvalidArgument: A value breaks its rule.
 
     """
 
-    include_references: bool | Scope = attrs.field(default=True, validator=_include)
+    include_references: bool | Scope | None = attrs.field(default=None, validator=_include)
     reference_depth: int = attrs.field(default=1, validator=_depth)
-    reference_types: tuple[str, ...] | None = attrs.field(default=None, converter=attrs.converters.optional(_types))
+    reference_types: tuple[str, ...] | None = _types_field("reference_types")
     max_references: int = attrs.field(default=50, validator=_count)
     max_references_per_entity: int = attrs.field(default=5, validator=_count)
     metadata: bool = attrs.field(default=False, validator=_flag)
@@ -87,6 +97,8 @@ class ReferenceOptions:
     max_bytes: int | None = attrs.field(default=None, validator=attrs.validators.optional(_count))
     deadline: float = attrs.field(default=5.0, validator=_check.field(_check.seconds))
     include_memories: bool = attrs.field(default=False, validator=_flag)
+    max_depth: int = attrs.field(default=MAX_DEPTH, validator=_depth)
+    allowed_types: tuple[str, ...] | None = _types_field("allowed_types")
 
     @property
     def wanted(self) -> bool:
@@ -98,6 +110,20 @@ class ReferenceOptions:
         if isinstance(self.include_references, str):
             return self.include_references
         return "primary" if is_list else "all"
+
+    def held(self, asked: Mapping[str, Any]) -> tuple[ReferenceOptions, dict[str, Any]]:
+        """Return what a model gets that asked for this of a tool with these options, and the ceilings that it met."""
+        wanted = attrs.evolve(self, **asked)
+        most = {"max_references": self.max_references, "max_references_per_entity": self.max_references_per_entity}
+        most["reference_depth"] = self.max_depth
+        met: dict[str, Any] = {name: least for name, least in most.items() if getattr(wanted, name) > least}
+        if self.allowed_types is not None:
+            types = [name for name in wanted.reference_types or () if name in self.allowed_types]
+            if wanted.reference_types is None:
+                wanted = attrs.evolve(wanted, reference_types=self.allowed_types)
+            elif len(types) < len(wanted.reference_types):
+                met["reference_types"] = types
+        return (attrs.evolve(wanted, **met) if met else wanted), met
 
 
 def check_kind(kind: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -86,10 +87,39 @@ class Resolver:
         self._closing: asyncio.Task[None] | None = None
         self._warned: Lru[str, bool] = Lru(_REMEMBERED)
         self._recall = recall
+        # What it shares all but its own sources with, None for one on its own.
+        self._base: Resolver | None = None
+        self._owned = self.sources
+
+    def joined_by(self, sources: Iterable[EntitySource], *, recall: Recall | None = None) -> Resolver:
+        """
+        Return a resolver with further *sources*, which shares cache, limits, queries under way and figures with this.
+
+        Closing it leaves this one and its sources open, and once this one is closed it can be used no more.
+
+        Raises:
+            SessionClosed: The resolver is closed.
+            WrongLoop: It belongs to another event loop.
+
+        """
+        self._open()
+        joined, every = copy.copy(self), check_sources([*self.sources, *sources])
+        vars(joined).update(
+            sources=every,
+            _owned=every[len(self.sources) :],
+            _detector=Detector([source.scheme for source in every]),
+            _narrowed=Lru(_REMEMBERED),
+            _warned=Lru(_REMEMBERED),
+            _base=self,
+            _recall=recall,
+        )
+        return joined
 
     def __repr__(self) -> str:
         names = ", ".join(source.scheme.name for source in self.sources)
-        return f"<Resolver {names or 'without sources'}, {len(self._cache)} cached{', closed' if self._closed else ''}>"
+        return (
+            f"<Resolver {names or 'without sources'}, {len(self._cache)} cached{', closed' if self._is_closed else ''}>"
+        )
 
     # What is in a payload
 
@@ -123,6 +153,14 @@ class Resolver:
         rules = {one[1] for one in scan.found}
         unwanted = {rule for rule in rules if not (every or rule.primary) or not (types is None or rule.type in types)}
         return [one for one in scan.found if one[1] not in unwanted] if unwanted else scan.found
+
+    @property
+    def types(self) -> tuple[str, ...] | None:
+        """The names of all types that the sources have, in their order; None where one of them does not say."""
+        every = [source.scheme.types for source in self.sources]
+        if not every or None in every:
+            return None
+        return tuple(dict.fromkeys(str(name) for types in every for name in sorted(types or ())))
 
     # What ids stand for
 
@@ -213,6 +251,7 @@ class Resolver:
         subject: str | None = None,
         kind: Kind = "auto",
         primary: Collection[str] | None = None,
+        ceilings: Mapping[str, Any] | None = None,
     ) -> Any:
         """
         Return a shallow copy of *payload* with what its ids stand for under ``references``.
@@ -227,6 +266,7 @@ class Resolver:
             subject: The id that was asked for, where the payload does not say so itself.
             kind: See `with_references`.
             primary: Names of the fields that hold direct relations, instead of the scheme's.
+            ceilings: What the caller was held to, by option, having asked for more; said in ``references_meta``.
 
         Raises:
             InvalidArgument: An argument breaks its rule.
@@ -255,6 +295,7 @@ class Resolver:
         named = [*dict.fromkeys(found.id for found in scan.found if found.id in answered)]
         await self._follow(sought, plan, options, scope, detector, named=named)
         remembered = await self._remember(sought, options, shape.own)
+        sought.ceilings = ceilings or {}
         section, meta = self._finish(sought, options)
         enriched = {key: value for key, value in mapping.items() if key != META}
         enriched[SECTION] = section
@@ -327,8 +368,12 @@ class Resolver:
 
     # Below: for this module
 
+    @property
+    def _is_closed(self) -> bool:
+        return self._closed or (self._base is not None and self._base._is_closed)  # noqa: SLF001 - one of its own
+
     def _open(self) -> Flights:
-        if self._closed:
+        if self._is_closed:
             raise SessionClosed("the resolver is closed")
         self._loop.check()
         if self._flights is None:
@@ -472,7 +517,7 @@ class Resolver:
             question = self._question(entity_id)
             if isinstance(question, Failure):
                 loaded[entity_id] = question
-            elif self._closed:
+            elif self._is_closed:
                 loaded[entity_id] = outcomes.gone(closed=True)
             elif (known := self._known(entity_id)) is not None:
                 loaded[entity_id] = known
@@ -489,10 +534,10 @@ class Resolver:
         return loaded
 
     async def _shut(self) -> None:
-        if self._flights is not None:
+        if self._flights is not None and self._base is None:
             await self._flights.close()
         errors = []
-        for source in self.sources:
+        for source in self._owned:
             try:
                 await source.close()
             except Exception as error:  # noqa: BLE001 - the others are closed first

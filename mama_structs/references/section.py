@@ -149,6 +149,8 @@ class Sought:
     lookalikes: int = 0
     # The section that the payload has already.
     existing: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
+    # What the caller asked more of, and was held to.
+    ceilings: Mapping[str, Any] = attrs.field(factory=dict)
 
     @property
     def answered(self) -> set[str]:
@@ -208,7 +210,7 @@ class Sought:
             if isinstance(one.outcome, Failure) and entity_id not in omitted
         )
         hidden = options.on_error == "omit" and failures
-        if not (options.metadata or omitted or failures["deadline"] or hidden or not self.complete):
+        if not (options.metadata or omitted or failures["deadline"] or hidden or self.ceilings or not self.complete):
             return section, {}
         resolved = sum(not self.references[entity_id].is_failed for entity_id in shown)
         failed = sum(failures.values())
@@ -222,6 +224,7 @@ class Sought:
             "omitted_by": dict(sorted(Counter(omitted.values()).items())),
             "filtered_by": dict(sorted(filtered.items())),
             "searched": "" if self.complete else "in part: the payload is too large to be searched whole",
+            "ceilings": dict(self.ceilings),
             "omitted_ids": list(omitted),
         }
         return section, {name: value for name, value in meta.items() if value or isinstance(value, int)}

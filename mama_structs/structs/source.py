@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -14,7 +15,8 @@ import attrs
 from mama_structs import _check
 from mama_structs._introspect import awaited
 from mama_structs.errors import InvalidArgument
-from mama_structs.references.decorator import ReferencedTool, with_references
+from mama_structs.references.decorator import ReferencedTool, bound_to
+from mama_structs.references.options import ReferenceOptions
 from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import EntitySource, Fetch, IdScheme
 from mama_structs.structs.client import StructsClient
@@ -97,9 +99,9 @@ class StructsSource:
             return answer
         return {**record, **{name: value for name, value in answer.items() if name != envelope and name not in record}}
 
-    def tools(self, resolver: Resolver) -> list[StructsTool]:
-        """Return the ready-made tools, asking through *resolver*."""
-        return list(tools(self, resolver=resolver).values())
+    def tools(self, resolver: Resolver, options: ReferenceOptions | None = None) -> list[StructsTool]:
+        """Return the ready-made tools, asking through *resolver*, with *options* as defaults and ceilings."""
+        return list(_tools(self, resolver, options).values())
 
     async def close(self) -> None:
         """Close the client that the source made itself."""
@@ -161,7 +163,15 @@ def tools(
             f"resolver must ask the chain that the tools ask, got {resolver!r}",
             hint="Resolver([StructsSource(client)]) and tools(client, ...) with the same client, or leave resolver out",
         )
-    chain = _Chain(source, resolver, defaults)
+    return _tools(source, resolver, None, **defaults)
+
+
+def _tools(
+    source: StructsSource, resolver: Resolver, options: ReferenceOptions | None, **defaults: Any
+) -> dict[str, StructsTool]:
+    bound = bound_to(resolver, options, types=[str(kind) for kind in EntityType])
+    decorate = functools.partial(bound, **defaults)
+    chain = _Chain(source, resolver, decorate)
     texts = json.loads(Path(__file__).with_name("tools.json").read_text(encoding="utf-8"))
     entities = [_Entity(EntityType[kind.upper()], **words) for kind, words in texts.items()]
     ready = [_query_tool(chain, entity) for entity in entities]
@@ -184,7 +194,7 @@ class _Chain:
 
     source: StructsSource
     resolver: Resolver
-    defaults: Mapping[str, Any]
+    decorate: Callable[..., Callable[..., Any]]
 
     async def query(self, entity: _Entity, text: str) -> JSON:
         """Return the node's answer for one entity."""
@@ -244,7 +254,8 @@ def _query_tool(chain: _Chain, entity: _Entity) -> StructsTool:
         f"Don't use for {entity.avoid}.\n\n"
         f"Args:\n    {entity.parameter}: The id, such as {entity.example}.\n"
     )
-    return with_references(resolver=chain.resolver, kind="query", subject=entity.parameter, **chain.defaults)(query)
+    tool: StructsTool = chain.decorate(kind="query", subject=entity.parameter)(query)
+    return tool
 
 
 def _list_tool(chain: _Chain, entity: _Entity) -> StructsTool:
@@ -264,7 +275,8 @@ def _list_tool(chain: _Chain, entity: _Entity) -> StructsTool:
         "    pagination_key: The next_key of the page before; leave it out for the first page.\n"
         "    pagination_limit: Rows a page.\n"
     )
-    return with_references(resolver=chain.resolver, kind="list", **chain.defaults)(page)
+    tool: StructsTool = chain.decorate(kind="list")(page)
+    return tool
 
 
 def _name(function: Any, name: str, title: str) -> None:

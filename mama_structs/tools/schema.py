@@ -9,11 +9,11 @@ import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from textwrap import shorten
-from typing import Annotated, Any
+from typing import Any
 
 import attrs
 
-from mama_structs._introspect import bound_by_partials, layers_of
+from mama_structs._introspect import added_parameters, bound_by_partials, layers_of
 from mama_structs._plain import is_written_as_text, to_jsonable
 from mama_structs.errors import InvalidArgument, MamaStructsError
 from mama_structs.tools.repair import converted, fits, mended, nearest, renamed, shortened
@@ -271,20 +271,6 @@ def _limits(schema: JSONSchema) -> Iterator[str]:
 
 HOST_PARAMETERS = frozenset({"ctx", "run_context", "tool_context"})
 
-# What `with_references` adds to a tool, in words for models, and the bounds that its annotations leave open.
-_REFERENCE_OPTIONS = {
-    "include_references": (
-        "Whether to add what the ids in the result stand for: false for none, true for all (of a list the primary), "
-        "'primary' for owners and direct relations only, 'all' for every id"
-    ),
-    "reference_depth": (
-        "How far to follow references: 0 for not at all, 1 for the ids in the result, 2 for the ids in those as well"
-    ),
-    "reference_types": "Only add references of these types, such as player or guild; null for every type",
-    "max_references": "How many references to add at most; what is left out is listed",
-    "max_references_per_entity": "How many references to add at most for each entity of the result",
-}
-_REFERENCE_BOUNDS = {"reference_depth": (0, 2), "max_references": (0, None), "max_references_per_entity": (0, None)}
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 _REFERENCES = {
     "references": {
@@ -322,6 +308,8 @@ class Signature:
     """What a function takes, and from whom."""
 
     parameters: Mapping[str, Parameter]
+    # What is taken without being shown.
+    hidden: Mapping[str, Parameter]
     # What only the host may set, and whether it must.
     host: Mapping[str, bool]
     # What a partial has set already.
@@ -338,12 +326,12 @@ class Signature:
         signature = inspect.signature(function)
         namespaces = [layer.namespace for layer in reversed(layers_of(function))]
         bound = bound_by_partials(function)
-        own = [found for found in signature.parameters.values() if found.name not in HOST_PARAMETERS | bound]
+        added = added_parameters(function)
+        beside = {} if added is None else {name: one for name, one in added.accepted.items() if name not in bound}
+        theirs = HOST_PARAMETERS | bound | beside.keys()
+        own = [*(found for found in signature.parameters.values() if found.name not in theirs), *beside.values()]
         _refuse_positional(own)
         hints = {found.name: _hint(found, namespaces) for found in own}
-        if "include_references" in hints:
-            hints = {name: _with_bounds(name, hint) for name, hint in hints.items()}
-            descriptions = {**descriptions, **_REFERENCE_OPTIONS}
         schemas, definitions = schemas_of(hints, descriptions)
         parameters = {
             found.name: Parameter(
@@ -358,8 +346,10 @@ class Signature:
         returns: Any = Any
         with contextlib.suppress(*_UNRESOLVED):
             returns = _resolved(signature.return_annotation, namespaces)
+        unshown = () if added is None else beside.keys() - set(added.shown)
         return cls(
             others=parameters.pop(others) if others else None,
+            hidden={name: parameters.pop(name) for name in unshown},
             parameters=parameters,
             host={
                 found.name: found.default is found.empty
@@ -439,7 +429,7 @@ class Signature:
         """Return the parameter that takes the argument *name*, None where a model cannot set it."""
         if not isinstance(name, str) or name in HOST_PARAMETERS or name in self.bound:
             return None
-        return self.parameters.get(name, self.others)
+        return self.parameters.get(name) or self.hidden.get(name, self.others)
 
     def _unknown(self, name: object) -> str:
         near = nearest(name, self.parameters)
@@ -449,7 +439,7 @@ class Signature:
         """Put names right that can only mean one parameter; those of the host are no model's to give."""
         theirs = {name: value for name, value in arguments.items() if name in HOST_PARAMETERS | self.bound}
         others = {name: value for name, value in arguments.items() if name not in theirs}
-        return {**renamed(others, self.parameters), **theirs}
+        return {**renamed(others, {**self.parameters, **self.hidden}), **theirs}
 
     def _names(self) -> str:
         required = [name for name, parameter in self.parameters.items() if parameter.required]
@@ -495,13 +485,6 @@ def _resolved(annotation: Any, namespaces: list[dict[str, Any]]) -> Any:
         except NameError:
             continue
     return typing.get_type_hints(holder, namespaces[-1], include_extras=True)["it"]
-
-
-def _with_bounds(name: str, hint: Any) -> Any:
-    import msgspec  # noqa: PLC0415 - only once a tool is made
-
-    bounds = _REFERENCE_BOUNDS.get(name)
-    return hint if bounds is None else Annotated[hint, msgspec.Meta(ge=bounds[0], le=bounds[1])]
 
 
 def _with_default(schema: dict[str, Any], hint: Any, default: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar, overload
 
 import attrs
 
+from mama_structs._async import from_model
 from mama_structs._introspect import awaited, layers_of
 from mama_structs._plain import to_jsonable
 from mama_structs.errors import InvalidArgument, MamaStructsError, UnknownTool
@@ -178,7 +179,12 @@ class Tool:
         """
         try:
             checked = self.signature.check(arguments, tool=self.name)
-            return await self.function(**checked, **self.signature.check_host(host or {}, tool=self.name))
+            given = {**checked, **self.signature.check_host(host or {}, tool=self.name)}
+            asked = from_model.set(True)
+            try:
+                return await self.function(**given)
+            finally:
+                from_model.reset(asked)
         except MamaStructsError as error:
             if self.on_error is None:
                 raise

@@ -17,21 +17,24 @@ def test_defaults_are_those_of_the_design():
     """Without a word, all direct references are wanted: 50 at most, 5 a row, within 5 seconds."""
     options = ReferenceOptions()
 
-    assert (True, 1, None, 50, 5) == (
+    assert (None, 1, None, 50, 5) == (
         options.include_references,
         options.reference_depth,
         options.reference_types,
         options.max_references,
         options.max_references_per_entity,
     )
+    assert options.wanted
     assert (False, "indicate", None, 5.0) == (options.metadata, options.on_error, options.max_bytes, options.deadline)
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(("include_references", value) for value in ("secondary", None, 1, 0, "", [], "True")),
+        *(("include_references", value) for value in ("secondary", 1, 0, "", [], "True")),
         *(("reference_depth", value) for value in (-1, 3, True, False, 1.0, 2.0, "1", None, float("nan"), [], 10**30)),
+        *(("max_depth", value) for value in (-1, 3, True, "1", None)),
+        *(("allowed_types", value) for value in ("planet", 5, [5])),
         *(("reference_types", value) for value in ("planet", 5, b"planet", [5], [None], iter(["planet"]))),
         *(("max_references", value) for value in (-1, True, 1.5, "50", None, float("inf"))),
         *(("max_references_per_entity", value) for value in (-1, False, 1.5, "5", None)),
@@ -53,7 +56,7 @@ def test_a_value_that_breaks_its_rule_is_refused_by_name(name, value):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(("include_references", value) for value in (True, False, "primary", "all")),
+        *(("include_references", value) for value in (None, True, False, "primary", "all")),
         *(("reference_depth", value) for value in (0, 1, 2)),
         *(("max_references", value) for value in (0, 1, 10**9)),
         *(("max_references_per_entity", value) for value in (0, 1)),
@@ -118,7 +121,7 @@ def test_nothing_is_wanted_at_depth_zero_or_without_references(options, wanted):
 @given(
     st.builds(
         ReferenceOptions,
-        include_references=st.sampled_from([True, False, "primary", "all"]),
+        include_references=st.sampled_from([None, True, False, "primary", "all"]),
         reference_depth=st.integers(0, 2),
         reference_types=st.none() | st.lists(st.text()),
         max_references=st.integers(min_value=0),

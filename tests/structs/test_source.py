@@ -10,7 +10,7 @@ from typing import Literal
 import jsonschema
 import pytest
 
-from mama_structs import Resolver, Session, Source, StructsClient, StructsSource
+from mama_structs import EntityType, Resolver, Session, Source, StructsClient, StructsSource
 from mama_structs.errors import InvalidArgument
 from mama_structs.structs import STRUCTS_SCHEME, tools
 from mama_structs.testing import FakeNode, World
@@ -22,10 +22,8 @@ KINDS = {
 }  # fmt: skip
 REFERENCES = {
     "include_references": bool | Literal["primary", "all"],
+    "reference_types": Sequence[Literal[tuple(str(kind) for kind in EntityType)]] | None,
     "reference_depth": int,
-    "reference_types": Sequence[str] | None,
-    "max_references": int,
-    "max_references_per_entity": int,
 }
 
 
@@ -232,16 +230,22 @@ BAD = {
         {"max_references_per_entity": -1},
     ],
 }
-# Forbidden, too, but each can only mean one thing.
+# Not in the schema, too, but each can only mean one thing, or is taken without being shown.
 MENDED = {
     "query": [],
     "list": [{"pagination_limit": "3"}, {"pagination_limit": None}],
-    "both": [{"reference_types": "player"}, {"include_references": "true"}, {"Reference_Depth": "1"}],
+    "both": [
+        {"reference_types": "player"},
+        {"include_references": "true"},
+        {"Reference_Depth": "1"},
+        {"include_references": True, "max_references": 0},
+        {"Max_References_Per_Entity": "0"},
+    ],
 }
 GOOD = [
     {},
-    {"include_references": "primary", "reference_depth": 2, "reference_types": ["player"], "max_references": 0},
-    {"include_references": True, "reference_types": None, "max_references_per_entity": 0},
+    {"include_references": "primary", "reference_depth": 2, "reference_types": ["player"]},
+    {"include_references": True, "reference_types": None},
 ]
 
 

@@ -85,30 +85,7 @@ async def save_decision(
     return {"topic": topic, "decision": decision, "confidence": confidence, "tags": tags}
 
 
-def with_extra(function):
-    """Add keyword-only parameters as `with_references` does."""
-    signature = inspect.signature(function)
-    extra = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-        for name, default, annotation in [
-            ("include_references", False, bool | Literal["primary", "all"]),
-            ("reference_depth", 1, int),
-            ("reference_types", None, Sequence[str] | None),
-            ("max_references", 50, int),
-            ("max_references_per_entity", 5, int),
-        ]
-    ]
-
-    @functools.wraps(function)
-    async def wrapper(*args, **kwargs):
-        own = {name: value for name, value in kwargs.items() if name in signature.parameters}
-        return {**await function(*args, **own), "options": {k: v for k, v in kwargs.items() if k not in own}}
-
-    wrapper.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *extra])
-    return wrapper
-
-
-@with_extra
+@with_references
 async def query_planet(planet_id: str) -> dict[str, Any]:
     """
     Look a planet up.
@@ -208,10 +185,9 @@ def test_reference_options_are_described_and_bounded():
     """The keywords that `with_references` adds are described, and bounded as the options are."""
     properties = Tool.from_function(query_planet).input_schema["properties"]
 
-    assert ["planet_id", "include_references", "reference_depth", "reference_types"] == list(properties)[:4]
+    assert ["planet_id", "include_references", "reference_types", "reference_depth"] == list(properties)
     assert all(one["description"] for one in properties.values())
     assert (0, 2) == (properties["reference_depth"]["minimum"], properties["reference_depth"]["maximum"])
-    assert 0 == properties["max_references"]["minimum"] == properties["max_references_per_entity"]["minimum"]
     assert [{"type": "boolean"}, {"enum": ["all", "primary"]}] == properties["include_references"]["anyOf"]
 
 
@@ -225,7 +201,7 @@ def test_the_output_of_a_tool_with_references_has_them():
 def test_a_tool_with_references_and_no_return_type_gives_an_object():
     """Where the return type says nothing, a tool with references still promises an object."""
 
-    @with_extra
+    @with_references
     async def query(name: str):
         return {}
 
@@ -394,11 +370,18 @@ def test_methods_objects_and_partials_are_tools(function, name, description, par
 
 async def test_a_wrapped_function_receives_the_added_arguments():
     """Arguments that a wrapper's signature adds reach the wrapper."""
-    tool = Tool.from_function(query_planet)
 
-    result = await tool(planet_id="2-1", include_references="primary", reference_depth=2)
+    @functools.wraps(save_decision)
+    async def wrapper(*args, loudly=False, **kwargs):
+        return {**await save_decision(*args, **kwargs), "loudly": loudly}
 
-    assert {"id": "2-1", "options": {"include_references": "primary", "reference_depth": 2}} == result
+    signature = inspect.signature(save_decision)
+    more = inspect.Parameter("loudly", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=bool)
+    wrapper.__signature__ = signature.replace(parameters=[*signature.parameters.values(), more])
+
+    result = await Tool.from_function(wrapper)(topic="auth", decision="JWT", loudly=True)
+
+    assert ("auth", True) == (result["topic"], result["loudly"])
 
 
 def test_annotations_of_a_wrapper_resolve_where_it_was_written():

@@ -1,0 +1,323 @@
+"""What a host allows: defaults for whoever says nothing, ceilings for models, and neither for the host's own calls."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs import (
+    ReferenceOptions,
+    Resolver,
+    Session,
+    StructsSource,
+    Tool,
+    with_descriptors,
+    with_references,
+)
+from mama_structs.errors import InvalidArgument, MamaStructsError, SessionClosed, WrongLoop
+from mama_structs.references.parameters import ACCEPTED
+from mama_structs.settings import MemorySettings, ReferenceSettings, Settings
+from mama_structs.testing import FakeNode
+from mama_structs.testing.fakes import FakeSource
+
+MANY = {"rows": [{"playerId": f"1-{number}"} for number in range(1, 3000)]}
+
+
+def of_many(resolver, **options):
+    """Return a tool whose result names thousands of ids."""
+
+    @with_references(resolver=resolver, **options)
+    async def many() -> dict[str, Any]:
+        return MANY
+
+    return many
+
+
+class TestCeilings:
+    async def test_a_hosts_twenty_hold_against_a_models_million(self):
+        """Counted at the node: what a model passes opens no flood."""
+        async with FakeNode.world(seed=1, players=120) as node:
+            options = ReferenceOptions(max_references=20)
+            async with Session.open(structs=node.url, references=options) as session:
+                result = await session.call(
+                    "structs_list_structs",
+                    {
+                        "include_references": "all",
+                        "reference_depth": 2,
+                        "max_references": 10**6,
+                        "max_references_per_entity": 10**6,
+                    },
+                )
+
+            assert 1 + 20 >= len(node.requests)
+            assert result
+
+    async def test_the_answer_says_which_ceilings_were_met(self):
+        source = FakeSource({})
+        tool = Tool.from_function(of_many(Resolver([source]), max_references=3, max_depth=1))
+
+        meta = (await tool(include_references=True, reference_depth=2, max_references=10**6))["references_meta"]
+
+        assert {"max_references": 3, "reference_depth": 1} == meta["ceilings"]
+        assert 3 == len(source.asked)
+
+    async def test_within_the_ceilings_nothing_is_said_of_them(self):
+        tool = Tool.from_function(of_many(Resolver([FakeSource({})]), max_references=3))
+
+        meta = (await tool(include_references=True, max_references=2))["references_meta"]
+
+        assert "ceilings" not in meta
+
+    async def test_without_a_word_of_the_host_the_defaults_are_the_ceilings(self):
+        source = FakeSource({})
+        tool = Tool.from_function(of_many(Resolver([source])))
+
+        await tool(include_references=True, max_references=10**6)
+
+        assert 50 == len(source.asked)
+
+    async def test_types_that_the_host_does_not_allow_are_not_fetched(self):
+        payload = {"guildId": "0-1", "planetId": "2-1"}
+        source = FakeSource({"0-1": {"id": "0-1"}, "2-1": {"id": "2-1"}})
+
+        @with_references(resolver=Resolver([source]), allowed_types=["planet"])
+        async def look() -> dict[str, Any]:
+            return payload
+
+        tool = Tool.from_function(look)
+        asked = await tool(include_references=True, reference_types=["guild", "planet"])
+
+        assert ["2-1"] == list((await tool(include_references=True))["references"])
+        assert ["2-1"] == list(asked["references"])
+        assert {"reference_types": ["planet"]} == asked["references_meta"]["ceilings"]
+        assert {} == (await tool(include_references=True, reference_types=["guild"]))["references"]
+        assert "0-1" not in source.asked
+        assert ["0-1", "2-1"] == list((await look(include_references=True))["references"])
+
+    async def test_a_direct_call_is_the_hosts_own_and_bound_by_none(self):
+        source = FakeSource({})
+
+        result = await of_many(Resolver([source]), max_references=3, max_depth=0)(
+            include_references=True, max_references=100
+        )
+
+        assert 100 == len(source.asked)
+        assert "ceilings" not in result["references_meta"]
+
+    async def test_what_a_tools_own_code_asks_for_is_the_hosts(self):
+        """The outermost decorated tool takes the model's part; below it Python calls Python."""
+        source = FakeSource({})
+        inner = of_many(Resolver([source]), max_references=3)
+
+        @with_references(resolver=Resolver([FakeSource({})]))
+        async def outer() -> dict[str, Any]:
+            await inner(include_references=True, max_references=60)
+            return {}
+
+        await Tool.from_function(outer)(include_references=True)
+
+        assert 60 == len(source.asked)
+
+    async def test_they_hold_below_other_decorators_and_in_tools_that_pass_on_what_a_model_says(self):
+        source = FakeSource({})
+        tool = of_many(Resolver([source]), max_references=3)
+
+        async def passes_on(many: int) -> dict[str, Any]:
+            await tool(include_references=True, max_references=many)
+            return await tool(include_references=True, max_references=many)
+
+        async with Session.open() as session:
+            session.tools.add(passes_on)
+            session.tools.add(with_descriptors(tool))
+            await session.call("passes_on", {"many": 1000})
+            assert 3 == len(source.asked)
+            await session.call("many", {"include_references": True, "max_references": 1000})
+
+        assert 3 == len(set(source.asked))
+
+    async def test_calls_side_by_side_do_not_lift_each_others_ceilings(self):
+        source = FakeSource({}, delays=0.01)
+        tool = Tool.from_function(of_many(Resolver([source]), max_references=3))
+
+        await asyncio.gather(*(tool(include_references=True, max_references=1000) for _ in range(5)))
+
+        assert {"1-1", "1-2", "1-3"} == set(source.asked)
+
+    @given(
+        given=st.fixed_dictionaries(
+            {},
+            optional={
+                "include_references": st.sampled_from([True, False, "all", "primary", "true", None, 3]),
+                "reference_depth": st.integers(-1, 3) | st.none(),
+                "reference_types": st.none() | st.lists(st.sampled_from(["player", "guild", "infusion", "x"])),
+                "max_references": st.integers(-1, 10**9) | st.just("100000"),
+                "max_references_per_entity": st.integers(0, 10**9),
+            },
+        ),
+        ceiling=st.integers(0, 60),
+        per_entity=st.integers(0, 5),
+    )
+    async def test_whatever_is_passed_no_more_is_started_than_the_ceiling(self, given, ceiling, per_entity):
+        """Through a session's call, for any arguments, whether they are refused or not."""
+        players = {f"1-{n}": {"id": f"1-{n}", "guildId": f"0-{n}", "planetId": f"2-{n}"} for n in range(1, 40)}
+        source = FakeSource(players)
+        options = {"max_references": ceiling, "max_references_per_entity": per_entity}
+        async with Session.open(sources=[source], settings=_LIGHT) as session:
+            session.tools.add(of_many(session.resolver, **options))
+            try:
+                await session.call("many", given)
+            except MamaStructsError:
+                assert [] == source.asked
+
+        assert ceiling >= len(source.asked)
+
+
+_LIGHT = Settings(memory=MemorySettings(exact_up_to=0))
+
+
+class TestSharing:
+    async def test_the_hosts_options_are_the_ready_made_tools_defaults(self):
+        async with FakeNode.world(seed=1, players=12) as node:
+            options = ReferenceOptions(include_references="primary", max_references=1)
+            async with Session.open(structs=node.url, references=options) as session:
+                result = await session.call("structs_query_player", {"player_id": "1-1"})
+
+                assert options is session.references
+                assert 1 == len(result["references"])
+
+    async def test_options_without_a_word_about_it_add_nothing_by_themselves(self):
+        """A host that sets limits does not ask for references in every call."""
+        options = ReferenceOptions(max_references=2)
+        async with (
+            FakeNode.world(seed=1, players=12) as node,
+            Session.open(structs=node.url, references=options) as session,
+        ):
+            assert "references" not in await session.call("structs_query_player", {"player_id": "1-1"})
+
+    async def test_the_sessions_decorator_and_a_bare_one_use_the_same_options(self):
+        source = FakeSource({})
+        async with Session.open(sources=[source], references=ReferenceOptions(max_references=2)) as session:
+
+            @session.with_references
+            async def bound() -> dict[str, Any]:
+                return MANY
+
+            @session.with_references(max_references=3)
+            async def own() -> dict[str, Any]:
+                return MANY
+
+            @with_references
+            async def bare() -> dict[str, Any]:
+                return MANY
+
+            assert [2, 3, 2] == [
+                len((await tool(include_references=True))["references"]) for tool in (bound, own, bare)
+            ]
+
+    async def test_sessions_share_a_resolver_that_its_owner_closes(self):
+        """One cache, one set of limits and figures; each session's own memories are a source of it alone."""
+        async with FakeNode.world(seed=1, players=12) as node:
+            shared = Resolver([StructsSource(node.url)])
+            async with Session.open(resolver=shared) as one, Session.open(resolver=shared) as other:
+                saved = await one.memories.save_decision("defence", "shield first", reasoning="raids", confidence=0.9)
+                await one.call("structs_query_player", {"player_id": "1-1", "include_references": True})
+                before = len(node.requests)
+                again = await other.call("structs_query_player", {"player_id": "1-1", "include_references": True})
+                mine = await one.resolver.enrich({"because": saved.id})
+                theirs = await other.resolver.enrich({"because": saved.id})
+
+                assert before >= len(node.requests) - 1
+                assert again["references"]
+                assert "shield first" == mine["references"][saved.id]["content"]
+                assert [saved.id] == list(theirs["references"])
+                assert "Entity not found" == theirs["references"][saved.id]["error"]
+            assert (await shared.resolve(["1-1"]))["1-1"]["id"] == "1-1"
+            await shared.close()
+
+    async def test_sessions_that_ask_for_one_memory_at_once_get_their_own(self):
+        """Namespaces never see each other, also where two sessions share what is under way."""
+        shared = Resolver([FakeSource({})])
+        async with (
+            Session.open(resolver=shared, namespace="a") as one,
+            Session.open(resolver=shared, namespace="b") as other,
+        ):
+            saved = await one.memories.save_context("only for a")
+            mine, theirs = await asyncio.gather(*(s.resolver.enrich({"because": saved.id}) for s in (one, other)))
+
+        assert "only for a" == mine["references"][saved.id]["content"]
+        assert "only for a" not in str(theirs)
+        await shared.close()
+
+    async def test_a_shared_resolver_on_another_loop_is_a_clear_error(self):
+        shared = Resolver([FakeSource({})])
+
+        async def elsewhere():
+            async with Session.open(resolver=shared):
+                pass
+
+        async with Session.open(resolver=shared):
+            with pytest.raises(WrongLoop, match="resolver"):
+                await asyncio.to_thread(asyncio.run, elsewhere())
+        await shared.close()
+
+    async def test_once_its_owner_closed_it_sessions_say_so(self):
+        shared = Resolver([FakeSource({})])
+        async with Session.open(resolver=shared) as session:
+            await shared.close()
+            with pytest.raises(SessionClosed, match="resolver is closed"):
+                await session.resolver.enrich({"guildId": "0-1"})
+        with pytest.raises(SessionClosed, match="resolver is closed"):
+            await Session.open(resolver=shared)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"references": {"max_references": 3}}, "references must be ReferenceOptions"),
+            ({"resolver": "http://localhost"}, "resolver must be a Resolver"),
+            ({"resolver": Resolver(), "structs": "http://localhost:1317"}, "resolver= has its own sources"),
+        ],
+    )
+    def test_what_cannot_be_meant_is_refused_at_once(self, options, message):
+        with pytest.raises(InvalidArgument, match=message):
+            Session.open(**options)
+
+
+class TestWhatIsShown:
+    def test_every_option_is_taken_whether_it_is_shown_or_not(self):
+        tools = {
+            setting: Tool.from_function(of_many(Resolver([FakeSource({})], settings=ReferenceSettings(**setting_of))))
+            for setting, setting_of in {
+                "main": {},
+                "all": {"parameters": "all"},
+                "off": {"enabled": False},
+            }.items()
+        }
+
+        assert {"main": 3, "all": 5, "off": 0} == {
+            name: len(tool.input_schema["properties"]) for name, tool in tools.items()
+        }
+        for tool in tools.values():
+            given = dict.fromkeys(ACCEPTED[2:], 1) | {"include_references": True, "reference_types": ["player"]}
+            assert given == tool.signature.check(given, tool=tool.name)
+
+    async def test_a_bare_tool_shows_what_its_session_has(self):
+        @with_references
+        async def look() -> dict[str, Any]:
+            return {}
+
+        off = Settings(references=ReferenceSettings(enabled=False))
+        async with Session.open(sources=[FakeSource({})]) as session:
+            types = session.tools.add(look).input_schema["properties"]["reference_types"]
+            assert {"planet", "infusion", "decision"} < set(types["anyOf"][0]["items"]["enum"])
+        async with Session.open(settings=off) as session:
+            assert {} == session.tools.add(look).input_schema["properties"]
+            assert {} == await session.call("look", {"include_references": True, "max_references": 3})
+
+    async def test_an_unknown_type_is_refused_with_the_types_there_are(self):
+        async with FakeNode.world(seed=1, players=12) as node, Session.open(structs=node.url) as session:
+            with pytest.raises(InvalidArgument, match=r"reference_types must be .*'planet'"):
+                await session.call("structs_query_player", {"player_id": "1-1", "reference_types": ["planets"]})
