@@ -135,6 +135,7 @@ def fd_file_result(result: FileResult) -> str:
         "lines": result.lines,
         "new_file": result.created,
         "insert_at": result.insert_at,
+        "line_breaks_added": result.line_breaks_added or None,
     }
     verb = {"write": "was written to", "append": "was added to the end of", "insert": "was inserted into"}[result.mode]
     now = f"{_count(result.lines, 'line')} and {_count(result.size, 'byte')}"
@@ -271,18 +272,15 @@ _WRAPPING = (
     "Results and inputs with more than {wrap_over:,} characters are kept as fd:1, fd:2 and so on;\n"
     "you are shown the beginning and the end."
 )
-_FILE_CALL: Final = re.compile(r"^fd_to_file\(.*\n", re.MULTILINE)
+_NOT_WRAPPING = "Long texts may be kept for you as fd:1, fd:2 and so on."
 
 
-def instructions(settings: DescriptorSettings, *, files: bool = False, stored: Sequence[Entry] | None = None) -> str:
-    """Return the blocks for a system prompt; with *files*, how one is written, with *stored*, a list of these too."""
-    if not settings.enabled:
-        return ""
-    intro = _WRAPPING.format(wrap_over=settings.wrap_over)
+def instructions(settings: DescriptorSettings, *, stored: Sequence[Entry] | None = None) -> str:
+    """Return the blocks for a system prompt; with *stored*, a list of these entries too."""
+    intro = _WRAPPING.format(wrap_over=settings.wrap_over) if settings.enabled else _NOT_WRAPPING
     blocks = [_DESCRIPTORS.format(intro=intro, page_size=settings.page_size)]
     if settings.references_enabled:
         blocks.insert(0, _REFERENCES)
     if stored is not None:
         blocks.append(handle_list(stored))
-    prompt = "\n\n".join(blocks)
-    return prompt if files else _FILE_CALL.sub("", prompt)
+    return "\n\n".join(blocks)

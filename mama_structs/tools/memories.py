@@ -135,25 +135,21 @@ _UNITS: Final = {"year": 31_536_000, "month": 2_592_000, "week": 604_800, "day":
 _T = TypeVar("_T")
 
 
-class More(TypedDict):
+# Each answer has the fields above; those below it, only where they say something (see `_answer`).
+
+
+class Cut(TypedDict):
     """A text that an answer shows the beginning of."""
 
     field: str
     characters: int
-    fd: str | None
     note: str
 
 
-class LinkLine(TypedDict):
-    """A link."""
+class More(Cut, total=False):
+    """A text that an answer shows the beginning of, and its handle."""
 
-    from_id: str
-    to_id: str
-    relationship: str
-    type: str
-    confidence: float
-    created_by: str
-    reason: str | None
+    fd: str
 
 
 class MadeLink(TypedDict):
@@ -166,100 +162,33 @@ class MadeLink(TypedDict):
     created_by: str
 
 
-class BriefMemory(TypedDict):
+class LinkLine(MadeLink):
+    """A link."""
+
+    from_id: str
+
+
+class LinkWithReason(LinkLine, total=False):
+    """A link."""
+
+    reason: str
+
+
+class OneMemory(TypedDict):
+    """What every answer says of a memory."""
+
+    id: str
+    type: str
+    content: str
+    created_at: str
+
+
+class BriefMemory(OneMemory, total=False):
     """A memory in a line."""
 
-    id: str
-    type: str
-    topic: str | None
-    content: str
-    outcome: str | None
-    outcome_reason: str | None
-    created_at: str
-
-
-class OutcomeLine(TypedDict):
-    """One outcome of a decision."""
-
+    topic: str
     outcome: str
-    reason: str | None
-    at: str
-
-
-class EvidenceLine(TypedDict):
-    """What a decision rests on."""
-
-    source: str
-    content: str | None
-
-
-class Saved(TypedDict):
-    """What a tool that saves answers."""
-
-    id: str
-    type: str
-    topic: str | None
-    supersedes: str | None
-    links: list[MadeLink]
-    more_links: int
-    note: str | None
-
-
-class LastCheckpoint(TypedDict):
-    """What load/checkpoint answers."""
-
-    found: bool
-    id: str | None
-    summary: str | None
-    open_files: list[str]
-    next_steps: list[str]
-    implements: list[str]
-    created_at: str | None
-    age: str | None
-    more: list[More]
-    note: str | None
-
-
-class Whole(TypedDict):
-    """One memory, whole."""
-
-    id: str
-    type: str
-    topic: str | None
-    content: str
-    reasoning: str | None
-    confidence: float | None
-    outcome: str | None
-    outcome_reason: str | None
-    outcomes: list[OutcomeLine]
-    category: str | None
-    tags: list[str]
-    source: str | None
-    open_files: list[str]
-    next_steps: list[str]
-    mentions: list[str]
-    created_by: str
-    created_at: str
-    age: str
-    superseded_by: str | None
-    successors: list[str]
-    tells_outcome_of: str | None
-
-
-class WithContext(TypedDict):
-    """What load/context answers."""
-
-    memory: Whole
-    evolution: list[BriefMemory]
-    more_versions: int
-    around: list[AroundLine]
-    more_around: int
-    links: list[LinkLine]
-    more_links: int
-    evidence: list[EvidenceLine]
-    more_evidence: int
-    more: list[More]
-    note: str | None
+    outcome_reason: str
 
 
 class AroundLine(BriefMemory):
@@ -268,20 +197,13 @@ class AroundLine(BriefMemory):
     depth: int
 
 
-class FoundMemory(TypedDict):
+class FoundMemory(BriefMemory, total=False):
     """A memory that a search found."""
 
-    id: str
-    type: str
-    topic: str | None
-    content: str
-    reasoning: str | None
-    outcome: str | None
-    outcome_reason: str | None
-    created_at: str
-    superseded_by: str | None
-    in_its_place: str | None
-    tells_outcome_of: str | None
+    reasoning: str
+    superseded_by: str
+    in_its_place: str
+    tells_outcome_of: str
 
 
 class Answering(FoundMemory):
@@ -290,66 +212,193 @@ class Answering(FoundMemory):
     relevance: float
 
 
-class ByContext(TypedDict):
-    """What search/by_context answers."""
-
-    found: list[Answering]
-    note: str | None
-
-
-class Recent(TypedDict):
-    """What search/recent answers."""
-
-    found: list[FoundMemory]
-    note: str | None
-
-
-class Version(TypedDict):
+class Version(OneMemory, total=False):
     """One version of what was decided on a topic."""
 
-    id: str
-    type: str
-    content: str
-    reasoning: str | None
-    confidence: float | None
-    outcome: str | None
-    outcome_reason: str | None
-    created_at: str
-    superseded_by: str | None
+    reasoning: str
+    confidence: float
+    outcome: str
+    outcome_reason: str
+    superseded_by: str
     successors: list[str]
 
 
-class ByTopic(TypedDict):
-    """What search/by_topic answers."""
+class OutcomeTold(TypedDict):
+    """One outcome of a decision."""
+
+    outcome: str
+    at: str
+
+
+class OutcomeLine(OutcomeTold, total=False):
+    """One outcome of a decision."""
+
+    reason: str
+
+
+class EvidenceTold(TypedDict):
+    """What a decision rests on."""
+
+    source: str
+
+
+class EvidenceLine(EvidenceTold, total=False):
+    """What a decision rests on."""
+
+    content: str
+
+
+class Noted(TypedDict, total=False):
+    """What an answer may say beside its subject."""
+
+    note: str
+
+
+class SavedMemory(TypedDict):
+    """What was saved."""
+
+    id: str
+    type: str
+
+
+class Saved(SavedMemory, Noted, total=False):
+    """What a tool that saves answers."""
+
+    topic: str
+    supersedes: str
+    links: list[MadeLink]
+    more_links: int
+
+
+class Superseding(SavedMemory, Noted, total=False):
+    """What holds after a decision took the place of another one."""
+
+    topic: str
+    decision: str
+    replaced: BriefMemory
+    supersedes: str
+    links: list[MadeLink]
+    more_links: int
+
+
+class Looked(TypedDict):
+    """Whether there is one."""
+
+    found: bool
+
+
+class LastCheckpoint(Looked, Noted, total=False):
+    """What load/checkpoint answers."""
+
+    id: str
+    summary: str
+    open_files: list[str]
+    next_steps: list[str]
+    implements: list[str]
+    created_at: str
+    age: str
+    more: list[More]
+
+
+class WholeMemory(OneMemory):
+    """What every answer says of one memory."""
+
+    created_by: str
+    age: str
+
+
+class Whole(WholeMemory, total=False):
+    """One memory, whole."""
+
+    topic: str
+    reasoning: str
+    confidence: float
+    outcome: str
+    outcome_reason: str
+    outcomes: list[OutcomeLine]
+    category: str
+    tags: list[str]
+    source: str
+    open_files: list[str]
+    next_steps: list[str]
+    mentions: list[str]
+    superseded_by: str
+    successors: list[str]
+    tells_outcome_of: str
+
+
+class AboutOne(TypedDict):
+    """The memory that was asked for."""
+
+    memory: Whole
+
+
+class WithContext(AboutOne, Noted, total=False):
+    """What load/context answers."""
+
+    evolution: list[BriefMemory]
+    more_versions: int
+    around: list[AroundLine]
+    more_around: int
+    links: list[LinkWithReason]
+    more_links: int
+    evidence: list[EvidenceLine]
+    more_evidence: int
+    more: list[More]
+
+
+class FoundByContext(TypedDict):
+    """The memories that were found, the best first."""
+
+    found: list[Answering]
+
+
+class ByContext(FoundByContext, Noted):
+    """What search/by_context answers."""
+
+
+class FoundRecent(TypedDict):
+    """The newest memories."""
+
+    found: list[FoundMemory]
+
+
+class Recent(FoundRecent, Noted):
+    """What search/recent answers."""
+
+
+class OnTopic(TypedDict):
+    """The versions on a topic, newest first."""
 
     topic: str
     versions: list[Version]
+
+
+class ByTopic(OnTopic, Noted, total=False):
+    """What search/by_topic answers."""
+
     older_versions: int
-    links: list[LinkLine]
+    links: list[LinkWithReason]
     forks: list[str]
     around: list[BriefMemory]
     near_topics: list[str]
-    note: str | None
 
 
-class Evolved(TypedDict):
-    """What holds after a decision was given an outcome."""
+class EvolvedDecision(TypedDict):
+    """A decision with its outcome."""
 
     id: str
-    topic: str | None
     decision: str
     outcome: str
-    outcome_reason: str | None
+
+
+class Evolved(EvolvedDecision, Noted, total=False):
+    """What holds after a decision was given an outcome."""
+
+    topic: str
+    outcome_reason: str
     outcomes_before: list[str]
-    superseded_by: str | None
-    note: str | None
-
-
-class Superseding(Saved):
-    """What holds after a decision took the place of another one."""
-
-    decision: str
-    replaced: BriefMemory | None
+    superseded_by: str
 
 
 def beginning(text: str, most: int) -> str:
@@ -416,7 +465,7 @@ class Cutter:
         self._note(field, text, handle, f"{len(items)} more than the {shown} that are shown: {where}")
 
     def _note(self, field: str, text: str, handle: str | None, note: str) -> None:
-        self.more.append({"field": field, "characters": len(text), "fd": handle, "note": note})
+        self.more.append(_answer(More, {"field": field, "characters": len(text), "fd": handle, "note": note}))
 
     def _handle(self, field: str, text: str) -> str | None:
         """Return the handle of a text, the one that it has if it has one; None where there is no room."""
@@ -483,28 +532,37 @@ def _told(kind: type[_T], memory: Memory, *, most: int = _LINE, **more: object) 
         "created_at": _written(memory.created_at),
         **more,
     }
-    return _picked(kind, known)
+    return _answer(kind, known)
 
 
 def _id_of(memory: Memory | None) -> str | None:
     return None if memory is None else memory.id
 
 
-def _link_line(link: Link) -> LinkLine:
-    return {
+def _link(kind: type[_T], link: Link, *, reason: str | None = None) -> _T:
+    known = {
         "from_id": link.from_id,
         "to_id": link.to_id,
         "relationship": link.metadata.original_relationship,
         "type": link.link_type.value,
         "confidence": round(link.confidence, 2),
         "created_by": link.created_by,
-        "reason": _short(link.metadata.reason),
+        "reason": reason,
     }
+    return _answer(kind, known)
 
 
-def _picked(kind: type[_T], known: Mapping[str, object]) -> _T:
-    """Return what an answer of one kind says, out of what is known."""
-    return cast("_T", {name: known[name] for name in kind.__annotations__})
+def _answer(kind: type[_T], known: Mapping[str, object]) -> _T:
+    """Return what an answer of one kind says, out of what is known; what need not stand there stands if it tells."""
+    fields: Any = kind
+    wanted, needed = fields.__annotations__, fields.__required_keys__
+    said = {name: value for name, value in known.items() if name in needed or (name in wanted and _tells(value))}
+    return cast("_T", said)
+
+
+def _tells(value: object) -> bool:
+    """Tell whether a value says something: it is there, not empty, and no count of nothing."""
+    return value is not None and value not in ("", []) and not (type(value) is int and value == 0)
 
 
 async def _beside(memories: MemoryStore, *ids: str) -> Mapping[str, Beside]:
@@ -563,7 +621,7 @@ async def save_decision(
             )
     async with _naming_the_decision(memories, "supersedes", supersedes):
         memory = await memories.save_decision(**given)
-    return await _saved(memories, memory, supersedes=supersedes)
+    return await _saved(Saved, memories, memory, supersedes=supersedes)
 
 
 async def save_checkpoint(
@@ -582,7 +640,7 @@ async def save_checkpoint(
         implements: Ids of the decisions that this work carries out
 
     """
-    return await _saved(memories, await memories.save_checkpoint(**_given(locals())))
+    return await _saved(Saved, memories, await memories.save_checkpoint(**_given(locals())))
 
 
 async def save_insight(
@@ -609,25 +667,23 @@ async def save_insight(
         links: Links to memories that there are
 
     """
-    return await _saved(memories, await memories.save_insight(**_given(locals())))
+    return await _saved(Saved, memories, await memories.save_insight(**_given(locals())))
 
 
-async def _saved(
-    memories: MemoryStore, memory: Memory, *, supersedes: str | None = None, note: str | None = None
-) -> Saved:
+async def _saved(kind: type[_T], memories: MemoryStore, memory: Memory, **more: object) -> _T:
     """Say what was saved, with the links that were made: those that were asked for first, then the surest."""
     links = [link for link in (await _beside_one(memories, memory)).links if link.from_id == memory.id]
     links.sort(key=lambda link: (link.created_by == "system", -link.confidence))
-    made = [_picked(MadeLink, _link_line(link)) for link in links[:_MADE_LINKS]]
-    return {
+    made = [_link(MadeLink, link) for link in links[:_MADE_LINKS]]
+    known = {
         "id": memory.id,
         "type": memory.type.value,
         "topic": memory.topic,
-        "supersedes": supersedes,
         "links": made,
         "more_links": len(links) - len(made),
-        "note": note,
+        **more,
     }
+    return _answer(kind, known)
 
 
 @contextlib.asynccontextmanager
@@ -660,14 +716,6 @@ async def load_checkpoint(*, memories: MemoryStore, refs: RefStore) -> LastCheck
     if memory is None:
         return {
             "found": False,
-            "id": None,
-            "summary": None,
-            "open_files": [],
-            "next_steps": [],
-            "implements": [],
-            "created_at": None,
-            "age": None,
-            "more": [],
             "note": "There is no checkpoint yet: search/recent shows what else was saved, save/checkpoint saves one.",
         }
     metadata = memory.metadata
@@ -678,7 +726,7 @@ async def load_checkpoint(*, memories: MemoryStore, refs: RefStore) -> LastCheck
         for link in (await _beside_one(memories, memory)).links
         if link.from_id == memory.id and link.link_type is LinkType.IMPLEMENTATION
     ]
-    return {
+    known = {
         "found": True,
         "id": memory.id,
         "summary": cutter.cut("summary", memory.content),
@@ -688,8 +736,8 @@ async def load_checkpoint(*, memories: MemoryStore, refs: RefStore) -> LastCheck
         "created_at": _written(memory.created_at),
         "age": age(memory.created_at, refs.now()),
         "more": cutter.more,
-        "note": None,
     }
+    return _answer(LastCheckpoint, known)
 
 
 async def load_context(id: Id, *, memories: MemoryStore, refs: RefStore) -> WithContext:  # noqa: A002 - DESIGN's name
@@ -718,7 +766,7 @@ async def load_context(id: Id, *, memories: MemoryStore, refs: RefStore) -> With
     whole = _whole(found, cutter, today=today, told=told, how_old=age(memory.created_at, refs.now()))
     evidence = _evidence_lines(await memories.evidence_of(memory.id), cutter)
     links = _link_lines(found.links, cutter)
-    return {
+    answer = {
         "memory": whole,
         "evolution": [_told(BriefMemory, one) for one in _near(found.chain.memories, memory)],
         "more_versions": max(0, len(found.chain) - _NEAR_VERSIONS),
@@ -731,6 +779,7 @@ async def load_context(id: Id, *, memories: MemoryStore, refs: RefStore) -> With
         "more": cutter.more,
         "note": note,
     }
+    return _answer(WithContext, answer)
 
 
 def _whole(found: Surroundings, cutter: Cutter, *, today: str | None, told: str | None, how_old: str) -> Whole:
@@ -738,7 +787,8 @@ def _whole(found: Surroundings, cutter: Cutter, *, today: str | None, told: str 
     outcome, reason = _outcome_of(memory)
     # What a memory of its type has not is left empty.
     part = functools.partial(getattr, memory.metadata)
-    return {
+    after = cutter.cut_items("successors", successors(found.links, memory.id), most=_LINKS)
+    known = {
         "id": memory.id,
         "type": memory.type.value,
         "topic": memory.topic,
@@ -758,9 +808,10 @@ def _whole(found: Surroundings, cutter: Cutter, *, today: str | None, told: str 
         "created_at": _written(memory.created_at),
         "age": how_old,
         "superseded_by": today,
-        "successors": cutter.cut_items("successors", successors(found.links, memory.id), most=_LINKS),
+        "successors": _others(after, today),
         "tells_outcome_of": told,
     }
+    return _answer(Whole, known)
 
 
 def _near(versions: Sequence[Memory], memory: Memory) -> Sequence[Memory]:
@@ -780,15 +831,17 @@ def _outcome_lines(history: Sequence[OutcomeChange], cutter: Cutter) -> list[Out
         # Of the last one all stands above.
         if place < len(history) - 1:
             reason = cutter.cut_or_none(f"outcomes[{place}].reason", change.reason, most=_BESIDE)
-        shown.append({"outcome": change.outcome.value, "reason": reason, "at": _written(change.at)})
+        told = {"outcome": change.outcome.value, "reason": reason, "at": _written(change.at)}
+        shown.append(_answer(OutcomeLine, told))
     return shown
 
 
-def _link_lines(links: Sequence[Link], cutter: Cutter) -> list[LinkLine]:
+def _link_lines(links: Sequence[Link], cutter: Cutter) -> list[LinkWithReason]:
     """Show the first of a memory's links, with the others behind a handle."""
-    shown = [_link_line(link) for link in links[:_LINKS]]
-    for place, (one, link) in enumerate(zip(shown, links, strict=False)):
-        one["reason"] = cutter.cut_or_none(f"links[{place}].reason", link.metadata.reason, most=_LINE)
+    shown = []
+    for place, link in enumerate(links[:_LINKS]):
+        reason = cutter.cut_or_none(f"links[{place}].reason", link.metadata.reason, most=_LINE)
+        shown.append(_link(LinkWithReason, link, reason=reason))
     rest = [
         f"{link.from_id} {link.metadata.original_relationship} {link.to_id}"
         f"{f': {link.metadata.reason}' if link.metadata.reason else ''}"
@@ -800,11 +853,14 @@ def _link_lines(links: Sequence[Link], cutter: Cutter) -> list[LinkLine]:
 
 def _evidence_lines(evidence: Sequence[Evidence], cutter: Cutter) -> list[EvidenceLine]:
     """Return what a memory rests on, with the texts that were kept of it."""
-    shown: list[EvidenceLine] = [
-        {
-            "source": cutter.cut(f"evidence[{place}].source", one.source, most=_BESIDE),
-            "content": cutter.cut_or_none(f"evidence[{place}].content", one.text),
-        }
+    shown = [
+        _answer(
+            EvidenceLine,
+            {
+                "source": cutter.cut(f"evidence[{place}].source", one.source, most=_BESIDE),
+                "content": cutter.cut_or_none(f"evidence[{place}].content", one.text),
+            },
+        )
         for place, one in enumerate(evidence[:_EVIDENCE])
     ]
     rest = [
@@ -850,7 +906,8 @@ async def by_topic(topic: Topic, *, memories: MemoryStore) -> ByTopic:
         note = (
             f"{len(versions) - len(shown)} older versions are left out: load/context with the last id here shows more."
         )
-    return {
+    links = [link for link in chain.links if link.from_id in ids][:_VERSIONS]
+    known = {
         "topic": topic,
         "versions": [
             _told(
@@ -858,17 +915,23 @@ async def by_topic(topic: Topic, *, memories: MemoryStore) -> ByTopic:
                 memory,
                 most=most,
                 superseded_by=standing.get(memory.id),
-                successors=successors(chain.links, memory.id)[:_AROUND_A_TOPIC],
+                successors=_others(successors(chain.links, memory.id), standing.get(memory.id))[:_AROUND_A_TOPIC],
             )
             for memory in shown
         ],
         "older_versions": len(versions) - len(shown),
-        "links": [_link_line(link) for link in chain.links if link.from_id in ids][:_VERSIONS],
+        "links": [_link(LinkWithReason, link, reason=_short(link.metadata.reason)) for link in links],
         "forks": [memory.id for memory in chain.forks][:_VERSIONS],
         "around": [_told(BriefMemory, reached.memory) for reached in chain.around[:_AROUND_A_TOPIC]],
         "near_topics": near,
         "note": note,
     }
+    return _answer(ByTopic, known)
+
+
+def _others(successors_: Sequence[str], today: str | None) -> list[str]:
+    """Return what took a memory's place, unless that is just what stands there today, which is said already."""
+    return [] if list(successors_) == [today] else list(successors_)
 
 
 def _standing(chain: Chain) -> dict[str, str]:
@@ -919,7 +982,7 @@ async def by_context(
     found: list[Answering] = [
         {**one, "relevance": round(hit.relevance, 2)} for one, hit in zip(shown, hits, strict=True)
     ]
-    return {"found": found, "note": _note(hits)}
+    return _answer(ByContext, {"found": found, "note": _note(hits)})
 
 
 async def recent(
@@ -943,7 +1006,7 @@ async def recent(
     if not found:
         narrowed = types is not None or since is not None
         note = f"There is nothing{' like this: leave out types or since' if narrowed else ' saved yet'}."
-    return {"found": await _found(memories, found), "note": note}
+    return _answer(Recent, {"found": await _found(memories, found), "note": note})
 
 
 async def _found(memories: MemoryStore, found: Sequence[Memory]) -> list[FoundMemory]:
@@ -1006,7 +1069,7 @@ async def set_outcome(
     note = None
     if outcome == "FAILED" and today is None:
         note = "This decision still stands: evolve/supersede says what takes its place."
-    return {
+    known = {
         "id": decision.id,
         "topic": decision.topic,
         "decision": line(decision.content),
@@ -1016,6 +1079,7 @@ async def set_outcome(
         "superseded_by": today,
         "note": note,
     }
+    return _answer(Evolved, known)
 
 
 async def supersede(
@@ -1048,9 +1112,11 @@ async def supersede(
             f"{decision_id} was superseded before, by {others[0]}{whose}: there are {len(others) + 1} successors now, "
             "see search/by_topic."
         )
-    answer = await _saved(memories, new, supersedes=decision_id, note=note)
     replaced = None if before is None else _told(BriefMemory, before.memory)
-    return {**answer, "decision": line(new.content), "replaced": replaced}
+    # What was replaced names itself, unless it cannot be read.
+    unread = decision_id if replaced is None else None
+    told = {"decision": line(new.content), "replaced": replaced, "supersedes": unread, "note": note}
+    return await _saved(Superseding, memories, new, **told)
 
 
 # The tools
