@@ -86,8 +86,7 @@ async def exporting(rounds: int, size: int) -> dict[str, dict[str, float]]:
     """Write a text to a file so that a crash leaves the old one or the new one; the rival does it by hand, unconfined."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        store = RefStore()
-        store.root = root
+        store = RefStore(files=root)
         text = "y" * size
         handle = store.add(text).handle
 

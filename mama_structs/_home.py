@@ -30,12 +30,11 @@ from mama_structs.descriptors.log import (
     missing_texts,
     reclaim,
 )
-from mama_structs.descriptors.store import RefStore, root_of
+from mama_structs.descriptors.store import RefStore
 from mama_structs.errors import InvalidArgument, StoreBusy, StoreError, StoreReadOnly
 from mama_structs.memory.embedded.engine import EmbeddedEngines
 from mama_structs.memory.engine import Engines
 from mama_structs.memory.requests import check_namespace
-from mama_structs.settings import AnswerSettings, DescriptorSettings
 from mama_structs.storage.failures import Finding
 from mama_structs.storage.locks import DirectoryLocks
 from mama_structs.storage.store import Storage
@@ -101,13 +100,7 @@ class Home:
         """How many sessions use its directory."""
         return 1 if self._key is None else directories.users(self._key)
 
-    async def enter(
-        self,
-        namespace: str,
-        name: str | None,
-        settings: DescriptorSettings,
-        answers: AnswerSettings | None = None,
-    ) -> Conversation:
+    async def enter(self, namespace: str, name: str | None, refs: RefStore) -> Conversation:
         """Take up a namespace's conversation where it was left, or begin it; None for a fresh one."""
         loop = asyncio.get_running_loop()
         # One session of a loop at a time, so that two at once share what one of them opens.
@@ -118,32 +111,31 @@ class Home:
                 await self._settle(known)
                 known = None
             if known is not None:
-                _check_shareable(known, settings, answers or AnswerSettings(), loop)
+                _check_shareable(known, refs, loop)
                 known.loops.append(loop)
                 return known
-            return self._keep(await self._entered(key, settings, answers, loop, is_fresh=name is None))
+            return self._keep(await self._entered(key, refs, loop, is_fresh=name is None))
 
     async def _entered(
         self,
         key: ConversationKey,
-        settings: DescriptorSettings,
-        answers: AnswerSettings | None,
+        refs: RefStore,
         loop: asyncio.AbstractEventLoop,
         *,
         is_fresh: bool,
     ) -> Conversation:
         if self.path is None:
-            return Conversation(key, RefStore(settings=settings, answers=answers), None, [loop])
+            return Conversation(key, refs, None, [loop])
         self._claim(key)
         try:
             if is_fresh:
-                entries, log = Entries(settings), ConversationLog(self.storage, key)
+                entries, log = Entries(refs.settings), ConversationLog(self.storage, key)
             else:
-                entries, log = await load(self.storage, key, settings)
+                entries, log = await load(self.storage, key, refs.settings)
         except BaseException:
             self._release(key)
             raise
-        refs = RefStore.kept(entries, log, settings=settings, answers=answers, directory=self.path)
+        refs.keep(log, entries=entries, directory=self.path)
         return Conversation(key, refs, log, [loop])
 
     def fork(self, origin: Conversation, name: str | None, loop: asyncio.AbstractEventLoop) -> Conversation:
@@ -315,13 +307,11 @@ def _busy(name: str, where: str) -> StoreBusy:
     )
 
 
-def _check_shareable(
-    known: Conversation, settings: DescriptorSettings, answers: AnswerSettings, loop: asyncio.AbstractEventLoop
-) -> None:
+def _check_shareable(known: Conversation, given: RefStore, loop: asyncio.AbstractEventLoop) -> None:
     if not known.refs.is_here or any(one is not loop and not one.is_closed() for one in known.loops):
         raise _busy(known.key.name, "another event loop of this process")
-    if (known.refs.settings, known.refs.answers) != (settings, answers) or known.refs.root != root_of(settings):
+    if not known.refs.is_like(given):
         raise InvalidArgument(
             f"the conversation {known.key.name!r:.80} is open with other settings",
-            hint="open it with the same settings.descriptors and settings.answers, or close the other session first",
+            hint="open it with the same files, settings.descriptors and settings.answers, or close the other one first",
         )

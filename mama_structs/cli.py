@@ -530,6 +530,7 @@ async def _serve_mcp(given: argparse.Namespace) -> None:
         structs=given.structs,
         namespace=given.namespace,
         conversation=given.conversation,
+        files=given.files,
         settings=_settings(given),
     ) as session:
         own = adapter.server(session)
@@ -689,6 +690,7 @@ _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
         ("--structs URL", "a Structs node, such as http://localhost:1317"),
         ("--namespace NAME", "whose memories and conversations (%(default)s)", {"default": "default"}),
         ("--conversation NAME", "whose refs; a fresh conversation by default"),
+        ("--files DIR", "the directory below which clients may write files; without it they have no tool for that"),
         ("--dynamic", _DYNAMIC_HELP, {"choices": ("auto", "force_static", "force_dynamic")}),
         ("--deprecated", "list the tools of v1.0, too"),
         ("--verbose", "log on stderr what is decided, without any content"),

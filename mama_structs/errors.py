@@ -295,7 +295,7 @@ class ExportMissing(ExportError, FileNotFoundError):
 
 
 class PathDenied(ExportError, PermissionError):
-    """The path leads out of the root, or to something that is no regular file."""
+    """The path leads out of the root, to what is no regular file, or to what no model may write."""
 
     type = "path_denied"
 

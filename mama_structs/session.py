@@ -142,6 +142,7 @@ class Session:
         embedder: mama_structs.Embedder | None = None,
         namespace: str = "default",
         conversation: str | None = None,
+        files: str | os.PathLike[str] | None = None,
         references: ReferenceOptions | None = None,
         resolver: Resolver | None = None,
         settings: Settings | None = None,
@@ -159,6 +160,8 @@ class Session:
                 or the default in a new store: `UniversalSentenceEmbedder` where it is installed, else `HashEmbedder`.
             namespace: Whose memories and conversations; those of other namespaces are never seen.
             conversation: The name of a conversation to come back to, or to begin; None for a fresh one.
+            files: The directory, made when the first file is written, below which models may write files;
+                None for none, and then they have no tool that writes any.
             references: Defaults for the ready-made tools and for `with_references` of this session, and the ceilings
                 on what models ask of them; see `ReferenceOptions`.
             resolver: One that several sessions share: its sources in place of *structs* and *sources*, with its cache,
@@ -178,6 +181,7 @@ class Session:
         from mama_structs._home import Home  # noqa: PLC0415
         from mama_structs.composition import MEMORY_IDS, memory_source, mentions_in, recall_from  # noqa: PLC0415
         from mama_structs.descriptors.log import check_conversation  # noqa: PLC0415
+        from mama_structs.descriptors.store import RefStore  # noqa: PLC0415
         from mama_structs.memory.opening import check_embedder, open_memories  # noqa: PLC0415
         from mama_structs.memory.requests import check_namespace  # noqa: PLC0415
         from mama_structs.tools.exposure import Exposure  # noqa: PLC0415
@@ -195,6 +199,7 @@ class Session:
         known = settings or Settings()
         # A host's own source may offer tools without taking options.
         options = () if references is None else (references,)
+        refs = RefStore(settings=known.descriptors, answers=known.answers, files=files)
 
         async def make() -> Session:
             loop = LoopBound("session")
@@ -222,7 +227,7 @@ class Session:
                 # What is due is done at the next opening, where somebody else is writing just now.
                 with suppress(StoreBusy):
                     await memories.maintain()
-                entered = await home.enter(own_namespace, name, known.descriptors, known.answers)
+                entered = await home.enter(own_namespace, name, refs)
                 annotations = ToolAnnotations(read_only=True)
                 ready_made = [one.tools(asking, *options) for one in all_sources if isinstance(one, OffersTools)]
                 tools = [

@@ -84,7 +84,7 @@ class DescriptorSettings:
     How one `RefStore` works.
 
     Args:
-        enabled: Whether `Session.call` and `with_descriptors` turn large results into descriptors.
+        enabled: Whether large results become descriptors and models have the tools for these and for refs.
         references_enabled: Whether models are told how to mark parts of their answers, and marks are stored.
         wrap_over: Results and inputs with more characters than this become descriptors.
         page_size: Characters of a page.
@@ -93,7 +93,8 @@ class DescriptorSettings:
         max_bytes: Bytes of content (UTF-8) that one conversation may hold.
         max_handles: Handles that one conversation may hold, each version of a ref counted.
         search_timeout: Seconds that a search may take.
-        root: The directory below which files may be written; ``""`` for the working directory at open.
+        allow_hidden: Whether models may write files and directories whose names begin with a dot.
+        root: The same as *files* of `Session.open`, for hosts that are set up by variables.
 
     Raises:
         InvalidSetting: A value breaks its rule.
@@ -109,6 +110,7 @@ class DescriptorSettings:
     max_bytes: int = attrs.field(default=64 * 2**20, validator=_COUNT)
     max_handles: int = attrs.field(default=10_000, validator=_COUNT)
     search_timeout: float = attrs.field(default=2.0, validator=_SECONDS)
+    allow_hidden: bool = attrs.field(default=False, validator=_FLAG)
     root: str = attrs.field(default="", converter=_as_path, validator=setting(_path))
 
 

@@ -356,7 +356,7 @@ async def test_no_export_touches_the_sessions_own_directory(place, monkeypatch):
     """A model cannot overwrite what the session keeps, by whatever path."""
     monkeypatch.chdir(place.parent)
     (place.parent / "link").symlink_to(place)
-    async with Session.open(place, conversation="c") as session:
+    async with Session.open(place, conversation="c", files=place.parent) as session:
         await session.observe('<ref id="a">1</ref>')
         before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
         for name in ("agent.mama/journal/cache.db", "agent.mama/locks", "agent.mama/new", "link/new", str(place / "x")):

@@ -16,7 +16,7 @@ from xml.etree import ElementTree as ET
 import msgspec
 import pytest
 
-from mama_structs import DescriptorSettings, Session, Settings, Tool, with_descriptors, with_references
+from mama_structs import DescriptorSettings, RefStore, Session, Settings, Tool, with_descriptors, with_references
 from mama_structs.descriptors.parser import Text
 from mama_structs.errors import (
     HandleDamaged,
@@ -40,6 +40,10 @@ def place(tmp_path):
 
 def text_of(xml):
     return ET.fromstring(xml).text or ""
+
+
+def listed(folder):
+    return sorted(path.name for path in folder.iterdir())
 
 
 def typed(**descriptors):
@@ -313,9 +317,9 @@ async def test_processes_write_one_directory_side_by_side(place):
 # Through the tools
 
 
-async def test_the_five_tools_are_there():
+async def test_the_five_tools_are_there(tmp_path):
     """They read, write, list, get and search."""
-    async with Session.open() as session:
+    async with Session.open(files=tmp_path) as session:
         assert ("read_fd", "fd_to_file", "list_refs", "get_ref", "search_fd") == session.tools.names[10:]
         assert {"fd"} == set(session.tools["read_fd"].input_schema["required"])
         assert session.tools["search_fd"].annotations.read_only
@@ -397,14 +401,108 @@ async def test_a_quota_reached_by_extracting_is_told(tmp_path):
 async def test_a_file_is_written_below_the_working_directory_at_open(tmp_path, monkeypatch):
     """Where the process goes later does not matter."""
     monkeypatch.chdir(tmp_path)
-    async with Session.open() as session:
+    async with Session.open() as session, Session.open(files="out") as writing:
         (tmp_path / "elsewhere").mkdir()
         monkeypatch.chdir(tmp_path / "elsewhere")
-        await session.observe('<ref id="a">\nx = 1\n</ref>')
-        answer = await session.call("fd_to_file", {"fd": "ref:a", "file_path": "a.py"})
+        for one in (session, writing):
+            await one.observe('<ref id="a">\nx = 1\n</ref>')
+        await session.refs.to_file("ref:a", "a.py")
+        answer = await writing.call("fd_to_file", {"fd": "ref:a", "file_path": "a.py"})
 
-    assert "x = 1\n" == (tmp_path / "a.py").read_text()
+    assert "x = 1\n" == (tmp_path / "a.py").read_text() == (tmp_path / "out" / "a.py").read_text()
     assert "a.py" == ET.fromstring(answer).get("file_path")
+
+
+async def test_without_a_directory_for_files_no_model_writes_one(tmp_path, monkeypatch):
+    """There is no such tool and no word of it; the host's own code writes as before, and nothing is made unasked."""
+    monkeypatch.chdir(tmp_path)
+    async with Session.open() as session, session.fork() as fork:
+        for one in (session, fork):
+            assert "fd_to_file" not in one.tools
+            assert "fd_to_file" not in one.system_prompt(handles=True)
+            assert one.refs.files is None
+        await session.observe('<ref id="a">1</ref>')
+        assert [] == listed(tmp_path)
+        assert "a.txt" == (await session.refs.to_file("ref:a", "a.txt")).path
+
+
+@pytest.mark.parametrize("way", ["argument", "setting", "variable"])
+async def test_a_host_names_the_directory_for_files_in_one_of_three_ways(tmp_path, way):
+    """It is made with the first file; forks write there, too."""
+    out = tmp_path / "new" / "out"
+    environ = {"MAMA_STRUCTS_DESCRIPTORS_ROOT": str(out)}
+    settings = {"argument": None, "setting": typed(root=out), "variable": Settings.from_env(environ)}[way]
+    async with Session.open(files=out if way == "argument" else None, settings=settings) as session:
+        assert "fd_to_file" in session.system_prompt()
+        assert not out.exists()
+        session.refs.add("text")
+        async with session.fork() as fork:
+            await fork.call("fd_to_file", {"fd": "fd:1", "file_path": "a.txt"})
+    assert "text" == (out / "a.txt").read_text()
+
+
+async def test_the_argument_goes_before_the_setting(tmp_path):
+    """What stands at the call is meant for this session."""
+    async with Session.open(files=tmp_path / "a", settings=typed(root=tmp_path / "b")) as session:
+        assert tmp_path / "a" == session.refs.files
+
+
+@pytest.mark.parametrize("files", ["", 7, b"out", "a\0b", "file", ["out"]])
+def test_what_is_no_directory_for_files_is_refused_at_once(tmp_path, monkeypatch, files):
+    """Before anything is opened."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    for make in (Session.open, RefStore):
+        with pytest.raises(InvalidArgument, match="files"):
+            make(files=files)
+
+
+async def test_one_conversation_has_one_directory_for_files(place, tmp_path):
+    """A second session that would write elsewhere is refused."""
+    async with Session.open(place, conversation="c", files=tmp_path / "a"):
+        await (await Session.open(place, conversation="c", files=tmp_path / "a")).close()
+        for files in (None, tmp_path / "b"):
+            with pytest.raises(InvalidArgument, match="same files"):
+                await Session.open(place, conversation="c", files=files)
+
+
+@pytest.mark.parametrize("name", [".env", "run.sh", "a\nb"])
+async def test_models_may_not_write_what_the_host_may(tmp_path, name):
+    """Through the tool it is denied, unless the host allows hidden names; `to_file` writes it."""
+    (tmp_path / "run.sh").touch(mode=0o755)
+    for allowed in (False, True):
+        async with Session.open(files=tmp_path, settings=typed(allow_hidden=allowed)) as session:
+            session.refs.add("text")
+            answer = ET.fromstring(await session.call("fd_to_file", {"fd": "fd:1", "file_path": name}))
+            assert ("path_denied" if not allowed or name != ".env" else None) == answer.get("type")
+            await session.refs.to_file("fd:1", name)
+
+
+async def test_refs_are_written_as_whole_lines_and_descriptors_as_they_are(tmp_path):
+    """Two functions that are appended one after the other are a program; *exact* takes nothing but the text."""
+    async with Session.open(files=tmp_path) as session:
+        await session.observe('<ref id="a">def a(): ...</ref><ref id="b">def b(): ...</ref>')
+        for ref_id in "ab":
+            await session.call("fd_to_file", {"fd": f"ref:{ref_id}", "file_path": "both.py", "mode": "append"})
+        session.refs.add("half a li")
+        for mode in ("write", "append"):
+            await session.call("fd_to_file", {"fd": "fd:1", "file_path": "line", "mode": mode})
+            await session.refs.to_file("ref:a", "exact", mode=mode, exact=True)
+
+    assert "def a(): ...\ndef b(): ...\n" == (tmp_path / "both.py").read_text()
+    assert "half a lihalf a li" == (tmp_path / "line").read_text()
+    assert "def a(): ...def a(): ..." == (tmp_path / "exact").read_text()
+
+
+async def test_descriptors_that_are_switched_off_leave_neither_tools_nor_words(tmp_path):
+    """Nothing is shortened, and what a host stores itself is stored."""
+    async with Session.open(files=tmp_path, settings=typed(enabled=False)) as session:
+        assert not {"read_fd", "fd_to_file", "list_refs", "get_ref", "search_fd"} & set(session.tools)
+        assert "" == session.system_prompt(handles=True)
+        session.tools.add(long_list)
+        assert list(range(9_000)) == await session.call("long_list", {"count": 9_000})
+        await session.observe('<ref id="a">1</ref>')
+        assert "1" == session.refs.get("a").text
 
 
 async def test_a_hostile_pattern_neither_hangs_nor_blocks(place):

@@ -22,7 +22,7 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, Literal
 
@@ -89,6 +89,9 @@ _REFUSED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _NOT_A_DIRECTORY: Final = frozenset({errno.ENOTDIR, errno.ELOOP, errno.EMLINK})
 _MOVED: Final = frozenset({errno.ELOOP, errno.EMLINK, errno.ENOTDIR, errno.EISDIR, errno.ENXIO})
 
+# Control characters, separators of lines, and signs that change in which order a name is shown.
+_UNSEEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
 _KINDS: Final = {
     stat.S_IFREG: "a file",
     stat.S_IFDIR: "a directory",
@@ -101,6 +104,7 @@ _KINDS: Final = {
 _BELOW: Final = "give a path relative to the root, without .. and ~"
 _NOTHING_DONE: Final = "nothing was written"
 _TRY_AGAIN: Final = "nothing was written; try again"
+_ANOTHER: Final = "choose another name"
 
 
 @attrs.frozen(kw_only=True)
@@ -146,6 +150,8 @@ class FileOrder:
     exist_ok: bool = attrs.field(default=True, kw_only=True)
     parents: bool = attrs.field(default=False, kw_only=True)
     lines: bool = attrs.field(default=False, kw_only=True)  # whether the text is whole lines, its last one included
+    by_model: bool = attrs.field(default=False, kw_only=True)
+    allow_hidden: bool = attrs.field(default=False, kw_only=True)
     data: bytes = attrs.field(default=b"", init=False)  # the text in UTF-8, once everything was checked
 
     @property
@@ -189,6 +195,21 @@ class FileOrder:
             hint = "choose another name, or exist_ok=True"
             raise self.error(ExportExists, "exists, and exist_ok is False", hint)
 
+    def refuse_unseen(self, parts: Iterable[str]) -> None:
+        """Raise if a model gave a name that nobody can read, or one that is hidden, unless the host allows these."""
+        if self.by_model and _UNSEEN.search(self.path):
+            raise self.denied("holds a control or bidirectional character", "use letters, digits and punctuation")
+        hidden = [part for part in parts if part.startswith(".") and part != "."]
+        if hidden and self.by_model and not self.allow_hidden:
+            rule = f"cannot be written: {hidden[0][:_SHOWN]!r} begins with a dot, and hidden names are not allowed"
+            raise self.denied(rule, "choose a name without a dot at its beginning")
+
+    def refuse_protected(self, status: os.stat_result) -> None:
+        """Raise if a model is to change what somebody made executable or read-only."""
+        is_program = status.st_mode & 0o111
+        if self.by_model and (is_program or not status.st_mode & stat.S_IWUSR):
+            raise self.denied(f"is {'executable' if is_program else 'read-only'}, and is not changed", _ANOTHER)
+
     def out_of_range(self, *, lines: int) -> InvalidRange:
         """Say that the file has no such line."""
         got = printed(self.insert_at or 0)
@@ -221,7 +242,7 @@ def _check_parameters(order: FileOrder) -> None:
         raise order.invalid(f"must be text, got {type(order.text).__name__}", "text")
     if mode not in _MODES:
         raise order.invalid(f"must be one of {', '.join(_MODES)}, got {mode!r:.80}", "mode")
-    for name in ("create", "exist_ok", "parents"):
+    for name in ("create", "exist_ok", "parents", "lines"):
         if not isinstance(flag := getattr(order, name), bool):
             raise order.invalid(f"must be True or False, got {flag!r:.80}", name)
     if insert_at is not None and (not isinstance(insert_at, int) or isinstance(insert_at, bool)):
@@ -291,15 +312,14 @@ def _check_path(order: FileOrder) -> None:
 
 def resolve_below(order: FileOrder, root: str | os.PathLike[str], kept: str | os.PathLike[str] | None) -> _Place:
     """Follow all symlinks, and say which file below the root, and not in *kept*, is meant."""
-    try:
-        base = os.path.realpath(root, strict=True)
-    except FileNotFoundError as error:
-        hint = "make it, or set settings.descriptors.root"
-        raise order.error(ExportMissing, "cannot be written: the root for files does not exist", hint) from error
+    base = os.path.realpath(root)
     is_absolute = order.path.startswith("/")
     prefix = f"{base.rstrip('/')}/"
+    asked = order.path if is_absolute else f"{prefix}{order.path}"
+    # For a model the last name is not followed: where it is that of a symlink, opening it refuses it.
+    followed, _, last = asked.rpartition("/") if order.by_model else (asked, "", "")
     try:
-        resolved = os.path.realpath(order.path if is_absolute else f"{prefix}{order.path}")
+        resolved = f"{os.path.realpath(followed or '/').rstrip('/')}/{last}".rstrip("/")
     except RecursionError as error:
         raise order.denied("leads through too many symlinks") from error
     except OSError as error:
@@ -313,6 +333,7 @@ def resolve_below(order: FileOrder, root: str | os.PathLike[str], kept: str | os
     if len(os.fsencode(resolved)) > _PATH_BYTES:
         raise order.invalid(f"is longer than {_PATH_BYTES} bytes with the root before it", hint="use a shorter path")
     *directories, name = resolved[len(prefix) :].split("/")
+    order.refuse_unseen((*directories, name, *(() if is_absolute else order.path.split("/"))))
     if kept is None:
         return _Place(order, base, tuple(directories), name)
     path = os.path.realpath(kept)
@@ -344,12 +365,14 @@ def _open_directory(place: _Place) -> int:
         hint = "without that nothing could be kept below the root; export on Linux or macOS"
         raise order.error(ExportError, rule, hint)
     try:
+        if not Path(place.root).exists():
+            order.refuse_absent()
+            Path(place.root).mkdir(parents=True, exist_ok=True)
         directory = os.open(place.root, _DIRECTORY)
     except OSError as error:
         if error.errno not in _NOT_A_DIRECTORY:
             raise
-        hint = "set settings.descriptors.root to a directory"
-        raise order.denied("cannot be written: the root for files is no directory", hint) from error
+        raise order.denied("cannot be written: the root for files is no directory", "give a directory") from error
     try:
         place.refuse_kept(os.fstat(directory))
         for depth in range(len(place.directories)):
@@ -408,6 +431,8 @@ def _not_usable(place: _Place, depth: int, found: os.stat_result | None) -> Expo
     if not stat.S_ISLNK(found.st_mode):
         rule = f"{part}is {kind_of(found.st_mode)}, no {'regular file' if is_last else 'directory'}"
         return order.denied(rule, "choose another path")
+    if is_last and order.by_model:
+        return order.denied("is a symlink, and is not followed", _ANOTHER)
     try:
         os.path.realpath("/".join((place.root, *parts)), strict=True)
     except (OSError, RecursionError) as error:
@@ -478,7 +503,7 @@ class _ExportDraft(NewFile):
 
 def _carry_out(order: FileOrder, place: _Place) -> FileResult:
     if _TEMPORARY.fullmatch(place.name):
-        raise order.denied("has a name that is kept for temporary files", "choose another name")
+        raise order.denied("has a name that is kept for temporary files", _ANOTHER)
     with contextlib.ExitStack() as stack:
         directory = _open_directory(place)
         stack.callback(_quietly, os.close, directory)
@@ -514,13 +539,14 @@ def _attempt(order: FileOrder, place: _Place, directory: int) -> FileResult:
             raise
         stack.callback(draft.discard)
         _fill(draft, [before, order.data, after], keep, old)
-        if old is not None and order.mode != "write":
+        if old is not None and (order.mode != "write" or order.by_model):
             now = status_of(place.name, directory)
             if now is None or _version(now) != _version(old.status):
                 # A program that does not take turns wrote to what was copied.
                 raise _Changed
         try:
-            draft.publish(place.name, replace=old is not None or (order.exist_ok and order.mode == "write"))
+            may_replace = order.exist_ok and order.mode == "write" and not order.by_model
+            draft.publish(place.name, replace=old is not None or may_replace)
         except FileExistsError as error:
             order.refuse_existing()
             raise _Changed from error
@@ -554,6 +580,7 @@ def _open_old(order: FileOrder, place: _Place, directory: int) -> _Old | None:
     if not stat.S_ISREG(found.st_mode):
         raise _not_usable(place, len(place.directories), found)
     order.refuse_existing()
+    order.refuse_protected(found)
     try:
         access = os.O_WRONLY if order.mode == "write" else os.O_RDWR
         descriptor = os.open(place.name, access | _COMMON, dir_fd=directory)
@@ -563,6 +590,7 @@ def _open_old(order: FileOrder, place: _Place, directory: int) -> _Old | None:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise _not_usable(place, len(place.directories), status)
+        order.refuse_protected(status)
     except BaseException:
         _quietly(os.close, descriptor)
         raise

@@ -272,15 +272,18 @@ _WRAPPING = (
     "Results and inputs with more than {wrap_over:,} characters are kept as fd:1, fd:2 and so on;\n"
     "you are shown the beginning and the end."
 )
-_NOT_WRAPPING = "Long texts may be kept for you as fd:1, fd:2 and so on."
+_FILE_CALL: Final = re.compile(r"^fd_to_file\(.*\n", re.MULTILINE)
 
 
-def instructions(settings: DescriptorSettings, *, stored: Sequence[Entry] | None = None) -> str:
-    """Return the blocks for a system prompt; with *stored*, a list of these entries too."""
-    intro = _WRAPPING.format(wrap_over=settings.wrap_over) if settings.enabled else _NOT_WRAPPING
+def instructions(settings: DescriptorSettings, *, files: bool = False, stored: Sequence[Entry] | None = None) -> str:
+    """Return the blocks for a system prompt; with *files*, how one is written, with *stored*, a list of these too."""
+    if not settings.enabled:
+        return ""
+    intro = _WRAPPING.format(wrap_over=settings.wrap_over)
     blocks = [_DESCRIPTORS.format(intro=intro, page_size=settings.page_size)]
     if settings.references_enabled:
         blocks.insert(0, _REFERENCES)
     if stored is not None:
         blocks.append(handle_list(stored))
-    return "\n\n".join(blocks)
+    prompt = "\n\n".join(blocks)
+    return prompt if files else _FILE_CALL.sub("", prompt)

@@ -60,9 +60,17 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def root_of(settings: DescriptorSettings) -> Path:
-    """Return the directory below which files may be written."""
-    return Path(settings.root or Path.cwd()).absolute()
+def files_of(files: str | os.PathLike[str] | None, settings: DescriptorSettings) -> Path | None:
+    """Return the directory below which models may write files, None where the host names none."""
+    given = os.fspath(files) if isinstance(files, str | os.PathLike) else files
+    if given is None and not settings.root:
+        return None
+    if given is not None and (not isinstance(given, str) or not given or "\0" in given):
+        raise InvalidArgument(f"files must be a directory or None, got {files!r:.80}")
+    path = Path(given or settings.root).absolute()
+    if path.exists() and not path.is_dir():
+        raise InvalidArgument(f"files must be a directory, and {os.fspath(path)!r:.200} is a file")
+    return path
 
 
 def trimmed(text: str, *, closed: bool = True) -> str:
@@ -237,12 +245,14 @@ class RefStore:
     What stores raises `QuotaExceeded` where there is no room, and then nothing was stored.
 
     Args:
-        settings: Page sizes, quotas and where files may be written.
+        settings: Page sizes and quotas.
         answers: How long what a model reads may be.
+        files: The directory below which files are written, also by models; None for the working directory, and then
+            models have no tool that writes any.
         clock: The time in UTC.
 
     Raises:
-        InvalidArgument: *settings* or *answers* are none.
+        InvalidArgument: *settings* or *answers* are none, or *files* is no directory.
 
     """
 
@@ -251,6 +261,7 @@ class RefStore:
         *,
         settings: DescriptorSettings | None = None,
         answers: AnswerSettings | None = None,
+        files: str | os.PathLike[str] | None = None,
         clock: Callable[[], datetime] = _now,
     ) -> None:
         if settings is not None and not isinstance(settings, DescriptorSettings):
@@ -259,7 +270,8 @@ class RefStore:
             raise InvalidArgument(f"answers must be AnswerSettings, got {answers!r:.80}")
         self.settings: DescriptorSettings = settings or DescriptorSettings()
         self.answers: AnswerSettings = answers or AnswerSettings()
-        self.root: Path = root_of(self.settings)
+        self.files: Path | None = files_of(files, self.settings)
+        self.root: Path = self.files or Path.cwd()
         self._clock = clock
         self._entries = Entries(self.settings)
         self._log: Log | None = None
@@ -267,27 +279,17 @@ class RefStore:
         self._closed = False
         self._loop = LoopBound("ref store")
 
-    @classmethod
-    def kept(
-        cls,
-        entries: Entries,
-        log: Log,
-        *,
-        settings: DescriptorSettings,
-        answers: AnswerSettings | None = None,
-        directory: Path | None = None,
-    ) -> Self:
-        """Return a store that holds *entries*; see `keep`."""
-        store = cls(settings=settings, answers=answers)
-        store._entries = entries
-        store.keep(log, directory=directory)
-        return store
-
-    def keep(self, log: Log, *, directory: Path | None = None) -> None:
-        """Hand all further changes to a log; *directory* is the session's own, which no export may touch."""
+    def keep(self, log: Log, *, entries: Entries | None = None, directory: Path | None = None) -> None:
+        """Hand all further changes to a log, which holds *entries*; no export may touch the session's *directory*."""
         self._loop.check_here()
+        self._entries = entries or self._entries
         self._log = log
         self._directory = directory
+
+    def is_like(self, other: RefStore) -> bool:
+        """Tell whether another store was made with the same settings, and writes files to the same place."""
+        mine, its = ((one.settings, one.answers, one.files, one.root) for one in (self, other))
+        return mine == its
 
     def close(self) -> None:
         """Take nothing more: what is stored can still be read."""
@@ -301,7 +303,7 @@ class RefStore:
         The fork is in memory only; `Session.fork` makes one that is kept.
         """
         self._loop.check_here()
-        child = type(self)(settings=self.settings, answers=self.answers, clock=self._clock)
+        child = type(self)(settings=self.settings, answers=self.answers, files=self.files, clock=self._clock)
         child.root = self.root
         child._entries = self._entries.fork()  # noqa: SLF001 - of this class
         child._loop.check_here()  # noqa: SLF001 - as above
@@ -551,6 +553,7 @@ class RefStore:
         exist_ok: bool = True,
         parents: bool = False,
         exact: bool = False,
+        by_model: bool = False,
     ) -> FileResult:
         """
         Write the whole body to a file below ``root``, in UTF-8, so that a crash leaves the old file or the new one.
@@ -567,6 +570,8 @@ class RefStore:
             exist_ok: Whether an existing file may be changed.
             parents: Whether missing directories may be made.
             exact: Whether a ref, too, is written byte for byte.
+            by_model: Whether a model chose the path, which is refused where it is hidden, executable, read-only, a
+                symlink, or cannot be read at sight; the tool ``fd_to_file`` says so.
 
         Raises:
             InvalidParameter: An argument breaks its rule.
@@ -585,6 +590,8 @@ class RefStore:
             exist_ok=exist_ok,
             parents=parents,
             lines=isinstance(entry, Ref) and not exact,
+            by_model=by_model,
+            allow_hidden=self.settings.allow_hidden,
         )
         return await in_own_thread(functools.partial(export, order, root=self.root, kept=self._directory))
 
@@ -609,7 +616,7 @@ class RefStore:
 
         """
         stored: Sequence[Entry] | None = (*self.descriptors(), *self.list()) if handles else None
-        return instructions(self.settings, stored=stored)
+        return instructions(self.settings, files=self.files is not None, stored=stored)
 
     # How things are stored
 

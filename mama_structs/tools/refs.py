@@ -68,11 +68,11 @@ async def fd_to_file(
     """
     Write a large text or a marked part of an answer to a file, without repeating it.
 
-    Use it to save code or data exactly as it is. Don't use it for files outside of the working directory: it refuses.
+    Use it to save code or data exactly as it is. Don't use it for files outside of the directory for files.
 
     Args:
         fd: fd:<number>, ref:<id>, or ref:<id>@<version>
-        file_path: Where to, relative to the working directory
+        file_path: Where to, relative to the directory for files
         mode: write replaces the file, append adds to its end, insert adds whole lines before line insert_at
         insert_at: For mode="insert": the line, counted from 1, before which the text goes
         create: Whether a missing file may be made
@@ -81,7 +81,7 @@ async def fd_to_file(
 
     """
     result = await store.to_file(
-        fd, file_path, mode=mode, insert_at=insert_at, create=create, exist_ok=exist_ok, parents=parents
+        fd, file_path, mode=mode, insert_at=insert_at, create=create, exist_ok=exist_ok, parents=parents, by_model=True
     )
     return render.fd_file_result(result)
 
@@ -149,8 +149,12 @@ _TOOLS: Final = (
 
 
 def ref_tools(store: RefStore) -> list[Tool]:
-    """Return the five tools for one store; they share their schemas with those of every other store."""
-    return [bound(template, store=store) for template in _templates()]
+    """Return the tools for one store, none where it is switched off; stores share their schemas."""
+    if not store.settings.enabled:
+        return []
+    # Where the host names no directory, no model writes a file.
+    templates = [one for one in _templates() if store.files is not None or one.name != "fd_to_file"]
+    return [bound(template, store=store) for template in templates]
 
 
 @functools.cache

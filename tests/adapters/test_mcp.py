@@ -108,7 +108,7 @@ def said(result):
 @pytest.fixture
 async def session(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    async with Session.open(tmp_path / "agent.mama", embedder=HashEmbedder()) as session:
+    async with Session.open(tmp_path / "agent.mama", files=tmp_path, embedder=HashEmbedder()) as session:
         await session.observe('<ref id="plan">shield first</ref>')
         yield session
 
@@ -125,7 +125,9 @@ async def narrowing(session, era, tmp_path):
         yield session
         return
     settings = Settings(tools=ToolSettings(dynamic="force_dynamic"))
-    async with Session.open(tmp_path / "forced.mama", embedder=HashEmbedder(), settings=settings) as forced:
+    async with Session.open(
+        tmp_path / "forced.mama", files=tmp_path, embedder=HashEmbedder(), settings=settings
+    ) as forced:
         yield forced
 
 
@@ -462,7 +464,7 @@ async def test_a_message_that_is_no_text_changes_nothing(session, era):
 async def test_force_static_never_narrows_and_never_tells(era):
     """With force_static a message changes nothing for anybody."""
     settings = Settings(tools=ToolSettings(dynamic="force_static"))
-    async with Session.open(settings=settings) as session, Listener(server(session), era) as listener:
+    async with Session.open(files=".", settings=settings) as session, Listener(server(session), era) as listener:
         await listener.say(RESUMING)
         await asyncio.sleep(0.02)
 
@@ -473,7 +475,7 @@ async def test_force_static_never_narrows_and_never_tells(era):
 async def test_force_dynamic_narrows_for_everybody(era):
     """With force_dynamic a client sees what fits the message, whether or not it has subscribed."""
     settings = Settings(tools=ToolSettings(dynamic="force_dynamic"))
-    async with Session.open(settings=settings) as session, Client(server(session), mode=era) as client:
+    async with Session.open(files=".", settings=settings) as session, Client(server(session), mode=era) as client:
         await client.call_tool("list_refs", {}, meta={MESSAGE_KEY: RESUMING})
         narrowed = await names_of(client)
         asked = await client.list_tools(meta={MESSAGE_KEY: NOTHING}, cache_mode="bypass")

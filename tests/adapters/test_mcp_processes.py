@@ -97,6 +97,10 @@ async def test_an_agent_over_stdio_lists_calls_and_comes_back(tmp_path):
     assert KEPT_WHEN_RESUMING == narrowed & memory_tools
     assert narrowed > set(listed) - memory_tools
 
+    assert "fd_to_file" not in listed
+    async with Client(stdio(store, "--files", str(tmp_path / "out"))) as client:
+        assert "fd_to_file" in await names_of(client)
+
     async with Client(stdio(store, "--verbose"), mode="legacy") as client:
         checkpoint = await client.call_tool("load__checkpoint", {})
         why = await client.call_tool("search__by_context", {"query": "why did we leave JWT?"})

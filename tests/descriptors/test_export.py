@@ -586,12 +586,22 @@ def test_a_very_long_chain_of_symlinks_ends_in_a_file_or_an_error(root):
     assert expected == (root / "0").read_bytes()
 
 
-def test_a_root_that_is_missing_or_no_directory_is_said(tmp_path):
+def test_a_root_that_is_missing_is_made_with_the_first_file(tmp_path):
+    """And not for a file that is not written."""
+    for path, options in (("a", {"create": False}), ("../a", {}), ("d/a", {"mode": "insert", "insert_at": 2})):
+        with pytest.raises((ExportError, InvalidRange)):
+            put(tmp_path / "out" / "deep", path, **options)
+    assert [] == listed(tmp_path)
+
+    put(tmp_path / "out" / "deep", "a")
+
+    assert b"new" == (tmp_path / "out" / "deep" / "a").read_bytes()
+
+
+def test_a_root_that_is_no_directory_is_said(tmp_path):
     """The host's mistake is not taken for the path's."""
     (tmp_path / "file").touch()
 
-    with pytest.raises(ExportMissing, match="the root for files does not exist"):
-        put(tmp_path / "missing", "a", parents=True)
     with pytest.raises(PathDenied, match="the root for files is no directory"):
         put(tmp_path / "file", "a", parents=True)
 
@@ -724,6 +734,143 @@ def test_no_path_at_all_changes_anything_outside_the_root(*, start, components, 
         for file, found in kept.items():
             if not stat.S_ISDIR(found[0]) and (result is None or file != result.path):
                 assert found == after[file]
+
+
+# --- what models may not write ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def guarded(root):
+    """What a model must leave alone, and what leads there."""
+    (root / "d").mkdir()
+    for name, mode in (("run.sh", 0o755), ("others-run", 0o645), ("locked", 0o444), ("plain", 0o644), (".env", 0o600)):
+        (root / name).write_bytes(b"old")
+        (root / name).chmod(mode)
+    (root / ".git").mkdir()
+    (root / "link").symlink_to("plain")
+    (root / "d" / "link").symlink_to("../plain")
+    (root / "dangling").symlink_to("nothing")
+    (root / "git").symlink_to(".git")
+    (root / "same").symlink_to("d")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("path", "rule"),
+    [
+        (".env", "'.env' begins with a dot"),
+        (".new", "'.new' begins with a dot"),
+        (".git/hooks", "'.git' begins with a dot"),
+        ("d/.e/a", "'.e' begins with a dot"),
+        ("./d/...", "'...' begins with a dot"),
+        ("git/hooks", "'.git' begins with a dot"),
+        ("a\nb", "control or bidirectional character"),
+        ("a\x7f", "control or bidirectional character"),
+        ("a\x85", "control or bidirectional character"),
+        ("a\u202etxt.exe", "control or bidirectional character"),
+        ("d\u2067/a", "control or bidirectional character"),
+        ("a\u200f", "control or bidirectional character"),
+        ("a\u2028", "control or bidirectional character"),
+        ("run.sh", "is executable"),
+        ("others-run", "is executable"),
+        ("locked", "is read-only"),
+        ("link", "is a symlink"),
+        ("d/link", "is a symlink"),
+        ("same/link", "is a symlink"),
+        ("dangling", "is a symlink"),
+        ("git", "is a symlink"),
+        ("d", "is a directory, no regular file"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["write", "append", "insert"])
+@pytest.mark.parametrize("absolute", [False, True])
+def test_a_model_may_not_write_there(*, guarded, path, rule, mode, absolute):
+    """Nothing changes, and the message says which rule it is."""
+    before = snapshot(guarded)
+
+    with pytest.raises(PathDenied, match=re.escape(rule)) as caught:
+        put(
+            guarded,
+            f"{guarded}/{path}" if absolute else path,
+            mode=mode,
+            insert_at=1 if mode == "insert" else None,
+            parents=True,
+            by_model=True,
+        )
+
+    assert caught.value.hint
+    assert before == snapshot(guarded)
+
+
+@pytest.mark.parametrize("path", ["plain", "new", "./d//new", "same/new", "d/e/new", "a-\u200d-한글.md", "x.y"])
+def test_a_model_may_write_everywhere_else(guarded, path):
+    """Also where a directory on the way is a symlink that stays below the root."""
+    for mode in ("write", "append"):
+        put(guarded, path, mode=mode, parents=True, by_model=True)
+
+    assert b"newnew" == (guarded / path).read_bytes()
+
+
+@pytest.mark.parametrize("path", [".env", ".new", ".git/hooks", "git/hooks"])
+def test_a_host_may_let_models_write_hidden_files(guarded, path):
+    """All other rules hold."""
+    put(guarded, path, by_model=True, allow_hidden=True)
+
+    assert b"new" == (guarded / path).read_bytes()
+    with pytest.raises(PathDenied, match="is executable"):
+        put(guarded, "run.sh", by_model=True, allow_hidden=True)
+
+
+@pytest.mark.parametrize("path", [".env", ".new", "run.sh", "link", "a\nb"])
+def test_the_hosts_own_code_may_write_what_models_may_not(guarded, path):
+    """These rules are for what a model chose."""
+    put(guarded, path)
+
+    assert b"new" == (guarded / path).read_bytes()
+
+
+def test_a_hidden_directory_above_the_root_is_the_hosts_choice(tmp_path):
+    """Only names below the root count, also of an absolute path."""
+    root = tmp_path / ".cache" / "out"
+
+    put(root, "a", by_model=True)
+    put(root, root / "b", by_model=True)
+
+    assert ["a", "b"] == listed(root)
+
+
+@pytest.mark.parametrize("mode", ["write", "append"])
+@pytest.mark.parametrize(
+    ("swap", "rule"),
+    [
+        (lambda path: path.symlink_to("precious"), "is a symlink"),
+        (lambda path: os.link(path.parent / "precious", path), "is executable"),
+        (lambda path: path.mkdir(), "is a directory"),
+    ],
+)
+@pytest.mark.parametrize("existed", [False, True])
+def test_what_is_put_in_its_place_meanwhile_is_refused(*, root, monkeypatch, mode, swap, rule, existed):
+    """Whatever it becomes between the check and the moment in which the file gets its name."""
+    (root / "precious").write_bytes(b"old")
+    (root / "precious").chmod(0o755)
+    if existed:
+        (root / "a").write_bytes(b"old")
+    swapped = []
+
+    def fill(*arguments):
+        if not swapped:
+            (root / "a").unlink(missing_ok=True)
+            swap(root / "a")
+            swapped.append(snapshot(root)["precious"])
+        return filled(*arguments)
+
+    filled = export_module._fill
+    monkeypatch.setattr(export_module, "_fill", fill)
+    with pytest.raises(PathDenied, match=rule):
+        put(root, "a", mode=mode, by_model=True)
+
+    assert swapped == [snapshot(root)["precious"]]
+    assert [] == temporaries(root)
 
 
 # --- permissions and links -------------------------------------------------------------------------------------------
