@@ -306,7 +306,7 @@ async def test_a_sessions_tools_are_in_the_reference_with_their_arguments(docs):
     """The row of each tool names its arguments, in order, with their defaults."""
     rows = re.findall(r"^\| `([\w/]+)` \| (.*?) \|", _section(docs, "Tools for models"), re.MULTILINE)
     known = {}
-    async with Session.open() as session:
+    async with Session.open(files=".") as session:
         for name, tool in session.tools.items():
             properties = tool.input_schema["properties"]
             known[name] = [
