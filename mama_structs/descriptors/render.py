@@ -135,7 +135,6 @@ def fd_file_result(result: FileResult) -> str:
         "lines": result.lines,
         "new_file": result.created,
         "insert_at": result.insert_at,
-        "line_breaks_added": result.line_breaks_added or None,
     }
     verb = {"write": "was written to", "append": "was added to the end of", "insert": "was inserted into"}[result.mode]
     now = f"{_count(result.lines, 'line')} and {_count(result.size, 'byte')}"
