@@ -319,6 +319,7 @@ class Session:
         """
         from mama_structs._plain import to_jsonable  # noqa: PLC0415
         from mama_structs.descriptors.decorator import wrapped_or_whole  # noqa: PLC0415
+        from mama_structs.descriptors.media import media_in, with_blocks  # noqa: PLC0415
         from mama_structs.tools.repair import read_arguments  # noqa: PLC0415
         from mama_structs.tools.tool import ErrorText  # noqa: PLC0415
 
@@ -336,8 +337,8 @@ class Session:
             result = await tool.run(given, host=host)
         if isinstance(result, ErrorText):
             return result
-        result = to_jsonable(result)
-        if not tool.wrapped or not self.settings.descriptors.enabled:
+        result = to_jsonable(with_blocks(result))
+        if media_in(result) or not tool.wrapped or not self.settings.descriptors.enabled:
             return result
         shown = wrapped_or_whole(self.refs, result, what=tool.name)
         if shown is not result:

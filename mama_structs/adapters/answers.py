@@ -12,6 +12,8 @@ from typing import Any, Final
 import attrs
 
 from mama_structs._plain import json_text
+from mama_structs.descriptors.media import Media, media_in
+from mama_structs.descriptors.messages import are_blocks, block_text
 from mama_structs.errors import InvalidArgument, MamaStructsError, SessionClosed, StoreError, WrongLoop
 from mama_structs.session import Session
 from mama_structs.tools.names import MEMORY_TOOLS, SUCCESSORS, WireNames, last_line
@@ -31,11 +33,26 @@ _FRAME: Final = 40
 
 @attrs.frozen(kw_only=True)
 class ToolAnswer:
-    """What a model is told about a call; the data of an error has its ``type``, ``message`` and ``hint``."""
+    """
+    What a model is told about a call; the data of an error has its ``type``, ``message`` and ``hint``.
+
+    Args:
+        text: All of it, but images and audio.
+        data: What the tool gave.
+        is_error: Whether it went wrong.
+        parts: Texts, images and audio as they follow each other.
+
+    """
 
     text: str
     data: Any
     is_error: bool = False
+    parts: tuple[str | Media, ...] = attrs.Factory(lambda self: (self.text,), takes_self=True)
+
+    @property
+    def has_media(self) -> bool:
+        """Whether there is more than a text."""
+        return any(isinstance(part, Media) for part in self.parts)
 
 
 async def answer(
@@ -78,7 +95,9 @@ async def _answer(session: Session, wire: str, arguments: object, *, host: Mappi
         text = _text(str(data))
         return ToolAnswer(text=text, data={"error": {"type": data.type, "message": text}}, is_error=True)
     try:
-        return ToolAnswer(text=_text(data), data=data)
+        parts = _parts(data)
+        text = "\n".join(part for part in parts if isinstance(part, str)) if parts else _text(data)
+        return ToolAnswer(text=text, data=data, parts=parts or (text,))
     except ValueError as error:
         # A number of thousands of digits, for one.
         return failed(MamaStructsError(f"{wire} has done its work, but its result has no text: {error!s:.200}"))
@@ -140,11 +159,13 @@ def _with_notes(session: Session, answered: ToolAnswer) -> ToolAnswer:
         return answered
     budget = session.settings.answers.budget
     notes = heard.notes(budget.less(budget.size(answered.text) + _FRAME))
-    text = _noted(answered.text, notes) if notes else None
+    written = _written_behind if answered.has_media else _noted
+    text = written(answered.text, notes) if notes else None
     if text is None or not budget.holds(text):
         return answered
     heard.told()
-    return attrs.evolve(answered, text=text)
+    parts = (*answered.parts, _element(notes)) if answered.has_media else (text,)
+    return attrs.evolve(answered, text=text, parts=parts)
 
 
 def _noted(text: str, notes: list[str]) -> str | None:
@@ -152,12 +173,37 @@ def _noted(text: str, notes: list[str]) -> str | None:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
-        return "\n".join([text, f"<{_NOTES}>", *notes, f"</{_NOTES}>"])
+        return _written_behind(text, notes)
     if isinstance(data, dict):
         return json_text({**data, _NOTES if _NOTES not in data else f"{_NOTES}_": notes})
     if isinstance(data, list) and all(isinstance(one, dict) for one in data):
         return json_text([*data, {_NOTES: notes}])
     return None
+
+
+def _written_behind(text: str, notes: list[str]) -> str:
+    return f"{text}\n{_element(notes)}"
+
+
+def _element(notes: list[str]) -> str:
+    return "\n".join([f"<{_NOTES}>", *notes, f"</{_NOTES}>"])
+
+
+def _parts(data: object) -> tuple[str | Media, ...]:
+    """Return texts, images and audio of a result that has any, and nothing for all others."""
+    blocks = data if isinstance(data, list) and are_blocks(data) else [data]
+    found = [(block, media_in(block)) for block in blocks]
+    if not any(media for _, media in found):
+        return ()
+    return tuple(media or _text(block_text(block) or block) for block, media in found)
+
+
+def kept(session: Session, media: Media) -> str:  # noqa: ARG001 - see the end of the function
+    """Return what to tell a model of an image or audio that its provider does not take from a tool, which is stored."""
+    content = media.content
+    if content is None:
+        return f"[{media.kind}: {media.url or 'not readable'}]"
+    return f"[{media.mime_type}, {len(content):,} bytes: not shown]"
 
 
 def failed(error: MamaStructsError, *, names: WireNames = _NO_NAMES) -> ToolAnswer:

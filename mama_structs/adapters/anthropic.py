@@ -12,8 +12,9 @@ from typing import Any, Final
 
 import attrs
 
-from mama_structs.adapters.answers import ToolCall, answer_call, hear, held_strictly, offered
+from mama_structs.adapters.answers import ToolCall, answer_call, hear, held_strictly, kept, offered
 from mama_structs.adapters.schemas import is_recursive, plain_schema, strict_schema
+from mama_structs.descriptors.media import Media
 from mama_structs.descriptors.messages import field, text_field
 from mama_structs.errors import InvalidArgument
 from mama_structs.session import Session
@@ -26,6 +27,7 @@ _MAX_OPTIONAL: Final = 24
 _MAX_UNIONS: Final = 16
 # One other name among a tool's arguments, and Anthropic refuses the request with all its tools.
 _PROPERTY: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+_IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _ACCEPTED: Final = "pass a message, its content, or a list of its tool_use blocks"
 
 
@@ -126,7 +128,18 @@ def _tool(wire: str, tool: Tool, *, strict: JSONSchema | None) -> dict[str, Any]
 
 async def _result(session: Session, call: ToolCall, host: Mapping[str, Any] | None) -> dict[str, Any]:
     answered = await answer_call(session, call, host=host)
-    return {"type": "tool_result", "tool_use_id": call.id, "content": answered.text, "is_error": answered.is_error}
+    content = [_block(session, part) for part in answered.parts] if answered.has_media else answered.text
+    return {"type": "tool_result", "tool_use_id": call.id, "content": content, "is_error": answered.is_error}
+
+
+def _block(session: Session, part: str | Media) -> dict[str, Any]:
+    if not isinstance(part, Media):
+        return {"type": "text", "text": part}
+    if part.kind == "image" and part.url:
+        return {"type": "image", "source": {"type": "url", "url": part.url}}
+    if part.mime_type in _IMAGES:
+        return {"type": "image", "source": {"type": "base64", "media_type": part.mime_type, "data": part.data}}
+    return {"type": "text", "text": kept(session, part)}
 
 
 def _calls(message: object) -> list[ToolCall]:

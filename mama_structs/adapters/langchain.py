@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeAlias
 
 import attrs
 
-from mama_structs.adapters.answers import Turns, hear, offered
+from mama_structs.adapters.answers import Turns, hear, kept, offered
 from mama_structs.adapters.schemas import plain_schema
+from mama_structs.descriptors.media import Media
 from mama_structs.session import Session
 from mama_structs.tools.schema import HOST_PARAMETERS
 
@@ -22,6 +23,9 @@ except ImportError as _missing:
 
 # The one keyword under which a model's arguments travel: on their own ones called config or self would be lost.
 _ARGUMENTS: Final = "arguments"
+# Of images and audio, what the message of a tool may have as a block.
+_TAKEN: Final = frozenset({"image"})
+_Content: TypeAlias = str | list[dict[str, Any]]
 
 
 class SessionTool(StructuredTool):
@@ -57,7 +61,7 @@ def tools(session: Session, *, message: object = None) -> list[StructuredTool]:
             name=wire,
             description=tool.description,
             args_schema=plain_schema(tool.input_schema),
-            coroutine=_caller(turns, wire),
+            coroutine=_caller(session, turns, wire),
             response_format="content_and_artifact",
             handle_tool_error=True,
             metadata={"title": tool.title, **attrs.asdict(tool.annotations)},
@@ -95,11 +99,21 @@ def middleware(session: Session) -> Any:
     return after_model(observe_refs)
 
 
-def _caller(turns: Turns, wire: str) -> Callable[..., Awaitable[tuple[str, Any]]]:
-    async def call(arguments: object, config: RunnableConfig) -> tuple[str, Any]:
+def _block(session: Session, part: str | Media) -> dict[str, Any]:
+    if not isinstance(part, Media):
+        return {"type": "text", "text": part}
+    if part.kind not in _TAKEN:
+        return {"type": "text", "text": kept(session, part)}
+    place = {"url": part.url} if part.url else {"base64": part.data, "mime_type": part.mime_type}
+    return {"type": part.kind, **place}
+
+
+def _caller(session: Session, turns: Turns, wire: str) -> Callable[..., Awaitable[tuple[_Content, Any]]]:
+    async def call(arguments: object, config: RunnableConfig) -> tuple[_Content, Any]:
         answered = await turns.answer(wire, arguments, host=dict.fromkeys(HOST_PARAMETERS, config))
         if answered.is_error:
             raise ToolException(answered.text)
-        return answered.text, answered.data
+        content = [_block(session, part) for part in answered.parts] if answered.has_media else answered.text
+        return content, answered.data
 
     return call

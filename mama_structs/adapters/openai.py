@@ -11,8 +11,9 @@ from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
-from mama_structs.adapters.answers import ToolCall, answer_call, hear, held_strictly, offered
+from mama_structs.adapters.answers import ToolCall, answer_call, hear, held_strictly, kept, offered
 from mama_structs.adapters.schemas import plain_schema, strict_schema
+from mama_structs.descriptors.media import Media
 from mama_structs.descriptors.messages import field, text_field
 from mama_structs.errors import InvalidArgument
 from mama_structs.session import Session
@@ -103,8 +104,17 @@ def _said(answered: object) -> object:
 async def _output(session: Session, call: _FunctionCall, host: Mapping[str, Any] | None) -> dict[str, Any]:
     answered = await answer_call(session, call, host=host)
     if call.is_chat:
-        return {"role": "tool", "tool_call_id": call.id, "content": answered.text}
-    return {"type": "function_call_output", "call_id": call.id, "output": answered.text}
+        # Results of tools are texts there.
+        texts = [kept(session, part) if isinstance(part, Media) else part for part in answered.parts]
+        return {"role": "tool", "tool_call_id": call.id, "content": "\n".join(texts)}
+    output = [_content(session, part) for part in answered.parts] if answered.has_media else answered.text
+    return {"type": "function_call_output", "call_id": call.id, "output": output}
+
+
+def _content(session: Session, part: str | Media) -> dict[str, str]:
+    if isinstance(part, Media) and part.kind == "image":
+        return {"type": "input_image", "image_url": part.data_url, "detail": "auto"}
+    return {"type": "input_text", "text": kept(session, part) if isinstance(part, Media) else part}
 
 
 def _items(answered: object) -> tuple[Sequence[object], bool]:

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
-from mama_structs.adapters.answers import Turns, hear, offered
+from mama_structs.adapters.answers import Turns, hear, kept, offered
 from mama_structs.adapters.schemas import plain_schema, strict_schema
+from mama_structs.descriptors.media import Media
 from mama_structs.descriptors.messages import said_by_user
 from mama_structs.session import Session
 from mama_structs.tools.schema import HOST_PARAMETERS
 from mama_structs.tools.tool import Tool
 
 try:
-    from agents import Agent, AgentBase, FunctionTool, ModelResponse, RunContextWrapper, RunHooks
+    from agents import (
+        Agent,
+        AgentBase,
+        FunctionTool,
+        ModelResponse,
+        RunContextWrapper,
+        RunHooks,
+        ToolOutputImage,
+        ToolOutputText,
+    )
     from agents.tool_context import ToolContext
 except ImportError as _missing:
     raise ImportError(
         "mama_structs.adapters.openai_agents needs the OpenAI Agents SDK: pip install 'mama-structs[openai-agents]'"
     ) from _missing
+
+
+_Output: TypeAlias = str | list[ToolOutputText | ToolOutputImage]
 
 
 def tools(session: Session, *, strict: bool = True) -> list[FunctionTool]:
@@ -86,6 +99,12 @@ class _Choice:
         return known[1]
 
 
+def _content(session: Session, part: str | Media) -> ToolOutputText | ToolOutputImage:
+    if isinstance(part, Media) and part.kind == "image":
+        return ToolOutputImage(image_url=part.data_url)
+    return ToolOutputText(text=kept(session, part) if isinstance(part, Media) else part)
+
+
 def _function_tool(
     session: Session, wire: str, tool: Tool, *, choice: _Choice, turns: Turns, strict: bool
 ) -> FunctionTool:
@@ -96,8 +115,9 @@ def _function_tool(
         session._check_here()  # noqa: SLF001 - as `tools_for` does
         return True
 
-    async def on_invoke_tool(context: ToolContext[Any], arguments: str) -> str:
-        return (await turns.answer(wire, arguments, host=dict.fromkeys(HOST_PARAMETERS, context))).text
+    async def on_invoke_tool(context: ToolContext[Any], arguments: str) -> _Output:
+        answered = await turns.answer(wire, arguments, host=dict.fromkeys(HOST_PARAMETERS, context))
+        return [_content(session, part) for part in answered.parts] if answered.has_media else answered.text
 
     form = strict_schema(tool.input_schema) if strict else None
     return FunctionTool(

@@ -9,13 +9,24 @@ import attrs
 
 from mama_structs.adapters.answers import answer, hear, offered
 from mama_structs.adapters.schemas import plain_schema
+from mama_structs.descriptors.media import Media
 from mama_structs.descriptors.messages import said_by_user
 from mama_structs.session import Session
 from mama_structs.tools.schema import HOST_PARAMETERS
 from mama_structs.tools.tool import Tool
 
 try:
-    from pydantic_ai import AbstractToolset, ModelResponse, ModelRetry, RunContext, ToolDefinition, ToolFailed
+    from pydantic_ai import (
+        AbstractToolset,
+        AudioUrl,
+        BinaryContent,
+        ImageUrl,
+        ModelResponse,
+        ModelRetry,
+        RunContext,
+        ToolDefinition,
+        ToolFailed,
+    )
     from pydantic_ai.toolsets import ToolsetTool
     from pydantic_core import SchemaValidator, core_schema
 except ImportError as _missing:
@@ -96,6 +107,8 @@ class SessionToolset(AbstractToolset[Any]):
         """
         await self._hear(ctx)
         answered = await answer(self._session, name, tool_args, host=dict.fromkeys(HOST_PARAMETERS, ctx))
+        if answered.has_media:
+            return [_content(part) for part in answered.parts]
         if not answered.is_error:
             # By way of the text, which has no half of a surrogate pair: Pydantic AI could not write one as JSON.
             return answered.text if isinstance(answered.data, str) else json.loads(answered.text)
@@ -104,6 +117,14 @@ class SessionToolset(AbstractToolset[Any]):
         if (kind == "not_found" or kind.startswith("invalid_")) and ctx.retry < ctx.max_retries:
             raise ModelRetry(answered.text)
         raise ToolFailed(answered.text)
+
+
+def _content(part: str | Media) -> str | BinaryContent | ImageUrl | AudioUrl:
+    if not isinstance(part, Media):
+        return part
+    if part.url is not None:
+        return ImageUrl(part.url) if part.kind == "image" else AudioUrl(part.url)
+    return BinaryContent(part.content or b"", media_type=part.mime_type or "application/octet-stream")
 
 
 def toolset(

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import attrs
 
+from mama_structs.descriptors.media import media_in
 from mama_structs.errors import InvalidArgument
 
 _TEXT_BLOCKS: Final = frozenset({"text", "output_text"})
@@ -95,7 +96,7 @@ def _must_be_str(what: str, value: object, hint: str) -> str:
 def block_text(block: dict[str, Any]) -> str | None:
     """Return the text of a block, None where it holds none."""
     text = block.get("text")
-    return text if block["type"] == "text" and isinstance(text, str) else None
+    return text if block.get("type") == "text" and isinstance(text, str) else None
 
 
 def joined_blocks(blocks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -111,12 +112,12 @@ def joined_blocks(blocks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def are_blocks(value: object) -> bool:
-    """Tell whether a tool's result is a list of content blocks of which at least one is text."""
+    """Tell whether a tool's result is a list of content blocks of which at least one is text, an image or audio."""
     return (
         isinstance(value, list)
         and bool(value)
-        and all(isinstance(block, dict) and isinstance(block.get("type"), str) for block in value)
-        and any(block_text(block) is not None for block in value)
+        and all(isinstance(block, dict) and isinstance(block.get("type", block.get("kind")), str) for block in value)
+        and any(block_text(block) is not None or media_in(block) for block in value)
     )
 
 

@@ -17,6 +17,7 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, Too
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from mama_structs.adapters.answers import Turns
 from mama_structs.session import Session
 from mama_structs.tools.view import ToolView
 
@@ -56,6 +57,8 @@ class Client:
     # Where a client of before 2026-07-28 hears of changes.
     channel: ServerSession | None = attrs.field(default=None, init=False)
     telling: set[asyncio.Task[None]] = attrs.field(factory=set, init=False)
+    # The calls of one client run in the order in which they come.
+    turns: Turns = attrs.field(init=False)
     bus: InMemorySubscriptionBus = attrs.field(factory=InMemorySubscriptionBus, init=False)
     _handler: ListenHandler = attrs.field(init=False)
     # What it was listed, and for which list it was told to ask since; None for not at all.
@@ -64,6 +67,7 @@ class Client:
     _deaf: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
+        self.turns = Turns(self.session)
         shared = self.session.exposed
         self.own = ToolView(self.session.tools, exposure=shared.exposure, mode=shared.mode)
         self.exposed = shared

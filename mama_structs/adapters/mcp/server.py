@@ -12,8 +12,9 @@ from mcp.server import NotificationOptions, Server, ServerRequestContext
 from mcp.server.models import InitializationOptions
 from mcp.shared.exceptions import MCPError
 
-from mama_structs.adapters.answers import answer, offered
+from mama_structs.adapters.answers import offered
 from mama_structs.adapters.mcp.clients import EXTENSION, Client, Clients
+from mama_structs.descriptors.media import Media
 from mama_structs.errors import InvalidArgument, UnknownTool
 from mama_structs.session import Session
 from mama_structs.tools.tool import Tool
@@ -142,11 +143,11 @@ class McpServer(Server[Client]):
             client.observe(message)
         else:
             client.offer()
-        answered = await answer(self.session, params.name, params.arguments)
+        answered = await client.turns.answer(params.name, params.arguments, notes=False)
         tool = self._tool(params.name)
         is_data = tool is not None and not answered.is_error and _is_structured(tool)
         return types.CallToolResult(
-            content=[types.TextContent(text=answered.text)],
+            content=[_content(part) for part in answered.parts],
             structured_content=answered.data if is_data else None,
             is_error=answered.is_error,
         )
@@ -206,6 +207,15 @@ def _is_structured(tool: Tool) -> bool:
     """Tell whether a tool's results are what its output schema says."""
     # What `Session.call` may turn into a descriptor is not; before 2026-07-28 schemas are of objects only.
     return not tool.wrapped and tool.output_schema is not None and tool.output_schema.get("type") == "object"
+
+
+def _content(part: str | Media) -> types.ContentBlock:
+    if not isinstance(part, Media):
+        return types.TextContent(text=part)
+    if part.data is None or part.mime_type is None:
+        return types.TextContent(text=part.data_url)
+    made = types.ImageContent if part.kind == "image" else types.AudioContent
+    return made(data=part.data, mime_type=part.mime_type)
 
 
 def _message_in(ctx: ServerRequestContext[Any]) -> str | None:

@@ -1,0 +1,108 @@
+"""Images and audio in what tools give: recognised in the forms of providers and frameworks, and never shown as text."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import attrs
+
+_KINDS: Final = ("image", "audio")
+_NAMES: Final[Mapping[str, str]] = {"image_url": "image", "input_image": "image", "input_audio": "audio"}
+_DATA_URL: Final = re.compile(r"data:(?P<mime_type>[\w.+-]+/[\w.+-]+)[^,]*?;base64,", re.ASCII)
+# How bytes of these types begin; a dot stands for any byte.
+_BEGINNINGS: Final[Mapping[str, re.Pattern[bytes]]] = {
+    "image/png": re.compile(rb"\x89PNG\r\n\x1a\n"),
+    "image/jpeg": re.compile(rb"\xff\xd8\xff"),
+    "image/gif": re.compile(rb"GIF8[79]a"),
+    "image/webp": re.compile(rb"RIFF....WEBP", re.DOTALL),
+    "audio/wav": re.compile(rb"RIFF....WAVE", re.DOTALL),
+    "audio/ogg": re.compile(rb"OggS"),
+    "audio/flac": re.compile(rb"fLaC"),
+    "audio/mpeg": re.compile(rb"ID3|\xff[\xf2\xf3\xfb]"),
+}
+
+
+@attrs.frozen
+class Media:
+    """
+    An image or audio.
+
+    Args:
+        kind: ``"image"`` or ``"audio"``.
+        mime_type: Such as ``image/png``; None for one at a URL that nobody looked at.
+        data: The bytes in base64.
+        url: Where it is, in place of *data*.
+
+    """
+
+    kind: str
+    mime_type: str | None = None
+    data: str | None = attrs.field(default=None, repr=False)
+    url: str | None = attrs.field(default=None, repr=False)
+
+    @property
+    def data_url(self) -> str:
+        """The URL, or one that holds the data."""
+        return self.url or f"data:{self.mime_type};base64,{self.data}"
+
+    @property
+    def content(self) -> bytes | None:
+        """The bytes; None where they are elsewhere, or not what they claim to be."""
+        try:
+            return None if self.data is None else base64.b64decode(self.data, validate=True)
+        except ValueError:
+            return None
+
+
+def media_in(block: object) -> Media | None:
+    """Return the image or audio of a content block in any provider's form, None for everything else."""
+    if not isinstance(block, Mapping):
+        return None
+    said = block.get("kind") if block.get("kind") == "binary" else block.get("type")
+    kind = _NAMES.get(said, said) if isinstance(said, str) else None
+    mime_type = _text(block, "mimeType", "mime_type", "media_type")
+    if kind == "binary" and mime_type:
+        kind = mime_type.partition("/")[0]
+    if kind not in _KINDS:
+        return None
+    inner = block.get("source", block.get(f"{kind}_url", block.get("input_audio")))
+    place = inner if isinstance(inner, Mapping) else block
+    sound = _text(place, "format")
+    mime_type = _text(place, "mimeType", "mime_type", "media_type") or mime_type or (sound and f"{kind}/{sound}")
+    # A record with a `type` and a `url` is data; only where providers put the URL of a block is it one.
+    url = inner if isinstance(inner, str) else _text(inner, "url") if isinstance(inner, Mapping) else None
+    found = _DATA_URL.match(url) if url else None
+    if url and found is None:
+        return Media(kind, mime_type, url=url)
+    data = url[found.end() :] if url and found else _text(place, "data", "base64")
+    mime_type = found["mime_type"] if found else mime_type
+    return Media(kind, mime_type, data=data) if data and mime_type else None
+
+
+def with_blocks(result: Any) -> Any:
+    """Return a tool's result with content blocks for bytes that are an image or audio, alone or in a list."""
+    if isinstance(result, bytes | bytearray | memoryview):
+        block = _block_of(bytes(result))
+        return result if block is None else [block]
+    if type(result) not in {list, tuple}:
+        return result
+    blocks = [_block_of(bytes(one)) if isinstance(one, bytes | bytearray | memoryview) else None for one in result]
+    if not any(blocks):
+        return result
+    texts = ({"type": "text", "text": one} if isinstance(one, str) else one for one in result)
+    return [block or text for block, text in zip(blocks, texts, strict=True)]
+
+
+def _block_of(content: bytes) -> dict[str, str] | None:
+    mime_type = next((name for name, begins in _BEGINNINGS.items() if begins.match(content)), None)
+    if mime_type is None:
+        return None
+    data = base64.b64encode(content).decode("ascii")
+    return {"type": mime_type.partition("/")[0], "data": data, "mimeType": mime_type}
+
+
+def _text(block: Mapping[str, Any], *names: str) -> str | None:
+    return next((value for name in names if isinstance(value := block.get(name), str) and value), None)

@@ -1,0 +1,444 @@
+"""One turn of a model in every framework: what it marks is used by its own calls, which run in their order."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import attrs
+import pytest
+
+from mama_structs import HashEmbedder, Session
+from mama_structs.adapters import anthropic, openai
+from mama_structs.adapters.answers import Turns, answer
+from mama_structs.tools.tool import ToolAnnotations
+
+CODE = "def aim(targets):\n    return targets[:3]"
+MARKED = f'Here it is:\n<ref id="aim" lang="python">\n{CODE}\n</ref>'
+MALFORMED = 'Here it is: <ref id="my aim">def aim(): ...'
+FENCE = "`" * 3
+IN_FENCE = f'{FENCE}\n<ref id="aim">\n{CODE}\n</ref>\n{FENCE}'
+
+
+@attrs.frozen
+class Said:
+    """One message of the model: its text, and its calls by name and arguments."""
+
+    text: str
+    calls: tuple[tuple[str, dict[str, Any]], ...] = ()
+
+
+Run = Callable[[Session, list[Said]], Awaitable[list[str]]]
+
+
+async def in_openai_responses(session: Session, script: list[Said]) -> list[str]:
+    """Run the loop of a host on the Responses API, strict, with objects of the SDK."""
+    types = importlib.import_module("openai.types.responses")
+    assert all(tool["strict"] for tool in openai.tools(session) if tool["name"] in {"get_ref", "measure"})
+    outputs = []
+    for said in script:
+        content = [{"type": "output_text", "text": said.text, "annotations": []}]
+        message = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": content}
+        calls = [
+            {"type": "function_call", "call_id": f"c{n}", "name": name, "arguments": json.dumps(arguments)}
+            for n, (name, arguments) in enumerate(said.calls)
+        ]
+        fields = {"id": "r", "object": "response", "created_at": 0, "model": "m", "tools": [], "tool_choice": "auto"}
+        response = types.Response(output=[message, *calls], parallel_tool_calls=True, **fields)
+        outputs += await openai.handle(session, response)
+    return [one["output"] for one in outputs]
+
+
+async def in_openai_chat(session: Session, script: list[Said]) -> list[str]:
+    """Run the loop of a host on Chat Completions with objects of the SDK."""
+    types = importlib.import_module("openai.types.chat")
+    outputs = []
+    for said in script:
+        calls = [
+            {"type": "function", "id": f"c{n}", "function": {"name": name, "arguments": json.dumps(arguments)}}
+            for n, (name, arguments) in enumerate(said.calls)
+        ]
+        message = {"role": "assistant", "content": said.text, "tool_calls": calls or None}
+        choice = {"index": 0, "finish_reason": "tool_calls" if calls else "stop", "message": message}
+        completion = {"id": "c", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
+        outputs += await openai.handle(session, types.ChatCompletion.model_validate(completion))
+    return [one["content"] for one in outputs]
+
+
+async def in_anthropic(session: Session, script: list[Said]) -> list[str]:
+    """Run the loop of a host on the Messages API with objects of the SDK."""
+    types = importlib.import_module("anthropic.types")
+    strict = [name for name in ("get_ref", "measure") if name in session.tools]
+    assert all(tool["strict"] for tool in anthropic.tools(session, strict=strict) if tool["name"] in strict)
+    outputs = []
+    for said in script:
+        calls = [
+            {"type": "tool_use", "id": f"c{n}", "name": name, "input": arguments}
+            for n, (name, arguments) in enumerate(said.calls)
+        ]
+        message = {"id": "m", "type": "message", "role": "assistant", "model": "m", "usage": {}}
+        content = [{"type": "text", "text": said.text}, *calls]
+        results = await anthropic.handle(session, types.Message.model_construct(**message, content=content))
+        outputs += results["content"] if results else []
+    return [one["content"] for one in outputs]
+
+
+async def in_pydantic_ai(session: Session, script: list[Said]) -> list[str]:
+    """Run an agent of Pydantic AI."""
+    pydantic_ai = importlib.import_module("pydantic_ai")
+    messages = importlib.import_module("pydantic_ai.messages")
+    function = importlib.import_module("pydantic_ai.models.function")
+    adapter = importlib.import_module("mama_structs.adapters.pydantic_ai")
+    steps = iter(script)
+
+    def respond(_history, _info):
+        said = next(steps)
+        calls = [messages.ToolCallPart(name, arguments) for name, arguments in said.calls]
+        return messages.ModelResponse([messages.TextPart(said.text), *calls])
+
+    agent = pydantic_ai.Agent(function.FunctionModel(respond), toolsets=[adapter.toolset(session)])
+    result = await agent.run("go")
+    parts = [part for message in result.all_messages() for part in message.parts]
+    return [
+        part.content if isinstance(part.content, str) else json.dumps(part.content)
+        for part in parts
+        if isinstance(part, messages.ToolReturnPart | messages.RetryPromptPart)
+    ]
+
+
+async def in_openai_agents(session: Session, script: list[Said]) -> list[str]:
+    """Run an agent of the OpenAI Agents SDK, strict."""
+    agents, testing = importlib.import_module("agents"), importlib.import_module("agents.testing")
+    adapter = importlib.import_module("mama_structs.adapters.openai_agents")
+    outputs = [
+        [
+            testing.assistant_message(said.text),
+            *(
+                testing.function_call(name, arguments, call_id=f"c{turn}_{n}")
+                for n, (name, arguments) in enumerate(said.calls)
+            ),
+        ]
+        for turn, said in enumerate(script)
+    ]
+    tools = adapter.tools(session)
+    assert all(tool.strict_json_schema for tool in tools if tool.name in {"get_ref", "measure"})
+    agent = agents.Agent(name="agent", model=testing.ScriptedModel(outputs), tools=tools)
+    quiet = agents.RunConfig(tracing_disabled=True)
+    result = await agents.Runner.run(agent, "go", run_config=quiet, hooks=adapter.hooks(session))
+    return [item.output for item in result.new_items if item.type == "tool_call_output_item"]
+
+
+async def in_langchain(session: Session, script: list[Said]) -> list[str]:
+    """Run an agent of LangChain with its middleware."""
+    agents = pytest.importorskip("langchain.agents", reason="create_agent is not in langchain_core")
+    models = importlib.import_module("langchain_core.language_models.fake_chat_models")
+    messages = importlib.import_module("langchain_core.messages")
+    adapter = importlib.import_module("mama_structs.adapters.langchain")
+
+    class Model(models.GenericFakeChatModel):
+        def bind_tools(self, tools, **_options):
+            return self
+
+    answers = [
+        messages.AIMessage(
+            said.text,
+            tool_calls=[
+                {"type": "tool_call", "id": f"c{turn}_{n}", "name": name, "args": arguments}
+                for n, (name, arguments) in enumerate(said.calls)
+            ],
+        )
+        for turn, said in enumerate(script)
+    ]
+    agent = agents.create_agent(
+        Model(messages=iter(answers)), tools=adapter.tools(session), middleware=[adapter.middleware(session)]
+    )
+    state = await agent.ainvoke({"messages": [messages.HumanMessage("go")]})
+    return [one.content for one in state["messages"] if one.type == "tool"]
+
+
+EVERYWHERE = pytest.mark.parametrize(
+    "run",
+    [in_openai_responses, in_openai_chat, in_anthropic, in_pydantic_ai, in_openai_agents, in_langchain],
+    ids=lambda run: run.__name__.removeprefix("in_"),
+)
+
+
+@pytest.fixture
+async def session():
+    async with Session.open(embedder=HashEmbedder()) as session:
+        yield session
+
+
+def call(name: str, **arguments: Any) -> tuple[str, dict[str, Any]]:
+    return name, arguments
+
+
+async def measure(text: str) -> dict[str, int]:
+    """Count characters."""
+    return {"characters": len(text)}
+
+
+@EVERYWHERE
+async def test_a_ref_is_used_by_a_call_of_the_same_message(session, run: Run):
+    """What a model marks is there for the calls that stand behind it, and no host observes anything."""
+    (answered,) = await run(session, [Said(MARKED, (call("get_ref", ref_id="aim"),)), Said("Done.")])
+
+    assert CODE in answered
+    assert CODE == session.refs.get("aim").body.text
+
+
+@EVERYWHERE
+async def test_an_answer_without_calls_is_stored(session, run: Run):
+    """Also what a model marks in its last words is there for the next turn."""
+    await run(session, [Said(MARKED)])
+
+    assert CODE == session.refs.get("aim").body.text
+    assert 1 == len(session.refs)
+
+
+@EVERYWHERE
+async def test_a_message_with_several_calls_makes_one_version(session, run: Run):
+    """Whether a framework shows a message once or with each call, what it marks is stored once."""
+    calls = (call("list_refs", category=None), call("get_ref", ref_id="aim"), call("get_ref", ref_id="aim@2"))
+    *_, answered = await run(session, [Said(MARKED, calls), Said("Done.")])
+
+    assert "not_found" in answered
+    assert ("ref:aim@1",) == session.refs.versions("aim")
+
+
+@EVERYWHERE
+@pytest.mark.parametrize(
+    ("marked", "words"), [(MALFORMED, "'my aim' is no id"), (IN_FENCE, "in code"), ('<ref id="aim">x', "not closed")]
+)
+async def test_a_malformed_mark_is_explained_once(session, run: Run, marked, words):
+    """The next answer of a tool says what was wrong with a mark, and the one after it says nothing of it."""
+    session.tools.add(measure)
+    first, second, third = await run(
+        session,
+        [
+            Said(marked, (call("measure", text="abc"), call("measure", text="abcd"))),
+            Said("Let me see.", (call("measure", text="abcde"),)),
+            Said("Done."),
+        ],
+    )
+    told = json.loads(first)
+
+    assert 3 == told.pop("characters")
+    assert ["ref_notes"] == list(told)
+    assert words in "\n".join(told["ref_notes"])
+    assert [{"characters": 4}, {"characters": 5}] == [json.loads(second), json.loads(third)]
+
+
+@EVERYWHERE
+async def test_a_malformed_mark_of_an_answer_is_explained_in_the_next_turn(session, run: Run):
+    """What stood in an answer without calls is explained by the first tool of the next."""
+    await run(session, [Said(MALFORMED)])
+
+    (answered,) = await run(session, [Said("Again.", (call("list_refs", category=None),)), Said("Done.")])
+
+    assert re.search(r"\n<ref_notes>\n'my aim' is no id.*\n</ref_notes>$", answered, re.DOTALL)
+
+
+@EVERYWHERE
+async def test_calls_of_one_message_run_in_their_order(session, run: Run):
+    """A call that reads behind one that writes finds what was written, however long the writing takes."""
+    notes = []
+
+    async def write(note: str) -> str:
+        """Write a note."""
+        for _ in range(30):
+            await asyncio.sleep(0)
+        notes.append(note)
+        return "written"
+
+    async def read() -> str:
+        """Read the notes."""
+        return ",".join(notes)
+
+    session.tools.add(write)
+    session.tools.add(read, annotations=ToolAnnotations(read_only=True))
+    calls = (call("write", note="a"), call("read"), call("write", note="b"), call("read"))
+
+    answered = await run(session, [Said("Both.", calls), Said("Done.")])
+
+    assert ["written", "a", "written", "a,b"] == answered
+
+
+@EVERYWHERE
+async def test_a_memory_is_found_by_a_search_of_the_same_message(session, run: Run):
+    """A model that saves and searches at once finds what it saved."""
+    save = call("save__decision", topic="auth", decision="Use JWT", reasoning="No state")
+    _, found = await run(session, [Said("", (save, call("search__by_topic", topic="auth"))), Said("Done.")])
+
+    assert "Use JWT" in found
+
+
+async def test_a_message_that_the_host_observes_too_undoes_nothing(session):
+    """What was stored of a message is not stored again when its host observes it, before the adapter or after it."""
+    message = {"role": "assistant", "content": [{"type": "text", "text": MARKED}]}
+    before = await session.observe(message)
+    await anthropic.handle(session, message)
+    await session.observe({"role": "assistant", "content": '<ref id="aim">a later one</ref>'})
+    after = await session.observe(message)
+
+    assert before == after
+    assert "a later one" == session.refs.get("aim").text
+
+
+async def test_a_message_that_has_grown_is_observed_again(session):
+    """The same object with more text is another message."""
+    message = {"role": "assistant", "content": "I begin. "}
+    await session.observe(message)
+    message["content"] += MARKED
+
+    assert 1 == len((await session.observe(message)).refs)
+
+
+async def test_notes_on_a_stream_are_told_too(session):
+    """What a streamed answer marked wrongly is explained, and once although its whole message is handled as well."""
+    stream = session.stream()
+    stream.feed(MALFORMED)
+    await stream.close()
+    calls = [{"type": "tool_use", "id": "c", "name": "list_refs", "input": {}}]
+    message = {"role": "assistant", "content": [{"type": "text", "text": MALFORMED}, *calls]}
+
+    (told,) = (await anthropic.handle(session, message))["content"]
+
+    assert 1 == told["content"].count("'my aim' is no id")
+
+
+# Notes in answers of every kind
+
+
+async def noted(session: Session, result: Any) -> Any:
+    async def give() -> Any:
+        """Give."""
+        return result
+
+    session.tools.add(give)
+    await session.observe(MALFORMED)
+    return (await answer(session, "give", {})).text
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        ({"a": 1}, {"a": 1, "ref_notes": ["NOTE"]}),
+        ({"ref_notes": 1}, {"ref_notes": 1, "ref_notes_": ["NOTE"]}),
+        ([{"a": 1}], [{"a": 1}, {"ref_notes": ["NOTE"]}]),
+        ([], [{"ref_notes": ["NOTE"]}]),
+        ('{"a": 1}', {"a": 1, "ref_notes": ["NOTE"]}),
+        ([1, 2], [1, 2]),
+        (None, None),
+        (7, 7),
+    ],
+)
+async def test_json_with_notes_stays_json(session, result, expected):
+    """An answer keeps its kind; where notes have no place they wait for the next answer."""
+    text = re.sub(r"'my aim'[^\"]*", "NOTE", await noted(session, result))
+    waits = "NOTE" not in text
+
+    assert expected == json.loads(text)
+    assert waits == ("my aim" in (await answer(session, "list_refs", {})).text)
+
+
+async def test_notes_stand_behind_a_text(session):
+    """A text is as it was, with an element behind it."""
+    text = await noted(session, "done {")
+
+    assert text.startswith("done {\n<ref_notes>\n'my aim' is no id")
+    assert text.endswith("\n</ref_notes>")
+
+
+async def test_an_error_tells_the_notes_as_well(session):
+    """A call that fails because of a mark is the place where a model looks."""
+    await session.observe(MALFORMED)
+
+    answered = await answer(session, "search_by_topics", {})
+
+    assert answered.is_error
+    assert {"error", "ref_notes"} == set(json.loads(answered.text))
+    assert {"error"} == set(answered.data)
+
+
+async def test_many_notes_are_a_few_and_a_number(session):
+    """However much a model marked wrongly, it is told little of it, and all is told then."""
+    await session.observe("".join(f'<ref id="my id {n}">x' for n in range(50)))
+
+    notes = json.loads((await answer(session, "nothing", {})).text)["ref_notes"]
+
+    assert 11 == len(notes)
+    assert "and 40 more" == notes[-1]
+    assert "ref_notes" not in (await answer(session, "nothing", {})).text
+
+
+# The order of calls that a framework starts at once
+
+
+async def tools_that_log(session: Session, log: list[str]) -> None:
+    async def write(n: int) -> str:
+        """Write."""
+        log.append(f"+w{n}")
+        for _ in range(5):
+            await asyncio.sleep(0)
+        log.append(f"-w{n}")
+        return ""
+
+    async def read(n: int) -> str:
+        """Read."""
+        log.append(f"+r{n}")
+        for _ in range(5):
+            await asyncio.sleep(0)
+        log.append(f"-r{n}")
+        return ""
+
+    session.tools.add(write)
+    session.tools.add(read, annotations=ToolAnnotations(read_only=True))
+
+
+async def test_calls_that_only_read_run_side_by_side(session):
+    """Readers wait for the writers before them, and for each other not at all."""
+    log: list[str] = []
+    await tools_that_log(session, log)
+    turns = Turns(session)
+
+    await asyncio.gather(*(turns.answer(name, {"n": n}) for n, name in enumerate(["read", "read", "write", "read"])))
+
+    assert ["+r0", "+r1", "-r0", "-r1", "+w2", "-w2", "+r3", "-r3"] == log
+
+
+async def test_a_cancelled_call_leaves_its_place(session):
+    """Neither a waiting call that is cancelled nor a running one holds up those behind it."""
+    log: list[str] = []
+    await tools_that_log(session, log)
+    turns = Turns(session)
+    calls = [asyncio.create_task(turns.answer("write", {"n": n})) for n in range(4)]
+    while "+w0" not in log:  # noqa: ASYNC110 - counted in turns of the loop
+        await asyncio.sleep(0)
+    calls[0].cancel()
+    calls[2].cancel()
+
+    done = await asyncio.gather(*calls, return_exceptions=True)
+
+    assert ["+w0", "+w1", "-w1", "+w3", "-w3"] == log
+    assert [True, False, True, False] == [isinstance(one, asyncio.CancelledError) for one in done]
+
+
+async def test_an_agent_inside_a_tool_does_not_wait_for_it(session):
+    """A tool whose agent calls tools of the same session comes to its end."""
+    turns = Turns(session)
+
+    async def delegate() -> str:
+        """Let another agent look."""
+        return (await asyncio.create_task(turns.answer("list_refs", {}))).text
+
+    session.tools.add(delegate)
+
+    async with asyncio.timeout(30):
+        answered = await turns.answer("delegate", {})
+
+    assert "ref_list" in answered.text
