@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from mama_structs.descriptors.decorator import with_descriptors as with_descriptors
     from mama_structs.descriptors.entries import Descriptor as Descriptor
     from mama_structs.descriptors.entries import Ref as Ref
+    from mama_structs.descriptors.marking import Ingested as Ingested
     from mama_structs.descriptors.parser import RefParser as RefParser
-    from mama_structs.descriptors.store import Ingested as Ingested
     from mama_structs.descriptors.store import RefStore as RefStore
     from mama_structs.errors import MamaStructsError as MamaStructsError
     from mama_structs.memory.embedding.callables import as_embedder as as_embedder
@@ -51,8 +51,9 @@ if TYPE_CHECKING:
 _NAMES = {
     "descriptors.decorator": "with_descriptors",
     "descriptors.entries": "Descriptor Ref",
+    "descriptors.marking": "Ingested",
     "descriptors.parser": "RefParser",
-    "descriptors.store": "Ingested RefStore",
+    "descriptors.store": "RefStore",
     "errors": "MamaStructsError",
     "memory.embedding.callables": "as_embedder",
     "memory.embedding.hashed": "HashEmbedder",

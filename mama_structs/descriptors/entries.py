@@ -13,7 +13,7 @@ from typing import Final, Self, TypeVar
 import attrs
 
 from mama_structs.descriptors.kinds import Category
-from mama_structs.descriptors.parser import is_ref_id
+from mama_structs.descriptors.parser import ref_id_in
 from mama_structs.descriptors.text import Content
 from mama_structs.errors import HandleDamaged, HandleNotFound, InvalidHandle, QuotaExceeded
 from mama_structs.settings import DescriptorSettings
@@ -25,6 +25,7 @@ _NUMBER: Final = re.compile(r"[1-9][0-9]{0,17}")
 _HINT: Final = "write fd:1, ref:name, or ref:name@1 for a version"
 _NEAREST: Final = 3
 _COMPARED: Final = 2_000
+_REMEMBERED: Final = 64
 
 
 @attrs.frozen
@@ -61,11 +62,12 @@ def parse_handle(text: object) -> Handle:
     if kind == "fd" and _NUMBER.fullmatch(name):
         return FdHandle(int(name))
     if kind == "ref":
-        ref_id, at, version = name.partition("@")
-        if is_ref_id(ref_id) and (not at or _NUMBER.fullmatch(version)):
+        said, at, version = name.partition("@")
+        ref_id = ref_id_in(said)
+        if ref_id is not None and (not at or _NUMBER.fullmatch(version)):
             return RefHandle(ref_id, int(version) if at else None)
     shown = text if len(text) <= 80 else f"{text[:80]}…"  # noqa: PLR2004
-    meant = f"fd:{text}" if _NUMBER.fullmatch(text) else f"ref:{text}" if is_ref_id(text) else None
+    meant = f"fd:{text}" if _NUMBER.fullmatch(text) else f"ref:{text}" if ref_id_in(text) else None
     hint = _HINT if meant is None else f"did you mean {meant}?"
     raise InvalidHandle(f"{shown!r} is no handle", handle=shown, hint=hint)
 
@@ -246,13 +248,21 @@ class Entries:
     _slots: ForkableMap[str, Slot] = attrs.field(factory=ForkableMap, kw_only=True)
     _newest: ForkableMap[str, int] = attrs.field(factory=ForkableMap, kw_only=True)
     _held: ForkableMap[str, tuple[Content, int]] = attrs.field(factory=ForkableMap, kw_only=True)
+    # Why refs that a model marked were not stored, by id.
+    _missed: dict[str, str] = attrs.field(factory=dict, kw_only=True)
     _last_fd: int = attrs.field(default=0, kw_only=True)
     _handles: int = attrs.field(default=0, kw_only=True)
     _bytes: int = attrs.field(default=0, kw_only=True)
 
     def fork(self) -> Self:
         """Return one that holds the same; later changes do not cross."""
-        return attrs.evolve(self, slots=self._slots.fork(), newest=self._newest.fork(), held=self._held.fork())
+        return attrs.evolve(
+            self,
+            slots=self._slots.fork(),
+            newest=self._newest.fork(),
+            held=self._held.fork(),
+            missed=dict(self._missed),
+        )
 
     @property
     def usage(self) -> Usage:
@@ -304,6 +314,13 @@ class Entries:
             ref_id, _, version = name.partition("@")
             self._newest[ref_id] = max(self._newest.get(ref_id) or 0, int(version))
 
+    def miss(self, ref_id: str, why: str) -> None:
+        """Remember why a ref that was marked is not there, to say so when it is asked for."""
+        self._missed.pop(ref_id, None)
+        self._missed[ref_id] = why
+        if len(self._missed) > _REMEMBERED:
+            del self._missed[next(iter(self._missed))]
+
     def _count(self, content: Content, more: int) -> None:
         """Count an entry of a content, or one less."""
         count = (self._held.get(content.hash) or (content, 0))[1]
@@ -337,6 +354,8 @@ class Entries:
             )
         nearest = self._nearest(handle)
         hint = f"nearest: {', '.join(nearest)}" if nearest else "nothing is stored yet"
+        if slot is None and isinstance(handle, RefHandle) and handle.id in self._missed:
+            hint = f"{self._missed[handle.id]}; {hint}"
         deleted_at = slot.at if isinstance(slot, DeletedEntry) else None
         message = (
             f"{handle} was deleted on {deleted_at:%Y-%m-%d at %H:%M} UTC" if deleted_at else f"there is no {handle}"

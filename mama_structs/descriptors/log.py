@@ -9,7 +9,8 @@ Rows, all in the session's one store:
 * ``texts/<hash>``: texts in UTF-8, shared by all conversations;
 * ``deleted``: there while texts may have become unreachable.
 
-The handle stands in the key, so that a damaged row still says what it was about.
+The handle stands in the key, so that a damaged row still says what it was about. Keys are ASCII: other ids are written
+as in domain names (``ref:xn--…@1``), which a version that knows no such ids can read, too.
 """
 
 from __future__ import annotations
@@ -50,8 +51,9 @@ _MAX_QUOTED: Final = 600
 _NEAREST: Final = 5
 _CHANGE_KEY: Final = re.compile(
     r"refs/(?P<conversation>[^/]+)/(?P<number>\d{10,18})"
-    r"/(?P<handle>fd:[1-9]\d{0,17}|ref:[A-Za-z0-9][A-Za-z0-9_.-]{0,63}@[1-9]\d{0,17})"
+    r"/(?P<handle>fd:[1-9]\d{0,17}|ref:[A-Za-z0-9][A-Za-z0-9_.-]{0,400}@[1-9]\d{0,17})"
 )
+_SPELT: Final = "xn--"
 
 
 @attrs.frozen
@@ -197,7 +199,7 @@ class ConversationLog:
             beside = f"{_TEXTS}{slot.content.hash}", New(slot.content.text.encode())
         rows = [] if self.is_started else [_start_row(self._key, at)]
         number = self._last + 1
-        change = f"{self._key.changes}{number:010}/{handle}", _ENCODER.encode(record)
+        change = f"{self._key.changes}{number:010}/{_spelt(handle)}", _ENCODER.encode(record)
         self._storage.enqueue([*rows, change, beside])
         self._last, self.is_started = number, True
 
@@ -435,7 +437,31 @@ def _read(key: str, row: bytes | DamagedRow | None) -> _Change:
     parts = _CHANGE_KEY.fullmatch(key)
     if parts is None:
         return _Change("", 0, "", DamagedRow("its key is none of ours"))
-    return _Change(parts["conversation"], int(parts["number"]), parts["handle"], _decoded(_DECODER.decode, row))
+    handle = _read_handle(parts["handle"])
+    return _Change(parts["conversation"], int(parts["number"]), handle, _decoded(_DECODER.decode, row))
+
+
+def _spelt(handle: str) -> str:
+    """Write a handle in ASCII."""
+    kind, _, name = handle.partition(":")
+    ref_id, at, version = name.partition("@")
+    if handle.isascii() and not ref_id.startswith(_SPELT):
+        return handle
+    return f"{kind}:{_SPELT}{ref_id.encode('punycode').decode()}{at}{version}"
+
+
+def _read_handle(text: str) -> str:
+    """Read a handle as `_spelt` writes it; what it would not write is taken as it is."""
+    kind, _, name = text.partition(":")
+    ref_id, at, version = name.partition("@")
+    if not ref_id.startswith(_SPELT):
+        return text
+    try:
+        handle = f"{kind}:{ref_id.removeprefix(_SPELT).encode().decode('punycode')}{at}{version}"
+    except UnicodeError:
+        return text
+    # Before ids were of any script, one could begin like this and be meant.
+    return handle if _spelt(handle) == text else text
 
 
 async def _replayed(storage: Storage, changes: Sequence[_Change], settings: DescriptorSettings) -> Entries:

@@ -7,8 +7,8 @@ is what HTML calls so: space, tab, line feed, form feed, carriage return.
 
 * An opening tag has attributes in any order. A name has no white space, quotes, ``<``, ``>``, ``/`` or ``=``. A value
   stands in double or single quotes, in which everything else is allowed; it is kept as written, without decoding
-  ``&amp;``. A name without a value has the value ``""``. White space around ``=`` and between attributes is free. ``/``
-  stands just before ``>`` or not at all. The first of a repeated attribute counts.
+  ``&amp;``. A name without a value (``append``) has the value ``""``. White space around ``=`` and between attributes
+  is free. ``/`` stands just before ``>`` or not at all. The first of a repeated attribute counts.
 * A closing tag has nothing but white space before its ``>``.
 * A tag has at most 512 characters.
 
@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import functools
 import re
+import unicodedata
 from collections.abc import Mapping
 from typing import Final, Literal
 
@@ -41,17 +42,40 @@ MAX_DEPTH: Final = 64
 # A tag right behind a run of 1,000 backticks, of which one more would begin the closing run 1,000 characters on.
 MAX_HELD: Final = 2_000
 
-# A model chooses these ids; they never become file names.
-_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-ID_RULE: Final = "1 to 64 of the letters A-Z and a-z, digits, _ . and -, beginning with a letter or digit"
+MAX_ID: Final = 64
+ID_RULE: Final = f"1 to {MAX_ID} letters of any script, digits, _ . and -, beginning with a letter or digit"
+# Letters and digits that nobody sees: fillers, joiners and selectors of variants.
+_UNSEEN: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+
+_LETTERS: Final = frozenset({"Lu", "Ll", "Lt", "Lm", "Lo", "Nl", "Nd"})
+_MARKS: Final = frozenset({"Mn", "Mc"})
+
+
+def ref_id_in(text: str) -> str | None:
+    """
+    Return the id that a text is, in NFC, so that two spellings of it are one; None where it is none.
+
+    A model chooses these ids; they never become file names.
+    """
+    if len(text) > 4 * MAX_ID:
+        return None
+    name = unicodedata.normalize("NFC", text)
+    kinds = [unicodedata.category(character) for character in name]
+    allowed = all(kind in _LETTERS | _MARKS or one in "_.-" for one, kind in zip(name, kinds, strict=True))
+    is_id = 0 < len(name) <= MAX_ID and kinds[0] in _LETTERS and allowed and not _UNSEEN.search(name)
+    return name if is_id else None
 
 
 def is_ref_id(text: str) -> bool:
-    """Tell whether a ref may have this id."""
-    return _ID.fullmatch(text) is not None
+    """Tell whether a ref may have this id, exactly as it is written."""
+    return ref_id_in(text) == text
 
 
 # What the parser reports
+
+IN_CODE: Final = "it was marked inside a code fence or inline code, where tags are text: put the tags outside"
 
 DiagnosticKind = Literal[
     "unclosed",
@@ -64,6 +88,7 @@ DiagnosticKind = Literal[
     "stray_close",
     "in_code",
     "new_version",
+    "nothing_to_append",
     "open_fence",
     "invalid_text",
     "quota_exceeded",
@@ -153,6 +178,11 @@ class _OpeningTag:
     empty: bool  # Whether the tag ends the ref too: ``<ref id="a"/>``.
     end: int
 
+    @property
+    def is_mention(self) -> bool:
+        """Whether it names a ref that is stored, as a history has it: ``<ref id="a" lines="3"/>``."""
+        return self.empty and "lines" in self.attributes
+
 
 # What begins like a tag and is text; it is placed when it is reported.
 _refused: Final = functools.partial(Diagnostic, position=0)
@@ -201,13 +231,14 @@ def _opening_tag(text: str, match: re.Match[str]) -> _OpeningTag | Diagnostic:
     for attribute in _ATTRIBUTE.finditer(text, match.start() + len("<ref"), match.end()):
         name, double, single = attribute.groups()
         attributes.setdefault(name.lower(), double or single or "")
-    ref_id = attributes.pop("id", None)
-    if ref_id is None:
+    said = attributes.pop("id", None)
+    if said is None:
         return _MISSING_ID
-    if not is_ref_id(ref_id):
-        shown = ref_id if len(ref_id) <= 80 else f"{ref_id[:80]}…"  # noqa: PLR2004 - enough to know it again
+    ref_id = ref_id_in(said)
+    if ref_id is None:
+        shown = said if len(said) <= 80 else f"{said[:80]}…"  # noqa: PLR2004 - enough to know it again
         message = f"{shown!r} is no id, so this tag was left as text: an id is {ID_RULE}"
-        return _refused("invalid_id", ref_id, message=message)
+        return _refused("invalid_id", said, message=message)
     return _OpeningTag(ref_id, attributes, bool(match["slash"]), match.end())
 
 
@@ -294,7 +325,7 @@ class RefParser:
     * In code outside every ref nothing is a tag; a valid opening tag there (in a fence: on one line) gives
       ``in_code``. Whether a line begins is judged on the raw text. Inside a ref nothing but tags counts.
     * Refs may be nested, 64 deep. An opening tag below that is text (``too_deep``), and so is its closing tag.
-    * ``<ref id="a"/>`` begins and ends a ref.
+    * ``<ref id="a"/>`` begins and ends a ref; with an attribute ``lines`` it is text, and names one that is stored.
     * A closing tag where no ref is open is text (``stray_close``).
     * A ref that is open at the end is closed there, the innermost first, with ``complete=False`` (``unclosed``).
 
@@ -443,6 +474,8 @@ class RefParser:
         return tag.end
 
     def _opening(self, tag: _OpeningTag, at: int) -> None:
+        if tag.is_mention:
+            return
         if len(self._open) == MAX_DEPTH:
             message = f"ref {tag.id!r} was left as text, with its closing tag: refs may be nested {MAX_DEPTH} deep"
             self._report(_refused("too_deep", tag.id, message=message), at)
@@ -482,8 +515,9 @@ class RefParser:
             if tag is None:
                 return at
             if isinstance(tag, _OpeningTag):
-                message = f"ref {tag.id!r} is in code, where tags are text: to store a ref write its tag elsewhere"
-                self._report(_refused("in_code", tag.id, message=message), at)
+                if not tag.is_mention:
+                    message = f"ref {tag.id!r} is in code, where tags are text, and is not stored: put the tags outside"
+                    self._report(_refused("in_code", tag.id, message=message), at)
                 at = tag.end
             else:
                 at += 1

@@ -6,12 +6,11 @@ import functools
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol, Self, get_args
-
-import attrs
 
 from mama_structs import _check
 from mama_structs._async import LoopBound, in_own_thread
@@ -20,22 +19,16 @@ from mama_structs.descriptors.entries import DeletedEntry, Descriptor, Entries, 
 from mama_structs.descriptors.export import ExportMode, FileOrder, FileResult, export
 from mama_structs.descriptors.fences import fenced_blocks
 from mama_structs.descriptors.kinds import Category, Suggestion, category_of, suggest
-from mama_structs.descriptors.messages import DeltaReader, are_blocks, block_text, joined_blocks, said_by_model
-from mama_structs.descriptors.parser import (
-    Diagnostic,
-    DiagnosticKind,
-    Event,
-    RefEnd,
-    RefParser,
-    RefStart,
-    RefText,
-    Text,
-)
+from mama_structs.descriptors.marking import Collected, Collector, Ingested, RefStream
+from mama_structs.descriptors.messages import are_blocks, block_text, joined_blocks, said_by_model
+from mama_structs.descriptors.parser import ID_RULE, IN_CODE, Diagnostic, DiagnosticKind, ref_id_in
 from mama_structs.descriptors.render import fd_result, instructions
+from mama_structs.descriptors.revising import Revision, appended, asks_to_append, difference, edited, is_same
 from mama_structs.descriptors.search import SearchResult, TextSearch, search
 from mama_structs.descriptors.text import Content, Excerpt, Mode, Pasted, preview, read, split_pasted
 from mama_structs.errors import (
     InvalidArgument,
+    InvalidHandle,
     InvalidParameter,
     MamaStructsError,
     QuotaExceeded,
@@ -46,7 +39,15 @@ from mama_structs.settings import AnswerSettings, DescriptorSettings
 
 _WRAPPED: Final = re.compile('<fd_result fd="(fd:[0-9]+)"')
 _CATEGORIES: Final = get_args(Category)
-_BREAKS: Final = ("\r\n", "\n")
+_AWAITED: Final = 8
+
+
+class HasRefs(Protocol):
+    """Whatever has a store of refs, such as a session."""
+
+    @property
+    def refs(self) -> RefStore:
+        """The store."""
 
 
 class Log(Protocol):
@@ -71,167 +72,6 @@ def files_of(files: str | os.PathLike[str] | None, settings: DescriptorSettings)
     if path.exists() and not path.is_dir():
         raise InvalidArgument(f"files must be a directory, and {os.fspath(path)!r:.200} is a file")
     return path
-
-
-def trimmed(text: str, *, closed: bool = True) -> str:
-    r"""
-    Drop one line break after an opening tag and one before the closing tag, and nothing else.
-
-    A line break is ``\n`` or ``\r\n``.
-    After a tag that ended its line in ``\n`` a ``\r`` at the end is content: what was put on lines of its own comes
-    back exactly.
-    """
-    opening = next((kind for kind in _BREAKS if text.startswith(kind)), "")
-    text = text[len(opening) :]
-    kinds = ("\n",) if opening == "\n" else _BREAKS
-    closing = next((kind for kind in kinds if closed and text.endswith(kind)), "")
-    return text[: len(text) - len(closing)]
-
-
-@attrs.define
-class MarkedText:
-    """A ref before it is stored: what its tag said and where, and where its content is in the visible text."""
-
-    id: str
-    attributes: Mapping[str, str]
-    position: int
-    begin: int
-    end: int = -1
-    complete: bool = False
-
-
-@attrs.frozen
-class Collected:
-    """What one message holds: refs by opening tags, what the parser said, all that was scanned, and it without tags."""
-
-    marked: tuple[MarkedText, ...]
-    diagnostics: tuple[Diagnostic, ...]
-    text: str = attrs.field(repr=False)
-    visible: str = attrs.field(repr=False)
-
-    def content(self, marked: MarkedText) -> str:
-        """Return a ref's content: without the tags of refs inside, and without one line break at each end."""
-        # On demand: the contents of nested refs may together be 64 times the text.
-        return trimmed(self.visible[marked.begin : marked.end], closed=marked.complete)
-
-
-class Collector:
-    """
-    Scans the pieces of one message, chunk by chunk, and collects its refs; without *marks*, tags are text.
-
-    A ref does not go on from one piece into the next.
-    """
-
-    def __init__(self, *, marks: bool = True) -> None:
-        self._marks = marks
-        self._parser = RefParser()
-        self._fed: list[str] = []
-        self._before = 0  # Characters of the pieces before this one.
-        self._visible: list[str] = []
-        self._shown = 0
-        self._open: list[MarkedText] = []
-        self._marked: list[MarkedText] = []
-        self._diagnostics: list[Diagnostic] = []
-
-    def feed(self, chunk: str) -> list[Event]:
-        """Scan the next part of the piece and return what is known by now."""
-        self._fed.append(chunk)
-        return self._take(self._parser.feed(chunk) if self._marks else [Text(chunk)] if chunk else [])
-
-    def end_piece(self) -> list[Event]:
-        """Say that what comes next is a text of its own."""
-        events = self._take(self._parser.close())
-        self._before += self._parser.position
-        self._parser = RefParser()
-        return events
-
-    def finish(self) -> Collected:
-        """Return what was found, after the last `end_piece`."""
-        texts = "".join(self._fed), "".join(self._visible)
-        return Collected(tuple(self._marked), tuple(self._diagnostics), *texts)
-
-    def _take(self, events: Sequence[Event]) -> list[Event]:
-        return [self._taken(event) for event in events]
-
-    def _taken(self, event: Event) -> Event:
-        if isinstance(event, Text | RefText):
-            self._visible.append(event.text)
-            self._shown += len(event.text)
-            return event
-        moved = attrs.evolve(event, position=event.position + self._before)
-        if isinstance(moved, RefStart):
-            self._open.append(MarkedText(moved.id, moved.attributes, moved.position, self._shown))
-            self._marked.append(self._open[-1])
-        elif isinstance(moved, RefEnd):
-            closed = self._open.pop()
-            closed.end, closed.complete = self._shown, moved.complete
-        else:
-            self._diagnostics.append(moved)
-        return moved
-
-
-@attrs.frozen(kw_only=True)
-class Ingested:
-    """
-    What one message of a model held.
-
-    Args:
-        refs: The stored refs, in order of their opening tags.
-        diagnostics: What its author may not have meant, in order of positions; worth telling the model.
-        text: The text that was scanned, as it came.
-        visible: The same without the tags of refs, for people.
-
-    """
-
-    refs: tuple[Ref, ...]
-    diagnostics: tuple[Diagnostic, ...]
-    text: str = attrs.field(repr=False)
-    visible: str = attrs.field(repr=False)
-
-
-class RefStream:
-    """
-    Takes a model's answer as it comes: ``feed`` every chunk, then ``close``.
-
-    Chunks may be cut anywhere: what is stored is the same as for the whole answer in one piece.
-    `RefStore.stream` makes one.
-    """
-
-    def __init__(self, collector: Collector, store: Callable[[Collected], Ingested]) -> None:
-        self._collector = collector
-        self._deltas = DeltaReader()
-        self._store = store
-        self._result: Ingested | None = None
-
-    def __repr__(self) -> str:
-        return f"<RefStream{', closed' if self._result is not None else ''}>"
-
-    def feed(self, chunk: object) -> list[Event]:
-        """
-        Take the next part and return what is known by now, to be shown to people.
-
-        Args:
-            chunk: Text, or a stream event of the ``anthropic`` or ``openai`` packages (objects or dicts).
-
-        Raises:
-            InvalidArgument: It is nothing of the kind.
-            SessionClosed: The stream was closed.
-
-        """
-        if self._result is not None:
-            raise SessionClosed("the stream was closed", hint="take another one for the next answer: stream()")
-        delta = self._deltas.read(chunk)
-        if delta is None:
-            return []
-        events = self._collector.end_piece() if delta.starts_piece else []
-        return [*events, *self._collector.feed(delta.text)] if delta.text else events
-
-    def close(self) -> Ingested:
-        """Store the refs, and return what was found; again, the same."""
-        if self._result is None:
-            self._collector.end_piece()
-            self._result = self._store(self._collector.finish())
-        return self._result
 
 
 class RefStore:
@@ -277,6 +117,8 @@ class RefStore:
         self._log: Log | None = None
         self._directory: Path | None = None
         self._closed = False
+        # Streamed answers whose finished messages may still come: each is stored once.
+        self._awaited: deque[tuple[Collected, Ingested]] = deque(maxlen=_AWAITED)
         self._loop = LoopBound("ref store")
 
     def keep(self, log: Log, *, entries: Entries | None = None, directory: Path | None = None) -> None:
@@ -306,6 +148,7 @@ class RefStore:
         child = type(self)(settings=self.settings, answers=self.answers, files=self.files, clock=self._clock)
         child.root = self.root
         child._entries = self._entries.fork()  # noqa: SLF001 - of this class
+        child._awaited = self._awaited.copy()  # noqa: SLF001 - as above
         child._loop.check_here()  # noqa: SLF001 - as above
         return child
 
@@ -364,11 +207,96 @@ class RefStore:
         for piece in said_by_model(message):
             collector.feed(piece)
             collector.end_piece()
-        return self._take(collector.finish())
+        collected = collector.finish()
+        for number, (streamed, ingested) in enumerate(self._awaited):
+            if collected == streamed:
+                # It is the message that was streamed, and stored then.
+                del self._awaited[number]
+                return ingested
+        return self._ingested(collected)
 
     def stream(self) -> RefStream:
         """Return a stream for an answer that comes in parts; see `RefStream`."""
-        return RefStream(Collector(marks=self.settings.references_enabled), self._take)
+        return RefStream(Collector(marks=self.settings.references_enabled), self._streamed)
+
+    def put(self, ref_id: str, text: str, *, append: bool = False, **attributes: str) -> Ref:
+        """
+        Store a text as a ref, whatever it holds: tags in it are text.
+
+        A new version is made, unless the newest one says the same; a fence around all of it is markup, as in an answer.
+
+        Args:
+            ref_id: With or without ``ref:``.
+            text: Of any length, within the quota.
+            append: Whether it goes behind the newest version, on a line of its own, or right behind an incomplete one.
+            attributes: What a tag would say, such as *lang*, *title* or ``fence="keep"``.
+
+        Raises:
+            InvalidHandle: *ref_id* is no id.
+            InvalidArgument: *text* or an attribute is no text, or has surrogates that no file could hold.
+
+        """
+        self._check_open()
+        for name, value in attributes.items():
+            if not isinstance(value, str):
+                raise InvalidArgument(f"{name} must be text, got {type(value).__name__}")
+        said = {name.lower(): value for name, value in attributes.items()}
+        return self._revised(_id_in(ref_id), Revision(text, {**said, **({"append": ""} if append else {})}))
+
+    def edit(self, ref_id: str, old: str, new: str) -> Ref:
+        r"""
+        Make a new version of a ref, with *new* in place of *old*, which must stand in it exactly once.
+
+        Args:
+            ref_id: With or without ``ref:``; with ``@<version>`` the new version is made from that one.
+            old: What is there, character for character. Line breaks match those of a content that has ``\r\n``.
+            new: What is to be there.
+
+        Returns:
+            The new version, or the newest one where nothing changes.
+
+        Raises:
+            InvalidParameter: *old* stands there more than once, or not at all; the message shows the lines that may be
+                meant, by number.
+            InvalidHandle: It is no ref.
+
+        """
+        self._check_open()
+        ref = self._ref(ref_id)
+        return self._revised(ref.id, edited(ref, old, new))
+
+    def adopt(self, child: RefStore | HasRefs, ref_id: str) -> Ref:
+        """
+        Take a ref of another store home, as the next version of the same id, unless the newest one says the same.
+
+        Args:
+            child: The store, or a session that has one, such as a fork.
+            ref_id: With or without ``ref:``; ``@<version>`` for an earlier version than the child's newest.
+
+        Raises:
+            InvalidArgument: *child* has no refs.
+            InvalidHandle: It is no ref.
+
+        """
+        self._check_open()
+        store = child if isinstance(child, RefStore) else getattr(child, "refs", None)
+        if not isinstance(store, RefStore):
+            raise InvalidArgument(f"child must be a RefStore or a session, got {type(child).__name__}")
+        ref = store._ref(ref_id)  # noqa: SLF001 - of this class
+        return self._revised(ref.id, Revision(ref.text, ref.attributes, ref.complete))
+
+    def diff(self, before: str, after: str) -> str:
+        """
+        Return what changed between two versions, or any two handles, as a unified diff; "" where nothing did.
+
+        It blocks, and for two long texts that differ in most lines it takes long.
+
+        Args:
+            before: The handle of the older one.
+            after: The handle of the newer one.
+
+        """
+        return difference(self.get(before), self.get(after))
 
     def suggest(self, text: str) -> list[Suggestion]:
         """
@@ -625,47 +553,88 @@ class RefStore:
         if self._closed:
             raise SessionClosed("the session of these refs was closed", hint="open another one")
 
+    def _ref(self, ref_id: str) -> Ref:
+        entry = self.get(ref_id)
+        if not isinstance(entry, Ref):
+            raise InvalidHandle(f"{ref_id} is no ref", handle=ref_id, hint="only refs have versions: ref:<id>")
+        return entry
+
     def _find(self, handle: str) -> Entry:
         self._loop.check_here()
         return self._entries.find(handle)
 
-    def _take(self, collected: Collected) -> Ingested:
+    def _ingested(self, collected: Collected) -> Ingested:
+        """Store what one message marks, and remember what it marks in vain."""
         self._check_open()
-        refs: list[Ref] = []
+        stored: dict[int, Ref] = {}
         said = list(collected.diagnostics)
         for marked in collected.marked:
+            report = functools.partial(Diagnostic, id=marked.id, position=marked.position)
+            before = self._newest(marked.id)
+            revision = Revision(collected.content(marked), marked.attributes, marked.complete)
+            if marked.complete and any(not block.closed for block in fenced_blocks(revision.text)):
+                message = f"ref {marked.id!r} closes inside a code fence that is open: close the fence before </ref>"
+                said.append(report("open_fence", message=message))
+            if before is None and asks_to_append(marked.attributes):
+                message = f"there was no ref:{marked.id} to append to, so this is its first part"
+                said.append(report("nothing_to_append", message=message))
             try:
-                for text in (*marked.attributes, *marked.attributes.values()):
-                    _check.encodable("an attribute", text)
-                content = self._entries.shared(Content.of(collected.content(marked)))
-                self._entries.check_room(content)
+                ref = stored[marked.position] = self._revised(marked.id, revision)
             except (QuotaExceeded, InvalidArgument) as error:
                 why: DiagnosticKind = "quota_exceeded" if isinstance(error, QuotaExceeded) else "invalid_text"
-                said.append(Diagnostic(why, marked.id, marked.position, f"not stored: {error}"))
+                said.append(report(why, message=f"not stored: {error}"))
+                self._entries.miss(marked.id, f"it was not stored: {error}")
                 continue
-            version = self._entries.next_version(marked.id)
-            if version > 1:
-                before = self._entries.newest(marked.id)
-                older = f"; {before} is the one before" if before else ""
-                message = f"ref:{marked.id} is now version {version}{older}"
-                said.append(Diagnostic("new_version", marked.id, marked.position, message))
-            ref = Ref(
-                id=marked.id,
-                version=version,
-                category=category_of(marked.attributes, content.text),
-                attributes=dict(marked.attributes),
-                complete=marked.complete,
-                created_at=self._clock(),
-                page_size=self.settings.page_size,
-                content=content,
-            )
-            if marked.complete and any(not block.closed for block in fenced_blocks(content.text)):
-                message = f"ref {marked.id!r} closes inside a code fence that is open: close the fence before </ref>"
-                said.append(Diagnostic("open_fence", marked.id, marked.position, message))
-            self._put(ref.versioned, ref)
-            refs.append(ref)
+            if ref is not before and ref.version > 1:
+                older = f"; {before.versioned} is the one before" if before else ""
+                said.append(report("new_version", message=f"ref:{ref.id} is now version {ref.version}{older}"))
+        for diagnostic in collected.diagnostics:
+            if diagnostic.kind == "in_code" and diagnostic.id is not None:
+                self._entries.miss(diagnostic.id, IN_CODE)
         said.sort(key=lambda diagnostic: diagnostic.position)
-        return Ingested(refs=tuple(refs), diagnostics=tuple(said), text=collected.text, visible=collected.visible)
+        return Ingested(
+            refs=tuple(stored.values()),
+            diagnostics=tuple(said),
+            text=collected.text,
+            visible=collected.visible,
+            compact=collected.compact(stored),
+        )
+
+    def _streamed(self, collected: Collected) -> Ingested:
+        ingested = self._ingested(collected)
+        if collected.marked:
+            self._awaited.append((collected, ingested))
+        return ingested
+
+    def _newest(self, ref_id: str) -> Ref | None:
+        """Return the newest version of a ref that can be read."""
+        slot = self._entries.get(self._entries.newest(ref_id) or "")
+        return slot if isinstance(slot, Ref) else None
+
+    def _revised(self, ref_id: str, revision: Revision) -> Ref:
+        """Store the next version of a ref, or return the newest one where that would say the same."""
+        for text in (*revision.attributes, *revision.attributes.values()):
+            _check.encodable("an attribute", text)
+        before = self._newest(ref_id)
+        if asks_to_append(revision.attributes) and before is not None:
+            revision = appended(before, revision)
+        attributes = {name: value for name, value in revision.attributes.items() if name != "append"}
+        content = self._entries.shared(Content.of(revision.text))
+        ref = Ref(
+            id=ref_id,
+            version=self._entries.next_version(ref_id),
+            category=category_of(attributes, content.text),
+            attributes=attributes,
+            complete=revision.complete,
+            created_at=self._clock(),
+            page_size=self.settings.page_size,
+            content=content,
+        )
+        if before is not None and is_same(before, ref):
+            return before
+        self._entries.check_room(content)
+        self._put(ref.versioned, ref)
+        return ref
 
     def _add(self, content: Content, source: str) -> Descriptor:
         content = self._entries.shared(content)
@@ -743,3 +712,11 @@ class RefStore:
 def _with_kind(handle: Any) -> Any:
     """Return the handle of a ref where only its id is given."""
     return f"ref:{handle}" if isinstance(handle, str) and ":" not in handle else handle
+
+
+def _id_in(text: object) -> str:
+    """Return the id of a ref, or raise `InvalidHandle`."""
+    name = ref_id_in(text.removeprefix("ref:")) if isinstance(text, str) else None
+    if name is None:
+        raise InvalidHandle(f"{text!r:.80} is no id of a ref", handle=f"{text!s:.80}", hint=f"an id is {ID_RULE}")
+    return name

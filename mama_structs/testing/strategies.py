@@ -489,8 +489,8 @@ class _Part:
 
 def ref_ids() -> st.SearchStrategy[str]:
     """Give the ids that a ref may have; short ones more often, so that some meet again."""
-    short = st.sampled_from(["a", "b", "plan", "x.1", "A", "0"])
-    return short | st.builds(str.__add__, st.sampled_from(_FIRST), st.text(_FIRST + "_.-", max_size=63))
+    short = st.sampled_from(["a", "b", "plan", "x.1", "A", "0", "한글-1", "план"])
+    return short | st.builds(str.__add__, st.sampled_from(_FIRST), st.text(_FIRST + "_.-\u00e9한", max_size=63))
 
 
 def _cased(draw: Draw, word: str) -> str:

@@ -62,13 +62,37 @@ def test_a_long_text_is_not_repeated_in_the_error():
     assert len(str(caught.value)) < 300
 
 
-@pytest.mark.parametrize("ref_id", ["a", "A.b-c_9", "9", "a" * 64])
+@pytest.mark.parametrize("ref_id", ["a", "A.b-c_9", "9", "a" * 64, "\u00e4", "한글-1", "план", "計画", "हिन्दी", "٣"])
 def test_an_id_is_of_letters_digits_and_three_signs(ref_id):
     """These are ids."""
     assert is_ref_id(ref_id)
 
 
-@pytest.mark.parametrize("ref_id", ["", "-a", ".a", "_a", "a" * 65, "a b", "a/b", "\u00e4", "a\n", "a@1", "a:b"])
+@pytest.mark.parametrize(
+    "ref_id",
+    [
+        "",
+        "-a",
+        ".a",
+        "_a",
+        "a" * 65,
+        "a b",
+        "a/b",
+        "\u0301a",
+        "\u3164",
+        "a\ufe0f",
+        "a\u200d",
+        "\u00b2",
+        "a\n",
+        "a@1",
+        "a:b",
+    ],
+)
 def test_other_texts_are_no_ids(ref_id):
     """These are none."""
     assert not is_ref_id(ref_id)
+
+
+def test_two_spellings_of_an_id_are_one():
+    """Composed and decomposed letters are the same handle."""
+    assert parse_handle("ref:\u00e4@1") == parse_handle("ref:a\u0308@1") == RefHandle("\u00e4", 1)

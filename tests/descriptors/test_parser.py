@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
+import unicodedata
 
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from mama_structs.descriptors.marking import trimmed
 from mama_structs.descriptors.parser import MAX_HELD, Diagnostic, RefEnd, RefParser, RefStart, RefText, Text
-from mama_structs.descriptors.store import trimmed
 from mama_structs.errors import InvalidArgument, MamaStructsError, SessionClosed
 from mama_structs.testing.strategies import chunkings, ref_documents, ref_ids
 
@@ -150,8 +151,9 @@ class SlowParser:
         if "id" not in found:
             return "missing_id", *nothing
         ref_id = found.pop("id")
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", ref_id):
-            return "invalid_id", ref_id, {}, False, 0
+        ref_id, said = unicodedata.normalize("NFC", ref_id), ref_id
+        if not re.fullmatch(r"[^\W_][\w.-]{0,63}", ref_id):
+            return "invalid_id", said, {}, False, 0
         return "open", ref_id, found, state == "slash", at + index
 
     # Code.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from mama_structs.descriptors.marking import trimmed
 from mama_structs.descriptors.parser import MAX_DEPTH, MAX_TAG, Diagnostic, RefEnd, RefParser, RefStart, RefText, Text
-from mama_structs.descriptors.store import trimmed
 
 
 def parse(text, size=None):
@@ -65,6 +65,14 @@ ROWS = {
     "an id with a slash": ('<ref id="a/b">x', [], None, [("invalid_id", "a/b", 1)]),
     "an id that is a path": ('<ref id="../../etc/passwd">x', [], None, [("invalid_id", "../../etc/passwd", 1)]),
     "an id with a line break": ('<ref id="a\n">x', [], None, [("invalid_id", "a\n", 1)]),
+    "an attribute without a value": ('<ref id="a" append>x</ref>', [whole("a", "x", append="")], "x", []),
+    "an id of another script": ('<ref id="한글-1">x</ref>', [whole("한글-1", "x")], "x", []),
+    "an id that is decomposed": ('<ref id="e\u0301">x</ref>', [whole("\u00e9", "x")], "x", []),
+    "an id with a filler": ('<ref id="\u3164">x', [], None, [("invalid_id", "\u3164", 1)]),
+    "a mention": ('See <ref id="a" lines="3"/>.', [], None, []),
+    "a mention in a ref": ('<ref id="a"><ref lines="3" id="b"/></ref>', [whole("a", '<ref lines="3" id="b"/>')], '<ref lines="3" id="b"/>', []),
+    "a mention in code": ('`<ref id="a" lines="3"/>`', [], None, []),
+    "lines in an opening tag": ('<ref id="a" lines="3">x</ref>', [whole("a", "x", lines="3")], "x", []),
     "> in an attribute": ('<ref id="a" note="1>2">x</ref>', [whole("a", "x", note="1>2")], "x", []),
     "unclosed": ('1 <ref id="a">\nx\ny\n', [cut("a", "x\ny")], "1 \nx\ny\n", [("unclosed", "a", 3)]),
     "unclosed before a complete one": (

@@ -1,0 +1,201 @@
+"""From what a model wrote to the refs in it: the pieces of a message are scanned, and what they mark is collected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import attrs
+
+from mama_structs.descriptors.entries import Ref
+from mama_structs.descriptors.messages import DeltaReader
+from mama_structs.descriptors.parser import Diagnostic, Event, RefEnd, RefParser, RefStart, RefText, Text
+from mama_structs.errors import SessionClosed
+
+_BREAKS: Final = ("\r\n", "\n")
+
+
+def trimmed(text: str, *, closed: bool = True) -> str:
+    r"""
+    Drop one line break after an opening tag and one before the closing tag, and nothing else.
+
+    A line break is ``\n`` or ``\r\n``.
+    After a tag that ended its line in ``\n`` a ``\r`` at the end is content: what was put on lines of its own comes
+    back exactly.
+    """
+    opening = next((kind for kind in _BREAKS if text.startswith(kind)), "")
+    text = text[len(opening) :]
+    kinds = ("\n",) if opening == "\n" else _BREAKS
+    closing = next((kind for kind in kinds if closed and text.endswith(kind)), "")
+    return text[: len(text) - len(closing)]
+
+
+@attrs.define
+class MarkedText:
+    """
+    A ref before it is stored: what its tag said, where it stands, and where its content is in the visible text.
+
+    It stands at *position* (from 1), up to before *behind*, in all that was scanned.
+    """
+
+    id: str
+    attributes: Mapping[str, str]
+    position: int
+    begin: int
+    end: int = -1
+    behind: int = -1
+    complete: bool = False
+
+
+@attrs.frozen
+class Collected:
+    """What one message holds: refs by opening tags, what the parser said, all that was scanned, and it without tags."""
+
+    marked: tuple[MarkedText, ...]
+    diagnostics: tuple[Diagnostic, ...]
+    text: str = attrs.field(repr=False)
+    visible: str = attrs.field(repr=False)
+
+    def content(self, marked: MarkedText) -> str:
+        """Return a ref's content: without the tags of refs inside, and without one line break at each end."""
+        # On demand: the contents of nested refs may together be 64 times the text.
+        return trimmed(self.visible[marked.begin : marked.end], closed=marked.complete)
+
+    def compact(self, stored: Mapping[int, Ref]) -> str:
+        """Return the text with a mention in place of each outermost ref, those that are *stored*, by position."""
+        parts: list[str] = []
+        at = 0
+        for marked in self.marked:
+            ref = stored.get(marked.position)
+            if ref is not None and marked.position > at:
+                parts += self.text[at : marked.position - 1], mention(ref)
+                at = marked.behind - 1
+        return "".join([*parts, self.text[at:]])
+
+
+def mention(ref: Ref) -> str:
+    """Name a ref where it stood, in a tag that stores nothing."""
+    state = "" if ref.complete else ' complete="false"'
+    return f'<ref id="{ref.id}" lines="{ref.lines}"{state}/>'
+
+
+class Collector:
+    """
+    Scans the pieces of one message, chunk by chunk, and collects its refs; without *marks*, tags are text.
+
+    A ref does not go on from one piece into the next.
+    """
+
+    def __init__(self, *, marks: bool = True) -> None:
+        self._marks = marks
+        self._parser = RefParser()
+        self._fed: list[str] = []
+        self._before = 0  # Characters of the pieces before this one.
+        self._visible: list[str] = []
+        self._shown = 0
+        self._open: list[MarkedText] = []
+        self._marked: list[MarkedText] = []
+        self._diagnostics: list[Diagnostic] = []
+
+    def feed(self, chunk: str) -> list[Event]:
+        """Scan the next part of the piece and return what is known by now."""
+        self._fed.append(chunk)
+        return self._take(self._parser.feed(chunk) if self._marks else [Text(chunk)] if chunk else [])
+
+    def end_piece(self) -> list[Event]:
+        """Say that what comes next is a text of its own."""
+        events = self._take(self._parser.close())
+        self._before += self._parser.position
+        self._parser = RefParser()
+        return events
+
+    def finish(self) -> Collected:
+        """Return what was found, after the last `end_piece`."""
+        texts = "".join(self._fed), "".join(self._visible)
+        return Collected(tuple(self._marked), tuple(self._diagnostics), *texts)
+
+    def _take(self, events: Sequence[Event]) -> list[Event]:
+        return [self._taken(event) for event in events]
+
+    def _taken(self, event: Event) -> Event:
+        if isinstance(event, Text | RefText):
+            self._visible.append(event.text)
+            self._shown += len(event.text)
+            return event
+        moved = attrs.evolve(event, position=event.position + self._before)
+        if isinstance(moved, RefStart):
+            self._open.append(MarkedText(moved.id, moved.attributes, moved.position, self._shown))
+            self._marked.append(self._open[-1])
+        elif isinstance(moved, RefEnd):
+            closed = self._open.pop()
+            closed.end, closed.behind, closed.complete = self._shown, moved.position, moved.complete
+        else:
+            self._diagnostics.append(moved)
+        return moved
+
+
+@attrs.frozen(kw_only=True)
+class Ingested:
+    """
+    What one message of a model held.
+
+    Args:
+        refs: The stored refs, in order of their opening tags.
+        diagnostics: What its author may not have meant, in order of positions; worth telling the model.
+        text: The text that was scanned, as it came.
+        visible: The same without the tags of refs, for people.
+        compact: The same with ``<ref id="x" lines="30"/>`` in place of each stored ref, for the history.
+            Such a tag stores nothing when it is read again.
+
+    """
+
+    refs: tuple[Ref, ...]
+    diagnostics: tuple[Diagnostic, ...]
+    text: str = attrs.field(repr=False)
+    visible: str = attrs.field(repr=False)
+    compact: str = attrs.field(repr=False)
+
+
+class RefStream:
+    """
+    Takes a model's answer as it comes: ``feed`` every chunk, then ``close``.
+
+    Chunks may be cut anywhere: what is stored is the same as for the whole answer in one piece.
+    `RefStore.stream` makes one.
+    """
+
+    def __init__(self, collector: Collector, store: Callable[[Collected], Ingested]) -> None:
+        self._collector = collector
+        self._deltas = DeltaReader()
+        self._store = store
+        self._result: Ingested | None = None
+
+    def __repr__(self) -> str:
+        return f"<RefStream{', closed' if self._result is not None else ''}>"
+
+    def feed(self, chunk: object) -> list[Event]:
+        """
+        Take the next part and return what is known by now, to be shown to people.
+
+        Args:
+            chunk: Text, or a stream event of the ``anthropic`` or ``openai`` packages (objects or dicts).
+
+        Raises:
+            InvalidArgument: It is nothing of the kind.
+            SessionClosed: The stream was closed.
+
+        """
+        if self._result is not None:
+            raise SessionClosed("the stream was closed", hint="take another one for the next answer: stream()")
+        delta = self._deltas.read(chunk)
+        if delta is None:
+            return []
+        events = self._collector.end_piece() if delta.starts_piece else []
+        return [*events, *self._collector.feed(delta.text)] if delta.text else events
+
+    def close(self) -> Ingested:
+        """Store the refs, and return what was found; again, the same."""
+        if self._result is None:
+            self._collector.end_piece()
+            self._result = self._store(self._collector.finish())
+        return self._result
