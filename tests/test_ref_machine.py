@@ -1,4 +1,4 @@
-"""The refs of sessions against a plain model: whatever is stored, deleted, forked, closed and opened again."""
+"""The refs of sessions against a plain model: whatever is stored, revised, deleted, forked and opened again."""
 
 import asyncio
 import shutil
@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from mama_structs import Session
-from mama_structs.errors import HandleNotFound, InvalidArgument
+from mama_structs.errors import HandleNotFound, InvalidArgument, InvalidParameter
 
 NAMESPACES = st.sampled_from(["default", "bob"])
 NAMES = st.sampled_from(["x", "y"])
-IDS = st.sampled_from(["a", "b", "plan.md"])
-# No tags, and nothing that a line break at either end would make ambiguous.
-TEXTS = st.text(st.sampled_from("xyz é\r\n&`"), max_size=12)
+IDS = st.sampled_from(["a", "b", "plan.md", "한글-1"])
+# No tags and no fences, and nothing that a line break at either end would make ambiguous.
+TEXTS = st.text(st.sampled_from("xyz é\r\n&"), max_size=12)
 
 
 @attrs.define
@@ -29,10 +29,30 @@ class Model:
     deleted: set = attrs.field(factory=set)
     last_fd: int = 0
     versions: dict = attrs.field(factory=dict)
+    cut: set = attrs.field(factory=set)
 
-    def mark(self, ref_id, text):
+    def newest(self, ref_id):
+        """The newest version that was not deleted, None without one."""
+        numbers = [int(one.partition("@")[2]) for one in self.held if one.startswith(f"ref:{ref_id}@")]
+        return f"ref:{ref_id}@{max(numbers)}" if numbers else None
+
+    def mark(self, ref_id, text, *, cut=False):
+        """Store a version, unless the newest one is the same, and return its handle."""
+        newest = self.newest(ref_id)
+        if newest and text == self.held[newest] and cut == (newest in self.cut):
+            return newest
         self.versions[ref_id] = self.versions.get(ref_id, 0) + 1
-        self.held[f"ref:{ref_id}@{self.versions[ref_id]}"] = text
+        handle = f"ref:{ref_id}@{self.versions[ref_id]}"
+        self.held[handle] = text
+        self.cut |= {handle} if cut else set()
+        return handle
+
+    def append(self, ref_id, text, *, cut=False):
+        newest = self.newest(ref_id)
+        before = self.held[newest] if newest else ""
+        joins = newest in self.cut or not before or not text or before.endswith("\n")
+        between = "" if joins else "\r\n" if "\r\n" in before else "\n"
+        return self.mark(ref_id, f"{before}{between}{text}", cut=cut)
 
     def add(self, text):
         self.last_fd += 1
@@ -43,7 +63,7 @@ class Model:
         self.deleted.add(handle)
 
     def copy(self):
-        return Model(dict(self.held), set(self.deleted), self.last_fd, dict(self.versions))
+        return Model(dict(self.held), set(self.deleted), self.last_fd, dict(self.versions), set(self.cut))
 
     @property
     def is_begun(self):
@@ -87,11 +107,53 @@ class RefsAgainstAModel(RuleBasedStateMachine):
         self.open.append(pair)
         return pair
 
-    @rule(pair=pairs, ref_id=IDS, text=TEXTS)
-    def observe(self, pair, ref_id, text):
-        ingested = self.run(pair.session.observe(f'so <ref id="{ref_id}">\n{text}\n</ref>'))
-        pair.model.mark(ref_id, text)
-        assert pair.model.versions[ref_id] == ingested.refs[0].version
+    @rule(pair=pairs, ref_id=IDS, text=TEXTS, flags=st.tuples(st.booleans(), st.booleans(), st.booleans()))
+    def observe(self, pair, ref_id, text, flags):
+        """To append or not, whole or cut, and as a message alone or as that of a stream."""
+        append, cut, streamed = flags
+        answer = f'so <ref id="{ref_id}"{" append" * append}>\n{text}{"" if cut else chr(10) + "</ref>"}'
+        if streamed:
+            self.run(self.stream(pair.session, answer))
+        ingested = self.run(pair.session.observe(answer))
+        handle = (pair.model.append if append else pair.model.mark)(ref_id, text, cut=cut)
+        assert [handle] == [ref.versioned for ref in ingested.refs]
+
+    async def stream(self, session, answer):
+        stream = session.stream()
+        for start in range(0, len(answer), 3):
+            stream.feed(answer[start : start + 3])
+        await stream.close()
+
+    @rule(pair=pairs, ref_id=IDS, text=TEXTS, append=st.booleans())
+    def put(self, pair, ref_id, text, append):
+        ref = pair.session.refs.put(ref_id, text, append=append)
+        assert (pair.model.append if append else pair.model.mark)(ref_id, text) == ref.versioned
+
+    @rule(pair=pairs, new=TEXTS, data=st.data())
+    def edit(self, pair, new, data):
+        """Replace any part of any version that stands in it once."""
+        handle = data.draw(st.sampled_from(sorted(one for one in pair.model.held if one[0] == "r") or [""]))
+        text = pair.model.held.get(handle, "")
+        start = data.draw(st.integers(0, len(text)))
+        old = text[start : data.draw(st.integers(start, len(text)))]
+        if old and sum(text.startswith(old, at) for at in range(len(text))) == 1:
+            ref = pair.session.refs.edit(handle, old, new)
+            changed = text[:start] + new + text[start + len(old) :]
+            assert pair.model.mark(handle[4:].partition("@")[0], changed, cut=handle in pair.model.cut) == ref.versioned
+        elif handle:
+            with pytest.raises(InvalidParameter):
+                pair.session.refs.edit(handle, old, new)
+
+    @rule(pair=pairs, other=pairs, ref_id=IDS)
+    def adopt(self, pair, other, ref_id):
+        handle = other.model.newest(ref_id)
+        if handle is None:
+            with pytest.raises(HandleNotFound):
+                pair.session.refs.adopt(other.session, ref_id)
+        else:
+            ref = pair.session.refs.adopt(other.session, ref_id)
+            cut = handle in other.model.cut
+            assert pair.model.mark(ref_id, other.model.held[handle], cut=cut) == ref.versioned
 
     @rule(pair=pairs, ref_id=IDS, text=TEXTS)
     def ingest_without_waiting(self, pair, ref_id, text):

@@ -857,7 +857,7 @@ async def test_a_cancelled_close_still_ends(place):
     """The lock, the store and the conversation are free afterwards."""
     for turns in range(12):
         session = await Session.open(place, conversation="c")
-        session.refs.ingest('<ref id="a">1</ref>')
+        session.refs.ingest(f'<ref id="a">{turns}</ref>')
         closing = asyncio.create_task(session.close())
         for _ in range(turns):
             await asyncio.sleep(0)
