@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import json
 import re
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -309,6 +310,98 @@ async def test_notes_on_a_stream_are_told_too(session):
     (told,) = (await anthropic.handle(session, message))["content"]
 
     assert 1 == told["content"].count("'my aim' is no id")
+
+
+# Runs that stream, and toolsets that are wrapped
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda one: one, lambda one: one.prefixed("m"), lambda one: one.filtered(lambda *_: True)]
+)
+async def test_a_streamed_run_of_pydantic_ai_is_stored(session, wrap):
+    """Also where the answer is streamed, and where the toolset stands in a wrapper."""
+    pydantic_ai = importlib.import_module("pydantic_ai")
+    function = importlib.import_module("pydantic_ai.models.function")
+    adapter = importlib.import_module("mama_structs.adapters.pydantic_ai")
+
+    async def stream(_history, _info):
+        for part in (MARKED[:20], MARKED[20:]):
+            yield part
+
+    agent = pydantic_ai.Agent(function.FunctionModel(stream_function=stream), toolsets=[wrap(adapter.toolset(session))])
+    async with agent.run_stream("go") as result:
+        await result.get_output()
+
+    assert CODE == session.refs.get("aim").body.text
+
+
+async def test_an_earlier_run_in_the_history_is_not_stored_again(session):
+    """What a history holds is not said again, though a part of it was replaced since."""
+    pydantic_ai = importlib.import_module("pydantic_ai")
+    function = importlib.import_module("pydantic_ai.models.function")
+    adapter = importlib.import_module("mama_structs.adapters.pydantic_ai")
+    messages = importlib.import_module("pydantic_ai.messages")
+    history = messages.ModelMessagesTypeAdapter.validate_python(
+        [
+            {"kind": "request", "parts": [{"part_kind": "user-prompt", "content": "go"}]},
+            {"kind": "response", "parts": [{"part_kind": "text", "content": MARKED}]},
+        ]
+    )
+
+    def fail(_history, _info):
+        raise RuntimeError("the provider is down")
+
+    agent = pydantic_ai.Agent(function.FunctionModel(fail), toolsets=[adapter.toolset(session)])
+    with pytest.raises(RuntimeError):
+        await agent.run("again", message_history=history)
+
+    assert 0 == len(session.refs)
+
+
+async def test_a_streamed_run_of_the_agents_sdk_is_stored(session):
+    """The hooks are asked there, too."""
+    agents, testing = importlib.import_module("agents"), importlib.import_module("agents.testing")
+    adapter = importlib.import_module("mama_structs.adapters.openai_agents")
+    call = testing.function_call("get_ref", {"ref_id": "aim"}, call_id="c")
+    model = testing.ScriptedModel([[testing.assistant_message(MARKED), call], [testing.assistant_message("Done.")]])
+    agent = agents.Agent(name="agent", model=model, tools=adapter.tools(session))
+    quiet = agents.RunConfig(tracing_disabled=True)
+    result = agents.Runner.run_streamed(agent, "go", run_config=quiet, hooks=adapter.hooks(session))
+    stream = session.stream()
+    async for event in result.stream_events():
+        stream.feed(event)
+
+    (output,) = [item.output for item in result.new_items if item.type == "tool_call_output_item"]
+
+    assert CODE in output
+    assert MARKED in (await stream.close()).text
+    assert ("ref:aim@1",) == session.refs.versions("aim")
+
+
+async def test_hooks_of_a_host_go_beside(session):
+    """A host's own hooks derive from those of the session."""
+    agents, testing = importlib.import_module("agents"), importlib.import_module("agents.testing")
+    adapter = importlib.import_module("mama_structs.adapters.openai_agents")
+    seen = []
+
+    class Own(adapter.SessionHooks):
+        async def on_llm_end(self, context, agent, response):
+            await super().on_llm_end(context, agent, response)
+            seen.append(len(session.refs))
+
+    agent = agents.Agent(name="agent", model=testing.ScriptedModel([[testing.assistant_message(MARKED)]]))
+    await agents.Runner.run(agent, "go", run_config=agents.RunConfig(tracing_disabled=True), hooks=Own(session))
+
+    assert [1] == seen
+
+
+async def test_an_agent_of_langchain_alone_has_no_middleware(session, monkeypatch):
+    """Where `create_agent` is not installed the error says what to install."""
+    adapter = importlib.import_module("mama_structs.adapters.langchain")
+    monkeypatch.setitem(sys.modules, "langchain.agents.middleware", None)
+
+    with pytest.raises(ImportError, match="pip install langchain"):
+        adapter.middleware(session)
 
 
 # Notes in answers of every kind
