@@ -1,16 +1,24 @@
 """
-What models are shown: results as XML whose text a parser gives back exactly, and what a system prompt says.
+What models are shown: results as elements whose text is the content as it is, and what a system prompt says.
 
-What XML 1.0 cannot hold (section 2.2 of the recommendation: most control characters, U+FFFE and U+FFFF) becomes U+FFFD,
-and the element says how often.
+The text is not escaped, which would cost half as much again in code, and models copy the entities.
+So that no content can close its quotation, both tags of an element carry an ``end`` that nobody can guess wherever
+the content looks as if it held a tag of ours. Attributes and messages are escaped.
+Control characters other than tab and line breaks become U+FFFD, and the element says how often.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Mapping, Sequence
-from typing import Final
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from typing import Final, TypeVar
 
+import attrs
+
+from mama_structs._budget import Budget
 from mama_structs.descriptors.entries import Descriptor, Entry, Ref
 from mama_structs.descriptors.export import FileResult
 from mama_structs.descriptors.parser import ID_RULE
@@ -19,20 +27,46 @@ from mama_structs.descriptors.text import Excerpt, Preview
 from mama_structs.errors import MamaStructsError
 from mama_structs.settings import DescriptorSettings
 
-_FORBIDDEN: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+# U+0085 is a line break, and the last ones have no place in XML 1.0 or in UTF-8.
+_FORBIDDEN: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
 _REPLACEMENT: Final = "\ufffd"
+_TAGS: Final = (
+    "fd_content",
+    "fd_error",
+    "fd_extraction",
+    "fd_file_result",
+    "fd_matches",
+    "fd_result",
+    "ref_content",
+    "ref_list",
+    "ref_stored",
+    "stored_handles",
+    "file_descriptor_instructions",
+    "reference_id_instructions",
+    "message",
+    "omitted",
+    "match",
+    "head",
+    "tail",
+    "ref",
+    "fd",
+)
+# What is there and not seen: format and control characters, fillers, selectors, tags.
+_UNSEEN: Final = (
+    "\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    "\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffd\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+_NAMES: Final = "|".join(f"[{_UNSEEN}]*+".join(name) for name in _TAGS)
+# Possessive, so that a run of blanks is gone through once.
+_LIKE_A_TAG: Final = re.compile(rf"<[\s{_UNSEEN}]*+(?:/[\s{_UNSEEN}]*+)?+(?:{_NAMES})(?![A-Za-z0-9_])", re.IGNORECASE)
+_LONGEST: Final = {"title": 80, "type": 20, "lang": 20, "source": 80, "file_path": 200}
+# Of a handle that is none, and of anything else that a caller made up.
+_LONGEST_OTHER: Final = 100
+# Characters of a short element in a list.
+_ROW: Final = 80
 
 Attribute = str | int | bool | None
-
-
-def _without_forbidden(text: str) -> tuple[str, int]:
-    """Return a text with U+FFFD for each character that XML cannot hold, and their number."""
-    return _FORBIDDEN.subn(_REPLACEMENT, text)
-
-
-def _escaped(text: str) -> str:
-    """Return a text as the content of an element; a parser would read a bare carriage return as a line feed."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\r", "&#13;")
+E = TypeVar("E", Ref, Entry)
 
 
 def start_tag(name: str, attributes: Mapping[str, Attribute], *, empty: bool = False) -> str:
@@ -41,132 +75,321 @@ def start_tag(name: str, attributes: Mapping[str, Attribute], *, empty: bool = F
     return f"<{name}{written}{'/' if empty else ''}>"
 
 
-def element(name: str, attributes: Mapping[str, Attribute], text: str) -> str:
-    """Return an element around a text; where characters were replaced, ``replaced`` says how many."""
-    clean, replaced = _without_forbidden(text)
-    return f"{start_tag(name, {**attributes, 'replaced': replaced or None})}{_escaped(clean)}</{name}>"
+def message(text: str) -> str:
+    """Return a message of ours."""
+    return f"<message>{_escaped(_FORBIDDEN.sub(_REPLACEMENT, text))}</message>"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _attribute(value: Attribute) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    text = _escaped(_without_forbidden(str(value))[0])
+    text = _escaped(_FORBIDDEN.sub(_REPLACEMENT, str(value)))
     # A parser would read each of these as a blank.
-    return text.replace('"', "&quot;").replace("\n", "&#10;").replace("\t", "&#9;")
+    for character, written in (('"', "&quot;"), ("\n", "&#10;"), ("\t", "&#9;"), ("\r", "&#13;")):
+        text = text.replace(character, written)
+    return text
 
 
-# Results
-
-
-def fd_content(excerpt: Excerpt) -> str:
-    """Show what was read: the element's text is the content, exactly."""
-    return element("fd_content", {"fd": excerpt.handle, **_place(excerpt)}, excerpt.text)
-
-
-def fd_extraction(excerpt: Excerpt, made: Descriptor) -> str:
-    """Show that a part was stored as a descriptor of its own."""
-    attributes = {"fd": excerpt.handle, "new_fd": made.handle, **_place(excerpt)}
-    message = f"{made.handle} now holds {_count(made.chars, 'character')} of {excerpt.handle}"
-    return _parts("fd_extraction", attributes, [element("message", {}, message)])
-
-
-def fd_result(descriptor: Descriptor, shown: Preview) -> str:
-    """Show what was too large: its size, its beginning and its end, and what is left out between."""
-    content = descriptor.content
-    size = {"chars": content.chars, "lines": content.lines, "pages": descriptor.pages}
-    attributes: dict[str, Attribute] = {
-        "fd": descriptor.handle,
-        "source": descriptor.source,
-        **size,
-        "category": descriptor.category,
-    }
-    parts = [element("message", {}, _about(descriptor, shown))]
-    if shown.head:
-        place: dict[str, Attribute] = {"lines": _span(shown.head_lines), "chars": f"1-{len(shown.head)}"}
-        parts.append(element("head", {**place, "truncated": shown.head_ends_in_line or None}, shown.head))
-    if shown.omitted_chars:
-        omitted = {"chars": _span(shown.omitted_range), "lines": _span(shown.omitted_lines)}
-        parts.append(start_tag("omitted", omitted, empty=True))
-    if shown.tail:
-        first = content.chars - len(shown.tail) + 1
-        place = {"lines": _span(shown.tail_lines), "chars": f"{first}-{content.chars}"}
-        parts.append(element("tail", {**place, "continued": shown.tail_starts_in_line or None}, shown.tail))
-    return _parts("fd_result", attributes, parts)
-
-
-def ref_list(refs: Sequence[Ref]) -> str:
-    """Show what is marked."""
-    return _parts("ref_list", {"count": len(refs)}, [start_tag("ref", _about_ref(ref), empty=True) for ref in refs])
-
-
-def ref_content(ref: Ref) -> str:
-    """Show a whole ref: the element's text is its content, exactly."""
-    return element("ref_content", _about_ref(ref), ref.body.text)
-
-
-def handle_list(entries: Sequence[Entry]) -> str:
-    """Show what is stored, for a system prompt."""
-    parts = []
-    for entry in entries:
-        if isinstance(entry, Ref):
-            name, about = "ref", _about_ref(entry)
-        else:
-            name = "fd"
-            about = {"fd": entry.handle, "source": entry.source, "lines": entry.lines, "chars": entry.chars}
-        parts.append(start_tag(name, about, empty=True))
-    return _parts("stored_handles", {"count": len(entries)}, parts)
-
-
-def fd_matches(result: SearchResult) -> str:
-    """Show what a search found and where."""
-    counts = {"count": len(result.matches), "total": result.total, "more": result.more}
-    return _parts("fd_matches", {"fd": result.handle, **counts}, [_match(match) for match in result.matches])
-
-
-def fd_file_result(result: FileResult) -> str:
-    """Show what was written to a file."""
-    attributes: dict[str, Attribute] = {
-        "fd": result.handle,
-        "file_path": result.path,
-        "mode": result.mode,
-        "chars": result.chars_written,
-        "bytes": result.bytes_written,
-        "size": result.size,
-        "lines": result.lines,
-        "new_file": result.created,
-        "insert_at": result.insert_at,
-    }
-    verb = {"write": "was written to", "append": "was added to the end of", "insert": "was inserted into"}[result.mode]
-    now = f"{_count(result.lines, 'line')} and {_count(result.size, 'byte')}"
-    message = f"{result.handle} {verb} {result.path}, which now has {now}"
-    return _parts("fd_file_result", attributes, [element("message", {}, message)])
-
-
-def fd_error(error: MamaStructsError, *, handle: str | None = None) -> str:
-    """Show what went wrong and what to do about it; *handle* where the error does not say what the call was about."""
-    attributes = {"type": error.type, "fd": getattr(error, "handle", None) or handle}
-    return _parts("fd_error", attributes, [element("message", {}, str(error))])
-
-
-def _place(excerpt: Excerpt) -> dict[str, Attribute]:
-    """Say where an excerpt stands and what comes after it."""
+def _clipped(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
+    """Return attributes of which none is long."""
+    longest = {key: _LONGEST.get(key, _LONGEST_OTHER) for key in attributes}
     return {
-        "mode": excerpt.mode,
-        "start": excerpt.start,
-        "count": excerpt.count,
-        "page": excerpt.page,
-        "pages": excerpt.pages,
-        "lines": f"{excerpt.first_line}-{excerpt.last_line}",
-        "total_lines": excerpt.total_lines,
-        "chars": f"{excerpt.first_char}-{excerpt.last_char}" if excerpt.text else "none",
-        "total_chars": excerpt.total_chars,
-        "continued": excerpt.starts_in_line or None,
-        "truncated": excerpt.ends_in_line or None,
-        "next_start": excerpt.next_start,
-        "next_char": excerpt.next_char,
-        "remaining": excerpt.remaining,
-        "remaining_chars": excerpt.remaining_chars,
+        key: f"{value[: longest[key]]}…" if isinstance(value, str) and len(value) > longest[key] else value
+        for key, value in attributes.items()
     }
+
+
+@attrs.frozen
+class Rendering:
+    """How one store's answers are written: none passes the budget, and no content closes its own quotation."""
+
+    budget: Budget
+    _secret: bytes = attrs.field(factory=lambda: secrets.token_bytes(16), init=False, repr=False, eq=False)
+
+    def quoted(self, name: str, attributes: Mapping[str, Attribute], text: str) -> str:
+        """Return an element around a text as it is; where characters were replaced, ``replaced`` says how many."""
+        clean, replaced = _FORBIDDEN.subn(_REPLACEMENT, text)
+        end = self._end(text) if _LIKE_A_TAG.search(text) else None
+        start = start_tag(name, {**attributes, "replaced": replaced or None, "end": end})
+        return f"{start}{clean}{start_tag(f'/{name}', {'end': end})}"
+
+    def _end(self, text: str) -> str:
+        """Return what only this store can have made of a text, and what the text does not hold."""
+        data, key, end = text.encode(errors="surrogatepass"), self._secret, ""
+        while not end or end in text:
+            key = hashlib.blake2b(data, key=key, digest_size=16).digest()
+            end = key[:4].hex()
+        return end
+
+    # What was read
+
+    def content(self, excerpt: Excerpt) -> str:
+        """Show what was read, or as much of it as the budget holds."""
+        about: dict[str, Attribute] = {"fd": excerpt.handle, "page": excerpt.page, "pages": excerpt.pages}
+        totals: dict[str, Attribute] = {"total_lines": excerpt.total_lines, "total_chars": excerpt.total_chars}
+
+        def tag(place: Mapping[str, Attribute]) -> dict[str, Attribute]:
+            return {**about, **place, **totals}
+
+        return self._lines(excerpt, tag) if excerpt.mode == "line" else self._part("fd_content", excerpt, tag)
+
+    def ref(self, ref: Ref, excerpt: Excerpt) -> str:
+        """Show a ref, of which *excerpt* is the whole, or as much of it as the budget holds."""
+        about = _about_ref(ref)
+
+        def tag(place: Mapping[str, Attribute]) -> dict[str, Attribute]:
+            shown = {"shown_lines": place["lines"], "shown_chars": place["chars"]} if place["next"] else {}
+            return {**about, **shown, **{key: value for key, value in place.items() if key not in {"lines", "chars"}}}
+
+        return self._part("ref_content", excerpt, tag)
+
+    def _part(self, name: str, excerpt: Excerpt, tag: Callable[[Mapping[str, Attribute]], dict[str, Attribute]]) -> str:
+        """Show the first characters of an excerpt, up to a line's end where that costs at most half of them."""
+        text = excerpt.text
+
+        def shown(length: int) -> str:
+            return self.quoted(name, tag(_place(excerpt, length)), text[:length])
+
+        length = self.budget.most(len(text), shown)
+        if length < len(text):
+            length = text.rfind("\n", length // 2, length) + 1 or length
+            length -= length > 1 and text[length - 1] == "\r" and text[length] == "\n"
+        return shown(length)
+
+    def _lines(self, excerpt: Excerpt, tag: Callable[[Mapping[str, Attribute]], dict[str, Attribute]]) -> str:
+        """Show numbered lines, or the beginning of one that is longer than the budget."""
+        lines, first = excerpt.text.removesuffix("\n").split("\n"), excerpt.first_line
+        ends = [*accumulate(len(line) + 1 for line in lines)]
+        ends[-1] = len(excerpt.text)
+
+        def shown(count: int) -> str:
+            place = _place(excerpt, ends[count - 1])
+            if count < len(lines):
+                place["next"] = _call(excerpt, "line", first + count, len(lines) - count)
+            return self.quoted("fd_content", tag(place), _numbered(first, lines[:count]))
+
+        def shown_of_one(length: int) -> str:
+            place = _place(excerpt, length)
+            place["next"] = _call(excerpt, "char", excerpt.first_char + length, ends[0] - length)
+            return self.quoted("fd_content", tag(place), f"\n{first}\t{lines[0][:length]}")
+
+        if count := self.budget.most(len(lines), shown):
+            return shown(count)
+        return shown_of_one(max(1, self.budget.most(len(lines[0]), shown_of_one)))
+
+    def extraction(self, excerpt: Excerpt, made: Descriptor) -> str:
+        """Show that a part was stored as a descriptor of its own."""
+        attributes = {"fd": excerpt.handle, "new_fd": made.handle, **_place(excerpt, len(excerpt.text)), "next": None}
+        about = f"{made.handle} now holds {_count(made.chars, 'character')} of {excerpt.handle}"
+        return _parts("fd_extraction", attributes, [message(about)])
+
+    def result(self, descriptor: Descriptor, shown: Preview) -> str:
+        """Show what was too large: its size, its beginning and its end, and what is left out between."""
+        content = descriptor.content
+        attributes: dict[str, Attribute] = {
+            "fd": descriptor.handle,
+            "source": descriptor.source,
+            "chars": content.chars,
+            "lines": content.lines,
+            "pages": descriptor.pages,
+            "category": descriptor.category,
+        }
+        parts = [message(_about(descriptor, shown))]
+        if shown.head:
+            place: dict[str, Attribute] = {"lines": _span(shown.head_lines), "chars": f"1-{len(shown.head)}"}
+            parts.append(self.quoted("head", {**place, "truncated": shown.head_ends_in_line or None}, shown.head))
+        if shown.omitted_chars:
+            omitted = {"chars": _span(shown.omitted_range), "lines": _span(shown.omitted_lines)}
+            parts.append(start_tag("omitted", omitted, empty=True))
+        if shown.tail:
+            first = content.chars - len(shown.tail) + 1
+            place = {"lines": _span(shown.tail_lines), "chars": f"{first}-{content.chars}"}
+            parts.append(self.quoted("tail", {**place, "continued": shown.tail_starts_in_line or None}, shown.tail))
+        return _parts("fd_result", attributes, parts)
+
+    # What there is
+
+    def refs(self, refs: Sequence[Ref], *, start: int = 1) -> str:
+        """List refs, from the one at *start* (counted from 1), as many as the budget holds."""
+        rows = _Rows(refs[start - 1 :])
+
+        def shown(count: int) -> str:
+            following = start + count
+            attributes: dict[str, Attribute] = {
+                "count": len(refs),
+                "start": start if start > 1 else None,
+                "next": f"list_refs(start={following})" if following <= len(refs) else None,
+            }
+            return _parts("ref_list", attributes, rows.first(count))
+
+        return shown(self.budget.most(len(rows), shown, each=_ROW))
+
+    def handles(self, entries: Sequence[Entry]) -> str:
+        """List what is stored, for a system prompt, the newest first, as much as the budget holds."""
+        rows = _Rows(newest_first(entries))
+
+        def shown(count: int) -> str:
+            number = count if count < len(rows) else None
+            return _parts("stored_handles", {"count": len(rows), "shown": number}, rows.first(count))
+
+        return shown(self.budget.most(len(rows), shown, each=_ROW))
+
+    def matches(self, result: SearchResult) -> str:
+        """Show what a search found and where: as many matches, and as much around one, as the budget holds."""
+        found = result.matches
+        context = max((max(len(match.before), len(match.after)) for match in found), default=0)
+
+        def shown(count: int, *, context: int = context, width: int | None = None) -> str:
+            following = found[count].char if count < len(found) else result.next_start
+            attributes: dict[str, Attribute] = {
+                "fd": result.handle,
+                "count": count,
+                "total": result.total,
+                "more": following is not None or None,
+                "next": None if following is None else f"the same with start={following}",
+            }
+            return _parts("fd_matches", attributes, [self._match(one, context, width) for one in found[:count]])
+
+        count = self.budget.most(len(found), shown)
+        if count or not found:
+            return shown(count)
+        context = self.budget.most(context, lambda context: shown(1, context=context))
+        if self.budget.holds(answer := shown(1, context=context)):
+            return answer
+        widest = max(len(match.prefix) + len(match.text) + len(match.suffix) for match in found[:1])
+        return shown(1, context=0, width=self.budget.most(widest, lambda width: shown(1, context=0, width=width)))
+
+    def _match(self, match: Match, context: int, width: int | None) -> str:
+        """Show a match in its lines, with *context* others around, cut after *width* characters."""
+        own = f"{match.prefix}{match.text}{'' if match.text_cut else match.suffix}"
+        lines = own.removesuffix("\n").split("\n")
+        before, after = match.before[len(match.before) - context :] if context else (), match.after[:context]
+        numbered = [
+            *((line.number, line.text) for line in before),
+            *enumerate(lines if width is None else [own[:width].partition("\n")[0]], match.line),
+            *((line.number, line.text) for line in after),
+        ]
+        cut = match.prefix_cut or match.text_cut or match.suffix_cut or width is not None
+        place: dict[str, Attribute] = {
+            "line": match.line if match.last_line == match.line else f"{match.line}-{match.last_line}",
+            "char": match.char,
+            "length": match.length,
+            "cut": cut or any(line.cut for line in (*before, *after)) or None,
+        }
+        return self.quoted("match", place, "".join(["\n", *(f"{number}\t{text}\n" for number, text in numbered)]))
+
+    # What was done
+
+    def stored(self, ref: Ref, verb: str) -> str:
+        """Show that a ref was stored."""
+        size = f"{_count(ref.chars, 'character')} in {_count(ref.lines, 'line')}"
+        about = f"{ref.handle} is now version {ref.version} ({verb}): {size}"
+        attributes: dict[str, Attribute] = {
+            "id": ref.id,
+            "version": ref.version,
+            "lines": ref.lines,
+            "chars": ref.chars,
+        }
+        return _parts("ref_stored", attributes, [message(about)])
+
+    def file_result(self, result: FileResult) -> str:
+        """Show what was written to a file."""
+        attributes: dict[str, Attribute] = {
+            "fd": result.handle,
+            "file_path": result.path,
+            "mode": result.mode,
+            "chars": result.chars_written,
+            "bytes": result.bytes_written,
+            "size": result.size,
+            "lines": result.lines,
+            "new_file": result.created,
+            "insert_at": result.insert_at,
+        }
+        verb = {"write": "was written to", "append": "was added to the end of", "insert": "was inserted into"}
+        path = str(_clipped({"file_path": result.path})["file_path"])
+        now = f"{_count(result.lines, 'line')} and {_count(result.size, 'byte')}"
+        about = f"{result.handle} {verb[result.mode]} {path}, which now has {now}"
+        return _parts("fd_file_result", _clipped(attributes), [message(about)])
+
+    def error(self, error: MamaStructsError, *, handle: str | None = None) -> str:
+        """Show what went wrong and what to do about it; *handle* where the error does not say what it was about."""
+        attributes = _clipped({"type": error.type, "fd": getattr(error, "handle", None) or handle})
+        text = str(error)
+
+        def shown(length: int) -> str:
+            return _parts("fd_error", attributes, [message(text if length == len(text) else f"{text[:length]}…")])
+
+        return shown(self.budget.most(len(text), shown))
+
+
+def newest_first(entries: Sequence[E]) -> list[E]:
+    """Return entries in order of their times, the last one first."""
+    return sorted(entries, key=lambda entry: entry.created_at)[::-1]
+
+
+class _Rows:
+    """The elements of a list, each made when it is first shown: of ten thousand, a hundred are."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self._entries = entries
+        self._made: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def first(self, count: int) -> list[str]:
+        """Return the first elements."""
+        self._made += map(_row, self._entries[len(self._made) : count])
+        return self._made[:count]
+
+
+def _row(entry: Entry) -> str:
+    if isinstance(entry, Ref):
+        return start_tag("ref", _about_ref(entry), empty=True)
+    about: dict[str, Attribute] = {
+        "fd": entry.handle,
+        "source": entry.source,
+        "lines": entry.lines,
+        "chars": entry.chars,
+    }
+    return start_tag("fd", _clipped(about), empty=True)
+
+
+def _place(excerpt: Excerpt, length: int) -> dict[str, Attribute]:
+    """Say where the first characters of an excerpt stand, and with which call what comes after them is read."""
+    last, whole = excerpt.first_char - 1 + length, length == len(excerpt.text)
+    if not whole:
+        following = _call(excerpt, "char", last + 1, len(excerpt.text) - length)
+    elif excerpt.next_start is None or excerpt.mode == "all":
+        following = None
+    else:
+        following = _call(excerpt, excerpt.mode, excerpt.next_start, excerpt.count)
+    return {
+        "lines": f"{excerpt.first_line}-{excerpt.first_line + excerpt.text.count(chr(10), 0, max(0, length - 1))}",
+        "chars": f"{excerpt.first_char}-{last}" if length else "none",
+        "continued": excerpt.starts_in_line or None,
+        "truncated": (excerpt.ends_in_line if whole else excerpt.text[length - 1] != "\n") or None,
+        "next": following,
+        "remaining_chars": excerpt.total_chars - last or None,
+    }
+
+
+def _call(excerpt: Excerpt, mode: str, start: int, count: int) -> str:
+    """Say with which arguments to read on."""
+    if mode == "page":
+        where = f"page={start}" if count == 1 else f"start={start}, count={count}"
+    else:
+        where = f"mode='{mode}', start={start}, count={count}"
+    return f"read_fd(fd='{excerpt.handle}', {where})"
+
+
+def _numbered(first: int, lines: Sequence[str]) -> str:
+    """Return lines with their numbers, beginning on a line of its own."""
+    return "".join(["\n", *(f"{number}\t{line}\n" for number, line in enumerate(lines, first))])
 
 
 def _about_ref(ref: Ref) -> dict[str, Attribute]:
@@ -181,7 +404,7 @@ def _about_ref(ref: Ref) -> dict[str, Attribute]:
         "complete": None if ref.complete else False,
     }
     said = {key: ref.attributes[key] for key in ("type", "lang", "title") if key in ref.attributes}
-    return {**own, **said}
+    return _clipped({**own, **said})
 
 
 def _about(descriptor: Descriptor, shown: Preview) -> str:
@@ -199,18 +422,6 @@ def _about(descriptor: Descriptor, shown: Preview) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _match(match: Match) -> str:
-    place = {"line": match.line, "column": match.column, "char": match.char, "length": match.length}
-    last = match.line if match.last_line == match.line else f"{match.line}-{match.last_line}"
-    cut = match.prefix_cut or match.text_cut or match.suffix_cut
-    shown = element("line", {"number": last, "cut": cut or None}, f"{match.prefix}{match.text}{match.suffix}")
-    before, after = (
-        [element("line", {"number": line.number, "cut": line.cut or None}, line.text) for line in lines]
-        for lines in (match.before, match.after)
-    )
-    return _parts("match", place, [*before, shown, *after])
 
 
 def _span(lines: tuple[int, int] | None) -> str | None:
@@ -274,15 +485,13 @@ _WRAPPING = (
 _FILE_CALL: Final = re.compile(r"^fd_to_file\(.*\n", re.MULTILINE)
 
 
-def instructions(settings: DescriptorSettings, *, files: bool = False, stored: Sequence[Entry] | None = None) -> str:
-    """Return the blocks for a system prompt; with *files*, how one is written, with *stored*, a list of these too."""
+def instructions(settings: DescriptorSettings, *, files: bool = False) -> str:
+    """Return the blocks for a system prompt; with *files*, how one is written."""
     if not settings.enabled:
         return ""
     intro = _WRAPPING.format(wrap_over=settings.wrap_over)
     blocks = [_DESCRIPTORS.format(intro=intro, page_size=settings.page_size)]
     if settings.references_enabled:
         blocks.insert(0, _REFERENCES)
-    if stored is not None:
-        blocks.append(handle_list(stored))
     prompt = "\n\n".join(blocks)
     return prompt if files else _FILE_CALL.sub("", prompt)

@@ -26,8 +26,8 @@ from typing import Any, Final
 import attrs
 
 from mama_structs._async import in_own_thread
-from mama_structs.descriptors.text import Content, Pages, Span
-from mama_structs.errors import InvalidParameter, SearchTimeout
+from mama_structs.descriptors.text import Content, Pages, Span, printed
+from mama_structs.errors import InvalidParameter, InvalidRange, SearchTimeout
 
 MAX_QUERY: Final = 1_000
 MAX_LIMIT: Final = 1_000
@@ -79,12 +79,22 @@ class Match:
 
 @attrs.frozen(kw_only=True, repr=False)
 class SearchResult:
-    """What a search found, in order, and whether there is more; *total* is None when they were not all counted."""
+    """
+    What a search found, in order, and whether there is more.
+
+    *total* counts from where the search began and is None when not all were counted; *next_start* is the character at
+    which the next match begins, None where there is none.
+    """
 
     handle: str
     matches: tuple[Match, ...]
-    more: bool
     total: int | None
+    next_start: int | None
+
+    @property
+    def more(self) -> bool:
+        """Whether there is a match behind the last one."""
+        return self.next_start is not None
 
     def __repr__(self) -> str:
         of = f" of {self.total}" if self.total is not None else " and more" if self.more else ""
@@ -100,6 +110,8 @@ class TextSearch:
     handle: str = attrs.field(kw_only=True)
     timeout: float = attrs.field(kw_only=True)
     regex: bool = attrs.field(default=False, kw_only=True)
+    case_sensitive: bool = attrs.field(default=False, kw_only=True)
+    start: int = attrs.field(default=1, kw_only=True)
     context: int = attrs.field(default=0, kw_only=True)
     limit: int = attrs.field(default=20, kw_only=True)
     page_size: int = attrs.field(default=4_000, kw_only=True)
@@ -122,20 +134,8 @@ async def search(work: TextSearch) -> SearchResult:
     The work is done in a thread; of patterns one is matched at a time, and the others wait within their own time.
     When the caller is cancelled, the thread goes on until it has come to a next match or its time is over.
     """
-    refused = functools.partial(InvalidParameter, handle=work.handle)
+    _check(work)
     timeout, regex = work.timeout, work.regex
-    for name, value, lowest, highest in (
-        ("limit", work.limit, 1, MAX_LIMIT),
-        ("context", work.context, 0, MAX_CONTEXT),
-    ):
-        if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
-            raise refused(f"{name} must be a whole number from {lowest} to {highest}", parameter=name)
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
-        raise refused(f"timeout must be more than 0 seconds, got {timeout!r:.80}", parameter="timeout")
-    if not isinstance(regex, bool):
-        raise refused(f"regex must be true or false, got {regex!r:.80}", parameter="regex")
-    if problem := _problem_of(work.query, regex=regex):
-        raise refused(problem, parameter="query")
     seconds = min(timeout, _LONGEST)
     work.deadline = time.monotonic() + seconds
     try:
@@ -154,6 +154,30 @@ async def search(work: TextSearch) -> SearchResult:
         ) from cause
     finally:
         work.is_over.set()
+
+
+def _check(work: TextSearch) -> None:
+    """Refuse what breaks a rule."""
+    refused = functools.partial(InvalidParameter, handle=work.handle)
+    timeout, regex = work.timeout, work.regex
+    for name, value, lowest, highest in (
+        ("limit", work.limit, 1, MAX_LIMIT),
+        ("context", work.context, 0, MAX_CONTEXT),
+    ):
+        if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
+            raise refused(f"{name} must be a whole number from {lowest} to {highest}", parameter=name)
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
+        raise refused(f"timeout must be more than 0 seconds, got {timeout!r:.80}", parameter="timeout")
+    for name, flag in (("regex", regex), ("case_sensitive", work.case_sensitive)):
+        if not isinstance(flag, bool):
+            raise refused(f"{name} must be true or false, got {flag!r:.80}", parameter=name)
+    start, last = work.start, max(1, work.content.chars)
+    if not isinstance(start, int) or isinstance(start, bool):
+        raise refused(f"start must be a whole number, got {start!r:.80}", parameter="start")
+    if not 1 <= start <= last:
+        raise InvalidRange(f"{work.handle} has no character {printed(start)}", valid=(1, last), handle=work.handle)
+    if problem := _problem_of(work.query, regex=regex):
+        raise refused(problem, parameter="query")
 
 
 def _problem_of(query: object, *, regex: bool) -> str:
@@ -202,7 +226,10 @@ def _run_alone(work: TextSearch) -> SearchResult:
 
 def _run(work: TextSearch) -> SearchResult:
     """Search, in a thread; TimeoutError when the time is over."""
-    spans = _pattern_spans(work) if work.regex else _plain_spans(work)
+    text, query = work.content.text, work.query
+    if not (work.regex or work.case_sensitive):
+        text, query = _folded(text, work), _folded(query, work)
+    spans = _pattern_spans(work) if work.regex else _plain_spans(work, text, query)
     kept = list(islice(spans, work.limit))
     following = next(spans, None) if len(kept) == work.limit else None
     pages = work.content.pages(work.page_size)
@@ -214,8 +241,9 @@ def _run(work: TextSearch) -> SearchResult:
     if following is not None and not work.regex:
         # What was asked for is there, and is worth more than the number of the others.
         with contextlib.suppress(TimeoutError):
-            total = len(kept) + _count(work, following[0])
-    return SearchResult(handle=work.handle, matches=tuple(matches), more=following is not None, total=total)
+            total = len(kept) + _count(work, text, query, following[0])
+    next_start = None if following is None else following[0] + 1
+    return SearchResult(handle=work.handle, matches=tuple(matches), total=total, next_start=next_start)
 
 
 def _check_time(work: TextSearch) -> None:
@@ -223,8 +251,22 @@ def _check_time(work: TextSearch) -> None:
         raise TimeoutError
 
 
-def _plain_spans(work: TextSearch) -> Iterator[Span]:
-    text, query, position = work.content.text, work.query, 0
+def _folded(text: str, work: TextSearch) -> str:
+    """Return a text without the difference of cases, in which every character is where it was."""
+
+    def folded(part: str) -> str:
+        # The one letter that becomes two, and the one that is written otherwise at a word's end.
+        return part.replace("\u0130", "i").lower().replace("\u03c2", "\u03c3")
+
+    parts = []
+    for position in range(0, len(text), _WINDOW):
+        _check_time(work)
+        parts.append(folded(text[position : position + _WINDOW]))
+    return "".join(parts)
+
+
+def _plain_spans(work: TextSearch, text: str, query: str) -> Iterator[Span]:
+    position = work.start - 1
     while position < len(text):
         _check_time(work)
         end = position + _WINDOW
@@ -234,9 +276,9 @@ def _plain_spans(work: TextSearch) -> Iterator[Span]:
         position = found + len(query) if found >= 0 else end
 
 
-def _count(work: TextSearch, position: int) -> int:
+def _count(work: TextSearch, text: str, query: str, position: int) -> int:
     """Count the matches from a position, as `str.count` does, which would hold the interpreter's lock too long."""
-    text, query, total = work.content.text, work.query, 0
+    total = 0
     if not any(query.startswith(query[shift:]) for shift in range(1, len(query))):
         # No two of its places overlap, so that windows which do count each once: thirty times as quick.
         for start in range(position, len(text), _WINDOW):
@@ -258,7 +300,7 @@ def _pattern_spans(work: TextSearch) -> Iterator[Span]:
     text, pattern = work.content.text, _compiled(work)
     # A line feed at the end begins no line, so there is no place behind it.
     nowhere = (len(text), len(text)) if text.endswith("\n") else None
-    position, last, rate = 0, None, 1.0
+    position, last, rate = work.start - 1, None, 1.0
     while True:
         started, used = time.monotonic(), time.process_time()
         left = work.deadline - started

@@ -22,7 +22,7 @@ from mama_structs.descriptors.kinds import Category, Suggestion, category_of, su
 from mama_structs.descriptors.marking import Collected, Collector, Ingested, RefStream
 from mama_structs.descriptors.messages import are_blocks, block_text, joined_blocks, said_by_model
 from mama_structs.descriptors.parser import ID_RULE, IN_CODE, Diagnostic, DiagnosticKind, ref_id_in
-from mama_structs.descriptors.render import fd_result, instructions
+from mama_structs.descriptors.render import Rendering, instructions
 from mama_structs.descriptors.revising import Revision, appended, asks_to_append, difference, edited, is_same
 from mama_structs.descriptors.search import SearchResult, TextSearch, search
 from mama_structs.descriptors.text import Content, Excerpt, Mode, Pasted, preview, read, split_pasted
@@ -120,6 +120,7 @@ class RefStore:
         # Streamed answers whose finished messages may still come: each is stored once.
         self._awaited: deque[tuple[Collected, Ingested]] = deque(maxlen=_AWAITED)
         self._loop = LoopBound("ref store")
+        self.rendering: Rendering = Rendering(self.answers.budget)
 
     def keep(self, log: Log, *, entries: Entries | None = None, directory: Path | None = None) -> None:
         """Hand all further changes to a log, which holds *entries*; no export may touch the session's *directory*."""
@@ -358,7 +359,7 @@ class RefStore:
 
     def get(self, handle: str) -> Ref | Descriptor:
         """Return what a handle stands for; an id without ``ref:`` is a ref's."""
-        return self._find(_with_kind(handle))
+        return self._find(handle)
 
     def list(self, *, category: Category | None = None) -> tuple[Ref, ...]:
         """
@@ -437,7 +438,15 @@ class RefStore:
         return self._add(Content.of(excerpt.text), f"extract of {excerpt.handle}")
 
     async def search(
-        self, handle: str, query: str, *, regex: bool = False, context: int = 0, limit: int = 20
+        self,
+        handle: str,
+        query: str,
+        *,
+        regex: bool = False,
+        case_sensitive: bool = False,
+        start: int = 1,
+        context: int = 0,
+        limit: int = 20,
     ) -> SearchResult:
         """
         Find a text, or what a regular expression matches.
@@ -446,14 +455,17 @@ class RefStore:
 
         Args:
             handle: What to search.
-            query: The text, case-sensitive, or the pattern, as the package ``regex`` reads it (a superset of `re`),
-                with ``^`` and ``$`` at every line.
-            regex: Whether *query* is a pattern.
+            query: The text, or the pattern, as the package ``regex`` reads it (a superset of `re`), with ``^`` and
+                ``$`` at every line.
+            regex: Whether *query* is a pattern, in which case counts unless it begins with ``(?i)``.
+            case_sensitive: Whether case counts in a text.
+            start: The character from which to search.
             context: Lines around each match to give.
             limit: Matches to give at the most.
 
         Raises:
             InvalidParameter: *query* is empty or no pattern, or a number breaks its rule.
+            InvalidRange: There is no such character.
             SearchTimeout: It took too long.
 
         """
@@ -463,6 +475,8 @@ class RefStore:
             query,
             handle=entry.versioned,
             regex=regex,
+            case_sensitive=case_sensitive,
+            start=start,
             context=context,
             limit=limit,
             timeout=self.settings.search_timeout,
@@ -540,11 +554,13 @@ class RefStore:
         Return what a system prompt should say about refs and descriptors.
 
         Args:
-            handles: Whether to list what is stored.
+            handles: Whether to list what is stored, the newest first, as far as an answer's budget holds it.
 
         """
-        stored: Sequence[Entry] | None = (*self.descriptors(), *self.list()) if handles else None
-        return instructions(self.settings, files=self.files is not None, stored=stored)
+        text = instructions(self.settings, files=self.files is not None)
+        if not (handles and text):
+            return text
+        return f"{text}\n\n{self.rendering.handles((*self.descriptors(), *self.list()))}"
 
     # How things are stored
 
@@ -561,7 +577,7 @@ class RefStore:
 
     def _find(self, handle: str) -> Entry:
         self._loop.check_here()
-        return self._entries.find(handle)
+        return self._entries.find(_with_kind(handle))
 
     def _ingested(self, collected: Collected) -> Ingested:
         """Store what one message marks, and remember what it marks in vain."""
@@ -671,7 +687,7 @@ class RefStore:
 
     def _shown(self, descriptor: Descriptor) -> str:
         shown = preview(descriptor.content, head=self.settings.preview_head, tail=self.settings.preview_tail)
-        return fd_result(descriptor, shown)
+        return self.rendering.result(descriptor, shown)
 
     def _wrap_data(self, result: Any, source: str) -> Any:
         try:

@@ -8,10 +8,19 @@ from typing import Any, Final, Literal
 
 import attrs
 
-from mama_structs.descriptors import render
-from mama_structs.descriptors.entries import Ref, parse_handle
+from mama_structs.descriptors.entries import Ref
+from mama_structs.descriptors.render import Rendering, newest_first
+from mama_structs.descriptors.search import MAX_CONTEXT, MAX_LIMIT
 from mama_structs.descriptors.store import RefStore
-from mama_structs.errors import DescriptorError, InvalidArgument, InvalidHandle, InvalidParameter, MamaStructsError
+from mama_structs.descriptors.text import printed
+from mama_structs.errors import (
+    DescriptorError,
+    InvalidArgument,
+    InvalidHandle,
+    InvalidParameter,
+    InvalidRange,
+    MamaStructsError,
+)
 from mama_structs.tools.tool import ErrorText, Tool, ToolAnnotations, bound
 
 
@@ -27,19 +36,18 @@ async def read_fd(
     store: RefStore,
 ) -> str:
     """
-    Read pages, lines or characters of a large text or of a marked part of an answer. All are counted from 1.
+    Read pages, numbered lines or characters of a kept text, counted from 1.
 
-    Use it to read on where a preview ends, or to look at the lines around a match.
-    Don't use it to find something: search_fd does that.
+    Use it to read on where an answer ends: its "next" is the call. Don't use it to find something: search_fd does.
 
     Args:
-        fd: fd:<number>, ref:<id>, or ref:<id>@<version>
+        fd: fd:1, ref:x, or ref:x@1 for a version
         mode: What start and count count
-        start: The first page, line or character
+        start: The first
         count: How many
-        page: Short for mode="page", start=page, count=1
-        read_all: Read everything, whatever the others say
-        extract_to_new_fd: Keep what was read as a new fd, and answer with its number in place of the text
+        page: Short for start=page in mode page
+        read_all: As much as an answer holds
+        extract_to_new_fd: Keep that part as a new fd in place of showing it
 
     """
     if page is not None:
@@ -50,8 +58,9 @@ async def read_fd(
         start = page
     excerpt = store.read(fd, mode=mode, start=start, count=count, read_all=read_all)
     if not extract_to_new_fd:
-        return render.fd_content(excerpt)
-    return render.fd_extraction(excerpt, store.extract(fd, mode=mode, start=start, count=count, read_all=read_all))
+        return store.rendering.content(excerpt)
+    made = store.extract(fd, mode=mode, start=start, count=count, read_all=read_all)
+    return store.rendering.extraction(excerpt, made)
 
 
 async def fd_to_file(
@@ -83,53 +92,77 @@ async def fd_to_file(
     result = await store.to_file(
         fd, file_path, mode=mode, insert_at=insert_at, create=create, exist_ok=exist_ok, parents=parents, by_model=True
     )
-    return render.fd_file_result(result)
+    return store.rendering.file_result(result)
 
 
-async def list_refs(*, category: Literal["code", "data", "text"] | None = None, store: RefStore) -> str:
+async def list_refs(*, category: Literal["code", "data", "text"] | None = None, start: int = 1, store: RefStore) -> str:
     """
-    List what was marked with <ref id="...">: id, time, lines, characters and version of each.
+    List what was marked with <ref id="...">, the newest first, with time, size and version.
 
     Args:
-        category: Only refs of this category
+        category: Only these
+        start: From which one on
 
     """
-    return render.ref_list(store.list(category=category))
+    refs = store.list(category=category)
+    last = max(1, len(refs))
+    if not 1 <= start <= last:
+        raise InvalidRange(f"the list has no ref {printed(start)}", valid=(1, last))
+    return store.rendering.refs(newest_first(refs), start=start)
 
 
 async def get_ref(ref_id: str, *, store: RefStore) -> str:
     """
-    Return the whole of a marked part of an answer.
+    Return a marked part of an answer.
 
-    Use it for short parts. Don't use it for long ones: read_fd reads them by pages and lines.
+    Use it for a short part. Don't use it for a long one: read_fd reads pages and lines.
 
     Args:
-        ref_id: The id, with @<version> for an earlier version
+        ref_id: The id, or x@1 for a version
 
     """
     entry = store.get(ref_id)
     if not isinstance(entry, Ref):
         raise InvalidHandle(f"{ref_id} is no ref", handle=ref_id, hint="use read_fd")
-    return render.ref_content(entry)
+    return store.rendering.ref(entry, store.read(entry.versioned, read_all=True))
 
 
 async def search_fd(
-    fd: str, query: str, *, regex: bool = False, context: int = 0, limit: int = 20, store: RefStore
+    fd: str,
+    query: str,
+    *,
+    regex: bool = False,
+    case_sensitive: bool = False,
+    context: int = 0,
+    limit: int = 20,
+    start: int = 1,
+    store: RefStore,
 ) -> str:
     """
-    Find a text or a regular expression in a large text or a marked part of an answer.
+    Find a text or regular expression in a kept text.
 
-    Use it before reading many pages; each match says its line and character, for read_fd.
+    Use it before reading many pages. Don't use it to see the whole: read_fd does.
 
     Args:
-        fd: fd:<number>, ref:<id>, or ref:<id>@<version>
-        query: What to find; upper and lower case differ
-        regex: Whether query is a regular expression
-        context: Lines around each match to show
-        limit: Matches to show at most
+        fd: fd:1, ref:x, or ref:x@1 for a version
+        query: What to find
+        regex: Whether query is a pattern
+        case_sensitive: Whether case counts in a text
+        context: Lines around each match, 20 at most
+        limit: Matches at most
+        start: The character to search from
 
     """
-    return render.fd_matches(await store.search(fd, query, regex=regex, context=context, limit=limit))
+    result = await store.search(
+        fd,
+        query,
+        regex=regex,
+        case_sensitive=case_sensitive,
+        start=start,
+        context=min(context, MAX_CONTEXT),
+        limit=min(limit, MAX_LIMIT),
+    )
+    return store.rendering.matches(result)
 
 
 # The arguments of these tools that are handles.
@@ -152,9 +185,10 @@ def ref_tools(store: RefStore) -> list[Tool]:
     """Return the tools for one store, none where it is switched off; stores share their schemas."""
     if not store.settings.enabled:
         return []
+    answer = functools.partial(_answer, rendering=store.rendering)
     # Where the host names no directory, no model writes a file.
     templates = [one for one in _templates() if store.files is not None or one.name != "fd_to_file"]
-    return [bound(template, store=store) for template in templates]
+    return [attrs.evolve(bound(template, store=store), on_error=answer) for template in templates]
 
 
 @functools.cache
@@ -162,7 +196,6 @@ def _templates() -> tuple[Tool, ...]:
     return tuple(
         attrs.evolve(
             Tool.from_function(functools.partial(function, store=RefStore()), title=title, annotations=annotations),
-            on_error=_answer,
             wrapped=False,
             handles=HANDLES,
         )
@@ -170,7 +203,7 @@ def _templates() -> tuple[Tool, ...]:
     )
 
 
-def _answer(error: MamaStructsError, arguments: Mapping[str, Any]) -> ErrorText:
+def _answer(error: MamaStructsError, arguments: Mapping[str, Any], *, rendering: Rendering) -> ErrorText:
     """Show an error as a model sees it; what no model can mend is raised."""
     if not isinstance(error, DescriptorError | InvalidArgument):
         raise error
@@ -178,8 +211,4 @@ def _answer(error: MamaStructsError, arguments: Mapping[str, Any]) -> ErrorText:
     handle = given if isinstance(given, str) else None
     if type(error) is InvalidArgument:
         error = InvalidParameter(error.args[0], parameter="arguments", handle=handle, hint=error.hint)
-    try:
-        handle = str(parse_handle(handle)) if handle is not None else None
-    except InvalidHandle as invalid:
-        handle = invalid.handle
-    return ErrorText(render.fd_error(error, handle=handle), error.type)
+    return ErrorText(rendering.error(error, handle=handle), error.type)

@@ -142,12 +142,34 @@ async def test_a_match_over_several_lines_names_both():
     assert ([1], [4]) == ([line.number for line in match.before], [line.number for line in match.after])
 
 
-async def test_capitals_matter_unless_a_pattern_says_otherwise():
+async def test_capitals_matter_where_it_is_asked_for_and_in_patterns():
     """Positions are those of the content, and plain words stay plain."""
     text = "A.c abc a.C ÉÉ éé"
 
-    assert [(8, 11)] == places(await found(text, "a.C"))
+    assert [(0, 3), (8, 11)] == places(await found(text, "a.C"))
+    assert [(8, 11)] == places(await found(text, "a.C", case_sensitive=True))
+    assert [(8, 11)] == places(await found(text, "a[.]C", regex=True))
     assert [(0, 3), (4, 7), (8, 11)] == places(await found(text, "(?i)A.C", regex=True))
+
+
+@pytest.mark.parametrize(("text", "query"), [("İİ x İX", "ix"), ("ΟΔΟΣ οδος", "ΟΔΟΣ"), ("K k", "k"), ("straße", "ße")])
+async def test_letters_that_change_their_length_move_nothing(text, query):
+    """What is found is where the content has it."""
+    for start, end in places(await found(text, query)):
+        assert len(query) == end - start
+    assert places(await found(text, query))
+
+
+@given(text=st.text(st.sampled_from("aAbİΣς\n")), query=st.text(st.sampled_from("abΣ"), min_size=1))
+async def test_searching_from_a_place_finds_what_follows(text, query):
+    """Going on where an answer says gives the same matches as searching once."""
+    whole, parts, following = places(await found(text, query)), [], 1
+    while following is not None:
+        result = await found(text, query, limit=1, start=following)
+        parts += places(result)
+        following = result.next_start
+
+    assert whole == parts
 
 
 @pytest.mark.parametrize("text", ["", "text", "\n"])

@@ -294,8 +294,8 @@ def test_each_error_has_its_type_and_its_range(store):
     handle = store.add("one\ntwo\n").handle
     cases = [
         (lambda: store.read("fd:9"), HandleNotFound, "not_found"),
-        (lambda: store.read("9"), InvalidHandle, "invalid_id"),
-        (lambda: store.get("9"), HandleNotFound, "not_found"),
+        (lambda: store.read("a b"), InvalidHandle, "invalid_id"),
+        (lambda: store.read("9"), HandleNotFound, "not_found"),
         (lambda: store.read("fd:x"), InvalidHandle, "invalid_id"),
         (lambda: store.read(handle, start=2), InvalidPage, "invalid_page"),
         (lambda: store.read(handle, start=0), InvalidPage, "invalid_page"),

@@ -1,0 +1,213 @@
+"""The tools for kept texts: no answer is longer than the budget, and following what it says reads everything."""
+
+import itertools
+import json
+
+import pytest
+from answer_helpers import answer_in, message_in
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from mama_structs import RefStore
+from mama_structs._plain import json_text
+from mama_structs.settings import AnswerSettings
+from mama_structs.tools.refs import ref_tools
+
+SMALL = 1_000
+NUMBERS = st.integers(1, 9) | st.sampled_from([100, 4_000, 10**6, 10**9, 0, -1, 10**30])
+SIGNS = st.sampled_from(["a", "b", "\n", "\r\n", "\x00", "é", "😀", "</fd_content>", "x" * 700, '"' * 300, "a\n" * 400])
+CONTENTS = st.lists(SIGNS, max_size=12).map("".join)
+WORDS = st.sampled_from(
+    ["a", "x", "\n", "</fd_content>", "é", "nowhere", "q" * 2_000, '"' * 900, ".", "a*", "(a|x)+\n"]
+)
+HANDLES = st.sampled_from(["fd:1", "ref:a", "a", "ref:b@1", "ref:", "fd:7", "é", "&" * 5_000, "ref:" + "<" * 500])
+SIZES = {
+    "characters": AnswerSettings(max_chars=SMALL),
+    "bytes": AnswerSettings(max_tokens=SMALL, count_tokens=lambda text: len(text.encode())),
+    "words of four": AnswerSettings(max_tokens=SMALL, count_tokens=lambda text: -(-len(text) // 4)),
+    "as it comes": AnswerSettings(),
+}
+ARGUMENTS = {
+    "read_fd": {
+        "fd": HANDLES,
+        "mode": st.sampled_from(["page", "line", "char", "all"]),
+        "start": NUMBERS,
+        "count": NUMBERS,
+        "page": NUMBERS,
+        "read_all": st.booleans(),
+        "extract_to_new_fd": st.booleans(),
+    },
+    "list_refs": {"category": st.sampled_from(["code", "data", "text", "x" * 9_000]), "start": NUMBERS},
+    "get_ref": {"ref_id": HANDLES},
+    "search_fd": {
+        "fd": HANDLES,
+        "query": WORDS,
+        "regex": st.booleans(),
+        "case_sensitive": st.booleans(),
+        "context": NUMBERS,
+        "limit": NUMBERS,
+        "start": NUMBERS,
+    },
+}
+CALLS = st.sampled_from(sorted(ARGUMENTS)).flatmap(
+    lambda name: st.tuples(st.just(name), st.fixed_dictionaries({}, optional=ARGUMENTS[name] | {"x" * 999: st.none()}))
+)
+
+
+class Desk:
+    """A store with what a model may ask for, and its tools."""
+
+    def __init__(self, answers=None, **settings):
+        self.store = RefStore(answers=answers, **settings)
+        self.tools = {tool.name: tool for tool in ref_tools(self.store)}
+
+    async def call(self, name, **arguments):
+        answer = await self.tools[name].run(arguments)
+        assert self.store.answers.budget.holds(answer)
+        return answer
+
+    async def follow(self, name, **arguments):
+        """Read on as each answer says, and return the answers."""
+        answers = []
+        while arguments is not None:
+            answers.append(answer_in(await self.call(name, **arguments)))
+            name, arguments = "read_fd" if name == "get_ref" else name, answers[-1].next
+        return answers
+
+
+@given(
+    size=st.sampled_from(sorted(SIZES)),
+    content=CONTENTS,
+    title=st.text(st.sampled_from("&<'😀a"), max_size=300),
+    calls=st.lists(CALLS, min_size=1, max_size=4),
+)
+async def test_no_answer_is_longer_than_the_budget(size, content, title, calls):
+    """Whatever is stored and whatever a model asks for, in characters and in tokens of any kind."""
+    desk = Desk(SIZES[size])
+    desk.store.add(content)
+    desk.store.ingest(f'<ref id="a" title="{title}" type="text">{content}</ref>')
+    desk.store.ingest(f'<ref id="b" title="{title}" lang="{title[:100]}">{content}</ref>')
+    for name, arguments in calls:
+        await desk.call(name, **arguments)
+    assert desk.store.answers.budget.holds(desk.store.prompt(handles=True).partition("</file_descr")[2][22:])
+
+
+@given(size=st.sampled_from(sorted(SIZES)), content=CONTENTS.map(lambda text: text.replace("\0", "")), count=NUMBERS)
+@example(size="characters", content="ab\r\n" * 3_000, count=5_000)
+@example(size="bytes", content="😀" * 3_000, count=2_001)
+async def test_following_an_answer_reads_everything(size, content, count):
+    """What page and char mode, the whole and a ref show, joined, is the content, and each call is as the last said."""
+    desk = Desk(SIZES[size])
+    desk.store.ingest(f'<ref id="a">\n{content}\n</ref>')
+    stored = desk.store.get("a").body.text
+    calls = [
+        ("read_fd", {"mode": "page", "count": max(1, count)}),
+        ("read_fd", {"mode": "char", "count": max(50, count)}),
+        ("read_fd", {"read_all": True}),
+    ]
+    for name, arguments in calls:
+        answers = await desk.follow(name, fd="ref:a@1", **arguments)
+        assert stored == "".join(answer.text for answer in answers)
+        places = [tuple(map(int, a.get("chars").split("-"))) for a in answers if a.get("chars") != "none"]
+        assert all(one[1] + 1 == other[0] for one, other in itertools.pairwise(places))
+        assert [len(stored) - place[1] for place in places] == [int(a.get("remaining_chars") or 0) for a in answers][
+            : len(places)
+        ]
+    assert stored == "".join(answer.text for answer in await desk.follow("get_ref", ref_id="a"))
+
+
+@pytest.mark.parametrize("size", sorted(SIZES))
+async def test_rows_are_read_line_by_line(size):
+    """Each line of JSON Lines parses behind its number and tab, and all together are the rows."""
+    rows = [{"id": f"2-{n}", "name": f"</fd_content> {'é' * (n % 90)}"} for n in range(400)]
+    desk = Desk(SIZES[size])
+    desk.store.add("".join(f"{json_text(row)}\n" for row in rows))
+    answers = await desk.follow("read_fd", fd="fd:1", mode="line", count=10**9)
+    lines = [line.partition("\t") for answer in answers for line in answer.text.strip("\n").split("\n")]
+
+    assert list(range(1, 401)) == [int(number) for number, _, _ in lines]
+    assert rows == [json.loads(line) for _, _, line in lines]
+
+
+async def test_a_line_longer_than_the_budget_is_cut_and_goes_on_by_characters():
+    """It is marked; the call that it names gives the rest of the line."""
+    desk = Desk()
+    desk.store.add(f"one\n{'x' * 20_000}\nthree\n")
+    first, second, *others = await desk.follow("read_fd", fd="fd:1", mode="line", count=3)
+    rest = others[: [answer.get("chars").endswith("-20005") for answer in others].index(True) + 1]
+
+    assert "\n1\tone\n" == first.text
+    assert ("true", "char") == (second.get("truncated"), second.next["mode"])
+    assert "x" * 20_000 + "\n" == second.text.removeprefix("\n2\t") + "".join(answer.text for answer in rest)
+    assert "three" in others[len(rest)].text
+
+
+async def test_ten_megabytes_are_not_an_answer():
+    """Everything at once is as much as the budget holds, and says what remains."""
+    desk = Desk()
+    desk.store.add("line of text\n" * 800_000)
+    answer = answer_in(await desk.call("read_fd", fd="fd:1", read_all=True))
+
+    assert 7_000 < len(answer.text) < 8_000
+    assert answer.text.endswith("\n")
+    assert str(800_000 * 13 - len(answer.text)) == answer.get("remaining_chars")
+
+
+async def test_ten_thousand_refs_are_listed_in_parts():
+    """The newest first, with their number, and every one is listed once by going on."""
+    desk = Desk()
+    for number in range(9_999):
+        desk.store.ingest(f'<ref id="r{number}">{number}</ref>')
+    desk.store.ingest('<ref id="r5">again</ref>')
+    answers = await desk.follow("list_refs")
+    ids = [answer_in(row).get("id") for answer in answers for row in answer.text.strip("\n").split("\n")]
+
+    assert {"9999"} == {answer.get("count") for answer in answers}
+    assert ["r5", "r9998", "r9997"] == ids[:3]
+    assert 9_999 == len(ids) == len(set(ids))
+    prompt = desk.store.prompt(handles=True)
+    listed = answer_in(prompt[prompt.index("<stored_handles") :])
+    assert ("9999", listed.get("shown")) == (listed.get("count"), str(listed.text.count("<ref ")))
+    assert "r5" == answer_in(listed.text.split("\n")[1]).get("id")
+
+
+async def test_a_search_that_finds_too_much_says_where_it_goes_on():
+    """However many matches and lines are asked for; going on finds each match once."""
+    desk = Desk()
+    desk.store.add("".join(f"{number} needle {'x' * 300}\n" for number in range(2_000)))
+    found, start = [], 1
+    while start is not None:
+        answer = answer_in(
+            await desk.call("search_fd", fd="fd:1", query="Needle", limit=10**6, context=10**6, start=start)
+        )
+        chars = [int(part.partition('"')[0]) for part in answer.text.split('char="')[1:]]
+        found += chars
+        start = int(answer.get("next").removeprefix("the same with start=")) if answer.get("next") else None
+        if len(found) > 20:
+            break
+
+    content = desk.store.get("fd:1").text
+    assert found == [place + 1 for place in range(len(content)) if content.startswith("needle", place)][: len(found)]
+    assert len(found) > 20
+
+
+async def test_an_id_alone_means_a_ref():
+    """Where a tool takes a handle, x is ref:x."""
+    desk = Desk()
+    desk.store.ingest('<ref id="x">needle</ref>')
+
+    assert "needle" == answer_in(await desk.call("read_fd", fd="x")).text
+    assert 'count="1"' in await desk.call("search_fd", fd="x@1", query="NEEDLE")
+    assert "there is no ref:y (nearest: ref:x)" == message_in(await desk.call("read_fd", fd="y"))
+
+
+async def test_an_error_about_something_long_is_short():
+    """A handle, a word or a query of any length is not given back whole."""
+    desk = Desk(SIZES["characters"])
+    for name, arguments in (
+        ("read_fd", {"fd": "ref:" + "x" * 10**6}),
+        ("get_ref", {"ref_id": '"' * 10**6}),
+        ("search_fd", {"fd": "x" * 60, "query": "(" * 10**6, "regex": True}),
+        ("read_fd", {"fd": "x", **{f"{'y' * 500}{n}": 1 for n in range(50)}}),
+    ):
+        assert "fd_error" == answer_in(await desk.call(name, **arguments)).name
