@@ -215,7 +215,7 @@ class Rendering:
 
     def refs(self, refs: Sequence[Ref], *, start: int = 1) -> str:
         """List refs, from the one at *start* (counted from 1), as many as the budget holds."""
-        rows = _Rows(refs[start - 1 :])
+        rows = _Elements(refs[start - 1 :])
 
         def shown(count: int) -> str:
             following = start + count
@@ -230,7 +230,7 @@ class Rendering:
 
     def handles(self, entries: Sequence[Entry]) -> str:
         """List what is stored, for a system prompt, the newest first, as much as the budget holds."""
-        rows = _Rows(newest_first(entries))
+        rows = _Elements(newest_first(entries))
 
         def shown(count: int) -> str:
             number = count if count < len(rows) else None
@@ -331,7 +331,7 @@ def newest_first(entries: Sequence[E]) -> list[E]:
     return sorted(entries, key=lambda entry: entry.created_at)[::-1]
 
 
-class _Rows:
+class _Elements:
     """The elements of a list, each made when it is first shown: of ten thousand, a hundred are."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
