@@ -222,7 +222,7 @@ def _decoration(
 
 def _as_defaults(base: ReferenceOptions | None, defaults: Mapping[str, Any]) -> ReferenceOptions:
     """Return a tool's options; where nobody said whether it adds references, its caller is the one to ask."""
-    options = attrs.evolve(base or ReferenceOptions(), **defaults)
+    options = (base or ReferenceOptions()).changed(defaults)
     return attrs.evolve(options, include_references=False) if options.include_references is None else options
 
 
@@ -315,7 +315,7 @@ class _Decoration:
             return None
         if resolver is not None and not resolver.settings.enabled:
             return None
-        options, ceilings = defaults.held(given) if from_model.get() else (attrs.evolve(defaults, **given), {})
+        options, ceilings = defaults.held(given) if from_model.get() else (defaults.changed(given), {})
         if not options.wanted:
             return None
         if resolver is None:

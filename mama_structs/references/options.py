@@ -50,6 +50,30 @@ def _types_field(name: str) -> Any:
     return attrs.field(default=None, converter=functools.partial(_types, name=name))
 
 
+def _as_fields(value: object) -> Any:
+    if isinstance(value, str) and value in ("brief", "all"):
+        return value
+    if not isinstance(value, Mapping):
+        raise InvalidArgument(
+            f'fields must be "brief", "all" or field names by type, got {value!r:.80}',
+            hint='such as {"planet": ("name", "status")}',
+        )
+    return {str(kind): tuple((check_primary(names, name="fields") and names) or ()) for kind, names in value.items()}
+
+
+def _as_paths(value: object) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Collection):
+        raise InvalidArgument(f"expand must be a list of paths, got {value!r:.80}", hint='such as ["guild.owner"]')
+    for path in value:
+        steps = path.split(".") if isinstance(path, str) else []
+        if not 1 <= len(steps) <= MAX_DEPTH or not all(steps):
+            raise InvalidArgument(
+                f"expand must hold paths of one or two names, got {path!r:.80}",
+                hint="for what lies deeper, call the tool again with the id",
+            )
+    return tuple(dict.fromkeys(sorted(value) if isinstance(value, AbstractSet) else value))
+
+
 def _on_error(_: Any, __: Any, value: object) -> None:
     if value not in ("indicate", "omit"):
         raise InvalidArgument(f'on_error must be "indicate" or "omit", got {value!r:.80}')
@@ -79,6 +103,12 @@ class ReferenceOptions:
         deadline: Seconds for all references of the call together; what is missing then is marked failed.
         include_memories: Whether each reference, and what the payload is about, carries the newest decisions about
             it; in a session only.
+        fields: What of each entity is shown: ``"all"``, ``"brief"`` for its type's main fields (`IdScheme.brief_of`),
+            or names by type, such as ``{"planet": ("name", "status")}``, where other types keep all. Which ids are
+            referenced does not depend on it.
+        expand: Which references there are, in place of *reference_types*, *reference_depth* and primary fields: paths
+            of one name or two, such as ``("guild.owner", "fleet")``. A name is that of a field (``guildId``), of its
+            relation (``guild``), or of a type.
         max_depth: As a tool's default: the depth that a model can ask for at the most.
         allowed_types: As a tool's default: the only types that a model can ask for; None for all.
 
@@ -97,27 +127,52 @@ class ReferenceOptions:
     max_bytes: int | None = attrs.field(default=None, validator=attrs.validators.optional(_count))
     deadline: float = attrs.field(default=5.0, validator=_check.field(_check.seconds))
     include_memories: bool = attrs.field(default=False, validator=_flag)
+    fields: Mapping[str, tuple[str, ...]] | Literal["brief", "all"] = attrs.field(default="all", converter=_as_fields)
+    expand: tuple[str, ...] = attrs.field(default=(), converter=_as_paths)
     max_depth: int = attrs.field(default=MAX_DEPTH, validator=_depth)
     allowed_types: tuple[str, ...] | None = _types_field("allowed_types")
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse two answers to one question."""
+        if self.expand and (self.reference_types is not None or self.reference_depth != 1):
+            raise InvalidArgument(
+                "expand says which references there are, and so do reference_types and reference_depth",
+                hint="leave expand out, or the others",
+            )
 
     @property
     def wanted(self) -> bool:
         """Whether any reference is asked for."""
         return self.include_references is not False and self.reference_depth > 0
 
+    @property
+    def levels(self) -> int:
+        """How many levels of references are asked for."""
+        return max((path.count(".") + 1 for path in self.expand), default=self.reference_depth)
+
     def scope(self, *, is_list: bool) -> Scope:
         """Return which fields count: on a list True means primary, and all must be asked for."""
+        if self.expand:
+            return "all"
         if isinstance(self.include_references, str):
             return self.include_references
         return "primary" if is_list else "all"
 
+    def changed(self, asked: Mapping[str, Any]) -> ReferenceOptions:
+        """Return these options with what somebody asks for, where paths and types with depth replace each other."""
+        if self.expand and not asked.keys().isdisjoint(("reference_types", "reference_depth")):
+            asked = {"expand": (), **asked}
+        elif asked.get("expand"):
+            asked = {"reference_types": None, "reference_depth": 1, **asked}
+        return attrs.evolve(self, **asked)
+
     def held(self, asked: Mapping[str, Any]) -> tuple[ReferenceOptions, dict[str, Any]]:
         """Return what a model gets that asked for this of a tool with these options, and the ceilings that it met."""
-        wanted = attrs.evolve(self, **asked)
+        wanted = self.changed(asked)
         most = {"max_references": self.max_references, "max_references_per_entity": self.max_references_per_entity}
         most["reference_depth"] = self.max_depth
         met: dict[str, Any] = {name: least for name, least in most.items() if getattr(wanted, name) > least}
-        if self.allowed_types is not None:
+        if self.allowed_types is not None and not wanted.expand:
             types = [name for name in wanted.reference_types or () if name in self.allowed_types]
             if wanted.reference_types is None:
                 wanted = attrs.evolve(wanted, reference_types=self.allowed_types)
@@ -132,10 +187,10 @@ def check_kind(kind: object) -> None:
         raise InvalidArgument(f'kind must be "auto", "query" or "list", got {kind!r:.80}')
 
 
-def check_primary(primary: object) -> frozenset[str] | None:
+def check_primary(primary: object, *, name: str = "primary") -> frozenset[str] | None:
     """Return field names as a set, or raise `InvalidArgument`."""
     if primary is None:
         return None
     if isinstance(primary, str) or not isinstance(primary, Collection):
-        raise InvalidArgument(f"primary must be field names such as {{'owner'}}, got {primary!r:.80}")
+        raise InvalidArgument(f"{name} must be field names such as {{'owner'}}, got {primary!r:.80}")
     return frozenset(primary)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -27,6 +28,7 @@ from mama_structs.references.section import (
     EARLIER,
     REMEMBERED,
     LevelPlan,
+    Paths,
     Reference,
     References,
     Sought,
@@ -44,6 +46,7 @@ UNKNOWN: Final = FieldRule(type="unknown", field=None, primary=True, accepted=Tr
 
 # Sets of field names and kinds of payload that a program uses; one that makes them up must not fill the memory.
 _REMEMBERED: Final = 64
+_SOURCELESS: Final = "no id was looked up: the host gave this session no source of entities"
 
 
 class Resolver:
@@ -152,6 +155,9 @@ class Resolver:
         # A payload has few rules, and many ids.
         rules = {one[1] for one in scan.found}
         unwanted = {rule for rule in rules if not (every or rule.primary) or not (types is None or rule.type in types)}
+        if options.expand:
+            paths = Paths(options.expand)
+            unwanted |= {rule for rule in rules if not paths.first("", rule)}
         return [one for one in scan.found if one[1] not in unwanted] if unwanted else scan.found
 
     @property
@@ -236,7 +242,10 @@ class Resolver:
             return References({})
         kinds = ((entity_id, self._detector.kind(entity_id)) for entity_id in map(str, ids))
         found = [Found((one, UNKNOWN if kind is None else kind.rule(None), None, None, None)) for one, kind in kinds]
-        sought = Sought()
+        sought = self._seeking(options)
+        if sought.paths is not None:
+            for entity_id, rule, *_ in found:
+                sought.paths.first(entity_id, rule)
         # What somebody asks for by name counts, whatever field it may stand in.
         plan = plan_level(found, options, "all")
         await self._follow(sought, plan, options, options.scope(is_list=False), self._detector)
@@ -288,14 +297,17 @@ class Resolver:
         shape, scan = _search(mapping, detector, kind=kind, subject=subject)
         scope = options.scope(is_list=shape.kind == "list")
         earlier = mapping.get(META, {}).get("omitted_ids", ())
-        sought = Sought(existing=mapping.get(SECTION, {}), omitted={str(one): EARLIER for one in earlier})
+        sought = self._seeking(options, existing=mapping.get(SECTION, {}), ceilings=ceilings or {})
+        sought.omitted = {str(one): EARLIER for one in earlier}
         sought.note(scan, shape.holder, via=None, metadata=options.metadata)
         answered = sought.answered
-        plan = plan_level(scan.found, options, scope, known=answered)
+        leads = _everywhere if sought.paths is None else sought.paths.first
+        plan = plan_level(sought.on_paths(scan.found, leads), options, scope, known=answered)
         named = [*dict.fromkeys(found.id for found in scan.found if found.id in answered)]
         await self._follow(sought, plan, options, scope, detector, named=named)
         remembered = await self._remember(sought, options, shape.own)
-        sought.ceilings = ceilings or {}
+        if not scan.found and not sought.existing:
+            sought.notes += self._without_sources()
         section, meta = self._finish(sought, options)
         enriched = {key: value for key, value in mapping.items() if key != META}
         enriched[SECTION] = section
@@ -414,7 +426,7 @@ class Resolver:
         """Resolve a level, then the next one if asked for, in what came and in entries *named* that were there."""
         until = asyncio.get_running_loop().time() + options.deadline
         await self._resolve(sought, plan, until, options.deadline)
-        if options.reference_depth < 2 or sought.is_over(options.max_bytes):  # noqa: PLR2004 - the rule itself
+        if options.levels < 2 or sought.is_over(options.max_bytes):  # noqa: PLR2004 - the rule itself
             return
         found = sought.search_below(detector, named, metadata=options.metadata)
         known = {*sought.references, *sought.answered}
@@ -448,6 +460,33 @@ class Resolver:
         for entity_id, reference in sought.references.items():
             reference.remembered = remembered.get(entity_id, ())
         return {one: [dict(decision) for decision in remembered[one]] for one in about if one in remembered}
+
+    def _seeking(self, options: ReferenceOptions, **more: Any) -> Sought:
+        """Return the beginning of what a call seeks, with what can be said before anything was asked."""
+        empty = [
+            name
+            for name in options.reference_types or ()
+            if any(name in source.scheme.unresolvable for source in self.sources)
+        ]
+        notes = (f"{' and '.join(empty)} found nothing: there are no ids of such a type",) if empty else ()
+        paths = Paths(options.expand) if options.expand else None
+        return Sought(paths=paths, fields_of=functools.partial(self._fields_of, options), notes=notes, **more)
+
+    def _fields_of(self, options: ReferenceOptions, kind: str) -> Collection[str] | None:
+        """Return the fields that references of a type show, None for all."""
+        if isinstance(options.fields, Mapping):
+            return options.fields.get(kind)
+        if options.fields == "all":
+            return None
+        return next((names for one in self.sources if (names := one.scheme.brief_of(kind))), None)
+
+    def _without_sources(self) -> tuple[str, ...]:
+        """Say once, where there is no source but that of memories, that nothing was looked up."""
+        if (self.sources if self._base is None else self._base.sources) or self._warned.get(_SOURCELESS):
+            return ()
+        self._warned.put(_SOURCELESS, value=True)
+        _log.warning("references were asked for, and there is no source of them: give structs= or sources=")
+        return (_SOURCELESS,)
 
     def _finish(self, sought: Sought, options: ReferenceOptions) -> tuple[dict[str, Any], dict[str, Any]]:
         section, meta = sought.section(options)
@@ -544,6 +583,10 @@ class Resolver:
                 errors.append(error)
         if errors:
             raise errors[0]
+
+
+def _everywhere(_: str, __: FieldRule) -> bool:
+    return True
 
 
 def _search(

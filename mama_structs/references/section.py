@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
@@ -9,7 +12,7 @@ from typing import Any, Final, Literal
 import attrs
 
 from mama_structs._plain import as_mapping, copy_plain, json_size
-from mama_structs.references.detection import META, SECTION, Detector, Found, Scan
+from mama_structs.references.detection import META, SECTION, Detector, FieldRule, Scan
 from mama_structs.references.options import ReferenceOptions, Scope
 from mama_structs.references.outcomes import Failure, SourceOutcome
 
@@ -19,12 +22,22 @@ REMEMBERED: Final = "remembered"
 ADDED: Final = ("reference_type", "id", "referenced_from", "referenced_in", REMEMBERED)
 _FAILED_KEYS: Final = frozenset({*ADDED, "status", "error"})
 
+# What a field's name has behind that of the relation which it holds.
+_ID_ENDING: Final = re.compile(r"(?<=.)(?:Ids?|_ids?)$")
+# Where the field's name stands in a pointer into a reference: ``/references/2-1/owner``.
+_FIELD: Final = 3
+
+# Ids that are listed of those left out, however little room there is.
+_LISTED: Final = 20
+
 PER_ENTITY: Final = "max_references_per_entity"
 TOTAL: Final = "max_references"
 BYTES: Final = "max_bytes"
 EARLIER: Final = "earlier"
 
-Filter = Literal["secondary", "type"]
+# Why an id does not count, as the option is called that says so; or because of a hint, as it is no id of its field.
+Filter = Literal["primary", "types", "path"]
+HINTS: Final = "hints"
 
 
 @attrs.define
@@ -37,7 +50,12 @@ class LevelPlan:
 
 
 def plan_level(  # noqa: C901, PLR0912 - one pass over what may be tens of thousands
-    found: Iterable[Found], options: ReferenceOptions, scope: Scope, *, known: Collection[str] = (), started: int = 0
+    found: Iterable[tuple[Any, ...]],
+    options: ReferenceOptions,
+    scope: Scope,
+    *,
+    known: Collection[str] = (),
+    started: int = 0,
 ) -> LevelPlan:
     """Choose from what was found on one level, when ids are *known* and so many references *started* already."""
     plan = LevelPlan()
@@ -51,10 +69,10 @@ def plan_level(  # noqa: C901, PLR0912 - one pass over what may be tens of thous
         if entity_id in known:
             continue
         if only_primary and not rule.primary:
-            filtered.setdefault(entity_id, "secondary")
+            filtered.setdefault(entity_id, "primary")
             continue
         if types is not None and rule.type not in types:
-            filtered.setdefault(entity_id, "type")
+            filtered.setdefault(entity_id, "types")
             continue
         if where is not None:
             if where != row:
@@ -77,6 +95,44 @@ def plan_level(  # noqa: C901, PLR0912 - one pass over what may be tens of thous
     return plan
 
 
+class Paths:
+    """
+    What *expand* names: the first steps of its paths in the payload, and the second ones in the entities they lead to.
+
+    A step is the name of a field, of the relation that it holds, or of a type.
+    """
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._first: dict[str, set[str]] = {}
+        for path in paths:
+            first, _, second = path.partition(".")
+            self._first.setdefault(first, set()).update([second] if second else [])
+        # The second steps by the rule of a field, None where no path leads through it; payloads have few rules.
+        self._by_rule: dict[FieldRule, set[str] | None] = {}
+        self._below: dict[str, set[str]] = {}
+
+    def first(self, entity_id: str, rule: FieldRule) -> bool:
+        """Tell whether a path begins with this occurrence, and remember where it goes on."""
+        if rule not in self._by_rule:
+            matching = [self._first[name] for name in _names_of(rule) if name in self._first]
+            self._by_rule[rule] = set().union(*matching) if matching else None
+        second = self._by_rule[rule]
+        if second is None:
+            return False
+        self._below.setdefault(entity_id, set()).update(second)
+        return True
+
+    def second(self, holder: str, rule: FieldRule) -> bool:
+        """Tell whether a path goes on with this field of the entity *holder*."""
+        return not self._below.get(holder, set()).isdisjoint(_names_of(rule))
+
+
+def _names_of(rule: FieldRule) -> set[str]:
+    """Return by which names a path can lead through a field: its own, without the ending, and its type's."""
+    field = str(rule.field)
+    return {field, _ID_ENDING.sub("", field), rule.type} - {""}
+
+
 # Where an id was found: the entity that holds it (None for none), the reference whose fields hold it (None for the
 # payload), and the JSON pointer into the finished answer.
 IdPlace = tuple[str | None, str | None, str]
@@ -97,8 +153,14 @@ class Reference:
         return isinstance(self.outcome, Failure)
 
 
-def entry_of(entity_id: str, reference: Reference, places: Sequence[IdPlace] | None) -> dict[str, Any]:
-    """Return a reference's entry; where it needs a field's name for itself, the entity's own has ``_`` behind."""
+def entry_of(
+    entity_id: str, reference: Reference, places: Sequence[IdPlace] | None, fields: Collection[str] | None = None
+) -> dict[str, Any]:
+    """
+    Return a reference's entry, with all *fields* of the entity or some.
+
+    Where it needs a field's name for itself, the entity's own has ``_`` behind.
+    """
     own: dict[str, Any] = {"reference_type": reference.kind, "id": entity_id}
     if isinstance(reference.outcome, Failure):
         own |= {"status": "failed", "error": reference.outcome.error}
@@ -109,6 +171,8 @@ def entry_of(entity_id: str, reference: Reference, places: Sequence[IdPlace] | N
         own[REMEMBERED] = [dict(one) for one in reference.remembered]
     entry = dict(own)
     for name, value in reference.fields.items():
+        if fields is not None and name not in fields:
+            continue
         key = name
         if name in own:
             if value == own[name]:
@@ -144,6 +208,12 @@ class Sought:
     # Ids left out by a limit, and ids that were not asked for, with the limit's name and the reason.
     omitted: dict[str, str] = attrs.field(factory=dict)
     filtered: dict[str, str] = attrs.field(factory=dict)
+    # The paths that say what counts, None without any.
+    paths: Paths | None = None
+    # Which fields of a type are shown, None for all.
+    fields_of: Callable[[str], Collection[str] | None] = attrs.field(default=lambda _: None)
+    # What else there is to say, in sentences.
+    notes: tuple[str, ...] = ()
     # Whether everything was searched whole, and how many look-alikes were skipped.
     complete: bool = True
     lookalikes: int = 0
@@ -160,13 +230,15 @@ class Sought:
     def note(self, scan: Scan, holder: Callable[[int | None], str | None], *, via: str | None, metadata: bool) -> None:
         """Take in what a search found, in the payload or in the fields of the reference *via*."""
         self.lookalikes += len(scan.lookalikes)
+        for found in scan.lookalikes:
+            self.filtered.setdefault(found.id, HINTS)
         self.complete = self.complete and scan.complete
         for found in scan.found if metadata else ():
             self.places.setdefault(found.id, []).append((holder(found.row), via, found.pointer))
 
-    def search_below(self, detector: Detector, named: Collection[str], *, metadata: bool) -> list[Found]:
+    def search_below(self, detector: Detector, named: Collection[str], *, metadata: bool) -> list[tuple[Any, ...]]:
         """Return the ids in what was resolved, and in the entries *named* of the existing section."""
-        found: list[Found] = []
+        found: list[tuple[Any, ...]] = []
         for entity_id in [*named, *self.references]:
             is_named = entity_id in named
             scan = detector.scan(
@@ -176,22 +248,37 @@ class Sought:
                 skip=ADDED if is_named else (),
             )
             self.note(scan, lambda _, holder=entity_id: holder, via=entity_id, metadata=metadata)  # type: ignore[misc]
-            found += scan.found
+            found += self.on_paths(scan.found, functools.partial(self._goes_on, entity_id))
         return found
+
+    def _goes_on(self, holder: str, _: str, rule: FieldRule) -> bool:
+        return self.paths is not None and self.paths.second(holder, rule)
+
+    def on_paths(
+        self, found: Iterable[tuple[Any, ...]], leads: Callable[[str, FieldRule], bool]
+    ) -> Iterable[tuple[Any, ...]]:
+        """Return what the paths name of what was found, all of it without any; the rest is filtered."""
+        if self.paths is None:
+            return found
+        every = list(found)
+        # What counts elsewhere is no longer filtered when all is told.
+        self.filtered.update((one[0], "path") for one in every)
+        return [one for one in every if leads(one[0], one[1])]
 
     def is_over(self, most: int | None) -> bool:
         """Tell whether the section is over *most* bytes already, so that a further level could add nothing."""
         if most is None:
             return False
-        entries = {entity_id: entry_of(entity_id, one, None) for entity_id, one in self.references.items()}
+        entries = {key: entry_of(key, one, None, self.fields_of(one.kind)) for key, one in self.references.items()}
         return json_size({**self.existing, **entries}) > most
 
     def section(self, options: ReferenceOptions) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the section, and its meta (empty where there is nothing to say)."""
         kept = {entity_id: entry for entity_id, entry in self.existing.items() if entity_id not in self.references}
+        places = self.places if options.metadata else None
         shown = {
-            entity_id: entry_of(entity_id, one, self.places.get(entity_id, ()) if options.metadata else None)
-            for entity_id, one in self.references.items()
+            key: entry_of(key, one, None if places is None else places.get(key, ()), self.fields_of(one.kind))
+            for key, one in self.references.items()
             if options.on_error == "indicate" or not one.is_failed
         }
         omitted = {key: why for key, why in self.omitted.items() if key not in self.references and key not in kept}
@@ -201,20 +288,28 @@ class Sought:
             shown = fitting
         section = {**kept, **shown}
         for entity_id, entry in shown.items() if options.metadata else ():
-            # What the limit cut cannot be pointed into.
-            places = self.places.get(entity_id, ())
-            entry["referenced_from"] = [pointer for _, via, pointer in places if via is None or via in section]
+            # What is not shown cannot be pointed into.
+            entry["referenced_from"] = [
+                pointer
+                for _, via, pointer in self.places.get(entity_id, ())
+                if via is None or (via in section and self._shows(via, pointer))
+            ]
         failures = Counter(
             one.outcome.kind
             for entity_id, one in self.references.items()
             if isinstance(one.outcome, Failure) and entity_id not in omitted
         )
+        filtered = Counter(
+            why
+            for key, why in self.filtered.items()
+            if key not in self.references and key not in omitted and key not in kept
+        )
         hidden = options.on_error == "omit" and failures
-        if not (options.metadata or omitted or failures["deadline"] or hidden or self.ceilings or not self.complete):
+        told = omitted or filtered or failures["deadline"] or hidden or self.ceilings or self.notes or not self.complete
+        if not (options.metadata or told):
             return section, {}
         resolved = sum(not self.references[entity_id].is_failed for entity_id in shown)
         failed = sum(failures.values())
-        filtered = Counter(why for key, why in self.filtered.items() if key not in self.references)
         meta: dict[str, Any] = {
             "found": resolved + failed + len(omitted),
             "resolved": resolved,
@@ -222,12 +317,29 @@ class Sought:
             "omitted": len(omitted),
             "failed_by": dict(sorted(failures.items())),
             "omitted_by": dict(sorted(Counter(omitted.values()).items())),
-            "filtered_by": dict(sorted(filtered.items())),
+            "filtered": dict(sorted(filtered.items())),
             "searched": "" if self.complete else "in part: the payload is too large to be searched whole",
             "ceilings": dict(self.ceilings),
-            "omitted_ids": list(omitted),
+            "notes": list(self.notes),
+            "omitted_ids": _listed(omitted, options.max_bytes),
         }
         return section, {name: value for name, value in meta.items() if value or isinstance(value, int)}
+
+    def _shows(self, via: str, place: str) -> bool:
+        """Tell whether the entry of *via* shows the field that a pointer leads into."""
+        one = self.references.get(via)
+        fields = None if one is None else self.fields_of(one.kind)
+        return fields is None or place.split("/")[_FIELD].replace("~1", "/").replace("~0", "~") in fields
+
+
+def _listed(ids: Iterable[str], room: int | None) -> list[str]:
+    """Return the first twenty ids, and as many more as fit into *room* bytes of JSON."""
+    sizes = itertools.accumulate(json_size(one) + len(",") for one in ids)
+    return [
+        one
+        for at, (one, size) in enumerate(zip(ids, sizes, strict=True))
+        if at < _LISTED or room is None or size < room
+    ]
 
 
 def _fitting(entries: Mapping[str, dict[str, Any]], room: int, *, is_first: bool) -> dict[str, dict[str, Any]]:
@@ -249,7 +361,7 @@ class References(Mapping[str, Mapping[str, Any]]):
 
     Args:
         entries: The ``references`` section.
-        meta: The ``references_meta`` beside it; empty when nothing was left out.
+        meta: The ``references_meta`` beside it; empty when there is nothing to say beside them.
 
     """
 
@@ -295,11 +407,16 @@ class References(Mapping[str, Mapping[str, Any]]):
 
     @property
     def omitted(self) -> tuple[str, ...]:
-        """The ids that a limit left out."""
+        """The ids that a limit left out, as far as they are listed; *omitted* of the meta counts all."""
         return tuple(self.meta.get("omitted_ids", ()))
+
+    @property
+    def filtered(self) -> dict[str, int]:
+        """How many ids were not asked for, by what said so: ``primary``, ``types``, ``path`` or ``hints``."""
+        return dict(self.meta.get("filtered", {}))
 
     def __repr__(self) -> str:
         parts = [f"{len(self.entries) - len(self.failed)} resolved"]
-        counts = {"failed": len(self.failed), "omitted": len(self.omitted)}
+        counts = {"failed": len(self.failed), "omitted": self.meta.get("omitted", len(self.omitted))}
         parts += [f"{count} {word}" for word, count in counts.items() if count]
         return f"<References: {', '.join(parts)}>"

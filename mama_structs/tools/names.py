@@ -43,6 +43,7 @@ MAX_WIRE_NAME: Final = 40
 _TAIL: Final = 9
 _OTHERS: Final = re.compile(r"[^A-Za-z0-9_]")
 _MAX_NAMED: Final = 10
+_CHAIN: Final = "structs_"
 
 
 def note_on(name: str) -> str:
@@ -57,6 +58,8 @@ def last_line(name: str) -> str:
 
 def hint_at(name: object, names: Sequence[str]) -> str:
     """Say which tools a model may have meant by a name that none of *names* is."""
+    if str(name).startswith(_CHAIN) and not any(one.startswith(_CHAIN) for one in names):
+        return "the session asks no node of the chain: open it with structs=URL for the tools that do"
     near = difflib.get_close_matches(str(name), names, n=3)
     if near:
         return f"did you mean {' or '.join(near)}?"

@@ -83,7 +83,7 @@ def test_an_id_is_filtered_only_where_no_place_of_it_was_asked_for(occurred, opt
     plan = plan_level(occurred, options, "primary")
 
     assert {one.id for one in occurred if one.primary}.isdisjoint(plan.filtered)
-    assert {"secondary"} >= set(plan.filtered.values())
+    assert {"primary"} >= set(plan.filtered.values())
 
 
 def test_nothing_found_plans_nothing():
@@ -128,7 +128,7 @@ def test_reasons_for_filtering_are_told_apart():
     occurred = [found("1-1", primary=False), found("2-1"), found("0-1")]
     plan = plan_level(occurred, ReferenceOptions(reference_types=["guild"]), "primary")
 
-    assert {"1-1": "secondary", "2-1": "type"} == plan.filtered
+    assert {"1-1": "primary", "2-1": "types"} == plan.filtered
     assert {"0-1": "guild"} == plan.start
 
 

@@ -182,7 +182,7 @@ class TestLists:
         meta = enriched["references_meta"]
         assert {"max_references": 50} == meta["omitted_by"]
         assert [f"1-{n}" for n in range(51, 101)] == meta["omitted_ids"]
-        assert {"secondary": 300} == meta["filtered_by"]
+        assert {"primary": 300} == meta["filtered"]
 
     async def test_no_rows_own_id_is_fetched_even_when_all_are_asked_for(self, make_resolver):
         source = FakeSource()

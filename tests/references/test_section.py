@@ -163,14 +163,14 @@ def test_meta_says_what_was_found_and_what_became_of_it():
     sought = Sought(
         references={"1-1": resolved(), "1-4": failed(), "1-5": failed("not_found"), "1-6": failed()},
         omitted={"1-9": "max_references", "1-2": "earlier", "1-3": "max_references"},
-        filtered={"2-1": "type", "2-2": "type", "2-3": "type", "2-4": "secondary"},
+        filtered={"2-1": "types", "2-2": "types", "2-3": "types", "2-4": "primary"},
         complete=False,
     )
     _, meta = sought.section(ReferenceOptions())
 
     assert (
         '{"found": 7, "resolved": 1, "failed": 3, "omitted": 3, "failed_by": {"not_found": 1, "timeout": 2}, '
-        '"omitted_by": {"earlier": 1, "max_references": 2}, "filtered_by": {"secondary": 1, "type": 3}, '
+        '"omitted_by": {"earlier": 1, "max_references": 2}, "filtered": {"primary": 1, "types": 3}, '
         '"searched": "in part: the payload is too large to be searched whole", "omitted_ids": ["1-9", "1-2", "1-3"]}'
     ) == dumped(meta)
     assert '{"found": 0, "resolved": 0, "failed": 0, "omitted": 0}' == dumped(
@@ -183,7 +183,9 @@ def test_meta_says_what_was_found_and_what_became_of_it():
     [
         (Sought(references={}), False, False),
         (Sought(references={"1-1": resolved()}), False, False),
-        (Sought(references={}, filtered={"2-1": "secondary"}), False, False),
+        (Sought(references={}, filtered={"2-1": "primary"}), True, True),
+        (Sought(references={}, ceilings={"max_references": 3}), True, True),
+        (Sought(references={}, notes=["no source"]), True, True),
         (Sought(references={"1-1": failed("not_found")}), False, True),
         (Sought(references={"1-1": failed("deadline")}), True, True),
         (Sought(references={}, omitted={"1-1": "max_references"}), True, True),
@@ -191,7 +193,7 @@ def test_meta_says_what_was_found_and_what_became_of_it():
     ],
 )
 def test_nothing_is_left_out_in_silence(sought, shown, hidden):
-    """Limits, the deadline, and failures that are not shown are worth saying; what was not asked for is not."""
+    """Limits, ceilings, the deadline, what was not asked for and failures that are not shown are said."""
     said = [bool(sought.section(ReferenceOptions(on_error=on_error))[1]) for on_error in ("indicate", "omit")]
 
     assert [shown, hidden] == said

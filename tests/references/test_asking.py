@@ -1,0 +1,261 @@
+"""What a Python caller can ask for beside types and depth, and what an answer says of what it leaves out."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs import IdScheme, ReferenceOptions, References, Resolver, Session, Source, with_references
+from mama_structs.errors import InvalidArgument, UnknownTool
+from mama_structs.structs import STRUCTS_SCHEME
+from mama_structs.testing import FakeNode
+from mama_structs.testing.fakes import FakeSource
+
+PLAYER = {"Player": {"id": "1-11", "guildId": "0-1", "planetId": "2-1", "fleetId": "9-11", "name": "Ada"}}
+ENTITIES = {
+    "0-1": {"id": "0-1", "name": "Reef", "owner": "1-12", "primaryReactorId": "3-1", "endpoint": "x" * 50},
+    "1-11": {"id": "1-11", "name": "Ada", "guildId": "0-1"},
+    "1-12": {"id": "1-12", "name": "Grace", "guildId": "0-1"},
+    "2-1": {"id": "2-1", "owner": "1-11", "maxOre": "5", "status": "active", "space": ["5-1", ""]},
+    "3-1": {"id": "3-1", "guildId": "0-1", "owner": "1-12"},
+    "5-1": {"id": "5-1", "owner": "1-11"},
+    "9-11": {"id": "9-11", "owner": "1-11", "status": "onStation", "locationId": "2-1"},
+}
+
+
+@pytest.fixture
+def resolver():
+    return Resolver([FakeSource(ENTITIES)])
+
+
+def reference_options(**more):
+    """Draw what a caller may say, as keywords."""
+    return st.fixed_dictionaries(
+        {},
+        optional={
+            "include_references": st.sampled_from([True, "primary", "all"]),
+            "reference_depth": st.integers(1, 2),
+            "reference_types": st.none() | st.lists(st.sampled_from(["guild", "player", "reactor", "infusion"])),
+            "max_references": st.integers(0, 6),
+            "metadata": st.booleans(),
+            **more,
+        },
+    )
+
+
+async def asked(resolver, payload=PLAYER, **options):
+    return await resolver.enrich(payload, ReferenceOptions(**options))
+
+
+class TestFields:
+    async def test_named_fields_are_shown_of_the_named_types_only(self, resolver):
+        section = (await asked(resolver, fields={"planet": ["status", "owner"], "guild": ()}))["references"]
+
+        assert {"reference_type": "planet", "id": "2-1", "owner": "1-11", "status": "active"} == section["2-1"]
+        assert {"reference_type": "guild", "id": "0-1"} == section["0-1"]
+        assert {*ENTITIES["9-11"], "reference_type"} == section["9-11"].keys()
+
+    async def test_brief_is_what_the_scheme_says(self, resolver):
+        section = (await asked(resolver, fields="brief"))["references"]
+
+        for entry in section.values():
+            brief = STRUCTS_SCHEME.brief_of(entry["reference_type"])
+            assert brief
+            assert entry.keys() <= {"reference_type", "id", *brief}
+
+    async def test_a_type_without_a_brief_list_keeps_all(self):
+        scheme = IdScheme(name="keys", pattern="([A-Z]+)-[0-9]+", type_of={"OPS": "issue"})
+
+        async def fetch(key):
+            return {"title": key, "state": "open"}
+
+        result = await asked(Resolver([Source(scheme, fetch=fetch)]), {"blocks": "OPS-1"}, fields="brief")
+
+        assert {"reference_type", "id", "title", "state"} == result["references"]["OPS-1"].keys()
+
+    async def test_a_failure_still_says_what_happened(self, resolver):
+        section = (await asked(resolver, {"owner": "1-99"}, fields={"player": ["name"]}))["references"]
+
+        assert "Entity not found" == section["1-99"]["error"]
+
+    async def test_nothing_points_into_a_field_that_is_not_shown(self, resolver):
+        result = await asked(resolver, fields={"guild": ["name"]}, reference_depth=2, metadata=True)
+
+        assert [] == result["references"]["3-1"]["referenced_from"]
+        assert "0-1" == result["references"]["3-1"]["referenced_in"]
+        assert "/references/9-11/owner" in result["references"]["1-11"]["referenced_from"]
+
+    @given(
+        options=reference_options(),
+        fields=st.sampled_from(["brief", {"planet": ("name",)}, {"guild": (), "player": ("nothing",)}]),
+    )
+    async def test_fields_never_change_which_ids_are_referenced(self, options, fields):
+        whole, short = [
+            await asked(Resolver([FakeSource(ENTITIES)]), **options, fields=chosen) for chosen in ("all", fields)
+        ]
+
+        assert list(whole.get("references", ())) == list(short.get("references", ()))
+        assert whole.get("references_meta") == short.get("references_meta")
+
+    @given(options=reference_options(max_bytes=st.integers(0, 900)))
+    async def test_all_fields_are_what_there_was_without_a_word(self, options):
+        one, other = [
+            await asked(Resolver([FakeSource(ENTITIES)]), **options, **more) for more in ({}, {"fields": "all"})
+        ]
+
+        assert json.dumps(one) == json.dumps(other)
+
+    async def test_brief_makes_depth_two_of_a_player_a_quarter(self):
+        """Of 8,275 bytes at most 2,000 are left, with all thirteen references."""
+        async with FakeNode.world(seed=1, players=120) as node, Session.open(structs=node.url) as session:
+            answer = await session.call("structs_query_player", {"player_id": "1-11"})
+            sections = {
+                fields: (await session.resolver.enrich(answer, ReferenceOptions(reference_depth=2, fields=fields)))[
+                    "references"
+                ]
+                for fields in ("all", "brief")
+            }
+
+        sizes = {fields: len(json.dumps(section, separators=(",", ":"))) for fields, section in sections.items()}
+        assert list(sections["all"]) == list(sections["brief"])
+        assert 8_000 < sizes["all"]
+        assert sizes["brief"] <= 2_000
+
+
+class TestExpand:
+    @pytest.mark.parametrize(
+        ("paths", "found"),
+        [
+            (["guild"], ["0-1"]),
+            (["guildId"], ["0-1"]),
+            (["guild.owner", "fleet"], ["0-1", "9-11", "1-12"]),
+            (["guild.player"], ["0-1", "1-12"]),
+            (["fleet.location", "planet.struct"], ["2-1", "9-11", "5-1"]),
+            (["owner"], []),
+            (["guild.guild"], ["0-1"]),
+        ],
+    )
+    async def test_paths_say_which_references_there_are(self, resolver, paths, found):
+        """By a field's name, by the relation that it holds, or by a type."""
+        assert found == list((await asked(resolver, expand=paths))["references"])
+
+    async def test_what_no_path_leads_to_is_counted(self, resolver):
+        meta = (await asked(resolver, expand=["guild.owner"]))["references_meta"]
+
+        assert {"path": 3} == meta["filtered"]
+        assert (2, 2, 0, 0) == tuple(meta[name] for name in ("found", "resolved", "failed", "omitted"))
+
+    async def test_on_a_list_secondary_fields_can_be_named(self, resolver):
+        planets = {"Planet": [{"id": "2-1", "owner": "1-11", "space": ["5-1"]}]}
+
+        assert ["5-1"] == list((await asked(resolver, planets, expand=["struct"]))["references"])
+
+    async def test_limits_hold_for_paths_too(self, resolver):
+        result = await asked(resolver, expand=["guild", "planet", "fleet"], max_references=1)
+
+        assert ["0-1"] == list(result["references"])
+        assert ["2-1", "9-11"] == result["references_meta"]["omitted_ids"]
+
+    async def test_ids_that_are_asked_for_by_name_go_on_by_their_type(self, resolver):
+        found = await resolver.resolve(["0-1", "2-1"], ReferenceOptions(expand=["guild.reactor"]))
+
+        assert ["0-1", "2-1", "3-1"] == list(found)
+
+    def test_detection_knows_the_paths(self, resolver):
+        found = resolver.detect(PLAYER["Player"], ReferenceOptions(expand=["fleet", "guild.owner"]), subject="1-11")
+
+        assert ["0-1", "9-11"] == [one.id for one in found]
+
+    async def test_a_caller_who_names_types_or_a_depth_takes_the_place_of_a_tools_paths(self, resolver):
+        @with_references(resolver=resolver, expand=["fleet"])
+        async def look() -> dict:
+            return PLAYER
+
+        assert ["9-11"] == list((await look(include_references=True))["references"])
+        assert ["0-1"] == list((await look(include_references=True, reference_types=["guild"]))["references"])
+        assert "3-1" in (await look(include_references=True, reference_depth=2))["references"]
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"expand": "guild"}, "expand must be a list of paths"),
+            ({"expand": ["a.b.c"]}, "paths of one or two names"),
+            ({"expand": ["a."]}, "paths of one or two names"),
+            ({"expand": [""]}, "paths of one or two names"),
+            ({"expand": [3]}, "paths of one or two names"),
+            ({"expand": ["a"], "reference_types": ["guild"]}, "expand says which references"),
+            ({"expand": ["a"], "reference_depth": 2}, "expand says which references"),
+            ({"fields": "short"}, 'fields must be "brief", "all" or'),
+            ({"fields": ["name"]}, 'fields must be "brief", "all" or'),
+            ({"fields": {"planet": "name"}}, "fields must be field names"),
+        ],
+    )
+    def test_what_cannot_be_meant_is_refused(self, options, message):
+        with pytest.raises(InvalidArgument, match=message):
+            ReferenceOptions(**options)
+
+
+class TestSilence:
+    async def test_what_was_filtered_is_counted_by_its_reason_also_where_nothing_is_left(self, resolver):
+        by_type = await asked(resolver, reference_types=["reactor"])
+        planets = {"Planet": [{"id": "2-7", "space": ["5-1", "5-2"]}]}
+
+        assert ({}, {"types": 3}) == (by_type["references"], by_type["references_meta"]["filtered"])
+        assert {"primary": 2} == (await asked(resolver, planets))["references_meta"]["filtered"]
+        assert {"hints": 1} == (await asked(resolver, {"guildId": "2-1"}))["references_meta"]["filtered"]
+        assert {"types": 3} == References.of(by_type).filtered
+
+    @given(options=reference_options(max_bytes=st.integers(0, 900)))
+    async def test_the_meta_adds_up(self, options):
+        result = await asked(Resolver([FakeSource(ENTITIES)]), **options)
+        meta = result.get("references_meta")
+        if meta:
+            assert meta["found"] == meta["resolved"] + meta["failed"] + meta["omitted"]
+            assert meta["omitted"] == sum(meta.get("omitted_by", {}).values()) == len(meta.get("omitted_ids", ()))
+            assert meta["failed"] == sum(meta.get("failed_by", {}).values())
+            named = {"0-1", "2-1", "9-11", "1-12", "3-1", "1-11", "5-1"}
+            assert meta["found"] + sum(meta.get("filtered", {}).values()) <= len(named)
+
+    async def test_types_that_name_nothing_say_so(self, resolver):
+        meta = (await asked(resolver, reference_types=["infusion", "address"]))["references_meta"]
+
+        assert ["infusion and address found nothing: there are no ids of such a type"] == meta["notes"]
+
+    async def test_ids_beyond_twenty_are_listed_as_far_as_the_bytes_allow(self):
+        payload = {"rows": [f"1-{number}" for number in range(1, 101)]}
+        few, many = [
+            (await asked(Resolver([FakeSource({})]), payload, max_references=0, max_bytes=room))["references_meta"]
+            for room in (0, 400)
+        ]
+
+        assert (100, 100) == (few["omitted"], many["omitted"])
+        assert 20 == len(few["omitted_ids"]) < len(many["omitted_ids"])
+        assert len(json.dumps(many["omitted_ids"], separators=(",", ":"))) <= 400
+        assert "100 omitted" in repr(References.of({"references": {}, "references_meta": few}))
+
+    async def test_a_session_without_sources_says_so_once_and_warns_once(self, caplog):
+        async with Session.open() as session:
+
+            @session.with_references
+            async def look() -> dict:
+                return PLAYER
+
+            first, second = [await look(include_references=True) for _ in range(2)]
+
+        assert "no source" in first["references_meta"]["notes"][0]
+        assert "references_meta" not in second
+        assert 1 == caplog.text.count("structs= or sources=")
+
+    async def test_a_session_with_a_source_says_nothing_where_there_are_no_ids(self):
+        async with Session.open(sources=[FakeSource({})]) as session:
+            assert {"a": 1, "references": {}} == await session.resolver.enrich({"a": 1})
+
+    async def test_the_error_for_a_tool_of_the_chain_names_what_brings_it(self):
+        async with Session.open() as session:
+            with pytest.raises(UnknownTool) as caught:
+                await session.call("structs_query_player", {"player_id": "1-1"})
+
+        assert "structs=" in caught.value.hint
