@@ -14,8 +14,8 @@ import attrs
 
 from mama_structs.descriptors.kinds import Category
 from mama_structs.descriptors.parser import ref_id_in
-from mama_structs.descriptors.text import Content
-from mama_structs.errors import HandleDamaged, HandleNotFound, InvalidHandle, QuotaExceeded
+from mama_structs.descriptors.text import TEXT, Content
+from mama_structs.errors import HandleDamaged, HandleNotFound, InvalidHandle, InvalidParameter, QuotaExceeded
 from mama_structs.settings import DescriptorSettings
 
 K = TypeVar("K")
@@ -106,6 +106,11 @@ class _StoredText:
         """Pages of the body."""
         return len(self.body.pages(self.page_size))
 
+    @property
+    def size(self) -> int:
+        """Bytes of the content."""
+        return self.content.size
+
 
 @attrs.frozen(kw_only=True, repr=False)
 class Ref(_StoredText):
@@ -162,7 +167,9 @@ class Ref(_StoredText):
 @attrs.frozen(kw_only=True, repr=False)
 class Descriptor(_StoredText):
     """
-    A large input or result, kept under a number.
+    A large input or result, kept under a number: a text, or bytes (an image, audio) that are given back as they came.
+
+    `text` and `body` of bytes raise `InvalidParameter`; they have no characters, lines and pages.
 
     Args:
         number: From 1 in each conversation, never used again.
@@ -170,15 +177,64 @@ class Descriptor(_StoredText):
         category: ``code``, ``data`` or ``text``, from the content.
         created_at: When it was stored (UTC).
         page_size: Characters of its pages.
-        content: The text.
+        content: The text, or the bytes.
+        mime_type: ``text/plain``, or what the bytes are.
 
     """
 
     number: int
     source: str
+    mime_type: str = TEXT
 
     def __repr__(self) -> str:
-        return f"<Descriptor {self.handle} of {self.source}: {self.chars:,} characters, lines: {self.lines:,}>"
+        size = f"{self.chars:,} characters, lines: {self.lines:,}" if self.is_text else self._kind
+        return f"<Descriptor {self.handle} of {self.source}: {size}>"
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it can be read."""
+        return self.content.is_text
+
+    @property
+    def data(self) -> bytes:
+        """Its bytes, of a text in UTF-8."""
+        return self.content.data
+
+    @property
+    def body(self) -> Content:
+        """The text."""
+        if self.is_text:
+            return self.content
+        raise InvalidParameter(
+            f"{self.handle} is {self._kind}, and no text",
+            parameter="fd",
+            handle=self.handle,
+            hint="it cannot be read or searched; it can be written to a file as it is",
+        )
+
+    @property
+    def text(self) -> str:
+        """The text."""
+        return self.body.text
+
+    @property
+    def chars(self) -> int:
+        """Characters of the text."""
+        return self.content.chars
+
+    @property
+    def lines(self) -> int:
+        """Lines of the text."""
+        return self.content.lines
+
+    @property
+    def pages(self) -> int:
+        """Pages of the text."""
+        return super().pages if self.is_text else 0
+
+    @property
+    def _kind(self) -> str:
+        return f"{self.mime_type} of {self.size:,} bytes"
 
     @property
     def handle(self) -> str:
@@ -281,7 +337,7 @@ class Entries:
     def shared(self, content: Content) -> Content:
         """Return the equal content that is held already, or the one given."""
         held, entries = self._held.get(content.hash) or (content, 0)
-        return held if entries else content
+        return held if entries and held == content else content
 
     def check_room(self, *contents: Content) -> None:
         """Raise `QuotaExceeded` unless there is room for all of them, each as an entry."""

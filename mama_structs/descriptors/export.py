@@ -109,7 +109,7 @@ _ANOTHER: Final = "choose another name"
 
 @attrs.frozen(kw_only=True)
 class FileResult:
-    """What an export did: characters and bytes put into the file, line breaks added included, and the file now."""
+    """What an export did: characters (of a text) and bytes put into the file, line breaks added included; and the file."""
 
     handle: str
     path: str  # relative to the root, with slashes; symlinks followed
@@ -141,7 +141,7 @@ def _spelt(path: str | os.PathLike[str]) -> str:
 class FileOrder:
     """What is to be written and under which conditions, see `RefStore.to_file`, and the errors that say it."""
 
-    text: str
+    text: str | bytes
     path: str = attrs.field(converter=_spelt)
     handle: str = attrs.field(kw_only=True)
     mode: ExportMode = attrs.field(default="write", kw_only=True)
@@ -152,7 +152,7 @@ class FileOrder:
     lines: bool = attrs.field(default=False, kw_only=True)  # whether the text is whole lines, its last one included
     by_model: bool = attrs.field(default=False, kw_only=True)
     allow_hidden: bool = attrs.field(default=False, kw_only=True)
-    data: bytes = attrs.field(default=b"", init=False)  # the text in UTF-8, once everything was checked
+    data: bytes = attrs.field(default=b"", init=False)  # a text in UTF-8, once everything was checked
 
     @property
     def shown(self) -> str:
@@ -238,7 +238,7 @@ def export(order: FileOrder, *, root: Path, kept: Path | None = None) -> FileRes
 
 def _check_parameters(order: FileOrder) -> None:
     mode, insert_at = order.mode, order.insert_at
-    if not isinstance(order.text, str):
+    if not isinstance(order.text, str | bytes):
         raise order.invalid(f"must be text, got {type(order.text).__name__}", "text")
     if mode not in _MODES:
         raise order.invalid(f"must be one of {', '.join(_MODES)}, got {mode!r:.80}", "mode")
@@ -252,7 +252,7 @@ def _check_parameters(order: FileOrder) -> None:
     if mode != "insert" and insert_at is not None:
         raise order.invalid(f"is only for mode insert, not {mode}", "insert_at", "leave it out, or use mode insert")
     try:
-        order.data = order.text.encode()
+        order.data = order.text if isinstance(order.text, bytes) else order.text.encode()
     except UnicodeEncodeError as error:
         # The cause would show the text.
         message = f"cannot be written as UTF-8: character {error.start + 1} is a lone surrogate"
@@ -558,7 +558,7 @@ def _attempt(order: FileOrder, place: _Place, directory: int) -> FileResult:
             path=path,
             absolute_path=f"{place.root.rstrip('/')}/{path}",
             mode=order.mode,
-            chars_written=len(before) + len(order.text) + len(after),
+            chars_written=len(before) + (len(order.text) if isinstance(order.text, str) else 0) + len(after),
             bytes_written=len(before) + len(order.data) + len(after),
             size=draft.size,
             lines=draft.line_breaks + (draft.last not in (b"", b"\n")),
@@ -599,17 +599,17 @@ def _open_old(order: FileOrder, place: _Place, directory: int) -> _Old | None:
 
 def _splice(order: FileOrder, old: _Old | None) -> tuple[int, bytes, bytes]:
     """Say behind how many old bytes the text goes, and which line breaks it needs at both ends."""
-    is_cut = bool(order.text) and not order.text.endswith("\n")
+    is_cut = bool(order.data) and not order.data.endswith(b"\n")
     if old is None or not old.size:
         if order.insert_at not in (None, 1):
             raise order.out_of_range(lines=0)
-        own = b"\r\n" if "\r\n" in order.text else b"\n"
+        own = b"\r\n" if b"\r\n" in order.data else b"\n"
         return 0, b"", own if order.lines and is_cut else b""
     first = next(itertools.islice(old.line_starts(), 1, None), 0)
     line_break = b"\r\n" if b"".join(old.chunks(max(first - 2, 0), first)) == b"\r\n" else b"\n"
     after = line_break if order.lines and is_cut else b""
     ends_in_line = b"".join(old.chunks(old.size - 1, old.size)) != b"\n"
-    before = line_break if order.text and ends_in_line else b""
+    before = line_break if order.data and ends_in_line else b""
     if order.mode == "append":
         return old.size, before if order.lines else b"", after
     line = 0

@@ -9,9 +9,9 @@ from typing import Final
 import attrs
 
 from mama_structs._budget import Budget
+from mama_structs.descriptors.marking import Ingested
 from mama_structs.descriptors.messages import said_by_model
 from mama_structs.descriptors.parser import Diagnostic
-from mama_structs.descriptors.store import Ingested
 
 # Messages that may be observed again: by an adapter, after the host has done so or before.
 _MESSAGES: Final = 8

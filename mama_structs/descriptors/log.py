@@ -6,7 +6,7 @@ Rows, all in the session's one store:
 * ``conversations/<part>``: how the conversation began (`_StartRecord`); for the part see `ConversationKey`;
 * ``refs/<part>/<number>/<handle>``: its changes, numbered from 1; a fork begins with those of its parent, up to the
   number at which it was made;
-* ``texts/<hash>``: texts in UTF-8, shared by all conversations;
+* ``texts/<hash>``: texts in UTF-8, and bytes as they are, shared by all conversations;
 * ``deleted``: there while texts may have become unreachable.
 
 The handle stands in the key, so that a damaged row still says what it was about. Keys are ASCII: other ids are written
@@ -30,7 +30,7 @@ import msgspec
 
 from mama_structs import _check
 from mama_structs.descriptors.entries import DamagedEntry, DeletedEntry, Descriptor, Entries, Entry, Ref
-from mama_structs.descriptors.text import Content
+from mama_structs.descriptors.text import TEXT, Content
 from mama_structs.errors import InvalidArgument, StoreDamaged
 from mama_structs.settings import DescriptorSettings
 from mama_structs.storage.rows import Change, New, Rows, Snapshot
@@ -137,16 +137,20 @@ class _StartRecord(_Record, frozen=True, kw_only=True, tag="start", omit_default
         )
 
 
+_LATER: Final = {"mime_type": TEXT}
+
+
 def _record_type(entry: type[Entry], op: str) -> type[_Record]:
     """Make the record of an entry: its fields, but for its content, of which it names the hash."""
     hints = get_type_hints(entry)
-    fields = [(field.name, hints[field.name]) for field in attrs.fields(entry) if field.name != "content"]
-    return cast(
-        "type[_Record]",
-        msgspec.defstruct(
-            f"{entry.__name__}Record", [*fields, ("hash", str)], bases=(_Record,), tag=op, frozen=True, kw_only=True
-        ),
+    names = [field.name for field in attrs.fields(entry) if field.name not in {"content", *_LATER}]
+    # What came later is written where it says something: a version that does not know it reads all the others.
+    later = [(name, hints[name], default) for name, default in _LATER.items() if name in hints]
+    fields = [*((name, hints[name]) for name in names), ("hash", str), *later]
+    made = msgspec.defstruct(
+        f"{entry.__name__}Record", fields, bases=(_Record,), tag=op, frozen=True, kw_only=True, omit_defaults=True
     )
+    return cast("type[_Record]", made)
 
 
 _RECORDS: Final = {Ref: _record_type(Ref, "ref"), Descriptor: _record_type(Descriptor, "fd")}
@@ -196,7 +200,7 @@ class ConversationLog:
             at, record, beside = slot.at, _DeleteRecord(handle=handle, at=slot.at), (_DEBT, b"")
         else:
             at, record = slot.created_at, _record_of(slot)
-            beside = f"{_TEXTS}{slot.content.hash}", New(slot.content.text.encode())
+            beside = f"{_TEXTS}{slot.content.hash}", New(slot.content.data)
         rows = [] if self.is_started else [_start_row(self._key, at)]
         number = self._last + 1
         change = f"{self._key.changes}{number:010}/{_spelt(handle)}", _ENCODER.encode(record)
@@ -361,6 +365,11 @@ class _Change:
         """The text that it names, None where it names none."""
         return getattr(self.record, "hash", None)
 
+    @property
+    def mime_type(self) -> str:
+        """What the text that it names is."""
+        return getattr(self.record, "mime_type", TEXT)
+
 
 @attrs.frozen
 class _KnownChanges:
@@ -467,9 +476,11 @@ def _read_handle(text: str) -> str:
 async def _replayed(storage: Storage, changes: Sequence[_Change], settings: DescriptorSettings) -> Entries:
     entries = Entries(settings)
     gone = {change.handle for change in changes if isinstance(change.record, _DeleteRecord)}
-    hashes = {change.hash for change in changes if change.hash is not None and change.handle not in gone}
-    rows = await storage.read([f"{_TEXTS}{digest}" for digest in hashes])
-    contents = {digest: _content(rows.get(f"{_TEXTS}{digest}"), digest) for digest in hashes}
+    kept = {
+        (change.hash, change.mime_type) for change in changes if change.hash is not None and change.handle not in gone
+    }
+    rows = await storage.read(list({f"{_TEXTS}{digest}" for digest, _ in kept}))
+    contents = {one: _content(rows.get(f"{_TEXTS}{one[0]}"), *one) for one in kept}
     for change in changes:
         record = change.record
         if isinstance(record, DamagedRow):
@@ -477,18 +488,18 @@ async def _replayed(storage: Storage, changes: Sequence[_Change], settings: Desc
         elif isinstance(record, _DeleteRecord):
             entries.put(record.handle, DeletedEntry(record.at))
         elif change.hash is not None and change.handle not in gone:
-            content = contents[change.hash]
+            content = contents[change.hash, change.mime_type]
             slot = DamagedEntry(content) if isinstance(content, str) else _entry_of(record, content)
             entries.put(change.handle, slot)
     return entries
 
 
-def _content(row: bytes | DamagedRow | None, digest: str) -> Content | str:
-    """Return a text, or what is wrong with it."""
+def _content(row: bytes | DamagedRow | None, digest: str, mime_type: str) -> Content | str:
+    """Return a text or bytes, or what is wrong with them."""
     if not isinstance(row, bytes):
         return "its text is missing" if row is None else row.reason
     try:
-        content = Content.of(row.decode())
+        content = Content.of(row.decode()) if mime_type == TEXT else Content.of_bytes(row, mime_type)
     except ValueError:
         return "its text is no UTF-8"
     return content if content.hash == digest else "its text is another"

@@ -353,8 +353,10 @@ def _row(entry: Entry) -> str:
     about: dict[str, Attribute] = {
         "fd": entry.handle,
         "source": entry.source,
-        "lines": entry.lines,
-        "chars": entry.chars,
+        "lines": entry.lines if entry.is_text else None,
+        "chars": entry.chars if entry.is_text else None,
+        "mime_type": None if entry.is_text else entry.mime_type,
+        "bytes": None if entry.is_text else entry.size,
     }
     return start_tag("fd", _clipped(about), empty=True)
 

@@ -312,24 +312,30 @@ class RefStore:
 
     # What is too large to show
 
-    def add(self, text: str, *, source: str = "host") -> Descriptor:
+    def add(self, text: str | bytes, *, source: str = "host", mime_type: str | None = None) -> Descriptor:
         """
-        Store a text and return its descriptor.
+        Store a text, or bytes, and return the descriptor.
 
         Args:
-            text: Of any length, within the quota.
+            text: A text, or bytes that are kept and given back as they came, of any length within the quota.
             source: Where it came from, shown to the model.
+            mime_type: What the bytes are, such as ``image/png``; only for bytes.
 
         Raises:
-            InvalidArgument: *text* is no text, or has surrogates that no file could hold.
+            InvalidArgument: *text* is neither, or has surrogates that no file could hold; bytes have no *mime_type*.
 
         """
         self._check_open()
-        content = Content.of(text)
+        if isinstance(text, bytes):
+            kept = Content.of_bytes(text, mime_type)
+        elif mime_type is None:
+            kept = Content.of(text)
+        else:
+            raise InvalidArgument("mime_type is for bytes only", hint="leave it out: a text is text/plain")
         if not isinstance(source, str) or not source:
             raise InvalidArgument(f"source must be a word such as tool_result, got {source!r:.80}")
         _check.encodable("source", source)
-        return self._add(content, source)
+        return self._add(kept, source)
 
     def wrap(self, result: Any, *, source: str = "tool_result") -> Any:
         """
@@ -523,7 +529,7 @@ class RefStore:
         """
         entry = self._find(handle)
         order = FileOrder(
-            entry.body.text,
+            entry.body.text if entry.content.is_text else entry.content.data,
             file_path,
             handle=entry.versioned,
             mode=mode,
@@ -659,10 +665,11 @@ class RefStore:
         descriptor = Descriptor(
             number=self._entries.next_fd,
             source=source,
-            category=category_of({}, content.text),
+            category=category_of({}, content.text) if content.is_text else "data",
             created_at=self._clock(),
             page_size=self.settings.page_size,
             content=content,
+            mime_type=content.mime_type,
         )
         self._put(descriptor.handle, descriptor)
         return descriptor

@@ -30,6 +30,9 @@ _BLANK_LINE: Final = re.compile(r"^[^\S\n]*+\n", re.MULTILINE)
 _NEXT_BLANK_LINE: Final = re.compile(r"(?<=\n)[^\S\n]*+(?=\n|\Z)")
 _UNITS: Final = {"page": "page", "line": "line", "char": "character"}
 
+TEXT: Final = "text/plain"
+_MIME_TYPE: Final = re.compile(r"[A-Za-z0-9][\w.+-]{0,60}/[A-Za-z0-9][\w.+-]{0,90}(?:;[ -:<-~]{1,90})?", re.ASCII)
+
 Mode = Literal["page", "line", "char"]
 Span = tuple[int, int]
 
@@ -125,13 +128,20 @@ class Pages:
 
 @attrs.frozen(repr=False)
 class Content:
-    """A text that never changes, made by `Content.of`; two are equal when their hashes (SHA-256) are."""
+    """
+    A text, or bytes of another MIME type, which never change; made by `Content.of` and `Content.of_bytes`.
+
+    Two are equal when their types and hashes (SHA-256) are.
+    Bytes have no text, and no characters, lines or pages.
+    """
 
     text: str = attrs.field(eq=False)
     hash: str
     chars: int = attrs.field(eq=False)
-    size: int = attrs.field(eq=False)  # in bytes of UTF-8
-    lines: int = attrs.field(eq=False)  # at least 1
+    size: int = attrs.field(eq=False)  # in bytes, of a text those of UTF-8
+    lines: int = attrs.field(eq=False)  # of a text at least 1
+    mime_type: str = attrs.field(default=TEXT, kw_only=True)
+    _bytes: bytes | None = attrs.field(default=None, kw_only=True, eq=False)
     _pages: dict[int, Pages] = attrs.field(factory=dict, init=False, eq=False)
 
     @classmethod
@@ -152,6 +162,27 @@ class Content:
             f"character {position} of the content is a lone surrogate, which no file and no model can hold",
             hint="decode it with errors='replace', or remove it",
         )
+
+    @classmethod
+    def of_bytes(cls, data: bytes, mime_type: str | None) -> Content:
+        """Keep bytes as they are, or raise `InvalidArgument` where they or their type break a rule."""
+        if not isinstance(data, bytes):
+            raise InvalidArgument(f"data must be bytes, got {type(data).__name__}")
+        if not isinstance(mime_type, str) or not _MIME_TYPE.fullmatch(mime_type):
+            raise InvalidArgument(
+                f"mime_type must be a type such as image/png, got {mime_type!r:.80}", hint="say what the bytes are"
+            )
+        return cls("", hashlib.sha256(data).hexdigest(), 0, len(data), 0, mime_type=mime_type.lower(), bytes=data)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it can be read."""
+        return self._bytes is None
+
+    @property
+    def data(self) -> bytes:
+        """Its bytes, of a text in UTF-8."""
+        return self.text.encode() if self._bytes is None else self._bytes
 
     @functools.cached_property
     def _enclosed(self) -> Enclosed | None:
