@@ -109,7 +109,7 @@ _ANOTHER: Final = "choose another name"
 
 @attrs.frozen(kw_only=True)
 class FileResult:
-    """What an export did: characters (of a text) and bytes put into the file, line breaks added included; and the file."""
+    """What an export did: characters and bytes put into the file, line breaks added included, and the file now."""
 
     handle: str
     path: str  # relative to the root, with slashes; symlinks followed
