@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import attrs
 
 from mama_structs._plain import json_size, own_copy
-from mama_structs.errors import MalformedResponse, MamaStructsError
+from mama_structs.errors import EntityNotFound, MalformedResponse, MamaStructsError
+from mama_structs.references.gate import Gate
 from mama_structs.references.outcomes import (
     Attempt,
     Counters,
@@ -66,8 +68,9 @@ class Flight:
 
 @attrs.define(eq=False)
 class Batch:
-    """One upstream query, for one key or for several."""
+    """One upstream query, for one key or for several; until it departs, others may come along."""
 
+    origin: object
     flights: dict[str, Flight] = attrs.field(factory=dict)
     task: asyncio.Task[None] | None = None
     attempt: Attempt | None = None
@@ -87,9 +90,15 @@ class Flights:
         settings: ReferenceSettings,
         counters: Counters,
         *,
+        clock: Callable[[], float],
         on_landed: Callable[[str, SourceQuery, SourceOutcome], None],
     ) -> None:
-        self._slots = asyncio.Semaphore(settings.max_parallel_queries)
+        self._limit = settings.max_parallel_queries
+        self._slots = asyncio.Semaphore(self._limit)
+        self._clock = clock
+        # The sources' gates by the source's identity, and the source itself so that this stays its own.
+        self._gates: dict[int, tuple[object, Gate | None]] = {}
+        self._boarding: dict[int, Batch] = {}
         self._query_timeout = settings.query_timeout
         self._counters = counters
         self._on_landed = on_landed
@@ -101,21 +110,26 @@ class Flights:
         return len(self._tasks)
 
     @contextlib.asynccontextmanager
-    async def slot(self) -> AsyncIterator[None]:
-        """Hold one of the slots for upstream queries."""
-        attempt, clock = current_attempt.get(), asyncio.get_running_loop().time
-        if attempt is not None and attempt.owner is self:
-            # A source that asks through the resolver that asks it: in a second slot it could wait for itself.
-            self._counters.upstream_queries += 1
-            yield
-            return
-        async with self._slots:
-            self._counters.upstream_queries += 1
+    async def slot(self, gate: Gate | None = None, attempt: Attempt | None = None) -> AsyncIterator[None]:
+        """Hold one of the slots for upstream queries, and for an *attempt* one of the *gate* that it goes through."""
+        asking, clock = current_attempt.get(), asyncio.get_running_loop().time
+        # A source that asks through the resolver that asks it: in a second slot it could wait for itself.
+        is_nested = asking is not None and asking.owner is self
+        async with contextlib.AsyncExitStack() as held:
+            if not is_nested:
+                await held.enter_async_context(self._slots)
+            if gate is not None and attempt is not None:
+                if not (is_nested and asking is not None and asking.gate is gate):
+                    await held.enter_async_context(gate.slot(attempt))
+                attempt.gate = gate
             started = clock()
             try:
                 yield
             finally:
-                self._counters.latencies.append(clock() - started)
+                # What a gate held back was never sent.
+                self._counters.upstream_queries += attempt is None or attempt.requests > 0
+                if not is_nested:
+                    self._counters.latencies.append(clock() - started)
 
     @contextlib.contextmanager
     def seats(self, wanted: Mapping[str, SourceQuery], *, bounded: bool) -> Iterator[dict[str, Flight]]:
@@ -150,28 +164,27 @@ class Flights:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=_PATIENCE)
+        for _, gate in self._gates.values():
+            if gate is not None:
+                gate.leave(self)
 
     def _join(self, wanted: Mapping[str, SourceQuery], joined: dict[str, Flight], *, bounded: bool) -> None:
-        fresh: dict[int, dict[str, SourceQuery]] = {}
+        asking = current_attempt.get()
+        # What a source asks in the middle of its answer must not wait for others: it may hold the slot they wait for.
+        boarding = {} if asking is not None and asking.owner is self else self._boarding
         for key, question in wanted.items():
             flight = self._current.get(key)
             # Sessions that share a resolver may each have a source of their own for one key.
             if flight is None or flight.question.origin is not question.origin:
-                fresh.setdefault(id(question.origin), {})[key] = question
-                continue
-            if flight.batch.task is asyncio.current_task():
-                raise MamaStructsError(
-                    f"{key} is asked for by the source that is about to answer it",
-                    hint="a source may ask its resolver for other ids only",
-                )
-            self._counters.shared_in_flight += 1
+                flight = self._board(key, question, boarding)
+            else:
+                if flight.batch.task is asyncio.current_task():
+                    raise MamaStructsError(
+                        f"{key} is asked for by the source that is about to answer it",
+                        hint="a source may ask its resolver for other ids only",
+                    )
+                self._counters.shared_in_flight += 1
             self._sit(flight, joined, key, bounded=bounded)
-        for questions in fresh.values():
-            first = next(iter(questions.values()))
-            is_one_query = first.fetch_many is not None and (len(questions) > 1 or first.fetch is None)
-            for group in [questions] if is_one_query else [{key: question} for key, question in questions.items()]:
-                for key, flight in self._start(group, bounded=bounded).flights.items():
-                    self._sit(flight, joined, key, bounded=bounded)
 
     def _sit(self, flight: Flight, joined: dict[str, Flight], key: str, *, bounded: bool) -> None:
         joined[key] = flight
@@ -180,42 +193,74 @@ class Flights:
         if not bounded and flight.batch.attempt is not None:
             flight.batch.attempt.expires = None
 
-    def _start(self, questions: dict[str, SourceQuery], *, bounded: bool) -> Batch:
-        loop = asyncio.get_running_loop()
-        batch = Batch()
-        for key, question in questions.items():
-            batch.flights[key] = Flight(question, batch, loop.create_future(), loop.create_future())
-        self._current.update(batch.flights)
-        query = self._fly(batch, bounded=bounded)
+    def _board(self, key: str, question: SourceQuery, boarding: dict[int, Batch]) -> Flight:
+        """Put *key* into the batch that its source is about to get, or into a new one."""
+        loop, origin = asyncio.get_running_loop(), question.origin
+        batch = boarding.get(id(origin)) if question.fetch_many is not None else None
+        if batch is None or len(batch.flights) >= (getattr(origin, "max_batch", None) or math.inf):
+            batch = self._start(origin)
+            if question.fetch_many is not None:
+                boarding[id(origin)] = batch
+        flight = Flight(question, batch, loop.create_future(), loop.create_future())
+        batch.flights[key] = self._current[key] = flight
+        return flight
+
+    def _start(self, origin: object) -> Batch:
+        batch = Batch(origin)
+        query = self._fly(batch)
         try:
-            batch.task = loop.create_task(query)
-            self._tasks.add(batch.task)
-            batch.task.add_done_callback(lambda task: self._landed(batch, task))
+            batch.task = asyncio.get_running_loop().create_task(query)
         except BaseException:
-            # Without a task nobody would ever be answered: those who come next must start anew.
-            self._remove(batch)
             query.close()
             raise
+        self._tasks.add(batch.task)
+        batch.task.add_done_callback(lambda task: self._landed(batch, task))
         return batch
 
-    async def _fly(self, batch: Batch, *, bounded: bool) -> None:
-        async with self.slot():
+    async def _fly(self, batch: Batch) -> None:
+        attempt = Attempt(owner=self)
+        async with self.slot(self._gate_of(batch.origin), attempt):
+            if not self._depart(batch):
+                return
             loop = asyncio.get_running_loop()
             expires = loop.time() + self._query_timeout
-            unbounded = not bounded or any(flight.unbounded for flight in batch.flights.values())
-            batch.attempt = attempt = Attempt(expires=None if unbounded else expires, owner=self)
+            unbounded = any(flight.unbounded for flight in batch.flights.values())
+            attempt.expires = None if unbounded else expires
+            attempt.requests = int(attempt.gate is None)
+            batch.attempt = attempt
             current_attempt.set(attempt)
             expiry = loop.call_at(expires, self._expire, batch)
             try:
-                outcomes = await _ask({key: flight.question for key, flight in batch.flights.items()})
+                questions = {key: flight.question for key, flight in batch.flights.items()}
+                outcomes = await _ask(questions, asked_at=self._clock())
             finally:
                 expiry.cancel()
                 self._counters.retries += attempt.retries
                 self._counters.rate_limited += attempt.rate_limited
+                self._counters.gate_waits += attempt.gate_waits
         for key, flight in batch.flights.items():
             if self._current.get(key) is flight:
                 self._on_landed(key, flight.question, outcomes[key])
             flight.land(outcomes[key])
+
+    def _depart(self, batch: Batch) -> bool:
+        """Let no one into *batch* any more, leave those behind for whom nobody waits, and tell whether any is left."""
+        self._close_doors(batch)
+        for key in [key for key, flight in batch.flights.items() if not flight.seats]:
+            if self._current.get(key) is batch.flights.pop(key):
+                del self._current[key]
+        return bool(batch.flights)
+
+    def _close_doors(self, batch: Batch) -> None:
+        if self._boarding.get(id(batch.origin)) is batch:
+            del self._boarding[id(batch.origin)]
+
+    def _gate_of(self, origin: object) -> Gate | None:
+        """Return the gate that a source's queries go through, None for one that has none."""
+        if id(origin) not in self._gates:
+            join = getattr(origin, "join_gate", None)
+            self._gates[id(origin)] = origin, None if join is None else join(self, self._limit)
+        return self._gates[id(origin)][1]
 
     def _expire(self, batch: Batch) -> None:
         """Tell those who wait for a bounded time that it is up, and free the slot unless somebody waits on."""
@@ -239,22 +284,25 @@ class Flights:
             flight.land(failure)
 
     def _remove(self, batch: Batch) -> None:
+        self._close_doors(batch)
         for key, flight in batch.flights.items():
             if self._current.get(key) is flight:
                 del self._current[key]
 
 
-async def _ask(questions: dict[str, SourceQuery]) -> dict[str, SourceOutcome]:
+async def _ask(questions: dict[str, SourceQuery], *, asked_at: float) -> dict[str, SourceOutcome]:
     """Ask the source and return an outcome for every key, whatever it does."""
     keys = list(questions)
     question = questions[keys[0]]
     try:
         if question.fetch_many is None or (len(keys) == 1 and question.fetch is not None):
-            return {key: _judge(await one.fetch(key)) for key, one in questions.items() if one.fetch is not None}
+            return {
+                key: _judge(await one.fetch(key), asked_at) for key, one in questions.items() if one.fetch is not None
+            }
         answers = await question.fetch_many(list(keys))
         if not isinstance(answers, Mapping):
             raise MalformedResponse(f"fetch_many answered {type(answers).__name__} instead of a mapping")
-        return {key: _judge(_pick(answers, key)) for key in keys}
+        return {key: _judge(_pick(answers, key), asked_at) for key in keys}
     except Exception as error:  # noqa: BLE001 - a source's failure is an entry, never the caller's
         return dict.fromkeys(keys, failure_of(error))
 
@@ -263,16 +311,16 @@ def _pick(answers: Mapping[str, Any], key: str) -> object:
     try:
         return answers[key]
     except KeyError:
-        return MalformedResponse("the source's answer leaves this id out")
+        return EntityNotFound(key)
 
 
-def _judge(answer: object) -> SourceOutcome:
+def _judge(answer: object, asked_at: float) -> SourceOutcome:
     """Take a source's answer in, or say what is wrong with it."""
     if isinstance(answer, Exception):
         return failure_of(answer)
     try:
         data = own_copy(answer)
         height = getattr(answer, "height", None)
-        return SourceAnswer(data, json_size(data), height if type(height) is int else None)
+        return SourceAnswer(data, json_size(data), height if type(height) is int else None, asked_at)
     except Exception as error:  # noqa: BLE001 - a mapping of a host may fail in any way
         return failure_of(error)

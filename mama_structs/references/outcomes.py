@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import math
 import re
 from collections import Counter, deque
 from typing import Any, Final
@@ -28,10 +29,13 @@ class Attempt:
 
     # The event loop's time after which nobody waits any more, None without a bound.
     expires: float | None = None
+    requests: int = 0
     retries: int = 0
     rate_limited: int = 0
-    # Who asks, so that a source that asks back is told apart from others.
+    gate_waits: int = 0
+    # Who asks, so that a source that asks back is told apart from others, and the gate whose slot it holds.
     owner: object = attrs.field(default=None, repr=False)
+    gate: object = attrs.field(default=None, repr=False)
 
 
 current_attempt: contextvars.ContextVar[Attempt | None] = contextvars.ContextVar("mama_structs_attempt", default=None)
@@ -39,11 +43,16 @@ current_attempt: contextvars.ContextVar[Attempt | None] = contextvars.ContextVar
 
 @attrs.frozen(eq=False)
 class SourceAnswer:
-    """A source's answer for one id: plain data that nobody else holds, its bytes as JSON, and its chain's height."""
+    """
+    A source's answer for one id: plain data that nobody else holds, its bytes as JSON, and its chain's height.
+
+    *asked_at* is when the question was sent, in the resolver's monotonic seconds.
+    """
 
     data: dict[str, Any]
     size: int
     height: int | None = None
+    asked_at: float = -math.inf
 
 
 @attrs.frozen
@@ -68,7 +77,10 @@ def failure_of(error: BaseException) -> Failure:
     if kind == "not_found":
         return attrs.evolve(NOT_FOUND, cause=error)
     if isinstance(error, RateLimited) and error.retry_after is not None:
-        return Failure(kind, f"Rate limited: ask again in {error.retry_after:g} s", error)
+        # A tenth is enough for short times, and nobody shall come too early.
+        digits = 1 if error.retry_after < 1 else 0
+        seconds = math.ceil(error.retry_after * 10**digits) / 10**digits
+        return Failure(kind, f"Rate limited: ask again in {seconds:g} s", error)
     return Failure(kind, _text(error), error)
 
 
@@ -120,12 +132,14 @@ class ResolverStats:
     What a resolver did since it was made.
 
     Args:
-        upstream_queries: Queries sent to sources; a batch is one.
+        upstream_queries: Queries sent to sources; a batch is one, and one that its node's gate held back is none.
         cache_hits: Ids answered from the cache.
         cache_misses: Ids that had to be asked for.
         shared_in_flight: Ids that joined a query already under way.
         retries: Queries that the client sent again.
         rate_limited: Answers that refused more requests.
+        gate_waits: Queries that waited at the gate of their node, because it had asked to wait or all its slots were
+            taken, by other sessions too.
         timeouts: References that had no answer in their time.
         failures: Failed references by kind.
         lookalikes: Strings skipped because their field holds another type.
@@ -142,6 +156,7 @@ class ResolverStats:
     shared_in_flight: int
     retries: int
     rate_limited: int
+    gate_waits: int
     timeouts: int
     failures: dict[str, int]
     lookalikes: int
@@ -167,6 +182,7 @@ class Counters:
     shared_in_flight: int = 0
     retries: int = 0
     rate_limited: int = 0
+    gate_waits: int = 0
     lookalikes: int = 0
     bytes_added: int = 0
     references: int = 0

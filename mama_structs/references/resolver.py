@@ -83,6 +83,7 @@ class Resolver:
         self._detector = Detector([source.scheme for source in self.sources])
         self._narrowed: Lru[frozenset[str], Detector] = Lru(_REMEMBERED)
         self._counters = Counters()
+        self._clock = clock
         self._cache = AnswerCache(self.settings, clock)
         self._flights: Flights | None = None
         self._loop = home or LoopBound("resolver")
@@ -389,7 +390,7 @@ class Resolver:
             raise SessionClosed("the resolver is closed")
         self._loop.check()
         if self._flights is None:
-            self._flights = Flights(self.settings, self._counters, on_landed=self._keep)
+            self._flights = Flights(self.settings, self._counters, clock=self._clock, on_landed=self._keep)
         return self._flights
 
     def _checked(self, options: ReferenceOptions | None) -> ReferenceOptions:

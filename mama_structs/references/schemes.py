@@ -186,8 +186,10 @@ class Source:
         fetch: ``fetch(id) -> Mapping``, async or plain (then it runs in a thread): the entity's fields;
             raises `mama_structs.errors.EntityNotFound` when there is none.
         fetch_many: ``fetch_many(ids) -> Mapping``, likewise: for each id the fields, or an exception.
-            It is asked once for all ids of one level that are not known yet.
+            It is asked once for all ids that are not known yet of all calls that come together: in one turn of the
+            event loop, or while none of the resolver's slots is free. What its answer leaves out is not found.
             At least one of the two is needed; with both, one id alone goes to *fetch*.
+        max_batch: The most ids for *fetch_many* at once; None for any number.
         is_cached: Whether answers may be reused for a while; False for what is at hand anyway and changes.
 
     Raises:
@@ -198,6 +200,9 @@ class Source:
     scheme: IdScheme = attrs.field(kw_only=False, validator=attrs.validators.instance_of(IdScheme))
     fetch: Fetch | None = attrs.field(default=None, converter=_fetch)
     fetch_many: FetchMany | None = attrs.field(default=None, converter=_fetch_many)
+    max_batch: int | None = attrs.field(
+        default=None, validator=attrs.validators.optional(_check.field(_check.whole, 1, 10**9))
+    )
     is_cached: bool = True
 
     def __attrs_post_init__(self) -> None:

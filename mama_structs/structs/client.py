@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import time
 import warnings
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -11,6 +12,7 @@ import attrs
 from mama_structs import _check
 from mama_structs._async import LoopBound
 from mama_structs.errors import EntityNotFound, InvalidArgument, SessionClosed
+from mama_structs.references.gate import Gate, gate_to
 from mama_structs.structs import entities, routes
 from mama_structs.structs.answers import (
     AddressAnswer,
@@ -68,7 +70,8 @@ class StructsClient:
         base_url: Where the routes begin; a path prefix is kept.
         session: The host's `aiohttp.ClientSession`, None for one of its own.
         timeout: Seconds for one read with all its retries, counted from when it has a connection slot.
-        max_connections: How many reads are in progress at once; others wait. A host's session may allow fewer.
+        max_connections: How many reads are in progress at once; others wait. A host's session may allow fewer, and so
+            may other clients and resolvers that ask the same node in this event loop: the smallest limit counts.
         retries: How often a read is tried again after HTTP 429, 502, 503, 504 or a lost connection.
         max_response_bytes: The largest answer, after decompression.
 
@@ -135,6 +138,8 @@ class StructsClient:
         self._check_home()
         own = self._transport.session if self._owns_open_session() and self._transport else None
         self._closed = True
+        if self._transport is not None:
+            self._transport.gate.leave(self)
         if own is not None:
             await own.close()
             # The transports of closed connections end one turn of the loop later.
@@ -185,6 +190,19 @@ class StructsClient:
         envelope = await self._send(listing.request(query=query))
         listing.next_key(envelope, after=None if reverse else key)
         return envelope
+
+    def join_gate(self, user: object, limit: int) -> Gate:
+        """
+        Let *user*, who has *limit* queries at once at the most, through the gate to the node, and return the gate.
+
+        Clients of one base URL and one event loop share it; one with the host's session, which may have headers and
+        credentials of its own, has its own.
+        """
+        backoff = self._backoff
+        clock = time.monotonic if backoff is None else backoff.clock
+        gate = gate_to(self.base_url if self.session is None else id(self), is_shared=self.session is None, clock=clock)
+        gate.join(user, limit)
+        return gate
 
     # --- one of a kind -----------------------------------------------------------------------------------------------
 
@@ -406,7 +424,7 @@ class StructsClient:
                 timeout=self.timeout,
                 retries=self.retries,
                 max_response_bytes=self.max_response_bytes,
-                slots=asyncio.Semaphore(transport.connections_of(session, self.max_connections)),
+                gate=self.join_gate(self, transport.connections_of(session, self.max_connections)),
                 backoff=self._backoff or transport.Backoff(),
             )
         return self._transport

@@ -53,7 +53,7 @@ def base_url_of(text: str) -> str:
     prefix = parts.path.rstrip("/")
     if not _PREFIX.fullmatch(prefix) or text != text.strip() or not text.isprintable():
         raise InvalidArgument("base_url's path must be of letters, digits and ._~- only", hint=hint)
-    return f"{parts.scheme}://{parts.netloc}{prefix}"
+    return f"{parts.scheme}://{parts.netloc.lower()}{prefix}"
 
 
 def _is_host(host: str, netloc: str) -> bool:

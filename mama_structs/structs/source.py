@@ -16,6 +16,7 @@ from mama_structs import _check
 from mama_structs._introspect import awaited
 from mama_structs.errors import InvalidArgument
 from mama_structs.references.decorator import ReferencedTool, bound_to
+from mama_structs.references.gate import Gate
 from mama_structs.references.options import ReferenceOptions
 from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import EntitySource, Fetch, IdScheme
@@ -90,6 +91,10 @@ class StructsSource:
     async def _query(self, entity_id: str) -> Mapping[str, Any]:
         client = await self.ready_client()
         return await client.query(entity_id)
+
+    def join_gate(self, user: object, limit: int) -> Gate | None:
+        """Let *user*, a resolver with so many queries at once, through the node's gate: see the client."""
+        return None if self.client is None else self.client.join_gate(user, limit)
 
     def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the entity's own fields, then the answer's siblings under their own names."""

@@ -6,6 +6,7 @@ What decodes raises a plain `ValueError` for a body that breaks a rule: the call
 """
 
 import asyncio
+import contextlib
 import email.utils
 import json
 import math
@@ -32,6 +33,7 @@ from mama_structs.errors import (
     StructsError,
     StructsUnreachable,
 )
+from mama_structs.references.gate import Gate
 from mama_structs.references.outcomes import Attempt, current_attempt
 from mama_structs.structs.answers import Envelope
 from mama_structs.structs.routes import NodeQuery
@@ -56,19 +58,22 @@ _SECONDS = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,12})?", re.ASCII)
 
 @attrs.frozen(kw_only=True)
 class Backoff:
-    """Exponential backoff with full jitter, in seconds: *base* is the longest first pause, *cap* the longest."""
+    """
+    Exponential backoff with full jitter, in seconds: *base* is the longest first pause, *cap* the longest.
+
+    The *clock* gives monotonic seconds, and *sleep* lets them pass.
+    """
 
     base: float = 0.1
     cap: float = 2.0
     draw: Callable[[], float] = random.random
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    clock: Callable[[], float] = time.monotonic
 
-    def pause(self, retry: int, *, retry_after: float | None, left: float) -> float | None:
-        """Return how long to wait before a retry (from 0), None where that does not fit into the time *left*."""
+    def pause(self, retry: int) -> float:
+        """Return how long to wait before a retry, counted from 0."""
         # The exponent is bounded so that a large count of retries cannot overflow.
-        pause = self.draw() * min(self.cap, self.base * 2 ** min(retry, 32))
-        pause = max(pause, retry_after or 0.0)
-        return pause if pause < left else None
+        return self.draw() * min(self.cap, math.ldexp(self.base, min(retry, 32)))
 
 
 def parse_retry_after(text: str | None, *, now: float) -> float | None:
@@ -210,6 +215,11 @@ class _Temporary(Exception):
         self.error = error
         self.retry_after = retry_after
 
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the node wants fewer requests, or says when it will take some again."""
+        return isinstance(self.error, RateLimited) or self.retry_after is not None
+
 
 @attrs.frozen(kw_only=True)
 class Transport:
@@ -218,6 +228,7 @@ class Transport:
 
     The session's own settings for redirects, decompression and timeouts are overruled.
     *timeout* is for one `get` with all its retries, from when it has its slot: waiting for one costs none of it.
+    Slots are those of the node's *gate*, which all who ask this node share.
     """
 
     session: aiohttp.ClientSession
@@ -225,37 +236,54 @@ class Transport:
     timeout: float
     retries: int
     max_response_bytes: int
-    slots: asyncio.Semaphore
+    gate: Gate
     backoff: Backoff
 
     async def get(self, request: NodeQuery) -> Envelope:
         """Return the JSON object that the node answers with, or raise what it answers, or that it does not."""
-        async with self.slots:
-            # Pauses keep their slot: a node that asks us to slow down should see fewer of us.
+        attempt = current_attempt.get() or Attempt()
+        # Pauses keep their slot: a node that asks us to slow down should see fewer of us.
+        async with contextlib.nullcontext() if attempt.gate is self.gate else self.gate.slot(attempt):
             end = asyncio.get_running_loop().time() + self.timeout
             try:
                 async with asyncio.timeout_at(end):
-                    return await self._get_with_retries(request, end)
+                    return await self._get_with_retries(request, attempt, end)
             except TimeoutError as error:
                 message = f"{request.path} had no answer within {self.timeout:g} s"
                 raise QueryTimeout(message, seconds=self.timeout) from error
 
-    async def _get_with_retries(self, request: NodeQuery, end: float) -> Envelope:
-        attempt = current_attempt.get() or Attempt()
+    async def _get_with_retries(self, request: NodeQuery, attempt: Attempt, end: float) -> Envelope:
+        clock = asyncio.get_running_loop().time
+
+        def left() -> float:
+            return (end if attempt.expires is None else min(end, attempt.expires)) - clock()
+
         retry = 0
         while True:
             if self.session.closed:
                 raise _session_closed()
-            try:
-                return await self._get_once(request)
-            except _Temporary as failure:
-                attempt.rate_limited += isinstance(failure.error, RateLimited)
-                expires = end if attempt.expires is None else min(end, attempt.expires)
-                left = expires - asyncio.get_running_loop().time()
-                pause = self.backoff.pause(retry, retry_after=failure.retry_after, left=left)
-                if retry >= self.retries or pause is None:
-                    raise failure.error from failure.__cause__
-            await self.backoff.sleep(pause)
+            async with self.gate.turn(attempt, left=left, sleep=self.backoff.sleep) as period:
+                try:
+                    answer = await self._get_once(request)
+                except _Temporary as error:
+                    failure = error
+                    if failure.is_refusal:
+                        self.gate.refuse(
+                            period, asked=failure.retry_after, pause=self.backoff.pause(self.gate.refusals)
+                        )
+                except StructsError:
+                    self.gate.accept(period)
+                    raise
+                else:
+                    self.gate.accept(period)
+                    return answer
+            attempt.rate_limited += isinstance(failure.error, RateLimited)
+            # What was refused waits with everybody else, at the gate.
+            pause = self.gate.closed_for() if failure.is_refusal else self.backoff.pause(retry)
+            if retry >= self.retries or pause >= left():
+                raise failure.error from failure.__cause__
+            if not failure.is_refusal:
+                await self.backoff.sleep(pause)
             retry += 1
             attempt.retries += 1
 

@@ -22,6 +22,7 @@ from aiohttp import web
 
 from mama_structs._check import whole
 from mama_structs.errors import InvalidArgument
+from mama_structs.references.gate import reopen
 from mama_structs.testing._routes import NOT_FOUND, Matched, Refusal, checked_name, match, not_implemented, respond
 from mama_structs.testing.faults import Delivery, Fault, FaultAnswer, Faults
 from mama_structs.testing.world import World
@@ -256,6 +257,7 @@ class FakeNode:
         port = self._runner.addresses[0][1]
         host = f"[{self._host}]" if ":" in self._host else self._host
         self._url = f"http://{host}:{port}"
+        reopen(self._url)  # the port may be that of a node which asked to wait
         return self
 
     async def close(self) -> None:

@@ -243,14 +243,63 @@ class TestBatches:
         resolver = make_resolver(source)
         await resolver.query("5-1")
         under_way = asyncio.create_task(resolver.query("5-2"))
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
 
         await resolver.enrich({"structDefenders": ["5-1", "5-2", "5-3", "5-4"]})
         await under_way
 
         assert [["5-1"], ["5-2"], ["5-3", "5-4"]] == source.batches
 
-    async def test_an_id_that_the_answer_leaves_out_is_failed(self, make_resolver):
+    async def test_calls_of_one_turn_share_a_batch(self, make_resolver):
+        source = FakeSource(MANY, batch=True)
+        resolver = make_resolver(source)
+        calls = [resolver.resolve([one]) for one in ("5-1", "5-2", "5-1")]
+        found = await asyncio.gather(*calls, resolver.query("5-3"))
+
+        assert [["5-1", "5-2", "5-3"]] == source.batches
+        assert (1, 1) == (resolver.stats.upstream_queries, resolver.stats.shared_in_flight)
+        assert ["5-1", "5-2", "5-1"] == [next(iter(one)) for one in found[:3]]
+
+    async def test_what_is_asked_for_while_no_slot_is_free_goes_together(self, make_resolver):
+        source = FakeSource(MANY, batch=True, delays=0.05)
+        resolver = make_resolver(source, max_parallel_queries=1)
+        calls = []
+        for entity_id in ("5-1", "5-2", "5-3"):
+            calls.append(asyncio.create_task(resolver.resolve([entity_id])))
+            await asyncio.sleep(0.01)
+        await asyncio.gather(*calls)
+
+        assert [["5-1"], ["5-2", "5-3"]] == source.batches
+
+    async def test_those_who_left_before_it_was_sent_are_not_asked_for(self, make_resolver, at_rest):
+        source = FakeSource(MANY, batch=True, delays=0.05)
+        resolver = make_resolver(source, max_parallel_queries=1)
+        calls = [asyncio.create_task(resolver.resolve([one])) for one in ("5-1", "1-1")]
+        await asyncio.sleep(0.01)
+        calls += [asyncio.create_task(resolver.resolve([one])) for one in ("5-2", "5-3")]
+        await asyncio.sleep(0.01)
+        calls[2].cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+
+        assert [["5-1", "1-1"], ["5-3"]] == source.batches
+        await at_rest(resolver, source)
+
+    async def test_a_source_that_asks_back_in_a_batch_waits_for_nobody(self, make_resolver):
+        async def curious(entity_ids):
+            below = await resolver.resolve(["5-2", "5-3"]) if "5-1" in entity_ids else {}
+            return {one: {"id": one, "below": list(below)} for one in entity_ids}
+
+        source = FakeSource(MANY, batch=True)
+        source._many = curious
+        resolver = make_resolver(source, max_parallel_queries=1)
+        first = asyncio.create_task(resolver.resolve(["5-1"]))
+        await asyncio.sleep(0)
+        others = [asyncio.create_task(resolver.resolve([one])) for one in ("5-4", "5-5")]
+
+        assert ["5-2", "5-3"] == (await first)["5-1"]["below"]
+        await asyncio.gather(*others)
+
+    async def test_an_id_that_the_answer_leaves_out_is_not_found(self, make_resolver):
         source = FakeSource(MANY, batch=True)
         answer = source._many
 
@@ -262,7 +311,7 @@ class TestBatches:
         source._many = forgetful
         enriched = await make_resolver(source).enrich({"structDefenders": ["5-1", "5-2"]})
 
-        assert "$: the source's answer leaves this id out" == enriched["references"]["5-2"]["error"]
+        assert "Entity not found" == enriched["references"]["5-2"]["error"]
 
     @pytest.mark.parametrize(
         ("answer", "error"),

@@ -8,6 +8,8 @@ from collections import deque
 
 import pytest
 
+from mama_structs.references.gate import reopen
+
 
 def http(payload=None, *, status=200, body=None, **headers):
     """The bytes of an HTTP answer; underscores in header names stand for hyphens."""
@@ -31,6 +33,7 @@ class Node:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         host, port = self._server.sockets[0].getsockname()
         self.url = f"http://{host}:{port}"
+        reopen(self.url)  # the port may be that of a node which asked to wait
 
     async def stop(self):
         self._server.close()

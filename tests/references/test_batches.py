@@ -1,0 +1,88 @@
+"""Ids of calls that come together go to a batch source together."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs.errors import InvalidArgument
+from mama_structs.references.resolver import Resolver
+from mama_structs.references.schemes import IdScheme, Source
+from mama_structs.settings import ReferenceSettings
+
+KEYS = [f"k{number}" for number in range(10)]
+KEY_SCHEME = IdScheme(name="keys", pattern="k[0-9]", type_of=lambda _: "key")
+
+
+@given(data=st.data())
+def test_batches_are_full_at_the_most_and_everybody_gets_an_own_answer(data):
+    """Whatever comes when and whoever is cancelled; nothing is left under way, and no id is asked for twice."""
+    limit = data.draw(st.none() | st.integers(1, 4))
+    slots = data.draw(st.integers(1, 3))
+    wanted = data.draw(st.lists(st.lists(st.sampled_from(KEYS), min_size=1, unique=True), min_size=1, max_size=8))
+    pauses = data.draw(st.lists(st.integers(0, 4), min_size=len(wanted), max_size=len(wanted)))
+    cancelled = data.draw(st.sets(st.integers(0, len(wanted) - 1)))
+    batches = []
+
+    async def fetch_many(keys):
+        batches.append(keys)
+        await asyncio.sleep(0)
+        return {key: {"name": f"of {key}"} for key in keys if key != "k0"}
+
+    async def main():
+        source = Source(KEY_SCHEME, fetch_many=fetch_many, max_batch=limit)
+        async with Resolver([source], settings=ReferenceSettings(max_parallel_queries=slots)) as resolver:
+            calls = []
+            for keys, pause in zip(wanted, pauses, strict=True):
+                calls.append(asyncio.create_task(resolver.resolve(keys)))
+                for _ in range(pause):
+                    await asyncio.sleep(0)
+            for number in cancelled:
+                calls[number].cancel()
+            found = await asyncio.gather(*calls, return_exceptions=True)
+            flights = resolver._flights
+            assert flights is None or ({}, {}) == (flights._current, flights._boarding)
+            return found
+
+    for number, (keys, found) in enumerate(zip(wanted, asyncio.run(main()), strict=True)):
+        if isinstance(found, asyncio.CancelledError):
+            assert number in cancelled
+            continue
+        assert keys == list(found)
+        names = {key: f"of {key}" for key in keys if key != "k0"}
+        assert names == {key: entry["name"] for key, entry in found.by_type("key").items()}
+        assert {"k0": "Entity not found"} == found.failed or "k0" not in keys
+    assert all(1 <= len(keys) <= (limit or math.inf) and len(keys) == len(set(keys)) for keys in batches)
+    if not cancelled:
+        asked = [key for keys in batches for key in keys]
+        assert len(asked) == len(set(asked))
+
+
+@pytest.mark.parametrize("most", [0, -1, 1.5, True, "5"])
+def test_a_batch_has_room_for_one_at_least(most):
+    """Anything else is refused when the source is made."""
+    with pytest.raises(InvalidArgument, match="max_batch"):
+        Source(KEY_SCHEME, fetch_many=print, max_batch=most)
+
+
+async def test_a_single_id_goes_to_fetch_where_there_is_one():
+    """Two that come together go to fetch_many, whoever asks."""
+    asked = []
+
+    def fetch(key):
+        asked.append(key)
+        return {}
+
+    def fetch_many(keys):
+        asked.append(keys)
+        return {key: {} for key in keys}
+
+    async with Resolver([Source(KEY_SCHEME, fetch=fetch, fetch_many=fetch_many)]) as resolver:
+        await resolver.resolve(["k1"])
+        await asyncio.gather(resolver.resolve(["k2"]), resolver.resolve(["k3"]))
+
+    assert ["k1", ["k2", "k3"]] == asked

@@ -1,0 +1,212 @@
+"""How gentle a whole process is to a node, on real sockets; what was sent is counted, never timed."""
+
+import asyncio
+import contextlib
+import threading
+
+import aiohttp
+import pytest
+
+from mama_structs import Session, Settings, StructsClient, StructsSource
+from mama_structs.errors import RateLimited
+from mama_structs.references.options import ReferenceOptions
+from mama_structs.references.resolver import Resolver
+from mama_structs.settings import ReferenceSettings
+from mama_structs.structs.transport import Backoff
+from mama_structs.testing import FakeNode, Fault
+
+FIFTY = [f"1-{number}" for number in range(1, 51)]
+ALL = ReferenceOptions(include_references="all", max_references=50)
+
+
+@pytest.fixture
+async def node():
+    async with FakeNode.world(seed=1, players=60) as opened:
+        yield opened
+
+
+@contextlib.asynccontextmanager
+async def sessions(node, *limits):
+    async with contextlib.AsyncExitStack() as opened:
+        yield [
+            await opened.enter_async_context(
+                Session.open(
+                    structs=node.url, settings=Settings(references=ReferenceSettings(max_parallel_queries=limit))
+                )
+            )
+            for limit in limits
+        ]
+
+
+class Time:
+    """A clock that only sleeping moves."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.pauses = []
+
+    async def sleep(self, seconds):
+        until = self.now + seconds
+        self.pauses.append(seconds)
+        await asyncio.sleep(0)
+        self.now = max(self.now, until)
+
+    def backoff(self):
+        return Backoff(draw=lambda: 1.0, sleep=self.sleep, clock=lambda: self.now)
+
+
+async def test_four_sessions_send_at_most_five_requests_in_the_minute_that_a_node_asked_for(node):
+    """Fifty ids in each: what was under way is refused, the rest is not sent, and everybody hears for how long."""
+    node.faults.add(Fault.rate_limited(retry_after=60))
+    async with sessions(node, 5, 5, 5, 5) as opened:
+        found = await asyncio.gather(*(session.resolver.resolve(FIFTY, ALL) for session in opened))
+        again = await opened[0].resolver.resolve(FIFTY, ALL)
+        with pytest.raises(RateLimited) as caught:
+            await opened[1].call("structs_query_planet", {"planet_id": "2-1"})
+        stats = [session.resolver.stats for session in opened]
+
+        assert 1 <= len(node.requests) <= 5
+        for one in [*found, again]:
+            assert {"Rate limited: ask again in 60 s"} == set(one.failed.values())
+            assert FIFTY == list(one)
+        assert 59 < caught.value.retry_after <= 60
+        assert (
+            len(node.requests) == sum(one.upstream_queries for one in stats) == sum(one.rate_limited for one in stats)
+        )
+
+    async with sessions(node, 5) as (fresh,):
+        await fresh.resolver.resolve(FIFTY, ALL)
+    assert len(node.requests) <= 5
+
+
+async def test_a_node_that_does_not_say_how_long_is_asked_by_one_at_a_time_with_growing_pauses(node):
+    """Not fifty times three requests at once: after the first refusals each request has a pause before it."""
+    node.faults.add(Fault.rate_limited(retry_after=None))
+    time = Time()
+    async with (
+        StructsClient(node.url, _backoff=time.backoff()) as client,
+        Resolver([StructsSource(client)]) as resolver,
+    ):
+        found = await resolver.resolve(FIFTY[:20], ALL)
+
+    assert 20 == len(found.failed)
+    assert len(node.requests) <= 5 + len(time.pauses)
+    # The pauses double up to two seconds, whoever makes them.
+    assert len(node.requests) <= 5 + 5 + time.now / 2.0
+
+
+async def test_a_node_that_takes_requests_again_gets_one_and_then_the_others(node):
+    """Who has the time waits at the gate, and everything is answered."""
+    node.faults.add(Fault.rate_limited(retry_after=1.5), times=5)
+    time = Time()
+    async with (
+        StructsClient(node.url, _backoff=time.backoff()) as client,
+        Resolver([StructsSource(client)]) as resolver,
+    ):
+        found = await resolver.resolve(FIFTY, ALL)
+        stats = resolver.stats
+
+    assert {} == found.failed
+    assert (55, 1.5) == (len(node.requests), time.now)
+    assert (50, 5, 5) == (stats.upstream_queries, stats.retries, stats.rate_limited)
+    assert 5 <= stats.gate_waits <= 10
+
+
+async def test_of_differing_limits_the_smallest_counts_until_its_session_closes(node):
+    """All sessions of a loop together never have more under way."""
+    node.latency = {"*": 0.002}
+    async with sessions(node, 5, 4) as (wide, _):
+        async with sessions(node, 2) as (narrow,):
+            await narrow.resolver.resolve(["1-60"], ALL)
+            await asyncio.gather(wide.resolver.resolve(FIFTY, ALL), narrow.resolver.resolve(FIFTY[::-1], ALL))
+            assert 2 == node.most_in_flight
+            assert narrow.resolver.stats.gate_waits + wide.resolver.stats.gate_waits > 0
+        wide.resolver.invalidate()
+        node.reset_counters()
+        await wide.resolver.resolve(FIFTY, ALL)
+
+        assert 5 == node.most_in_flight
+
+
+async def test_a_clients_own_reads_go_through_the_same_gate(node):
+    """A client and a session that ask one node are five together, and not thirteen."""
+    node.latency = {"*": 0.002}
+    async with sessions(node, 5) as (session,), StructsClient(node.url) as client:
+        await session.resolver.resolve(["1-60"], ALL)
+        await asyncio.gather(session.resolver.resolve(FIFTY, ALL), *(client.query(one) for one in FIFTY))
+
+        assert 5 == node.most_in_flight
+
+
+async def test_a_session_that_the_host_gave_shares_with_nobody(node):
+    """It may ask as somebody else, with headers and credentials of its own."""
+    async with (
+        aiohttp.ClientSession() as http,
+        StructsClient(node.url, session=http) as own,
+        StructsClient(node.url, session=http, retries=0) as other,
+        sessions(node, 5) as (session,),
+    ):
+        node.faults.add(Fault.rate_limited(retry_after=60), times=1)
+        with pytest.raises(RateLimited):
+            await other.query("1-1")
+
+        assert "1-1" == (await own.query("1-1"))["Player"]["id"]
+        assert {} == (await session.resolver.resolve(["1-1"])).failed
+        with pytest.raises(RateLimited):
+            await other.query("1-2")
+        assert 3 == len(node.requests)
+
+
+def test_another_loop_hears_that_the_node_wants_no_requests():
+    """Threads with loops of their own share nothing else."""
+    outcomes = []
+
+    async def ask(url):
+        async with Session.open(structs=url) as session:
+            outcomes.append((await session.resolver.resolve(FIFTY, ALL)).failed)
+
+    node = FakeNode.world(seed=1, players=60)
+    with node.in_thread():
+        asyncio.run(ask(node.url))
+        assert {} == outcomes.pop()
+        node.faults.add(Fault.rate_limited(retry_after=60))
+        asyncio.run(ask(node.url))
+        before = len(node.requests)
+        threads = [threading.Thread(target=asyncio.run, args=(ask(node.url),)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        assert 50 < before <= 55
+        assert before == len(node.requests)
+    assert [50, 50, 50] == [len(failed) for failed in outcomes]
+
+
+async def test_a_query_that_waits_at_the_gate_and_is_cancelled_at_any_turn_leaves_nothing_behind(node):
+    """No slot, no waiter, no trial and no task, and the node is asked as before."""
+    before, time = asyncio.all_tasks(), Time()
+    for turns in range(400):
+        node.faults.clear()
+        node.faults.add(Fault.rate_limited(retry_after=1), times=3)
+        async with (
+            StructsClient(node.url, max_connections=2, _backoff=time.backoff()) as client,
+            Resolver([StructsSource(client)]) as resolver,
+        ):
+            call = asyncio.create_task(resolver.resolve(FIFTY[:4], ALL))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            is_late = call.done()
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            gate = client._transport.gate if client._transport else None
+            assert gate is None or (0, 0, None) == (gate._busy, len(gate._queue), gate._trial)
+            assert {} == (await resolver.resolve(FIFTY[:4], ALL)).failed
+        if is_late:
+            break
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert 10 < turns < 399
+    assert not asyncio.all_tasks() - before - node._answering
