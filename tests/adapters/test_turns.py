@@ -535,3 +535,16 @@ async def test_an_agent_inside_a_tool_does_not_wait_for_it(session):
         answered = await turns.answer("delegate", {})
 
     assert "ref_list" in answered.text
+
+
+async def test_calls_of_one_mcp_client_run_in_their_order(session):
+    """A client that sends all calls of a message at once has them run one behind the other."""
+    mcp = importlib.import_module("mama_structs.adapters.mcp")
+    client_class = importlib.import_module("mcp.client").Client
+    log: list[str] = []
+    await tools_that_log(session, log)
+
+    async with client_class(mcp.server(session)) as client:
+        await asyncio.gather(*(client.call_tool("write", {"n": n}) for n in range(3)))
+
+    assert [f"{sign}w{n}" for n in range(3) for sign in "+-"] == log
