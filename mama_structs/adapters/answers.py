@@ -14,7 +14,7 @@ import attrs
 from mama_structs._plain import json_text
 from mama_structs.descriptors.media import Media, media_in
 from mama_structs.descriptors.messages import are_blocks, block_text
-from mama_structs.errors import InvalidArgument, MamaStructsError, SessionClosed, StoreError, WrongLoop
+from mama_structs.errors import InvalidArgument, MamaStructsError, QuotaExceeded, SessionClosed, StoreError, WrongLoop
 from mama_structs.session import Session
 from mama_structs.tools.names import MEMORY_TOOLS, SUCCESSORS, WireNames, last_line
 from mama_structs.tools.repair import read_arguments
@@ -191,19 +191,25 @@ def _element(notes: list[str]) -> str:
 
 def _parts(data: object) -> tuple[str | Media, ...]:
     """Return texts, images and audio of a result that has any, and nothing for all others."""
-    blocks = data if isinstance(data, list) and are_blocks(data) else [data]
+    blocks: list[Any] = data if isinstance(data, list) and are_blocks(data) else [data]
     found = [(block, media_in(block)) for block in blocks]
     if not any(media for _, media in found):
         return ()
     return tuple(media or _text(block_text(block) or block) for block, media in found)
 
 
-def kept(session: Session, media: Media) -> str:  # noqa: ARG001 - see the end of the function
-    """Return what to tell a model of an image or audio that its provider does not take from a tool, which is stored."""
+def kept(session: Session, media: Media) -> str:
+    """Store what a provider does not take from a tool, and return what to tell the model of it."""
     content = media.content
     if content is None:
         return f"[{media.kind}: {media.url or 'not readable'}]"
-    return f"[{media.mime_type}, {len(content):,} bytes: not shown]"
+    what = f"{media.mime_type}, {len(content):,} bytes"
+    try:
+        descriptor = session.refs.add(content, source="tool_result", mime_type=media.mime_type)
+    except (QuotaExceeded, InvalidArgument) as error:
+        _log.warning("%s of a tool is not kept: %s", media.kind, error)
+        return f"[{what}: cannot be shown here]"
+    return f"[{what}: cannot be shown here, and is kept as {descriptor.handle}]"
 
 
 def failed(error: MamaStructsError, *, names: WireNames = _NO_NAMES) -> ToolAnswer:

@@ -7,7 +7,7 @@ from typing import Any, Final, Self
 
 import attrs
 
-from mama_structs.adapters.answers import answer, hear, offered
+from mama_structs.adapters.answers import answer, hear, kept, offered
 from mama_structs.adapters.schemas import plain_schema
 from mama_structs.descriptors.media import Media
 from mama_structs.descriptors.messages import said_by_user
@@ -108,7 +108,7 @@ class SessionToolset(AbstractToolset[Any]):
         await self._hear(ctx)
         answered = await answer(self._session, name, tool_args, host=dict.fromkeys(HOST_PARAMETERS, ctx))
         if answered.has_media:
-            return [_content(part) for part in answered.parts]
+            return [_content(self._session, part) for part in answered.parts]
         if not answered.is_error:
             # By way of the text, which has no half of a surrogate pair: Pydantic AI could not write one as JSON.
             return answered.text if isinstance(answered.data, str) else json.loads(answered.text)
@@ -119,12 +119,15 @@ class SessionToolset(AbstractToolset[Any]):
         raise ToolFailed(answered.text)
 
 
-def _content(part: str | Media) -> str | BinaryContent | ImageUrl | AudioUrl:
+def _content(session: Session, part: str | Media) -> str | BinaryContent | ImageUrl | AudioUrl:
     if not isinstance(part, Media):
         return part
     if part.url is not None:
         return ImageUrl(part.url) if part.kind == "image" else AudioUrl(part.url)
-    return BinaryContent(part.content or b"", media_type=part.mime_type or "application/octet-stream")
+    content = None if part.kind == "file" else part.content
+    if content is None or part.mime_type is None:
+        return kept(session, part)
+    return BinaryContent(content, media_type=part.mime_type)
 
 
 def toolset(

@@ -1,4 +1,4 @@
-"""Images and audio in what tools give: recognised in the forms of providers and frameworks, and never shown as text."""
+"""Images, audio and files in what tools give: known in the forms of providers and frameworks, never shown as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import attrs
 
-_KINDS: Final = ("image", "audio")
+_KINDS: Final = ("image", "audio", "file")
+_BYTES: Final = "application/octet-stream"
 _NAMES: Final[Mapping[str, str]] = {"image_url": "image", "input_image": "image", "input_audio": "audio"}
 _DATA_URL: Final = re.compile(r"data:(?P<mime_type>[\w.+-]+/[\w.+-]+)[^,]*?;base64,", re.ASCII)
 # How bytes of these types begin; a dot stands for any byte.
@@ -21,6 +22,7 @@ _BEGINNINGS: Final[Mapping[str, re.Pattern[bytes]]] = {
     "audio/wav": re.compile(rb"RIFF....WAVE", re.DOTALL),
     "audio/ogg": re.compile(rb"OggS"),
     "audio/flac": re.compile(rb"fLaC"),
+    "application/pdf": re.compile(rb"%PDF-"),
     "audio/mpeg": re.compile(rb"ID3|\xff[\xf2\xf3\xfb]"),
 }
 
@@ -28,10 +30,10 @@ _BEGINNINGS: Final[Mapping[str, re.Pattern[bytes]]] = {
 @attrs.frozen
 class Media:
     """
-    An image or audio.
+    An image, audio, or a file of another type.
 
     Args:
-        kind: ``"image"`` or ``"audio"``.
+        kind: ``"image"``, ``"audio"`` or ``"file"``.
         mime_type: Such as ``image/png``; None for one at a URL that nobody looked at.
         data: The bytes in base64.
         url: Where it is, in place of *data*.
@@ -58,14 +60,14 @@ class Media:
 
 
 def media_in(block: object) -> Media | None:
-    """Return the image or audio of a content block in any provider's form, None for everything else."""
+    """Return the image, audio or file of a content block in any provider's form, None for everything else."""
     if not isinstance(block, Mapping):
         return None
     said = block.get("kind") if block.get("kind") == "binary" else block.get("type")
     kind = _NAMES.get(said, said) if isinstance(said, str) else None
     mime_type = _text(block, "mimeType", "mime_type", "media_type")
     if kind == "binary" and mime_type:
-        kind = mime_type.partition("/")[0]
+        kind = _kind_of(mime_type)
     if kind not in _KINDS:
         return None
     inner = block.get("source", block.get(f"{kind}_url", block.get("input_audio")))
@@ -83,7 +85,7 @@ def media_in(block: object) -> Media | None:
 
 
 def with_blocks(result: Any) -> Any:
-    """Return a tool's result with content blocks for bytes that are an image or audio, alone or in a list."""
+    """Return a tool's result with content blocks for bytes that are no text, alone or in a list."""
     if isinstance(result, bytes | bytearray | memoryview):
         block = _block_of(bytes(result))
         return result if block is None else [block]
@@ -99,9 +101,18 @@ def with_blocks(result: Any) -> Any:
 def _block_of(content: bytes) -> dict[str, str] | None:
     mime_type = next((name for name, begins in _BEGINNINGS.items() if begins.match(content)), None)
     if mime_type is None:
-        return None
-    data = base64.b64encode(content).decode("ascii")
-    return {"type": mime_type.partition("/")[0], "data": data, "mimeType": mime_type}
+        try:
+            content.decode()
+        except UnicodeDecodeError:
+            mime_type = _BYTES
+        else:
+            return None
+    return {"type": _kind_of(mime_type), "data": base64.b64encode(content).decode("ascii"), "mimeType": mime_type}
+
+
+def _kind_of(mime_type: str) -> str:
+    kind = mime_type.partition("/")[0]
+    return kind if kind in _KINDS else "file"
 
 
 def _text(block: Mapping[str, Any], *names: str) -> str | None:

@@ -15,6 +15,7 @@ from mama_structs import HashEmbedder, Session
 from mama_structs.adapters import anthropic, openai
 from mama_structs.adapters.answers import Turns, answer
 from mama_structs.descriptors.media import Media, media_in, with_blocks
+from mama_structs.errors import QuotaExceeded
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 100
 WAV = b"RIFF\x00\x00\x00\x00WAVE" + bytes(20_000)
@@ -97,7 +98,6 @@ def test_an_image_elsewhere_keeps_its_address(block):
         {"type": "image", "name": "map"},
         {"type": "image", "data": "no type"},
         {"type": "struct", "data": DATA, "mimeType": "image/png"},
-        {"kind": "binary", "data": DATA, "media_type": "application/pdf"},
         {"type": ["image"], "data": DATA, "mimeType": "image/png"},
         {"type": "image", "data": 5, "mimeType": "image/png"},
         {},
@@ -137,7 +137,7 @@ def test_bytes_that_are_an_image_are_a_block(result, expected):
     assert expected == with_blocks(result)
 
 
-@pytest.mark.parametrize("result", [b"", b"text", b"%PDF-1.7", "text", None, {"a": PNG}, [b"text"], ["a"], []])
+@pytest.mark.parametrize("result", [b"", b"text", "text", None, {"a": PNG}, [b"text"], ["a"], []])
 def test_other_results_are_left_alone(result):
     """What is no image stays what it is."""
     assert result is with_blocks(result)
@@ -161,6 +161,7 @@ async def test_openai_responses_show_images(session):
     assert f"data:image/png;base64,{DATA}" == parts[1]["image_url"]
     assert "audio/wav" in parts[3]["text"]
     assert SOUND not in json.dumps(output)
+    assert (WAV, "audio/wav") == (session.refs.get("fd:1").data, session.refs.get("fd:1").mime_type)
 
 
 async def test_chat_completions_name_what_they_do_not_take(session):
@@ -170,8 +171,9 @@ async def test_chat_completions_name_what_they_do_not_take(session):
     (output,) = await openai.handle(session, [call])
 
     assert isinstance(output["content"], str)
-    assert "The map\n[image/png, 25,608 bytes" in output["content"]
+    assert output["content"].startswith("The map\n[image/png, 25,608 bytes: cannot be shown here, and is kept as fd:1]")
     assert len(output["content"]) < 400
+    assert [(PNG, "image/png"), (WAV, "audio/wav")] == [(one.data, one.mime_type) for one in session.refs.descriptors()]
 
 
 async def test_anthropic_shows_images(session):
@@ -267,6 +269,35 @@ async def test_an_image_comes_whole_whatever_its_size(session, result):
     assert PNG in [part.content for part in answered.parts if isinstance(part, Media)]
     assert len(answered.text) < 100
     assert 0 == len(session.refs)
+
+
+@pytest.mark.parametrize(
+    ("result", "mime_type"),
+    [(b"%PDF-1.7\xff", "application/pdf"), (bytes(range(256)), "application/octet-stream")],
+)
+async def test_other_bytes_are_kept_with_their_type(session, result, mime_type):
+    """What no provider shows is kept as it came, and named."""
+    giving(session, result)
+    (output,) = await openai.handle(session, [function_call()])
+
+    (part,) = output["output"]
+    kept = session.refs.get("fd:1")
+
+    assert f"[{mime_type}, {len(result)} bytes: cannot be shown here, and is kept as fd:1]" == part["text"]
+    assert (result, mime_type) == (kept.data, kept.mime_type)
+
+
+async def test_an_image_without_room_is_named(session, monkeypatch):
+    """A tool's work is never lost for our sake."""
+    giving(session, MIXED)
+
+    def refuse(*_arguments, **_keywords):
+        raise QuotaExceeded("full", quota="max_bytes", used=1, limit=1)
+
+    monkeypatch.setattr(session.refs, "add", refuse)
+    (output,) = await openai.handle(session, [function_call()])
+
+    assert output["output"][3]["text"].endswith("cannot be shown here]")
 
 
 async def test_a_long_text_beside_an_image_is_shortened(session):

@@ -12,7 +12,7 @@ from mcp.server import NotificationOptions, Server, ServerRequestContext
 from mcp.server.models import InitializationOptions
 from mcp.shared.exceptions import MCPError
 
-from mama_structs.adapters.answers import offered
+from mama_structs.adapters.answers import kept, offered
 from mama_structs.adapters.mcp.clients import EXTENSION, Client, Clients
 from mama_structs.descriptors.media import Media
 from mama_structs.errors import InvalidArgument, UnknownTool
@@ -147,7 +147,7 @@ class McpServer(Server[Client]):
         tool = self._tool(params.name)
         is_data = tool is not None and not answered.is_error and _is_structured(tool)
         return types.CallToolResult(
-            content=[_content(part) for part in answered.parts],
+            content=[_content(self.session, part) for part in answered.parts],
             structured_content=answered.data if is_data else None,
             is_error=answered.is_error,
         )
@@ -209,11 +209,11 @@ def _is_structured(tool: Tool) -> bool:
     return not tool.wrapped and tool.output_schema is not None and tool.output_schema.get("type") == "object"
 
 
-def _content(part: str | Media) -> types.ContentBlock:
+def _content(session: Session, part: str | Media) -> types.ContentBlock:
     if not isinstance(part, Media):
         return types.TextContent(text=part)
-    if part.data is None or part.mime_type is None:
-        return types.TextContent(text=part.data_url)
+    if part.data is None or part.mime_type is None or part.kind == "file":
+        return types.TextContent(text=kept(session, part))
     made = types.ImageContent if part.kind == "image" else types.AudioContent
     return made(data=part.data, mime_type=part.mime_type)
 
