@@ -202,7 +202,7 @@ def kept(session: Session, media: Media) -> str:
     """Store what a provider does not take from a tool, and return what to tell the model of it."""
     content = media.content
     if content is None:
-        return f"[{media.kind}: {media.url or 'not readable'}]"
+        return f"[{media.kind}: {media.url or 'not readable':.500}]"
     what = f"{media.mime_type}, {len(content):,} bytes"
     try:
         descriptor = session.refs.add(content, source="tool_result", mime_type=media.mime_type)
