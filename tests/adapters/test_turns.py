@@ -12,6 +12,8 @@ from typing import Any
 
 import attrs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mama_structs import HashEmbedder, Session
 from mama_structs.adapters import anthropic, openai
@@ -232,6 +234,15 @@ async def test_a_malformed_mark_is_explained_once(session, run: Run, marked, wor
     assert ["ref_notes"] == list(told)
     assert words in "\n".join(told["ref_notes"])
     assert [{"characters": 4}, {"characters": 5}] == [json.loads(second), json.loads(third)]
+
+
+@EVERYWHERE
+async def test_a_call_for_what_was_marked_in_a_fence_says_so(session, run: Run):
+    """The model that looks for its mark in the same turn is told why there is none."""
+    (answered,) = await run(session, [Said(IN_FENCE, (call("get_ref", ref_id="aim"),)), Said("Done.")])
+
+    assert "there is no ref:aim" in answered
+    assert "put the tags outside" in answered
 
 
 @EVERYWHERE
@@ -502,6 +513,61 @@ async def test_calls_that_only_read_run_side_by_side(session):
     await asyncio.gather(*(turns.answer(name, {"n": n}) for n, name in enumerate(["read", "read", "write", "read"])))
 
     assert ["+r0", "+r1", "-r0", "-r1", "+w2", "-w2", "+r3", "-r3"] == log
+
+
+@given(calls=st.lists(st.tuples(st.sampled_from(["read", "write"]), st.integers(0, 4), st.booleans()), max_size=8))
+def test_writers_run_alone_and_in_order_whatever_is_cancelled(calls):
+    """At no time does a writer run beside anything, and each call sees all that was written by those before it."""
+    asyncio.run(in_order(calls))
+
+
+async def in_order(calls: list[tuple[str, int, bool]]) -> None:
+    running: list[str] = []
+    written: list[int] = []
+    seen: dict[int, list[int]] = {}
+
+    async def act(kind: str, n: int, turns: int) -> str:
+        running.append(kind)
+        assert ["write"] == running or "write" not in running
+        seen[n] = [*written]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if kind == "write":
+            written.append(n)
+        running.remove(kind)
+        return ""
+
+    async def read(n: int, turns: int) -> str:
+        """Read."""
+        return await act("read", n, turns)
+
+    async def write(n: int, turns: int) -> str:
+        """Write."""
+        return await act("write", n, turns)
+
+    async with Session.open(embedder=HashEmbedder()) as session:
+        session.tools.add(read, annotations=ToolAnnotations(read_only=True))
+        session.tools.add(write)
+        order = Turns(session)
+        tasks = [
+            asyncio.create_task(order.answer(kind, {"n": n, "turns": turns}))
+            for n, (kind, turns, _) in enumerate(calls)
+        ]
+        await asyncio.sleep(0)
+        begun = set(seen)
+        cancelled = {n for n, (_, _, is_cancelled) in enumerate(calls) if is_cancelled and n not in begun}
+        for n in cancelled:
+            tasks[n].cancel()
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+
+    done = [n for n, one in enumerate(answers) if not isinstance(one, asyncio.CancelledError)]
+    writers = [n for n in done if calls[n][0] == "write"]
+
+    assert set(range(len(calls))) - cancelled == set(done)
+    assert writers == written
+    assert all([w for w in writers if w < n] == seen[n] for n in done)
+    assert not any(getattr(one, "is_error", False) for one in answers)
+    assert [] == order._calls
 
 
 async def test_a_cancelled_call_leaves_its_place(session):
