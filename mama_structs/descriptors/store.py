@@ -594,9 +594,6 @@ class RefStore:
             report = functools.partial(Diagnostic, id=marked.id, position=marked.position)
             before = self._newest(marked.id)
             revision = Revision(collected.content(marked), marked.attributes, marked.complete)
-            if marked.complete and any(not block.closed for block in fenced_blocks(revision.text)):
-                message = f"ref {marked.id!r} closes inside a code fence that is open: close the fence before </ref>"
-                said.append(report("open_fence", message=message))
             if before is None and asks_to_append(marked.attributes):
                 message = f"there was no ref:{marked.id} to append to, so this is its first part"
                 said.append(report("nothing_to_append", message=message))
@@ -607,6 +604,11 @@ class RefStore:
                 said.append(report(why, message=f"not stored: {error}"))
                 self._entries.miss(marked.id, f"it was not stored: {error}")
                 continue
+            goes_on = before is not None and not before.complete and asks_to_append(marked.attributes)
+            text = ref.text if goes_on else revision.text
+            if marked.complete and any(not block.closed for block in fenced_blocks(text)):
+                message = f"ref {marked.id!r} closes inside a code fence that is open: close the fence before </ref>"
+                said.append(report("open_fence", message=message))
             if ref is not before and ref.version > 1:
                 older = f"; {before.versioned} is the one before" if before else ""
                 said.append(report("new_version", message=f"ref:{ref.id} is now version {ref.version}{older}"))

@@ -1,0 +1,103 @@
+"""Answers in the manner of three families of models become files that compile or parse; the data says how it was made."""
+
+import ast
+import json
+import sqlite3
+import tomllib
+from collections import Counter
+from contextlib import closing
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from mama_structs import DescriptorSettings, RefStore, Session
+
+DATA = Path(__file__).parent.parent / "data" / "answers" / "answers.jsonl"
+NOTE, *ANSWERS = map(json.loads, DATA.read_text(encoding="utf-8").splitlines())
+FENCE = "```"
+VOID = {"input", "br", "img", "meta", "link", "hr"}
+
+
+class Balanced(HTMLParser):
+    """A page whose elements all end."""
+
+    def __init__(self):
+        super().__init__()
+        self.open = []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert tag == self.open.pop()
+
+
+def is_html(text):
+    page = Balanced()
+    page.feed(text)
+    page.close()
+    assert [] == page.open
+
+
+def is_sql(text):
+    assert sqlite3.complete_statement(text)
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.executescript(text)
+
+
+PARSERS = {
+    "python": ast.parse,
+    "json": json.loads,
+    "toml": tomllib.loads,
+    "sql": is_sql,
+    "html": is_html,
+    "markdown": str,
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=[f"{n}-{one['frame']}-{one['kind']}" for n, one in enumerate(ANSWERS)])
+async def test_an_answer_becomes_a_file_that_parses(tmp_path, answer):
+    """To the byte what was meant, whole or in chunks, and parsed by what reads such files."""
+    store = RefStore(settings=DescriptorSettings(root=str(tmp_path)))
+    for message in answer["messages"]:
+        stream = store.stream()
+        for start in range(0, len(message), 7):
+            stream.feed(message[start : start + 7])
+        seen = stream.close()
+        store.ingest(message)
+    await store.to_file(f"ref:{answer['id']}", "file")
+    written = (tmp_path / "file").read_bytes().decode()
+
+    assert answer["file"] == written
+    PARSERS[answer["kind"]](written)
+    assert {one.kind for one in seen.diagnostics} <= {"new_version", "nested", "in_code", "malformed"}
+
+
+def test_the_answers_are_many_and_varied():
+    """At least two hundred, of three manners and six kinds, no frame used for more than a few."""
+    frames = Counter(one["frame"] for one in ANSWERS)
+
+    assert len(ANSWERS) >= 200
+    assert 3 == len({one["family"] for one in ANSWERS})
+    assert set(PARSERS) == {one["kind"] for one in ANSWERS}
+    assert len(frames) >= 30
+    assert max(frames.values()) <= 10
+    assert len({(one["kind"], one["id"]) for one in ANSWERS}) >= 60
+
+
+async def test_two_functions_written_then_appended_make_a_file_that_compiles(tmp_path):
+    """The earlier system's example: what two refs say in fences is one module, written and appended by the model."""
+    answer = (
+        f'<ref id="first" type="code" lang="python">\n{FENCE}python\ndef double(x):\n    return 2 * x\n{FENCE}\n</ref>\n\n'
+        f'and\n\n<ref id="second" type="code" lang="python">\n{FENCE}python\ndef half(x):\n    return x / 2\n{FENCE}\n</ref>'
+    )
+    async with Session.open(tmp_path / "agent.mama", files=tmp_path) as session:
+        await session.observe(answer)
+        await session.call("fd_to_file", {"fd": "ref:first", "file_path": "both.py"})
+        await session.call("fd_to_file", {"fd": "ref:second", "file_path": "both.py", "mode": "append"})
+    names = {}
+    exec(compile((tmp_path / "both.py").read_text(), "both.py", "exec"), names)
+
+    assert (4, 2) == (names["double"](2), names["half"](4))
