@@ -14,6 +14,7 @@ from mama_structs.session import Session
 from mama_structs.tools.schema import HOST_PARAMETERS
 
 try:
+    from langchain_core.messages import AIMessage
     from langchain_core.runnables import RunnableConfig
     from langchain_core.tools import StructuredTool, ToolException
 except ImportError as _missing:
@@ -94,7 +95,8 @@ def middleware(session: Session) -> Any:
         ) from missing
 
     async def observe_refs(state: Mapping[str, Any], _runtime: object) -> None:
-        await hear(session, state["messages"][-1])
+        # Behind it there may be the results of tools that give a structured answer.
+        await hear(session, next(one for one in reversed(state["messages"]) if isinstance(one, AIMessage)))
 
     return after_model(observe_refs)
 

@@ -406,6 +406,32 @@ async def test_hooks_of_a_host_go_beside(session):
     assert [1] == seen
 
 
+async def test_a_structured_answer_of_langchain_is_stored(session):
+    """Where an agent answers by a tool of its own, the model's message is not the last one."""
+    agents = pytest.importorskip("langchain.agents", reason="create_agent is not in langchain_core")
+    structured = importlib.import_module("langchain.agents.structured_output")
+    models = importlib.import_module("langchain_core.language_models.fake_chat_models")
+    messages = importlib.import_module("langchain_core.messages")
+    adapter = importlib.import_module("mama_structs.adapters.langchain")
+
+    class Model(models.GenericFakeChatModel):
+        def bind_tools(self, tools, **_options):
+            return self
+
+    schema = {"title": "Answer", "type": "object", "properties": {"sum": {"type": "integer"}}, "description": "It"}
+    call = {"type": "tool_call", "id": "c", "name": "Answer", "args": {"sum": 3}}
+    agent = agents.create_agent(
+        Model(messages=iter([messages.AIMessage(MARKED, tool_calls=[call])])),
+        tools=adapter.tools(session),
+        middleware=[adapter.middleware(session)],
+        response_format=structured.ToolStrategy(schema),
+    )
+    state = await agent.ainvoke({"messages": [messages.HumanMessage("go")]})
+
+    assert "tool" == state["messages"][-1].type
+    assert CODE == session.refs.get("aim").body.text
+
+
 async def test_an_agent_of_langchain_alone_has_no_middleware(session, monkeypatch):
     """Where `create_agent` is not installed the error says what to install."""
     adapter = importlib.import_module("mama_structs.adapters.langchain")
