@@ -73,7 +73,7 @@ class LoopBound:
             raise WrongLoop(f"the {self._what} belongs to the process that made it", hint="open another one here")
 
 
-async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
+async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
     """Await something that must not be left half done: a cancelled caller, however often, waits for its end."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
@@ -86,7 +86,7 @@ async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
             pass
     if cancelled is not None:
         raise cancelled
-    task.result()
+    return task.result()
 
 
 async def in_own_thread(work: Callable[[], T], *, is_left: bool = False) -> T:

@@ -13,6 +13,8 @@ import logging
 import os
 import uuid
 import weakref
+from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -20,23 +22,33 @@ import attrs
 
 from mama_structs._async import in_own_thread, to_its_end
 from mama_structs._shared import Registry
+from mama_structs.descriptors.conversations import (
+    ConversationInfo,
+    assign,
+    delete,
+    is_unused,
+    listed,
+    note_use,
+    unknown,
+    unused,
+)
 from mama_structs.descriptors.entries import Entries
 from mama_structs.descriptors.log import (
     ConversationKey,
     ConversationLog,
-    assign,
     check_conversation,
     load,
     missing_texts,
     reclaim,
 )
 from mama_structs.descriptors.store import RefStore
-from mama_structs.errors import InvalidArgument, StoreBusy, StoreError, StoreReadOnly
+from mama_structs.errors import InvalidArgument, MamaStructsError, StoreBusy, StoreDamaged, StoreError, StoreReadOnly
 from mama_structs.memory.embedded.engine import EmbeddedEngines
 from mama_structs.memory.engine import Engines
 from mama_structs.memory.requests import check_namespace
 from mama_structs.storage.failures import Finding
 from mama_structs.storage.locks import DirectoryLocks
+from mama_structs.storage.rows import Rows
 from mama_structs.storage.store import Storage
 
 _log: Final = logging.getLogger("mama_structs")
@@ -136,7 +148,14 @@ class Home:
             self._release(key)
             raise
         refs.keep(log, entries=entries, directory=self.path)
-        return Conversation(key, refs, log, [loop])
+        conversation = Conversation(key, refs, log, [loop])
+        if log.is_started:
+            try:
+                await self._note_use(conversation)
+            except BaseException:
+                self._release(key)
+                raise
+        return conversation
 
     def fork(self, origin: Conversation, name: str | None, loop: asyncio.AbstractEventLoop) -> Conversation:
         """Return a conversation that begins with all that another one holds; None for a fresh name."""
@@ -170,19 +189,77 @@ class Home:
         source, target = (ConversationKey(check_namespace(one), checked) for one in (origin, namespace))
         if source == target:
             raise InvalidArgument(f"the conversation {name!r:.80} cannot move to where it is")
-        held = 0
 
-        async def move() -> None:
-            nonlocal held
+        async def move() -> int:
             with contextlib.ExitStack() as claims:
                 for key in (source, target):
                     self._claim(key)
                     claims.callback(self._release, key)
-                held = await assign(self.storage, source, target)
+                return await assign(self.storage, source, target)
 
         # The locks are let go when it is done, whoever waits for it.
-        await to_its_end(move())
-        return held
+        return await to_its_end(move())
+
+    async def conversations(self, namespace: str) -> tuple[ConversationInfo, ...]:
+        """Return what conversations a namespace has, the last used first."""
+        claimed = self._locks.is_claimed if self._locks is not None else (lambda _: False)
+        space = check_namespace(namespace)
+        return await self.storage.look(lambda rows: listed(rows, space, lambda key: claimed(key.lock)))
+
+    async def delete(self, name: str, *, namespace: str) -> None:
+        """
+        Delete a conversation that is open nowhere, wholly or not at all; its texts leave the store, unless others use
+        them.
+
+        Raises:
+            InvalidArgument: There is none of this name.
+            StoreBusy: It is open.
+            StoreDamaged: A fork needs what is damaged.
+
+        """
+        key = ConversationKey(check_namespace(namespace), check_conversation(name))
+        if not await to_its_end(self._deleted([key])):
+            raise await unknown(self.storage, key)
+
+    async def expire(self, namespace: str, before: datetime) -> int:
+        """Delete the conversations of a namespace that were used last before a time and open nowhere; count them."""
+        keys = await self.storage.look(lambda rows: unused(rows, namespace, before))
+        return await to_its_end(self._deleted(keys, before=before))
+
+    async def _deleted(self, keys: Sequence[ConversationKey], *, before: datetime | None = None) -> int:
+        """Delete conversations, and return how many; with *before* only those that nobody has open or used since."""
+        count = 0
+        for key in keys:
+            try:
+                self._claim(key)
+            except StoreBusy:
+                if before is None:
+                    raise
+                continue
+
+            def work(rows: Rows, key: ConversationKey = key) -> bool:
+                return (before is None or is_unused(rows, key, before)) and delete(
+                    rows, key, str(self.storage.directory)
+                )
+
+            try:
+                count += await self.storage.transact(work)
+            except StoreDamaged as error:
+                if before is None:
+                    raise
+                _log.warning("a conversation that nobody uses any more is kept: %s", error)
+            finally:
+                self._release(key)
+        if count:
+            await reclaim(self.storage)
+        return count
+
+    async def _note_use(self, conversation: Conversation) -> None:
+        """Keep that it was used just now, unless the disk would have to be waited for: nothing depends on it."""
+        if conversation.log is not None and conversation.log.is_started:
+            with contextlib.suppress(MamaStructsError):
+                at = conversation.refs.now()
+                await self.storage.transact(lambda rows: note_use(rows, conversation.key, at), wait=0)
 
     async def leave(self, conversation: Conversation) -> None:
         """End one session's use; after the last one it takes nothing more, and stays locked until all is on disk."""
@@ -244,6 +321,7 @@ class Home:
 
     async def _settle(self, conversation: Conversation) -> None:
         conversation.refs.close()
+        await self._note_use(conversation)
         await self.storage.flush()
         self._let_go(conversation)
 

@@ -252,15 +252,11 @@ def _wrong(message: str) -> Exception:
 
 
 def _is_store(store: str) -> bool:
-    import pathlib
+    from pathlib import Path
 
-    from mama_structs.storage.files import DATABASE, MARK_FILE
+    from mama_structs.storage.files import is_store
 
-    journal = pathlib.Path(store) / "journal"
-    try:
-        return (journal / MARK_FILE).exists() or (journal / DATABASE).exists()
-    except (OSError, ValueError):
-        return False
+    return is_store(Path(store))
 
 
 def _embedder(name: Literal["semantic", "hash"]) -> Any:
@@ -430,6 +426,29 @@ async def _assign(given: argparse.Namespace) -> None:
         await home.close()
     what = f"{held:,} refs and descriptors" if held != 1 else "1 ref or descriptor"
     _say(printable(f"{given.name} is moved from {given.origin} to {given.namespace}, with {what}"))
+
+
+async def _list(given: argparse.Namespace) -> None:
+    """List the conversations of a namespace, the last used first."""
+    import attrs
+
+    from mama_structs.session import Session
+
+    found = await Session.conversations(given.store, namespace=given.namespace)
+    figures = [
+        {name: str(value) if name.endswith("_at") and value else value for name, value in attrs.asdict(one).items()}
+        for one in found
+    ]
+    lines = (printable(repr(one)[1:-1].partition(" ")[2]) for one in found)
+    _answer(given, figures, "\n".join(lines) or "there are none")
+
+
+async def _delete(given: argparse.Namespace) -> None:
+    """Delete a conversation, which is open nowhere; what its forks and memories use stays."""
+    from mama_structs.session import Session
+
+    await (await Session.conversations(given.store, namespace=given.namespace)).delete(given.name)
+    _say(printable(f"{given.name} is deleted"))
 
 
 async def _export(given: argparse.Namespace) -> None:
@@ -628,7 +647,7 @@ _TOKEN_HELP: Final = (
 _LINES: Final = {
     "demo": "an agent's question answered without references and with them",
     "fake-node": "serve a generated Structs world until stopped",
-    "conversations": "say to which namespace a conversation belongs",
+    "conversations": "list, delete and move conversations",
     "serve-mcp": "serve a session's tools to MCP clients, over stdio or HTTP",
 }
 # What runs a command, whose docstring describes it, in the list of commands too unless `_LINES` has something else; and
@@ -659,6 +678,8 @@ _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
         _NEW_NAMESPACE,
         _OLD_NAMESPACE,
     ),
+    "conversations list": (_list, _STORE, _NAMESPACE, _JSON),
+    "conversations delete": (_delete, ("name CONVERSATION", "its name"), _STORE, _NAMESPACE),
     "export": (_export, _STORE, ("file FILE", "the file, JSON lines; one that exists is replaced"), _NAMESPACE),
     "import": (_import, _STORE, ("file FILE", "the file"), _NAMESPACE),
     "maintain": (_maintain, _STORE, _NAMESPACE),

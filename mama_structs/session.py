@@ -7,8 +7,9 @@ import functools
 import logging
 import os
 import warnings
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
@@ -26,11 +27,12 @@ from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import EntitySource, check_sources
 from mama_structs.settings import Settings
 from mama_structs.storage.failures import Finding
-from mama_structs.storage.files import check_path
+from mama_structs.storage.files import check_path, is_store
 from mama_structs.tools.names import SUCCESSORS, WireNames
 
 if TYPE_CHECKING:
     from mama_structs._home import Conversation, Home
+    from mama_structs.descriptors.conversations import ConversationInfo
     from mama_structs.descriptors.heard import Heard
     from mama_structs.tools.tool import Tool
 
@@ -224,10 +226,11 @@ class Session:
                     closing.push_async_callback(shared.close)
                 asking = shared.joined_by([memory_source(memories)], recall=recall_from(memories))
                 closing.push_async_callback(asking.close)
+                entered = await home.enter(own_namespace, name, refs)
                 # What is due is done at the next opening, where somebody else is writing just now.
                 with suppress(StoreBusy):
                     await memories.maintain()
-                entered = await home.enter(own_namespace, name, refs)
+                    await _expire(home, entered, known)
                 annotations = ToolAnnotations(read_only=True)
                 ready_made = [one.tools(asking, *options) for one in all_sources if isinstance(one, OffersTools)]
                 tools = [
@@ -243,11 +246,30 @@ class Session:
 
         return Opening(make)
 
+    @staticmethod
+    async def conversations(location: str | os.PathLike[str], *, namespace: str = "default") -> Conversations:
+        """
+        Return what conversations a directory keeps, the last used first, whether or not a session has it open.
+
+        Args:
+            location: A session's directory.
+            namespace: Whose conversations.
+
+        Raises:
+            InvalidArgument: There is no session's directory, or *namespace* breaks its rule.
+            StoreError: It cannot be read.
+
+        """
+        path = _path(location)
+        if not is_store(path):
+            raise InvalidArgument(f"{os.fspath(path)!r:.200} is no session's directory")
+        async with _home_at(path) as home:
+            return Conversations(path, namespace, await home.conversations(namespace))
+
     def __repr__(self) -> str:
         where = f" at {os.fspath(self.location)!r}" if self.location else ""
-        return (
-            f"<Session{where}, {len(self.tools)} tools, {len(self.refs)} handles{', closed' if self._closed else ''}>"
-        )
+        handles = self._conversation.refs.usage.handles
+        return f"<Session{where}, {len(self.tools)} tools, {handles} handles{', closed' if self._closed else ''}>"
 
     @property
     def hidden(self) -> tuple[str, ...]:
@@ -499,6 +521,7 @@ class Session:
         """
         Remove automatic links that have become weak or old, if a week has passed since the last time; cheap otherwise.
 
+        Conversations are deleted that nobody came back to for ``settings.descriptors.conversation_ttl`` seconds.
         A session does this by itself when it opens.
 
         Raises:
@@ -506,6 +529,7 @@ class Session:
 
         """
         self._check()
+        await _expire(self._common.home, self._conversation, self.settings)
         return await self.memories.maintain()
 
     def stats(self) -> dict[str, Any]:
@@ -616,6 +640,70 @@ class SessionStream:
         ingested: mama_structs.Ingested = self._stream.close()
         await self._closed(ingested)
         return ingested
+
+
+class Conversations:
+    """
+    The conversations of a namespace, the last used first, as they were when `Session.conversations` looked.
+
+    ``for one in conversations`` gives a `ConversationInfo` each; ``name in conversations`` tells whether there is one.
+    """
+
+    def __init__(self, location: Path, namespace: str, found: Iterable[ConversationInfo]) -> None:
+        self._location = location
+        self._namespace = namespace
+        self._found = {one.name: one for one in found}
+
+    def __iter__(self) -> Iterator[ConversationInfo]:
+        return iter(tuple(self._found.values()))
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._found
+
+    def __repr__(self) -> str:
+        lines = (f"\n  {one!r}" for one in self)
+        return f"<Conversations of {self._namespace!r} at {os.fspath(self._location)!r}: {len(self)}{''.join(lines)}>"
+
+    async def delete(self, name: str) -> None:
+        """
+        Delete a conversation that is open nowhere, wholly or not at all.
+
+        Its texts leave the store, but for those that another conversation holds or a memory keeps as evidence.
+        Forks of it keep what they hold.
+
+        Raises:
+            InvalidArgument: There is none of this name.
+            StoreBusy: A session of this or another process has it open.
+            StoreDamaged: A fork of it needs a row that cannot be read.
+
+        """
+        async with _home_at(self._location) as home:
+            await home.delete(name, namespace=self._namespace)
+        self._found.pop(name, None)
+
+
+@asynccontextmanager
+async def _home_at(path: Path) -> AsyncIterator[Home]:
+    """Open a directory without a session."""
+    from mama_structs._home import Home  # noqa: PLC0415 - a session is open: see the top
+
+    home = await Home.on_disk(path)
+    try:
+        yield home
+    finally:
+        await to_its_end(home.close())
+
+
+async def _expire(home: Home, conversation: Conversation, settings: Settings) -> None:
+    """Delete the conversations that nobody came back to, if the settings say after which time."""
+    ttl = settings.descriptors.conversation_ttl
+    if ttl is not None and home.path is not None:
+        before = conversation.refs.now() - timedelta(seconds=ttl)
+        count = await home.expire(conversation.key.namespace, before)
+        _log.log(logging.INFO if count else logging.DEBUG, "%d conversations were deleted, unused for %g s", count, ttl)
 
 
 @attrs.frozen

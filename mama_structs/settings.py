@@ -93,6 +93,8 @@ class DescriptorSettings:
         max_bytes: Bytes of content (UTF-8) that one conversation may hold.
         max_handles: Handles that one conversation may hold, each version of a ref counted.
         search_timeout: Seconds that a search may take.
+        conversation_ttl: Seconds after which a conversation of the session's namespace that nobody came back to is
+            deleted, when a session opens or maintains; None for never.
         allow_hidden: Whether models may write files and directories whose names begin with a dot.
         root: The same as *files* of `Session.open`, for hosts that are set up by variables.
 
@@ -110,6 +112,9 @@ class DescriptorSettings:
     max_bytes: int = attrs.field(default=64 * 2**20, validator=_COUNT)
     max_handles: int = attrs.field(default=10_000, validator=_COUNT)
     search_timeout: float = attrs.field(default=2.0, validator=_SECONDS)
+    conversation_ttl: float | None = attrs.field(
+        default=None, validator=attrs.validators.optional(_SECONDS), metadata={"like": 0.0}
+    )
     allow_hidden: bool = attrs.field(default=False, validator=_FLAG)
     root: str = attrs.field(default="", converter=_as_path, validator=setting(_path))
 
@@ -346,7 +351,8 @@ def _section_from_env(prefix: str, kind: type[Section], environ: Mapping[str, st
             raise InvalidSetting(f"{variable} names no setting", name=variable, hint=f"known: {', '.join(fields)}")
         field = fields[variable]
         # A setting that is an object has presets, which the environment names.
-        like = "" if isinstance(field.default, attrs.Factory) else field.default  # type: ignore[arg-type]
+        default = "" if isinstance(field.default, attrs.Factory) else field.default  # type: ignore[arg-type]
+        like = field.metadata.get("like", default)
         if like is None:
             raise InvalidSetting(f"{variable} cannot be set from the environment", name=variable, hint="set it in code")
         values[field.name] = _parse(variable, text.strip(), like=like)

@@ -284,7 +284,7 @@ async def test_a_fork_that_opens_while_its_parent_moves_holds_all(place, monkeyp
         session.refs.add("inherited")
         async with session.fork("fork"):
             pass
-    begun = log._begun
+    begun = log.begun
     done = []
 
     def move_meanwhile(row, key, directory):
@@ -293,7 +293,7 @@ async def test_a_fork_that_opens_while_its_parent_moves_holds_all(place, monkeyp
         return begun(row, key, directory)
 
     command = ("conversations", "assign", "c", place, "--namespace", "bob")
-    monkeypatch.setattr(log, "_begun", move_meanwhile)
+    monkeypatch.setattr(log, "begun", move_meanwhile)
     async with opened(place, conversation="fork") as fork:
         assert [0] == [one.returncode for one in done]
         assert ["fd:1"] == list(fork.refs)

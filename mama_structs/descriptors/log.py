@@ -3,7 +3,7 @@ A conversation's changes on disk: one row a change, JSON told apart by ``op``, a
 
 Rows, all in the session's one store:
 
-* ``conversations/<part>``: how the conversation began (`_StartRecord`); for the part see `ConversationKey`;
+* ``conversations/<part>``: how the conversation began (`StartRecord`); for the part see `ConversationKey`;
 * ``refs/<part>/<number>/<handle>``: its changes, numbered from 1; a fork begins with those of its parent, up to the
   number at which it was made;
 * ``texts/<hash>``: texts in UTF-8, and bytes as they are, shared by all conversations;
@@ -15,7 +15,6 @@ as in domain names (``ref:xn--…@1``), which a version that knows no such ids c
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import itertools
 import math
@@ -42,10 +41,10 @@ R = TypeVar("R")
 MAX_NAME: Final = 200
 # Its conversations have the keys, locks and records of the time when names counted in a whole directory.
 _DEFAULT: Final = "default"
-_STARTS: Final = "conversations/"
-_TEXTS: Final = "texts/"
+STARTS: Final = "conversations/"
+TEXTS: Final = "texts/"
 _CHANGES: Final = "refs/"
-_DEBT: Final = "deleted"
+DEBT: Final = "deleted"
 # A conversation's part of a key: longer ones are hashed, as the store bounds its keys.
 _MAX_QUOTED: Final = 600
 _NEAREST: Final = 5
@@ -82,7 +81,12 @@ class ConversationKey:
     @property
     def start(self) -> str:
         """The key of its first row."""
-        return f"{_STARTS}{self.part}"
+        return f"{STARTS}{self.part}"
+
+    @property
+    def used(self) -> str:
+        """The key of the row that says when it was last used."""
+        return f"used/{self.part}"
 
     @property
     def changes(self) -> str:
@@ -94,14 +98,14 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", forbid_
     """A row of a conversation."""
 
 
-class _DeleteRecord(_Record, frozen=True, kw_only=True, tag="delete"):
+class DeleteRecord(_Record, frozen=True, kw_only=True, tag="delete"):
     """What had this handle was deleted."""
 
     handle: str
     at: datetime
 
 
-class _StartRecord(_Record, frozen=True, kw_only=True, tag="start", omit_defaults=True):
+class StartRecord(_Record, frozen=True, kw_only=True, tag="start", omit_defaults=True):
     """A conversation began; a fork holds what *parent* held when its change number *parent_at* was written."""
 
     name: str
@@ -124,13 +128,13 @@ class _StartRecord(_Record, frozen=True, kw_only=True, tag="start", omit_default
         """Of which it is a fork."""
         return None if self.parent is None else ConversationKey(self.parent_namespace or self.namespace, self.parent)
 
-    def moved(self, own: ConversationKey, parent: ConversationKey | None) -> _StartRecord:
-        """Return it as that of another place, or of a fork of another one."""
-        return _StartRecord(
+    def moved(self, own: ConversationKey, parent: ConversationKey | None, *, until: int | None = None) -> StartRecord:
+        """Return it as that of another place, or of a fork of another one, made there *until* a change."""
+        return StartRecord(
             name=own.name,
             created_at=self.created_at,
             parent=parent.name if parent else None,
-            parent_at=self.parent_at,
+            parent_at=self.parent_at if until is None else until,
             version=self.version,
             namespace=own.namespace,
             parent_namespace=parent.namespace if parent and parent.namespace != own.namespace else None,
@@ -154,9 +158,9 @@ def _record_type(entry: type[Entry], op: str) -> type[_Record]:
 
 
 _RECORDS: Final = {Ref: _record_type(Ref, "ref"), Descriptor: _record_type(Descriptor, "fd")}
-_ENCODER: Final = msgspec.json.Encoder()
-_DECODER: Final = msgspec.json.Decoder(Union[*_RECORDS.values(), _DeleteRecord])
-_START_DECODER: Final = msgspec.json.Decoder(_StartRecord)
+ENCODER: Final = msgspec.json.Encoder()
+_DECODER: Final = msgspec.json.Decoder(Union[*_RECORDS.values(), DeleteRecord])
+_START_DECODER: Final = msgspec.json.Decoder(StartRecord)
 
 
 def _record_of(entry: Entry) -> _Record:
@@ -180,7 +184,7 @@ def check_conversation(name: object) -> str:
 
 
 # The rows of one conversation's changes, and the number up to which they count.
-_Generation = tuple[Sequence[tuple[str, bytes | DamagedRow]], float]
+Generation = tuple[Sequence[tuple[str, bytes | DamagedRow]], float]
 
 
 class ConversationLog:
@@ -197,13 +201,13 @@ class ConversationLog:
         record: _Record
         beside: tuple[str, Change]
         if isinstance(slot, DeletedEntry):
-            at, record, beside = slot.at, _DeleteRecord(handle=handle, at=slot.at), (_DEBT, b"")
+            at, record, beside = slot.at, DeleteRecord(handle=handle, at=slot.at), (DEBT, b"")
         else:
             at, record = slot.created_at, _record_of(slot)
-            beside = f"{_TEXTS}{slot.content.hash}", New(slot.content.data)
+            beside = f"{TEXTS}{slot.content.hash}", New(slot.content.data)
         rows = [] if self.is_started else [_start_row(self._key, at)]
         number = self._last + 1
-        change = f"{self._key.changes}{number:010}/{_spelt(handle)}", _ENCODER.encode(record)
+        change = f"{self._key.changes}{number:010}/{_spelt(handle)}", ENCODER.encode(record)
         self._storage.enqueue([*rows, change, beside])
         self._last, self.is_started = number, True
 
@@ -224,18 +228,24 @@ async def load(storage: Storage, key: ConversationKey, settings: DescriptorSetti
     What is damaged is among the entries as such; `StoreDamaged` where it cannot be told of what it is a fork.
     """
     # On the disk is all of it: a lock is let go after that. And it is of one moment: a parent may move meanwhile.
-    started, lineage = await storage.look(lambda rows: _lineage(rows, key, str(storage.directory)))
+    started, generations = await storage.look(lambda rows: lineage(rows, key, str(storage.directory)))
+    changes = changes_of(generations)
+    log = ConversationLog(storage, key, last=changes[-1].number if changes else 0, started=started or bool(changes))
+    return await _replayed(storage, changes, settings), log
+
+
+def changes_of(generations: Sequence[Generation]) -> list[_Change]:
+    """Return what happened to a conversation, in order, of what `lineage` gives."""
     changes: dict[int, _Change] = {}
-    for rows, until in lineage:
-        read = itertools.starmap(_read, rows)
+    for rows, until in generations:
+        read = itertools.starmap(change_of, rows)
         changes |= {change.number: change for change in read if 0 < change.number <= until}
-    log = ConversationLog(storage, key, last=max(changes, default=0), started=started or bool(changes))
-    return await _replayed(storage, [changes[number] for number in sorted(changes)], settings), log
+    return [changes[number] for number in sorted(changes)]
 
 
-def _lineage(rows: Snapshot, key: ConversationKey, directory: str) -> tuple[bool, list[_Generation]]:
+def lineage(rows: Snapshot, key: ConversationKey, directory: str) -> tuple[bool, list[Generation]]:
     """Return whether a conversation has a first row, and its changes and those of what it was forked from."""
-    found: list[_Generation] = []
+    found: list[Generation] = []
     until = math.inf
     seen: set[ConversationKey] = set()
     one: ConversationKey | None = key
@@ -245,67 +255,14 @@ def _lineage(rows: Snapshot, key: ConversationKey, directory: str) -> tuple[bool
         row = rows.get(one.start)
         if row is None:
             break
-        start = _begun(row, one, directory)
+        start = begun(row, one, directory)
         one, until = start.parent_key, min(until, start.parent_at)
     return rows.get(key.start) is not None, found
 
 
-async def assign(storage: Storage, source: ConversationKey, target: ConversationKey) -> int:
-    """
-    Move a conversation to another namespace, wholly or not at all, and return how many handles it holds.
-
-    Both places must be locked. Its forks stay where they are and hold what they did, and so does it if it is a fork.
-    """
-    held, known = await load(storage, source, DescriptorSettings())
-    if not known.is_started:
-        raise await _unknown(storage, source)
-
-    def move(rows: Rows) -> None:
-        starts = {key: _decoded(_START_DECODER.decode, row) for key, row in rows.items(_STARTS)}
-        begun = [one for one in starts.values() if isinstance(one, _StartRecord)]
-        changes = rows.items(source.changes)
-        if target.start in starts or rows.keys(target.changes):
-            raise InvalidArgument(
-                f"there is a conversation {target.name!r:.80} in the namespace {target.namespace!r:.80} already",
-                hint="nothing was moved: names are kept, and two conversations are never made one",
-            )
-        damaged = tuple(key for key, row in changes if isinstance(row, DamagedRow))
-        if damaged:
-            raise StoreDamaged(
-                f"changes of the conversation {source.name!r:.80} are damaged, and nothing was moved",
-                file=str(storage.directory),
-                findings=damaged,
-                hint="what can be read can be read where it is; check() lists what is damaged",
-            )
-        for key, row in changes:
-            rows.delete(key)
-            rows.put(f"{target.changes}{key.removeprefix(source.changes)}", cast("bytes", row))
-        first = rows.get(source.start)
-        if first is not None:
-            start = _begun(first, source, str(storage.directory))
-            rows.delete(source.start)
-            rows.put(target.start, _ENCODER.encode(start.moved(target, start.parent_key)))
-        for one in begun:
-            if one.parent_key == source:
-                rows.put(one.key.start, _ENCODER.encode(one.moved(one.key, target)))
-
-    await storage.transact(move)
-    return held.usage.handles
-
-
-async def _unknown(storage: Storage, key: ConversationKey) -> InvalidArgument:
-    rows = await storage.read(await storage.keys(_STARTS))
-    begun = [_decoded(_START_DECODER.decode, row) for row in rows.values()]
-    names = sorted(one.name for one in begun if isinstance(one, _StartRecord) and one.namespace == key.namespace)
-    nearest = difflib.get_close_matches(key.name, names, n=_NEAREST) or names[:_NEAREST]
-    return InvalidArgument(
-        f"the namespace {key.namespace!r:.80} has no conversation {key.name!r:.80} that holds anything",
-        hint=f"it has {', '.join(f'{name!r:.80}' for name in nearest) or 'none'}",
-    )
-
-
-def _begun(row: bytes | DamagedRow, key: ConversationKey, directory: str) -> _StartRecord:
-    start = _decoded(_START_DECODER.decode, row)
+def begun(row: bytes | DamagedRow, key: ConversationKey, directory: str) -> StartRecord:
+    """Return what a first row says, or raise `StoreDamaged`."""
+    start = start_of(row)
     if isinstance(start, DamagedRow):
         raise StoreDamaged(
             f"the beginning of the conversation {key.name!r:.80} is damaged: {start.reason}",
@@ -319,7 +276,7 @@ def _begun(row: bytes | DamagedRow, key: ConversationKey, directory: str) -> _St
 async def missing_texts(storage: Storage) -> list[tuple[str, str]]:
     """Return the keys of texts that are gone, each with that of a change by which it can be reached."""
     known = await _KnownChanges.read(storage)
-    texts = set(await storage.keys(_TEXTS))
+    texts = set(await storage.keys(TEXTS))
     return [(text, change) for text, change in known.reachable().items() if text not in texts]
 
 
@@ -329,23 +286,23 @@ async def reclaim(storage: Storage) -> int:
 
     Where a row cannot be read, nothing is deleted: it may name any text.
     """
-    if _DEBT not in await storage.read([_DEBT]):
+    if DEBT not in await storage.read([DEBT]):
         return 0
     # Reading all of it takes a while, in which others may write: what they add is looked at in the end.
     known = await _KnownChanges.read(storage)
-    texts = set(await storage.keys(_TEXTS))
+    texts = set(await storage.keys(TEXTS))
     if known.unreadable:
         return 0
     unreachable = texts - known.reachable().keys()
 
     def delete(rows: Rows) -> int:
-        added = [_read(key, rows.get(key)) for key in rows.keys(_CHANGES) if key not in known.changes]
+        added = [change_of(key, rows.get(key)) for key in rows.keys(_CHANGES) if key not in known.changes]
         if any(isinstance(change.record, DamagedRow) for change in added):
             return 0
-        doomed = unreachable - {f"{_TEXTS}{change.hash}" for change in added}
+        doomed = unreachable - {f"{TEXTS}{change.hash}" for change in added}
         for key in doomed:
             rows.delete(key)
-        rows.delete(_DEBT)
+        rows.delete(DEBT)
         return len(doomed)
 
     return await storage.transact(delete)
@@ -370,6 +327,11 @@ class _Change:
         """What the text that it names is."""
         return getattr(self.record, "mime_type", TEXT)
 
+    @property
+    def at(self) -> datetime | None:
+        """When it was made, None where that cannot be read."""
+        return getattr(self.record, "created_at", None) or getattr(self.record, "at", None)
+
 
 @attrs.frozen
 class _KnownChanges:
@@ -381,15 +343,15 @@ class _KnownChanges:
 
     @classmethod
     async def read(cls, storage: Storage) -> _KnownChanges:
-        starts = await storage.keys(_STARTS)
+        starts = await storage.keys(STARTS)
         keys = await storage.keys(_CHANGES)
         rows = await storage.read([*starts, *keys])
-        begun = {key: _decoded(_START_DECODER.decode, rows.get(key)) for key in starts}
-        changes = {key: _read(key, rows.get(key)) for key in keys}
+        begun = {key: start_of(rows.get(key)) for key in starts}
+        changes = {key: change_of(key, rows.get(key)) for key in keys}
         forks: dict[str, list[tuple[str, int]]] = {}
         for key, start in begun.items():
-            if isinstance(start, _StartRecord) and start.parent_key is not None:
-                forks.setdefault(start.parent_key.part, []).append((key.removeprefix(_STARTS), start.parent_at))
+            if isinstance(start, StartRecord) and start.parent_key is not None:
+                forks.setdefault(start.parent_key.part, []).append((key.removeprefix(STARTS), start.parent_at))
         records = [*begun.values(), *(change.record for change in changes.values())]
         return cls(changes, forks, any(isinstance(record, DamagedRow) for record in records))
 
@@ -398,11 +360,11 @@ class _KnownChanges:
         deleted = {
             (change.conversation, change.handle): change.number
             for change in self.changes.values()
-            if isinstance(change.record, _DeleteRecord)
+            if isinstance(change.record, DeleteRecord)
         }
         found: dict[str, str] = {}
         for key, change in self.changes.items():
-            text = f"{_TEXTS}{change.hash}"
+            text = f"{TEXTS}{change.hash}"
             if change.hash is not None and text not in found and self._is_held(change, deleted):
                 found[text] = key
         return found
@@ -426,10 +388,10 @@ def _bounded(part: str, mark: str, hashed: str) -> str:
 def _start_row(
     key: ConversationKey, at: datetime, *, parent: str | None = None, parent_at: int = 0
 ) -> tuple[str, bytes]:
-    record = _StartRecord(
+    record = StartRecord(
         name=key.name, created_at=at, parent=parent, parent_at=parent_at, version=1, namespace=key.namespace
     )
-    return key.start, _ENCODER.encode(record)
+    return key.start, ENCODER.encode(record)
 
 
 def _decoded(decode: Callable[[bytes], R], row: bytes | DamagedRow | None) -> R | DamagedRow:
@@ -441,7 +403,12 @@ def _decoded(decode: Callable[[bytes], R], row: bytes | DamagedRow | None) -> R 
         return DamagedRow(f"no record of this version: {error}")
 
 
-def _read(key: str, row: bytes | DamagedRow | None) -> _Change:
+def start_of(row: bytes | DamagedRow | None) -> StartRecord | DamagedRow:
+    """Return a first row as what it says."""
+    return _decoded(_START_DECODER.decode, row)
+
+
+def change_of(key: str, row: bytes | DamagedRow | None) -> _Change:
     """Return a row as a change; one whose key is none of ours, which `Storage.check` reports, has the number 0."""
     parts = _CHANGE_KEY.fullmatch(key)
     if parts is None:
@@ -475,17 +442,17 @@ def _read_handle(text: str) -> str:
 
 async def _replayed(storage: Storage, changes: Sequence[_Change], settings: DescriptorSettings) -> Entries:
     entries = Entries(settings)
-    gone = {change.handle for change in changes if isinstance(change.record, _DeleteRecord)}
+    gone = {change.handle for change in changes if isinstance(change.record, DeleteRecord)}
     kept = {
         (change.hash, change.mime_type) for change in changes if change.hash is not None and change.handle not in gone
     }
-    rows = await storage.read(list({f"{_TEXTS}{digest}" for digest, _ in kept}))
-    contents = {one: _content(rows.get(f"{_TEXTS}{one[0]}"), *one) for one in kept}
+    rows = await storage.read(list({f"{TEXTS}{digest}" for digest, _ in kept}))
+    contents = {one: _content(rows.get(f"{TEXTS}{one[0]}"), *one) for one in kept}
     for change in changes:
         record = change.record
         if isinstance(record, DamagedRow):
             entries.put(change.handle, DamagedEntry(record.reason))
-        elif isinstance(record, _DeleteRecord):
+        elif isinstance(record, DeleteRecord):
             entries.put(record.handle, DeletedEntry(record.at))
         elif change.hash is not None and change.handle not in gone:
             content = contents[change.hash, change.mime_type]

@@ -135,7 +135,7 @@ class RefStore:
         return mine == its
 
     def close(self) -> None:
-        """Take nothing more: what is stored can still be read."""
+        """Take and give nothing more."""
         self._closed = True
 
     def fork(self) -> Self:
@@ -145,7 +145,7 @@ class RefStore:
         What either stores or deletes later, the other does not see; numbers and versions go on from here in both.
         The fork is in memory only; `Session.fork` makes one that is kept.
         """
-        self._loop.check_here()
+        self._check_open()
         child = type(self)(settings=self.settings, answers=self.answers, files=self.files, clock=self._clock)
         child.root = self.root
         child._entries = self._entries.fork()  # noqa: SLF001 - of this class
@@ -168,18 +168,22 @@ class RefStore:
 
     def __repr__(self) -> str:
         usage = self._entries.usage
-        return f"<RefStore {usage.handles} handles, {usage.bytes:,} of {usage.max_bytes:,} bytes>"
+        state = ", closed" if self._closed else ""
+        return f"<RefStore {usage.handles} handles, {usage.bytes:,} of {usage.max_bytes:,} bytes{state}>"
 
     def __len__(self) -> int:
         """Count the descriptors and refs, each version of a ref for itself."""
+        self._check_open()
         return self._entries.usage.handles
 
     def __contains__(self, handle: object) -> bool:
         """Tell whether `get` gives something for a handle."""
+        self._check_open()
         return self._entries.holds(_with_kind(handle))
 
     def __iter__(self) -> Iterator[str]:
         """Go through the handles, the oldest first, versions of refs included."""
+        self._check_open()
         return (entry.versioned for entry in self._entries.live())
 
     @property
@@ -378,7 +382,7 @@ class RefStore:
             InvalidParameter: There is no such category.
 
         """
-        self._loop.check_here()
+        self._check_open()
         if category is not None and category not in _CATEGORIES:
             raise InvalidParameter(
                 f"category must be one of {', '.join(_CATEGORIES)}, got {category!r:.80}", parameter="category"
@@ -388,7 +392,7 @@ class RefStore:
 
     def descriptors(self) -> tuple[Descriptor, ...]:
         """Return all descriptors, the oldest first."""
-        self._loop.check_here()
+        self._check_open()
         return tuple(entry for entry in self._entries.live() if isinstance(entry, Descriptor))
 
     def versions(self, ref_id: str) -> tuple[str, ...]:
@@ -573,7 +577,10 @@ class RefStore:
     def _check_open(self) -> None:
         self._loop.check_here()
         if self._closed:
-            raise SessionClosed("the session of these refs was closed", hint="open another one")
+            raise SessionClosed(
+                "the session of these refs was closed",
+                hint="come back to them with Session.open(..., conversation=session.conversation)",
+            )
 
     def _ref(self, ref_id: str) -> Ref:
         entry = self.get(ref_id)
@@ -582,7 +589,7 @@ class RefStore:
         return entry
 
     def _find(self, handle: str) -> Entry:
-        self._loop.check_here()
+        self._check_open()
         return self._entries.find(_with_kind(handle))
 
     def _ingested(self, collected: Collected) -> Ingested:

@@ -244,6 +244,14 @@ def check_path(directory: Path) -> Path:
     return path
 
 
+def is_store(location: Path) -> bool:
+    """Tell whether a session has kept something in a directory."""
+    try:
+        return any((location / JOURNAL / name).exists() for name in (MARK_FILE, DATABASE))
+    except (OSError, ValueError):
+        return False
+
+
 def make_directory(directory: Path) -> None:
     """Make *directory* and what is missing above it, for this user alone, so that it outlasts a loss of power."""
     if directory.is_dir():

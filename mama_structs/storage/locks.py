@@ -156,6 +156,17 @@ class LockFile:
             self._own.add(offset)
             return True
 
+    def is_locked(self, offset: int) -> bool:
+        """Tell whether the lock at *offset* is taken, by this process or another."""
+        with _process.guard:
+            opened = self._alive()
+            known = is_locked(opened.fd, offset, by_others=False) if opened.is_owner else None
+            if known is None and offset not in opened.held:
+                # Nobody tells but by whether it can be had.
+                known = not self.try_lock(offset)
+                self.unlock(offset)
+            return bool(known) or offset in opened.held
+
     def unlock(self, offset: int) -> None:
         """Let go of the lock at *offset*, if this holder has it."""
         with _process.guard:
@@ -261,6 +272,10 @@ class DirectoryLocks:
             raise StoreError(f"{self._directory} cannot be locked: {error.strerror}") from error
         if not taken:
             raise StoreBusy(f"another session uses this part of {self._directory}", waited=0.0)
+
+    def is_claimed(self, name: str) -> bool:
+        """Tell whether anybody has the lock on *name*, this process included."""
+        return self._file.is_locked(_offset(name))
 
     def release(self, name: str) -> None:
         """Let go of the lock on *name*; nothing happens if this holder does not have it."""

@@ -200,6 +200,11 @@ class Snapshot:
         sql = f"{_SELECT} AND key >= ? AND key < ? AND key > ? ORDER BY key LIMIT ?"
         return self._opened(sql, (*_range(prefix), after, limit))
 
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Return how many bytes are stored under each key that begins with *prefix*."""
+        found = self._do("SELECT key, LENGTH(value) FROM Cache WHERE raw = 1 AND key >= ? AND key < ?", _range(prefix))
+        return {key: max(size - _HEAD, 0) for key, size in found if is_own_key(key)}
+
     def end(self) -> None:
         """Refuse any further use, outside of its transaction."""
         self._over = True

@@ -1,0 +1,221 @@
+"""
+Conversations as a whole: which there are, and how one is moved to another namespace or deleted, its forks unharmed.
+
+Beside the rows of `log` there is ``used/<part>``: when a conversation that holds something was last opened or closed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import math
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final, cast
+
+import attrs
+import msgspec
+
+from mama_structs.descriptors.log import (
+    DEBT,
+    ENCODER,
+    STARTS,
+    TEXTS,
+    ConversationKey,
+    DeleteRecord,
+    StartRecord,
+    begun,
+    change_of,
+    changes_of,
+    lineage,
+    load,
+    start_of,
+)
+from mama_structs.errors import InvalidArgument, StoreDamaged
+from mama_structs.settings import DescriptorSettings
+from mama_structs.storage.rows import Damaged, Rows, Snapshot
+from mama_structs.storage.store import Storage
+
+_NEAREST: Final = 5
+_TIME: Final = msgspec.json.Decoder(datetime)
+
+_log: Final = logging.getLogger("mama_structs")
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class ConversationInfo:
+    """
+    A conversation that holds something, or did.
+
+    Args:
+        name: Under which `Session.open` comes back to it.
+        created_at: When it began (UTC).
+        used_at: When it was last opened, changed or closed (UTC); None where that is damaged.
+        handles: Its refs and descriptors, each version of a ref counted.
+        bytes: Bytes (UTF-8) of their texts, each counted once.
+        is_open: Whether a session of this or another process has it open.
+
+    """
+
+    name: str
+    created_at: datetime
+    used_at: datetime | None
+    handles: int
+    bytes: int
+    is_open: bool
+
+    def __repr__(self) -> str:
+        used = "at a time that is damaged" if self.used_at is None else f"{self.used_at:%Y-%m-%d %H:%M} UTC"
+        held = f"{self.handles:,} handle{'' if self.handles == 1 else 's'}, {self.bytes:,} bytes"
+        return f"<ConversationInfo {self.name!r}: {held}, used {used}{', open' if self.is_open else ''}>"
+
+
+def listed(rows: Snapshot, namespace: str, is_open: Callable[[ConversationKey], bool]) -> tuple[ConversationInfo, ...]:
+    """Return the conversations of a namespace, the last used first."""
+    sizes = rows.sizes(TEXTS)
+    found = []
+    for start in _starts(rows, namespace):
+        try:
+            changes = changes_of(lineage(rows, start.key, "")[1])
+        except StoreDamaged:
+            # That of which it is a fork cannot be told: what it has itself is counted.
+            changes = changes_of([(rows.items(start.key.changes), math.inf)])
+        held = {change.handle: change.hash for change in changes if change.hash is not None}
+        for change in changes:
+            if isinstance(change.record, DeleteRecord):
+                held.pop(change.handle, None)
+        info = ConversationInfo(
+            name=start.name,
+            created_at=start.created_at,
+            used_at=_used(rows, start),
+            handles=len(held),
+            bytes=sum(sizes.get(f"{TEXTS}{digest}", 0) for digest in set(held.values())),
+            is_open=is_open(start.key),
+        )
+        found.append(info)
+    return tuple(sorted(found, key=lambda info: info.used_at or info.created_at, reverse=True))
+
+
+def unused(rows: Snapshot, namespace: str, before: datetime) -> list[ConversationKey]:
+    """Return the conversations of a namespace that were last used before a time, as far as that can be told."""
+    return [start.key for start in _starts(rows, namespace) if is_unused(rows, start.key, before)]
+
+
+def is_unused(rows: Snapshot, key: ConversationKey, before: datetime) -> bool:
+    """Tell whether a conversation was certainly used last before a time."""
+    start = start_of(rows.get(key.start))
+    at = _used(rows, start) if isinstance(start, StartRecord) else None
+    return at is not None and at < before
+
+
+def note_use(rows: Rows, key: ConversationKey, at: datetime) -> None:
+    """Keep that a conversation was used."""
+    if rows.get(key.start) is not None:
+        rows.put(key.used, ENCODER.encode(at))
+
+
+def delete(rows: Rows, key: ConversationKey, directory: str) -> bool:
+    """
+    Delete a conversation that is locked, and tell whether there was one; `reclaim` then finds texts that nothing holds.
+
+    What it holds and its forks inherited becomes theirs.
+    """
+    first, changes = rows.get(key.start), rows.items(key.changes)
+    if first is None and not changes:
+        return False
+    forks = [start for start in _starts(rows) if start.parent_key == key]
+    if forks:
+        _refuse_damaged(changes, key, directory, "it has forks that need them, and was not deleted")
+        start = None if first is None else begun(first, key, directory)
+        for fork in forks:
+            for name, row in changes:
+                if 0 < change_of(name, row).number <= fork.parent_at:
+                    rows.put(f"{fork.key.changes}{name.removeprefix(key.changes)}", cast("bytes", row))
+            parent, until = (None, 0) if start is None else (start.parent_key, start.parent_at)
+            rows.put(fork.key.start, ENCODER.encode(fork.moved(fork.key, parent, until=min(fork.parent_at, until))))
+    for name in (*(name for name, _ in changes), key.start, key.used):
+        rows.delete(name)
+    rows.put(DEBT, b"")
+    return True
+
+
+async def assign(storage: Storage, source: ConversationKey, target: ConversationKey) -> int:
+    """
+    Move a conversation to another namespace, wholly or not at all, and return how many handles it holds.
+
+    Both places must be locked. Its forks stay where they are and hold what they did, and so does it if it is a fork.
+    """
+    held, known = await load(storage, source, DescriptorSettings())
+    if not known.is_started:
+        raise await unknown(storage, source)
+
+    def move(rows: Rows) -> None:
+        changes = rows.items(source.changes)
+        if rows.get(target.start) is not None or rows.keys(target.changes):
+            raise InvalidArgument(
+                f"there is a conversation {target.name!r:.80} in the namespace {target.namespace!r:.80} already",
+                hint="nothing was moved: names are kept, and two conversations are never made one",
+            )
+        _refuse_damaged(changes, source, str(storage.directory), "nothing was moved")
+        for name, row in changes:
+            rows.delete(name)
+            rows.put(f"{target.changes}{name.removeprefix(source.changes)}", cast("bytes", row))
+        first, used = rows.get(source.start), rows.get(source.used)
+        if first is not None:
+            start = begun(first, source, str(storage.directory))
+            rows.delete(source.start)
+            rows.put(target.start, ENCODER.encode(start.moved(target, start.parent_key)))
+        if rows.delete(source.used) and isinstance(used, bytes):
+            rows.put(target.used, used)
+        for start in _starts(rows):
+            if start.parent_key == source:
+                rows.put(start.key.start, ENCODER.encode(start.moved(start.key, target)))
+
+    await storage.transact(move)
+    return held.usage.handles
+
+
+async def unknown(storage: Storage, key: ConversationKey) -> InvalidArgument:
+    """Return the error for a conversation that there is not."""
+    names = sorted(start.name for start in await storage.look(lambda rows: _starts(rows, key.namespace)))
+    nearest = difflib.get_close_matches(key.name, names, n=_NEAREST) or names[:_NEAREST]
+    return InvalidArgument(
+        f"the namespace {key.namespace!r:.80} has no conversation {key.name!r:.80} that holds anything",
+        hint=f"it has {', '.join(f'{name!r:.80}' for name in nearest) or 'none'}",
+    )
+
+
+def _starts(rows: Snapshot, namespace: str | None = None) -> list[StartRecord]:
+    """Return how the conversations of a namespace, or of all, began, as far as that can be read."""
+    read = {name: start_of(row) for name, row in rows.items(STARTS)}
+    for name, start in read.items():
+        if isinstance(start, Damaged):
+            _log.warning("the row %s is damaged, and the conversation passed over: %s", name, start.reason)
+    known = [start for start in read.values() if isinstance(start, StartRecord)]
+    return [start for start in known if namespace in {None, start.namespace}]
+
+
+def _used(rows: Snapshot, start: StartRecord) -> datetime | None:
+    """Return when a conversation was last used, None where a row that says so cannot be read."""
+    times: list[datetime | None] = [start.created_at]
+    last, used = rows.last(start.key.changes), rows.get(start.key.used)
+    if last is not None:
+        times.append(change_of(last, rows.get(last)).at)
+    if used is not None:
+        try:
+            times.append(_TIME.decode(used) if isinstance(used, bytes) else None)
+        except msgspec.MsgspecError:
+            times.append(None)
+    return None if None in times else max(cast("list[datetime]", times))
+
+
+def _refuse_damaged(changes: list[tuple[str, bytes | Damaged]], key: ConversationKey, directory: str, why: str) -> None:
+    """Raise if a row that is to be written again cannot be read."""
+    damaged = tuple(name for name, row in changes if isinstance(row, Damaged))
+    if damaged:
+        raise StoreDamaged(
+            f"changes of the conversation {key.name!r:.80} are damaged: {why}",
+            file=directory,
+            findings=damaged,
+            hint="what can be read can be read where it is; check() lists what is damaged",
+        )

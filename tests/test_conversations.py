@@ -1,0 +1,448 @@
+"""Conversations as a host keeps house with them: listed, deleted, given a time to live, and closed."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mama_structs import DescriptorSettings, HashEmbedder, RefStore, Session, Settings
+from mama_structs.cli import main
+from mama_structs.errors import InvalidArgument, SessionClosed, StoreBusy, StoreDamaged
+from mama_structs.storage.store import Storage
+
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def place(tmp_path):
+    return tmp_path / "agent.mama"
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time of all sessions, in a list."""
+    now = [datetime(2026, 1, 1, tzinfo=UTC)]
+    monkeypatch.setitem(RefStore.__init__.__kwdefaults__, "clock", lambda: now[0])
+    return now
+
+
+def opened(place, conversation="c", **options):
+    return Session.open(place, conversation=conversation, embedder=HashEmbedder(), **options)
+
+
+def living(days):
+    return Settings(descriptors=DescriptorSettings(conversation_ttl=days * DAY.total_seconds()))
+
+
+async def held(place, name="c", **options):
+    """What a conversation holds."""
+    async with opened(place, name, **options) as session:
+        assert (await session.check()).ok
+        return {handle: session.refs.get(handle).text for handle in session.refs}
+
+
+async def names(place, **options):
+    return {one.name for one in await Session.conversations(place, **options)}
+
+
+async def stored(place):
+    """What a store holds, by keys of rows: all but those of memories."""
+    storage = Storage.open(place / "journal")
+    keys = await storage.keys()
+    await storage.close()
+    return {key for key in keys if key.startswith(("conversations/", "refs/", "texts/", "used/", "deleted"))}
+
+
+def child(code, *arguments):
+    """Run code in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+
+
+# Listed
+
+
+async def test_conversations_are_listed_with_what_they_hold(place, clock):
+    """Their names, times, handles and bytes, the last used first, and whether anybody has them open."""
+    begun = clock[0]
+    async with opened(place, "old") as session:
+        await session.observe('<ref id="a">é</ref><ref id="a">2</ref>')
+        session.refs.add("2")
+        session.refs.delete("ref:a@1")
+    clock[0] += DAY
+    async with opened(place, "new") as session, opened(place, "empty"):
+        session.refs.add("x")
+        await session.flush()
+        found = await Session.conversations(place)
+
+    assert ["new", "old"] == [one.name for one in found]
+    new, old = found
+    assert (1, 1, True, clock[0]) == (new.handles, new.bytes, new.is_open, new.created_at)
+    assert (2, 1, False, begun, begun) == (old.handles, old.bytes, old.is_open, old.created_at, old.used_at)
+    assert "<ConversationInfo 'old': 2 handles, 1 bytes, used 2026-01-01 00:00 UTC>" in repr(found)
+    assert "open>" in repr(new)
+    assert "old" in found
+    assert 2 == len(found)
+
+
+async def test_coming_back_is_use(place, clock):
+    """Also where nothing is stored."""
+    async with opened(place) as session:
+        session.refs.add("x")
+    clock[0] += DAY
+    async with opened(place):
+        (one,) = await Session.conversations(place)
+        assert clock[0] == one.used_at
+        clock[0] += DAY
+    (one,) = await Session.conversations(place)
+    assert clock[0] == one.used_at == one.created_at + 2 * DAY
+
+
+async def test_a_namespace_lists_its_own(place):
+    """Those of others are neither listed nor deleted, whatever they are called."""
+    for namespace in ("default", "bob"):
+        async with opened(place, namespace=namespace) as session:
+            session.refs.add(namespace)
+    await (await Session.conversations(place, namespace="bob")).delete("c")
+
+    assert (set(), {"c"}) == (await names(place, namespace="bob"), await names(place))
+    assert {"fd:1": "default"} == await held(place)
+
+
+async def test_what_another_process_has_open_is_listed_as_open(place):
+    """And can be opened there a moment later: who lists takes nothing."""
+    code = """
+        import asyncio, sys
+        from mama_structs import Session
+        print([one.is_open for one in asyncio.run(Session.conversations(sys.argv[1]))])
+    """
+    async with opened(place) as session:
+        session.refs.add("x")
+        await session.flush()
+        assert "[True]\n" == (await asyncio.to_thread(child, code, place)).stdout
+    assert "[False]\n" == (await asyncio.to_thread(child, code, place)).stdout
+
+
+@pytest.mark.parametrize("location", ["nowhere", "file", "empty"])
+async def test_what_is_no_sessions_directory_has_no_conversations(tmp_path, location):
+    """Nothing is made by asking."""
+    (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InvalidArgument):
+        await Session.conversations(tmp_path / location)
+    assert ["empty", "file"] == sorted(path.name for path in tmp_path.iterdir())
+
+
+async def test_a_conversation_whose_beginning_is_damaged_is_passed_over(place, caplog):
+    """The others are listed, and the log names its row."""
+    for name in "ab":
+        async with opened(place, name) as session:
+            session.refs.add("x")
+    storage = Storage.open(place / "journal")
+    storage.enqueue([("conversations/a", b"{}")])
+    await storage.close()
+
+    assert {"b"} == await names(place)
+    assert "conversations/a" in caplog.text
+
+
+# Deleted
+
+
+async def test_a_deleted_conversation_is_gone_with_its_texts(place):
+    """But for what another one holds, or a memory keeps as evidence; its name is free."""
+    async with opened(place) as session, opened(place, "other") as other:
+        for text in ("secret", "shared", "evidence"):
+            session.refs.add(text)
+        other.refs.add("shared")
+        kept = await session.memories.save_decision("a", "b", "c", evidence=["fd:3"])
+    conversations = await Session.conversations(place)
+    await conversations.delete("c")
+
+    assert {"other"} == {one.name for one in conversations} == await names(place)
+    assert not [key for key in await stored(place) if key.startswith(("refs/c/", "used/c", "conversations/c", "del"))]
+    assert 1 == len([key for key in await stored(place) if key.startswith("texts/")])
+    assert {"fd:1": "shared"} == await held(place, "other")
+    async with opened(place) as again:
+        assert [] == list(again.refs)
+        context = await again.call("load/context", {"id": kept.id})
+        assert "evidence" in json.dumps(context)
+
+
+async def test_what_is_not_there_cannot_be_deleted(place):
+    """The error names what is."""
+    async with opened(place, "raid") as session:
+        session.refs.add("x")
+    conversations = await Session.conversations(place)
+    with pytest.raises(InvalidArgument, match="'raad'") as caught:
+        await conversations.delete("raad")
+    assert "raid" in str(caught.value)
+    with pytest.raises(InvalidArgument):
+        await conversations.delete(7)
+
+
+async def test_an_open_conversation_is_not_deleted(place):
+    """In this process or another one, and it goes on."""
+    code = """
+        import asyncio, sys
+        from mama_structs import Session
+        from mama_structs.errors import StoreBusy
+        async def main():
+            try:
+                await (await Session.conversations(sys.argv[1])).delete("c")
+            except StoreBusy as error:
+                print(error.type)
+        asyncio.run(main())
+    """
+    async with opened(place) as session:
+        await session.observe('<ref id="a">1</ref>')
+        with pytest.raises(StoreBusy, match="'c' is open"):
+            await (await Session.conversations(place)).delete("c")
+        assert "busy\n" == (await asyncio.to_thread(child, code, place)).stdout
+        await session.observe('<ref id="a">2</ref>')
+    assert {"ref:a@1": "1", "ref:a@2": "2"} == await held(place)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(0, 3), st.sampled_from(["x", "y", "zé"])),
+        st.tuples(st.just("delete"), st.integers(0, 3), st.integers(1, 3)),
+        st.tuples(st.just("fork"), st.integers(0, 3), st.just(0)),
+    ),
+    max_size=14,
+)
+
+
+@given(steps=STEPS, order=st.permutations(range(4)), kept=st.integers(0, 3))
+@settings(max_examples=30)
+def test_forks_hold_what_they_did_whichever_ancestors_are_deleted(steps, order, kept):
+    """Whatever was stored and deleted before and after a fork; figures are those of the session."""
+
+    async def hold(place):
+        async with Session.open(place, conversation="0", embedder=HashEmbedder()) as first:
+            open_ones = [first]
+            for what, who, value in steps:
+                one = open_ones[who % len(open_ones)]
+                if what == "add":
+                    one.refs.add(value)
+                elif what == "fork" and len(open_ones) < 4:
+                    open_ones.append(one.fork(str(len(open_ones))))
+                elif what == "delete" and f"fd:{value}" in one.refs:
+                    one.refs.delete(f"fd:{value}")
+            expected = {
+                one.conversation: {handle: one.refs.get(handle).text for handle in one.refs} for one in open_ones
+            }
+            usages = {one.conversation: one.refs.usage for one in open_ones}
+            for one in open_ones[1:]:
+                await one.close()
+        listed = {one.name: (one.handles, one.bytes) for one in await Session.conversations(place)}
+        assert listed == {name: (usages[name].handles, usages[name].bytes) for name in listed}
+        assert {name for name, texts in expected.items() if texts} <= set(listed)
+        for number in order[:kept]:
+            if str(number) in await names(place):
+                await (await Session.conversations(place)).delete(str(number))
+            expected.pop(str(number), None)
+            for name, texts in expected.items():
+                assert texts == await held(place, name)
+
+    with tempfile.TemporaryDirectory() as name:
+        asyncio.run(hold(Path(name) / "s"))
+
+
+async def test_what_a_fork_needs_and_cannot_be_read_is_not_deleted(place):
+    """Without the fork it is."""
+    async with opened(place) as session:
+        session.refs.add("x")
+        await session.flush()
+        async with session.fork("fork"):
+            pass
+    storage = Storage.open(place / "journal")
+    await storage.transact(
+        lambda rows: rows._do(
+            "UPDATE Cache SET value = CAST(value || x'00' AS BLOB) WHERE key = 'refs/c/0000000001/fd:1'"
+        )
+    )
+    await storage.close()
+    conversations = await Session.conversations(place)
+    with pytest.raises(StoreDamaged, match="forks"):
+        await conversations.delete("c")
+    assert {"c", "fork"} == await names(place)
+
+    await conversations.delete("fork")
+    await conversations.delete("c")
+    assert set() == await names(place)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="nothing is killed so elsewhere")
+async def test_a_killed_delete_was_made_or_was_not(place):
+    """Whichever statement is the last before kill -9: it is whole, or it is gone, and its texts follow."""
+    code = """
+        import os, signal, sys
+        from mama_structs.cli import main
+        from mama_structs.storage.rows import Rows, Snapshot
+
+        left = int(sys.argv[1])
+
+        def counted(self, *arguments):
+            global left
+            left -= 1
+            if left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return Snapshot._do(self, *arguments)
+
+        Rows._do = counted
+        sys.exit(main(sys.argv[2:]))
+    """
+    async with opened(place) as session:
+        await session.observe('<ref id="a">1</ref><ref id="b">2</ref>')
+        async with session.fork("fork") as fork:
+            fork.refs.delete("ref:b")
+    whole, gone = {"ref:a@1": "1", "ref:b@1": "2"}, 0
+    for steps in count():
+        done = await asyncio.to_thread(child, code, steps, "conversations", "delete", "c", place)
+        is_there = "c" in await names(place)
+        assert {"ref:a@1": "1"} == await held(place, "fork")
+        if is_there:
+            assert whole == await held(place)
+        else:
+            gone += 1
+            break
+        assert -signal.SIGKILL == done.returncode
+    assert steps > 8
+    assert 1 == len([key for key in await stored(place) if key.startswith("texts/")])
+
+
+# A time to live
+
+
+async def test_conversations_that_nobody_comes_back_to_are_deleted(place, clock):
+    """At the next opening with that setting, and their texts with them; others stay, and without it all do."""
+    for name in ("old", "read", "forked"):
+        async with opened(place, name) as session:
+            session.refs.add(f"text of {name}")
+            if name == "forked":
+                async with session.fork("young"):
+                    pass
+    clock[0] += 6 * DAY
+    async with opened(place, "read"), opened(place, "young"):
+        pass
+    clock[0] += 5 * DAY
+    async with opened(place, "own"):
+        assert {"old", "read", "forked", "young"} == await names(place)
+    async with opened(place, "own", settings=living(10)):
+        assert {"read", "young"} == await names(place)
+    assert {"fd:1": "text of forked"} == await held(place, "young")
+    assert 2 == len([key for key in await stored(place) if key.startswith("texts/")])
+
+
+async def test_none_is_deleted_that_is_open_or_of_another_namespace(place, clock):
+    """Nor the one that opens, however old it is."""
+    for options in ({"conversation": "mine"}, {"conversation": "busy"}, {"namespace": "bob"}):
+        async with opened(place, **options) as session:
+            session.refs.add("x")
+    async with opened(place, "busy"):
+        clock[0] += 100 * DAY
+        async with opened(place, "mine", settings=living(1)) as session:
+            assert {"mine", "busy"} == await names(place)
+            await session.maintain()
+            assert {"mine", "busy"} == await names(place)
+    assert {"c"} == await names(place, namespace="bob")
+
+
+async def test_a_session_that_stays_open_deletes_when_it_maintains(place, clock):
+    """What came of age meanwhile."""
+    async with opened(place) as session:
+        session.refs.add("x")
+    async with opened(place, "long", settings=living(1)) as session:
+        assert {"c"} == await names(place)
+        clock[0] += 2 * DAY
+        await session.maintain()
+        assert set() == await names(place)
+
+
+async def test_what_may_have_been_used_just_now_is_kept(place, clock):
+    """Where a row that says so is damaged, or the clock went back."""
+    for name in ("damaged", "future"):
+        async with opened(place, name) as session:
+            session.refs.add("x")
+        clock[0] += 100 * DAY
+    storage = Storage.open(place / "journal")
+    storage.enqueue([("used/damaged", b"yesterday")])
+    await storage.close()
+    clock[0] -= 150 * DAY
+    async with opened(place, settings=living(1)):
+        assert {"damaged", "future"} == await names(place)
+
+
+def test_a_time_to_live_is_read_from_the_environment():
+    """As a number of seconds."""
+    settings = Settings.from_env({"MAMA_STRUCTS_DESCRIPTORS_CONVERSATION_TTL": "86400"})
+
+    assert 86400.0 == settings.descriptors.conversation_ttl
+    assert DescriptorSettings().conversation_ttl is None
+
+
+# From the command line
+
+
+def run(capsys, *arguments):
+    code = main(["conversations", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return code, captured.out + captured.err
+
+
+async def test_a_shell_lists_and_deletes(place, capsys):
+    """For people, and as JSON."""
+    async with opened(place, "raid\n2") as session:
+        session.refs.add("x")
+    code, said = await asyncio.to_thread(run, capsys, "list", place)
+    assert (0, 1) == (code, said.count("\n"))
+    assert said.startswith(r"'raid\n2': 1 handle, 1 bytes, used 2")
+    code, said = await asyncio.to_thread(run, capsys, "list", place, "--json")
+    (one,) = json.loads(said)
+    assert ("raid\n2", 1, False) == (one["name"], one["handles"], one["is_open"])
+
+    assert (1, True) == ((done := await asyncio.to_thread(run, capsys, "delete", "x", place))[0], "raid" in done[1])
+    assert 0 == (await asyncio.to_thread(run, capsys, "delete", "raid\n2", place))[0]
+    assert (0, "there are none\n") == await asyncio.to_thread(run, capsys, "list", place)
+    assert 1 == (await asyncio.to_thread(run, capsys, "list", place / "nowhere"))[0]
+
+
+# Closed
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_the_refs_of_a_closed_session_say_that_it_is_closed(place, kept):
+    """Whatever is asked of them; what was taken from them before can still be read."""
+    async with Session.open(place if kept else None, conversation="c") as session:
+        await session.observe('<ref id="a">1</ref>')
+        refs, ref = session.refs, session.refs.get("a")
+    calls = [
+        lambda: refs.get("a"), lambda: refs.read("ref:a"), refs.list, refs.descriptors,
+        lambda: refs.versions("a"), lambda: list(refs), lambda: len(refs), lambda: "a" in refs, lambda: refs.add("x"),
+        lambda: refs.ingest("x"), lambda: refs.wrap("x"), lambda: refs.delete("ref:a"), refs.fork,
+        lambda: refs.prompt(handles=True),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(SessionClosed, match="closed"):
+            call()
+    for call in (refs.search("ref:a", "1"), refs.to_file("ref:a", "x")):
+        with pytest.raises(SessionClosed, match="come back to them with"):
+            await call
+
+    assert "closed" in repr(refs)
+    assert "1 handles, closed" in repr(session)
+    assert "1" == ref.text
