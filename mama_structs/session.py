@@ -7,7 +7,7 @@ import functools
 import logging
 import os
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -18,6 +18,7 @@ import attrs
 
 import mama_structs  # for the annotations: what they name loads when a session opens, or someone asks for the hints
 from mama_structs._async import LoopBound, enter_session, leave_session, open_sessions, to_its_end, using_session
+from mama_structs.descriptors.listing import Conversations
 from mama_structs.descriptors.parser import Event
 from mama_structs.errors import DescriptorError, InvalidArgument, SessionClosed, StoreBusy, StoreError
 from mama_structs.memory.model import Maintained
@@ -32,7 +33,6 @@ from mama_structs.tools.names import SUCCESSORS, WireNames
 
 if TYPE_CHECKING:
     from mama_structs._home import Conversation, Home
-    from mama_structs.descriptors.conversations import ConversationInfo
     from mama_structs.descriptors.heard import Heard
     from mama_structs.tools.tool import Tool
 
@@ -264,7 +264,13 @@ class Session:
         if not is_store(path):
             raise InvalidArgument(f"{os.fspath(path)!r:.200} is no session's directory")
         async with _home_at(path) as home:
-            return Conversations(path, namespace, await home.conversations(namespace))
+            found = await home.conversations(namespace)
+
+        async def delete(name: str) -> None:
+            async with _home_at(path) as home:
+                await home.delete(name, namespace=namespace)
+
+        return Conversations(found, what=f"{namespace!r:.80} at {os.fspath(path)!r}", delete=delete)
 
     def __repr__(self) -> str:
         where = f" at {os.fspath(self.location)!r}" if self.location else ""
@@ -640,49 +646,6 @@ class SessionStream:
         ingested: mama_structs.Ingested = self._stream.close()
         await self._closed(ingested)
         return ingested
-
-
-class Conversations:
-    """
-    The conversations of a namespace, the last used first, as they were when `Session.conversations` looked.
-
-    ``for one in conversations`` gives a `ConversationInfo` each; ``name in conversations`` tells whether there is one.
-    """
-
-    def __init__(self, location: Path, namespace: str, found: Iterable[ConversationInfo]) -> None:
-        self._location = location
-        self._namespace = namespace
-        self._found = {one.name: one for one in found}
-
-    def __iter__(self) -> Iterator[ConversationInfo]:
-        return iter(tuple(self._found.values()))
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._found
-
-    def __repr__(self) -> str:
-        lines = (f"\n  {one!r}" for one in self)
-        return f"<Conversations of {self._namespace!r} at {os.fspath(self._location)!r}: {len(self)}{''.join(lines)}>"
-
-    async def delete(self, name: str) -> None:
-        """
-        Delete a conversation that is open nowhere, wholly or not at all.
-
-        Its texts leave the store, but for those that another conversation holds or a memory keeps as evidence.
-        Forks of it keep what they hold.
-
-        Raises:
-            InvalidArgument: There is none of this name.
-            StoreBusy: A session of this or another process has it open.
-            StoreDamaged: A fork of it needs a row that cannot be read.
-
-        """
-        async with _home_at(self._location) as home:
-            await home.delete(name, namespace=self._namespace)
-        self._found.pop(name, None)
 
 
 @asynccontextmanager

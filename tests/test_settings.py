@@ -111,6 +111,8 @@ DESCRIPTORS = st.builds(
     max_bytes=SIZES,
     max_handles=SIZES,
     search_timeout=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
+    conversation_ttl=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
+    allow_hidden=st.booleans(),
     root=st.text(st.sampled_from("ab/ü")),
 )
 POLICIES = st.builds(

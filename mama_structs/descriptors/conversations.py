@@ -13,9 +13,9 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final, cast
 
-import attrs
 import msgspec
 
+from mama_structs.descriptors.listing import ConversationInfo
 from mama_structs.descriptors.log import (
     DEBT,
     ENCODER,
@@ -40,34 +40,6 @@ _NEAREST: Final = 5
 _TIME: Final = msgspec.json.Decoder(datetime)
 
 _log: Final = logging.getLogger("mama_structs")
-
-
-@attrs.frozen(kw_only=True, repr=False)
-class ConversationInfo:
-    """
-    A conversation that holds something, or did.
-
-    Args:
-        name: Under which `Session.open` comes back to it.
-        created_at: When it began (UTC).
-        used_at: When it was last opened, changed or closed (UTC); None where that is damaged.
-        handles: Its refs and descriptors, each version of a ref counted.
-        bytes: Bytes (UTF-8) of their texts, each counted once.
-        is_open: Whether a session of this or another process has it open.
-
-    """
-
-    name: str
-    created_at: datetime
-    used_at: datetime | None
-    handles: int
-    bytes: int
-    is_open: bool
-
-    def __repr__(self) -> str:
-        used = "at a time that is damaged" if self.used_at is None else f"{self.used_at:%Y-%m-%d %H:%M} UTC"
-        held = f"{self.handles:,} handle{'' if self.handles == 1 else 's'}, {self.bytes:,} bytes"
-        return f"<ConversationInfo {self.name!r}: {held}, used {used}{', open' if self.is_open else ''}>"
 
 
 def listed(rows: Snapshot, namespace: str, is_open: Callable[[ConversationKey], bool]) -> tuple[ConversationInfo, ...]:
