@@ -113,7 +113,7 @@ class DescriptorSettings:
     max_handles: int = attrs.field(default=10_000, validator=_COUNT)
     search_timeout: float = attrs.field(default=2.0, validator=_SECONDS)
     conversation_ttl: float | None = attrs.field(
-        default=None, validator=attrs.validators.optional(_SECONDS), metadata={"like": 0.0}
+        default=None, validator=attrs.validators.optional(setting(seconds, most=CENTURY)), metadata={"like": 0.0}
     )
     allow_hidden: bool = attrs.field(default=False, validator=_FLAG)
     root: str = attrs.field(default="", converter=_as_path, validator=setting(_path))

@@ -111,7 +111,7 @@ DESCRIPTORS = st.builds(
     max_bytes=SIZES,
     max_handles=SIZES,
     search_timeout=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
-    conversation_ttl=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
+    conversation_ttl=st.floats(min_value=0, exclude_min=True, max_value=CENTURY),
     allow_hidden=st.booleans(),
     root=st.text(st.sampled_from("ab/ü")),
 )
