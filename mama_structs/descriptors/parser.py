@@ -387,7 +387,8 @@ class RefParser:
         events = self._scan("", final=True)
         while self._open:
             ref_id, position = self._open.pop()
-            message = f"ref {ref_id!r} was not closed with </ref>: it goes to the end of the text, and is incomplete"
+            more = f'<ref id="{ref_id}" append>'
+            message = f"ref {ref_id!r} was not closed with </ref>, and is incomplete: to go on write {more}"
             events += (
                 Diagnostic("unclosed", ref_id, position, message),
                 RefEnd(ref_id, complete=False, position=self._position + 1),
