@@ -30,6 +30,7 @@ from mama_structs.errors import (
     StoreDamaged,
     StoreError,
     StoreFull,
+    UnknownTool,
     WrongLoop,
 )
 
@@ -424,6 +425,8 @@ async def test_without_a_directory_for_files_no_model_writes_one(tmp_path, monke
             assert "fd_to_file" not in one.tools
             assert "fd_to_file" not in one.system_prompt(handles=True)
             assert one.refs.files is None
+            with pytest.raises(UnknownTool, match=r"Session\.open\(files="):
+                await one.call("fd_to_file", {"fd": "fd:1", "file_path": "a"})
         await session.observe('<ref id="a">1</ref>')
         assert [] == listed(tmp_path)
         assert "a.txt" == (await session.refs.to_file("ref:a", "a.txt")).path

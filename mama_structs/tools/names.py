@@ -60,6 +60,8 @@ def hint_at(name: object, names: Sequence[str]) -> str:
     """Say which tools a model may have meant by a name that none of *names* is."""
     if str(name).startswith(_CHAIN) and not any(one.startswith(_CHAIN) for one in names):
         return "the session asks no node of the chain: open it with structs=URL for the tools that do"
+    if name == "fd_to_file":
+        return "the host named no directory for files: Session.open(files=...)"
     near = difflib.get_close_matches(str(name), names, n=3)
     if near:
         return f"did you mean {' or '.join(near)}?"
