@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Collection, Sequence
 from typing import Annotated, Any, Final, Literal, Self
 
-from mama_structs.references.options import MAX_DEPTH, ReferenceOptions
+from mama_structs.references.options import ReferenceOptions
 
 # Taken in every call, shown or not, in this order.
 ACCEPTED: Final = (
@@ -45,12 +45,9 @@ def reference_parameters(options: ReferenceOptions, types: Collection[str] | Non
     """Return the parameters by name, typed, bounded and described; *types* are all that there are, None for open."""
     kind: Any = Literal[tuple(types)] if types else str
     hints = {
-        "include_references": _described(
-            bool | Literal["primary", "all"],
-            "Add what ids stand for; 'primary': direct relations only",
-        ),
-        "reference_types": _described(Sequence[kind] | None, "Only these types"),
-        "reference_depth": _described(int, "2: also what those name", ge=0, le=MAX_DEPTH),
+        "include_references": _described(bool | Literal["primary", "all"], "Add what ids name"),
+        "reference_types": _described(Sequence[kind] | None, "Only these"),
+        "reference_depth": _described(Literal[0, 1, 2], "2: theirs too"),
         "max_references": _described(int, "References at most", ge=0),
         "max_references_per_entity": _described(int, "References of each entity at most", ge=0),
     }

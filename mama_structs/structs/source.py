@@ -116,13 +116,17 @@ class StructsSource:
 
 @attrs.frozen
 class _Entity:
-    """What the two tools for one type of entity say: *avoid* is what a query is not for, *finds* what a list is for."""
+    """
+    What the two tools for one type of entity say, in few words: every request to a model carries them.
+
+    *avoid* is what a query is not for, and *instead* the tool for that; *finds* is what a list is for.
+    """
 
     kind: EntityType
     example: str
     tells: str
-    use: str
     avoid: str
+    instead: str
     finds: str
 
     @property
@@ -254,10 +258,9 @@ def _query_tool(chain: _Chain, entity: _Entity) -> StructsTool:
     shown.__signature__, shown.__annotations__ = signature, {entity.parameter: str, "return": JSON}
     _name(query, name, f"Look up {entity.noun}")
     query.__doc__ = (
-        f"Look up {entity.noun}: {entity.tells}.\n\n"
-        f"Use when {entity.use}.\n"
-        f"Don't use for {entity.avoid}.\n\n"
-        f"Args:\n    {entity.parameter}: The id, such as {entity.example}.\n"
+        f"Use when you want {entity.tells} by id.\n"
+        f"Don't use for {entity.avoid}: {entity.instead}.\n\n"
+        f"Args:\n    {entity.parameter}: Such as {entity.example}\n"
     )
     tool: StructsTool = chain.decorate(kind="query", subject=entity.parameter)(query)
     return tool
@@ -272,13 +275,10 @@ def _list_tool(chain: _Chain, entity: _Entity) -> StructsTool:
     page.__annotations__["pagination_limit"] = Annotated[int, msgspec.Meta(ge=1, le=MOST_ROWS)]
     _name(page, f"structs_list_{entity.kind}s", f"List {entity.kind}s")
     page.__doc__ = (
-        f"List {entity.kind}s, page by page, in the byte order of their ids.\n\n"
-        f"Use when you look for {entity.finds}.\n"
-        f"Don't use for {entity.noun} whose id you have: structs_query_{entity.kind}, "
-        "which also tells what rows leave out.\n\n"
+        f"Use when you search by {entity.finds}.\n"
+        f"Don't use for ids: structs_query_{entity.kind}.\n\n"
         "Args:\n"
-        "    pagination_key: The next_key of the page before; leave it out for the first page.\n"
-        "    pagination_limit: Rows a page.\n"
+        "    pagination_key: Last next_key\n"
     )
     tool: StructsTool = chain.decorate(kind="list")(page)
     return tool

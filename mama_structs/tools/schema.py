@@ -171,6 +171,8 @@ def _tidied(
         if name in components and name not in apart:
             siblings = {key: value for key, value in node.items() if key != "$ref"}
             return {**walk(components[name]), **walk(siblings)}
+        if not writing and (choices := _choices(node)):
+            node = {**{key: value for key, value in node.items() if key != "anyOf"}, "enum": choices}
         if node.get("format") == "decimal" and not writing:
             # msgspec reads decimals from numbers, too.
             node = {**node, "type": ["string", "number"]}
@@ -185,6 +187,14 @@ def _tidied(
         return walk(value)
 
     return list(map(walk, schemas)), {name: walk(one) for name, one in components.items() if name in apart}
+
+
+def _choices(node: JSONSchema) -> list[Any]:
+    """Return the values of a schema that takes a boolean or one of some words, which one enum says; else none."""
+    bare = [one for one in node.get("anyOf", ()) if one != {"type": "boolean"}]
+    if len(bare) + 1 != len(node.get("anyOf", ())) or not all(one.keys() == {"enum"} for one in bare):
+        return []
+    return [False, True, *(value for one in bare for value in one["enum"])]
 
 
 def subschemas(schema: Any) -> Iterator[JSONSchema]:
@@ -363,10 +373,11 @@ class Signature:
 
     def input_schema(self) -> dict[str, Any]:
         """Return the JSON Schema of the arguments."""
+        required = [name for name, parameter in self.parameters.items() if parameter.required]
         schema: dict[str, Any] = {
             "type": "object",
             "properties": {name: parameter.schema for name, parameter in self.parameters.items()},
-            "required": [name for name, parameter in self.parameters.items() if parameter.required],
+            **({"required": required} if required else {}),
             "additionalProperties": False if self.others is None else self.others.schema or True,
         }
         if self.definitions:
@@ -488,9 +499,15 @@ def _resolved(annotation: Any, namespaces: list[dict[str, Any]]) -> Any:
 
 
 def _with_default(schema: dict[str, Any], hint: Any, default: Any) -> dict[str, Any]:
-    """Add the default to a parameter's schema, if it is something that a model could have sent."""
-    if default is inspect.Parameter.empty:
+    """
+    Add the default to a parameter's schema, if it is something that a model could have sent.
+
+    None and False go without saying, as every tool is part of every request: null is taken for what may be left out.
+    """
+    if default is inspect.Parameter.empty or default is False:
         return schema
+    if default is None:
+        return _without_null(schema)
     try:
         written = to_jsonable(default)
         converted(written, hint)
@@ -498,6 +515,17 @@ def _with_default(schema: dict[str, Any], hint: Any, default: Any) -> dict[str, 
         # A sentinel, or None where null is not accepted: models leave the argument out.
         return schema
     return {**schema, "default": written}
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema without the alternative null, where it has others."""
+    others = [one for one in schema.get("anyOf", ()) if one != {"type": "null"}]
+    rest = {key: value for key, value in schema.items() if key != "anyOf"}
+    if not others:
+        return schema
+    return (
+        {**rest, **others[0]} if len(others) == 1 and rest.keys().isdisjoint(others[0]) else {**rest, "anyOf": others}
+    )
 
 
 def _detail(fault: Exception) -> str:

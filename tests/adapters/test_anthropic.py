@@ -265,7 +265,7 @@ class TestTools:
             assert len(session.tools) == len(sent)
             assert 20 == len(strict)
             assert 24 >= sum(len(one["properties"]) - len(one["required"]) for one in strict) > 12
-            assert 16 >= sum("anyOf" in of for one in strict for of in one["properties"].values()) > 4
+            assert 16 >= sum("anyOf" in of for one in strict for of in one["properties"].values())
             assert all("strict" not in one or one["strict"] is True for one in sent)
 
     async def test_arguments_of_several_types_count(self, session):

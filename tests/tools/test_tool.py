@@ -110,11 +110,7 @@ def test_a_schema_follows_from_signature_and_docstring():
             "topic": {"type": "string", "description": "What it is about, in one word."},
             "decision": {"type": "string", "description": "What was decided."},
             "confidence": {"type": "number", "description": "From 0 to 1.", "default": 0.5},
-            "tags": {
-                "anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}],
-                "description": "Some words.",
-                "default": None,
-            },
+            "tags": {"type": "array", "items": {"type": "string"}, "description": "Some words."},
         },
         "required": ["topic", "decision"],
         "additionalProperties": False,
@@ -187,8 +183,8 @@ def test_reference_options_are_described_and_bounded():
 
     assert ["planet_id", "include_references", "reference_types", "reference_depth"] == list(properties)
     assert all(one["description"] for one in properties.values())
-    assert (0, 2) == (properties["reference_depth"]["minimum"], properties["reference_depth"]["maximum"])
-    assert [{"type": "boolean"}, {"enum": ["all", "primary"]}] == properties["include_references"]["anyOf"]
+    assert [0, 1, 2] == properties["reference_depth"]["enum"]
+    assert [False, True, "all", "primary"] == properties["include_references"]["enum"]
 
 
 def test_the_output_of_a_tool_with_references_has_them():
@@ -518,7 +514,7 @@ def test_names_that_no_provider_takes_are_refused(name):
         ),
         (
             {"topic": "x", "decision": "y", "tags": ["a", 5]},
-            "tags must be an array (each a string) or null, got ['a', 5]: at [1], expected str, got int",
+            "tags must be an array (each a string), got ['a', 5]: at [1], expected str, got int",
             "tags (optional): Some words.",
         ),
     ],
@@ -539,8 +535,8 @@ async def test_all_faults_are_told_at_once():
 
     assert (
         "query_planet: planet_id is required and must be a string; "
-        "include_references must be true, false, 'all' or 'primary', got 'some'; "
-        "reference_depth must be an integer from 0 to 2, got 3"
+        "include_references must be false, true, 'all' or 'primary', got 'some'; "
+        "reference_depth must be 0, 1 or 2, got 3"
     ) == caught.value.args[0]
 
 
