@@ -34,7 +34,8 @@ from mama_structs.structs.routes import ANSWERS, Listing, NodeQuery, id_of
 if TYPE_CHECKING:
     from aiohttp import ClientSession
 
-    from mama_structs.structs.transport import Backoff, Transport
+    from mama_structs.references.http import Backoff
+    from mama_structs.structs.transport import Transport
 else:
     # aiohttp loads when a client is first used; annotations must be readable before that.
     ClientSession = Backoff = Transport = Any
@@ -412,20 +413,21 @@ class StructsClient:
 
     def _connect(self) -> Transport:
         if self._transport is None:
-            from mama_structs.structs import transport  # noqa: PLC0415 - aiohttp loads when first used
+            from mama_structs.references import http  # noqa: PLC0415 - aiohttp loads when first used
+            from mama_structs.structs import transport  # noqa: PLC0415
 
             # Not made before: a client may be made where there is no loop, and before a fork.
             self._home = LoopBound(repr(self))
             self._home.check()
-            session = self.session or transport.open_session(max_connections=self.max_connections)
+            session = self.session or http.open_session(max_connections=self.max_connections)
             self._transport = transport.Transport(
                 session=session,
                 base_url=self.base_url,
                 timeout=self.timeout,
                 retries=self.retries,
                 max_response_bytes=self.max_response_bytes,
-                gate=self.join_gate(self, transport.connections_of(session, self.max_connections)),
-                backoff=self._backoff or transport.Backoff(),
+                gate=self.join_gate(self, http.connections_of(session, self.max_connections)),
+                backoff=self._backoff or http.Backoff(),
             )
         return self._transport
 

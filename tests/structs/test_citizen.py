@@ -9,10 +9,10 @@ import pytest
 
 from mama_structs import Session, Settings, StructsClient, StructsSource
 from mama_structs.errors import RateLimited
+from mama_structs.references.http import Backoff
 from mama_structs.references.options import ReferenceOptions
 from mama_structs.references.resolver import Resolver
 from mama_structs.settings import ReferenceSettings
-from mama_structs.structs.transport import Backoff
 from mama_structs.testing import FakeNode, Fault
 
 FIFTY = [f"1-{number}" for number in range(1, 51)]

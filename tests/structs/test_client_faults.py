@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument, MamaStructsError
+from mama_structs.references.http import Backoff
 from mama_structs.structs.client import StructsClient
-from mama_structs.structs.transport import Backoff
 
 PLAYER = {"Player": {"id": "1-1"}}
 FIRST = {"Player": [{"id": "1-1"}], "pagination": {"next_key": "MS0y", "total": "0"}}

@@ -25,9 +25,7 @@ from mama_structs.errors import (
     StructsAPIError,
     StructsUnreachable,
 )
-from mama_structs.references.outcomes import Attempt, current_attempt
-from mama_structs.structs.client import StructsClient
-from mama_structs.structs.transport import (
+from mama_structs.references.http import (
     MAX_DEPTH,
     Backoff,
     Body,
@@ -35,6 +33,8 @@ from mama_structs.structs.transport import (
     decode_json,
     parse_retry_after,
 )
+from mama_structs.references.outcomes import Attempt, current_attempt
+from mama_structs.structs.client import StructsClient
 
 PLAYER = {"Player": {"id": "1-11"}}
 NOT_FOUND = {"code": 2, "message": "codespace structs code 1050: object not found", "details": []}
