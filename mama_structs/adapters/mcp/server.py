@@ -176,12 +176,13 @@ class McpServer(Server[Client]):
             client.observe(message)
         else:
             client.offer()
-        answered = await client.turns.answer(params.name, params.arguments, notes=False)
         tool = self._tool(params.name)
-        is_data = tool is not None and not answered.is_error and _is_structured(tool)
+        is_structured = tool is not None and _is_structured(tool)
+        # The text of a structure is the structure, and nothing else.
+        answered = await client.turns.answer(params.name, params.arguments, notes=not is_structured)
         return types.CallToolResult(
             content=[_content(self.session, part) for part in answered.parts],
-            structured_content=answered.data if is_data else None,
+            structured_content=answered.data if is_structured and not answered.is_error else None,
             is_error=answered.is_error,
         )
 
