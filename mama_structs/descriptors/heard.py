@@ -16,6 +16,8 @@ from mama_structs.descriptors.parser import Diagnostic
 # Messages that may be observed again: by an adapter, after the host has done so or before.
 _MESSAGES: Final = 8
 _MAX_NOTES: Final = 10
+# Notes that are kept, the newest.
+_MOST: Final = 100
 
 
 @attrs.define(eq=False)
@@ -44,6 +46,9 @@ class Heard:
     def note(self, diagnostics: Iterable[Diagnostic]) -> None:
         """Keep what the model should know: not what only says what was done."""
         self._notes |= {" ".join(one.message.split()): None for one in diagnostics if not one.is_note}
+        # Where no tool is called, nobody tells them.
+        for old in [*self._notes][:-_MOST]:
+            del self._notes[old]
 
     @property
     def has_notes(self) -> bool:

@@ -526,6 +526,17 @@ async def test_many_notes_are_a_few_and_a_number(session):
     assert "ref_notes" not in (await answer(session, "nothing", {})).text
 
 
+async def test_notes_that_nobody_tells_are_bounded(session):
+    """A host that runs no tools keeps the newest notes only."""
+    for n in range(300):
+        await session.observe(f'<ref id="my id {n}">x')
+
+    notes = json.loads((await answer(session, "nothing", {})).text)["ref_notes"]
+
+    assert "and 90 more" == notes[-1]
+    assert "'my id 200'" in notes[0]
+
+
 # The order of calls that a framework starts at once
 
 
