@@ -143,9 +143,11 @@ async def test_every_tool_is_listed_under_its_wire_name(session, era):
     assert set(ARGUMENTS) == {tool.name for tool in listed}
     for one in listed:
         tool = tools[one.name.replace("__", "/")]
-        assert tool.title == one.title
-        # What the description says of other tools it says in their names on the wire.
-        assert tool.description.split(".")[0] == one.description.split(".")[0].replace("__", "/")
+        # What the tools for refs say of marks is no use to a client; see test_turns.py.
+        if not one.name.endswith(("_ref", "_refs")):
+            assert tool.title == one.title
+            # What the description says of other tools it says in their names on the wire.
+            assert tool.description.split(".")[0] == one.description.split(".")[0].replace("__", "/")
         assert not set(tools) & set(re.findall(r"\w+/\w+", one.description))
         assert json.loads(json.dumps(tool.input_schema)) == one.input_schema
         hints = (tool.annotations.read_only, tool.annotations.destructive, tool.annotations.idempotent)
