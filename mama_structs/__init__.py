@@ -80,7 +80,7 @@ _MOVED = {
     "memory.embedding.protocol": "Calibration",
     "memory.model": "MemoryType",
     "memory.results": "Evidence Similar Surroundings",
-    "references.detection": "Found",
+    "references.found": "Found",
     "references.outcomes": "ResolverStats",
     "session": "CheckReport SessionStream",
     "storage.failures": "Finding",

@@ -262,7 +262,7 @@ class _Decoration:
             try:
                 if asked is None:
                     return await function(*args, **kwargs)
-                subject = self._subject(own, args, kwargs)
+                subject = self._subject(asked.resolver, own, args, kwargs)
                 result = await function(*args, **kwargs)
                 try:
                     return await self._enriched(result, asked, subject)
@@ -330,7 +330,9 @@ class _Decoration:
             result, asked.options, subject=subject, kind=self.kind, primary=self.primary, ceilings=asked.ceilings
         )
 
-    def _subject(self, own: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    def _subject(
+        self, resolver: Resolver, own: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> str | None:
         if self.subject is None:
             return None
         try:
@@ -339,7 +341,7 @@ class _Decoration:
             return None  # The call itself will say what is wrong with its arguments.
         bound.apply_defaults()
         value = bound.arguments.get(self.subject)
-        return None if value is None else str(value)
+        return None if value is None else resolver.key(self.subject, value)
 
 
 @attrs.frozen

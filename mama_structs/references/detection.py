@@ -1,8 +1,8 @@
 """
-Ids in payloads: which strings are ids, under which field, in which row; and what a payload is about.
+Which values of a payload are ids: a text by its pattern, or what stands in a field whose name tells the type.
 
-A detection costs about as much as ``json.dumps`` of the same payload (``benchmarks/detection.py``), which is why
-the walk keeps no object per value and remembers what it decided about a string and about a field name.
+A detection costs about twice what ``json.dumps`` of the same payload costs (``benchmarks/detection.py``), which is why
+the walk makes no object for what it finds, and remembers what it decided about a text and about a field's name.
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ import itertools
 import json
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal
-
-import attrs
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from mama_structs._plain import SCALARS, as_mapping, plain_of, unstructure
-from mama_structs.references.options import Kind
-from mama_structs.references.schemes import MAX_ID_LENGTH, IdScheme
+from mama_structs.references.found import Embedded, FieldRule, Pointed, Scan
+from mama_structs.references.schemes import MAX_ID_LENGTH, IdScheme, plural
 
 _log = logging.getLogger("mama_structs")
 
@@ -35,160 +33,172 @@ _MAX_EMBEDDED: Final = 2**20
 # Space that JSON in a text may begin with.
 _MARGIN: Final = 64
 _REMEMBERED: Final = 2**16
-
-PayloadKind = Literal["query", "list"]
+_FIELDS: Final = 2**12
 
 SECTION: Final = "references"
 META: Final = "references_meta"
 
-# Envelopes within envelopes (`{"data": {"Player": {"id": ...}}}`) are followed so far.
-_ENVELOPES: Final = 3
-# An envelope has few members; what has more is data.
-_ENVELOPE_MEMBERS: Final = 16
+# What says nothing of an entity, and how many other fields make it stand whole where its scheme has no brief ones.
+_THIN: Final = frozenset({"id", "type", "links", "self", "attributes", "relationships"})
+_WHOLE: Final = 3
+# Names that only wrap an entity: what it stands under is the name above.
+_WRAPPERS: Final = frozenset({"data", "attributes"})
 
-# Where a container stands: its parent's place and the key below it; None is the payload itself.
-Pointed = tuple[Any, Any] | None
-
-
-@attrs.frozen(eq=False)
-class FieldRule:
-    """What a field's name means for ids of one type; decided once for each name, and shared by what is found there."""
-
-    type: str
-    field: Any
-    primary: bool
-    accepted: bool
-    denied: bool
+# A container, its members, its place, its name where it is an array (None for a mapping, where keys are names), and
+# the row of the list that it stands in.
+Members = Iterable[tuple[Any, Any]]
+Frame = tuple[Any, Members, Pointed, Any, int | None]
 
 
-class Found(tuple[str, FieldRule, int | None, Pointed, Any]):
-    """One occurrence of an id in a payload; a tuple underneath, since a large payload has tens of thousands."""
+class _Remembered(dict[Any, Any]):
+    """What was decided about each key, since payloads repeat ids and names all the time; None is remembered too."""
 
-    __slots__ = ()
+    def __init__(self, decide: Callable[[Any], Any], most: int = _REMEMBERED) -> None:
+        super().__init__()
+        self._decide, self._most = decide, most
 
-    def __repr__(self) -> str:
-        return f"<Found {self.type} {self.id} at {self.pointer}>"
-
-    @property
-    def id(self) -> str:
-        """The id."""
-        return self[0]
-
-    @property
-    def type(self) -> str:
-        """The name of its type, such as ``planet``."""
-        return self[1].type
-
-    @property
-    def field(self) -> str:
-        """The name of the field that holds it; in an array the array's name."""
-        return str(self[1].field)
-
-    @property
-    def primary(self) -> bool:
-        """Whether the field holds a direct relation."""
-        return self[1].primary
-
-    @property
-    def row(self) -> int | None:
-        """The number of the list's row that holds it, from 0; None outside the rows."""
-        return self[2]
-
-    @property
-    def pointer(self) -> str:
-        """The JSON pointer (RFC 6901) of the string that holds it."""
-        return pointer(self[3], self[4])
+    def __missing__(self, key: Any) -> Any:
+        decided = self._decide(key)
+        if len(self) >= self._most:
+            self.clear()
+        if type(key) is not str or len(key) <= MAX_ID_LENGTH:  # What is remembered must be small.
+            self[key] = decided
+        return decided
 
 
-def pointer(place: Pointed, key: Any) -> str:
-    """Return the JSON pointer of *key* in the container at *place*; inside embedded JSON, of the text that holds it."""
-    keys = [key]
-    while place is not None:
-        place, key = place
-        if key is _Embedded:
-            keys.clear()
-        else:
-            keys.append(key)
-    return "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in reversed(keys))
-
-
-@attrs.define
-class Scan:
-    """What a walk found, in payload order: ids, and look-alikes of a type that their field does not hold."""
-
-    found: list[Found] = attrs.field(factory=list)
-    lookalikes: list[Found] = attrs.field(factory=list)
-    # False when the payload was too large to be walked whole.
-    complete: bool = True
-
-
-@attrs.frozen(eq=False)
-class IdKind:
+class IdKind(_Remembered):
     """A type of one scheme, and the rules for its ids by the name of the field that holds them."""
 
-    name: str
-    scheme: IdScheme
-    rules: dict[Any, FieldRule] = attrs.field(init=False, factory=dict)
+    def __init__(self, name: str, scheme: IdScheme) -> None:
+        super().__init__(self._rule)
+        self.name, self.scheme = name, scheme
+        self._brief = frozenset(scheme.brief_of(name))
+        self._plain_brief = frozenset(map(_plain_name, self._brief))
 
-    def rule(self, field: Any) -> FieldRule:
-        """Decide on the rule for *field*, which must be hashable, and remember it."""
+    def _rule(self, field: Any) -> FieldRule:
         scheme = self.scheme
         expected = scheme.expected(field) if isinstance(field, str) else None
         denied = field in scheme.deny or self.name in scheme.unresolvable
-        if len(self.rules) >= _REMEMBERED:
-            self.rules.clear()
-        self.rules[field] = rule = FieldRule(
+        return FieldRule(
             type=self.name,
             field=field,
             primary=scheme.primary is None or field in scheme.primary,
             accepted=not denied and (expected is None or self.name in expected),
             denied=denied,
+            own=field in scheme.own,
         )
-        return rule
+
+    def is_whole(self, entity: Mapping[Any, Any]) -> bool:
+        """Tell whether a mapping with an own id says of its entity what a reader needs first."""
+        if self._brief and entity.keys() >= self._brief:
+            return True
+        # In JSON:API the fields stand a level down; elsewhere `guild_id` or `guild` is what is here named `guildId`.
+        parts = [entity, *(as_mapping(entity.get(name)) or {} for name in ("attributes", "relationships"))]
+        names = {name for part in parts for name in part if isinstance(name, str)}
+        if self._brief:
+            return self._plain_brief <= set(map(_plain_name, names))
+        return len(names - _THIN - self.scheme.own) >= _WHOLE
 
 
-def _kinds_of(scheme: IdScheme) -> Callable[[re.Match[str]], IdKind | None]:
-    """Return the scheme's `type_of` with kinds in place of names."""
-    kind = functools.cache(lambda name: None if name is None else IdKind(str(name), scheme))
-    type_of = scheme.type_of
-    if not isinstance(type_of, Mapping):
-        return lambda matched: kind(type_of(matched[0]))
-    kind_of = {group: kind(name) for group, name in type_of.items()}.get
-    return lambda matched: kind_of(matched[1])
+@functools.lru_cache(maxsize=4096)
+def _plain_name(name: str) -> str:
+    return name.replace("_", "").lower().removesuffix("id")
+
+
+class _Id(tuple[str, IdKind]):
+    """An id that its field makes one, in place of the value that the payload holds."""
+
+    __slots__ = ()
 
 
 class Detector:
-    """Finds the ids of some schemes: a string belongs to the first whose pattern it matches."""
+    """Finds the ids of some schemes: a text belongs to the first whose pattern it matches."""
 
     def __init__(self, schemes: Sequence[IdScheme]) -> None:
         self.own_fields: tuple[str, ...] = tuple(dict.fromkeys(n for s in schemes for n in sorted(s.own)))
         self.skipped: frozenset[str] = frozenset().union(*(scheme.deny_subtrees for scheme in schemes))
-        # Payloads repeat ids all the time: what was decided about a string is remembered, False where it is no id.
-        self._known: dict[str, IdKind | Literal[False]] = {}
-        self._matchers = [(scheme.pattern.fullmatch, _kinds_of(scheme)) for scheme in schemes]
-        contains = {scheme.contains for scheme in schemes}
-        self._contains = contains.pop() if len(contains) == 1 else ""
+        # What lists of entities are called, in small letters; the chain's lists are called as the type is.
+        self.list_names: frozenset[str] = frozenset(
+            name for scheme in schemes for kind in scheme.types or () for name in (kind.lower(), plural(kind))
+        )
+        self.noted = self.skipped.union(*(scheme.deny for scheme in schemes))
+        self._kind = functools.cache(IdKind)
+        self.known: Mapping[str, IdKind | None] = _Remembered(self._kind_of)
+        self._matchers = [(scheme.pattern.fullmatch, self._kinds_of(scheme)) for scheme in schemes if not scheme.fields]
+        contains = {scheme.contains for scheme in schemes if not scheme.fields}
+        self.contains = contains.pop() if len(contains) == 1 else ""
+        self._keyed = [scheme for scheme in schemes if scheme.fields]
+        # Whether names of fields tell no types, so that most mappings can be walked as they are.
+        self.is_plain = not self._keyed
+        self._promises: Mapping[str, Mapping[Any, IdKind | None]] = _Remembered(
+            lambda holder: _Remembered(functools.partial(self._promise, holder)), _FIELDS
+        )
+        # Fields whose values are read in a way of their own: bare numbers, and JSON in text.
         self._bare = {field: prefix for scheme in schemes for field, prefix in scheme.bare.items()}
         self._embedded = frozenset().union(*(scheme.embedded for scheme in schemes))
-        self._special = frozenset(self._bare) | self._embedded
+        self.special = frozenset(self._bare) | self._embedded
 
-    def kind(self, text: object) -> IdKind | None:
-        """Return the kind of the id *text*, None when it is no id."""
-        if type(text) is not str:
+    def kind(self, key: object) -> IdKind | None:
+        """Return the kind of the id *key*, in the form in which it is asked for; None when it is no id."""
+        if type(key) is not str:
             return None
-        kind = self._known.get(text)
-        return (self._decide(text) if kind is None else kind) or None
+        for scheme in self._keyed:
+            if (name := scheme.match(key)) is not None:
+                return self._kind(name, scheme)
+        return self.known[key]
 
-    def _decide(self, text: str) -> IdKind | Literal[False]:
-        if len(text) > MAX_ID_LENGTH:  # What is remembered must be small.
-            return False
-        for fullmatch, kind_of in self._matchers:
+    def _kind_of(self, text: str) -> IdKind | None:
+        for fullmatch, kind_of in self._matchers if len(text) <= MAX_ID_LENGTH else ():
             matched = fullmatch(text)
             if matched is not None and (kind := kind_of(matched)) is not None:
-                self._known[text] = kind
                 return kind
-        self._known[text] = False
-        return False
+        return None
+
+    def _kinds_of(self, scheme: IdScheme) -> Callable[[re.Match[str]], IdKind | None]:
+        """Return the scheme's `type_of` with kinds in place of names."""
+        type_of = scheme.type_of
+        if type_of is None:
+            return lambda _: None
+        if isinstance(type_of, Mapping):
+            kind_of = {group: self._kind(name, scheme) for group, name in type_of.items()}.get
+            return lambda matched: kind_of(matched[1])
+        return lambda matched: None if (name := type_of(matched[0])) is None else self._kind(str(name), scheme)
+
+    def _promise(self, holder: str, field: Any) -> IdKind | None:
+        """Return the kind of the ids that a field holds by its name and that of the *holder* above it."""
+        for scheme in self._keyed if isinstance(field, str) else ():
+            name = scheme.type_in(field, holder) or (scheme.type_called(holder) if field in scheme.own else None)
+            if name is not None:
+                return self._kind(name, scheme)
+        return None
+
+    def _promised(self, entity: Mapping[Any, Any], field: Any, holder: str) -> IdKind | None:
+        """Return the kind of the ids that a field of *entity* holds, which may say its own type, as in JSON:API."""
+        for scheme in self._keyed if field in self.own_fields else ():
+            if field in scheme.own and (name := scheme.type_called(entity.get("type"))) is not None:
+                return self._kind(name, scheme)
+        return self._promises[holder][field]
+
+    def key(self, field: str, text: str) -> str:
+        """Return the id that *text* is in a field of this name."""
+        kind = self._promises[""][field] if self.kind(text) is None else None
+        return text if kind is None or not kind.scheme.is_bare(text) else f"{kind.name}:{text}"
+
+    def own_id(self, entity: Mapping[Any, Any], holder: str = "") -> str | None:
+        """Return the id that *entity*, which stands under the name *holder*, itself holds as its own."""
+        for field in self.own_fields:
+            value = entity.get(field)
+            if value is None:
+                continue
+            # Whatever object the payload holds an id in.
+            plain = value if type(value) is str else unstructure(value)
+            text = str.__str__(plain) if isinstance(plain, str) else None
+            if text is not None and (kind := self.known[text]) is not None and field in kind.scheme.own:
+                return text
+            keyed = self._promised(entity, field, holder) if self._keyed else None
+            if keyed is not None and type(own := _as_key(keyed, plain)) is _Id:
+                return own[0]
+        return None
 
     def scan(
         self,
@@ -198,16 +208,22 @@ class Detector:
         exclude: Collection[str] = frozenset(),
         skip: Collection[str] = (),
         place: Pointed = None,
+        about: str = "",
     ) -> Scan:
-        """Return every occurrence of an id, but for those in *exclude* and below *skip*, in the payload's own order."""
+        """
+        Return every occurrence of an id, but for those in *exclude* and below *skip*, in the payload's own order.
+
+        Where no name stands above a mapping, *about* counts as one: the type of what the payload is about.
+        """
         members = [(key, value) for key, value in payload.items() if key not in skip] if skip else payload.items()
         for careful in (False, True):
-            scan = Scan()
-            if self._walk(scan, payload, members, rows=rows, exclude=exclude, place=place, careful=careful):
+            walk = _Scanning(self, rows, exclude, about)
+            below = self.read(walk.scan, payload, members, about or holder_of(place))
+            if walk.through((payload, below, place, None, None), careful=careful):
                 break
-        if len(self._known) > _REMEMBERED:
-            # The next payload is more likely to repeat itself than this one.
-            self._known.clear()
+        scan = walk.scan
+        if scan.present:
+            scan.found = scan.found.where(lambda text, _: text not in scan.present)
         if scan.lookalikes:
             message = (
                 "skipped %d probable false positives, ids of a type that their field does not hold; first: %s in %r"
@@ -215,239 +231,192 @@ class Detector:
             _log.info(message, len(scan.lookalikes), scan.lookalikes[0].id, scan.lookalikes[0].field)
         return scan
 
-    def _walk(  # noqa: C901, PLR0912, PLR0915 - one loop, since a call for each value would double the time
-        self,
-        scan: Scan,
-        container: Any,
-        members: Iterable[tuple[Any, Any]],
-        *,
-        rows: object,
-        exclude: Collection[str],
-        place: Pointed,
-        careful: bool,
-    ) -> bool:
-        """Walk once; False when the payload needs the careful walk, which remembers its path to end cycles."""
-        add, known, decide = scan.found.append, self._known.get, self._decide
-        contains, skipped, special = self._contains, self.skipped, self._special
-        walking: Iterator[tuple[Any, Any]] = iter(self._expand(scan, container, members))
-        name: Any = None  # The name of the array that is walked; None in a mapping, where keys are names.
-        row: int | None = None
-        in_rows = False
-        path = {id(container)}
-        stack: list[tuple[Iterator[tuple[Any, Any]], Pointed, Any, Any]] = []
-        entered, most = 0, _MAX_CAREFUL if careful else _MAX_CONTAINERS
-        while True:
-            for key, value in walking:
-                kind_of_value = type(value)
-                if kind_of_value is str:
-                    if contains in value:
-                        if (kind := known(value)) is None:
-                            kind = decide(value)
-                        if kind and value not in exclude:
-                            field = key if name is None else name
-                            rule = kind.rules.get(field) or kind.rule(field)
-                            if rule.accepted:
-                                add(Found((value, rule, key if in_rows else row, place, key)))
-                            elif not rule.denied:
-                                scan.lookalikes.append(Found((value, rule, key if in_rows else row, place, key)))
-                    continue
-                if kind_of_value is dict:
-                    if not value or key in skipped:
-                        continue
-                    below = value.items()
-                    if not value.keys().isdisjoint(special):
-                        below = self._expand(scan, value, below)
-                    below_name, below_place = None, (place, key)
-                elif kind_of_value is list:
-                    if not value or key in skipped:
-                        continue
-                    below = enumerate(value)
-                    below_name, below_place = key if name is None else name, (place, key)
-                elif kind_of_value in SCALARS or key in skipped:
-                    continue
-                else:
-                    below_place = (place, key)
-                    if kind_of_value is _Embedded:
-                        value, below_place = value.content, (below_place, _Embedded)  # noqa: PLW2901
-                    opened = self._open(scan, value)
-                    if opened is None:
-                        continue
-                    below, what = opened
-                    if what is str:
-                        below_place = (below_place, _Embedded)
-                    below_name = None if what is dict else key if name is None else name
-                if len(stack) >= _CAREFUL_DEPTH and not careful:
-                    return False
-                if careful:
-                    if id(value) in path:
-                        continue
-                    path.add(id(value))
-                entered += 1
-                if entered > most:
-                    scan.complete = False
-                    return True
-                if in_rows:
-                    row = key
-                stack.append((walking, place, name, container))
-                walking, place, name, container = iter(below), below_place, below_name, value
-                in_rows = value is rows
-                break
-            else:
-                if not stack:
-                    return True
-                if careful:
-                    path.discard(id(container))
-                if in_rows:
-                    row = None
-                walking, place, name, container = stack.pop()
-                in_rows = container is rows
-
-    def _open(self, scan: Scan, value: Any) -> tuple[Iterable[tuple[Any, Any]], type] | None:
-        """Return the members of what is no plain dict or list, and whether it is a text, an array or a dict."""
-        try:
-            plain = plain_of(value)
-            if plain is None:
-                return None
-            if isinstance(plain, str):
-                return ((0, plain),), str
-            if isinstance(plain, Mapping):
-                return list(self._expand(scan, plain, plain.items())), dict
-            members = list(itertools.islice(enumerate(plain), _MAX_MEMBERS + 1))
-        except Exception:  # noqa: BLE001 - a host's class may fail at anything; what is beside it counts all the same
-            _log.info("an object of type %s cannot be read and was not searched for ids", type(value).__name__)
-            return None
-        scan.complete = scan.complete and len(members) <= _MAX_MEMBERS
-        return members[:_MAX_MEMBERS], list
-
-    def _expand(
-        self, scan: Scan, container: Mapping[Any, Any], members: Iterable[tuple[Any, Any]]
-    ) -> Iterable[tuple[Any, Any]]:
-        """Replace bare numbers by the ids they stand for, and JSON in known fields by what it says."""
-        if container.keys().isdisjoint(self._special):
+    def read(self, scan: Scan, container: Mapping[Any, Any], members: Members, holder: str) -> Members:
+        """Replace what stands for an id by it, and JSON in known fields by what it says."""
+        if self.is_plain and container.keys().isdisjoint(self.special):
             return members
-        return [(key, self._special_value(scan, key, value)) for key, value in members]
+        return [(key, self._meaning(scan, container, key, value, holder)) for key, value in members]
 
-    def _special_value(self, scan: Scan, key: Any, value: Any) -> Any:
+    def _meaning(self, scan: Scan, container: Mapping[Any, Any], key: Any, value: Any, holder: str) -> Any:
         try:
-            text = str.__str__(value) if isinstance(value, str) else ""
+            if self._keyed and (kind := self._promised(container, key, holder)) is not None:
+                return _as_key(kind, value)
+            text = str.__str__(value) if isinstance(value, str) else _written(value)
             if key in self._bare:
-                # A longer number is no id, and Python refuses to write one of more than 4,300 digits.
-                if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**MAX_ID_LENGTH:
-                    text = str(int(value))
                 is_index = text.isascii() and text.isdecimal() and not text.startswith("0")
                 return self._bare[key] + text if is_index else value
             if key in self._embedded and text[:_MARGIN].lstrip()[:1] in ("[", "{"):
                 if len(text) > _MAX_EMBEDDED:
                     scan.complete = False
                     return value
-                return _Embedded(json.loads(text))
+                return Embedded(json.loads(text))
         except Exception:  # noqa: BLE001 - no JSON after all, or nested too deep; or an object that fails at anything
             return value
         return value
 
-
-@attrs.frozen
-class _Embedded:
-    """JSON that stood in a text; its members' pointers end at the text."""
-
-    content: Any
-
-
-@attrs.frozen
-class PayloadShape:
-    """What a payload is about: *own* are the ids that it itself is, *main* the id that a query is about."""
-
-    kind: PayloadKind
-    # The list itself, None for a query.
-    rows: list[Any] | tuple[Any, ...] | None
-    own: frozenset[str]
-    main: str | None
-    _row_ids: tuple[str | None, ...] = ()
-
-    def holder(self, row: int | None) -> str | None:
-        """Return the id of the entity that holds what stands in *row*, or outside the rows."""
-        if row is None or self.rows is None:
-            return self.main
-        return self._row_ids[row]
-
-
-def describe(
-    payload: Mapping[str, Any], detector: Detector, *, kind: Kind = "auto", subject: str | None = None
-) -> PayloadShape:
-    """Say what *payload* is about; ``"auto"`` is a list where the main value is an array of entities."""
-    rows = None if kind == "query" else _main_array(payload, detector, strict=kind == "auto")
-    if rows is None:
-        own = _own_id(payload, detector, _ENVELOPES)
-        shown: PayloadKind = "list" if kind == "list" else "query"
-        return PayloadShape(shown, None, _without_none(own, subject), own if subject is None else subject)
-    ids = tuple([_own_id(row, detector, _ENVELOPES, is_row=True) for row in rows])
-    return PayloadShape("list", rows, _without_none(*ids, subject), subject, ids)
-
-
-def _without_none(*ids: str | None) -> frozenset[str]:
-    return frozenset(entity_id for entity_id in ids if entity_id is not None)
-
-
-def _own_id(value: object, detector: Detector, envelopes: int, *, is_row: bool = False) -> str | None:
-    """Return the id of the entity that *value* is, or that stands in its envelope."""
-    mapping = value if type(value) is dict else as_mapping(value)
-    if mapping is None:
-        return None
-    if (own := _held_id(mapping, detector)) is not None:
-        return own
-    # What says its own id in another form is no envelope; nor is a row that itself names ids: what is below is related.
-    if not envelopes or any(mapping.get(field) is not None for field in detector.own_fields):
-        return None
-    if is_row and any(detector.kind(member) is not None for member in mapping.values()):
-        return None
-    for _, member in itertools.islice(_members(mapping, detector), _ENVELOPE_MEMBERS):
-        if (found := _own_id(member, detector, envelopes - 1, is_row=is_row)) is not None:
-            return found
-    return None
-
-
-def _held_id(mapping: Mapping[str, Any], detector: Detector) -> str | None:
-    """Return the id that *mapping* itself holds as its own."""
-    for field in detector.own_fields:
-        value = mapping.get(field)
-        if value is None:
-            continue
-        # Whatever object the payload holds an id in.
-        plain = value if type(value) is str else unstructure(value)
-        text = str.__str__(plain) if isinstance(plain, str) else None
-        kind = detector.kind(text)
-        if kind is not None and field in kind.scheme.own:
-            return text
-    return None
-
-
-def _members(mapping: Mapping[str, Any], detector: Detector) -> Iterator[tuple[str, Any]]:
-    """Yield the containers of an envelope that can hold its entities."""
-    for key, value in mapping.items():
-        if type(value) in SCALARS or key in (SECTION, META) or key in detector.skipped:
-            continue
-        if isinstance(value, dict | list | tuple):
-            if value:
+    def undenied(self, name: Any, members: Members) -> Members:
+        """Return the members of a mapping under the denied *name* without the ids that are denied with it."""
+        for key, value in members:
+            kind = self.known[value] if type(value) is str else value[1] if type(value) is _Id else None
+            if kind is None or name not in kind.scheme.deny:
                 yield key, value
-        elif as_mapping(value) is not None:
-            yield key, value
 
 
-def _main_array(
-    payload: Mapping[str, Any], detector: Detector, *, strict: bool, envelopes: int = _ENVELOPES
-) -> list[Any] | tuple[Any, ...] | None:
-    """Return the array that is the payload's main value: the only container beside its paging."""
-    if strict and _held_id(payload, detector) is not None:
-        return None
-    members = [value for _, value in itertools.islice(_members(payload, detector), _ENVELOPE_MEMBERS)]
-    if not strict:
-        members = [value for value in members if isinstance(value, list | tuple)] or members
-    if not members or (strict and len(members) > 1):
-        return None
-    main = members[0]
-    if isinstance(main, list | tuple):
-        first = main[:_ENVELOPE_MEMBERS]
-        is_list = not strict or any(_own_id(row, detector, _ENVELOPES, is_row=True) is not None for row in first)
-        return main if is_list else None
-    inner = as_mapping(main)
-    return _main_array(inner, detector, strict=strict, envelopes=envelopes - 1) if inner and envelopes else None
+def holder_of(place: Pointed) -> str:
+    """Return the name under which what is at *place* stands, empty at the top."""
+    while place is not None:
+        place, key = place
+        if type(key) is str and key not in _WRAPPERS:
+            return key
+    return ""
+
+
+class _TooDeep(Exception):
+    """The payload is so deep that it may be a cycle."""
+
+
+class _TooMany(Exception):
+    """So many containers were entered that some must be shared, level by level."""
+
+
+class _Scanning:
+    """One walk through one payload."""
+
+    def __init__(self, detector: Detector, rows: object, exclude: Collection[str], about: str) -> None:
+        self._detector, self._rows, self._exclude, self._about = detector, rows, exclude, about
+        self.scan = Scan()
+
+    def through(self, frame: Frame, *, careful: bool) -> bool:
+        """Walk through a payload; False when it needs a careful walk, which remembers its path to end cycles."""
+        try:
+            if careful:
+                self._carefully(frame)
+            else:
+                self._quickly(frame)
+        except _TooMany:
+            self.scan.complete = False
+        except _TooDeep:
+            return False
+        return True
+
+    def _quickly(self, frame: Frame) -> None:  # noqa: C901 - for the function in it
+        detector, rows, exclude, take, enter = self._detector, self._rows, self._exclude, self._take, self._enter
+        noted, special, is_plain = detector.noted, detector.special, detector.is_plain
+        add, known, contains = self.scan.found.parts.extend, detector.known, detector.contains
+        entered = 0
+
+        # One function, since a call for each value would double the time.
+        def walk(container: Any, members: Members, place: Pointed, name: Any, row: int | None, depth: int) -> None:  # noqa: C901, PLR0912, PLR0917
+            nonlocal entered
+            entered += 1
+            if depth > _CAREFUL_DEPTH:
+                raise _TooDeep
+            if entered > _MAX_CONTAINERS:
+                raise _TooMany
+            in_rows = container is rows
+            for key, value in members:
+                kind_of_value = type(value)
+                if kind_of_value is str:
+                    if contains in value and (kind := known[value]) is not None and value not in exclude:
+                        rule = kind[key if name is None else name]
+                        if rule.plain:
+                            add((value, rule, key if in_rows else row, place, key))
+                        else:
+                            take((container, members, place, name, key if in_rows else row), key, value)
+                elif kind_of_value not in SCALARS:
+                    where, is_noted = key if in_rows else row, name is None and key in noted
+                    if kind_of_value is list and not is_noted:
+                        if value:
+                            walk(value, enumerate(value), (place, key), key if name is None else name, where, depth + 1)
+                    elif kind_of_value is dict and is_plain and not is_noted and value.keys().isdisjoint(special):
+                        if value:
+                            walk(value, value.items(), (place, key), None, where, depth + 1)
+                    elif kind_of_value is _Id:
+                        take((container, members, place, name, where), key, value)
+                    elif (inside := enter(key, value, place, name, where)) is not None:
+                        walk(*inside, depth + 1)
+
+        walk(*frame, 0)
+
+    def _carefully(self, frame: Frame) -> None:
+        path = {id(frame[0])}
+        stack = [(*frame[:1], iter(frame[1]), *frame[2:])]
+        entered = 0
+        while stack:
+            container, members, place, name, row = frame = stack[-1]
+            for key, value in members:
+                where = key if container is self._rows else row
+                if type(value) is str or type(value) is _Id:
+                    self._take((*frame[:4], where), key, value)
+                    continue
+                inside = None if type(value) in SCALARS else self._enter(key, value, place, name, where)
+                if inside is not None and id(inside[0]) not in path:
+                    entered += 1
+                    if entered > _MAX_CAREFUL:
+                        raise _TooMany
+                    path.add(id(inside[0]))
+                    stack.append((*inside[:1], iter(inside[1]), *inside[2:]))
+                    break
+            else:
+                path.discard(id(container))
+                stack.pop()
+
+    def _take(self, frame: Frame, key: Any, value: Any) -> None:
+        """Take in a text that may be an id, or what its field makes one: a reference, an entity's own id, or none."""
+        container, _, place, name, row = frame
+        text, kind = value if type(value) is _Id else (value, self._detector.known[value])
+        if kind is None or text in self._exclude:
+            return
+        rule = kind[key if name is None else name]
+        if rule.own and name is None and not rule.denied and (entity := as_mapping(container)) is not None:
+            if kind.is_whole(entity):
+                self.scan.present.add(text)
+                return
+            # A mapping that only names an entity is a reference under the mapping's own name.
+            rule = kind[holder_of(place) or key]
+        if not rule.denied:
+            (self.scan.found if rule.accepted else self.scan.lookalikes).parts.extend((text, rule, row, place, key))
+
+    def _enter(self, key: Any, value: Any, place: Pointed, name: Any, row: int | None) -> Frame | None:
+        """Return what stands in a container, of whatever class; None for what holds nothing."""
+        if name is None and key in self._detector.skipped:
+            return None
+        below: Pointed = (place, key)
+        if type(value) is Embedded:
+            value, below = value.content, (below, Embedded)
+        array_name = key if name is None else name
+        if type(value) is list:
+            return value, enumerate(value), below, array_name, row
+        try:
+            plain = plain_of(value)
+            if isinstance(plain, str):
+                return value, ((0, plain),), (below, Embedded), array_name, row
+            if isinstance(plain, Mapping):
+                members = list(self._detector.read(self.scan, plain, plain.items(), holder_of(below) or self._about))
+                if name is None and key in self._detector.noted:
+                    members = [*self._detector.undenied(key, members)]
+                return value, members, below, None, row
+            array = [] if plain is None else list(itertools.islice(enumerate(plain), _MAX_MEMBERS + 1))
+        except Exception:  # noqa: BLE001 - a host's class may fail at anything; what is beside it counts all the same
+            _log.info("an object of type %s cannot be read and was not searched for ids", type(value).__name__)
+            self.scan.unread += 1
+            return None
+        self.scan.complete = self.scan.complete and len(array) <= _MAX_MEMBERS
+        return value, array[:_MAX_MEMBERS], below, array_name, row
+
+
+def _written(value: object) -> str:
+    """Return a whole number's text, empty for anything else; Python refuses to write one of more than 4,300 digits."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**MAX_ID_LENGTH:
+        return str(int(value))
+    return ""
+
+
+def _as_key(kind: IdKind, value: Any) -> Any:
+    """Return the id that *value* is in a field for ids of *kind*, an array with its ids, or the value itself."""
+    if isinstance(value, list | tuple):
+        keys = [_as_key(kind, member) for member in value]
+        # An array of mappings stays the one that it is: rows are told by identity.
+        return keys if any(new is not old for new, old in zip(keys, value, strict=True)) else value
+    text = str.__str__(value) if isinstance(value, str) else _written(value)
+    return _Id((f"{kind.name}:{text}", kind)) if kind.scheme.is_bare(text) else value

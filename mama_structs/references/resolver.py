@@ -19,8 +19,9 @@ from mama_structs._plain import as_payload, copy_plain
 from mama_structs.errors import EntityNotFound, InvalidArgument, MamaStructsError, SessionClosed
 from mama_structs.references import outcomes
 from mama_structs.references.cache import AnswerCache
-from mama_structs.references.detection import META, SECTION, Detector, FieldRule, Found, PayloadShape, Scan, describe
+from mama_structs.references.detection import META, SECTION, Detector
 from mama_structs.references.flights import Flights, SourceQuery
+from mama_structs.references.found import FieldRule, Found, Scan
 from mama_structs.references.options import Kind, ReferenceOptions, Scope, check_kind, check_primary
 from mama_structs.references.outcomes import NOT_FOUND, Counters, Failure, ResolverStats, SourceAnswer, SourceOutcome
 from mama_structs.references.schemes import EntitySource, check_sources
@@ -35,6 +36,7 @@ from mama_structs.references.section import (
     is_section,
     plan_level,
 )
+from mama_structs.references.shape import PayloadShape, describe
 from mama_structs.settings import ReferenceSettings
 
 _log = logging.getLogger("mama_structs")
@@ -42,7 +44,7 @@ _log = logging.getLogger("mama_structs")
 # Gives the newest decisions about ids; an id about which there are none is left out.
 Recall = Callable[[Sequence[str]], Awaitable[Mapping[str, Sequence[Mapping[str, Any]]]]]
 
-UNKNOWN: Final = FieldRule(type="unknown", field=None, primary=True, accepted=True, denied=False)
+UNKNOWN: Final = FieldRule(type="unknown", field=None)
 
 # Sets of field names and kinds of payload that a program uses; one that makes them up must not fill the memory.
 _REMEMBERED: Final = 64
@@ -134,7 +136,7 @@ class Resolver:
         *,
         subject: str | None = None,
         kind: Kind = "auto",
-    ) -> list[Found]:
+    ) -> Sequence[Found]:
         """
         Return every reference in *payload* that *options* ask for, in payload order, asking nothing of any source.
 
@@ -153,13 +155,14 @@ class Resolver:
         shape, scan = _search(mapping, self._detector, kind=kind, subject=subject)
         self._counters.lookalikes += len(scan.lookalikes)
         types, every = options.reference_types, options.scope(is_list=shape.kind == "list") == "all"
-        # A payload has few rules, and many ids.
-        rules = {one[1] for one in scan.found}
-        unwanted = {rule for rule in rules if not (every or rule.primary) or not (types is None or rule.type in types)}
-        if options.expand:
-            paths = Paths(options.expand)
-            unwanted |= {rule for rule in rules if not paths.first("", rule)}
-        return [one for one in scan.found if one[1] not in unwanted] if unwanted else scan.found
+        if every and types is None and not options.expand:
+            return scan.found
+        paths = Paths(options.expand) if options.expand else None
+        return scan.found.where(
+            lambda _, rule: (every or rule.primary)
+            and (types is None or rule.type in types)
+            and (paths is None or paths.first("", rule))
+        )
 
     @property
     def types(self) -> tuple[str, ...] | None:
@@ -168,6 +171,14 @@ class Resolver:
         if not every or None in every:
             return None
         return tuple(dict.fromkeys(str(name) for types in every for name in sorted(types or ())))
+
+    def key(self, field: str, value: object) -> str:
+        """
+        Return the id that *value* is in a field of this name, in the form in which references are named.
+
+        ``key("customer_id", 7)`` is ``"customer:7"`` where a scheme's *fields* say so; else it is the value as text.
+        """
+        return self._detector.key(field, str(value))
 
     # What ids stand for
 
@@ -242,7 +253,7 @@ class Resolver:
         if not self.settings.enabled or not options.wanted:
             return References({})
         kinds = ((entity_id, self._detector.kind(entity_id)) for entity_id in map(str, ids))
-        found = [Found((one, UNKNOWN if kind is None else kind.rule(None), None, None, None)) for one, kind in kinds]
+        found = [Found((one, UNKNOWN if kind is None else kind[None], None, None, None)) for one, kind in kinds]
         sought = self._seeking(options)
         if sought.paths is not None:
             for entity_id, rule, *_ in found:
@@ -303,8 +314,8 @@ class Resolver:
         sought.note(scan, shape.holder, via=None, metadata=options.metadata)
         answered = sought.answered
         leads = _everywhere if sought.paths is None else sought.paths.first
-        plan = plan_level(sought.on_paths(scan.found, leads), options, scope, known=answered)
-        named = [*dict.fromkeys(found.id for found in scan.found if found.id in answered)]
+        plan = plan_level(sought.on_paths(scan.found.tuples(), leads), options, scope, known=answered)
+        named = [*dict.fromkeys(one for one in scan.found.ids() if one in answered)]
         await self._follow(sought, plan, options, scope, detector, named=named)
         remembered = await self._remember(sought, options, shape.own)
         if not scan.found and not sought.existing:
@@ -430,7 +441,7 @@ class Resolver:
         if options.levels < 2 or sought.is_over(options.max_bytes):  # noqa: PLR2004 - the rule itself
             return
         found = sought.search_below(detector, named, metadata=options.metadata)
-        known = {*sought.references, *sought.answered}
+        known = {*sought.references, *sought.answered, *sought.present}
         below = plan_level(found, options, scope, known=known, started=len(sought.references))
         await self._resolve(sought, below, until, options.deadline)
 
@@ -443,7 +454,8 @@ class Resolver:
             fields: Mapping[str, Any] = {}
             if isinstance(outcome, SourceAnswer) and source is not None:
                 fields = source.flatten(entity_id, outcome.data)
-            sought.references[entity_id] = Reference(kind, outcome, fields)
+            bare_id = source.scheme.bare_id(entity_id) if source is not None and source.scheme.fields else None
+            sought.references[entity_id] = Reference(kind, outcome, fields, bare_id)
 
     async def _remember(
         self, sought: Sought, options: ReferenceOptions, own: Collection[str] = ()
@@ -596,7 +608,9 @@ def _search(
     """Say what a payload is about and find the ids in it, but for those that an earlier call added."""
     shape = describe(mapping, detector, kind=kind, subject=None if subject is None else str(subject))
     skip = (SECTION, META, REMEMBERED) if is_section(mapping.get(SECTION)) else ()
-    return shape, detector.scan(mapping, rows=shape.rows, exclude=shape.own, skip=skip)
+    main = None if shape.main is None else detector.kind(shape.main)
+    about = "" if main is None else main.name
+    return shape, detector.scan(mapping, rows=shape.rows, exclude=shape.own, skip=skip, about=about)
 
 
 def _can_carry(mapping: Mapping[str, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any, Final, Protocol, runtime_checkable
@@ -13,7 +14,9 @@ from mama_structs._introspect import awaited
 from mama_structs.errors import InvalidArgument
 
 # Longer strings are no ids of anybody; it bounds what is matched and remembered.
-MAX_ID_LENGTH: Final = 128
+MAX_ID_LENGTH: Final = 512
+# What an id is like whose type its field tells, where the scheme says no more: anything but nothing.
+_ANYTHING: Final = r"(?s:.+)"
 
 Fetch = Callable[[str], Awaitable[Mapping[str, Any]]]
 TypeOf = Callable[[str], str | None] | Mapping[str, str]
@@ -40,7 +43,7 @@ def _check_type_of(scheme: IdScheme, _: Any, value: Any) -> None:
             raise InvalidArgument(
                 "type_of is a mapping, so the pattern needs a group that holds its keys", hint="such as ([A-Z]+)-[0-9]+"
             )
-    elif not callable(value):
+    elif value is not None and not callable(value):
         raise InvalidArgument(f"type_of must be a function or a mapping, got {value!r:.80}")
 
 
@@ -52,6 +55,12 @@ def _text(_: Any, attribute: attrs.Attribute[Any], value: object) -> None:
 def _texts(_: Any, attribute: attrs.Attribute[Any], value: object) -> None:
     if not isinstance(value, Mapping) or not all(isinstance(member, str) for pair in value.items() for member in pair):
         raise _check.refused(attribute.name, "must map field names to texts", value)
+
+
+def _types(value: object) -> Mapping[str, str]:
+    if isinstance(value, Mapping) and all(isinstance(name, str) for pair in value.items() for name in pair):
+        return value
+    raise _check.refused("fields", "must map field names to names of types", value)
 
 
 def _names(value: object) -> frozenset[str]:
@@ -73,6 +82,14 @@ def _brief(value: object) -> Mapping[str, tuple[str, ...]]:
     return {str(kind): tuple(dict.fromkeys(names)) for kind, names in value.items() if _names(names)}
 
 
+def plural(name: str) -> str:
+    """Return what a list of entities of the type *name* is called, in small letters."""
+    name = name.lower()
+    if name.endswith("y") and name[-2:-1] not in "aeiou":
+        return f"{name[:-1]}ies"
+    return f"{name}es" if name.endswith(("s", "x", "z", "ch", "sh")) else f"{name}s"
+
+
 @attrs.frozen(kw_only=True, eq=False)
 class IdScheme:
     """
@@ -80,9 +97,17 @@ class IdScheme:
 
     Args:
         name: The scheme's name, for messages and statistics.
-        pattern: A regular expression (text or compiled) that the whole string must match.
+        pattern: A regular expression (text or compiled) that the whole string must match;
+            may be left out where *fields* tell the types.
         type_of: The type's name for a string that matched: a function of the string, which returns None when it is
             no id after all, or (faster) a mapping from the text of the pattern's first group.
+        fields: The type by the name of the field that holds an id, where the id alone (``7``) does not tell it:
+            ``{"customer_id": "customer", "*.assignee": "user"}``.
+            Before a dot stands the name under which the field's own mapping stands, ``*`` is any text.
+            A mapping's own id (*own*) has, where no name of these fits, the type that the mapping's ``type`` says,
+            or after which it or its list is named (``customer``, ``customers``).
+            Ids may be text, whole numbers, and arrays of both.
+            The ids of such a scheme are known everywhere as ``type:id``, such as ``customer:7``.
         deny: Names of fields whose strings are never ids, whatever they look like.
         deny_subtrees: Names of fields below which nothing is looked at.
         hints: What a field's name promises: field name to type name, or to several.
@@ -99,13 +124,15 @@ class IdScheme:
             An entity that stands in a payload with its own id and these fields is there already, and is not fetched.
 
     Raises:
-        InvalidArgument: The pattern is no regular expression, or a collection of names is a single text.
+        InvalidArgument: The pattern is no regular expression, a collection of names is a single text,
+            or neither or both of *type_of* and *fields* are given.
 
     """
 
     name: str
-    pattern: re.Pattern[str] = attrs.field(converter=_pattern)
-    type_of: TypeOf = attrs.field(validator=_check_type_of)
+    pattern: re.Pattern[str] = attrs.field(default=_ANYTHING, converter=_pattern)
+    type_of: TypeOf | None = attrs.field(default=None, validator=_check_type_of)
+    fields: Mapping[str, str] = attrs.field(factory=dict, converter=_types)
     deny: frozenset[str] = attrs.field(default=frozenset(), converter=_names)
     deny_subtrees: frozenset[str] = attrs.field(default=frozenset(), converter=_names)
     hints: Mapping[str, frozenset[str]] = attrs.field(factory=dict, converter=_hints)
@@ -113,23 +140,67 @@ class IdScheme:
     contains: str = attrs.field(default="", validator=_text)
     bare: Mapping[str, str] = attrs.field(factory=dict, validator=_texts)
     embedded: frozenset[str] = attrs.field(default=frozenset(), converter=_names)
-    types: frozenset[str] | None = attrs.field(default=None, converter=attrs.converters.optional(_names))
+    types: frozenset[str] | None = attrs.field(converter=attrs.converters.optional(_names))
     unresolvable: frozenset[str] = attrs.field(default=frozenset(), converter=_names)
     own: frozenset[str] = attrs.field(default=frozenset({"id"}), converter=_names)
     brief: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict, converter=_brief)
     _endings: tuple[tuple[str, frozenset[str]], ...] = attrs.field(init=False, repr=False)
+    # The types by what a mapping or a list of their entities is called.
+    _called: Mapping[str, str] = attrs.field(init=False, repr=False)
+
+    @types.default
+    def _types_of_fields(self) -> frozenset[str] | None:
+        return frozenset(self.fields.values()) or None
 
     @_endings.default
     def _endings_of_hints(self) -> tuple[tuple[str, frozenset[str]], ...]:
         return tuple((name[1:], types) for name, types in self.hints.items() if name.startswith("*"))
 
+    @_called.default
+    def _names_of_types(self) -> Mapping[str, str]:
+        types = sorted(self.types or ())
+        return {plural(kind): kind for kind in types} | {kind.lower(): kind for kind in types}
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse a scheme that could name no type, or that names it in two ways."""
+        if (self.type_of is None) == (not self.fields):
+            raise InvalidArgument(
+                f"the scheme {self.name!r} needs type_of or fields, and not both",
+                hint="where some ids tell their type and others do not, make two schemes",
+            )
+
     def match(self, text: str) -> str | None:
-        """Return the type's name when *text*, whole, is an id of this scheme, else None."""
+        """Return the type's name when *text*, whole, is an id of this scheme as it is asked for, else None."""
+        if self.fields:
+            kind, _, bare = text.partition(":")
+            return kind if kind in (self.types or ()) and self.is_bare(bare) else None
         matched = self.pattern.fullmatch(text) if len(text) <= MAX_ID_LENGTH else None
-        if matched is None:
-            return None
         type_of = self.type_of
+        if matched is None or type_of is None:
+            return None
         return type_of.get(matched[1]) if isinstance(type_of, Mapping) else type_of(text)
+
+    def type_in(self, field: str, holder: str) -> str | None:
+        """Return the type of the ids in *field*, in a mapping that stands under the name *holder*, by *fields*."""
+        if field in self.deny:
+            return None
+        path = f"{holder}.{field}"
+        for name, kind in self.fields.items():
+            if fnmatch.fnmatchcase(path if "." in name else field, name):
+                return kind
+        return None
+
+    def type_called(self, name: object) -> str | None:
+        """Return the type after which a mapping or a list of its entities is called *name*."""
+        return self._called.get(name.lower()) if isinstance(name, str) else None
+
+    def bare_id(self, key: str) -> str:
+        """Return the id as its system writes it: without the type where *fields* tell it."""
+        return key.partition(":")[2] if self.fields else key
+
+    def is_bare(self, text: str) -> bool:
+        """Tell whether *text* can be an id whose type its field tells."""
+        return 0 < len(text) <= MAX_ID_LENGTH and self.pattern.fullmatch(text) is not None
 
     def brief_of(self, kind: str) -> tuple[str, ...]:
         """Return the fields of a type that a reader needs first, empty where the scheme does not say."""
@@ -176,10 +247,41 @@ def _fetch_many(function: AnyFetchMany | None) -> FetchMany | None:
     return None if function is None else awaited(function, what="fetch_many")
 
 
+def _of_bare_id(scheme: IdScheme, function: Fetch | None) -> Fetch | None:
+    """Return a function of the key that asks one of the bare id."""
+    if function is None:
+        return None
+
+    async def fetch(key: str) -> Mapping[str, Any]:
+        return await function(scheme.bare_id(key))
+
+    return fetch
+
+
+def _of_bare_ids(scheme: IdScheme, function: FetchMany | None) -> FetchMany | None:
+    if function is None:
+        return None
+
+    async def fetch_many(keys: list[str]) -> Mapping[str, Mapping[str, Any] | Exception]:
+        bare = {key: scheme.bare_id(key) for key in keys}
+        answers = await function(list(bare.values()))
+        if not isinstance(answers, Mapping):
+            return answers
+        # A database answers with the numbers that it was asked for as text.
+        named = {str(one): answer for one, answer in answers.items()}
+        return {key: named[one] for key, one in bare.items() if one in named}
+
+    return fetch_many
+
+
 @attrs.frozen(kw_only=True, eq=False)
 class Source:
     """
     A host's own source of entities.
+
+    The functions get ids as payloads hold them.
+    Where the scheme's *fields* tell the types, that is the bare id (``"7"``, as text) if the scheme has one type,
+    else ``type:id``, and the answers of *fetch_many* are named likewise.
 
     Args:
         scheme: The ids that it answers for; may be given by position.
@@ -211,6 +313,9 @@ class Source:
             raise InvalidArgument(
                 f"the source {self.scheme.name!r} cannot fetch anything", hint="give fetch=, fetch_many= or both"
             )
+        if self.scheme.fields and len(self.scheme.types or ()) == 1:
+            object.__setattr__(self, "fetch", _of_bare_id(self.scheme, self.fetch))
+            object.__setattr__(self, "fetch_many", _of_bare_ids(self.scheme, self.fetch_many))
 
     def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002 - the protocol's
         """Return the answer: a host's mapping already is the entity's fields."""

@@ -12,7 +12,8 @@ from typing import Any, Final, Literal
 import attrs
 
 from mama_structs._plain import as_mapping, copy_plain, json_size
-from mama_structs.references.detection import META, SECTION, Detector, FieldRule, Scan
+from mama_structs.references.detection import META, SECTION, Detector
+from mama_structs.references.found import FieldRule, Scan
 from mama_structs.references.options import ReferenceOptions, Scope
 from mama_structs.references.outcomes import Failure, SourceOutcome
 
@@ -145,6 +146,8 @@ class Reference:
     kind: str
     outcome: SourceOutcome
     fields: Mapping[str, Any] = attrs.field(factory=dict)
+    # The id as its own system writes it, where that is not the key of the entry.
+    bare_id: str | None = None
     remembered: Sequence[Mapping[str, Any]] = ()
 
     @property
@@ -161,7 +164,9 @@ def entry_of(
 
     Where it needs a field's name for itself, the entity's own has ``_`` behind.
     """
-    own: dict[str, Any] = {"reference_type": reference.kind, "id": entity_id}
+    own: dict[str, Any] = {"reference_type": reference.kind, "id": reference.bare_id or entity_id}
+    if reference.bare_id is not None and str(written := reference.fields.get("id")) == reference.bare_id:
+        own["id"] = written  # A number stays one.
     if isinstance(reference.outcome, Failure):
         own |= {"status": "failed", "error": reference.outcome.error}
     if places is not None:
@@ -214,9 +219,12 @@ class Sought:
     fields_of: Callable[[str], Collection[str] | None] = attrs.field(default=lambda _: None)
     # What else there is to say, in sentences.
     notes: tuple[str, ...] = ()
-    # Whether everything was searched whole, and how many look-alikes were skipped.
+    # The ids of entities that stand whole in what was searched, and are no references for it.
+    present: set[str] = attrs.field(factory=set)
+    # Whether everything was searched whole, how many look-alikes were skipped, and how many objects are unreadable.
     complete: bool = True
     lookalikes: int = 0
+    unread: int = 0
     # The section that the payload has already.
     existing: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
     # What the caller asked more of, and was held to.
@@ -229,9 +237,11 @@ class Sought:
 
     def note(self, scan: Scan, holder: Callable[[int | None], str | None], *, via: str | None, metadata: bool) -> None:
         """Take in what a search found, in the payload or in the fields of the reference *via*."""
+        self.present |= scan.present
         self.lookalikes += len(scan.lookalikes)
         for found in scan.lookalikes:
             self.filtered.setdefault(found.id, HINTS)
+        self.unread += scan.unread
         self.complete = self.complete and scan.complete
         for found in scan.found if metadata else ():
             self.places.setdefault(found.id, []).append((holder(found.row), via, found.pointer))
@@ -245,10 +255,11 @@ class Sought:
                 self.existing[entity_id] if is_named else self.references[entity_id].fields,
                 exclude={entity_id},
                 place=((None, SECTION), entity_id),
+                about=self.existing[entity_id]["reference_type"] if is_named else self.references[entity_id].kind,
                 skip=ADDED if is_named else (),
             )
             self.note(scan, lambda _, holder=entity_id: holder, via=entity_id, metadata=metadata)  # type: ignore[misc]
-            found += self.on_paths(scan.found, functools.partial(self._goes_on, entity_id))
+            found += self.on_paths(scan.found.tuples(), functools.partial(self._goes_on, entity_id))
         return found
 
     def _goes_on(self, holder: str, _: str, rule: FieldRule) -> bool:
@@ -305,7 +316,10 @@ class Sought:
             if key not in self.references and key not in omitted and key not in kept
         )
         hidden = options.on_error == "omit" and failures
-        told = omitted or filtered or failures["deadline"] or hidden or self.ceilings or self.notes or not self.complete
+        searched = "" if self.complete else "in part: the payload is too large to be searched whole"
+        if self.unread and self.complete:
+            searched = f"in part: {self.unread} of the payload's objects cannot be read"
+        told = omitted or filtered or failures["deadline"] or hidden or self.ceilings or self.notes or searched
         if not (options.metadata or told):
             return section, {}
         resolved = sum(not self.references[entity_id].is_failed for entity_id in shown)
@@ -317,8 +331,9 @@ class Sought:
             "omitted": len(omitted),
             "failed_by": dict(sorted(failures.items())),
             "omitted_by": dict(sorted(Counter(omitted.values()).items())),
+            "present": len(self.present) or None,
             "filtered": dict(sorted(filtered.items())),
-            "searched": "" if self.complete else "in part: the payload is too large to be searched whole",
+            "searched": searched,
             "ceilings": dict(self.ceilings),
             "notes": list(self.notes),
             "omitted_ids": _listed(omitted, options.max_bytes),

@@ -23,19 +23,24 @@ _DENY: Final = (
 
 # The fields that hold ids of one type.
 _FIELDS: Final = {
-    "guild": "guildId",
-    "player": "playerId owner controller proposer *PlayerId *_player_id",
-    "planet": "planetId",
+    "player": "owner controller proposer",
     "reactor": "reactorId primaryReactorId",
     "substation": "substationId entrySubstationId",
-    "struct": "structId *StructId *_struct_id commandStruct space air land water structDefenders defending_struct_ids "
-    "protectedStructIndex",
+    "struct": "commandStruct space air land water structDefenders protectedStructIndex",
     "allocation": "allocationId",
-    "fleet": "fleetId locationListStart locationListLast locationListForward locationListBackward",
+    "fleet": "locationListStart locationListLast locationListForward locationListBackward",
     "provider": "providerId",
     "agreement": "agreementId",
 }
+# The types whose ids stand under many names that end alike (`attackerStructId`, `member_guild_ids`).
+_ENDINGS: Final = {
+    f"{start}{number}": kind
+    for kind in ("guild", "player", "planet", "struct", "fleet")
+    for start in (f"{kind}Id", f"*{kind.capitalize()}Id", f"*_{kind}_id")
+    for number in ("", "s")
+}
 _HINTS: Final = {name: (kind,) for kind, names in _FIELDS.items() for name in names.split()} | {
+    **{name: (kind,) for name, kind in _ENDINGS.items()},
     "locationId": ("planet", "fleet"),
     "destinationId": ("reactor", "substation", "struct"),
     "sourceObjectId": ("player", "reactor", "substation"),

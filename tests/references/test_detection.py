@@ -17,7 +17,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mama_structs.references.detection import Detector, describe, pointer
+from mama_structs.references.detection import Detector
+from mama_structs.references.found import pointer
+from mama_structs.references.shape import describe
 from mama_structs.structs.ids import MAX_INDEX, EntityId, EntityType
 from mama_structs.structs.scheme import STRUCTS_SCHEME
 from mama_structs.testing import strategies
@@ -159,13 +161,15 @@ def test_in_real_answers_every_string_of_the_form_is_found(file):
     In what the chain really says, every type-index string outside denied fields is an id.
 
     The hints object once: to a fleet's id that the documentation got wrong, and only the hints can tell.
+    What stands there whole is no reference.
     """
     wrong = {"player_1-11": ["11-11"]}.get(file.stem, [])
     payload = json.loads(file.read_text())
-    naive = []
+    naive, entities = [], []
 
     def walk(value, key):
         if isinstance(value, dict):
+            entities.append(value.get("id"))
             for name, member in value.items():
                 walk(member, name)
         elif isinstance(value, list):
@@ -181,7 +185,8 @@ def test_in_real_answers_every_string_of_the_form_is_found(file):
     walk(whole, None)
     result = scan(whole)
 
-    assert [text for text in naive if text not in wrong] == [one.id for one in result.found]
+    assert [text for text in naive if text not in {*wrong, *result.present}] == [one.id for one in result.found]
+    assert result.present <= set(entities)
     assert wrong == [one.id for one in result.lookalikes]
 
 
@@ -249,9 +254,26 @@ def test_denied_fields_never_hold_ids(field):
 
 
 @pytest.mark.parametrize("field", ["name", "error", "position"])
-def test_objects_below_a_denied_field_are_searched(field):
-    """Only `pagination` takes its subtree along: an object under another denied name has fields of its own."""
-    assert ["1-11"] == ids({field: {"owner": "1-11", "name": "1-12"}})
+def test_a_denied_field_denies_one_level_further_down(field):
+    """The texts of an object under a denied name are denied with it; what lies deeper has fields of its own."""
+    below = {"owner": "1-11", "name": "1-12", "more": {"owner": "1-13"}, "land": ["5-1"]}
+
+    assert ["1-13", "5-1"] == ids({field: below})
+    assert ["1-13", "5-1"] == ids({field: types.MappingProxyType(below)})
+    assert ["1-11", "1-13", "5-1"] == ids({field: [below]})
+
+
+@given(planted=strategies.payloads(), field=st.sampled_from(sorted(STRUCTS_SCHEME.deny - {"pagination"})))
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+def test_under_a_denied_name_only_what_lies_deeper_is_found(planted, field):
+    """Whatever stands under a denied name, exactly its ids that are no direct texts of it are found."""
+    found = DETECTOR.scan({field: planted.payload}).found
+
+    assert [
+        (one.id, f"/{field}{one.pointer}")
+        for one in DETECTOR.scan(planted.payload).found
+        if one.pointer.count("/") > 1 or str(look_up(planted.payload, one.pointer)).startswith(("{", "["))
+    ] == [(one.id, one.pointer) for one in found]
 
 
 @pytest.mark.parametrize(
@@ -794,8 +816,8 @@ def test_a_million_keys_are_walked():
 
     assert result.complete
     assert 1_000_000 == len(result.found)
-    assert len(DETECTOR._known) <= 2**16
-    assert all(len(kind.rules) <= 2**16 for kind in DETECTOR._known.values() if kind)
+    assert len(DETECTOR.known) <= 2**16
+    assert all(len(kind) <= 2**16 for kind in DETECTOR.known.values() if kind is not None)
 
 
 def test_long_strings_cost_nothing(steps):

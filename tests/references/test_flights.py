@@ -651,7 +651,7 @@ async def test_long_texts_are_not_remembered(make_resolver):
     resolver = make_resolver(FakeSource())
     await resolver.enrich({"a": "x-" * 10_000, "b": "no-id", "structId": "5-1"})
 
-    assert {"no-id", "5-1"} == resolver._detector._known.keys()
+    assert {"no-id", "5-1"} == resolver._detector.known.keys()
 
 
 async def test_made_up_field_names_do_not_fill_the_memory(make_resolver):

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mama_structs.references.detection import FieldRule, Found
+from mama_structs.references.found import FieldRule, Found
 from mama_structs.references.options import ReferenceOptions
 from mama_structs.references.section import PER_ENTITY, TOTAL, plan_level
 
@@ -11,7 +11,7 @@ TYPES = {"0": "guild", "1": "player", "2": "planet"}
 
 
 def found(entity_id, *, row=None, primary=True):
-    rule = FieldRule(type=TYPES[entity_id[0]], field="x", primary=primary, accepted=True, denied=False)
+    rule = FieldRule(type=TYPES[entity_id[0]], field="x", primary=primary)
     return Found((entity_id, rule, row, None, "x"))
 
 

@@ -8,8 +8,9 @@ import pydantic
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from mama_structs.references.detection import Detector, describe
+from mama_structs.references.detection import Detector
 from mama_structs.references.schemes import IdScheme
+from mama_structs.references.shape import describe
 from mama_structs.structs.ids import EntityId
 from mama_structs.structs.scheme import STRUCTS_SCHEME
 from mama_structs.testing import strategies
@@ -43,7 +44,25 @@ LISTS = {
     "the guild API": {"success": True, "errors": [], "data": PLANETS},
     "the MCP server": {"planets": PLANETS, "pagination": {"page_key": "2-9"}, "timestamp": "2026-09-02T18:10:00Z"},
     "the MCP server, a level down": {"data": {"planets": PLANETS, "pagination": PAGES}, "cached": False},
-    "three levels down": {"a": {"b": {"c": PLANETS}}},
+    "a level down, named after its type": {"result": {"Planet": PLANETS}},
+    "a level down, named after its type in the plural": {"_embedded": {"planets": PLANETS}, "_links": {"self": "x"}},
+    "a level down, under a name for lists": {
+        "response": {"items": PLANETS, "count": 2},
+        "summary": {"top": {"id": "1-1"}},
+    },
+    "beside whatever is no entity": {
+        "planets": PLANETS,
+        "meta": {"id": "request-1", "owner": "1-1"},
+        "links": {"self": "/planets"},
+        "summary": {"owners": ["1-1", "1-2"], "best": {"planet": {"id": "2-9"}}},
+        "tags": [{"name": "new"}],
+        "count": 2,
+    },
+    "JSON:API": {
+        "data": [{"type": "planets", "id": row["id"], "attributes": {"name": "x"}} for row in PLANETS],
+        "included": [{"type": "players", "id": "1-1", "attributes": {"name": "Ada"}}],
+        "errors": [{"id": "1-9"}],
+    },
     "allocations with an empty status": {"Allocation": PLANETS, "status": [], "pagination": PAGES},
     "beside an empty object": {"rows": PLANETS, "errors": {}, "warnings": []},
     "rows in envelopes": {"rows": [{"Planet": row, "gridAttributes": {"ore": "1"}} for row in PLANETS]},
@@ -85,6 +104,12 @@ QUERIES = {
     "texts": ({"ids": ["1-1", "1-2"], "pagination": PAGES}, None),
     "records without ids": ({"rows": [{"owner": "1-1"}, {"owner": "1-2"}]}, None),
     "rows with ids of no type": ({"rows": [{"id": "12-1"}, {"id": 5}, {"id": ["2-1"]}]}, None),
+    "three levels down": ({"a": {"b": {"c": PLANETS}}}, None),
+    "an entity beside a list a level down": ({"data": {"guild": {"id": "0-1"}, "planets": PLANETS}}, "0-1"),
+    "a list in an entity": ({"player": {"id": "1-1", "planets": PLANETS}}, "1-1"),
+    "a list a level down under any names": ({"a": {"b": PLANETS}}, None),
+    "two lists on two levels": ({"planets": PLANETS, "data": {"players": [{"id": "1-1"}]}}, None),
+    "JSON:API about one": ({"data": {"type": "planets", "id": "2-1"}, "included": [{"type": "players", "id": "1-1"}]}, "2-1"),
     "two lists": ({"planets": PLANETS, "players": [{"id": "1-1"}]}, None),
     "four envelopes": ({"a": {"b": {"c": {"d": {"id": "1-1"}}}}}, None),
     "a list five levels down": ({"a": {"b": {"c": {"d": {"e": PLANETS}}}}}, None),

@@ -1,0 +1,178 @@
+"""Entities that stand whole in an answer, and those that are only named there."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mama_structs.references.detection import Detector
+from mama_structs.references.options import ReferenceOptions
+from mama_structs.references.schemes import IdScheme
+from mama_structs.structs.scheme import STRUCTS_SCHEME
+from mama_structs.testing import World
+from mama_structs.testing.fakes import FakeSource
+
+WORLD = World.generate(seed=1, players=40)
+KINDS = [kind for kind in STRUCTS_SCHEME.brief if WORLD.ids(kind)]
+DETECTOR = Detector([STRUCTS_SCHEME])
+PLAYER = {"id": "1-12", "name": "Ada", "guildId": "0-1", "planetId": "2-1", "fleetId": "9-1", "substationId": "4-1"}
+TRACKER = IdScheme(name="tracker", pattern=r"([A-Z]+)-[0-9]+", type_of={"USR": "user", "ABC": "issue"})
+
+
+def entities():
+    """An entity of the world as its fields, as a node answers it, or as JSON:API writes it; and its id."""
+
+    def written(entity_id, form):
+        answer = WORLD.envelope(entity_id)
+        record = next(value for value in answer.values() if value.get("id") == entity_id)
+        fields = {name: value for name, value in record.items() if name not in ("id", "type")}
+        resource = {"type": "things", "id": entity_id, "attributes": {**fields, "type": record.get("type")}}
+        return entity_id, {"fields": record, "answer": answer, "resource": resource}[form]
+
+    kinds = st.sampled_from(KINDS)
+    ids = kinds.flatmap(lambda kind: st.sampled_from([str(one) for one in WORLD.ids(kind)]))
+    return st.builds(written, ids, st.sampled_from(["fields", "answer", "resource"]))
+
+
+def places():
+    """Ways to put a value somewhere deep into a payload."""
+    names = st.sampled_from(["a", "owner", "included", "data", "x/y", "entities"])
+    wraps = names.map(lambda name: lambda value: {name: value}) | st.just(lambda value: [{"n": 1}, value])
+    return st.lists(wraps, max_size=4)
+
+
+def put(value, wraps):
+    for wrap in wraps:
+        value = wrap(value)
+    return {"summary": value}
+
+
+@given(
+    one=entities(),
+    other=entities(),
+    wraps=places(),
+    options=st.builds(
+        ReferenceOptions,
+        include_references=st.sampled_from(["primary", "all"]),
+        reference_depth=st.integers(1, 2),
+        max_references=st.just(1_000),
+    ),
+)
+@settings(max_examples=60, suppress_health_check=list(HealthCheck), deadline=None)
+async def test_an_entity_that_stands_whole_is_never_fetched(make_resolver, one, other, wraps, options):
+    """Whatever else names it, before or behind it, on whatever level: what is there whole is not asked for."""
+    source = FakeSource({str(entity): WORLD.envelope(entity) for kind in KINDS for entity in WORLD.ids(kind)})
+    (entity_id, entity), (_, beside) = one, other
+    payload = {"first": [entity_id], "beside": [beside], "deep": [put(entity, wraps)], "last": {"objectId": entity_id}}
+
+    enriched = await make_resolver(source).enrich(payload, options, kind="query", subject="0-999")
+
+    assert entity_id not in source.asked
+    assert entity_id not in enriched["references"]
+
+
+@given(one=entities(), wraps=places(), data=st.data())
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+def test_a_poorer_entity_is_a_reference(one, wraps, data):
+    """Where one brief field is missing, what is there is not enough."""
+    entity_id, entity = one
+    kind = STRUCTS_SCHEME.match(entity_id)
+    missing = data.draw(st.sampled_from(STRUCTS_SCHEME.brief_of(kind)))
+    record = entity.get("attributes") or next((v for v in entity.values() if isinstance(v, dict) and "id" in v), entity)
+    poorer = {name: value for name, value in record.items() if name != missing}
+    scan = DETECTOR.scan(put({"id": entity_id, "attributes": poorer} if "attributes" in entity else poorer, wraps))
+
+    assert set() == scan.present
+    assert entity_id in [found.id for found in [*scan.found, *scan.lookalikes]]
+
+
+@pytest.mark.parametrize(
+    "player",
+    [
+        PLAYER,
+        {"id": "1-12", "name": None, "guild_id": "0-1", "planet_id": "", "fleet_id": "9-1", "substation_id": "4-1"},
+        {"id": "1-12", "name": "Ada", "guild": {"id": "0-1"}, "planet": None, "fleet": None, "substation": None},
+        {
+            "type": "players",
+            "id": "1-12",
+            "attributes": {"name": "Ada", "substationId": ""},
+            "relationships": {"guild": {"data": {"type": "guilds", "id": "0-1"}}, "planet": {}, "fleet": {}},
+        },
+    ],
+    ids=["the chain", "the guild API", "nested", "JSON:API"],
+)
+def test_an_entity_is_whole_in_every_spelling(player):
+    """Names in snake_case, without the Id behind, and a level down in JSON:API are the brief fields too."""
+    assert {"1-12"} == DETECTOR.scan({"objectId": "2-1", "players": [player, {"x": 1}]}).present
+
+
+@pytest.mark.parametrize(
+    ("fields", "whole"),
+    [
+        ({"name": "Ada", "mail": "a@x", "age": 1}, True),
+        ({"attributes": {"name": "Ada", "mail": "a@x", "age": 1}}, True),
+        ({"name": "Ada", "mail": "a@x"}, False),
+        ({"name": "Ada", "mail": "a@x", "type": "user", "self": "/7", "links": {}, "attributes": {}}, False),
+        ({}, False),
+    ],
+)
+def test_without_brief_fields_three_others_make_an_entity_whole(fields, whole):
+    """Id, type and links say nothing of an entity."""
+    scan = Detector([TRACKER]).scan({"issue": "ABC-1", "assignee": {"id": "USR-7", **fields}, "author": "USR-7"})
+
+    assert (["ABC-1"] if whole else ["ABC-1", "USR-7", "USR-7"]) == [found.id for found in scan.found]
+    assert ({"USR-7"} if whole else set()) == scan.present
+
+
+def test_what_the_payload_is_about_is_not_counted_as_present():
+    """Rows and the main entity are the payload itself."""
+    row = {"id": "2-1", "name": "x", "owner": "1-1", "status": "active"}
+
+    assert set() == DETECTOR.scan({"Planet": [row]}, rows=[row], exclude={"2-1"}).present
+
+
+def test_a_mapping_that_only_names_an_entity_is_a_reference_under_its_own_name():
+    """`{"owner": {"id": ...}}` is an owner: primary, and held to what the name promises."""
+    scan = DETECTOR.scan(
+        {
+            "owner": {"id": "1-11"},
+            "guildId": {"data": {"type": "guilds", "id": "0-1"}},
+            "fleetId": {"id": "1-1"},
+            "land": [{"id": "5-1"}],
+            "description": {"id": "1-13"},
+        }
+    )
+
+    assert [("1-11", "owner", True), ("0-1", "guildId", True), ("5-1", "land", False)] == [
+        (found.id, found.field, found.primary) for found in scan.found
+    ]
+    assert ["1-1"] == [found.id for found in scan.lookalikes]
+
+
+async def test_a_json_api_list_gets_its_relations_and_not_what_it_includes(make_resolver):
+    """The usual answer of a JSON:API server: rows with relationships, some of them included."""
+    rows = [
+        {
+            "type": "planets",
+            "id": f"2-{n}",
+            "attributes": {"name": "x", "status": "active"},
+            "relationships": {"owner": {"data": {"type": "players", "id": f"1-{10 + n}"}}},
+        }
+        for n in (1, 2)
+    ]
+    included = [{"type": "players", "id": "1-12", "attributes": {k: v for k, v in PLAYER.items() if k != "id"}}]
+    source = FakeSource({"1-11": {"id": "1-11", "name": "Grace"}})
+
+    enriched = await make_resolver(source).enrich({"data": rows, "included": included, "links": {"self": "/planets"}})
+
+    assert ["1-11"] == source.asked[:1]
+    assert "1-12" not in source.asked
+    assert "Grace" == enriched["references"]["1-11"]["name"]
+
+
+def test_what_a_search_sets_aside_is_counted():
+    """Look-alikes, objects that cannot be read, and what stands whole are known to whoever says what is left out."""
+    scan = DETECTOR.scan(
+        {"fleetId": "1-1", "broken": type("Odd", (list,), {"__len__": None, "__iter__": None})([1]), "p": [PLAYER]}
+    )
+
+    assert (1, 1, {"1-12"}) == (len(scan.lookalikes), scan.unread, scan.present)
