@@ -159,9 +159,11 @@ class Resolver:
             return scan.found
         paths = Paths(options.expand) if options.expand else None
         return scan.found.where(
-            lambda _, rule: (every or rule.primary)
-            and (types is None or rule.type in types)
-            and (paths is None or paths.first("", rule))
+            lambda _, rule: (
+                (every or rule.primary)
+                and (types is None or rule.type in types)
+                and (paths is None or paths.first("", rule))
+            )
         )
 
     @property

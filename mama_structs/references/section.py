@@ -155,6 +155,11 @@ class Reference:
         """Whether it could not be resolved."""
         return isinstance(self.outcome, Failure)
 
+    def written_id(self, key: str) -> Any:
+        """Return the id as its own system writes it, as a number where the entity does."""
+        own = self.fields.get("id")
+        return own if self.bare_id is not None and str(own) == self.bare_id else self.bare_id or key
+
 
 def entry_of(
     entity_id: str, reference: Reference, places: Sequence[IdPlace] | None, fields: Collection[str] | None = None
@@ -164,9 +169,7 @@ def entry_of(
 
     Where it needs a field's name for itself, the entity's own has ``_`` behind.
     """
-    own: dict[str, Any] = {"reference_type": reference.kind, "id": reference.bare_id or entity_id}
-    if reference.bare_id is not None and str(written := reference.fields.get("id")) == reference.bare_id:
-        own["id"] = written  # A number stays one.
+    own: dict[str, Any] = {"reference_type": reference.kind, "id": reference.written_id(entity_id)}
     if isinstance(reference.outcome, Failure):
         own |= {"status": "failed", "error": reference.outcome.error}
     if places is not None:

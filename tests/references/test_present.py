@@ -176,3 +176,16 @@ def test_what_a_search_sets_aside_is_counted():
     )
 
     assert (1, 1, {"1-12"}) == (len(scan.lookalikes), scan.unread, scan.present)
+
+
+async def test_what_is_present_or_unreadable_is_said_where_anything_is(make_resolver):
+    """Beside other numbers the account counts what stands whole; objects that cannot be read are worth saying alone."""
+    resolver = make_resolver(FakeSource({"0-1": {"id": "0-1"}}))
+    broken = type("Odd", (list,), {"__len__": None, "__iter__": None})([1])
+    quiet = await resolver.enrich({"guildId": "0-1", "all": [PLAYER]}, ReferenceOptions(include_references="primary"))
+    loud = await resolver.enrich({"guildId": "0-1", "all": [PLAYER]}, ReferenceOptions(metadata=True))
+    odd = await resolver.enrich({"guildId": "0-1", "b": [[broken]]})
+
+    assert ["0-1"] == list(quiet["references"])[:1]
+    assert 1 == loud["references_meta"]["present"]
+    assert "in part: 1 of" in odd["references_meta"]["searched"]
