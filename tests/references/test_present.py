@@ -182,8 +182,8 @@ async def test_what_is_present_or_unreadable_is_said_where_anything_is(make_reso
     """Beside other numbers the account counts what stands whole; objects that cannot be read are worth saying alone."""
     resolver = make_resolver(FakeSource({"0-1": {"id": "0-1"}}))
     broken = type("Odd", (list,), {"__len__": None, "__iter__": None})([1])
-    quiet = await resolver.enrich({"guildId": "0-1", "all": [PLAYER]}, ReferenceOptions(include_references="primary"))
-    loud = await resolver.enrich({"guildId": "0-1", "all": [PLAYER]}, ReferenceOptions(metadata=True))
+    quiet = await resolver.enrich({"guildId": "0-1", "all": [[PLAYER]]}, ReferenceOptions(include_references="primary"))
+    loud = await resolver.enrich({"guildId": "0-1", "all": [[PLAYER]]}, ReferenceOptions(metadata=True))
     odd = await resolver.enrich({"guildId": "0-1", "b": [[broken]]})
 
     assert ["0-1"] == list(quiet["references"])[:1]
