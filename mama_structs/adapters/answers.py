@@ -18,7 +18,7 @@ from mama_structs.errors import InvalidArgument, MamaStructsError, QuotaExceeded
 from mama_structs.session import Session
 from mama_structs.tools.names import MEMORY_TOOLS, SUCCESSORS, WireNames, last_line
 from mama_structs.tools.repair import read_arguments
-from mama_structs.tools.tool import ErrorText, Tool, ToolSet
+from mama_structs.tools.tool import ErrorText, Tool, ToolAnnotations, ToolSet
 
 _log = logging.getLogger("mama_structs")
 _MAX_FAULT: Final = 1000
@@ -109,11 +109,18 @@ class Turns:
 
     For frameworks that start all calls of a model's message at once.
     A call from inside another one, as that of an agent which a tool runs, waits for nobody: that would be for ever.
+
+    Args:
+        session: Whose tools.
+        of_one_turn: Whether the calls are those of one message: else only what stays inside the session holds others
+            up, and a tool that reaches beyond it, and may take its time, nobody.
+
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, *, of_one_turn: bool = True) -> None:
         self._session = session
-        self._calls: list[tuple[asyncio.Event, bool]] = []
+        self._of_one_turn = of_one_turn
+        self._calls: list[_Place] = []
 
     async def answer(
         self, wire: str, arguments: object, *, host: Mapping[str, Any] | None = None, notes: bool = True
@@ -122,9 +129,8 @@ class Turns:
         if self in _inside.get():
             return await answer(self._session, wire, arguments, host=host, notes=notes)
         # Taken before anything is awaited: the place in the order is that of the call.
-        reads = self._only_reads(wire)
-        before = [done for done, read in self._calls if not (reads and read)]
-        mine = (asyncio.Event(), reads)
+        mine = self._place(wire)
+        before = [one.done for one in self._calls if one.holds_up and not (one.reads and mine.reads)]
         self._calls.append(mine)
         token = _inside.set(_inside.get() | {self})
         try:
@@ -134,11 +140,21 @@ class Turns:
         finally:
             _inside.reset(token)
             self._calls.remove(mine)
-            mine[0].set()
+            mine.done.set()
 
-    def _only_reads(self, wire: str) -> bool:
+    def _place(self, wire: str) -> _Place:
         tool = self._session.tools.get(self._session.wire_names.by_wire.get(wire, wire))
-        return tool is not None and tool.annotations.read_only
+        hints = ToolAnnotations() if tool is None else tool.annotations
+        return _Place(hints.read_only, holds_up=self._of_one_turn or not hints.open_world)
+
+
+@attrs.frozen(eq=False)
+class _Place:
+    """The place of a call in the order."""
+
+    reads: bool
+    holds_up: bool
+    done: asyncio.Event = attrs.field(factory=asyncio.Event, init=False)
 
 
 _inside: Final[ContextVar[frozenset[Turns]]] = ContextVar("mama_structs_turns", default=frozenset())

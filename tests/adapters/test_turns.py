@@ -650,13 +650,35 @@ async def test_a_server_without_descriptors_or_memories_says_nothing_of_them():
 
 
 async def test_calls_of_one_mcp_client_run_in_their_order(session):
-    """A client that sends all calls of a message at once has them run one behind the other."""
+    """A client that sends all calls of a message at once finds with the second what the first saved."""
     mcp = importlib.import_module("mama_structs.adapters.mcp")
     client_class = importlib.import_module("mcp.client").Client
-    log: list[str] = []
-    await tools_that_log(session, log)
-
+    decision = {"topic": "auth", "decision": "Use JWT", "reasoning": "No state"}
     async with client_class(mcp.server(session)) as client:
-        await asyncio.gather(*(client.call_tool("write", {"n": n}) for n in range(3)))
+        _, found = await asyncio.gather(
+            client.call_tool("save__decision", decision), client.call_tool("search__by_topic", {"topic": "auth"})
+        )
 
-    assert [f"{sign}w{n}" for n in range(3) for sign in "+-"] == log
+    assert "Use JWT" in found.content[0].text
+
+
+async def test_a_tool_that_takes_its_time_holds_no_client_up(session):
+    """Over MCP a tool that reaches beyond the session waits for what was saved before, and nobody waits for it."""
+    mcp = importlib.import_module("mama_structs.adapters.mcp")
+    client_class = importlib.import_module("mcp.client").Client
+    told = asyncio.Event()
+
+    async def ask() -> str:
+        """Ask the user."""
+        await told.wait()
+        return ",".join(memory.content for memory in await session.memories.recent())
+
+    session.tools.add(ask)
+    decision = {"topic": "auth", "decision": "Use JWT", "reasoning": "No state"}
+    async with client_class(mcp.server(session)) as client:
+        asked = asyncio.create_task(client.call_tool("ask", {}))
+        await client.call_tool("save__decision", decision)
+        told.set()
+        answered = await asked
+
+    assert "Use JWT" == answered.content[0].text

@@ -57,7 +57,7 @@ class Client:
     # Where a client of before 2026-07-28 hears of changes.
     channel: ServerSession | None = attrs.field(default=None, init=False)
     telling: set[asyncio.Task[None]] = attrs.field(factory=set, init=False)
-    # The calls of one client run in the order in which they come.
+    # Which calls are of one message is not known, nor of one model.
     turns: Turns = attrs.field(init=False)
     bus: InMemorySubscriptionBus = attrs.field(factory=InMemorySubscriptionBus, init=False)
     _handler: ListenHandler = attrs.field(init=False)
@@ -67,7 +67,7 @@ class Client:
     _deaf: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.turns = Turns(self.session)
+        self.turns = Turns(self.session, of_one_turn=False)
         shared = self.session.exposed
         self.own = ToolView(self.session.tools, exposure=shared.exposure, mode=shared.mode)
         self.exposed = shared
