@@ -158,12 +158,14 @@ class Tool:
         """
         Check the arguments, run the function, and return its result untouched.
 
+        A host's own call: what a decorator holds models to does not hold for it, as it does in `run`.
+
         Raises:
             InvalidArgument: Arguments are missing, unknown or of a wrong type; the message names each, and nothing ran.
 
         """
         host = {name: arguments.pop(name) for name in self.signature.host if name in arguments}
-        return await self.run(arguments, host=host)
+        return await self._run(arguments, host)
 
     async def run(self, arguments: Mapping[str, Any], *, host: Mapping[str, Any] | None = None) -> Any:
         """
@@ -177,14 +179,16 @@ class Tool:
             InvalidArgument: As for a call.
 
         """
+        asked = from_model.set(True)
+        try:
+            return await self._run(arguments, host or {})
+        finally:
+            from_model.reset(asked)
+
+    async def _run(self, arguments: Mapping[str, Any], host: Mapping[str, Any]) -> Any:
         try:
             checked = self.signature.check(arguments, tool=self.name)
-            given = {**checked, **self.signature.check_host(host or {}, tool=self.name)}
-            asked = from_model.set(True)
-            try:
-                return await self.function(**given)
-            finally:
-                from_model.reset(asked)
+            return await self.function(**checked, **self.signature.check_host(host, tool=self.name))
         except MamaStructsError as error:
             if self.on_error is None:
                 raise

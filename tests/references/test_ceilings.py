@@ -37,6 +37,16 @@ def of_many(resolver, **options):
     return many
 
 
+def for_model(function):
+    """Return what runs a function as a tool that a model called."""
+    tool = Tool.from_function(function)
+
+    async def run(**arguments):
+        return await tool.run(arguments)
+
+    return run
+
+
 class TestCeilings:
     async def test_a_hosts_twenty_hold_against_a_models_million(self):
         """Counted at the node: what a model passes opens no flood."""
@@ -58,7 +68,7 @@ class TestCeilings:
 
     async def test_the_answer_says_which_ceilings_were_met(self):
         source = FakeSource({})
-        tool = Tool.from_function(of_many(Resolver([source]), max_references=3, max_depth=1))
+        tool = for_model(of_many(Resolver([source]), max_references=3, max_depth=1))
 
         meta = (await tool(include_references=True, reference_depth=2, max_references=10**6))["references_meta"]
 
@@ -66,7 +76,7 @@ class TestCeilings:
         assert 3 == len(source.asked)
 
     async def test_within_the_ceilings_nothing_is_said_of_them(self):
-        tool = Tool.from_function(of_many(Resolver([FakeSource({})]), max_references=3))
+        tool = for_model(of_many(Resolver([FakeSource({})]), max_references=3))
 
         meta = (await tool(include_references=True, max_references=2))["references_meta"]
 
@@ -74,7 +84,7 @@ class TestCeilings:
 
     async def test_without_a_word_of_the_host_the_defaults_are_the_ceilings(self):
         source = FakeSource({})
-        tool = Tool.from_function(of_many(Resolver([source])))
+        tool = for_model(of_many(Resolver([source])))
 
         await tool(include_references=True, max_references=10**6)
 
@@ -88,7 +98,7 @@ class TestCeilings:
         async def look() -> dict[str, Any]:
             return payload
 
-        tool = Tool.from_function(look)
+        tool = for_model(look)
         asked = await tool(include_references=True, reference_types=["guild", "planet"])
 
         assert ["2-1"] == list((await tool(include_references=True))["references"])
@@ -101,12 +111,12 @@ class TestCeilings:
     async def test_a_direct_call_is_the_hosts_own_and_bound_by_none(self):
         source = FakeSource({})
 
-        result = await of_many(Resolver([source]), max_references=3, max_depth=0)(
-            include_references=True, max_references=100
-        )
+        function = of_many(Resolver([source]), max_references=3, max_depth=0)
 
-        assert 100 == len(source.asked)
-        assert "ceilings" not in result["references_meta"]
+        for call in (function, Tool.from_function(function)):
+            result = await call(include_references=True, max_references=100)
+            assert 100 == len(set(source.asked))
+            assert "ceilings" not in result["references_meta"]
 
     async def test_what_a_tools_own_code_asks_for_is_the_hosts(self):
         """The outermost decorated tool takes the model's part; below it Python calls Python."""
@@ -118,7 +128,7 @@ class TestCeilings:
             await inner(include_references=True, max_references=60)
             return {}
 
-        await Tool.from_function(outer)(include_references=True)
+        await for_model(outer)(include_references=True)
 
         assert 60 == len(source.asked)
 
@@ -141,7 +151,7 @@ class TestCeilings:
 
     async def test_calls_side_by_side_do_not_lift_each_others_ceilings(self):
         source = FakeSource({}, delays=0.01)
-        tool = Tool.from_function(of_many(Resolver([source]), max_references=3))
+        tool = for_model(of_many(Resolver([source]), max_references=3))
 
         await asyncio.gather(*(tool(include_references=True, max_references=1000) for _ in range(5)))
 
