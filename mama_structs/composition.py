@@ -1,4 +1,4 @@
-"""What ties references, memory and refs, which do not know each other: handles in arguments, mentions, evidence."""
+"""What ties references, memory and refs, which do not know each other: mentions, evidence, memories as a source."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from mama_structs.memory.results import shortened
 from mama_structs.memory.store import MemoryStore
 from mama_structs.references.schemes import IdScheme, Source
 
-_REF: Final = "$ref"
 _HANDLES: Final = ("fd:", "ref:")
-_MAX_DEPTH: Final = 100
 _MAX_MENTIONS: Final = 1000
 # What models put around a handle.
 _AROUND: Final = " \t\r\n`'\"<>[](){}"
@@ -27,47 +25,6 @@ _BETWEEN: Final = re.compile(r"[/=:|→]")
 # What stands between blanks, quotes, brackets and commas.
 _WORD: Final = re.compile("[^\\s,;()\\[\\]{}<>\"'`\u201c\u201d\u2018\u2019\u300c\u300d]+")
 _PARTICLE: Final = re.compile(r"[가-힣]{1,8}$")
-
-
-def with_contents(
-    arguments: Mapping[str, Any], text_of: Callable[[str], str], *, handles: Collection[str] = ()
-) -> Mapping[str, Any]:
-    """
-    Return a copy of a tool's arguments with the text in place of every ``{"$ref": "ref:x"}``.
-
-    Any other mapping with such a key, a JSON Schema's for one, stays as it is; so does one 100 levels deep.
-    The arguments that *handles* names are handles themselves, or lists of them, and get the handle.
-    """
-    if not isinstance(arguments, Mapping):
-        return arguments
-    return {
-        name: _with_handles(value) if name in handles else _with_content(value, text_of, _MAX_DEPTH)
-        for name, value in arguments.items()
-    }
-
-
-def _handle_in(value: Any) -> str | None:
-    """Return the handle of ``{"$ref": "ref:x"}``, None for everything else."""
-    handle = value.get(_REF) if isinstance(value, Mapping) and len(value) == 1 else None
-    return handle if isinstance(handle, str) and handle.startswith(_HANDLES) else None
-
-
-def _with_handles(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_handle_in(item) or item for item in value]
-    return _handle_in(value) or value
-
-
-def _with_content(value: Any, text_of: Callable[[str], str], depth: int) -> Any:
-    if depth == 0:
-        return value
-    if isinstance(value, Mapping):
-        if handle := _handle_in(value):
-            return text_of(handle)
-        return {key: _with_content(item, text_of, depth - 1) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_with_content(item, text_of, depth - 1) for item in value]
-    return value
 
 
 def mentions_in(text: str, schemes: Collection[IdScheme]) -> tuple[str, ...]:

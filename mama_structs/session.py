@@ -34,6 +34,7 @@ from mama_structs.tools.names import SUCCESSORS, WireNames
 if TYPE_CHECKING:
     from mama_structs._home import Conversation, Home
     from mama_structs.descriptors.heard import Heard
+    from mama_structs.tools.passing import Passed
     from mama_structs.tools.tool import Tool
 
 _log = logging.getLogger("mama_structs")
@@ -331,6 +332,10 @@ class Session:
 
         Any tool can be called, whether or not a model sees it at the moment.
         An argument ``{"$ref": "ref:x"}`` becomes the text that the handle stands for, up to 100 levels deep.
+        So does plain text that is exactly ``ref:x`` or ``fd:1``, and ``{{ref:x}}`` or ``{{ref:x:10-20}}`` (lines) inside a
+        text, in parameters (and lists) that take any text, unless the tool's ``resolve`` is False; a backslash in
+        front keeps it.
+        The log, and an adapter's answer to the model, name what was put in; see `resolved`.
         A result with more than ``settings.descriptors.wrap_over`` characters is kept on disk and comes back as an
         ``<fd_result>``, whatever the tool's output schema says; when there is no room for it, it comes back whole.
 
@@ -348,50 +353,60 @@ class Session:
         from mama_structs._plain import to_jsonable  # noqa: PLC0415
         from mama_structs.descriptors.decorator import wrapped_or_whole  # noqa: PLC0415
         from mama_structs.descriptors.media import media_in, with_blocks  # noqa: PLC0415
-        from mama_structs.tools.repair import read_arguments  # noqa: PLC0415
+        from mama_structs.tools.passing import passed  # noqa: PLC0415
         from mama_structs.tools.tool import ErrorText  # noqa: PLC0415
 
         self._check()
-        name = tool_name if tool_name in self.tools else self.wire_names.by_wire.get(tool_name, tool_name)
-        tool = self._deprecated[name] if name in self.hidden else self.tools[name]
-        asked = read_arguments(arguments) if arguments is None or isinstance(arguments, str) else arguments
+        tool, asked = self._tool(tool_name), _read(arguments)
         try:
-            given = self._given(tool, asked)
+            given = passed(asked, tool, self.refs.get)
         except (DescriptorError, InvalidArgument) as error:
             if tool.on_error is None:
                 raise
             return tool.on_error(error, asked)
+        kept = len(self.refs)
+        if given.handles:
+            note = f"{tool.name} got the text of {', '.join(given.handles)}"
+            _log.info("%s", note)
+            self._heard.say(note)
         with using_session(self):
-            result = await tool.run(given, host=host)
+            result = await tool.run(given.arguments, host=host)
         if isinstance(result, ErrorText):
             return result
         result = to_jsonable(with_blocks(result))
-        if media_in(result) or not tool.wrapped or not self.settings.descriptors.enabled:
-            return result
-        shown = wrapped_or_whole(self.refs, result, what=tool.name)
-        if shown is not result:
+        if tool.wrapped and self.settings.descriptors.enabled and not media_in(result):
+            result = wrapped_or_whole(self.refs, result, what=tool.name)
+        if len(self.refs) != kept:
             try:
                 await self.flush()
             except StoreError as error:
                 # The tool has done its work. What it said can be read, and the next flush tries again.
-                _log.warning("the result of %s is not on disk yet: %s", tool.name, error)
-        return shown
+                _log.warning("what %s stored is not on disk yet: %s", tool.name, error)
+        return result
 
-    def _given(self, tool: Tool, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a tool's arguments with texts in place of references, checked without repeating a text in an error."""
-        from mama_structs.composition import with_contents  # noqa: PLC0415
+    def resolved(self, tool_name: str, arguments: Mapping[str, Any] | str | None = None) -> Passed:
+        """
+        Return a tool's arguments as `call` would pass them on, for whoever approves of a call before it is made.
 
-        handles = tool.handles
-        given = with_contents(asked, lambda handle: self.refs.get(handle).body.text, handles=handles)
-        if given == asked:
-            return asked
-        try:
-            tool.signature.check(given, tool=tool.name)
-        except InvalidArgument:
-            named = with_contents(asked, lambda handle: f"the text of {handle}", handles=handles)
-            tool.signature.check(named, tool=tool.name)
-            raise InvalidArgument(f"{tool.name}: a text in place of a $ref is not what the tool takes") from None
-        return given
+        Args:
+            tool_name: As for `call`.
+            arguments: As for `call`.
+
+        Raises:
+            UnknownTool: There is no such tool.
+            InvalidArgument: An argument is missing, unknown or of the wrong type.
+            HandleNotFound: Nothing has a handle that an argument names.
+
+        """
+        from mama_structs.tools.passing import passed  # noqa: PLC0415
+
+        self._check_here()
+        return passed(_read(arguments), self._tool(tool_name), self.refs.get)
+
+    def _tool(self, name: str) -> Tool:
+        """Return a tool by its name here or on the wire, one of v1.0 too."""
+        name = name if name in self.tools else self.wire_names.by_wire.get(name, name)
+        return self._deprecated[name] if name in self.hidden else self.tools[name]
 
     # Refs and descriptors
 
@@ -715,6 +730,12 @@ class Opening:
     ) -> None:
         if self._session is not None:
             await self._session.__aexit__(kind, error, traceback)
+
+
+def _read(arguments: Mapping[str, Any] | str | None) -> Mapping[str, Any]:
+    from mama_structs.tools.repair import read_arguments  # noqa: PLC0415 - a session is open: see the top
+
+    return read_arguments(arguments) if arguments is None or isinstance(arguments, str) else arguments
 
 
 def _structs_source(structs: object) -> EntitySource:

@@ -50,6 +50,11 @@ class Heard:
         for old in [*self._notes][:-_MOST]:
             del self._notes[old]
 
+    def say(self, note: str) -> None:
+        """Keep what was done at the model's word, unless nobody tells the notes."""
+        if len(self._notes) < _MAX_NOTES:
+            self._notes[note] = None
+
     @property
     def has_notes(self) -> bool:
         """Whether there is something that the model was not told yet."""

@@ -284,17 +284,10 @@ class Rendering:
 
     # What was done
 
-    def stored(self, ref: Ref, verb: str) -> str:
+    def stored(self, ref: Ref) -> str:
         """Show that a ref was stored."""
-        size = f"{_count(ref.chars, 'character')} in {_count(ref.lines, 'line')}"
-        about = f"{ref.handle} is now version {ref.version} ({verb}): {size}"
-        attributes: dict[str, Attribute] = {
-            "id": ref.id,
-            "version": ref.version,
-            "lines": ref.lines,
-            "chars": ref.chars,
-        }
-        return _parts("ref_stored", attributes, [message(about)])
+        attributes: dict[str, Attribute] = {"id": ref.id, "version": ref.version, "lines": ref.lines}
+        return start_tag("ref_stored", {**attributes, "chars": ref.chars}, empty=True)
 
     def file_result(self, result: FileResult) -> str:
         """Show what was written to a file."""
@@ -437,52 +430,39 @@ def _parts(name: str, attributes: Mapping[str, Attribute], parts: Sequence[str])
 
 # The system prompt
 
-_REFERENCES = f"""\
+_REFERENCES: Final = f"""\
 <reference_id_instructions>
-Mark a part of your answer that you or the user may need again (code, data, a draft), and use it later by its id instead
-of writing it again:
-<ref id="parser" type="code" lang="python">
+Mark a part of your answer that you or the user may need again, and use it by its id in place of writing it again:
+<ref id="parser" lang="python">
 def parse(text): ...
 </ref>
 
-- The id is {ID_RULE}. Choose one that says what the part is, and put it in quotes.
-- The part can be used as ref:parser by every call that follows, in the same turn too. The tags are not part of it.
-- An id that you use again makes a new version: ref:parser is the newest, ref:parser@1 the first.
-- Put the tags outside of code fences; inside a fence or inline code they are plain text. A fence inside a ref is kept.
-- Inside a ref, write &lt;ref or &lt;/ref where you mean the text and no tag. Refs may stand inside refs.
-- Other attributes are kept. type is code, data or text.
+- The id is {ID_RULE}, in quotes.
+- ref:parser is the part in every later call, in the same turn too.
+- The same id again makes a new version: ref:parser is the newest, ref:parser@1 the first.
+  <ref id="parser" append> adds to the end, edit_ref changes a piece.
+- Put the tags outside of code fences. One fence around a whole part is markup, and is left out.
+- Inside a part write &lt;ref or &lt;/ref for the plain word, or store the text with put_ref.
 
-Calls that use refs:
-list_refs()                                              what is marked so far
-get_ref(ref_id="parser")                                 all of it
-read_fd(fd="ref:parser", mode="line", start=10, count=5) lines 10 to 14
-search_fd(fd="ref:parser", query="parse")                where it says so
-fd_to_file(fd="ref:parser", file_path="parser.py")       write it to a file
-Any argument may be {{"$ref": "ref:parser"}} where you can write an object: the tool gets the marked text.
+Pass a text to any other tool by its handle, as plain text: an argument that is exactly ref:parser or fd:1 becomes the
+whole text, and {{{{ref:parser}}}} or {{{{ref:parser:10-20}}}} (lines) inside a longer text is replaced.
+With a backslash in front, \\ref:parser or \\{{{{ref:parser}}}}, the words stay.
 </reference_id_instructions>"""
 
-_DESCRIPTORS = """\
+_DESCRIPTORS: Final = """\
 <file_descriptor_instructions>
 {intro}
+Pages (of {page_size:,} characters), lines and characters count from 1. "next" in an answer is the call that reads on.
+Search before you read many pages.
 
-- Everything is counted from 1: pages, lines, characters. A page has up to {page_size:,} characters.
-- Each answer says what comes next and how much remains. What a preview leaves out, it says.
-- Search before you read many pages. A number is never used again.
-
-Calls:
-read_fd(fd="fd:1", page=2)                               one page
-read_fd(fd="fd:1", mode="line", start=10, count=5)       lines 10 to 14
-read_fd(fd="fd:1", mode="char", start=1, count=200)      the first 200 characters
-read_fd(fd="fd:1", read_all=true)                        all of it
-read_fd(fd="fd:1", page=2, extract_to_new_fd=true)       keep page 2 as a new fd
-search_fd(fd="fd:1", query="error", context=2)           matches with two lines around each
-fd_to_file(fd="fd:1", file_path="out.txt")               write it to a file; mode="append" and mode="insert" too
-Any argument may be {{"$ref": "fd:1"}} where you can write an object: the tool gets the whole text.
+read_fd(fd="fd:1", page=2)
+read_fd(fd="ref:parser", mode="line", start=10, count=5)
+search_fd(fd="fd:1", query="error", context=2)
+fd_to_file(fd="ref:parser", file_path="parser.py")
 </file_descriptor_instructions>"""
 
-_WRAPPING = (
-    "Results and inputs with more than {wrap_over:,} characters are kept as fd:1, fd:2 and so on;\n"
-    "you are shown the beginning and the end."
+_WRAPPING: Final = (
+    "What is longer than {wrap_over:,} characters is kept as fd:1, fd:2 and so on, and you see a part of it."
 )
 _FILE_CALL: Final = re.compile(r"^fd_to_file\(.*\n", re.MULTILINE)
 

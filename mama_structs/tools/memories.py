@@ -1158,6 +1158,7 @@ def _templates() -> tuple[Tool, ...]:
             ),
             on_error=_raise,
             wrapped=False,
+            resolve=False,
             handles=frozenset({"evidence"}) if name == "save/decision" else frozenset(),
         )
         for name, title in MEMORY_TOOLS.items()

@@ -1,4 +1,4 @@
-"""The five tools through which a model uses refs and descriptors; what goes wrong is an answer, too."""
+"""The tools through which a model uses refs and descriptors; what goes wrong is an answer, too."""
 
 from __future__ import annotations
 
@@ -165,19 +165,50 @@ async def search_fd(
     return store.rendering.matches(result)
 
 
+async def edit_ref(ref_id: str, old: str, new: str, *, store: RefStore) -> str:
+    """
+    Change a marked part: old becomes new, in a new version.
+
+    Use it for a small change. Don't use it to write most of it anew: mark it again, or put_ref.
+
+    Args:
+        ref_id: The id
+        old: What stands there once, exactly, without line numbers
+        new: What is to stand there
+
+    """
+    return store.rendering.stored(store.edit(ref_id, old, new))
+
+
+async def put_ref(ref_id: str, text: str, *, store: RefStore) -> str:
+    """
+    Store a text under an id.
+
+    Use it for text that holds </ref>. Don't use it for what you can mark in your answer.
+
+    Args:
+        ref_id: The id
+        text: All of it
+
+    """
+    return store.rendering.stored(store.put(ref_id, text))
+
+
 # The arguments of these tools that are handles.
 HANDLES: Final = frozenset({"fd", "ref_id"})
 
 _READS: Final = ToolAnnotations(read_only=True, open_world=False)
 _WRITES: Final = ToolAnnotations(open_world=False)
-# Reading can make a new fd, which takes room and nothing else.
-_READS_AND_KEEPS: Final = ToolAnnotations(destructive=False, open_world=False)
+# A new fd or version takes room and nothing else.
+_KEEPS: Final = ToolAnnotations(destructive=False, open_world=False)
 _TOOLS: Final = (
-    (read_fd, "Read a text", _READS_AND_KEEPS),
+    (read_fd, "Read a text", _KEEPS),
     (fd_to_file, "Write a text to a file", _WRITES),
     (list_refs, "List marked parts", _READS),
     (get_ref, "Get a marked part", _READS),
     (search_fd, "Search a text", _READS),
+    (edit_ref, "Edit a marked part", _KEEPS),
+    (put_ref, "Store a text", _KEEPS),
 )
 
 
@@ -197,6 +228,7 @@ def _templates() -> tuple[Tool, ...]:
         attrs.evolve(
             Tool.from_function(functools.partial(function, store=RefStore()), title=title, annotations=annotations),
             wrapped=False,
+            resolve=False,
             handles=HANDLES,
         )
         for function, title, annotations in _TOOLS

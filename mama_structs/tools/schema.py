@@ -93,7 +93,7 @@ def describe(kind: Any) -> JSONSchema:
 
 def expected(schema: JSONSchema) -> str:
     """Say in words what a schema accepts: ``an integer from 0 to 2``, ``'a', 'b' or null``."""
-    *others, last = dict.fromkeys(_alternatives(schema))
+    *others, last = dict.fromkeys(_in_words(schema))
     return f"{', '.join(others)} or {last}" if others else last
 
 
@@ -230,12 +230,21 @@ def recursive(definitions: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(name for name, one in definitions.items() if name in reached(one, definitions))
 
 
-def _alternatives(schema: JSONSchema) -> Iterator[str]:
+def alternatives(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield what a value may be: the schema itself, or each of those that it chooses from."""
+    if "anyOf" in schema:
+        for one in schema["anyOf"]:
+            yield from alternatives(one)
+    else:
+        yield schema
+
+
+def _in_words(schema: JSONSchema) -> Iterator[str]:
     if "enum" in schema:
         yield from map(shortened, schema["enum"])
     elif "anyOf" in schema:
         for one in schema["anyOf"]:
-            yield from _alternatives(one)
+            yield from _in_words(one)
     elif "$ref" in schema:
         yield "an object"
     elif "type" not in schema:
@@ -402,14 +411,14 @@ class Signature:
             raise InvalidArgument(
                 f"{tool}: the arguments must be an object, got {shortened(arguments)}", hint=self._names()
             )
-        given = arguments if self.others is not None else self._renamed(arguments)
+        given = self.named(arguments)
         missing = [name for name, parameter in self.parameters.items() if parameter.required and name not in given]
         faults = [f"{name} is required and must be {expected(self.parameters[name].schema)}" for name in missing]
         usage = [self.parameters[name].usage(name) for name in missing]
         is_unknown = False
         checked = {}
         for name, value in given.items():
-            parameter = self._parameter(name)
+            parameter = self.parameter(name)
             if parameter is None:
                 # Looking for names that are near takes time.
                 faults.append(self._unknown(name) if len(faults) < _MAX_FAULTS else "")
@@ -436,7 +445,7 @@ class Signature:
             raise InvalidArgument(f"{tool}: the host must pass {' and '.join(missing)}", hint="no model can set these")
         return {name: value for name, value in values.items() if name in self.host}
 
-    def _parameter(self, name: object) -> Parameter | None:
+    def parameter(self, name: object) -> Parameter | None:
         """Return the parameter that takes the argument *name*, None where a model cannot set it."""
         if not isinstance(name, str) or name in HOST_PARAMETERS or name in self.bound:
             return None
@@ -446,8 +455,10 @@ class Signature:
         near = nearest(name, self.parameters)
         return f"{shortened(name)} is no argument of this tool{f', did you mean {near}?' if near else ''}"
 
-    def _renamed(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    def named(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Put names right that can only mean one parameter; those of the host are no model's to give."""
+        if self.others is not None:
+            return arguments
         theirs = {name: value for name, value in arguments.items() if name in HOST_PARAMETERS | self.bound}
         others = {name: value for name, value in arguments.items() if name not in theirs}
         return {**renamed(others, {**self.parameters, **self.hidden}), **theirs}

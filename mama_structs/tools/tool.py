@@ -88,6 +88,8 @@ class Tool:
         wrapped: Whether `Session.call` may turn a large result into a descriptor.
         handles: The arguments that take a ``ref:`` or ``fd:`` itself: for these `Session.call` puts the handle, and
             not the text, in place of ``{"$ref": "ref:x"}``.
+        resolve: Whether plain text that is a handle, or has ``{{ref:x}}`` in it, is passed on as what that stands for;
+            not for tools that take handles themselves.
         deprecated: Whether it is one of v1.0, whose names a host's own tool may have, too.
 
     """
@@ -103,6 +105,7 @@ class Tool:
     on_error: Callable[[MamaStructsError, Mapping[str, Any]], Any] | None = None
     wrapped: bool = True
     handles: frozenset[str] = frozenset()
+    resolve: bool = True
     deprecated: bool = False
 
     @classmethod

@@ -160,7 +160,7 @@ def _old_tool(title: str, annotations: ToolAnnotations, *, is_bounded: bool = Fa
             functools.partial(call, place=None), title=f"{title} (deprecated)", annotations=annotations
         )
         # What cuts what it shows stays an object, however much there is.
-        _TEMPLATES.append(attrs.evolve(tool, on_error=on_error, wrapped=not is_bounded, deprecated=True))
+        _TEMPLATES.append(attrs.evolve(tool, on_error=on_error, wrapped=not is_bounded, resolve=False, deprecated=True))
         return call
 
     return offered
