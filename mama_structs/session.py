@@ -30,11 +30,11 @@ from mama_structs.settings import Settings
 from mama_structs.storage.failures import Finding
 from mama_structs.storage.files import check_path, is_store
 from mama_structs.tools.names import SUCCESSORS, WireNames
+from mama_structs.tools.passing import Passed, passed
 
 if TYPE_CHECKING:
     from mama_structs._home import Conversation, Home
     from mama_structs.descriptors.heard import Heard
-    from mama_structs.tools.passing import Passed
     from mama_structs.tools.tool import Tool
 
 _log = logging.getLogger("mama_structs")
@@ -332,9 +332,9 @@ class Session:
 
         Any tool can be called, whether or not a model sees it at the moment.
         An argument ``{"$ref": "ref:x"}`` becomes the text that the handle stands for, up to 100 levels deep.
-        So does plain text that is exactly ``ref:x`` or ``fd:1``, and ``{{ref:x}}`` or ``{{ref:x:10-20}}`` (lines) inside a
-        text, in parameters (and lists) that take any text, unless the tool's ``resolve`` is False; a backslash in
-        front keeps it.
+        So does plain text that is exactly ``ref:x`` or ``fd:1``, and ``{{ref:x}}`` or ``{{ref:x:10-20}}`` (lines) in a
+        longer one, in parameters and lists that take any text, unless the tool's ``resolve`` is False; a backslash
+        in front keeps it.
         The log, and an adapter's answer to the model, name what was put in; see `resolved`.
         A result with more than ``settings.descriptors.wrap_over`` characters is kept on disk and comes back as an
         ``<fd_result>``, whatever the tool's output schema says; when there is no room for it, it comes back whole.
@@ -353,7 +353,6 @@ class Session:
         from mama_structs._plain import to_jsonable  # noqa: PLC0415
         from mama_structs.descriptors.decorator import wrapped_or_whole  # noqa: PLC0415
         from mama_structs.descriptors.media import media_in, with_blocks  # noqa: PLC0415
-        from mama_structs.tools.passing import passed  # noqa: PLC0415
         from mama_structs.tools.tool import ErrorText  # noqa: PLC0415
 
         self._check()
@@ -398,8 +397,6 @@ class Session:
             HandleNotFound: Nothing has a handle that an argument names.
 
         """
-        from mama_structs.tools.passing import passed  # noqa: PLC0415
-
         self._check_here()
         return passed(_read(arguments), self._tool(tool_name), self.refs.get)
 

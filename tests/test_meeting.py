@@ -221,7 +221,7 @@ async def test_a_host_can_switch_the_choice_off():
 async def test_a_host_can_do_without_memory_tools():
     """Then there are neither those nor the deprecated ones, and memories still work."""
     async with Session.open(embedder=HashEmbedder(), settings=Settings(tools=ToolSettings(memory=False))) as session:
-        assert ("read_fd", "list_refs", "get_ref", "search_fd") == session.tools.names
+        assert ("read_fd", "list_refs", "get_ref", "search_fd", "edit_ref", "put_ref") == session.tools.names
         with pytest.raises(UnknownTool):
             await session.call("list_decisions")
         await session.memories.save_decision(**DECISION)

@@ -107,7 +107,7 @@ class TestOpening:
             del session
             gc.collect()
 
-        assert ["<Session, 14 tools, 0 handles> was never closed"] == [str(warning.message) for warning in caught]
+        assert ["<Session, 16 tools, 0 handles> was never closed"] == [str(warning.message) for warning in caught]
 
 
 class TestTools:
@@ -117,7 +117,7 @@ class TestTools:
                 return {"Guild": GUILD[entity_id]}
 
         async with Session.open(structs=Chain()) as session:
-            assert 10 + 10 + 4 == len(session.tools)
+            assert 10 + 10 + 6 == len(session.tools)
             assert {"Guild": GUILD["0-1"]} == await session.call("structs_query_guild", {"guild_id": "0-1"})
 
     async def test_a_hosts_tool_is_called_by_name_with_checked_arguments(self):

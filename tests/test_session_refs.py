@@ -319,10 +319,18 @@ async def test_processes_write_one_directory_side_by_side(place):
 # Through the tools
 
 
-async def test_the_five_tools_are_there(tmp_path):
-    """They read, write, list, get and search."""
+async def test_the_tools_for_refs_are_there(tmp_path):
+    """They read, write, list, get, search, edit and put."""
     async with Session.open(files=tmp_path) as session:
-        assert ("read_fd", "fd_to_file", "list_refs", "get_ref", "search_fd") == session.tools.names[10:]
+        assert (
+            "read_fd",
+            "fd_to_file",
+            "list_refs",
+            "get_ref",
+            "search_fd",
+            "edit_ref",
+            "put_ref",
+        ) == session.tools.names[10:]
         assert {"fd"} == set(session.tools["read_fd"].input_schema["required"])
         assert session.tools["search_fd"].annotations.read_only
         assert session.tools["fd_to_file"].annotations.destructive
@@ -835,7 +843,9 @@ async def test_the_prompt_names_tools_that_exist():
             line.split("(")[0] for line in prompt.splitlines() if "(" in line and line.split("(")[0].isidentifier()
         }
 
-        assert {name for name in session.tools.names if "/" not in name} == called
+        assert {"read_fd", "search_fd"} == called
+        assert {"edit_ref", "put_ref"} == set(re.findall(r"\w+_ref\b", prompt))
+        assert {*called, "edit_ref", "put_ref"} <= set(session.tools.names)
         assert "<reference_id_instructions>" in prompt
 
 

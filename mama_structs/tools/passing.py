@@ -26,7 +26,7 @@ _MAX_DEPTH: Final = 100
 _MOST: Final = 1_000_000
 # What keeps a parameter from taking any text.
 _NARROW: Final = frozenset({"enum", "const", "pattern", "format", "contentEncoding"})
-_EXACT: Final = re.compile(r"(\\*)((?:ref|fd):\S{1,300})")
+_EXACT: Final = re.compile(r"(?P<kept>\\*)(?P<handle>(?:ref|fd):\S{1,300})")
 _INSIDE: Final = re.compile(
     r"\\(?P<kept>\{\{ref:)|\{\{(?P<handle>ref:[^{}:\s]{1,300})(?::(?P<first>[0-9]{1,9})(?:-(?P<last>[0-9]{1,9}))?)?\}\}"
 )
@@ -114,11 +114,9 @@ class _Putting:
 
     def _text(self, text: str) -> str:
         """Return a text with what its handles stand for."""
-        if exact := _EXACT.fullmatch(text):
-            backslashes, handle = exact.groups()
-            if not _is_handle(handle):
-                return text
-            return text[1:] if backslashes else self._content(handle)
+        exact = _EXACT.fullmatch(text)
+        if exact and _is_handle(exact["handle"]):
+            return text[1:] if exact["kept"] else self._content(exact["handle"])
         return _INSIDE.sub(self._inside, text) if "{{ref:" in text else text
 
     def _inside(self, match: re.Match[str]) -> str:

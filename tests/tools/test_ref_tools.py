@@ -8,12 +8,14 @@ from answer_helpers import answer_in, message_in
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mama_structs import RefStore
+from mama_structs import RefStore, Session
 from mama_structs._plain import json_text
 from mama_structs.settings import AnswerSettings
 from mama_structs.tools.refs import ref_tools
 
 SMALL = 1_000
+# May only fall.
+MOST_TOKENS = 1_250
 NUMBERS = st.integers(1, 9) | st.sampled_from([100, 4_000, 10**6, 10**9, 0, -1, 10**30])
 SIGNS = st.sampled_from(["a", "b", "\n", "\r\n", "\x00", "é", "😀", "</fd_content>", "x" * 700, '"' * 300, "a\n" * 400])
 CONTENTS = st.lists(SIGNS, max_size=12).map("".join)
@@ -39,6 +41,8 @@ ARGUMENTS = {
     },
     "list_refs": {"category": st.sampled_from(["code", "data", "text", "x" * 9_000]), "start": NUMBERS},
     "get_ref": {"ref_id": HANDLES},
+    "edit_ref": {"ref_id": HANDLES, "old": WORDS, "new": WORDS},
+    "put_ref": {"ref_id": HANDLES, "text": CONTENTS},
     "search_fd": {
         "fd": HANDLES,
         "query": WORDS,
@@ -211,3 +215,52 @@ async def test_an_error_about_something_long_is_short():
         ("read_fd", {"fd": "x", **{f"{'y' * 500}{n}": 1 for n in range(50)}}),
     ):
         assert "fd_error" == answer_in(await desk.call(name, **arguments)).name
+
+
+async def test_a_model_edits_and_puts_refs():
+    """Each is a new version, of which the answer says version and size; what is wrong is told, and nothing stored."""
+    desk = Desk()
+    desk.store.ingest('<ref id="x">one\ntwo</ref>')
+
+    assert '<ref_stored id="x" version="2" lines="2" chars="9"/>' == await desk.call(
+        "edit_ref", ref_id="ref:x", old="two", new="three"
+    )
+    assert 'id="page" version="1"' in await desk.call("put_ref", ref_id="page", text='a <ref id="y">b</ref>')
+    assert ["ref:x@1", "ref:x@2", "ref:page@1"] == list(desk.store)
+    assert 'a <ref id="y">b</ref>' == desk.store.get("page").text
+    assert "nearest: line 2: three" in message_in(await desk.call("edit_ref", ref_id="x", old="thre!", new=""))
+    assert "line number" in message_in(await desk.call("edit_ref", ref_id="x", old="1\tone", new=""))
+    assert 'type="not_found"' in await desk.call("edit_ref", ref_id="nothing", old="a", new="b")
+    assert 3 == len(desk.store)
+
+
+async def test_what_a_default_session_teaches_is_short():
+    """The prompt, and names, descriptions and schemas of all descriptor tools: 1,400 tokens of four characters."""
+    async with Session.open() as session:
+        shown = [tool for tool in session.tools.values() if "/" not in tool.name]
+        texts = [
+            session.system_prompt(),
+            *(json_text({"name": t.name, "description": t.description, "input_schema": t.input_schema}) for t in shown),
+        ]
+
+    assert ["read_fd", "list_refs", "get_ref", "search_fd", "edit_ref", "put_ref"] == [tool.name for tool in shown]
+    assert MOST_TOKENS >= sum(map(len, texts)) // 4
+    assert "fd_to_file" not in "".join(texts)
+    for taught in ("append", "edit_ref", "put_ref", "markup", "{{ref:", "exactly ref:parser", "\\ref:parser"):
+        assert taught in texts[0]
+    assert "$ref" not in texts[0]
+
+
+async def test_where_the_host_gives_files_the_prompt_says_how_one_is_written(tmp_path):
+    """And only there."""
+    async with Session.open(files=tmp_path) as session:
+        assert "fd_to_file(" in session.system_prompt()
+
+
+async def test_every_description_says_when_and_when_not():
+    """Models choose by them."""
+    for tool in Desk().tools.values():
+        assert tool.name == "list_refs" or {"Use it", "Don't use it"} <= {
+            words for words in ("Use it", "Don't use it") if words in tool.description
+        }
+        assert all(schema.get("description") for schema in tool.input_schema["properties"].values())
