@@ -47,6 +47,8 @@ ARGUMENTS = {
     "list_refs": {},
     "get_ref": {"ref_id": "plan"},
     "search_fd": {"fd": "ref:plan", "query": "shield"},
+    "edit_ref": {"ref_id": "plan", "old": "shields", "new": "more shields"},
+    "put_ref": {"ref_id": "note", "text": "ore"},
 }
 
 
@@ -631,7 +633,7 @@ async def test_each_decision_is_logged_without_the_message(narrowing, era, caplo
     own = [record.getMessage() for record in caplog.records if record.name == "mama_structs"]
     assert any("resuming" in line for line in own)
     assert any("is told that the list of tools has changed" in line for line in own)
-    assert any("is listed 10 of 15 tools" in line for line in own)
+    assert any("is listed 12 of 17 tools" in line for line in own)
     assert not any(RESUMING in line for line in own)
 
 
