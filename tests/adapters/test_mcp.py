@@ -47,7 +47,7 @@ ARGUMENTS = {
     "list_refs": {},
     "get_ref": {"ref_id": "plan"},
     "search_fd": {"fd": "ref:plan", "query": "shield"},
-    "edit_ref": {"ref_id": "plan", "old": "shields", "new": "more shields"},
+    "edit_ref": {"ref_id": "plan", "old": "shield", "new": "ore"},
     "put_ref": {"ref_id": "note", "text": "ore"},
 }
 
