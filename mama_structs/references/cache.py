@@ -1,14 +1,20 @@
-"""Answers that may be reused: least recently used goes first, bounded in age, number and bytes."""
+"""Answers that may be reused, by resolvers of one event loop that ask alike; bounded in age, number and bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import weakref
+from collections.abc import Callable, Hashable, Iterable
+from typing import Final, TypeAlias
 
 import attrs
 
 from mama_structs._lru import Lru
 from mama_structs.references.outcomes import SourceAnswer, SourceOutcome
 from mama_structs.settings import ReferenceSettings
+
+# Tells whether an answer is meant, by its key and the word for its kind.
+Matches: TypeAlias = Callable[[str, str], bool]
 
 
 @attrs.define
@@ -20,7 +26,7 @@ class _ChainHeight:
 
 
 class AnswerCache:
-    """Recent answers of one resolver; *clock* gives monotonic seconds."""
+    """Recent answers; *clock* gives monotonic seconds."""
 
     def __init__(self, settings: ReferenceSettings, clock: Callable[[], float]) -> None:
         self._settings = settings
@@ -72,10 +78,107 @@ class AnswerCache:
             lifetime = min(settings.not_found_ttl, lifetime)
         self._kept.put(entity_id, (outcome, kind, origin), cost=size, ttl=lifetime)
 
-    def invalidate(self, matches: Callable[[str, str], bool]) -> int:
+    def invalidate(self, matches: Matches) -> int:
         """Forget every entry for which ``matches(id, type)``; return how many."""
         stale = [key for key in self._kept if (kept := self._kept.peek(key)) is not None and matches(key, kept[1])]
         return sum(self._kept.drop(key) is not None for key in stale)
 
     def _chain(self, origin: object) -> _ChainHeight:
         return self._chains.setdefault(id(origin), _ChainHeight())
+
+
+class Caches:
+    """
+    The caches that one resolver uses: one of its own, and those of sources that share theirs.
+
+    A source says by ``shared_as`` whose answers are like its own: what resolvers of one event loop ask such sources
+    is kept for all of them that have the same settings for caching and the same clock, and invalidated for all.
+
+    Args:
+        settings: Limits.
+        clock: Monotonic seconds.
+        forget: Lets no one join the queries under way that match, whose answers are no longer wanted.
+
+    """
+
+    def __init__(
+        self, settings: ReferenceSettings, clock: Callable[[], float], *, forget: Callable[[Matches], None]
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self.forget = forget
+        self._own = AnswerCache(settings, clock)
+        self._shared: dict[Hashable, tuple[_Commons, AnswerCache]] = {}
+
+    def __len__(self) -> int:
+        return len(self._own) + sum(len(cache) for _, cache in self._shared.values())
+
+    def get(self, key: str, origin: object) -> SourceOutcome | None:
+        """Return what is known of *key*, which *origin* answers for, and still valid, else None."""
+        return self._of(origin)[0].get(key)
+
+    def put(self, key: str, kind: str, outcome: SourceOutcome, *, origin: object) -> None:
+        """Keep what *origin* answered."""
+        cache, chain = self._of(origin)
+        cache.put(key, kind, outcome, origin=chain)
+
+    def invalidate(self, matches: Matches, origins: Iterable[object]) -> int:
+        """Forget every matching answer of *origins*, wherever it is kept; return how many there were."""
+        for origin in origins:
+            self._of(origin)
+        self.forget(matches)
+        dropped = self._own.invalidate(matches)
+        for commons, _ in self._shared.values():
+            for user in list(commons.users):
+                user.forget(matches)
+            dropped += sum(cache.invalidate(matches) for cache in list(commons.caches.values()))
+        return dropped
+
+    def close(self) -> None:
+        """Use what is shared no more; the last one takes it along."""
+        self._shared.clear()
+        self._own = AnswerCache(self._settings, self._clock)
+
+    def _of(self, origin: object) -> tuple[AnswerCache, object]:
+        """Return the cache for *origin*, and whose chain it is on there."""
+        name = getattr(origin, "shared_as", None)
+        loop = _running_loop()
+        if name is None or loop is None:
+            return self._own, origin
+        if name not in self._shared:
+            commons = _commons.get((loop, name)) or _commons.setdefault((loop, name), _Commons())
+            commons.users.add(self)
+            settings = self._settings
+            alike = (
+                self._clock,
+                settings.cache_ttl,
+                settings.cache_until,
+                settings.cache_entries,
+                settings.cache_bytes,
+                settings.not_found_ttl,
+            )
+            cache = commons.caches.get(alike)
+            if cache is None:
+                cache = commons.caches[alike] = AnswerCache(settings, self._clock)
+            self._shared[name] = commons, cache
+        return self._shared[name][1], None
+
+
+class _Commons:
+    """What the resolvers of one event loop have in common of sources that answer alike."""
+
+    def __init__(self) -> None:
+        self.caches: weakref.WeakValueDictionary[Hashable, AnswerCache] = weakref.WeakValueDictionary()
+        self.users: weakref.WeakSet[Caches] = weakref.WeakSet()
+
+
+_commons: Final[weakref.WeakValueDictionary[tuple[asyncio.AbstractEventLoop, Hashable], _Commons]] = (
+    weakref.WeakValueDictionary()
+)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

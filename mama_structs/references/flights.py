@@ -304,7 +304,7 @@ async def _ask(questions: dict[str, SourceQuery], *, asked_at: float) -> dict[st
             raise MalformedResponse(f"fetch_many answered {type(answers).__name__} instead of a mapping")
         return {key: _judge(_pick(answers, key), asked_at) for key in keys}
     except Exception as error:  # noqa: BLE001 - a source's failure is an entry, never the caller's
-        return dict.fromkeys(keys, failure_of(error))
+        return dict.fromkeys(keys, attrs.evolve(failure_of(error), asked_at=asked_at))
 
 
 def _pick(answers: Mapping[str, Any], key: str) -> object:
@@ -317,7 +317,7 @@ def _pick(answers: Mapping[str, Any], key: str) -> object:
 def _judge(answer: object, asked_at: float) -> SourceOutcome:
     """Take a source's answer in, or say what is wrong with it."""
     if isinstance(answer, Exception):
-        return failure_of(answer)
+        return attrs.evolve(failure_of(answer), asked_at=asked_at)
     try:
         data = own_copy(answer)
         height = getattr(answer, "height", None)

@@ -96,8 +96,8 @@ class ReferenceOptions:
         reference_types: Only entities of these types; None for all.
         max_references: References started at the most.
         max_references_per_entity: References of each row of a list at the most.
-        metadata: Add ``referenced_from`` (JSON pointers) and ``referenced_in`` (entity, or ``root``) to each
-            reference, and ``references_meta`` always.
+        metadata: Add ``referenced_from`` (JSON pointers), ``referenced_in`` (entity, or ``root``) and ``as_of`` (the
+            chain's ``height`` where it is known, ``age`` in seconds) to each reference, and ``references_meta`` always.
         on_error: ``"indicate"`` keeps an entry with the reason for what failed, ``"omit"`` leaves it out.
         max_bytes: The section stays within so many bytes (compact JSON, UTF-8); None for no bound.
         deadline: Seconds for all references of the call together; what is missing then is marked failed.

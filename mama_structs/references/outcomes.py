@@ -57,11 +57,16 @@ class SourceAnswer:
 
 @attrs.frozen
 class Failure:
-    """Why there is no answer for an id: a word for statistics, what happened for the agent, and the exception."""
+    """
+    Why there is no answer for an id: a word for statistics, what happened for the agent, and the exception.
+
+    *asked_at* is as in `SourceAnswer`.
+    """
 
     kind: str
     error: str
     cause: BaseException | None = attrs.field(default=None, eq=False, repr=False)
+    asked_at: float = attrs.field(default=-math.inf, eq=False, repr=False)
 
 
 SourceOutcome = SourceAnswer | Failure
@@ -146,7 +151,9 @@ class ResolverStats:
         latency: Seconds an upstream query took: quantiles ``p50``, ``p90``, ``p99`` of the last 1,024.
         bytes_added: JSON bytes of the references handed out.
         references: References handed out.
-        follow_up_calls_saved: References handed out that were resolved: calls that an agent had no need to make.
+        follow_up_calls_saved: Calls that an agent had no need to make: references that were resolved, each id once,
+            and none that this resolver had handed out before, as a reference or as a tool's own answer to `query`
+            (of the last 10,000 ids). It presumes that the agent would have looked up every id that it was told.
 
     """
 

@@ -18,7 +18,7 @@ from mama_structs._lru import Lru
 from mama_structs._plain import as_payload, copy_plain
 from mama_structs.errors import EntityNotFound, InvalidArgument, MamaStructsError, SessionClosed
 from mama_structs.references import outcomes
-from mama_structs.references.cache import AnswerCache
+from mama_structs.references.cache import Caches, Matches
 from mama_structs.references.detection import META, SECTION, Detector
 from mama_structs.references.flights import Flights, SourceQuery
 from mama_structs.references.found import FieldRule, Found, Scan
@@ -48,6 +48,9 @@ UNKNOWN: Final = FieldRule(type="unknown", field=None)
 
 # Sets of field names and kinds of payload that a program uses; one that makes them up must not fill the memory.
 _REMEMBERED: Final = 64
+_GIVEN: Final = 10_000
+# Seconds for which an answer is new: what a tool was asked for is never older.
+_FRESH: Final = 1.0
 _SOURCELESS: Final = "no id was looked up: the host gave this session no source of entities"
 
 
@@ -86,7 +89,9 @@ class Resolver:
         self._narrowed: Lru[frozenset[str], Detector] = Lru(_REMEMBERED)
         self._counters = Counters()
         self._clock = clock
-        self._cache = AnswerCache(self.settings, clock)
+        self._cache = Caches(self.settings, clock, forget=self._forget)
+        # Ids whose entities were handed out before.
+        self._given: Lru[str, bool] = Lru(_GIVEN)
         self._flights: Flights | None = None
         self._loop = home or LoopBound("resolver")
         self._closed = False
@@ -186,7 +191,7 @@ class Resolver:
 
     async def query(self, entity_id: str) -> dict[str, Any]:
         """
-        Return a source's whole answer for one id: from the cache, from a query under way, or newly asked.
+        Return a source's whole answer for one id: newly asked, from a query under way, or asked within the last second.
 
         This is what ready-made tools ask with, so that their own queries count and are shared;
         it waits as long as the source does.
@@ -200,7 +205,9 @@ class Resolver:
         entity_id = str(entity_id)
         question = self._question(entity_id)
         if isinstance(question, SourceQuery):
-            return await self._answer(entity_id, question)
+            answer = await self._answer(entity_id, question)
+            self._given.put(entity_id, value=True)
+            return answer
         if question.kind == "not_found":
             raise EntityNotFound(entity_id, hint="ids of this type name nothing")
         raise InvalidArgument(question.error)
@@ -214,7 +221,7 @@ class Resolver:
         source: EntitySource | None = None,
     ) -> dict[str, Any]:
         """
-        Return what *fetch* answers, as `query` does for an id: cached, shared and counted among the upstream queries.
+        Return what *fetch* answers, as `query` does for an id: new, shared and counted among the upstream queries.
 
         For what is no entity, such as a page of a list.
 
@@ -341,7 +348,7 @@ class Resolver:
 
     def invalidate(self, what: str | None = None) -> int:
         """
-        Forget cached answers, and keep none of the matching queries under way.
+        Forget cached answers, and keep none of the matching queries under way; also where other resolvers share them.
 
         Args:
             what: An id, a type's name such as ``planet`` (which means pages of planets too), or None for all.
@@ -359,9 +366,7 @@ class Resolver:
         def matches(key: str, kind: str) -> bool:
             return text is None or text in (key, kind)
 
-        if self._flights is not None:
-            self._flights.forget(matches)
-        return self._cache.invalidate(matches)
+        return self._cache.invalidate(matches, self.sources)
 
     @property
     def stats(self) -> ResolverStats:
@@ -504,6 +509,8 @@ class Resolver:
         return (_SOURCELESS,)
 
     def _finish(self, sought: Sought, options: ReferenceOptions) -> tuple[dict[str, Any], dict[str, Any]]:
+        for reference in sought.references.values() if options.metadata else ():
+            reference.as_of = self._as_of(reference.outcome)
         section, meta = sought.section(options)
         counters = self._counters
         counters.lookalikes += sought.lookalikes
@@ -511,17 +518,31 @@ class Resolver:
             if isinstance(reference.outcome, Failure):
                 counters.failures[reference.outcome.kind] += 1
             elif entity_id in section:
-                counters.follow_up_calls_saved += 1
+                counters.follow_up_calls_saved += self._given.get(entity_id) is None
+                self._given.put(entity_id, value=True)
                 counters.bytes_added += reference.outcome.size
             counters.references += entity_id in section
         return section, meta
+
+    def _as_of(self, outcome: SourceOutcome) -> dict[str, Any]:
+        """Say of which height an answer is, and how many seconds old it may be."""
+        if isinstance(outcome, Failure):
+            return {}
+        height = {} if outcome.height is None else {"height": outcome.height}
+        return {**height, "age": round(max(0.0, self._clock() - outcome.asked_at), 1)}
 
     def _source_of(self, entity_id: str) -> EntitySource | None:
         kind = self._detector.kind(entity_id)
         return None if kind is None else next(s for s in self.sources if s.scheme is kind.scheme)
 
-    def _known(self, key: str) -> SourceOutcome | None:
-        outcome = self._cache.get(key)
+    def _forget(self, matches: Matches) -> None:
+        if self._flights is not None:
+            self._flights.forget(matches)
+
+    def _known(self, key: str, question: SourceQuery, *, fresh: bool = False) -> SourceOutcome | None:
+        outcome = self._cache.get(key, question.origin)
+        if fresh and outcome is not None and not 0 <= self._clock() - outcome.asked_at < _FRESH:
+            outcome = None
         if outcome is None:
             self._counters.cache_misses += 1
         else:
@@ -535,7 +556,7 @@ class Resolver:
             self._cache.put(key, question.kind, outcome, origin=question.origin)
         elif outcome.kind == "not_found":
             # Without its cause, which holds every frame that it passed.
-            self._cache.put(key, question.kind, attrs.evolve(outcome, cause=None))
+            self._cache.put(key, question.kind, attrs.evolve(outcome, cause=None), origin=question.origin)
 
     def _warn_untouched(self, payload: object, mapping: Mapping[str, Any] | None) -> None:
         what = type(payload).__name__ if mapping is None else f"a mapping with {SECTION!r} or {META!r} of its own"
@@ -554,7 +575,7 @@ class Resolver:
 
     async def _answer(self, key: str, question: SourceQuery) -> dict[str, Any]:
         flights = self._open()
-        outcome = self._known(key)
+        outcome = self._known(key, question, fresh=True)
         if outcome is None:
             with flights.seats({key: question}, bounded=False) as joined:
                 outcome = await asyncio.shield(joined[key].outcome)
@@ -573,7 +594,7 @@ class Resolver:
                 loaded[entity_id] = question
             elif self._is_closed:
                 loaded[entity_id] = outcomes.gone(closed=True)
-            elif (known := self._known(entity_id)) is not None:
+            elif (known := self._known(entity_id, question)) is not None:
                 loaded[entity_id] = known
             else:
                 questions[entity_id] = question
@@ -588,8 +609,10 @@ class Resolver:
         return loaded
 
     async def _shut(self) -> None:
-        if self._flights is not None and self._base is None:
-            await self._flights.close()
+        if self._base is None:
+            if self._flights is not None:
+                await self._flights.close()
+            self._cache.close()
         errors = []
         for source in self._owned:
             try:

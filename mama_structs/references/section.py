@@ -20,7 +20,7 @@ from mama_structs.references.outcomes import Failure, SourceOutcome
 ROOT: Final = "root"
 REMEMBERED: Final = "remembered"
 # What an entry has of its own, which is no data of the entity.
-ADDED: Final = ("reference_type", "id", "referenced_from", "referenced_in", REMEMBERED)
+ADDED: Final = ("reference_type", "id", "referenced_from", "referenced_in", "as_of", REMEMBERED)
 _FAILED_KEYS: Final = frozenset({*ADDED, "status", "error"})
 
 # What a field's name has behind that of the relation which it holds.
@@ -149,6 +149,8 @@ class Reference:
     # The id as its own system writes it, where that is not the key of the entry.
     bare_id: str | None = None
     remembered: Sequence[Mapping[str, Any]] = ()
+    # Of which height it is and how old, said where metadata is asked for.
+    as_of: Mapping[str, Any] = attrs.field(factory=dict)
 
     @property
     def is_failed(self) -> bool:
@@ -175,6 +177,7 @@ def entry_of(
     if places is not None:
         holder = places[0][0] if places else None
         own |= {"referenced_from": [pointer for _, _, pointer in places], "referenced_in": holder or ROOT}
+        own |= {"as_of": dict(reference.as_of)} if reference.as_of else {}
     if reference.remembered:
         own[REMEMBERED] = [dict(one) for one in reference.remembered]
     entry = dict(own)

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -40,16 +40,19 @@ class StructsSource:
             a `StructsClient` (which stays its owner's);
             or anything with ``fetch(entity_id)``, async or plain, that returns the node's answer, or the entity's
             fields.
+        shared: Whether resolvers of this event loop that ask the same base URL share what is cached; those that ask
+            through a host's own session, or an object that only fetches, never do.
 
     Raises:
         InvalidArgument: *origin* is none of these, or the URL is none.
 
     """
 
-    def __init__(self, origin: str | StructsClient | Any) -> None:
+    def __init__(self, origin: str | StructsClient | Any, *, shared: bool = True) -> None:
         url = origin if isinstance(origin, str) else getattr(origin, "url", None)
         self._owned = StructsClient(url) if isinstance(url, str) else None
         self.client: StructsClient | None = origin if isinstance(origin, StructsClient) else self._owned
+        self._shared = shared
         self._opening = asyncio.Lock()
         own = None if self.client is not None else getattr(origin, "fetch", None)
         if self.client is None and not callable(own):
@@ -91,6 +94,12 @@ class StructsSource:
     async def _query(self, entity_id: str) -> Mapping[str, Any]:
         client = await self.ready_client()
         return await client.query(entity_id)
+
+    @property
+    def shared_as(self) -> Hashable | None:
+        """By what sources are known whose answers are like this one's; None where it shares them with nobody."""
+        client = self.client
+        return client.base_url if self._shared and client is not None and client.session is None else None
 
     def join_gate(self, user: object, limit: int) -> Gate | None:
         """Let *user*, a resolver with so many queries at once, through the node's gate: see the client."""

@@ -644,7 +644,7 @@ async def test_a_cached_not_found_holds_no_frames_and_grows_no_traceback(make_re
             depths.append(depth)
 
     assert 1 == len(set(depths[1:]))
-    assert resolver._cache.get("5-1").cause is None
+    assert resolver._cache.get("5-1", resolver.sources[0]).cause is None
 
 
 async def test_long_texts_are_not_remembered(make_resolver):

@@ -8,12 +8,13 @@ import aiohttp
 import pytest
 
 from mama_structs import Session, Settings, StructsClient, StructsSource
-from mama_structs.errors import RateLimited
+from mama_structs.errors import EntityNotFound, RateLimited
 from mama_structs.references.http import Backoff
 from mama_structs.references.options import ReferenceOptions
 from mama_structs.references.resolver import Resolver
 from mama_structs.settings import ReferenceSettings
-from mama_structs.testing import FakeNode, Fault
+from mama_structs.structs import tools
+from mama_structs.testing import FakeClock, FakeNode, Fault
 
 FIFTY = [f"1-{number}" for number in range(1, 51)]
 ALL = ReferenceOptions(include_references="all", max_references=50)
@@ -181,6 +182,151 @@ def test_another_loop_hears_that_the_node_wants_no_requests():
         assert 50 < before <= 55
         assert before == len(node.requests)
     assert [50, 50, 50] == [len(failed) for failed in outcomes]
+
+
+# --- one cache -------------------------------------------------------------------------------------------------------
+
+
+def resolver_on(node, *, shared=True, clock=None, **settings):
+    more = {} if clock is None else {"clock": clock}
+    return Resolver([StructsSource(node.url, shared=shared)], settings=ReferenceSettings(**settings), **more)
+
+
+async def test_the_same_sources_share_what_is_cached_for_as_long_as_one_of_them_is_open(node):
+    """What one session asked is known to all of the loop that have the same settings for it."""
+    async with sessions(node, 5, 3) as (one, other):
+        await one.resolver.resolve(["2-1", "2-9999"])
+        found = await other.resolver.resolve(["2-1", "2-9999"])
+        assert ("2-1" in found, 2, 2) == (True, len(node.requests), other.resolver.stats.cache_hits)
+        await one.close()
+        await other.resolver.resolve(["2-1"])
+        assert 2 == len(node.requests)
+    async with sessions(node, 5) as (third,):
+        await third.resolver.resolve(["2-1"])
+        assert 3 == len(node.requests)
+
+
+async def test_who_wants_a_cache_of_its_own_or_caches_otherwise_shares_none(node):
+    """Nor does who asks with a session of the host's, or from another loop."""
+    async with aiohttp.ClientSession() as http, StructsClient(node.url, session=http) as client:
+        resolvers = [
+            resolver_on(node),
+            resolver_on(node, shared=False),
+            resolver_on(node, cache_ttl=7),
+            resolver_on(node, clock=lambda: 0.0),
+            Resolver([StructsSource(client)]),
+        ]
+        for number, resolver in enumerate(resolvers):
+            await resolver.resolve(["2-1"])
+            assert number + 1 == len(node.requests)
+        await asyncio.to_thread(asyncio.run, _resolve_once(node))
+        assert 6 == len(node.requests)
+        for resolver in resolvers:
+            await resolver.close()
+
+
+async def _resolve_once(node):
+    async with resolver_on(node) as resolver:
+        await resolver.resolve(["2-1"])
+
+
+async def test_an_invalidation_reaches_everybody_who_shares(node):
+    """Other settings too, one who has asked nothing yet as the one who says it, and answers that are under way."""
+    async with resolver_on(node) as one, resolver_on(node, cache_ttl=7) as other, resolver_on(node) as third:
+        for resolver in (one, other):
+            await resolver.resolve(["2-1", "2-4"])
+        assert (2, 2) == (third.invalidate("2-1"), third.invalidate("planet"))
+        node.reset_counters()
+        sent = asyncio.Event()
+        node.latency = {"2-1": lambda _: sent.set() or 0.05}
+        under_way = asyncio.create_task(other.resolve(["2-1"]))
+        await sent.wait()
+        one.invalidate("2-1")
+        await asyncio.gather(under_way, other.resolve(["2-1"]))
+
+        assert 2 == node.count("2-1")
+        await other.resolve(["2-1"])
+        assert 2 == node.count("2-1")
+
+
+async def test_a_block_that_one_of_them_saw_is_new_to_all(node):
+    """Heights are of the node, whoever was told."""
+    async with resolver_on(node, cache_until="block") as one, resolver_on(node, cache_until="block") as other:
+        await one.resolve(["2-1"])
+        node.advance()
+        await other.resolve(["2-4"])
+        await one.resolve(["2-1"])
+
+        assert 2 == node.count("2-1")
+
+
+# --- how old an answer is --------------------------------------------------------------------------------------------
+
+
+async def test_what_a_tool_is_asked_for_is_new_and_references_may_be_older(node):
+    """A second old at the most, by a clock that may step back, or the same query under way."""
+    clock = FakeClock(start=100.0)
+    async with StructsClient(node.url) as client:
+        resolver = Resolver([StructsSource(client)], clock=clock.now)
+        ready = tools(client, resolver=resolver, metadata=True)
+        query, page = ready["structs_query_planet"], ready["structs_list_planets"]
+
+        async def asked(call):
+            node.reset_counters()
+            await call
+            return len(node.requests)
+
+        assert (1, 1) == (await asked(query("2-1")), await asked(page()))
+        clock.advance(0.9)
+        assert (0, 0) == (await asked(query("2-1")), await asked(page()))
+        clock.advance(0.2)
+        assert (1, 1) == (await asked(query("2-1")), await asked(page()))
+        clock._now -= 50
+        assert 1 == await asked(query("2-1"))
+        clock.advance(20)
+        assert 1 == await asked(asyncio.gather(query("2-1"), query("2-1")))
+        clock.advance(5.26)
+        node.reset_counters()
+        found = await resolver.enrich({"planetId": "2-1", "guildId": "0-1"}, ReferenceOptions(metadata=True))
+        assert {"height": node.height, "age": 5.3} == found["references"]["2-1"]["as_of"]
+        assert {"height": node.height, "age": 0.0} == found["references"]["0-1"]["as_of"]
+        assert 1 == len(node.requests)
+        plain = await resolver.enrich({"planetId": "2-1"})
+        assert "as_of" not in plain["references"]["2-1"]
+        again = await resolver.enrich(found, ReferenceOptions(reference_depth=2, metadata=True))
+        assert found["references"]["2-1"] == again["references"]["2-1"]
+        await resolver.close()
+
+
+async def test_that_there_is_none_is_new_too(node):
+    """A tool repeats it for a second, and references as long as the settings say."""
+    clock = FakeClock()
+    async with resolver_on(node, clock=clock.now) as resolver:
+        for seconds, requests in ((0.0, 1), (0.9, 1), (0.2, 2)):
+            clock.advance(seconds)
+            with pytest.raises(EntityNotFound):
+                await resolver.query("2-9999")
+            assert requests == len(node.requests)
+        clock.advance(3)
+        assert {"2-9999": "Entity not found"} == (await resolver.resolve(["2-9999"])).failed
+        assert 2 == len(node.requests)
+
+
+async def test_a_call_is_saved_once_for_each_id(node):
+    """Neither an answer from the cache nor what a tool was asked for saves another one, nor does a failure."""
+    async with sessions(node, 5) as (session,):
+        saved = []
+        for arguments in ({}, {"include_references": True}, {"include_references": True, "reference_depth": 2}):
+            answer = await session.tools["structs_query_player"](player_id="1-11", **arguments)
+            saved.append((session.resolver.stats.follow_up_calls_saved, len(answer.get("references", {}))))
+        await session.resolver.resolve(["2-9999"])
+        first, second = saved[1][1], saved[2][1]
+
+        assert (0, 0) == saved[0]
+        assert first == saved[1][0]
+        # The player itself comes back on the second level, and was handed out before.
+        assert second - 1 == saved[2][0] == session.resolver.stats.follow_up_calls_saved
+        assert session.resolver.stats.references == first + second + 1
 
 
 async def test_a_query_that_waits_at_the_gate_and_is_cancelled_at_any_turn_leaves_nothing_behind(node):
