@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import pytest
 
@@ -22,6 +23,12 @@ from mama_structs.testing import FakeNode, Fault
 
 WHOLE = Settings(descriptors=DescriptorSettings(enabled=False))
 LIMITED = Settings(references=ReferenceSettings(query_timeout=1.0), descriptors=WHOLE.descriptors)
+
+
+@pytest.fixture(autouse=True)
+def _a_long_moment(monkeypatch):
+    """Let an answer be new for as long as a test lasts, however slow the machine."""
+    monkeypatch.setattr("mama_structs.references.resolver._FRESH", math.inf)
 
 
 @pytest.fixture
