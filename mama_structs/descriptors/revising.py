@@ -19,7 +19,7 @@ from mama_structs.errors import InvalidParameter
 _NUMBERED: Final = re.compile(r"[ \t]*[0-9]+\t")
 _SHOWN: Final = 5
 _SHOWN_CHARS: Final = 120
-_COMPARED: Final = 2_000
+_COMPARED: Final = 1_000
 _SAID_NO: Final = frozenset({"false", "no", "0"})
 
 
@@ -131,10 +131,12 @@ def _none(handle: str, body: Content, old: str) -> InvalidParameter:
         )
     wanted = next((line.strip() for line in old.split("\n") if line.strip()), "")[:_SHOWN_CHARS]
     known: dict[str, int] = {}
-    for number, line in enumerate(islice(body.text.split("\n"), _COMPARED), 1):
+    for number, line in enumerate(body.text.split("\n"), 1):
         known.setdefault(line.strip()[:_SHOWN_CHARS], number)
-    close = difflib.get_close_matches(wanted, known, n=_SHOWN, cutoff=0.5) if wanted else []
-    nearest = f"; nearest: {_lines(body, [known[line] for line in close])}" if close else ""
+    # Comparing takes long: of a long text only the beginning is compared with what is nowhere as it stands.
+    beginning = list(islice(known, _COMPARED))
+    close = [wanted] if wanted in known else difflib.get_close_matches(wanted, beginning, n=_SHOWN, cutoff=0.5)
+    nearest = f"; nearest: {_lines(body, [known[line] for line in close])}" if wanted and close else ""
     return InvalidParameter(
         f"old does not stand in {handle}, character for character{nearest}",
         parameter="old",

@@ -218,6 +218,16 @@ def test_an_edit_that_finds_nothing_shows_what_looks_like_it():
         store.edit("x", "    return load", "x")
 
 
+def test_the_line_that_an_edit_meant_is_found_far_down():
+    """One that differs in its indentation only is shown wherever it stands."""
+    store = RefStore()
+    store.put("x", "".join(f"row {n}\n" for n in range(5_000)) + "    last = 1")
+    with pytest.raises(InvalidParameter, match="nearest: line 5001:     last = 1"):
+        store.edit("x", "\tlast = 1", "x")
+    with pytest.raises(InvalidParameter, match="character for character \\("):
+        store.edit("x", " \n \n", "x")
+
+
 def test_line_numbers_are_no_part_of_what_is_edited():
     """What line mode writes before each line is refused, unless it is there."""
     store = RefStore()
