@@ -196,6 +196,25 @@ async def test_a_ref_is_used_by_a_call_of_the_same_message(session, run: Run):
 
 
 @EVERYWHERE
+async def test_a_ref_is_passed_by_its_handle_to_a_call_of_the_same_message(session, run: Run):
+    """Also under strict schemas, which want a text: the tool gets what the handle stands for."""
+    session.tools.add(measure)
+    (answered,) = await run(session, [Said(MARKED, (call("measure", text="ref:aim"),)), Said("Done.")])
+
+    assert len(CODE) == json.loads(answered)["characters"]
+    assert ["measure got the text of ref:aim@1"] == json.loads(answered)["ref_notes"]
+
+
+@EVERYWHERE
+async def test_a_text_that_is_put_is_read_by_the_next_call(session, run: Run):
+    """Put and read in one message act in this order."""
+    calls = (call("put_ref", ref_id="aim", text=CODE), call("get_ref", ref_id="aim"))
+    _, answered = await run(session, [Said("", calls), Said("Done.")])
+
+    assert CODE in answered
+
+
+@EVERYWHERE
 async def test_an_answer_without_calls_is_stored(session, run: Run):
     """Also what a model marks in its last words is there for the next turn."""
     await run(session, [Said(MARKED)])
@@ -639,6 +658,40 @@ async def test_an_agent_inside_a_tool_does_not_wait_for_it(session):
         answered = await turns.answer("delegate", {})
 
     assert "ref_list" in answered.text
+
+
+async def test_over_mcp_nothing_is_said_of_marks(session):
+    """The server sees no answer of a model, so its tools and instructions speak of put_ref alone."""
+    mcp = importlib.import_module("mama_structs.adapters.mcp")
+    client_class = importlib.import_module("mcp.client").Client
+    async with client_class(mcp.server(session)) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        instructions = client.instructions
+    said = [instructions, *(f"{tool.title} {tool.description} {tool.input_schema}" for tool in tools.values())]
+
+    assert {"put_ref", "edit_ref", "get_ref", "list_refs", "read_fd", "search_fd"} <= set(tools)
+    assert [] == [one for one in said if re.search(r"</?ref|marked|a mark|you can mark|mark it\b", one)]
+    assert "ref:x" in instructions
+    assert "put_ref" in tools["list_refs"].description
+
+
+async def test_a_ref_of_a_client_is_read_and_passed_on_over_mcp(session):
+    """What put_ref stored, calls of the same message read, edit and pass to other tools."""
+    session.tools.add(measure)
+    mcp = importlib.import_module("mama_structs.adapters.mcp")
+    client_class = importlib.import_module("mcp.client").Client
+    async with client_class(mcp.server(session)) as client:
+        results = await asyncio.gather(
+            client.call_tool("put_ref", {"ref_id": "aim", "text": CODE}),
+            client.call_tool("get_ref", {"ref_id": "aim"}),
+            client.call_tool("measure", {"text": "ref:aim"}),
+            client.call_tool("edit_ref", {"ref_id": "aim", "old": "[:3]", "new": "[:10]"}),
+            client.call_tool("measure", {"text": "ref:aim"}),
+        )
+
+    assert not any(one.is_error for one in results)
+    assert CODE in results[1].content[0].text
+    assert [len(CODE), len(CODE) + 1] == [json.loads(results[n].content[0].text)["characters"] for n in (2, 4)]
 
 
 async def test_a_server_without_descriptors_or_memories_says_nothing_of_them():
