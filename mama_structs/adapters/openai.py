@@ -35,8 +35,8 @@ def tools(
         message: What the user said, by which `Session.tools_for` chooses; None for all tools.
         api: ``"responses"`` for ``client.responses.create``, ``"chat"`` for ``client.chat.completions.create``.
         strict: Whether the model is held to the schemas, or for which tools (``["save/decision"]``). What is optional
-            is then required and may be null, and ``{"$ref": "ref:x"}`` cannot stand for a text. A tool that takes
-            free-form data has no strict schema, and is sent as it is.
+            is then required and may be null. A tool that takes free-form data has no strict schema, and is sent as it
+            is.
 
     Raises:
         InvalidArgument: There is no such *api*.
