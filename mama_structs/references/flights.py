@@ -119,7 +119,7 @@ class Flights:
             if not is_nested:
                 await held.enter_async_context(self._slots)
             if gate is not None and attempt is not None:
-                if not (is_nested and asking is not None and asking.gate is gate):
+                if asking is None or asking.gate is not gate:
                     await held.enter_async_context(gate.slot(attempt))
                 attempt.gate = gate
             started = clock()
@@ -128,6 +128,9 @@ class Flights:
             finally:
                 # What a gate held back was never sent.
                 self._counters.upstream_queries += attempt is None or attempt.requests > 0
+                if attempt is not None:
+                    # A source may have started tasks that go on: they hold no slot any more.
+                    attempt.gate = None
                 if not is_nested:
                     self._counters.latencies.append(clock() - started)
 

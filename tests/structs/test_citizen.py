@@ -139,6 +139,36 @@ async def test_a_clients_own_reads_go_through_the_same_gate(node):
         assert 5 == node.most_in_flight
 
 
+async def test_a_source_that_asks_the_same_node_in_its_answer_waits_for_no_slot_that_it_holds(node):
+    """Through its own resolver or another one, with a single slot, and what it leaves running takes slots again."""
+    tasks = []
+
+    class Curious(StructsSource):
+        async def ready_client(self):
+            client = await super().ready_client()
+            if not tasks:
+                tasks.append(asyncio.create_task(later(client)))
+                await asyncio.gather(resolver.query("2-1"), other.query("2-4"), client.query("2-5"))
+            return client
+
+    async def later(client):
+        await asyncio.sleep(0.02)
+        await asyncio.gather(*(client.query(one) for one in FIFTY[:4]))
+
+    one_slot = ReferenceSettings(max_parallel_queries=1)
+    async with (
+        StructsClient(node.url, timeout=1.0) as client,
+        Resolver([Curious(client)], settings=one_slot) as resolver,
+        resolver_on(node, max_parallel_queries=1) as other,
+    ):
+        assert {} == (await resolver.resolve(["2-8"])).failed
+        node.reset_counters()
+        node.latency = {"*": 0.002}
+        await tasks[0]
+
+        assert (4, 1) == (len(node.requests), node.most_in_flight)
+
+
 async def test_a_session_that_the_host_gave_shares_with_nobody(node):
     """It may ask as somebody else, with headers and credentials of its own."""
     async with (
