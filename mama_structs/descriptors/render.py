@@ -398,7 +398,7 @@ def _about_ref(ref: Ref) -> dict[str, Attribute]:
         "category": ref.category,
         "complete": None if ref.complete else False,
     }
-    said = {key: ref.attributes[key] for key in ("type", "lang", "title") if key in ref.attributes}
+    said = {"type": ref.attributes.get("type"), "lang": ref.language, "title": ref.attributes.get("title")}
     return _clipped({**own, **said})
 
 

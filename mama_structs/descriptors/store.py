@@ -614,7 +614,10 @@ class RefStore:
             goes_on = before is not None and not before.complete and asks_to_append(marked.attributes)
             text = ref.text if goes_on else revision.text
             if marked.complete and any(not block.closed for block in fenced_blocks(text)):
-                message = f"ref {marked.id!r} closes inside a code fence that is open: close the fence before </ref>"
+                message = (
+                    f"ref {marked.id!r} closes inside a code fence that is open: close the fence before </ref>,"
+                    " since a fence that ends behind it hides what follows"
+                )
                 said.append(report("open_fence", message=message))
             if ref is not before and ref.version > 1:
                 older = f"; {before.versioned} is the one before" if before else ""

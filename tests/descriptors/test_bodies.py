@@ -129,7 +129,9 @@ async def test_everything_goes_by_the_body(tmp_path):
         assert "print(1)" == refs.extract("ref:x").text
         assert 0 == len((await refs.search("ref:x", "python")).matches)
         assert "print(1)</ref_content>" in await session.call("get_ref", {"ref_id": "x"})
-        assert 'lines="1" chars="8"' in await session.call("list_refs", {})
+        listed = await session.call("list_refs", {})
+        assert 'lines="1" chars="8"' in listed
+        assert 'lang="python"' in listed
         assert "got print(1)" == await session.call("take", {"source": {"$ref": "ref:x"}})
         assert "```python\nprint(1)\n```" in seen.visible
         assert "```python\nprint(1)\n```" == refs.get("x").text

@@ -489,8 +489,10 @@ def test_the_example_in_the_prompt_is_a_ref_that_works(store):
     """A model that writes what it is shown is understood, and the literal tag is no ref."""
     ingested = store.ingest(store.prompt())
 
-    assert ["parser"] == [ref.id for ref in ingested.refs]
-    assert "def parse(text): ..." == ingested.refs[0].text
+    # The tag that shows how to append is the second.
+    assert ["parser", "parser"] == [ref.id for ref in ingested.refs]
+    assert ("def parse(text): ...", "python") == (ingested.refs[0].text, ingested.refs[0].language)
+    assert ingested.refs[1].text.startswith("def parse(text): ...\n adds to the end")
 
 
 def test_a_surrogate_in_an_attribute_is_reported(store):
