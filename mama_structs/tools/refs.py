@@ -75,7 +75,7 @@ async def fd_to_file(
     store: RefStore,
 ) -> str:
     """
-    Write a large text or a marked part of an answer to a file, without repeating it.
+    Write a kept text to a file, without repeating it.
 
     Use it to save code or data exactly as it is. Don't use it for files outside of the directory for files.
 

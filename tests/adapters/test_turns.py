@@ -660,16 +660,19 @@ async def test_an_agent_inside_a_tool_does_not_wait_for_it(session):
     assert "ref_list" in answered.text
 
 
-async def test_over_mcp_nothing_is_said_of_marks(session):
+async def test_over_mcp_nothing_is_said_of_marks(tmp_path):
     """The server sees no answer of a model, so its tools and instructions speak of put_ref alone."""
     mcp = importlib.import_module("mama_structs.adapters.mcp")
     client_class = importlib.import_module("mcp.client").Client
-    async with client_class(mcp.server(session)) as client:
+    async with (
+        Session.open(embedder=HashEmbedder(), files=tmp_path) as session,
+        client_class(mcp.server(session)) as client,
+    ):
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         instructions = client.instructions
     said = [instructions, *(f"{tool.title} {tool.description} {tool.input_schema}" for tool in tools.values())]
 
-    assert {"put_ref", "edit_ref", "get_ref", "list_refs", "read_fd", "search_fd"} <= set(tools)
+    assert {"put_ref", "edit_ref", "get_ref", "list_refs", "read_fd", "search_fd", "fd_to_file"} <= set(tools)
     assert [] == [one for one in said if re.search(r"</?ref|marked|a mark|you can mark|mark it\b", one)]
     assert "ref:x" in instructions
     assert "put_ref" in tools["list_refs"].description
