@@ -295,9 +295,10 @@ _REFERENCES = {
     "references": {
         "type": "object",
         "description": "What the ids in the result stand for, by id",
-        "additionalProperties": _ANY_OBJECT,
+        # Where they had to be shortened, one is a line of text.
+        "additionalProperties": {"type": ["object", "string"]},
     },
-    "references_meta": {"type": "object", "description": "What limits left out, and why"},
+    "references_meta": {"type": "object", "description": "What was left out, and why"},
 }
 _MAX_FAULTS = 10
 _MAX_DESCRIPTION = 160

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import typing
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 import attrs
 import msgspec
@@ -26,7 +26,10 @@ from jsonschema import Draft202012Validator
 from mama_structs._plain import to_jsonable
 from mama_structs.errors import InvalidArgument
 from mama_structs.references.decorator import with_references
+from mama_structs.references.resolver import Resolver
+from mama_structs.references.section import References
 from mama_structs.structs.ids import EntityId
+from mama_structs.testing.fakes import FakeSource
 from mama_structs.tools.tool import Tool, ToolAnnotations
 
 if TYPE_CHECKING:
@@ -192,6 +195,46 @@ def test_the_output_of_a_tool_with_references_has_them():
     schema = Tool.from_function(query_planet).output_schema
 
     assert {"references", "references_meta"} == schema["properties"].keys()
+
+
+@attrs.frozen
+class Guild:
+    """A typed result."""
+
+    guildId: str  # noqa: N815 - the chain's name
+
+
+class Closed(pydantic.BaseModel, extra="forbid"):
+    """One that allows no other field."""
+
+    guildId: str  # noqa: N815 - the chain's name
+
+
+class Typed(TypedDict):
+    """A mapping with a type."""
+
+    guildId: str
+
+
+@pytest.mark.parametrize("kind", [Guild, Closed, Typed, dict[str, str], dict])
+async def test_a_typed_result_keeps_its_references(kind):
+    """What the announced schema says holds for the enriched answer, and `References.of` reads it."""
+
+    @with_references(resolver=Resolver([FakeSource({"0-1": {"id": "0-1", "name": "Reef"}})]))
+    async def look() -> kind:
+        return kind(guildId="0-1")
+
+    look.__annotations__["return"] = kind
+    look.__signature__ = inspect.signature(look).replace(return_annotation=kind)
+    tool = Tool.from_function(look)
+    schema = Draft202012Validator(tool.output_schema)
+    answers = [
+        to_jsonable(await tool.run(given)) for given in ({"include_references": True, "reference_types": []}, {})
+    ]
+    full = to_jsonable(await tool.run({"include_references": True}))
+
+    assert "Reef" == References.of(full)["0-1"]["name"]
+    assert [] == [error.message for answer in (*answers, full) for error in schema.iter_errors(answer)]
 
 
 def test_a_tool_with_references_and_no_return_type_gives_an_object():

@@ -141,7 +141,7 @@ def test_parameters_have_the_names_of_v1_0(old):
         "update_outcome": ["outcome"],
         "save_checkpoint": ["summary"],
         "load_checkpoint": [],
-    } == {name: schema["required"] for name, schema in schemas.items()}
+    } == {name: schema.get("required", []) for name, schema in schemas.items()}
     words = ["pending", "success", "failure", "partial", "superseded", "SUCCESS", "FAILED", "PARTIAL"]
     assert words == schemas["update_outcome"]["properties"]["outcome"]["enum"]
     assert 0.5 == schemas["save_decision"]["properties"]["confidence"]["default"]
