@@ -120,7 +120,7 @@ class Turns:
     def __init__(self, session: Session, *, of_one_turn: bool = True) -> None:
         self._session = session
         self._of_one_turn = of_one_turn
-        self._calls: list[_Place] = []
+        self._calls: list[_Turn] = []
 
     async def answer(
         self, wire: str, arguments: object, *, host: Mapping[str, Any] | None = None, notes: bool = True
@@ -142,14 +142,14 @@ class Turns:
             self._calls.remove(mine)
             mine.done.set()
 
-    def _place(self, wire: str) -> _Place:
+    def _place(self, wire: str) -> _Turn:
         tool = self._session.tools.get(self._session.wire_names.by_wire.get(wire, wire))
         hints = ToolAnnotations() if tool is None else tool.annotations
-        return _Place(hints.read_only, holds_up=self._of_one_turn or not hints.open_world)
+        return _Turn(hints.read_only, holds_up=self._of_one_turn or not hints.open_world)
 
 
 @attrs.frozen(eq=False)
-class _Place:
+class _Turn:
     """The place of a call in the order."""
 
     reads: bool

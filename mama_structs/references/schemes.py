@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import os
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any, Final, Protocol, runtime_checkable
@@ -316,6 +317,68 @@ class Source:
         if self.scheme.fields and len(self.scheme.types or ()) == 1:
             object.__setattr__(self, "fetch", _of_bare_id(self.scheme, self.fetch))
             object.__setattr__(self, "fetch_many", _of_bare_ids(self.scheme, self.fetch_many))
+
+    @classmethod
+    def from_sqlite(
+        cls, path: str | os.PathLike[str], *, tables: Collection[str] | None = None, name: str | None = None
+    ) -> Source:
+        """
+        Return a source for the rows of a SQLite database: every foreign key of one column becomes a reference.
+
+        A row is known as ``table:key``, such as ``customers:7``, after a table whose primary key is one column.
+        A column that names rows of different tables in different tables counts where its mapping stands under the
+        table's name.
+        The database is opened for each question, for reading only, in a thread.
+
+        Args:
+            path: The database's file.
+            tables: Only these tables; None for all.
+            name: The scheme's name; None for that of the file.
+
+        Raises:
+            InvalidArgument: There is no such file, it is no SQLite database, or it has no such foreign key or table.
+
+        """
+        from mama_structs.references.sqlite import sqlite_source  # noqa: PLC0415 - it needs this class
+
+        return sqlite_source(path, tables=tables, name=name)
+
+    @classmethod
+    def from_openapi(
+        cls,
+        spec: Mapping[str, Any] | str | os.PathLike[str],
+        *,
+        fields: Mapping[str, str] | None = None,
+        base_url: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        session: Any = None,
+        name: str | None = None,
+    ) -> EntitySource:
+        """
+        Return a source for an HTTP API that OpenAPI 3 describes.
+
+        Each ``GET`` path with one parameter at its end (``/users/{userId}``) makes a type, called after the schema of
+        its answer, or else after the path (``user``); an entity is known as ``type:id``.
+        Fields that name entities are those called after the parameter or the type (``user_id``, ``userId``,
+        ``*_user_id``, and plurals), and those that the ``links`` of an operation lead to a type.
+
+        Args:
+            spec: The document: a mapping, JSON text, or the path of a JSON file.
+            fields: Further fields with the type of each, as in `IdScheme`.
+            base_url: Where the paths begin; None for the document's first server.
+            headers: Sent with every request, such as ``Authorization``.
+            session: The host's `aiohttp.ClientSession`; None for connections that close with the source.
+            name: The scheme's name; None for the API's title.
+
+        Raises:
+            InvalidArgument: It is no such document, it has no such path, or a server's URL is missing.
+
+        """
+        from mama_structs.references.openapi import OpenApiSource, read_document  # noqa: PLC0415 - rarely needed
+
+        document = read_document(spec)
+        own = document.title if name is None else name
+        return OpenApiSource(document, fields=fields, base_url=base_url, headers=headers, session=session, name=own)
 
     def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002 - the protocol's
         """Return the answer: a host's mapping already is the entity's fields."""

@@ -13,6 +13,7 @@ from mama_structs import _check
 from mama_structs._async import LoopBound
 from mama_structs.errors import EntityNotFound, InvalidArgument, SessionClosed
 from mama_structs.references.gate import Gate, gate_to
+from mama_structs.references.urls import base_url_of
 from mama_structs.structs import entities, routes
 from mama_structs.structs.answers import (
     AddressAnswer,
@@ -81,7 +82,7 @@ class StructsClient:
 
     """
 
-    base_url: str = attrs.field(converter=routes.base_url_of)
+    base_url: str = attrs.field(converter=base_url_of)
     session: ClientSession | None = attrs.field(default=None, kw_only=True)
     timeout: float = attrs.field(default=10.0, kw_only=True, validator=_check.field(_check.seconds))
     max_connections: int = attrs.field(default=8, kw_only=True, validator=_whole(1, _MANY))

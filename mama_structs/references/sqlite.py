@@ -1,0 +1,199 @@
+"""A SQLite database as a source of entities: every foreign key is a reference."""
+
+from __future__ import annotations
+
+import math
+import os
+import sqlite3
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from mama_structs.errors import InvalidArgument
+from mama_structs.references.schemes import IdScheme, Source
+
+# SQLite takes 999 variables in a statement where it is old; each id may take two.
+_MAX_BATCH: Final = 400
+# Seconds that a query waits while another process writes.
+_PATIENCE: Final = 1.0
+_BRIEF: Final = 4
+# What columns are called that say what a row is.
+_TELLING: Final = frozenset(
+    ("name", "title", "label", "subject", "summary", "email", "code", "status", "state", "type", "kind")
+)
+_LARGEST: Final = 2**63 - 1
+
+
+@attrs.frozen(eq=False)
+class SqliteTable:
+    """A table: its columns, the one by which its rows are named, and those that name rows of other tables."""
+
+    name: str
+    columns: tuple[str, ...]
+    key: str
+    foreign: Mapping[str, str]
+
+    @property
+    def brief(self) -> tuple[str, ...]:
+        """The columns that say most about a row."""
+        own = [name for name in self.columns if name != self.key and name not in self.foreign]
+        telling = [name for name in own if name.lower().rpartition("_")[2] in _TELLING]
+        return (*(telling or own)[:_BRIEF], *list(self.foreign)[:_BRIEF])
+
+
+def read_tables(connection: sqlite3.Connection, *, only: Collection[str] | None = None) -> dict[str, SqliteTable]:
+    """Return the tables whose rows one column names, with the foreign keys between them, as SQLite tells them."""
+    listed = connection.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite~_%' ESCAPE '~' ORDER BY name"
+    )
+    columns: dict[str, tuple[str, ...]] = {}
+    keys: dict[str, str] = {}
+    for (name,) in listed.fetchall():
+        if only is not None and name not in only:
+            continue
+        told = connection.execute("SELECT name, pk FROM pragma_table_info(?) ORDER BY cid", (name,)).fetchall()
+        columns[name] = tuple(column for column, _ in told)
+        primary = [column for column, place in told if place]
+        if len(primary) == 1:
+            keys[name] = primary[0]
+    # SQLite takes the names of tables and columns in any case.
+    spelt = {name.lower(): name for name in keys}
+    foreign: dict[str, dict[str, str]] = defaultdict(dict)
+    for name in keys:
+        told = connection.execute(
+            'SELECT id, "table", "from", "to" FROM pragma_foreign_key_list(?)', (name,)
+        ).fetchall()
+        numbers = [number for number, *_ in told]
+        for number, target, column, named in told:
+            parent = spelt.get(target.lower())
+            # A key of several columns, or one that names its rows by another column, is no id of one value.
+            if (
+                parent is not None
+                and numbers.count(number) == 1
+                and (named or keys[parent]).lower() == keys[parent].lower()
+            ):
+                held = next(one for one in columns[name] if one.lower() == column.lower())
+                foreign[name][held] = parent
+    return {name: SqliteTable(name, columns[name], key, dict(foreign[name])) for name, key in keys.items()}
+
+
+def fields_of(tables: Iterable[SqliteTable]) -> dict[str, str]:
+    """Return which field names rows of which table; a column with several meanings counts below its own table only."""
+    meanings: dict[str, dict[str, str]] = defaultdict(dict)
+    for table in tables:
+        for column, parent in table.foreign.items():
+            meanings[column][table.name] = parent
+    fields: dict[str, str] = {}
+    for column, by_table in meanings.items():
+        if len(set(by_table.values())) == 1:
+            fields[column] = next(iter(by_table.values()))
+        else:
+            fields |= {f"{name}.{column}": parent for name, parent in by_table.items()}
+    return fields
+
+
+@attrs.frozen
+class SqliteDatabase:
+    """A database that is opened for each question, for reading only."""
+
+    path: Path
+    tables: Mapping[str, SqliteTable] = attrs.field(factory=dict)
+
+    @contextmanager
+    def opened(self) -> Iterator[sqlite3.Connection]:
+        """Open the database for reading, and close it."""
+        connection = sqlite3.connect(f"{self.path.as_uri()}?mode=ro", uri=True, timeout=_PATIENCE)
+        with closing(connection):
+            # A text that is no UTF-8 is shown as far as it goes.
+            connection.text_factory = lambda data: data.decode("utf-8", "replace")
+            connection.execute("PRAGMA query_only = ON")
+            connection.execute("PRAGMA trusted_schema = OFF")
+            yield connection
+
+    def rows(self, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """Return the rows that ids name, ``table:key`` or the key alone where there is one table, by these ids."""
+        only = f"{next(iter(self.tables))}:" if len(self.tables) == 1 else ""
+        wanted: dict[str, dict[str, str]] = defaultdict(dict)
+        for one in ids:
+            table, _, bare = f"{only}{one}".partition(":")
+            wanted[table][bare] = one
+        found: dict[str, dict[str, Any]] = {}
+        with self.opened() as connection:
+            for table, asked in wanted.items():
+                key = self.tables[table].key
+                values = [value for bare in asked for value in _spellings(bare)]
+                marks = ", ".join("?" * len(values))
+                # The names are the database's own, and quoted.
+                statement = f"SELECT * FROM {_quoted(table)} WHERE {_quoted(key)} IN ({marks})"  # noqa: S608
+                cursor = connection.execute(statement, values)
+                columns = [column[0] for column in cursor.description]
+                for row in cursor:
+                    shown = dict(zip(columns, map(_shown, row), strict=True))
+                    named = asked.get(str(shown[key]))
+                    if named is not None:
+                        found[named] = shown
+        return found
+
+
+def sqlite_source(
+    path: str | os.PathLike[str], *, tables: Collection[str] | None = None, name: str | None = None
+) -> Source:
+    """Return a source for the rows of a database; see `Source.from_sqlite`."""
+    file = Path(os.fspath(path)).absolute() if isinstance(path, str | os.PathLike) else None
+    if file is None or not file.is_file():
+        raise InvalidArgument(f"path must be a SQLite database, and there is no file {path!r:.200}")
+    database = SqliteDatabase(file)
+    try:
+        with database.opened() as connection:
+            known = read_tables(connection, only=None if tables is None else _names(tables))
+    except sqlite3.Error as error:
+        raise InvalidArgument(f"{file.name} cannot be read as a SQLite database: {error}") from error
+    missing = sorted(_names(tables) - known.keys()) if tables is not None else []
+    unfit = [table for table in known if ":" in table]
+    if missing or unfit:
+        raise InvalidArgument(
+            f"{(missing or unfit)[0]!r:.80} is no table whose rows one column names",
+            hint=f"such tables are: {', '.join(known) or 'none'}; a name must not have a colon",
+        )
+    if not any(table.foreign for table in known.values()):
+        raise InvalidArgument(
+            f"{file.name} has no foreign key of one column, so nothing in it refers to anything",
+            hint="declare them (REFERENCES ...), or write a Source of your own: IdScheme(fields={...})",
+        )
+    # A key that is also a foreign key somewhere names another row wherever it stands.
+    foreign = {column for table in known.values() for column in table.foreign}
+    scheme = IdScheme(
+        name=file.stem if name is None else name,
+        fields=fields_of(known.values()),
+        types=frozenset(known),
+        own=frozenset({table.key for table in known.values()} - foreign) | {"id"},
+        brief={table.name: table.brief for table in known.values()},
+    )
+    return Source(scheme, fetch_many=attrs.evolve(database, tables=known).rows, max_batch=_MAX_BATCH)
+
+
+def _names(tables: object) -> frozenset[str]:
+    if isinstance(tables, str) or not isinstance(tables, Collection):
+        raise InvalidArgument(f"tables must be a collection of names, got {tables!r:.80}")
+    return frozenset(tables)
+
+
+def _spellings(bare: str) -> tuple[str | int, ...]:
+    """Return an id as text and, where it is one, as a number: a column without a type compares them as they are."""
+    is_number = bare.isascii() and bare.removeprefix("-").isdecimal() and len(bare) < len(str(_LARGEST))
+    return (bare, int(bare)) if is_number else (bare,)
+
+
+def _shown(value: Any) -> Any:
+    """Return a value of a row as JSON has it."""
+    if isinstance(value, bytes):
+        return f"<{len(value):,} bytes>"
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,54 @@
+"""Where the routes of an HTTP API begin."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from urllib.parse import urlsplit
+
+from mama_structs.errors import InvalidArgument
+
+_HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+", re.ASCII)
+_NUMBERS = re.compile(r"[0-9.]+", re.ASCII)
+_PORT = re.compile(r"(?::[0-9]{1,5})?", re.ASCII)
+_PREFIX = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._~-]+)*", re.ASCII)
+_LONGEST_HOST, _LONGEST_LABEL = 253, 63
+
+
+def base_url_of(text: str) -> str:
+    """Return a base URL without its last slash, or raise `InvalidArgument`."""
+    hint = "such as http://localhost:1317"
+    try:
+        parts = urlsplit(text) if isinstance(text, str) else None
+        port = parts.port if parts else None
+    except ValueError as error:
+        raise InvalidArgument("base_url is no URL", hint=hint) from error
+    # The URL itself stays out of the messages: where it breaks a rule it may hold a password.
+    if parts is None or parts.scheme not in ("http", "https"):
+        raise InvalidArgument("base_url must begin with http:// or https://", hint=hint)
+    if "@" in parts.netloc:
+        raise InvalidArgument("base_url must not hold a user or password", hint="give the session headers instead")
+    if not _is_host(parts.hostname or "", parts.netloc) or port == 0:
+        raise InvalidArgument("base_url must name a host, and a port from 1 to 65535 if any", hint=hint)
+    if "?" in text or "#" in text:
+        raise InvalidArgument("base_url must not have a query or fragment", hint=hint)
+    prefix = parts.path.rstrip("/")
+    if not _PREFIX.fullmatch(prefix) or text != text.strip() or not text.isprintable():
+        raise InvalidArgument("base_url's path must be of letters, digits and ._~- only", hint=hint)
+    return f"{parts.scheme}://{parts.netloc.lower()}{prefix}"
+
+
+def _is_host(host: str, netloc: str) -> bool:
+    """Whether a host can be looked up: an address, or a name that the encoding of names takes."""
+    # An IPv6 address stands in brackets, and nothing else does; parsers differ on what follows the brackets.
+    written = f"[{host}]" if ":" in host else host
+    if not _HOST.fullmatch(host) or not _PORT.fullmatch(netloc.lower().removeprefix(written)):
+        return False
+    if ":" in host or _NUMBERS.fullmatch(host):
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            return False
+        return True
+    labels = host.removesuffix(".").split(".")
+    return len(host) <= _LONGEST_HOST and all(0 < len(label) <= _LONGEST_LABEL for label in labels)

@@ -1,0 +1,266 @@
+"""An HTTP API that OpenAPI describes as a source, asked over real sockets."""
+
+import contextlib
+import json
+
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs import Resolver, Session, Source
+from mama_structs.errors import EntityNotFound, InvalidArgument, MamaStructsError, RateLimited, SessionClosed
+from mama_structs.references.openapi import read_document
+
+USER = {
+    "type": "object",
+    "properties": {"id": {"type": "string"}, "name": {"type": "string"}, "bio": {"type": "string"}},
+}
+ISSUE = {
+    "allOf": [
+        {"type": "object", "properties": {"id": {"type": "integer"}, "title": {"type": "string"}}},
+        {
+            "type": "object",
+            "properties": {
+                "state": {"type": "string"},
+                "reporter": {"type": "string"},
+                "team_id": {"type": "integer"},
+                "labels": {"type": "array"},
+            },
+        },
+    ]
+}
+
+
+def answering(schema, **more):
+    """Return the operation that answers with a schema."""
+    content = {"application/json": {"schema": schema}}
+    return {"get": {"responses": {"200": {"description": "ok", "content": content, **more}}}}
+
+
+SPEC = {
+    "openapi": "3.1.0",
+    "info": {"title": "Tracker", "version": "1"},
+    "servers": [{"url": "https://tracker.example.org/api"}],
+    "paths": {
+        "/users": answering({"type": "array"}),
+        "/users/{userId}": {
+            "get": {"operationId": "getUser", **answering({"$ref": "#/components/schemas/User"})["get"]},
+        },
+        "/users/{userId}/issues/{n}": answering({"type": "object"}),
+        "/issues/{key}": answering(
+            {"$ref": "#/components/schemas/Issue"},
+            links={"by": {"operationId": "getUser", "parameters": {"userId": "$response.body#/reporter"}}},
+        ),
+        "/teams/{id}/": answering({"type": "object", "properties": {"data": {"$ref": "#/components/schemas/Team"}}}),
+        "/companies/{companyId}": answering({"type": "object"}),
+        "/loop/{id}": answering({"$ref": "#/components/schemas/Loop"}),
+    },
+    "components": {
+        "schemas": {
+            "User": USER,
+            "Issue": ISSUE,
+            "Team": {"type": "object", "properties": {"id": {"type": "integer"}, "name": {"type": "string"}}},
+            "Loop": {"$ref": "#/components/schemas/Loop"},
+        }
+    },
+}
+ENTITIES = {
+    "/api/users/u1": {"id": "u1", "name": "Ada", "bio": "x"},
+    "/api/users/a%2Fb": {"id": "a/b", "name": "Odd"},
+    "/api/issues/7": {"id": 7, "title": "Broken", "state": "open", "reporter": "u1", "team_id": 3},
+    "/api/teams/3": {"data": {"id": 3, "name": "Core"}},
+}
+
+
+@contextlib.asynccontextmanager
+async def serving(answers=None):
+    """Serve the API on a port of this machine; yields its URL, and what it was asked."""
+    asked = []
+
+    async def answer(request):
+        asked.append((request.raw_path, request.headers.get("Authorization")))
+        found = (answers or ENTITIES).get(request.raw_path)
+        if isinstance(found, web.Response):
+            return found.__class__(status=found.status, headers=found.headers, text=found.text)
+        return web.json_response(found) if found is not None else web.json_response({}, status=404)
+
+    app = web.Application()
+    app.router.add_get("/{anything:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}/api", asked
+    finally:
+        await runner.cleanup()
+
+
+async def test_an_id_is_resolved_by_the_path_that_gives_its_entity():
+    """Fields called after types, and those that links lead to a type, are references."""
+    async with serving() as (url, asked):
+        source = Source.from_openapi(SPEC, base_url=url, headers={"Authorization": "Bearer t"})
+        async with Resolver([source]) as resolver:
+            answer = await resolver.enrich(
+                {"id": 7, "type": "issue", "reporter": "u1", "team_id": 3, "title": "Broken"}
+            )
+
+    assert {"user:u1": ("user", "Ada"), "team:3": ("team", "Core")} == {
+        key: (entry["reference_type"], entry["name"]) for key, entry in answer["references"].items()
+    }
+    assert {("/api/users/u1", "Bearer t"), ("/api/teams/3", "Bearer t")} == set(asked)
+    assert "Bearer" not in repr(source)
+
+
+async def test_a_session_resolves_a_page_with_types_from_names_and_links():
+    """In a default session a host's own tool gets references from the API, once each."""
+    async with (
+        serving() as (url, asked),
+        Session.open(sources=[Source.from_openapi(json.dumps(SPEC), base_url=url)]) as session,
+    ):
+
+        @session.with_references
+        async def issues() -> dict:
+            return {"issues": [{"id": 7, "reporter": "u1"}, {"id": 8, "reporter": "u1", "company_id": "nowhere"}]}
+
+        session.tools.add(issues)
+        answer = await session.call("issues", {"include_references": True})
+
+    assert "Ada" == answer["references"]["user:u1"]["name"]
+    assert "Entity not found" == answer["references"]["company:nowhere"]["error"]
+    assert 2 == len(asked)
+
+
+@pytest.mark.parametrize(
+    ("bare", "path"), [("a/b", "/api/users/a%2Fb"), ("u1?x=1#y", None), ("ü", None), ("%2e%2e", None)]
+)
+async def test_an_id_is_one_part_of_the_path_whatever_it_says(bare, path):
+    """No id leads to another path."""
+    async with serving() as (url, asked), Resolver([Source.from_openapi(SPEC, base_url=url)]) as resolver:
+        with contextlib.suppress(EntityNotFound):
+            await resolver.query(f"user:{bare}")
+
+    assert (
+        [path] == [one for one, _ in asked] if path else all(one.count("/") == 3 and "?" not in one for one, _ in asked)
+    )
+
+
+@pytest.mark.parametrize("bare", [".", "..", "..."])
+async def test_dots_alone_are_asked_of_nobody(bare):
+    """A path of dots would lead to another one."""
+    async with serving() as (url, asked), Resolver([Source.from_openapi(SPEC, base_url=url)]) as resolver:
+        with pytest.raises(EntityNotFound):
+            await resolver.query(f"user:{bare}")
+
+    assert [] == asked
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (web.Response(status=410), EntityNotFound),
+        (web.Response(status=401, text="no"), MamaStructsError),
+        (web.Response(status=302, headers={"Location": "http://127.0.0.1:1/"}), MamaStructsError),
+        (web.Response(text="<html>"), MamaStructsError),
+        (web.Response(text="[1]"), MamaStructsError),
+        (web.Response(text='{"a": NaN}'), MamaStructsError),
+        (web.Response(status=429, headers={"Retry-After": "60"}), RateLimited),
+    ],
+)
+async def test_what_the_api_answers_otherwise_is_a_typed_error(answer, error):
+    """Only 404 and 410 mean that there is no such entity."""
+    async with (
+        serving({"/api/users/u1": answer}) as (url, asked),
+        Resolver([Source.from_openapi(SPEC, base_url=url)]) as one,
+    ):
+        with pytest.raises(error):
+            await one.query("user:u1")
+
+    assert 1 == len(asked)
+
+
+async def test_a_closed_source_asks_no_more():
+    """Connections close with the source, and twice is no error."""
+    async with serving() as (url, _):
+        source = Source.from_openapi(SPEC, base_url=url)
+        assert "Ada" == (await source.fetch("user:u1"))["name"]
+        await source.close()
+        await source.close()
+        with pytest.raises(SessionClosed):
+            await source.fetch("user:u1")
+
+
+def test_types_paths_and_fields_are_read_from_the_document():
+    """A type is called after its schema or its path, and a path with two parameters makes none."""
+    document = read_document(SPEC)
+
+    assert {"user", "issue", "team", "company", "loop"} == set(document.routes)
+    assert ("Tracker", "https://tracker.example.org/api") == (document.title, document.server)
+    assert ("title", "state", "team_id") == document.brief("issue")
+    fields = document.fields()
+    assert "user" == fields["reporter"] == fields["userId"] == fields["user_ids"] == fields["*_user_id"]
+    assert "company" == fields["companyId"] == fields["company_id"]
+    assert not fields.keys() & {"id", "key", "n"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "says"),
+    [
+        ("no such file", {}, "cannot be read"),
+        ("{", {}, "no JSON"),
+        ({"swagger": "2.0"}, {}, "OpenAPI 3"),
+        ({"openapi": "3.0.0", "paths": {}}, {"base_url": "http://localhost"}, "no path"),
+        ({**SPEC, "servers": []}, {}, "no server"),
+        ({**SPEC, "servers": [{"url": "/v1"}]}, {}, "no server"),
+        (SPEC, {"base_url": "ftp://x"}, "base_url"),
+        (SPEC, {"fields": {"x": "nothing"}}, "'nothing'"),
+        (SPEC, {"headers": {"A": "b\nc"}}, "headers"),
+    ],
+)
+def test_a_document_that_gives_no_entities_is_refused_at_once(spec, options, says):
+    """The error says what is missing, and never a header's value."""
+    with pytest.raises(InvalidArgument, match=says) as caught:
+        Source.from_openapi(spec, **options)
+    assert "b\nc" not in str(caught.value)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda inner: (
+            st.lists(inner)
+            | st.dictionaries(
+                st.sampled_from(
+                    [
+                        "get",
+                        "paths",
+                        "/a/{b}",
+                        "responses",
+                        "200",
+                        "content",
+                        "application/json",
+                        "schema",
+                        "$ref",
+                        "links",
+                        "allOf",
+                        "properties",
+                        "parameters",
+                        "type",
+                    ]
+                ),
+                inner,
+            )
+        ),
+        max_leaves=30,
+    )
+)
+def test_a_document_of_any_shape_is_read_or_refused(paths):
+    """Nothing that stands where a document's parts should be raises anything but our own error."""
+    document = read_document(
+        {"openapi": "3.0.0", "paths": {"/a/{b}": paths, "/c/{id}": {"get": paths}}, "info": paths, "servers": paths}
+    )
+
+    assert document.fields() is not None
+    assert all(document.brief(kind) is not None for kind in document.routes)
+    assert document.title

@@ -1,0 +1,224 @@
+"""A SQLite database as a source: every foreign key is a reference."""
+
+import asyncio
+import contextlib
+import sqlite3
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs import Resolver, Session, Source
+from mama_structs.errors import EntityNotFound, InvalidArgument
+from mama_structs.references.sqlite import SqliteDatabase, fields_of, read_tables
+
+SHOP = """
+CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT, email TEXT, referred_by INTEGER REFERENCES customers);
+CREATE TABLE products (sku TEXT PRIMARY KEY, title TEXT, photo BLOB, weight REAL);
+CREATE TABLE orders (
+    id INTEGER PRIMARY KEY,
+    customer_id INTEGER REFERENCES customers (id),
+    product TEXT REFERENCES PRODUCTS,
+    status TEXT
+);
+CREATE TABLE lines (order_id INTEGER REFERENCES orders, line INTEGER, PRIMARY KEY (order_id, line));
+INSERT INTO customers VALUES (1, 'Ada', 'ada@example.org', NULL), (2, 'Bob', 'bob@example.org', 1);
+INSERT INTO products VALUES ('ab-1', 'Lamp', x'0102', 9e999), ('ab-2', 'Desk', NULL, 12.5);
+INSERT INTO orders VALUES (7, 2, 'ab-1', 'paid'), (8, 1, 'ab-2', 'open'), (9, 99, NULL, 'open');
+"""
+
+
+def made(path, script=SHOP):
+    """Make a database from a script."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript(script)
+        connection.commit()
+    return path
+
+
+@pytest.fixture
+def shop(tmp_path):
+    """A small shop."""
+    return made(tmp_path / "shop.db")
+
+
+async def test_every_foreign_key_of_a_row_becomes_a_reference(shop):
+    """The row that a foreign key names stands among the references, under its table and key."""
+    async with Resolver([Source.from_sqlite(shop)]) as resolver:
+        answer = await resolver.enrich({"id": 7, "customer_id": 2, "product": "ab-1", "status": "paid"})
+
+    assert {"customers:2": ("customers", "Bob"), "products:ab-1": ("products", "Lamp")} == {
+        key: (entry["reference_type"], entry.get("name", entry.get("title")))
+        for key, entry in answer["references"].items()
+    }
+    assert "<2 bytes>" == answer["references"]["products:ab-1"]["photo"]
+    assert "inf" == answer["references"]["products:ab-1"]["weight"]
+
+
+async def test_a_row_that_is_not_there_is_a_failed_reference(shop):
+    """A foreign key that names no row is not found, and says so."""
+    async with Resolver([Source.from_sqlite(shop)]) as resolver:
+        answer = await resolver.enrich({"orders": [{"id": 9, "customer_id": 99, "product": None}]})
+        with pytest.raises(EntityNotFound):
+            await resolver.query("customers:99")
+
+    assert ("failed", "Entity not found") == (
+        answer["references"]["customers:99"]["status"],
+        answer["references"]["customers:99"]["error"],
+    )
+
+
+async def test_a_session_reads_a_database_two_levels_deep(shop):
+    """What a referenced row refers to is there at depth 2."""
+    async with Session.open(sources=[Source.from_sqlite(shop)]) as session:
+
+        @session.with_references
+        def order(order_id: int) -> dict:
+            with contextlib.closing(sqlite3.connect(shop)) as connection:
+                connection.row_factory = sqlite3.Row
+                return dict(connection.execute("SELECT * FROM orders WHERE id = ?", (order_id,)).fetchone())
+
+        answer = await order(7, include_references=True, reference_depth=2)
+
+    assert ["customers:2", "products:ab-1", "customers:1"] == list(answer["references"])
+    assert "Ada" == answer["references"]["customers:1"]["name"]
+
+
+async def test_a_page_of_rows_is_one_statement_a_table(shop, monkeypatch):
+    """However many rows a page has, the database is opened once for all that they name."""
+    opened = []
+    rows = SqliteDatabase.rows
+    monkeypatch.setattr(SqliteDatabase, "rows", lambda self, keys: opened.append(list(keys)) or rows(self, keys))
+    async with Resolver([Source.from_sqlite(shop)]) as resolver:
+        page = {"orders": [{"id": 7, "customer_id": 2}, {"id": 8, "customer_id": 1}]}
+        answer = await resolver.enrich(page, kind="list")
+
+    assert 1 == len(opened)
+    assert {"customers:1", "customers:2"} == set(answer["references"])
+
+
+def test_a_column_that_means_two_tables_counts_below_its_own_only(tmp_path):
+    """`parent_id` of categories and of comments name different tables."""
+    database = SqliteDatabase(
+        made(
+            tmp_path / "two.db",
+            """
+            CREATE TABLE categories (id INTEGER PRIMARY KEY, parent_id INTEGER REFERENCES categories);
+            CREATE TABLE comments (id INTEGER PRIMARY KEY, parent_id INTEGER REFERENCES comments, in_id REFERENCES categories);
+            """,
+        )
+    )
+    with database.opened() as connection:
+        fields = fields_of(read_tables(connection).values())
+
+    assert {"categories.parent_id": "categories", "comments.parent_id": "comments", "in_id": "categories"} == fields
+
+
+@pytest.mark.parametrize("key", ["'; DROP TABLE customers; --", '"', "1 OR 1=1", "1\0", "٣", "9" * 400, "-1", "01"])
+async def test_whatever_an_id_says_it_is_only_compared(shop, key):
+    """An id is never part of a statement."""
+    async with Resolver([Source.from_sqlite(shop)]) as resolver:
+        await resolver.resolve([f"customers:{key}", f"products:{key}"])
+        answer = await resolver.resolve(["customers:1"])
+
+    assert "Ada" == answer["customers:1"]["name"]
+
+
+async def test_names_that_need_quotes_are_read(tmp_path):
+    """Tables and columns may be called anything but with a colon."""
+    path = made(
+        tmp_path / "odd.db",
+        '''
+        CREATE TABLE "my ""table""" ("the key" TEXT PRIMARY KEY, [group] TEXT);
+        CREATE TABLE "select" (id INTEGER PRIMARY KEY, "to" TEXT REFERENCES "my ""table""");
+        INSERT INTO "my ""table""" VALUES ('k', 'g');
+        INSERT INTO "select" VALUES (1, 'k');
+        ''',
+    )
+    async with Resolver([Source.from_sqlite(path)]) as resolver:
+        answer = await resolver.enrich({"id": 1, "to": "k"})
+
+    assert {'my "table":k': "g"} == {key: entry["group"] for key, entry in answer["references"].items()}
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no database", b"SQLite format 3\0" + bytes(90)])
+def test_what_is_no_database_is_refused_at_once(tmp_path, content):
+    """A missing or foreign file is named before anything is asked."""
+    path = tmp_path / "x.db"
+    if content is not None:
+        path.write_bytes(content)
+
+    with pytest.raises(InvalidArgument):
+        Source.from_sqlite(path)
+    assert (content is None) is not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "options", "says"),
+    [
+        ("CREATE TABLE a (id INTEGER PRIMARY KEY);", {}, "no foreign key"),
+        (SHOP, {"tables": ["orders", "nothing"]}, "'nothing'"),
+        (SHOP, {"tables": "orders"}, "collection"),
+        (SHOP, {"tables": ["lines"]}, "'lines'"),
+        ('CREATE TABLE "a:b" (id INTEGER PRIMARY KEY, b REFERENCES "a:b");', {}, "a:b"),
+    ],
+)
+def test_a_database_without_references_is_refused_with_what_to_do(tmp_path, script, options, says):
+    """Who gets no references learns why."""
+    with pytest.raises(InvalidArgument, match=says):
+        Source.from_sqlite(made(tmp_path / "x.db", script), **options)
+
+
+async def test_the_database_is_never_written(shop):
+    """A reading source takes no lock and changes no byte."""
+    before = shop.read_bytes()
+    async with Resolver([Source.from_sqlite(shop)]) as resolver:
+        with contextlib.closing(sqlite3.connect(shop)) as writer:
+            writer.execute("BEGIN IMMEDIATE")
+            await resolver.resolve(["customers:1"])
+            writer.rollback()
+
+    assert before == shop.read_bytes()
+
+
+names = st.sampled_from(["a", "b", "c", "d"])
+
+
+@given(
+    foreign=st.dictionaries(st.tuples(names, st.integers(0, 2)), names, min_size=1, max_size=8),
+    rows=st.integers(1, 4),
+    data=st.data(),
+)
+def test_for_any_schema_every_foreign_key_is_resolved_to_the_row_that_it_names(tmp_path_factory, foreign, rows, data):
+    """Whatever tables refer to whatever, what stands under a key is the row that SQLite joins."""
+    tables = sorted({name for (name, _), target in foreign.items() for name in (name, target)})
+    columns = {
+        table: {f"{table}_{number}": target for (name, number), target in foreign.items() if name == table}
+        for table in tables
+    }
+    path = tmp_path_factory.mktemp("any") / "any.db"
+    values = {}
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        for table in tables:
+            own = "".join(f', {column} INTEGER REFERENCES "{target}"' for column, target in columns[table].items())
+            connection.execute(f'CREATE TABLE "{table}" (id INTEGER PRIMARY KEY, label TEXT{own})')
+        for table in tables:
+            for number in range(1, rows + 1):
+                row = {"id": number, "label": f"{table}{number}"}
+                row |= {column: data.draw(st.none() | st.integers(1, rows)) for column in columns[table]}
+                marks = ", ".join("?" * len(row))
+                connection.execute(f'INSERT INTO "{table}" VALUES ({marks})', list(row.values()))
+                values[f"{table}:{number}"] = row
+        connection.commit()
+
+    async def run():
+        async with Resolver([Source.from_sqlite(path)]) as resolver:
+            for key, row in values.items():
+                table = key.partition(":")[0]
+                answer = await resolver.enrich({**row, "type": table})
+                named = {f"{target}:{row[column]}" for column, target in columns[table].items() if row[column]}
+                assert {one: values[one]["label"] for one in named - {key}} == {
+                    one: entry["label"] for one, entry in answer["references"].items() if one != key
+                }
+
+    asyncio.run(run())
