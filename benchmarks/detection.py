@@ -25,7 +25,7 @@ CASES = {
 
 
 def payloads(size: int) -> dict[str, dict[str, Any]]:
-    """Return three payloads of about *size* bytes of JSON."""
+    """Return four payloads of about *size* bytes of JSON; in the last there is next to nothing but ids."""
     world = World.generate(seed=1, players=max(40, size // 310))
     structs = world.ids("struct")
     members = (
@@ -40,10 +40,15 @@ def payloads(size: int) -> dict[str, dict[str, Any]]:
             world.ids("player"), world.ids("planet"), range(0, len(structs), 4), strict=False
         )
     )
+    fleets = (
+        {"id": f"9-{at}", "owner": f"1-{at}", "locationId": f"2-{at % 997 + 1}", "space": [f"5-{at}", f"5-{at + 1}"]}
+        for at in range(1, size)
+    )
     return {
         "list of players": {"Player": _cut(world.rows("player"), size), "pagination": {"next_key": None}},
         "planets with slots": {"Planet": _cut(world.rows("planet"), size), "pagination": {"next_key": None}},
         "nested query": {"id": "0-1", "report": {"members": _cut(members, size)}},
+        "list of ids": {"Fleet": _cut(fleets, size), "pagination": {"next_key": None}},
     }
 
 

@@ -30,6 +30,8 @@ _MAX_CAREFUL: Final = 250_000
 # Members read of an array that is no list: a class of a host's own may have no end.
 _MAX_MEMBERS: Final = 500_000
 _MAX_EMBEDDED: Final = 2**20
+# The least whole number with more digits than an id has characters.
+_TOO_LONG: Final = 10**MAX_ID_LENGTH
 # Space that JSON in a text may begin with.
 _MARGIN: Final = 64
 _REMEMBERED: Final = 2**16
@@ -235,7 +237,13 @@ class Detector:
         """Replace what stands for an id by it, and JSON in known fields by what it says."""
         if self.is_plain and container.keys().isdisjoint(self.special):
             return members
-        return [(key, self._meaning(scan, container, key, value, holder)) for key, value in members]
+        promises = self._promises[holder]
+        return [
+            (key, value)
+            if promises[key] is None and key not in self.special and key not in self.own_fields
+            else (key, self._meaning(scan, container, key, value, holder))
+            for key, value in members
+        ]
 
     def _meaning(self, scan: Scan, container: Mapping[Any, Any], key: Any, value: Any, holder: str) -> Any:
         try:
@@ -328,13 +336,16 @@ class _Scanning:
                     if kind_of_value is list and not is_noted:
                         if value:
                             walk(value, enumerate(value), (place, key), key if name is None else name, where, depth + 1)
-                    elif kind_of_value is dict and is_plain and not is_noted and value.keys().isdisjoint(special):
+                    elif kind_of_value is dict and not is_noted:
                         if value:
-                            walk(value, value.items(), (place, key), None, where, depth + 1)
+                            below, inside = (place, key), value.items()
+                            if not (is_plain and value.keys().isdisjoint(special)):
+                                inside = detector.read(self.scan, value, inside, holder_of(below) or self._about)
+                            walk(value, inside, below, None, where, depth + 1)
                     elif kind_of_value is _Id:
                         take((container, members, place, name, where), key, value)
-                    elif (inside := enter(key, value, place, name, where)) is not None:
-                        walk(*inside, depth + 1)
+                    elif (below_frame := enter(key, value, place, name, where)) is not None:
+                        walk(*below_frame, depth + 1)
 
         walk(*frame, 0)
 
@@ -407,7 +418,7 @@ class _Scanning:
 
 def _written(value: object) -> str:
     """Return a whole number's text, empty for anything else; Python refuses to write one of more than 4,300 digits."""
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**MAX_ID_LENGTH:
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _TOO_LONG:
         return str(int(value))
     return ""
 

@@ -7,6 +7,7 @@ import attrs
 import pydantic
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from mama_structs.references.detection import Detector
 from mama_structs.references.schemes import IdScheme
@@ -264,3 +265,54 @@ def test_the_field_of_an_own_id_is_the_schemes():
 
     assert "list" == described.kind
     assert {"ABC-1", "ABC-2"} == described.own
+
+
+def beside():
+    """What may stand beside a list: scalars, texts that are ids, arrays without entities, mappings that are none."""
+    values = (
+        st.none()
+        | st.integers()
+        | st.sampled_from(["1-1", "x", ["1-1", "2-1"], [], {}, [{"owner": "1-1"}], {"next_key": "2-9", "total": 3}])
+        | st.fixed_dictionaries({"id": st.sampled_from(["request-1", 5]), "best": st.just({"x": {"id": "1-1"}})})
+    )
+    names = st.sampled_from(["meta", "links", "pagination", "summary", "success", "count", "data2", "warnings"])
+    return st.dictionaries(names, values, max_size=4)
+
+
+def rows():
+    """Rows of one type, as the chain, its envelopes or JSON:API write them, with rows among them that are no entity."""
+    forms = st.sampled_from(
+        [
+            lambda one: {"id": one, "owner": "1-9"},
+            lambda one: {"Planet": {"id": one}, "gridAttributes": {"ore": "1"}},
+            lambda one: {"type": "planets", "id": one, "attributes": {}, "relationships": {}},
+            Planet,
+        ]
+    )
+    ids = st.lists(st.integers(1, 99).map("2-{}".format), min_size=1, max_size=5, unique=True)
+    others = st.lists(st.sampled_from([None, "text", {"x": 1}, 5]), max_size=2)
+    return st.builds(lambda form, own, more: (own, [*map(form, own), *more]), forms, ids, others)
+
+
+@given(
+    listed=rows(),
+    name=st.sampled_from(["Planet", "planets", "data", "items", "results", "records", "rows"]),
+    wrapper=st.sampled_from([None, "data", "items", "Results", "planets", "response", "_embedded"]),
+    others=st.tuples(beside(), beside()),
+    included=st.sampled_from([{}, {"included": [{"id": "1-9", "name": "x"}]}, {"errors": [{"id": "1-8"}]}]),
+)
+def test_one_array_of_entities_makes_a_list_whatever_stands_beside_it(listed, name, wrapper, others, included):
+    """At the top or one level down, among members that are no entity; an entity or a second array there ends it."""
+    (own, array), (around, inside) = listed, others
+    members = {**inside, name: array}
+    payload = {**around, **included, **(members if wrapper is None else {wrapper: members})}
+    described = shape(payload)
+
+    assert ("list", set(own), True) == (described.kind, described.own, described.rows is array)
+    for level in (payload, payload if wrapper is None else members):
+        for more in ({"player": {"id": "1-1"}}, {"players": [{"id": "1-1"}]}, {"id": "0-1"}):
+            level.update(more)
+            assert "query" == shape(payload).kind
+            for key in more:
+                del level[key]
+    assert "list" == shape(payload).kind
