@@ -108,7 +108,7 @@ class _Strict:
         remark = f"default: {default}" if default else ""
         if optional and self.nullable and not _takes_null(form):
             form = {"anyOf": [*form.get("anyOf", [form]), {"type": "null"}]}
-            remark = f"null for the default, {default}" if default else "null for none"
+            remark = f"null for the default, {default}" if default else "or null"
         said = _said(node, remark)
         if said and "$ref" in form:
             # Nothing may stand beside a reference.

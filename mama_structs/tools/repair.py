@@ -117,7 +117,7 @@ def _as_one_of(value: Any, kinds: Iterable[Any], notes: list[str]) -> Any:
 
 def _as_choice(value: Any, kind: Any) -> Any:
     if not isinstance(value, str):
-        return value
+        return _as_scalar(value, int)
     word = value.strip()
 
     def is_meant(choice: Any) -> bool:

@@ -337,9 +337,9 @@ class TestWords:
         properties = strict_schema(Tool.from_function(run).input_schema)["properties"]
 
         assert {
-            "text": "null for none",
+            "text": "or null",
             "mode": 'How (null for the default, "a")',
-            "tags": "null for none",
+            "tags": "or null",
             "other": "default: 3",
         } == {name: one["description"] for name, one in properties.items()}
 
@@ -347,8 +347,8 @@ class TestWords:
         """What may be left out is nullable in the strict form, whether its type takes null or not."""
         nulls = {"anyOf": [{"type": "string"}, {"type": "null"}]}
 
-        assert {"description": "null for none", **nulls} == strict_of(str | None, optional=True)
-        assert {"description": "null for none", **nulls} == strict_of(str, optional=True)
+        assert {"description": "or null", **nulls} == strict_of(str | None, optional=True)
+        assert {"description": "or null", **nulls} == strict_of(str, optional=True)
         assert nulls == strict_of(str | None)
         assert {"type": "string"} == strict_of(str) == strict_of(str, optional=True, nullable=False)
 

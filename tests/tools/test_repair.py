@@ -130,6 +130,7 @@ SAVE = Tool.from_function(save)
         (Literal["SUCCESS", "FAILED"], "failed", "FAILED"),
         (Literal["SUCCESS", "FAILED"] | None, " Success ", "SUCCESS"),
         (Literal[1, 2], "2", 2),
+        (Literal[1, 2], 2.0, 2),
         (Outcome, "failed", Outcome.FAILED),
         (list[str], "a.py", ["a.py"]),
         (Sequence[Name], "a.py", ["a.py"]),
