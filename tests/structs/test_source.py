@@ -247,7 +247,8 @@ MENDED = {
     "both": [
         {"reference_types": "player"},
         {"include_references": "true"},
-        {"Reference_Depth": "1"}, {"reference_depth": "2"},
+        {"Reference_Depth": "1"},
+        {"reference_depth": "2"},
         {"include_references": True, "max_references": 0},
         {"Max_References_Per_Entity": "0"},
     ],
