@@ -1,8 +1,8 @@
 """
 Which values of a payload are ids: a text by its pattern, or what stands in a field whose name tells the type.
 
-A detection costs about twice what ``json.dumps`` of the same payload costs (``benchmarks/detection.py``), which is why
-the walk makes no object for what it finds, and remembers what it decided about a text and about a field's name.
+A detection costs about what ``json.dumps`` of the same payload costs (``benchmarks/detection.py``), which is why the
+walk makes no object for what it finds, and remembers what it decided about a text and about a field's name.
 """
 
 from __future__ import annotations
