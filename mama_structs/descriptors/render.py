@@ -443,10 +443,6 @@ def parse(text): ...
   <ref id="parser" append> adds to the end, edit_ref changes a piece.
 - Put the tags outside of code fences. One fence around a whole part is markup, and is left out.
 - Inside a part write &lt;ref or &lt;/ref for the plain word, or store the text with put_ref.
-
-Pass a text to any other tool by its handle, as plain text: an argument that is exactly ref:parser or fd:1 becomes the
-whole text, and {{{{ref:parser}}}} or {{{{ref:parser:10-20}}}} (lines) inside a longer text is replaced.
-With a backslash in front, \\ref:parser or \\{{{{ref:parser}}}}, the words stay.
 </reference_id_instructions>"""
 
 _DESCRIPTORS: Final = """\
@@ -456,9 +452,13 @@ Pages (of {page_size:,} characters), lines and characters count from 1. "next" i
 Search before you read many pages.
 
 read_fd(fd="fd:1", page=2)
-read_fd(fd="ref:parser", mode="line", start=10, count=5)
+read_fd(fd="fd:1", mode="line", start=10, count=5)
 search_fd(fd="fd:1", query="error", context=2)
-fd_to_file(fd="ref:parser", file_path="parser.py")
+fd_to_file(fd="fd:1", file_path="log.txt")
+
+Pass a text to any other tool by its handle, as plain text: an argument that is exactly ref:parser or fd:1 becomes the
+whole text, and {{{{ref:parser}}}} or {{{{ref:parser:10-20}}}} (lines) inside a longer text is replaced.
+With a backslash in front, \\ref:parser or \\{{{{ref:parser}}}}, the words stay.
 </file_descriptor_instructions>"""
 
 _WRAPPING: Final = (
