@@ -6,12 +6,15 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
+from mama_structs.descriptors.shortening import OwnShare
 from mama_structs.descriptors.store import RefStore
 from mama_structs.errors import EntityNotFound, MemoryNotFound
 from mama_structs.memory.model import MAX_RANDOM, MIN_RANDOM, DecisionMetadata, Memory, MemoryType
 from mama_structs.memory.results import shortened
 from mama_structs.memory.store import MemoryStore
+from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import IdScheme, Source
+from mama_structs.references.shrinking import ReferenceShare
 
 _HANDLES: Final = ("fd:", "ref:")
 _MAX_MENTIONS: Final = 1000
@@ -104,6 +107,16 @@ def recall_from(
 def _one_line(memory: Memory) -> str:
     outcome = memory.metadata.outcome if isinstance(memory.metadata, DecisionMetadata) else None
     return f"{f'[{outcome.value}] ' if outcome else ''}{shortened(memory.content)}"
+
+
+def reference_share(resolver: Resolver) -> Callable[[Mapping[str, Any]], OwnShare | None]:
+    """Return what gives the references of an answer, which shrink by rules of their own, None where it has none."""
+
+    def brief_of(kind: str) -> tuple[str, ...]:
+        briefs = (source.scheme.brief_of(kind) for source in resolver.sources)
+        return next((brief for brief in briefs if brief), ())
+
+    return lambda answer: ReferenceShare.of(answer, brief_of)
 
 
 def contents_of(refs: RefStore) -> Callable[[str], tuple[str, str] | None]:

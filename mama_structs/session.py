@@ -12,12 +12,14 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, runtime_checkable
 
 import attrs
 
 import mama_structs  # for the annotations: what they name loads when a session opens, or someone asks for the hints
 from mama_structs._async import LoopBound, enter_session, leave_session, open_sessions, to_its_end, using_session
+from mama_structs._budget import Budget
+from mama_structs._check import whole
 from mama_structs.descriptors.listing import Conversations
 from mama_structs.descriptors.parser import Event
 from mama_structs.errors import DescriptorError, InvalidArgument, SessionClosed, StoreBusy, StoreError
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("mama_structs")
 
+# Fewer characters hold no answer that says what it leaves out.
+_LEAST_BUDGET = 100
 # Bytes that file systems allow a name.
 _MAX_PART = 255
 
@@ -103,7 +107,7 @@ class Session:
         exposure: mama_structs.Exposure | None,
         tools: Iterable[mama_structs.Tool],
     ) -> None:
-        from mama_structs.composition import contents_of  # noqa: PLC0415 - a session is open: see the top
+        from mama_structs.composition import contents_of, reference_share  # noqa: PLC0415 - a session is open: see the top
         from mama_structs.descriptors.heard import Heard  # noqa: PLC0415
         from mama_structs.tools.memories import memory_tools  # noqa: PLC0415
         from mama_structs.tools.refs import ref_tools  # noqa: PLC0415
@@ -120,6 +124,7 @@ class Session:
         self.memories: mama_structs.MemoryStore = common.memories.resolving(contents_of(self.refs))
         self.resolver: Resolver = common.resolver
         self.references: ReferenceOptions | None = common.references
+        self.refs.own_share = reference_share(self.resolver)
         self.tools: ToolSet = ToolSet()
         self.exposed: ToolView = ToolView(self.tools, exposure=exposure, mode=settings.tools.dynamic)
         self._heard: Heard = Heard()
@@ -326,6 +331,7 @@ class Session:
         arguments: Mapping[str, Any] | str | None = None,
         *,
         host: Mapping[str, Any] | None = None,
+        max_chars: int | Literal["settings"] | None = "settings",
     ) -> Any:
         """
         Run a tool with arguments as a model gives them, and return data that JSON can hold.
@@ -336,13 +342,16 @@ class Session:
         longer one, in parameters and lists that take any text, unless the tool's ``resolve`` is False; a backslash
         in front keeps it.
         The log, and an adapter's answer to the model, name what was put in; see `resolved`.
-        A result with more than ``settings.descriptors.wrap_over`` characters is kept on disk and comes back as an
-        ``<fd_result>``, whatever the tool's output schema says; when there is no room for it, it comes back whole.
+        What comes back is within the budget of answers, written as compact JSON: a longer result is shortened by its
+        structure, says so under ``shortened``, and is kept under handles; see `RefStore.wrap`.
+        References have half of the budget for themselves, and lose fields before they are left out.
 
         Args:
             tool_name: The name of one of `tools`, or of a deprecated tool; also as on the wire: ``save__decision``.
             arguments: Its arguments by name, or JSON text of them, checked against the tool's schema.
             host: Values for the tool's parameters ``ctx``, ``run_context`` and ``tool_context``.
+            max_chars: ``"settings"`` for the budget of ``settings.answers``; None for the whole result, however long,
+                for code of the host; a number for a budget of so many characters, 100 or more.
 
         Raises:
             UnknownTool: There is no such tool.
@@ -350,38 +359,54 @@ class Session:
             HandleNotFound: Nothing has a handle that an argument names; the tool did not run.
 
         """
-        from mama_structs._plain import to_jsonable  # noqa: PLC0415
-        from mama_structs.descriptors.decorator import wrapped_or_whole  # noqa: PLC0415
-        from mama_structs.descriptors.media import media_in, with_blocks  # noqa: PLC0415
-        from mama_structs.tools.tool import ErrorText  # noqa: PLC0415
-
         self._check()
+        budget = self._budget(max_chars)
         tool, asked = self._tool(tool_name), _read(arguments)
+        kept = len(self.refs)
         try:
             given = passed(asked, tool, self.refs.get)
         except (DescriptorError, InvalidArgument) as error:
             if tool.on_error is None:
                 raise
-            return tool.on_error(error, asked)
-        kept = len(self.refs)
-        if given.handles:
-            note = f"{tool.name} got the text of {', '.join(given.handles)}"
-            _log.info("%s", note)
-            self._heard.say(note)
-        with using_session(self):
-            result = await tool.run(given.arguments, host=host)
-        if isinstance(result, ErrorText):
-            return result
-        result = to_jsonable(with_blocks(result))
-        if tool.wrapped and self.settings.descriptors.enabled and not media_in(result):
-            result = wrapped_or_whole(self.refs, result, what=tool.name)
+            result = tool.on_error(error, asked)
+        else:
+            if given.handles:
+                note = f"{tool.name} got the text of {', '.join(given.handles)}"
+                _log.info("%s", note)
+                self._heard.say(note)
+            with using_session(self):
+                result = await tool.run(given.arguments, host=host)
+        shown = self._told(tool, result, budget)
         if len(self.refs) != kept:
             try:
                 await self.flush()
             except StoreError as error:
                 # The tool has done its work. What it said can be read, and the next flush tries again.
                 _log.warning("what %s stored is not on disk yet: %s", tool.name, error)
-        return result
+        return shown
+
+    def _budget(self, max_chars: int | str | None) -> Budget | None:
+        """Return what an answer may have, None where it is not bounded."""
+        if max_chars != "settings" and max_chars is not None:
+            return Budget(whole("max_chars", max_chars, _LEAST_BUDGET))
+        # Where no tool reads on, what is left out would be lost.
+        return self.refs.budget if max_chars is not None and self.settings.descriptors.enabled else None
+
+    def _told(self, tool: Tool, result: Any, budget: Budget | None) -> Any:
+        """Return a tool's result as data within the budget."""
+        from mama_structs._plain import to_jsonable  # noqa: PLC0415
+        from mama_structs.descriptors.decorator import within_budget  # noqa: PLC0415
+        from mama_structs.descriptors.media import with_blocks  # noqa: PLC0415
+        from mama_structs.tools.tool import ErrorText  # noqa: PLC0415
+
+        is_error = isinstance(result, ErrorText)
+        data = result if is_error else to_jsonable(with_blocks(result))
+        if budget is None:
+            return data
+        # What the tools of handles and memories read is kept already, and must not take the room of what is new.
+        keeps = tool.wrapped and not is_error and self.settings.descriptors.enabled
+        shown = within_budget(self.refs, data, what=tool.name, budget=budget, keeps=keeps, schema=tool.output_schema)
+        return ErrorText(str(shown), result.type) if is_error and shown is not data else shown
 
     def resolved(self, tool_name: str, arguments: Mapping[str, Any] | str | None = None) -> Passed:
         """
@@ -441,15 +466,13 @@ class Session:
 
     async def wrap(self, result: Any, *, source: str = "tool_result") -> Any:
         """
-        Turn what is too long to show into a descriptor, which is on disk when this returns.
+        Return a result as a model should read it; what is left out of a long one is on disk when this returns.
 
         Args:
             result: See `RefStore.wrap`.
             source: ``"user_input"`` for what the user pasted: the user's own words around it stay in sight.
 
         Raises:
-            QuotaExceeded: There is no room; nothing was stored.
-            InvalidArgument: The text has surrogates that no file could hold.
             StoreError: The disk does not take it.
 
         """

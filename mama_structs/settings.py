@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, TypeVar
 
@@ -35,6 +36,7 @@ def _instance(name: str, value: object, kind: type) -> None:
 
 _FLAG: Final = setting(flag)
 _COUNT: Final = setting(whole, 0)
+_OPTIONAL_COUNT: Final = attrs.validators.optional(_COUNT)
 _POSITIVE: Final = setting(whole, 1)
 _SECONDS: Final = setting(seconds)
 _SECONDS_OR_ZERO: Final = setting(seconds, zero=True)
@@ -86,10 +88,7 @@ class DescriptorSettings:
     Args:
         enabled: Whether large results become descriptors and models have the tools for these and for refs.
         references_enabled: Whether models are told how to mark parts of their answers, and marks are stored.
-        wrap_over: Results and inputs with more characters than this become descriptors.
         page_size: Characters of a page.
-        preview_head: Characters of the beginning that a descriptor's preview shows.
-        preview_tail: Characters of the end that it shows.
         max_bytes: Bytes of content (UTF-8) that one conversation may hold.
         max_handles: Handles that one conversation may hold, each version of a ref counted.
         search_timeout: Seconds that a search may take.
@@ -97,6 +96,9 @@ class DescriptorSettings:
             deleted, when a session opens or maintains; None for never.
         allow_hidden: Whether models may write files and directories whose names begin with a dot.
         root: The same as *files* of `Session.open`, for hosts that are set up by variables.
+        wrap_over: Deprecated: *max_chars* of `AnswerSettings`, which may be less than 1,000 here.
+        preview_head: Deprecated, and without effect: a preview has the room that *max_chars* gives.
+        preview_tail: As above.
 
     Raises:
         InvalidSetting: A value breaks its rule.
@@ -105,10 +107,7 @@ class DescriptorSettings:
 
     enabled: bool = attrs.field(default=True, validator=_FLAG)
     references_enabled: bool = attrs.field(default=True, validator=_FLAG)
-    wrap_over: int = attrs.field(default=8_000, validator=_COUNT)
     page_size: int = attrs.field(default=4_000, validator=_POSITIVE)
-    preview_head: int = attrs.field(default=1_500, validator=_COUNT)
-    preview_tail: int = attrs.field(default=500, validator=_COUNT)
     max_bytes: int = attrs.field(default=64 * 2**20, validator=_COUNT)
     max_handles: int = attrs.field(default=10_000, validator=_COUNT)
     search_timeout: float = attrs.field(default=2.0, validator=_SECONDS)
@@ -117,6 +116,16 @@ class DescriptorSettings:
     )
     allow_hidden: bool = attrs.field(default=False, validator=_FLAG)
     root: str = attrs.field(default="", converter=_as_path, validator=setting(_path))
+    wrap_over: int | None = attrs.field(default=None, validator=_OPTIONAL_COUNT)
+    preview_head: int | None = attrs.field(default=None, validator=_OPTIONAL_COUNT)
+    preview_tail: int | None = attrs.field(default=None, validator=_OPTIONAL_COUNT)
+
+    def __attrs_post_init__(self) -> None:
+        """Say what took the place of settings that are gone."""
+        for name in ("wrap_over", "preview_head", "preview_tail"):
+            if getattr(self, name) is not None:
+                what = f"DescriptorSettings.{name} is deprecated: Settings(answers=AnswerSettings(max_chars=...))"
+                warnings.warn(what, DeprecationWarning, stacklevel=3)
 
 
 # Less holds neither an error with its hint nor an answer that says where to go on.
@@ -166,6 +175,11 @@ class AnswerSettings:
         if self.max_tokens is not None and self.count_tokens is not None:
             return Budget(self.max_tokens, size=self.count_tokens)
         return Budget(self.max_chars)
+
+
+def answers_budget(descriptors: DescriptorSettings, answers: AnswerSettings) -> Budget:
+    """Return what an answer may have, by these settings."""
+    return answers.budget if descriptors.wrap_over is None else Budget(descriptors.wrap_over)
 
 
 @attrs.frozen(kw_only=True)

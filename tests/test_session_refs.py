@@ -13,18 +13,19 @@ import textwrap
 import tracemalloc
 from typing import Annotated
 
+import attrs
 import msgspec
 import pytest
 from answer_helpers import answer_in, message_in
 
 from mama_structs import DescriptorSettings, RefStore, Session, Settings, Tool, with_descriptors, with_references
+from mama_structs._plain import json_text
 from mama_structs.descriptors.parser import Text
 from mama_structs.errors import (
     HandleDamaged,
     HandleNotFound,
     InvalidArgument,
     NoSession,
-    QuotaExceeded,
     SessionClosed,
     StoreBusy,
     StoreDamaged,
@@ -33,6 +34,7 @@ from mama_structs.errors import (
     UnknownTool,
     WrongLoop,
 )
+from mama_structs.tools.tool import ErrorText
 
 
 @pytest.fixture
@@ -336,8 +338,8 @@ async def test_the_tools_for_refs_are_there(tmp_path):
         assert session.tools["fd_to_file"].annotations.destructive
 
 
-async def test_a_large_result_comes_back_as_a_descriptor_that_the_tools_read(place):
-    """Page after page gives the whole result, and nothing of the fd tools is wrapped again."""
+async def test_a_large_result_is_shortened_and_the_tools_read_the_rest(place):
+    """Page after page gives the whole result, a row a line, and nothing of the fd tools is wrapped again."""
     async with Session.open(place) as session:
         session.tools.add(long_list)
         shown = await session.call("long_list", {"count": 9_000})
@@ -350,8 +352,9 @@ async def test_a_large_result_comes_back_as_a_descriptor_that_the_tools_read(pla
                 following = page.next
             parts[len(call)] = "".join(pages)
 
-        assert shown.startswith('<fd_result fd="fd:1"')
-        assert list(range(9_000)) == json.loads(parts[1]) == json.loads(parts[2])
+        *rows, last = shown
+        assert {"shortened": {"": {"shown": len(rows), "of": 9_000, "fd": "fd:1"}}} == last
+        assert list(range(9_000)) == list(map(json.loads, parts[1].split())) == list(map(json.loads, parts[2].split()))
         assert ["fd:1"] == list(session.refs)
 
 
@@ -587,15 +590,54 @@ async def test_a_descriptor_is_no_ref():
     assert "read_fd" in answer
 
 
-async def test_a_result_for_which_there_is_no_room_comes_back_whole(caplog):
-    """A tool's work is never lost for our sake, and the log says why; wrap itself says it aloud."""
+async def test_a_result_for_which_there_is_no_room_is_shortened_and_says_so(caplog):
+    """The budget holds all the same, what was not kept is named, and the log says so without the text."""
     async with Session.open(settings=typed(max_bytes=10)) as session:
         session.tools.add(echo)
-        assert "x" * 9_000 == await session.call("echo", {"text": "x" * 9_000})
-        assert "max_bytes" in caplog.text
+        for shown in (await session.call("echo", {"text": "x" * 9_000}), await session.wrap("x" * 9_000)):
+            assert 7_000 < len(shown) <= 8_000
+            assert "of 9000 left out …]\nxxx" in shown
+            assert shown.endswith("xxx\n[the rest was not kept]")
+        assert "0 of 1 parts are kept" in caplog.text
         assert "xxx" not in caplog.text
-        with pytest.raises(QuotaExceeded):
-            await session.wrap("x" * 9_000)
+        whole = await session.call("echo", {"text": "x" * 9_000}, max_chars=None)
+        assert "x" * 9_000 == whole
+
+
+@pytest.mark.parametrize(("max_chars", "most"), [("settings", 8_000), (500, 500), (20_000, 20_000), (None, 10**6)])
+async def test_a_host_says_how_long_an_answer_may_be(max_chars, most):
+    """Without the argument the settings hold, a number is a budget in characters, and None means the whole."""
+    async with Session.open() as session:
+        session.tools.add(long_list)
+        shown = await session.call("long_list", {"count": 9_000}, max_chars=max_chars)
+
+    assert min(most, 9_000 * 4) * 0.9 < len(json_text(shown)) <= most
+    assert (shown == list(range(9_000))) == (max_chars is None)
+
+
+@pytest.mark.parametrize("max_chars", [99, -1, True, 3.5, "8000"])
+async def test_a_budget_that_holds_nothing_is_refused(max_chars):
+    """It is told before the tool runs."""
+    async with Session.open() as session:
+        session.tools.add(long_list)
+        with pytest.raises(InvalidArgument, match="max_chars"):
+            await session.call("long_list", {"count": 9_000}, max_chars=max_chars)
+
+
+async def test_the_answer_of_a_tool_that_is_never_wrapped_is_within_the_budget_too():
+    """Nor does an error that a tool answers with pass it, and it stays an error."""
+
+    async def loud(*, fails: bool) -> str:
+        """Answer with much."""
+        return ErrorText("e" * 20_000, "loud") if fails else "x" * 20_000
+
+    async with Session.open() as session:
+        session.tools.add(attrs.evolve(Tool.from_function(loud), wrapped=False))
+        shown, error = await session.call("loud", {"fails": False}), await session.call("loud", {"fails": True})
+
+        assert len(shown) <= 8_000
+        assert ("loud", True) == (error.type, len(error) <= 8_000)
+        assert [] == list(session.refs)
 
 
 async def test_wrapping_can_be_switched_off():
@@ -657,18 +699,18 @@ def test_only_a_ref_store_can_keep_results(store):
 
 
 async def test_it_stands_above_with_references(mama_structs_node):
-    """The references are part of what is kept."""
-    async with Session.open(structs=mama_structs_node.url, settings=typed(wrap_over=50)) as session:
+    """A long result is shortened, and its references have their share."""
+    async with Session.open(structs=mama_structs_node.url) as session:
 
         @with_descriptors
         @with_references
         async def planets():
-            return {"owner": "1-11"}
+            return {"owner": "1-11", "log": "x" * 9_000}
 
-        assert {"owner": "1-11"} == await planets()
+        assert ["owner", "log", "shortened"] == list(await planets())
         shown = await planets(include_references=True)
-        assert shown.startswith("<fd_result")
-        assert "1-11" in json.loads(session.refs.get("fd:1").text)["references"]
+        assert ["1-11"] == list(shown["references"])
+        assert "1-11" in json.loads(session.refs.get(shown["shortened"][""]["fd"]).text)["references"]
 
 
 async def test_a_bare_decorated_tool_uses_the_session_that_calls_it():
@@ -678,7 +720,7 @@ async def test_a_bare_decorated_tool_uses_the_session_that_calls_it():
     async def tool():
         return "x" * 9_000
 
-    async with Session.open(settings=typed(wrap_over=100)) as parent:
+    async with Session.open() as parent:
         parent.tools.add(tool)
         child = parent.fork()
         await child.call("tool")

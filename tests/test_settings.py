@@ -105,10 +105,7 @@ DESCRIPTORS = st.builds(
     DescriptorSettings,
     enabled=st.booleans(),
     references_enabled=st.booleans(),
-    wrap_over=SIZES,
     page_size=st.integers(min_value=1),
-    preview_head=SIZES,
-    preview_tail=SIZES,
     max_bytes=SIZES,
     max_handles=SIZES,
     search_timeout=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
@@ -188,6 +185,7 @@ def test_the_environment_can_say_every_setting(settings, form):
         )
         for section in ("references", "descriptors", "memory", "tools")
         for name, value in attrs.asdict(getattr(settings, section), recurse=False).items()
+        if value is not None
     }
 
     assert settings == Settings.from_env({**environ, "PATH": "/bin", "REFERENCES_CACHE_TTL": "x"})
@@ -198,11 +196,7 @@ def test_the_environment_can_say_every_setting(settings, form):
     [
         *((name, value) for name in ("enabled", "references_enabled") for value in (0, 1, None, "true")),
         *((name, value) for name in ("page_size",) for value in (0, -1, True, 1.0, "5", None)),
-        *(
-            (name, value)
-            for name in ("wrap_over", "preview_head", "preview_tail", "max_bytes", "max_handles")
-            for value in (-1, True, 1.0, "5", None)
-        ),
+        *((name, value) for name in ("max_bytes", "max_handles") for value in (-1, True, 1.0, "5", None)),
         *(("search_timeout", value) for value in (0, -1, True, "2", None, float("nan"), float("inf"))),
         *(("root", value) for value in (None, 3, "a\0b", b"x")),
     ],
@@ -217,12 +211,10 @@ def test_a_descriptor_setting_that_breaks_its_rule_is_refused_by_name(name, valu
 
 
 def test_the_defaults_of_descriptors_are_those_of_the_design(tmp_path):
-    """Pages of 4,000 characters, descriptors over 8,000; a root may be given as a path."""
+    """Pages of 4,000 characters; a root may be given as a path."""
     settings = DescriptorSettings(root=tmp_path)
 
-    assert (4_000, 8_000, True, True) == (
-        settings.page_size, settings.wrap_over, settings.enabled, settings.references_enabled,
-    )  # fmt: skip
+    assert (4_000, True, True) == (settings.page_size, settings.enabled, settings.references_enabled)
     assert str(tmp_path) == settings.root
     assert Settings().descriptors == DescriptorSettings()
 
@@ -348,3 +340,12 @@ def test_a_function_cannot_come_from_the_environment():
     """Settings that only code can give are refused where a variable names them."""
     with pytest.raises(InvalidSetting, match="in code"):
         Settings.from_env({"MAMA_STRUCTS_ANSWERS_COUNT_TOKENS": "len"})
+
+
+@pytest.mark.parametrize("name", ["wrap_over", "preview_head", "preview_tail"])
+def test_settings_that_are_gone_say_what_took_their_place(name):
+    """They are taken with a warning, and what breaks their rule is refused as before."""
+    with pytest.warns(DeprecationWarning, match=f"{name} is deprecated.*max_chars"):
+        DescriptorSettings(**{name: 5})
+    with pytest.raises(InvalidSetting):
+        DescriptorSettings(**{name: -1})

@@ -64,7 +64,7 @@ async def answer(
     With *notes* its text tells the model, once, what it should know about the marks in its last messages; its data is
     the tool's own.
     """
-    answered = await _answer(session, wire, arguments, host=host)
+    answered = _held(session, await _answer(session, wire, arguments, host=host))
     return _with_notes(session, answered) if notes else answered
 
 
@@ -168,12 +168,22 @@ async def hear(session: Session, message: object) -> None:
         _log.warning("the refs of a message are not on disk yet: %s", error)
 
 
+def _held(session: Session, answered: ToolAnswer) -> ToolAnswer:
+    """Return an answer within the budget: an error may say much, and names on the wire are longer than our own."""
+    budget = session.refs.budget
+    if not session.settings.descriptors.enabled or answered.has_media or budget.holds(answered.text):
+        return answered
+    data = session.refs.within(answered.data, budget, keeps=False)
+    text = _text(data)
+    return attrs.evolve(answered, text=text, data=data, parts=(text,))
+
+
 def _with_notes(session: Session, answered: ToolAnswer) -> ToolAnswer:
     """Add the notes of a session to an answer; where they do not fit they wait for the next one."""
     heard = session._heard  # noqa: SLF001 - kept for the adapters
     if not heard.has_notes:
         return answered
-    budget = session.settings.answers.budget
+    budget = session.refs.budget
     notes = heard.notes(budget.less(budget.size(answered.text) + _FRAME))
     written = _written_behind if answered.has_media else _noted
     text = written(answered.text, notes) if notes else None

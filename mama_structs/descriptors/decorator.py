@@ -9,9 +9,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from mama_structs._async import find_session, no_session
+from mama_structs._budget import Budget
 from mama_structs._introspect import awaited, called_by, disguise, name_of
 from mama_structs.descriptors.store import RefStore
-from mama_structs.errors import InvalidArgument, QuotaExceeded
+from mama_structs.errors import InvalidArgument
 
 _log = logging.getLogger("mama_structs")
 
@@ -63,15 +64,16 @@ def with_descriptors(tool: Callable[..., Any] | None = None, /, *, store: RefSto
     return decorate if tool is None else decorate(tool)
 
 
-def wrapped_or_whole(store: RefStore, result: Any, *, what: str) -> Any:
-    """Wrap a tool's result, or return it whole where that fails: a tool's work is never lost for our sake."""
-    try:
-        return store.wrap(result)
-    except (QuotaExceeded, InvalidArgument) as error:
-        _log.warning("the result of %s is returned whole: %s", what, error)
-    except Exception:  # noqa: BLE001 - see below
-        # Objects of any kind come back from tools, and measuring one may run its own code.
-        _log.exception("the result of %s could not be wrapped and is returned whole", what)
+def within_budget(
+    store: RefStore, result: Any, *, what: str, budget: Budget | None = None, keeps: bool = True, **options: Any
+) -> Any:
+    """Shorten a tool's result, or return it whole where that fails: a tool's work is never lost for our sake."""
+    for keeping in (True, False) if keeps else (False,):
+        try:
+            return store.within(result, store.budget if budget is None else budget, keeps=keeping, **options)
+        except Exception:  # noqa: BLE001 - see below
+            # Objects of any kind come back from tools, and measuring one may run its own code; or the disk is gone.
+            _log.exception("the result of %s could not be shortened%s", what, " with handles" if keeping else "")
     return result
 
 
@@ -82,9 +84,9 @@ def _decorated(tool: Callable[..., Any], *, store: RefStore | None) -> Callable[
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         keeper = _store_of_session(name) if store is None else store
         result = await function(*args, **kwargs)
-        return wrapped_or_whole(keeper, result, what=name) if keeper.settings.enabled else result
+        return within_budget(keeper, result, what=name) if keeper.settings.enabled else result
 
-    # What comes back may be text in place of the result: no schema can be made of the tool's own return type.
+    # What comes back may say what was shortened: no schema can be made of the tool's own return type.
     disguise(wrapper, tool, inspect.signature(called_by(tool)).replace(return_annotation=Any))
     wrapper.__annotations__["return"] = Any
     wrapper.answers_with_descriptors = True  # type: ignore[attr-defined]  # `with_references` looks for it

@@ -462,7 +462,8 @@ With a backslash in front, \\ref:parser or \\{{{{ref:parser}}}}, the words stay.
 </file_descriptor_instructions>"""
 
 _WRAPPING: Final = (
-    "What is longer than {wrap_over:,} characters is kept as fd:1, fd:2 and so on, and you see a part of it."
+    "Of what is too long you see a part, and all of it is kept as fd:1, fd:2 and so on.\n"
+    'Where JSON says "shortened", line n of the fd of an array is row n.'
 )
 _FILE_CALL: Final = re.compile(r"^fd_to_file\(.*\n", re.MULTILINE)
 
@@ -471,7 +472,7 @@ def instructions(settings: DescriptorSettings, *, files: bool = False) -> str:
     """Return the blocks for a system prompt; with *files*, how one is written."""
     if not settings.enabled:
         return ""
-    intro = _WRAPPING.format(wrap_over=settings.wrap_over)
+    intro = _WRAPPING
     blocks = [_DESCRIPTORS.format(intro=intro, page_size=settings.page_size)]
     if settings.references_enabled:
         blocks.insert(0, _REFERENCES)

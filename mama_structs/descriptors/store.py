@@ -3,41 +3,38 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
-import re
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol, Self, get_args
 
 from mama_structs import _check
 from mama_structs._async import LoopBound, in_own_thread
-from mama_structs._plain import to_jsonable
+from mama_structs._budget import Budget
 from mama_structs.descriptors.entries import DeletedEntry, Descriptor, Entries, Entry, Ref, Usage
 from mama_structs.descriptors.export import ExportMode, FileOrder, FileResult, export
 from mama_structs.descriptors.fences import fenced_blocks
 from mama_structs.descriptors.kinds import Category, Suggestion, category_of, suggest
 from mama_structs.descriptors.marking import Collected, Collector, Ingested, RefStream
-from mama_structs.descriptors.messages import are_blocks, block_text, joined_blocks, said_by_model
+from mama_structs.descriptors.messages import said_by_model
 from mama_structs.descriptors.parser import ID_RULE, IN_CODE, Diagnostic, DiagnosticKind, ref_id_in
 from mama_structs.descriptors.render import Rendering, instructions
 from mama_structs.descriptors.revising import Revision, appended, asks_to_append, difference, edited, is_same
 from mama_structs.descriptors.search import SearchResult, TextSearch, search
-from mama_structs.descriptors.text import Content, Excerpt, Mode, Pasted, preview, read, split_pasted
+from mama_structs.descriptors.text import Content, Excerpt, Mode, read
+from mama_structs.descriptors.wrapping import OwnShareOf, Shelf, Wrapping
 from mama_structs.errors import (
     InvalidArgument,
     InvalidHandle,
     InvalidParameter,
-    MamaStructsError,
     QuotaExceeded,
     SessionClosed,
     WrongLoop,
 )
-from mama_structs.settings import AnswerSettings, DescriptorSettings
+from mama_structs.settings import AnswerSettings, DescriptorSettings, answers_budget
 
-_WRAPPED: Final = re.compile('<fd_result fd="(fd:[0-9]+)"')
 _CATEGORIES: Final = get_args(Category)
 _AWAITED: Final = 8
 
@@ -112,6 +109,9 @@ class RefStore:
         self.answers: AnswerSettings = answers or AnswerSettings()
         self.files: Path | None = files_of(files, self.settings)
         self.root: Path = self.files or Path.cwd()
+        # How much of an answer may be shown, and what of it shrinks by rules of its own.
+        self.budget: Budget = answers_budget(self.settings, self.answers)
+        self.own_share: OwnShareOf | None = None
         self._clock = clock
         self._entries = Entries(self.settings)
         self._log: Log | None = None
@@ -120,7 +120,7 @@ class RefStore:
         # Streamed answers whose finished messages may still come: each is stored once.
         self._awaited: deque[tuple[Collected, Ingested]] = deque(maxlen=_AWAITED)
         self._loop = LoopBound("ref store")
-        self.rendering: Rendering = Rendering(self.answers.budget)
+        self.rendering: Rendering = Rendering(self.budget)
 
     def keep(self, log: Log, *, entries: Entries | None = None, directory: Path | None = None) -> None:
         """Hand all further changes to a log, which holds *entries*; no export may touch the session's *directory*."""
@@ -343,27 +343,46 @@ class RefStore:
 
     def wrap(self, result: Any, *, source: str = "tool_result") -> Any:
         """
-        Turn what is longer than ``settings.wrap_over`` characters into a descriptor.
+        Return a result as a model should read it: whole where the budget of answers holds it, else shortened.
+
+        What was left out is kept under handles, as far as there is room.
+        JSON stays JSON and text stays text: a mapping or list is shortened by its structure, and so is a text that is a
+        JSON object or array; any other text becomes an ``<fd_result>`` with its beginning and its end.
 
         Args:
-            result: Text; JSON-able data, which is measured and kept as JSON; or a list of content blocks, of which the
-                long texts are turned into descriptors, each for itself, and many short ones together.
+            result: Text; JSON-able data; or a list of content blocks, whose long texts are shortened, each for itself.
+                Images and audio do not count.
             source: Where it came from.
                 In ``"user_input"`` the user's own words around what was pasted stay in sight.
 
         Returns:
-            An ``<fd_result>`` with the beginning and the end, or *result* itself where it is short or has no text.
-
-        Raises:
-            InvalidArgument: The text has surrogates that no file could hold.
+            The shortened result, or *result* itself where it is short or has no text.
 
         """
+        return self.within(result, self.budget, source=source)
+
+    def within(
+        self,
+        result: Any,
+        budget: Budget,
+        *,
+        source: str = "tool_result",
+        schema: Mapping[str, Any] | None = None,
+        keeps: bool = True,
+    ) -> Any:
+        """Do as `wrap` within any budget; *schema* says which texts never change, and without *keeps* the rest goes."""
         self._check_open()
-        if isinstance(result, str):
-            return self._wrap_text(result, source)
-        if result is None or isinstance(result, int | float | bytes | bytearray | memoryview):
-            return result
-        return self._wrap_data(result, source)
+        shelf = Shelf(
+            next_number=lambda: self._entries.next_fd,
+            check_room=self._entries.check_room,
+            describe=self._describe,
+            keep=lambda descriptor: self._put(descriptor.handle, descriptor),
+            show=self.rendering.result,
+        )
+        wrapping = Wrapping(
+            shelf=shelf, budget=budget, source=source, schema=schema, own_share=self.own_share, keeps=keeps
+        )
+        return wrapping.shown(result)
 
     # Reading
 
@@ -670,12 +689,12 @@ class RefStore:
         self._put(ref.versioned, ref)
         return ref
 
-    def _add(self, content: Content, source: str) -> Descriptor:
+    def _describe(self, number: int, content: Content, source: str) -> Descriptor:
+        """Return a descriptor that is not kept yet."""
         content = self._entries.shared(content)
-        self._entries.check_room(content)
         content.pages(self.settings.page_size)  # Indexed now, so that any page can be read at once.
-        descriptor = Descriptor(
-            number=self._entries.next_fd,
+        return Descriptor(
+            number=number,
             source=source,
             category=category_of({}, content.text) if content.is_text else "data",
             created_at=self._clock(),
@@ -683,6 +702,10 @@ class RefStore:
             content=content,
             mime_type=content.mime_type,
         )
+
+    def _add(self, content: Content, source: str) -> Descriptor:
+        self._entries.check_room(self._entries.shared(content))
+        descriptor = self._describe(self._entries.next_fd, content, source)
         self._put(descriptor.handle, descriptor)
         return descriptor
 
@@ -691,57 +714,6 @@ class RefStore:
         if self._log is not None:
             self._log.put(handle, slot)
         self._entries.put(handle, slot)
-
-    def _wrap_text(self, text: str, source: str) -> str:
-        limit = self.settings.wrap_over
-        if len(text) <= limit:
-            return text
-        # Where the limit is small, what was wrapped is longer than the limit.
-        found = _WRAPPED.match(text)
-        entry = self._entries.get(found[1]) if found else None
-        if isinstance(entry, Descriptor) and text == self._shown(entry):
-            return text
-        parts = split_pasted(text, over=limit) if source == "user_input" else Pasted("", text, "")
-        return f"{parts.before}{self._shown(self.add(parts.pasted, source=source))}{parts.after}"
-
-    def _shown(self, descriptor: Descriptor) -> str:
-        shown = preview(descriptor.content, head=self.settings.preview_head, tail=self.settings.preview_tail)
-        return self.rendering.result(descriptor, shown)
-
-    def _wrap_data(self, result: Any, source: str) -> Any:
-        try:
-            data = result if are_blocks(result) or self._is_short(result) else to_jsonable(result)
-        except MamaStructsError:
-            # What has no JSON form has no length, and cannot be shown as text either.
-            return result
-        if are_blocks(data):
-            return self._wrap_blocks(data, source) or result
-        if self._is_short(data):
-            return result
-        descriptor = self.add(json.dumps(data, ensure_ascii=False, indent=2), source=source)
-        return self._shown(descriptor)
-
-    def _is_short(self, data: Any) -> bool:
-        try:
-            return len(json.dumps(data, ensure_ascii=False)) <= self.settings.wrap_over
-        except (TypeError, ValueError, RecursionError):
-            return False
-
-    def _wrap_blocks(self, blocks: Sequence[dict[str, Any]], source: str) -> Sequence[dict[str, Any]] | None:
-        """Wrap the long texts; where many short ones are long together, those that stand side by side are one."""
-        limit = self.settings.wrap_over
-        lengths = [len(text) for block in blocks if (text := block_text(block)) is not None]
-        if sum(lengths) <= limit:
-            return None
-        if max(lengths) <= limit:
-            blocks = joined_blocks(blocks)
-        texts = [text if (text := block_text(block)) and len(text) > limit else None for block in blocks]
-        # Room for all of them, or nothing is stored.
-        self._entries.check_room(*(Content.of(text) for text in texts if text))
-        return [
-            {**block, "text": self._wrap_text(text, source)} if text else block
-            for block, text in zip(blocks, texts, strict=True)
-        ]
 
 
 def _with_kind(handle: Any) -> Any:

@@ -318,7 +318,9 @@ class Resolver:
         shape, scan = _search(mapping, detector, kind=kind, subject=subject)
         scope = options.scope(is_list=shape.kind == "list")
         earlier = mapping.get(META, {}).get("omitted_ids", ())
-        sought = self._seeking(options, existing=mapping.get(SECTION, {}), ceilings=ceilings or {})
+        # What is one line only is asked for again.
+        existing = {key: entry for key, entry in mapping.get(SECTION, {}).items() if not isinstance(entry, str)}
+        sought = self._seeking(options, existing=existing, ceilings=ceilings or {})
         sought.omitted = {str(one): EARLIER for one in earlier}
         sought.note(scan, shape.holder, via=None, metadata=options.metadata)
         answered = sought.answered
@@ -332,7 +334,7 @@ class Resolver:
         section, meta = self._finish(sought, options)
         enriched = {key: value for key, value in mapping.items() if key != META}
         enriched[SECTION] = section
-        if remembered and (REMEMBERED not in enriched or is_section(mapping.get(SECTION))):
+        if remembered and (REMEMBERED not in enriched or is_section(mapping.get(SECTION), mapping.get(META))):
             enriched[REMEMBERED] = remembered
         if meta:
             enriched[META] = meta
@@ -632,7 +634,7 @@ def _search(
 ) -> tuple[PayloadShape, Scan]:
     """Say what a payload is about and find the ids in it, but for those that an earlier call added."""
     shape = describe(mapping, detector, kind=kind, subject=None if subject is None else str(subject))
-    skip = (SECTION, META, REMEMBERED) if is_section(mapping.get(SECTION)) else ()
+    skip = (SECTION, META, REMEMBERED) if is_section(mapping.get(SECTION), mapping.get(META)) else ()
     main = None if shape.main is None else detector.kind(shape.main)
     about = "" if main is None else main.name
     return shape, detector.scan(mapping, rows=shape.rows, exclude=shape.own, skip=skip, about=about)
@@ -642,4 +644,4 @@ def _can_carry(mapping: Mapping[str, Any]) -> bool:
     """Tell whether references can be added without touching what the payload has under our names."""
     if SECTION not in mapping:
         return META not in mapping
-    return is_section(mapping[SECTION]) and isinstance(mapping.get(META, {}), Mapping)
+    return is_section(mapping[SECTION], mapping.get(META)) and isinstance(mapping.get(META, {}), Mapping)

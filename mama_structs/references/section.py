@@ -21,6 +21,10 @@ ROOT: Final = "root"
 REMEMBERED: Final = "remembered"
 # What an entry has of its own, which is no data of the entity.
 ADDED: Final = ("reference_type", "id", "referenced_from", "referenced_in", "as_of", REMEMBERED)
+SHORTENED: Final = "shortened"
+"""What says in the meta that references are shorter than they were; then an entry may be one line of text."""
+FAILED: Final = " failed: "
+"""Between type and reason, in the line of a failed reference."""
 _FAILED_KEYS: Final = frozenset({*ADDED, "status", "error"})
 
 # What a field's name has behind that of the relation which it holds.
@@ -202,11 +206,22 @@ def is_failed(entry: Mapping[str, Any]) -> bool:
     return entry.get("status") == "failed" and "error" in entry and _FAILED_KEYS.issuperset(entry)
 
 
-def is_section(value: object) -> bool:
-    """Tell whether a payload's ``references`` is a section of ours, and not the tool's own."""
+def is_section(value: object, meta: object = None) -> bool:
+    """Tell whether a payload's ``references``, with this meta, are a section of ours, and not the tool's own."""
+    lines = isinstance(meta, Mapping) and SHORTENED in meta
     return isinstance(value, Mapping) and all(
-        isinstance(entry, Mapping) and "reference_type" in entry and "id" in entry for entry in value.values()
+        (isinstance(entry, Mapping) and "reference_type" in entry and "id" in entry)
+        or (lines and isinstance(entry, str))
+        for entry in value.values()
     )
+
+
+def read_line(entity_id: str, line: str) -> dict[str, Any]:
+    """Return the entry that one line stands for: what kind of entity it is, and what the line says of it."""
+    kind, failed, error = line.partition(FAILED)
+    if failed and " " not in kind:
+        return {"reference_type": kind, "id": entity_id, "status": "failed", "error": error}
+    return {"reference_type": line.partition(" ")[0].rstrip(","), "id": entity_id, "line": line}
 
 
 @attrs.define(kw_only=True)
@@ -393,11 +408,11 @@ class References(Mapping[str, Mapping[str, Any]]):
     def of(cls, result: object) -> References:
         """Return the references of a tool's result; empty when it has none."""
         mapping = as_mapping(result) or {}
-        section = mapping.get(SECTION)
-        if not is_section(section):
+        section, meta = mapping.get(SECTION), mapping.get(META)
+        if not isinstance(section, Mapping) or not is_section(section, meta):
             return cls({})
-        meta = mapping.get(META)
-        return cls(section, meta if isinstance(meta, Mapping) else {})  # type: ignore[arg-type]
+        entries = {key: read_line(key, entry) if isinstance(entry, str) else entry for key, entry in section.items()}
+        return cls(entries, meta if isinstance(meta, Mapping) else {})
 
     def __getitem__(self, entity_id: str) -> Mapping[str, Any]:
         return self.entries[str(entity_id)]

@@ -28,6 +28,7 @@ from memory_helpers import OpenedDirectory, plain_link, plain_memory
 
 import mama_structs
 from mama_structs import HashEmbedder, Session, Settings
+from mama_structs._plain import json_text
 from mama_structs.adapters import anthropic, openai
 from mama_structs.adapters.answers import answer, offered
 from mama_structs.errors import InvalidArgument, MamaStructsError, MemoryNotFound, SessionClosed
@@ -671,7 +672,7 @@ async def test_a_memorys_words_stay_as_they_are():
 
 
 async def test_a_long_list_stays_an_object():
-    """However many decisions are listed, the result keeps the shape of v1.0 and becomes no descriptor."""
+    """However many decisions are listed, the result keeps the shape of v1.0; lines that are too many are kept."""
     async with Session.open(embedder=HashEmbedder()) as session:
         await session.memories.save_many(
             {"type": "decision", "topic": f"topic {number}", "decision": "long " * 30, "reasoning": ""}
@@ -681,8 +682,8 @@ async def test_a_long_list_stays_an_object():
             warnings.simplefilter("ignore", DeprecationWarning)
             result = await session.call("list_decisions", {"limit": 100})
 
-    assert len(result["list"]) > session.settings.descriptors.wrap_over
-    assert 60 == len(result["list"].splitlines())
+    assert len(json_text(result)) <= session.settings.answers.max_chars
+    assert result["shortened"]["/list"]["of"] == 60 > result["shortened"]["/list"]["shown"] > 20
 
 
 # Errors
