@@ -227,7 +227,7 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS, order=st.permutations(range(4)), kept=st.integers(0, 3))
-@settings(max_examples=30)
+@settings(max_examples=20)
 def test_forks_hold_what_they_did_whichever_ancestors_are_deleted(steps, order, kept):
     """Whatever was stored and deleted before and after a fork; figures are those of the session."""
 
