@@ -640,7 +640,7 @@ def test_a_platform_without_directory_descriptors_is_refused(root, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "options", "parameter"),
     [
-        (b"x", {}, "text"),
+        (7, {}, "text"),
         ("x\ud800", {}, "text"),
         ("x", {"mode": "overwrite"}, "mode"),
         ("x", {"mode": None}, "mode"),
