@@ -1,0 +1,136 @@
+"""How references become shorter where they do not fit: fewer fields first, and fewer references last."""
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs import References
+from mama_structs._budget import Budget
+from mama_structs._plain import json_text
+from mama_structs.descriptors.store import RefStore
+from mama_structs.references.section import is_section, read_line
+from mama_structs.references.shrinking import MOST_IDS, ReferenceShare
+
+BRIEF = {"planet": ("name", "owner"), "fleet": ("owner", "status")}
+VALUES = st.none() | st.integers(0, 9) | st.booleans() | st.text(max_size=40) | st.sampled_from(["", "0"])
+FIELDS = st.dictionaries(
+    st.sampled_from(["name", "owner", "status", "ore", "map"]), VALUES | st.dictionaries(st.just("load"), VALUES)
+)
+ENTRIES = st.lists(st.tuples(st.sampled_from(["planet", "fleet", "guild"]), FIELDS, st.booleans()), max_size=40)
+OMITTED = st.integers(0, 60)
+
+
+def brief_of(kind):
+    return BRIEF.get(kind, ())
+
+
+def answer_of(entries, omitted, rows=0):
+    """Return an answer with references, of which some have failed."""
+    section = {}
+    for number, (kind, fields, failed) in enumerate(entries, 1):
+        own = {"status": "failed", "error": f"no answer {number}"} if failed else fields
+        section[f"2-{number}"] = {"reference_type": kind, "id": f"2-{number}", **own}
+    ids = [f"9-{number}" for number in range(omitted)]
+    meta = {"references_meta": {"found": len(section) + omitted, "omitted": omitted, "omitted_ids": ids}}
+    return {"rows": [{"id": "x" * 50}] * rows, "references": section, **(meta if omitted else {})}
+
+
+def shown_within(answer, room):
+    made = ReferenceShare.of(answer, brief_of).within(room, 8)
+    return made, made.answer(dict.fromkeys(made.texts, "fd:12345"))
+
+
+@given(ENTRIES, OMITTED, st.integers(0, 6_000))
+def test_references_are_within_their_room_and_each_is_counted(entries, omitted, room):
+    """Whatever the room, what is shown fits, in order, and the meta says how many there are and how they were cut."""
+    answer = answer_of(entries, omitted)
+    _, shown = shown_within(answer, room)
+
+    assert len(json_text(shown)) <= max(room, len("{}"))
+    section, meta = shown.get("references", {}), shown.get("references_meta", {})
+    assert list(section) == list(answer["references"])[: len(section)]
+    assert len(meta.get("omitted_ids", ())) <= MOST_IDS
+    if shown and json_text(section) != json_text(answer["references"]):
+        assert (len(section), len(answer["references"])) == (meta["shortened"]["shown"], meta["shortened"]["of"])
+        assert meta["shortened"]["left_out"]
+
+
+@given(ENTRIES, st.integers(150, 6_000))
+def test_fields_go_before_references(entries, room):
+    """A reference is left out only where each that is shown is one line, and always the last ones."""
+    answer = answer_of(entries, 0)
+    _, shown = shown_within(answer, room)
+    section = shown.get("references", {})
+
+    if shown and len(section) < len(answer["references"]):
+        assert all(isinstance(entry, str) for entry in section.values())
+    for key, entry in section.items():
+        kind = answer["references"][key]["reference_type"]
+        assert entry.startswith(kind) if isinstance(entry, str) else entry["reference_type"] == kind
+
+
+@given(ENTRIES.filter(bool), OMITTED, st.integers(300, 2_000))
+def test_handles_give_all_references_and_all_ids(entries, omitted, room):
+    """A line of one handle is a reference as it was, a line of the other an id that was left out."""
+    answer = answer_of(entries, omitted)
+    made, shown = shown_within(answer, room)
+    texts = {name: [json.loads(line) for line in write().split("\n")] for name, write in made.texts.items()}
+
+    if "shortened" in shown.get("references_meta", {}):
+        assert list(answer["references"].values()) == texts["references"]
+    if omitted > MOST_IDS and shown.get("references_meta"):
+        assert answer["references_meta"]["omitted_ids"] == texts["references_meta"]
+
+
+def test_the_forms_follow_each_other():
+    """Empty and zero fields, then all but the brief ones, then one line each, then type and name, then a count."""
+    planet = {"reference_type": "planet", "id": "2-1", "name": "azure-orchard", "owner": "1-11", "map": "m" * 99}
+    empty = {f"slot {number}": value for number, value in enumerate(["0", None, "", 0, [], {}, {"a": "", "b": 0}] * 4)}
+    answer = {"references": {"2-1": planet | empty | {"hidden": False}}}
+    full = len(json_text(answer))
+    forms = []
+    for room in range(full - 1, 1, -1):
+        _, shown = shown_within(answer, room)
+        form = shown.get("references")
+        if form not in forms:
+            forms.append(form)
+
+    line = "planet azure-orchard, owner 1-11"
+    assert [planet | {"hidden": False}, {k: v for k, v in planet.items() if k != "map"}, line] == [
+        form["2-1"] for form in forms[:3]
+    ]
+    assert [{"2-1": "planet azure-orchard"}, {}, None] == forms[3:]
+
+
+@given(ENTRIES.filter(bool), st.integers(0, 200))
+def test_neither_leaves_unused_what_the_other_needs(entries, rows):
+    """References have half of an answer, and what one does not use goes to the other."""
+    store = RefStore()
+    store.own_share = lambda answer: ReferenceShare.of(answer, brief_of)
+    answer, budget = answer_of(entries, 0, rows=rows), Budget(4_000)
+    shown = store.within(answer, budget)
+
+    assert budget.holds(json_text(shown))
+    assert len(References.of(shown)) == len(entries)
+    if len(shown["rows"]) < rows:
+        assert len(json_text(shown)) > 4_000 - 70
+        assert len(json_text(shown["rows"])) > 1_600
+
+
+def test_a_line_reads_as_an_entry():
+    """The typed view has mappings, and failures are told apart."""
+    section = {"2-1": "planet azure, owner 1-1", "9-9": "fleet failed: Entity not found"}
+    references = References.of({"references": section, "references_meta": {"shortened": {"of": 2}}})
+
+    assert {"reference_type": "planet", "id": "2-1", "line": "planet azure, owner 1-1"} == references["2-1"]
+    assert ["2-1"] == list(references.by_type("planet"))
+    assert {"9-9": "Entity not found"} == references.failed
+    assert "guild" == read_line("0-1", "guild")["reference_type"]
+
+
+def test_a_tools_own_references_in_words_are_no_section():
+    """Texts by name are ours only where the meta says that they were shortened."""
+    assert not is_section({"paper": "Knuth 1974"})
+    assert not is_section({"paper": "Knuth 1974"}, {"found": 1})
+    assert is_section({"2-1": "planet azure"}, {"shortened": {}})
