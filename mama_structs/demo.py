@@ -1,6 +1,7 @@
 """
-The demo: a scripted agent answers one question without references and with them, and every call is counted.
+The demo: a scripted agent answers two questions without references and with them, and every call is counted.
 
+Its session has the default settings: what is counted is what a model reads.
 The text of it has plain tables, and answers shortened to what matters here.
 """
 
@@ -14,32 +15,31 @@ from typing import Any, Final, Self
 
 import attrs
 
-from mama_structs._plain import json_size
+from mama_structs._plain import json_text
 from mama_structs.errors import MamaStructsError, StructsUnreachable
-from mama_structs.references.detection import SECTION
+from mama_structs.references.detection import META, SECTION
 from mama_structs.references.section import References
 from mama_structs.session import Session
-from mama_structs.settings import DescriptorSettings, Settings
 from mama_structs.testing.fake_node import FakeNode
 
 # The player that every generated world furnishes with a guild, a planet and a fleet.
 BUNDLED_PLAYER: Final = "1-11"
-# Rows that name three entities each: a page of 16 stays within the 50 references of a call.
+# Rows that name two entities each: a page of 16 stays within the 50 references of a call.
 PAGE: Final = 16
 # How far the player in question is looked for; a chain has no index of pages by id.
 MOST_PAGES: Final = 64
 
 _RELATIONS: Final = {"guildId": "guild", "planetId": "planet", "fleetId": "fleet"}
-_WITH_REFERENCES: Final[dict[str, Any]] = {"include_references": True, "reference_types": [*_RELATIONS.values()]}
+_NAMED: Final = {"guildId": "guild", "planetId": "planet"}  # Those that have names, of each row of the list.
+_CHARS_PER_TOKEN: Final = 4
 _AGAIN: Final = "run the demo again"
 _CHOOSE: Final = "leave --player out, and a player with guild, planet and fleet is chosen"
-# The demo counts what references cost and bring, so that answers come whole, however long.
-_WHOLE: Final = Settings(descriptors=DescriptorSettings(enabled=False))
 _SHOWN_FIELDS: Final = (
     "reference_type", "id", "name", "owner", "guildId", "planetId", "fleetId", "status", "locationId",
     "gridAttributes", "ore", "next_key",
 )  # fmt: skip
 _WIDTH: Final = 100
+_SHOWN_CALLS: Final = 6
 
 Facts = dict[str, Any]
 Entity = Mapping[str, Any]
@@ -51,7 +51,12 @@ class DemoCall:
 
     tool: str
     arguments: Entity
-    answer: Entity
+    answer: Entity | str
+
+    @property
+    def chars(self) -> int:
+        """How long what the model read is."""
+        return len(self.answer if isinstance(self.answer, str) else json_text(self.answer))
 
 
 @attrs.define
@@ -71,16 +76,25 @@ class DemoRun:
     from_cache: int = 0
     seconds: float = 0.0
 
-    async def ask(self, tool: str, **arguments: Any) -> Entity:
+    async def ask(self, tool: str, **arguments: Any) -> Any:
         """Call a tool and return its answer."""
-        answer: Entity = await self.session.call(tool, arguments)
+        answer = await self.session.call(tool, arguments)
         self.calls.append(DemoCall(tool, arguments, answer))
         return answer
 
-    async def page(self, **options: Any) -> Entity:
-        """Return the page of the list of players that the player in question is on."""
+    async def page(self, **options: Any) -> tuple[Entity, list[Entity]]:
+        """Return the page of the list of players that the player in question is on, and all of its rows."""
         place = {} if self.page_key is None else {"pagination_key": self.page_key}
-        return await self.ask("structs_list_players", pagination_limit=PAGE, **place, **options)
+        answer = await self.ask("structs_list_players", pagination_limit=PAGE, **place, **options)
+        rows = list(answer["Player"])
+        rest = answer.get("shortened", {}).get("/Player")
+        while rest is not None and len(rows) < rest["of"]:
+            more = await self.ask("read_fd", fd=rest["fd"], mode="line", start=len(rows) + 1, count=rest["of"])
+            lines = [line.partition("\t")[2] for line in more.splitlines() if line[:1].isdigit()]
+            rows += map(json.loads, lines)
+            if not lines:
+                raise MamaStructsError("the rest of the list cannot be read", hint=_AGAIN)
+        return answer, rows
 
     async def measure(self, script: Callable[[DemoRun, str], Awaitable[Facts]], player_id: str) -> Self:
         """Find out by a script, and count."""
@@ -101,9 +115,9 @@ class DemoRun:
         return self
 
     @property
-    def bytes(self) -> int:
-        """How much the agent read: its answers as compact JSON."""
-        return sum(json_size(call.answer) for call in self.calls)
+    def chars(self) -> int:
+        """How much the model read, in characters."""
+        return sum(call.chars for call in self.calls)
 
     @property
     def figures(self) -> dict[str, float]:
@@ -111,70 +125,114 @@ class DemoRun:
         return {
             "agent_calls": len(self.calls),
             "upstream_queries": self.upstream_queries,
-            "bytes": self.bytes,
+            "chars": self.chars,
+            "tokens": self.chars // _CHARS_PER_TOKEN,
             "seconds": round(self.seconds, 6),
         }
 
 
 @attrs.frozen
-class Story:
-    """The question, answered several times."""
+class Question:
+    """A question, answered by one call after the other, and with references."""
 
-    player_id: str
-    # One call after the other, and in one call.
+    text: str
     without: DemoRun
     with_references: DemoRun
-    # In the same session, while its cache is valid.
+
+    @property
+    def same_facts(self) -> bool:
+        """Whether both ways found out the same."""
+        return self.without.facts == self.with_references.facts
+
+
+@attrs.frozen
+class Story:
+    """The questions: about one player, which is the common case, and about a page of the list."""
+
+    player_id: str
+    one: Question
+    page: Question
+    # The second one in the same session, while its cache is valid.
     repeat: DemoRun
-    # Without the question's last part.
-    player_only: DemoRun
 
     @property
     def same_facts(self) -> bool:
         """Whether every run found out the same."""
-        return self.without.facts == self.with_references.facts == self.repeat.facts
+        return self.one.same_facts and self.page.same_facts and self.repeat.facts == self.page.without.facts
+
+    @property
+    def runs(self) -> dict[tuple[str, str], DemoRun]:
+        """All runs, by question and way."""
+        both = {("player", "without"): self.one.without, ("player", "with"): self.one.with_references}
+        listed = {("list", "without"): self.page.without, ("list", "with"): self.page.with_references}
+        return {**both, **listed, ("list", "repeat"): self.repeat}
 
     @property
     def figures(self) -> dict[str, Any]:
         """All runs in numbers."""
-        runs = {"without": self.without, "with": self.with_references, "repeat": self.repeat}
-        return {**{name: run.figures for name, run in runs.items()}, "same_facts": self.same_facts}
+        figures: dict[str, Any] = {"player": {}, "list": {}}
+        for (question, way), run in self.runs.items():
+            figures[question][way] = run.figures
+        return {**figures, "same_facts": self.same_facts}
 
 
 async def one_by_one(agent: DemoRun, player_id: str) -> Facts:
-    """Find out without references: look at the player, then at each id that it names, then at who else is there."""
-    player = _flat(await agent.ask("structs_query_player", player_id=player_id), "Player")
+    """Find out about a player without references: look at it, then at each id that it names."""
+    player = (await agent.ask("structs_query_player", player_id=player_id))["Player"]
     related = []
     for field, kind in _RELATIONS.items():
         answer = await agent.ask(f"structs_query_{kind}", **{f"{kind}_id": _related(player, field)})
         related.append(_flat(answer, kind.capitalize()))
-    rows = (await agent.page())["Player"]
-    return _facts_of(_row(rows, player_id), related, rows)
+    return _facts_of(player, related)
 
 
 async def at_once(agent: DemoRun, player_id: str) -> Facts:
-    """Find out with references: the list's row names guild, planet and fleet, and each comes along."""
-    page = await agent.page(**_WITH_REFERENCES)
-    player = _row(page["Player"], player_id)
-    return _facts_of(player, _referenced(page, player), page["Player"])
+    """Find out about a player with references: it names guild, planet and fleet, and each comes along."""
+    types = [*_RELATIONS.values()]
+    answer = await agent.ask(
+        "structs_query_player", player_id=player_id, include_references=True, reference_types=types
+    )
+    player = answer["Player"]
+    return _facts_of(player, [_referenced(answer, _related(player, field)) for field in _RELATIONS])
 
 
-async def player_only(agent: DemoRun, player_id: str) -> Facts:
-    """Find out with references, but not who else is in the guild."""
-    answer = await agent.ask("structs_query_player", player_id=player_id, **_WITH_REFERENCES)
-    return _facts_of(answer["Player"], _referenced(answer, answer["Player"]), ())
+async def page_one_by_one(agent: DemoRun, _: str) -> Facts:
+    """Find out about a page of players without references: look at the page, then at each id in it, once."""
+    _, rows = await agent.page()
+    found: dict[str, Entity] = {}
+    for row in rows:
+        for field, kind in _NAMED.items():
+            if (entity_id := row[field]) and entity_id not in found:
+                answer = await agent.ask(f"structs_query_{kind}", **{f"{kind}_id": entity_id})
+                found[entity_id] = answer[kind.capitalize()]
+    return _rows_facts(rows, found.__getitem__)
 
 
-def _facts_of(player: Entity, related: Sequence[Entity], players: Iterable[Entity]) -> Facts:
-    """Say what the answers tell about the question, whichever way they came."""
+async def page_at_once(agent: DemoRun, _: str) -> Facts:
+    """Find out about a page of players with references."""
+    answer, rows = await agent.page(include_references=True, reference_types=[*_NAMED.values()])
+    return _rows_facts(rows, lambda entity_id: _referenced(answer, entity_id))
+
+
+def _facts_of(player: Entity, related: Sequence[Entity]) -> Facts:
+    """Say what the answers tell about a player, whichever way they came."""
     guild, planet, fleet = related
-    mates = [row for row in players if row["guildId"] == player["guildId"] and row["id"] != player["id"]]
     return {
         "player": {"id": player["id"], "name": _name(player)},
         "guild": {"id": guild["id"], "name": _name(guild), "owner": guild["owner"]},
         "planet": {"id": planet["id"], "ore": planet["gridAttributes"]["ore"], "owner": planet["owner"]},
         "fleet": {"id": fleet["id"], "status": fleet["status"], "place": fleet["locationId"]},
-        "guild_mates": [_name(row) for row in mates],
+    }
+
+
+def _rows_facts(rows: Iterable[Entity], entity: Callable[[str], Entity]) -> Facts:
+    """Say of each row how it is called, and what it belongs to."""
+    return {
+        row["id"]: {
+            "name": _name(row),
+            **{kind: _name(entity(row[field])) for field, kind in _NAMED.items() if row[field]},
+        }
+        for row in rows
     }
 
 
@@ -201,16 +259,19 @@ async def play(
 async def _play_on(base_url: str, wanted: str | None, node: FakeNode | None) -> Story:
     player_id, page_key = await _found(base_url, wanted)
     runs: list[DemoRun] = []
-    # A session of its own for each, so that no run finds what another one left in the cache.
-    for scripts in ((one_by_one,), (at_once, at_once), (player_only,)):
-        async with Session.open(structs=base_url, settings=_WHOLE) as session:
+    # A session of its own for each, and nothing from before: no run finds what another one left in the cache.
+    for scripts in ((one_by_one,), (at_once,), (page_one_by_one,), (page_at_once, page_at_once)):
+        async with Session.open(structs=base_url) as session:
+            session.resolver.invalidate()
             runs += [await DemoRun(session, node, page_key).measure(script, player_id) for script in scripts]
-    return Story(player_id, *runs)
+    one = Question(f"Who is player {player_id}, and what are its guild, planet and fleet?", *runs[:2])
+    page = Question("How are the guilds and planets of the players on this page of the list called?", *runs[2:4])
+    return Story(player_id, one, page, runs[4])
 
 
 async def _found(base_url: str, wanted: str | None) -> tuple[str, str | None]:
     """Return the player in question, or the first that fits, and the key of the list's page that holds it."""
-    async with Session.open(structs=base_url, settings=_WHOLE) as session:
+    async with Session.open(structs=base_url) as session:
         if wanted is not None:
             player = (await session.call("structs_query_player", {"player_id": wanted}))["Player"]
             for field in _RELATIONS:
@@ -239,30 +300,19 @@ def _flat(answer: Entity, envelope: str) -> Entity:
     return {**answer[envelope], **beside}
 
 
-def _row(rows: Iterable[Entity], player_id: str) -> Entity:
-    for row in rows:
-        if row["id"] == player_id:
-            return row
-    raise MamaStructsError(f"player {player_id} is not on the page that the agent lists any more", hint=_AGAIN)
-
-
 def _related(player: Entity, field: str) -> str:
     if not player.get(field):
         raise MamaStructsError(f"player {player['id']} has no {_RELATIONS[field]}", hint=_CHOOSE)
     return str(player[field])
 
 
-def _referenced(answer: Entity, player: Entity) -> list[Entity]:
-    """Return a player's guild, planet and fleet from an answer's references."""
+def _referenced(answer: Entity, entity_id: str) -> Entity:
+    """Return what an answer's references say about an id."""
     references = References.of(answer)
-    found = []
-    for field in _RELATIONS:
-        entity_id = _related(player, field)
-        if entity_id in references.failed or entity_id not in references:
-            why = references.failed.get(entity_id, "it was left out")
-            raise MamaStructsError(f"the reference to {entity_id} is missing: {why}", hint=_AGAIN)
-        found.append(references[entity_id])
-    return found
+    if entity_id in references.failed or entity_id not in references:
+        why = references.failed.get(entity_id, "it was left out")
+        raise MamaStructsError(f"the reference to {entity_id} is missing: {why}", hint=_AGAIN)
+    return references[entity_id]
 
 
 def _name(entity: Entity) -> str:
@@ -287,72 +337,82 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 
 
 
 def tell(story: Story) -> str:
-    """Return the whole story: question, both ways to the answer, and what each cost."""
-    found = (story.without,) if story.same_facts else (story.without, story.with_references)
-    runs = {
-        "without references": story.without,
-        "with references": story.with_references,
-        "the same again": story.repeat,
-    }
-    question = f"Who is player {story.player_id}, what are its guild, planet and fleet, and who else is in the guild?"
+    """Return the whole story: both questions, both ways to the answer, and what each cost."""
     costs = [
-        (name, str(len(run.calls)), str(run.upstream_queries), f"{run.bytes:,}", _milliseconds(run.seconds))
-        for name, run in runs.items()
-    ]
+        (
+            question, way, str(len(run.calls)), str(run.upstream_queries), f"{run.chars:,}",
+            f"{run.chars // _CHARS_PER_TOKEN:,}", _milliseconds(run.seconds),
+        )
+        for (question, way), run in story.runs.items()
+    ]  # fmt: skip
+    header = ("question", "references", "calls", "upstream queries", "characters read", "tokens (1/4)", "time")
     notes = (
         textwrap.fill(note, _WIDTH, initial_indent="* ", subsequent_indent="  ", break_on_hyphens=False)
         for note in _notes(story)
     )
     parts = [
-        f"The agent's question: {question}",
-        _heading("Without references: it looks up one id after the other"),
-        *(_exchange(call, story) for call in story.without.calls),
-        _heading("With references: the list names guild, planet and fleet, and each comes along once"),
-        *(_exchange(call, story) for call in story.with_references.calls),
-        _heading("What it found out, the same both ways" if story.same_facts else "What it found out, NOT the same"),
-        *("\n".join(f"{name:<12} {_fact(fact)}" for name, fact in run.facts.items()) for run in found),
-        _heading("What it cost"),
-        table(("run", "calls the agent made", "upstream queries", "bytes the agent read", "time"), costs),
+        *_told(story, story.one, "The common case"),
+        *_told(story, story.page, "A list"),
+        _heading("What it cost, with the default settings"),
+        table(header, costs, words=2),
         "\n".join(notes),
     ]
     return "\n\n".join(parts)
 
 
+def _told(story: Story, question: Question, what: str) -> Iterator[str]:
+    """Yield one question, both ways to its answer, and what was found out."""
+    yield _heading(f"{what}: {question.text}")
+    for way, run in (("Without references", question.without), ("With references", question.with_references)):
+        calls = run.calls if len(run.calls) <= _SHOWN_CALLS else run.calls[:1]
+        yield f"{way}: {len(run.calls)} call{'' if len(run.calls) == 1 else 's'}"
+        yield from (_exchange(call, story) for call in calls)
+        if len(calls) < len(run.calls):
+            yield f"> ... {len(run.calls) - len(calls)} more calls, one for each guild and planet"
+    yield f"Found out, {'the same both ways' if question.same_facts else 'NOT the same'}:"
+    runs = (question.without,) if question.same_facts else (question.without, question.with_references)
+    for run in runs:
+        yield "\n".join(f"{name:<8} {_fact(fact)}" for name, fact in run.facts.items())
+
+
 def _notes(story: Story) -> Iterator[str]:
     """Yield what the table does not say by itself, the price included."""
-    without, at_once, repeat, alone = story.without, story.with_references, story.repeat, story.player_only
-    asked = ", ".join(f"GET {path}" for path in repeat.asked or ()) or f"{repeat.upstream_queries} answers"
+    for what, question, plain in (
+        ("the player's answer", story.one, story.one.without.calls[0].chars),
+        ("the list's answer", story.page, story.page.without.calls[0].chars),
+    ):
+        run = question.with_references
+        more = run.chars - plain
+        yield (
+            f"The price: with references {what} has {run.chars:,} characters instead of {plain:,}, {more:,} more, and "
+            f"the node answers {run.upstream_queries} queries instead of 1, whether or not the model would have asked. "
+            f"Ask for references where it would: {_saved(question)}."
+        )
+    left = story.page.with_references.calls[0].answer
+    meta = left.get(META, {}) if isinstance(left, Mapping) else {}
+    if (short := meta.get("shortened")) is not None:
+        fd = f"; whole they are {short['fd']}" if "fd" in short else ""
+        yield f"The list shows {short['shown']} of {short['of']} references; left out: {short['left_out']}{fd}."
+    asked = ", ".join(f"GET {path}" for path in story.repeat.asked or ()) or f"{story.repeat.upstream_queries} answers"
     yield (
-        f"The same again, while answers are kept: {repeat.from_cache} answers came from the cache, "
-        f"and the node was asked for {asked if repeat.upstream_queries else 'nothing'}."
+        f"The same again, while answers are kept: {story.repeat.from_cache} answers came from the cache, "
+        f"and the node was asked for {asked if story.repeat.upstream_queries else 'nothing'}."
     )
-    guild, player = at_once.facts["guild"]["id"], at_once.facts["player"]["id"]
-    mates = [row for row in at_once.calls[-1].answer["Player"] if row["guildId"] == guild and row["id"] != player]
-    further = sum(bool(row["planetId"]) + bool(row["fleetId"]) for row in mates)
-    yield (
-        f"The price: references cover every row of the list, so the node had {at_once.upstream_queries} queries "
-        f"instead of {without.upstream_queries}, and the agent read {at_once.bytes / without.bytes:.1f} times as much. "
-        f"In return it also knows the guild mates' planets and fleets: {further} more calls without references."
-    )
-    yield (
-        f"Only the player, its guild, planet and fleet: {len(alone.calls)} call of structs_query_player with "
-        f"references instead of {len(without.calls) - 1}, {alone.upstream_queries} queries, {alone.bytes:,} bytes, "
-        f"{_milliseconds(alone.seconds)}."
-    )
-    turn = (at_once.seconds - without.seconds) / (len(without.calls) - len(at_once.calls))
-    yield (
-        "Times are those of the tools. Each call is also a turn of the model, which is not in them: the one call is "
-        + (f"the faster way as soon as a turn takes {_milliseconds(turn)}." if turn > 0 else "the faster way even so.")
-    )
+    yield "Times are those of the tools. Each call is also a turn of the model, which is not in them."
+
+
+def _saved(question: Question) -> str:
+    without, with_references = question.without, question.with_references
+    calls, chars = len(without.calls) - len(with_references.calls), without.chars - with_references.chars
+    return f"it then saves {calls} calls and {chars:,} characters" if chars >= 0 else f"it then saves {calls} calls"
 
 
 def _milliseconds(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms"
 
 
-def _fact(fact: Mapping[str, str] | Sequence[str]) -> str:
-    parts = (f"{name} {part}" for name, part in fact.items()) if isinstance(fact, Mapping) else fact
-    return printable(", ".join(parts))
+def _fact(fact: Mapping[str, str]) -> str:
+    return printable(", ".join(f"{name} {part}" for name, part in fact.items()))
 
 
 def _heading(text: str) -> str:
@@ -361,8 +421,9 @@ def _heading(text: str) -> str:
 
 def _exchange(call: DemoCall, story: Story) -> str:
     arguments = ", ".join(f"{name}={_json(value)}" for name, value in call.arguments.items())
-    shown = {story.without.facts[name]["id"] for name in ("player", "guild", "planet", "fleet")}
-    return f"> {call.tool}({arguments})\n{shortened(call.answer, shown)}"
+    shown = {fact["id"] for fact in story.one.without.facts.values()}
+    answer = shortened(call.answer, shown) if isinstance(call.answer, Mapping) else printable(call.answer[:_WIDTH])
+    return f"> {call.tool}({arguments})\n{answer}"
 
 
 def shortened(answer: Mapping[str, Any], shown: Collection[str]) -> str:

@@ -4,9 +4,9 @@ import json
 import attrs
 import pytest
 
-from mama_structs import MamaStructsError, Session
+from mama_structs import MamaStructsError, Session, Settings
 from mama_structs import demo as scenario
-from mama_structs._plain import json_size
+from mama_structs._plain import json_text
 from mama_structs.cli import main
 from mama_structs.demo import DemoRun, at_once, one_by_one, play, printable, shortened, table, tell
 from mama_structs.testing import Fault, World
@@ -21,50 +21,58 @@ def story():
 
 def moved(story):
     """The story of a chain whose fleet left between the runs."""
-    facts = story.without.facts | {"fleet": {"id": "9-11", "status": "away", "place": ""}}
-    return attrs.evolve(story, without=attrs.evolve(story.without, facts=facts))
+    facts = story.one.without.facts | {"fleet": {"id": "9-11", "status": "away", "place": ""}}
+    return attrs.evolve(story, one=attrs.evolve(story.one, without=attrs.evolve(story.one.without, facts=facts)))
 
 
-def test_five_calls_become_one(capsys):
-    """The figures say what the agent is spared, as one JSON object."""
+def test_several_calls_become_one(capsys):
+    """The figures say what the agent is spared, as one JSON object: first of one player, then of a list."""
     code = main(["demo", "--json", *SMALL])
     figures = json.loads(capsys.readouterr().out)
 
     assert 0 == code
-    assert {"without", "with", "repeat", "same_facts"} == figures.keys()
-    assert [5, 1, 1] == [figures[run]["agent_calls"] for run in ("without", "with", "repeat")]
+    assert ["player", "list", "same_facts"] == list(figures)
+    assert {"without": 4, "with": 1} == {way: run["agent_calls"] for way, run in figures["player"].items()}
+    assert {"without": 17, "with": 1, "repeat": 1} == {way: run["agent_calls"] for way, run in figures["list"].items()}
     assert figures["same_facts"] is True
-    for run in ("without", "with", "repeat"):
-        assert {"agent_calls", "upstream_queries", "bytes", "seconds"} == figures[run].keys()
-        assert 0 < figures[run]["seconds"] < 30
-        assert 0 < figures[run]["bytes"]
+    for run in (*figures["player"].values(), *figures["list"].values()):
+        assert {"agent_calls", "upstream_queries", "chars", "tokens", "seconds"} == run.keys()
+        assert 0 < run["seconds"] < 30
+        assert run["chars"] // 4 == run["tokens"] > 0
+
+
+async def test_the_demo_has_the_default_settings(mama_structs_node):
+    """What it counts is what a model reads: no answer is longer than the budget, and none is counted as it was."""
+    story = await play(base_url=mama_structs_node.url)
+    calls = [call for run in story.runs.values() for call in run.calls]
+
+    assert Settings().answers.max_chars >= max(call.chars for call in calls)
+    assert all(call.chars == len(json_text(call.answer)) for call in calls)
 
 
 def test_upstream_queries_are_bounded(story):
-    """Without references a call is a query; with them nothing is asked twice, and 50 references at the most."""
-    assert 5 == story.without.upstream_queries == len(story.without.asked)
-    assert 4 == story.player_only.upstream_queries
-    assert 1 + 50 >= story.with_references.upstream_queries
-    assert len(set(story.with_references.asked)) == story.with_references.upstream_queries
+    """Without references a call is a query; with them nothing is asked twice, and the node has no more to answer."""
+    for question in (story.one, story.page):
+        assert len(question.without.calls) == question.without.upstream_queries == len(question.without.asked)
+        assert question.without.upstream_queries == question.with_references.upstream_queries
+        assert len(set(question.with_references.asked)) == question.with_references.upstream_queries
 
 
 def test_the_repeat_costs_the_node_no_reference(story):
     """While answers are kept, the page alone is asked for again, where it is over a second old."""
     assert 1 >= story.repeat.upstream_queries == len(story.repeat.asked)
-    assert story.with_references.upstream_queries == story.repeat.from_cache + story.repeat.upstream_queries
+    assert story.page.with_references.upstream_queries == story.repeat.from_cache + story.repeat.upstream_queries
 
 
 def test_runs_do_not_help_each_other(story):
     """Each way begins with an empty cache."""
-    assert 0 == story.without.from_cache == story.with_references.from_cache == story.player_only.from_cache
+    assert {0} == {run.from_cache for run in story.runs.values() if run is not story.repeat}
 
 
 def test_the_facts_are_those_of_the_world(story):
     """What both ways find out is what the world holds."""
     world = World.generate(seed=1, players=12)
     player = world.get("player", "1-11")
-    mates = [row["name"] for row in world.rows("player") if row["guildId"] == player["guildId"]]
-    mates.remove(player["name"])
 
     assert story.same_facts
     assert {
@@ -84,13 +92,24 @@ def test_the_facts_are_those_of_the_world(story):
             "status": world.get("fleet", "9-11")["status"],
             "place": world.get("fleet", "9-11")["locationId"],
         },
-        "guild_mates": mates,
-    } == story.with_references.facts
+    } == story.one.with_references.facts
+    assert {
+        row["id"]: {
+            "name": row["name"],
+            **{kind: world.get(kind, row[f"{kind}Id"])["name"] for kind in ("guild", "planet") if row[f"{kind}Id"]},
+        }
+        for row in world.rows("player")
+    } == story.page.with_references.facts
 
 
-def test_bytes_are_those_of_the_answers(story):
-    """What the agent read is counted as compact JSON."""
-    assert sum(json_size(call.answer) for call in story.without.calls) == story.without.figures["bytes"]
+async def test_rows_that_do_not_fit_are_read_from_their_handle(mama_structs_node):
+    """With names so long that the list is shortened, the agent reads on, and finds out the same."""
+    for row in mama_structs_node.data.rows("player"):
+        mama_structs_node.data.get("player", row["id"])["name"] = "n" * 900
+    story = await play(base_url=mama_structs_node.url)
+
+    assert "read_fd" in {call.tool for call in story.page.with_references.calls}
+    assert story.same_facts
 
 
 @pytest.mark.parametrize("options", [["--seed", "3"], ["--players", "40"], ["--seed", "7", "--players", "13"]])
@@ -106,11 +125,12 @@ def test_people_see_both_answers_and_the_cost(capsys):
     text = capsys.readouterr().out
 
     assert 0 == code
-    assert "Who is player 1-11" in text
-    assert 3 == text.count("> structs_list_players(") + text.count("> structs_query_player(")
-    assert '  "references": {\n    "0-' in text
-    assert "the same both ways" in text
-    assert "calls the agent made  upstream queries  bytes the agent read" in text
+    assert text.index("Who is player 1-11") < text.index("players on this page")
+    assert 4 == text.count("> structs_list_players(") + text.count("> structs_query_player(")
+    assert 2 == text.count('  "references": {\n    "0-')
+    assert 2 == text.count("the same both ways")
+    assert "calls  upstream queries  characters read  tokens (1/4)" in text
+    assert 2 == text.count("* The price: ")
     assert "and the node was asked for " in " ".join(text.split())
     assert text.isascii()
 
@@ -141,12 +161,13 @@ def test_a_difference_is_an_error(story, monkeypatch, capsys):
 
 
 def test_the_price_is_said_either_way(story):
-    """Whether the one call is also the faster one depends on the node, and the notes say which."""
-    slow = attrs.evolve(story, with_references=attrs.evolve(story.with_references, seconds=story.without.seconds + 4))
-    fast = attrs.evolve(story, with_references=attrs.evolve(story.with_references, seconds=0.0))
+    """What references add to the answer, and what they spare, where they spare anything."""
+    one = story.one.with_references
+    text = " ".join(tell(story).split())
 
-    assert "as soon as a turn takes 1000 ms" in " ".join(tell(slow).split())
-    assert "the faster way even so" in " ".join(tell(fast).split())
+    assert f"{one.chars:,} characters instead of {story.one.without.calls[0].chars:,}" in text
+    assert "it then saves 3 calls." in text
+    assert f"it then saves 16 calls and {story.page.without.chars - story.page.with_references.chars:,} char" in text
 
 
 # A real node, whose counters nobody can see
@@ -176,10 +197,9 @@ def test_a_player_of_ones_choice(mama_structs_node, capsys):
     figures = json.loads(capsys.readouterr().out)
 
     assert 0 == code
-    assert [5, 1] == [figures[run]["agent_calls"] for run in ("without", "with")]
-    assert figures["without"]["upstream_queries"] + figures["with"]["upstream_queries"] + 4 + 2 == len(
-        mama_structs_node.requests
-    )
+    assert [4, 1] == [figures["player"][run]["agent_calls"] for run in ("without", "with")]
+    asked = [run["upstream_queries"] for question in ("player", "list") for run in figures[question].values()]
+    assert sum(asked) + 2 == len(mama_structs_node.requests)
 
 
 def test_a_player_on_another_page(capsys):
@@ -244,7 +264,7 @@ async def test_a_failed_reference_is_no_fact(mama_structs_node):
     """A reference that could not be resolved ends the demo with what happened."""
     mama_structs_node.faults.add(Fault.error(status=500, code=13, message="boom"), on="/structs/fleet/9-11")
 
-    async with Session.open(structs=mama_structs_node.url, settings=scenario._WHOLE) as session:
+    async with Session.open(structs=mama_structs_node.url) as session:
         with pytest.raises(MamaStructsError, match=r"the reference to 9-11 is missing: .*boom"):
             await at_once(DemoRun(session), "1-11")
 
@@ -255,8 +275,8 @@ async def test_the_node_counts_too(mama_structs_node):
     class Miscounting:
         requests = ()
 
-    async with Session.open(structs=mama_structs_node.url, settings=scenario._WHOLE) as session:
-        with pytest.raises(MamaStructsError, match="the session counted 5 queries and the node 0"):
+    async with Session.open(structs=mama_structs_node.url) as session:
+        with pytest.raises(MamaStructsError, match="the session counted 4 queries and the node 0"):
             await DemoRun(session, Miscounting()).measure(one_by_one, "1-11")
 
 
