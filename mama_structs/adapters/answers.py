@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import Collection, Mapping
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import attrs
 
@@ -29,6 +29,8 @@ _OURS: Final = ("note", "deprecated")
 # Under which notes on its marks are told to a model, and the characters around them at the most.
 _NOTES: Final = "ref_notes"
 _FRAME: Final = 40
+# What an answer that is shortened leaves them.
+_ROOM: Final = 500
 
 
 @attrs.frozen(kw_only=True)
@@ -64,15 +66,18 @@ async def answer(
     With *notes* its text tells the model, once, what it should know about the marks in its last messages; its data is
     the tool's own.
     """
-    answered = _held(session, await _answer(session, wire, arguments, host=host))
+    answered = _held(session, await _answer(session, wire, arguments, host=host, notes=notes))
     return _with_notes(session, answered) if notes else answered
 
 
-async def _answer(session: Session, wire: str, arguments: object, *, host: Mapping[str, Any] | None) -> ToolAnswer:
+async def _answer(
+    session: Session, wire: str, arguments: object, *, host: Mapping[str, Any] | None, notes: bool
+) -> ToolAnswer:
     names = session.wire_names
     try:
         name = names.tool(wire)
-        data = await session.call(name, read_arguments(arguments), host=host)
+        room = _room(session, name) if notes else "settings"
+        data = await session.call(name, read_arguments(arguments), host=host, max_chars=room)
     except (SessionClosed, WrongLoop):
         raise
     except MamaStructsError as error:
@@ -176,6 +181,15 @@ def _held(session: Session, answered: ToolAnswer) -> ToolAnswer:
     data = session.refs.within(answered.data, budget, keeps=False)
     text = _text(data)
     return attrs.evolve(answered, text=text, data=data, parts=(text,))
+
+
+def _room(session: Session, name: str) -> int | Literal["settings"]:
+    """Return the budget of an answer that leaves room for notes; what is read page by page goes first as it is."""
+    budget, tool = session.refs.budget, session.tools.get(name)
+    is_shortened = tool is not None and tool.wrapped and session.settings.descriptors.enabled and budget.size is len
+    if not is_shortened or budget.limit < 2 * _ROOM or not session._heard.has_notes:  # noqa: SLF001 - as below
+        return "settings"
+    return budget.limit - _ROOM
 
 
 def _with_notes(session: Session, answered: ToolAnswer) -> ToolAnswer:

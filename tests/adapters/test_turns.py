@@ -496,6 +496,15 @@ async def test_json_with_notes_stays_json(session, result, expected):
     assert waits == ("my aim" in (await answer(session, "list_refs", {})).text)
 
 
+async def test_a_long_answer_leaves_room_for_notes(session):
+    """The next answer tells them, however much a tool has to say, and is within the budget."""
+    text = await noted(session, {"rows": [{"number": n} for n in range(5_000)]})
+
+    assert len(text) <= 8_000
+    assert "'my aim' is no id" in json.loads(text)["ref_notes"][0]
+    assert 5_000 == json.loads(text)["shortened"]["/rows"]["of"]
+
+
 async def test_notes_stand_behind_a_text(session):
     """A text is as it was, with an element behind it."""
     text = await noted(session, "done {")
