@@ -198,7 +198,7 @@ async def at_once(agent: DemoRun, player_id: str) -> Facts:
 
 async def page_one_by_one(agent: DemoRun, _: str) -> Facts:
     """Find out about a page of players without references: look at the page, then at each id in it, once."""
-    _, rows = await agent.page()
+    rows = (await agent.page())[1]
     found: dict[str, Entity] = {}
     for row in rows:
         for field, kind in _NAMED.items():
