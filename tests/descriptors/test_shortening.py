@@ -278,7 +278,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-@pytest.mark.parametrize("limit", [100, 1_000, 8_000])
+@pytest.mark.parametrize("limit", [100, 8_000])
 def test_hostile_data_is_within_the_budget(what, limit):
     """Whatever a tool returns, the answer is short, says so, and is read again as JSON."""
     store, data = RefStore(), HOSTILE[what]()
