@@ -31,6 +31,8 @@ def _show_pyenv_interpreters() -> None:
 
 
 _show_pyenv_interpreters()
+# Hundreds of tests start an interpreter: without bytecode each compiles again all that it imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 nox.options.sessions = ["lint", "types", "tests"]
 nox.options.error_on_missing_interpreters = False
 nox.options.default_venv_backend = "venv"

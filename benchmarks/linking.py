@@ -106,7 +106,7 @@ def made_up() -> list[Record]:
     random = np.random.default_rng(1)
     at = datetime.fromisoformat("2026-01-01T00:00:00Z")
     records: list[Record] = []
-    for number in range(90):
+    for number in range(60):
         thread = int(random.integers(12))
         at += timedelta(minutes=float(random.exponential(60)))
         words = " ".join(f"t{thread}w{word}" for word in random.integers(9, size=6))

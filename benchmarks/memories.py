@@ -61,7 +61,7 @@ class Sizes(NamedTuple):
     lag_seconds: float
 
 
-QUICK = Sizes(300, 20, 10, 5, 400, 0.2)
+QUICK = Sizes(60, 8, 5, 3, 60, 0.05)
 SIZES = {
     "1k": Sizes(1_000, 200, 200, 100, 100_000, 3.0),
     "10k": Sizes(10_000, 300, 300, 100, 100_000, 5.0),

@@ -66,7 +66,7 @@ class Sizes(NamedTuple):
     links: int
 
 
-QUICK = Sizes(240, 4, 0.3, 1, 3, 110)
+QUICK = Sizes(40, 4, 0.05, 1, 1, 12)
 
 
 class Texts(NamedTuple):
