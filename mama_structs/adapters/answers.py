@@ -58,26 +58,22 @@ class ToolAnswer:
 
 
 async def answer(
-    session: Session, wire: str, arguments: object, *, host: Mapping[str, Any] | None = None, notes: bool = True
+    session: Session, wire: str, arguments: object, *, host: Mapping[str, Any] | None = None
 ) -> ToolAnswer:
     """
     Run a tool as a model asked for it; what goes wrong is an answer, too, but for a session that cannot be used.
 
-    With *notes* its text tells the model, once, what it should know about the marks in its last messages; its data is
-    the tool's own.
+    Its text tells the model, once, what it should know about the marks in its last messages; its data is the tool's
+    own.
     """
-    answered = _held(session, await _answer(session, wire, arguments, host=host, notes=notes))
-    return _with_notes(session, answered) if notes else answered
+    return _with_notes(session, _held(session, await _answer(session, wire, arguments, host=host)))
 
 
-async def _answer(
-    session: Session, wire: str, arguments: object, *, host: Mapping[str, Any] | None, notes: bool
-) -> ToolAnswer:
+async def _answer(session: Session, wire: str, arguments: object, *, host: Mapping[str, Any] | None) -> ToolAnswer:
     names = session.wire_names
     try:
         name = names.tool(wire)
-        room = _room(session, name) if notes else "settings"
-        data = await session.call(name, read_arguments(arguments), host=host, max_chars=room)
+        data = await session.call(name, read_arguments(arguments), host=host, max_chars=_room(session, name))
     except (SessionClosed, WrongLoop):
         raise
     except MamaStructsError as error:
@@ -127,12 +123,10 @@ class Turns:
         self._of_one_turn = of_one_turn
         self._calls: list[_Turn] = []
 
-    async def answer(
-        self, wire: str, arguments: object, *, host: Mapping[str, Any] | None = None, notes: bool = True
-    ) -> ToolAnswer:
+    async def answer(self, wire: str, arguments: object, *, host: Mapping[str, Any] | None = None) -> ToolAnswer:
         """Answer a call when it is its turn; see `answer`."""
         if self in _inside.get():
-            return await answer(self._session, wire, arguments, host=host, notes=notes)
+            return await answer(self._session, wire, arguments, host=host)
         # Taken before anything is awaited: the place in the order is that of the call.
         mine = self._place(wire)
         before = [one.done for one in self._calls if one.holds_up and not (one.reads and mine.reads)]
@@ -141,7 +135,7 @@ class Turns:
         try:
             for done in before:
                 await done.wait()
-            return await answer(self._session, wire, arguments, host=host, notes=notes)
+            return await answer(self._session, wire, arguments, host=host)
         finally:
             _inside.reset(token)
             self._calls.remove(mine)

@@ -239,6 +239,77 @@ def alternatives(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         yield schema
 
 
+# What an answer may be that says less than the tool gave
+
+# What an answer says of itself, under names that its tool has not taken.
+_OWN_NAME = re.compile(r"(?:shortened|ref_notes)_*")
+_OWN: JSONSchema = {"description": "What was left out of the answer, or notes on it", "type": ["object", "array"]}
+# What holds no more where members, elements or characters are left out, or cannot be told.
+_BROKEN = frozenset(
+    (
+        *("required", "dependentRequired", "dependentSchemas", "dependencies", "minProperties"),
+        *("minItems", "contains", "minContains", "maxContains", "minLength", "maxLength"),
+        *("not", "if", "then", "else", "unevaluatedProperties", "unevaluatedItems"),
+    )
+)
+# What would count or name the members that are added.
+_CLOSING = frozenset({"maxProperties", "propertyNames"})
+_ELSEWHERE = ("$ref", "$dynamicRef", "$recursiveRef")
+
+
+def widened(schema: Mapping[str, Any] | None) -> JSONSchema | None:
+    """Return the schema of a tool's answers, shortened or not, for that of its results; None where there is none."""
+    if schema is None or schema.get("type") != "object" or not schema.keys().isdisjoint((*_SEVERAL, *_ELSEWHERE)):
+        return None
+    made = {key: value for key, value in _loosened(schema).items() if key not in _CLOSING}
+    definitions = tuple(f"#/{place}/" for place in ("$defs", "definitions"))
+    for node in subschemas(made):
+        references = [node[name] for name in _ELSEWHERE if name in node]
+        if not all(isinstance(one, str) and (one == "#" or one.startswith(definitions)) for one in references):
+            return None
+    for key in ("properties", "patternProperties"):
+        if key in made:
+            named = key == "properties"
+            made[key] = {
+                name: one if named and not _OWN_NAME.fullmatch(name) else _or_own(one)
+                for name, one in made[key].items()
+            }
+    if "additionalProperties" in made:
+        made["additionalProperties"] = _or_own(made["additionalProperties"])
+    return made
+
+
+def _or_own(schema: Any) -> Any:
+    if schema is False or schema == _OWN:
+        return _OWN
+    known = schema.get("anyOf", ()) if isinstance(schema, dict) else ()
+    return schema if schema is True or _OWN in known else {"anyOf": [schema, _OWN]}
+
+
+def _loosened(node: Any) -> Any:
+    """Return a schema that holds for what is left of a value, too; the elements of an array stay as they were."""
+    if not isinstance(node, Mapping):
+        return node
+    made = {key: value for key, value in node.items() if key not in _BROKEN and not _is_of_containers(key, value)}
+    # Less than one of them wants may be what another one takes.
+    if "oneOf" in made:
+        made = {key: value for key, value in {"anyOf": made["oneOf"], **made}.items() if key != "oneOf"}
+    for key, value in made.items():
+        if key in _NAMED:
+            made[key] = {name: _loosened(one) for name, one in value.items()}
+        elif key in _SEVERAL and key != "prefixItems":
+            made[key] = [_loosened(one) for one in value]
+        elif key == "additionalProperties":
+            made[key] = _loosened(value)
+    return made
+
+
+def _is_of_containers(key: str, value: Any) -> bool:
+    """Tell whether a schema lists mappings or lists that a value must be."""
+    values = [value] if key == "const" else value if key == "enum" else ()
+    return any(isinstance(one, (dict, list)) for one in values)
+
+
 def _in_words(schema: JSONSchema) -> Iterator[str]:
     if "enum" in schema:
         yield from map(shortened, schema["enum"])
@@ -403,7 +474,10 @@ class Signature:
         if schema.get("type") != "object":
             return None
         if takes_references:
-            schema = {**schema, "properties": {**schema.get("properties", {}), **_REFERENCES}}
+            own = schema.get("properties", {})
+            # What has such a key of its own may be left as it is.
+            added = {name: {"anyOf": [own[name], one]} if name in own else one for name, one in _REFERENCES.items()}
+            schema = {**schema, "properties": {**own, **added}}
         return schema
 
     def check(self, arguments: Mapping[str, Any], *, tool: str) -> dict[str, Any]:

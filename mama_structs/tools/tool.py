@@ -14,7 +14,7 @@ from mama_structs._introspect import awaited, layers_of
 from mama_structs._plain import to_jsonable
 from mama_structs.errors import InvalidArgument, MamaStructsError, UnknownTool
 from mama_structs.tools.names import hint_at
-from mama_structs.tools.schema import Signature, split_docstring
+from mama_structs.tools.schema import Signature, split_docstring, widened
 
 MAX_NAME_LENGTH = 64
 _NAME = re.compile(r"[A-Za-z0-9_-]+(?:/[A-Za-z0-9_-]+)?")
@@ -79,8 +79,8 @@ class Tool:
         title: The name for people.
         description: What it does, when to use it and when not.
         input_schema: JSON Schema (2020-12) of the arguments. Shared: copy it before changing it.
-        output_schema: JSON Schema of the result as `to_jsonable` writes it; None where it is no object, or nothing
-            is known about it. Shared, too.
+        output_schema: JSON Schema of the answer, shortened or not; None where the result is no object, nothing is
+            known about it, or what was given says more than a shortened result could keep. Shared, too.
         annotations: How it behaves.
         function: What runs.
         signature: What checks the arguments.
@@ -98,7 +98,7 @@ class Tool:
     title: str
     description: str
     input_schema: dict[str, Any]
-    output_schema: dict[str, Any] | None
+    output_schema: dict[str, Any] | None = attrs.field(converter=widened)
     annotations: ToolAnnotations
     function: Callable[..., Awaitable[Any]]
     signature: Signature

@@ -9,7 +9,6 @@ import logging
 import re
 import sys
 
-import attrs
 import pytest
 from mcp import Client, MCPError
 from mcp_types import PaginatedRequestParams, Request, Result, ToolListChangedNotification
@@ -156,29 +155,6 @@ async def test_every_tool_is_listed_under_its_wire_name(session, era):
         given = one.annotations
         assert hints == (given.read_only_hint, given.destructive_hint, given.idempotent_hint)
         assert tool.annotations.open_world == given.open_world_hint
-
-
-async def test_only_results_that_are_never_wrapped_have_an_output_schema(era):
-    """What may come back as a descriptor in place of its data promises no structure; the rest keeps its promise."""
-
-    async def whole(number: int) -> dict[str, int]:
-        return {"number": number}
-
-    async def wrapped(number: int) -> dict[str, int]:
-        return {"number": number}
-
-    async with Session.open() as session:
-        session.tools.add(wrapped)
-        session.tools.add(attrs.evolve(session.tools["wrapped"], name="whole", wrapped=False, function=whole))
-        async with Client(server(session), mode=era) as client:
-            schemas = {tool.name: tool.output_schema for tool in (await client.list_tools()).tools}
-            results = {name: await client.call_tool(name, {"number": 7}) for name in ("whole", "wrapped")}
-
-    assert session.tools["whole"].output_schema == schemas["whole"]
-    assert schemas["wrapped"] is None
-    assert {"number": 7} == results["whole"].structured_content
-    assert results["wrapped"].structured_content is None
-    assert {'{"number":7}'} == {said(result) for result in results.values()}
 
 
 async def test_the_list_has_one_page(session, era):

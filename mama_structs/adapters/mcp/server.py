@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+import attrs
 import mcp_types as types
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
 from mcp.server import NotificationOptions, Server, ServerRequestContext
 from mcp.server.models import InitializationOptions
 from mcp.shared.exceptions import MCPError
 
-from mama_structs.adapters.answers import kept, offered
+from mama_structs.adapters.answers import ToolAnswer, kept, offered
 from mama_structs.adapters.mcp.clients import EXTENSION, Client, Clients
 from mama_structs.descriptors.media import Media
 from mama_structs.errors import InvalidArgument, UnknownTool
@@ -20,10 +25,15 @@ from mama_structs.session import Session
 from mama_structs.tools.tool import Tool
 from mama_structs.tools.view import Exposed
 
+_log = logging.getLogger("mama_structs")
+
 # A request's `_meta` may say what the user wrote; the protocol itself has no word for it.
 MESSAGE_KEY: Final = "mama-structs/message"
 # As a request of its own, for hosts that have nothing else to ask at the time.
 MESSAGE_METHOD: Final = "mama-structs/message"
+
+_UNTRUE: Final = "The tool has done its work. What it gave is not what it announces, at {}:"
+_MAX_PATH: Final = 100
 
 # What clients are told, each part where there is this tool.
 _INSTRUCTIONS: Final[Mapping[str, str]] = {
@@ -94,6 +104,7 @@ class McpServer(Server[Client]):
     def __init__(self, session: Session, *, name: str) -> None:
         self.session: Session = session
         self._clients = Clients(session)
+        self._validators: dict[str, Any] = {}
         self._unsubscribe: Callable[[], None] | None = None
         super().__init__(
             name,
@@ -177,12 +188,16 @@ class McpServer(Server[Client]):
         else:
             client.offer()
         tool = self._tool(params.name)
-        is_structured = tool is not None and _is_structured(tool)
-        # The text of a structure is the structure, and nothing else.
-        answered = await client.turns.answer(params.name, params.arguments, notes=not is_structured)
+        answered = await client.turns.answer(params.name, params.arguments)
+        structure = None
+        if tool is not None and tool.output_schema is not None and not answered.is_error:
+            structure = _structure(answered)
+            if (fault := self._fault(tool, structure)) is not None:
+                _log.warning("%s gave what its return type does not allow, at %s", tool.name, fault)
+                structure, answered = None, self._untrue(answered, fault)
         return types.CallToolResult(
             content=[_content(self.session, part) for part in answered.parts],
-            structured_content=answered.data if is_structured and not answered.is_error else None,
+            structured_content=structure,
             is_error=answered.is_error,
         )
 
@@ -196,6 +211,24 @@ class McpServer(Server[Client]):
             return self.session.tools[self.session.wire_names.tool(wire)]
         except UnknownTool:
             return None
+
+    def _fault(self, tool: Tool, structure: object) -> str | None:
+        """Say where an answer is not what a client was told, which would refuse it as a whole."""
+        if tool.name not in self._validators:
+            self._validators[tool.name] = Draft202012Validator(tool.output_schema)
+        try:
+            fault = best_match(self._validators[tool.name].iter_errors(structure))
+        except RecursionError:
+            return "its depth"
+        return None if fault is None else str(fault.json_path)
+
+    def _untrue(self, answered: ToolAnswer, fault: str) -> ToolAnswer:
+        """Return an answer that clients do not check."""
+        note = _UNTRUE.format(fault[:_MAX_PATH])
+        refs = self.session.refs
+        shown = refs.within(answered.text, refs.budget.less(refs.budget.size(note) + 1), keeps=False)
+        parts = [part for part in answered.parts if isinstance(part, Media)]
+        return attrs.evolve(answered, is_error=True, parts=(f"{note}\n{shown}", *parts))
 
     def _input_schema(self, wire: str) -> Mapping[str, Any] | None:
         tool = self._tool(wire)
@@ -230,7 +263,7 @@ def _wire_tool(wire: str, tool: Tool) -> types.Tool:
         title=title,
         description=description,
         input_schema=tool.input_schema,
-        output_schema=tool.output_schema if _is_structured(tool) else None,
+        output_schema=tool.output_schema,
         annotations=types.ToolAnnotations(
             title=title,
             read_only_hint=hints.read_only,
@@ -241,10 +274,14 @@ def _wire_tool(wire: str, tool: Tool) -> types.Tool:
     )
 
 
-def _is_structured(tool: Tool) -> bool:
-    """Tell whether a tool's results are what its output schema says."""
-    # What `Session.call` may turn into a descriptor is not; before 2026-07-28 schemas are of objects only.
-    return not tool.wrapped and tool.output_schema is not None and tool.output_schema.get("type") == "object"
+def _structure(answered: ToolAnswer) -> Any:
+    """Return the value that an answer's text is, or what came with images and audio."""
+    if answered.has_media:
+        return answered.data
+    try:
+        return json.loads(answered.text)
+    except (ValueError, RecursionError):
+        return answered.text
 
 
 def _content(session: Session, part: str | Media) -> types.ContentBlock:

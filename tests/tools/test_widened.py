@@ -1,0 +1,132 @@
+"""The schema of what is left of a result, from the schema of the result."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from mama_structs import RefStore
+from mama_structs._budget import Budget
+from mama_structs.tools.schema import subschemas, widened
+
+NAMES = ["a", "b", "text", "rows", "shortened", "shortened_", "ref_notes", "references"]
+CUTS = ("required", "minItems", "minProperties", "minLength", "maxLength", "oneOf", "not", "if", "contains")
+
+
+def texts():
+    """Texts, and schemas that say something of their length or of what they are."""
+    return st.tuples(st.text(max_size=20), st.integers(1, 400)).flatmap(
+        lambda made: st.sampled_from(
+            [
+                ({"type": "string", "minLength": len(made[0] * made[1])}, made[0] * made[1]),
+                ({"type": "string", "maxLength": len(made[0] * made[1])}, made[0] * made[1]),
+                ({"enum": ["a long word " * 9, "other"]}, "a long word " * 9),
+                ({"type": "string", "pattern": "^(word )+$"}, "word " * made[1]),
+                ({"const": {"a": 1, "b": ["deep"]}}, {"a": 1, "b": ["deep"]}),
+                ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, made[1]),
+            ]
+        )
+    )
+
+
+def lists(inner):
+    """Arrays of one kind, which must have as many elements, and one like the last."""
+    return st.tuples(inner, st.integers(0, 50)).map(
+        lambda made: (
+            {
+                "type": "array",
+                "items": made[0][0],
+                "minItems": made[1],
+                **({"contains": made[0][0]} if made[1] else {}),
+            },
+            [made[0][1]] * made[1],
+        )
+    )
+
+
+def mappings(inner):
+    """Objects that must have all they have, by name or by number, and mostly nothing else."""
+
+    def made(members):
+        value = {name: one for name, (_, one) in members.items()}
+        schemas = {name: schema for name, (schema, _) in members.items()}
+        own = {"type": "object", "required": list(value), "minProperties": len(value), "maxProperties": len(value)}
+        named = {**own, "properties": schemas, "additionalProperties": False}
+        absent = {**named, "properties": {**schemas, **{name: {"type": "null"} for name in NAMES if name not in value}}}
+        patterns = {**own, "patternProperties": {f"^{re.escape(name)}$": one for name, one in schemas.items()}}
+        closed = {**patterns, "additionalProperties": False, "propertyNames": {"enum": list(value)}}
+        any_name = {**own, "additionalProperties": {"anyOf": list(schemas.values()) or [{}]}}
+        chosen = {**own, "not": {"required": ["nothing"]}, "if": {"required": list(value)}, "then": own}
+        return st.sampled_from([(one, value) for one in (named, absent, closed, any_name, chosen)])
+
+    return st.dictionaries(st.sampled_from(NAMES), inner, max_size=6).flatmap(made)
+
+
+results = mappings(st.recursive(texts(), lambda inner: lists(inner) | mappings(inner), max_leaves=12))
+
+
+@given(result=results, limit=st.integers(100, 3_000))
+def test_whatever_is_left_of_a_result_is_what_the_widened_schema_says(result, limit):
+    """For schemas that demand all that there is, and results of which a budget leaves little."""
+    schema, value = result
+    told = widened(schema)
+    shown = RefStore().within(value, Budget(limit), schema=told)
+
+    Draft202012Validator(schema).validate(value)
+    Draft202012Validator.check_schema(told)
+    Draft202012Validator(told).validate(value)
+    Draft202012Validator(told).validate({**shown, "ref_notes": ["a note"]} if "ref_notes" not in shown else shown)
+
+
+@given(result=results)
+def test_widening_twice_is_widening_once(result):
+    """A tool that is changed keeps its schema."""
+    told = widened(result[0])
+
+    assert told == widened(told)
+
+
+def test_only_what_shortening_breaks_is_gone():
+    """Kinds, words to choose from, patterns and what elements need stay; what counts or closes goes."""
+    row = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}, "required": ["n"]}
+    schema = {
+        "type": "object",
+        "properties": {
+            "kind": {"enum": ["a", "b"]},
+            "id": {"type": "string", "pattern": "^x", "minLength": 2},
+            "rows": {"type": "array", "items": row, "minItems": 1, "maxItems": 9},
+            "inner": {"oneOf": [row, {"type": "null"}]},
+        },
+        "required": ["kind"],
+        "additionalProperties": False,
+    }
+    told = widened(schema)
+
+    assert {
+        "kind": {"enum": ["a", "b"]},
+        "id": {"type": "string", "pattern": "^x"},
+        "rows": {"type": "array", "items": row, "maxItems": 9},
+        "inner": {"anyOf": [{"type": "object", "properties": row["properties"]}, {"type": "null"}]},
+    } == told["properties"]
+    assert set(CUTS).isdisjoint(told)
+    assert told["additionalProperties"]["type"] == ["object", "array"]
+    assert set(CUTS) & {key for one in subschemas(told) for key in one} == {"required"}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        None,
+        {"type": "array"},
+        {"type": ["object", "null"]},
+        {"type": "object", "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        {"type": "object", "$ref": "#/$defs/a", "$defs": {"a": {"type": "object"}}},
+        {"type": "object", "properties": {"a": {"$ref": "https://example.com/schema"}}},
+        {"type": "object", "properties": {"a": {"$dynamicRef": "#a"}}},
+    ],
+)
+def test_what_cannot_be_widened_is_none(schema):
+    """What is no object, and what stands elsewhere or is combined."""
+    assert widened(schema) is None
