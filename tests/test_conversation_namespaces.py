@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
-from contextlib import closing
+from contextlib import closing, contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -45,6 +45,20 @@ def child(code, *arguments):
         [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
         capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
+
+
+@contextmanager
+def movers(code, *arguments):
+    """Give a function that writes a line to a process that runs code, and returns the number that it says."""
+    command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+
+        def ended(said):
+            process.stdin.write(f"{said}\n")
+            process.stdin.flush()
+            return int(process.stdout.readline())
+
+        yield ended
 
 
 async def texts(place, namespace="default", conversation="c"):
@@ -384,12 +398,12 @@ async def test_a_conversation_whose_first_row_is_lost_can_be_moved(place):
 @pytest.mark.skipif(os.name != "posix", reason="nothing is killed so elsewhere")
 async def test_a_killed_move_was_made_or_was_not(place):
     """Whichever statement of the transaction is the last before kill -9: one place has all, and the other nothing."""
+    # One interpreter for all: each move is made by a fork of it, which has loaded what the command needs.
     code = """
         import os, signal, sys
         from mama_structs.cli import main
+        from mama_structs.session import Session
         from mama_structs.storage.rows import Rows, Snapshot
-
-        left = int(sys.argv[1])
 
         def counted(self, *arguments):
             global left
@@ -399,20 +413,30 @@ async def test_a_killed_move_was_made_or_was_not(place):
             return Snapshot._do(self, *arguments)
 
         Rows._do = counted
-        sys.exit(main(sys.argv[2:]))
+        for line in sys.stdin:
+            left, code = int(line), 1
+            if not (mover := os.fork()):
+                try:
+                    sys.stdout = sys.stderr
+                    code = main(sys.argv[1:])
+                finally:
+                    os._exit(code)
+            print(os.waitstatus_to_exitcode(os.waitpid(mover, 0)[1]), flush=True)
     """
     async with opened(place) as session:
         await session.observe('<ref id="a">1</ref><ref id="b">2</ref>')
         async with session.fork("fork"):
             pass
     held = {"ref:a@1": "1", "ref:b@1": "2"}
-    for steps in count():
-        done = await asyncio.to_thread(child, code, steps, "conversations", "assign", "c", place, "--namespace", "bob")
-        found = await texts(place), await texts(place, "bob"), await texts(place, conversation="fork")
-        if done.returncode == 0:
-            break
-        assert -signal.SIGKILL == done.returncode
-        assert (held, {}, held) == found
+    with movers(code, "conversations", "assign", "c", place, "--namespace", "bob") as ended:
+        for steps in count():
+            code = await asyncio.to_thread(ended, steps)
+            async with Session.open(place):
+                found = await texts(place), await texts(place, "bob"), await texts(place, conversation="fork")
+            if code == 0:
+                break
+            assert -signal.SIGKILL == code
+            assert (held, {}, held) == found
     assert ({}, held, held) == found
     assert steps > 8
 

@@ -66,29 +66,36 @@ def test_the_plugin_works_without_pytest_asyncio_and_knows_its_marker(tmp_path):
     assert "mama_structs_node(seed=0, players=40, **options)" in markers
 
 
-@pytest.mark.parametrize(
-    ("marker", "said"),
-    [
-        ("(7)", "takes its options by name, such as players=40, got 7"),
-        ("(entities={}, players=12)", "entities and players exclude each other"),
-        ("(world=None, seed=1)", "world and seed exclude each other"),
-        ("(colour='red')", "unexpected keyword argument 'colour'"),
-        ("(players=3)", "players must be a whole number from 12, got 3"),
-        ("(latency=-1)", "latency must be 0 or more seconds"),
-    ],
-)
-def test_a_marker_that_means_nothing_is_a_usage_error(marker, said, tmp_path):
+WRONG = {
+    "(7)": "takes its options by name, such as players=40, got 7",
+    "(entities={}, players=12)": "entities and players exclude each other",
+    "(world=None, seed=1)": "world and seed exclude each other",
+    "(colour='red')": "unexpected keyword argument 'colour'",
+    "(players=3)": "players must be a whole number from 12, got 3",
+    "(latency=-1)": "latency must be 0 or more seconds",
+}
+
+
+def test_a_marker_that_means_nothing_is_a_usage_error(tmp_path):
     """What the marker cannot mean ends the test with one line that says so."""
-    (tmp_path / "test_it.py").write_text(
-        f"import pytest\n@pytest.mark.mama_structs_node{marker}\ndef test_it(mama_structs_node): pass\n"
+    marked = "".join(
+        f"@pytest.mark.mama_structs_node{marker}\ndef test_{number}(mama_structs_node): pass\n"
+        for number, marker in enumerate(WRONG)
     )
+    (tmp_path / "test_it.py").write_text(f"import pytest\n{marked}")
     result = run("-m", "pytest", "-q", "-p", "no:asyncio", "-p", "no:cacheprovider", "--tb=line", cwd=tmp_path)
-    (line,) = [line for line in result.stdout.splitlines() if line.startswith("ERROR")]
+    said = [
+        line
+        for line in result.stdout.splitlines()
+        if line.startswith("E ") and "UsageError: @pytest.mark.mama_structs_node" in line
+    ]
 
     assert 1 == result.returncode
-    assert "1 error" in result.stdout
-    assert "UsageError: @pytest.mark.mama_structs_node" in result.stdout
-    assert said in result.stdout, line
+    assert f"{len(WRONG)} errors" in result.stdout
+    assert [f"ERROR test_it.py::test_{number}" for number in range(len(WRONG))] == [
+        line.split(" - ")[0] for line in result.stdout.splitlines() if line.startswith("ERROR")
+    ]
+    assert [] == [message for line, message in zip(said, WRONG.values(), strict=True) if message not in line], said
 
 
 def test_loading_the_plugin_imports_nothing_heavy(tmp_path):
