@@ -7,9 +7,11 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 import mama_structs
 from mama_structs.testing._damage import FILES, Case
@@ -18,6 +20,8 @@ SRC = str(Path(mama_structs.__file__).parents[1])
 ENVIRONMENT = {**os.environ, "PYTHONPATH": SRC, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+
+ROUNDS, DAMAGED = (20, 100) if settings.default.max_examples > 1000 else (2, 10)
 
 
 def command(*arguments):
@@ -46,21 +50,21 @@ def crash(*arguments, place):
     return done.returncode, done.stdout, figures(done.stdout)
 
 
-# A minute of the loop, by number of rounds; in several tests, so that they can run beside each other.
+# By number of rounds; in several tests, so that they can run beside each other.
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_nothing_that_was_acknowledged_is_lost(tmp_path, seed):
     """Processes are started, forked, killed, stopped, interrupted and left without room, and all is there."""
-    status, said, table = crash("--rounds", 3, "--seed", seed, place=tmp_path)
+    status, said, table = crash("--rounds", ROUNDS, "--seed", seed, place=tmp_path)
 
     assert 0 == status, said
-    assert 3 == table["rounds"]
+    assert ROUNDS == table["rounds"]
     assert 0 < table["acknowledged changes"]
     assert [] == list(tmp_path.iterdir())
 
 
 def test_no_damage_is_silent_or_deadly(tmp_path):
     """Whatever file is damaged, before an opening or below a process: right data, an error, a finding or a warning."""
-    status, said, table = crash("--damage", "--sample", 16, "--seed", 8, place=tmp_path)
+    status, said, table = crash("--damage", "--sample", DAMAGED, "--seed", 8, place=tmp_path)
 
     assert 0 == status, said
     assert 0 < table["damaged files"]
@@ -102,9 +106,10 @@ def test_ctrl_c_ends_it_with_the_table_so_far(tmp_path):
         command("--minutes", 60, "--seed", 3, "--directory", tmp_path),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT,
     )  # fmt: skip
-    said = process.stdout.readline()
-    while "rounds" not in said:
-        said = process.stdout.readline()
+    # One round is done, and another was begun.
+    while not list(tmp_path.glob("*/round-1.jsonl")):
+        assert process.poll() is None
+        time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     rest, _ = process.communicate(timeout=600)
 
