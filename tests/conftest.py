@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -43,6 +44,13 @@ def pytest_sessionstart(session):
     """Note what is there before the first test."""
     if not hasattr(session.config, "workerinput"):
         session.config.stash[TREE] = files_of_the_tree()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session):
+    """Leave ten thousand tests and what they import out of every search for garbage: many tests ask for one."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)
