@@ -810,12 +810,12 @@ def test_a_bomb_of_shared_lists_ends_in_bounded_time(steps, few_containers):
     assert "2-1" == result.found[0].id
 
 
-def test_a_million_keys_are_walked():
-    """Size alone is no danger: each of a million fields is read."""
-    result = scan({f"k{number}": f"1-{number}" for number in range(1_000_001)})
+def test_two_hundred_thousand_keys_are_walked():
+    """Size alone is no danger: each field is read, and no more names and ids are remembered than there is room for."""
+    result = scan({f"k{number}": f"1-{number}" for number in range(200_001)})
 
     assert result.complete
-    assert 1_000_000 == len(result.found)
+    assert 200_000 == len(result.found)
     assert len(DETECTOR.known) <= 2**16
     assert all(len(kind) <= 2**16 for kind in DETECTOR.known.values() if kind is not None)
 
