@@ -3,18 +3,18 @@
 import asyncio
 import json
 import os
-import signal
 import sqlite3
 import subprocess
 import sys
 import textwrap
-from contextlib import closing, contextmanager
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from killing_helpers import killed_commands
 
 from mama_structs import Session
 from mama_structs.cli import main
@@ -45,20 +45,6 @@ def child(code, *arguments):
         [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
         capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
-
-
-@contextmanager
-def movers(code, *arguments):
-    """Give a function that writes a line to a process that runs code, and returns the number that it says."""
-    command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-
-        def ended(said):
-            process.stdin.write(f"{said}\n")
-            process.stdin.flush()
-            return int(process.stdout.readline())
-
-        yield ended
 
 
 async def texts(place, namespace="default", conversation="c"):
@@ -398,44 +384,18 @@ async def test_a_conversation_whose_first_row_is_lost_can_be_moved(place):
 @pytest.mark.skipif(os.name != "posix", reason="nothing is killed so elsewhere")
 async def test_a_killed_move_was_made_or_was_not(place):
     """Whichever statement of the transaction is the last before kill -9: one place has all, and the other nothing."""
-    # One interpreter for all: each move is made by a fork of it, which has loaded what the command needs.
-    code = """
-        import os, signal, sys
-        from mama_structs.cli import main
-        from mama_structs.session import Session
-        from mama_structs.storage.rows import Rows, Snapshot
-
-        def counted(self, *arguments):
-            global left
-            left -= 1
-            if left < 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return Snapshot._do(self, *arguments)
-
-        Rows._do = counted
-        for line in sys.stdin:
-            left, code = int(line), 1
-            if not (mover := os.fork()):
-                try:
-                    sys.stdout = sys.stderr
-                    code = main(sys.argv[1:])
-                finally:
-                    os._exit(code)
-            print(os.waitstatus_to_exitcode(os.waitpid(mover, 0)[1]), flush=True)
-    """
     async with opened(place) as session:
         await session.observe('<ref id="a">1</ref><ref id="b">2</ref>')
         async with session.fork("fork"):
             pass
     held = {"ref:a@1": "1", "ref:b@1": "2"}
-    with movers(code, "conversations", "assign", "c", place, "--namespace", "bob") as ended:
+    with killed_commands("conversations", "assign", "c", place, "--namespace", "bob") as is_killed:
         for steps in count():
-            code = await asyncio.to_thread(ended, steps)
+            was_killed = await asyncio.to_thread(is_killed, steps)
             async with Session.open(place):
                 found = await texts(place), await texts(place, "bob"), await texts(place, conversation="fork")
-            if code == 0:
+            if not was_killed:
                 break
-            assert -signal.SIGKILL == code
             assert (held, {}, held) == found
     assert ({}, held, held) == found
     assert steps > 8

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from killing_helpers import killed_commands
 
 from mama_structs import DescriptorSettings, HashEmbedder, RefStore, Session, Settings
 from mama_structs.cli import main
@@ -289,38 +289,22 @@ async def test_what_a_fork_needs_and_cannot_be_read_is_not_deleted(place):
 @pytest.mark.skipif(os.name != "posix", reason="nothing is killed so elsewhere")
 async def test_a_killed_delete_was_made_or_was_not(place):
     """Whichever statement is the last before kill -9: it is whole, or it is gone, and its texts follow."""
-    code = """
-        import os, signal, sys
-        from mama_structs.cli import main
-        from mama_structs.storage.rows import Rows, Snapshot
-
-        left = int(sys.argv[1])
-
-        def counted(self, *arguments):
-            global left
-            left -= 1
-            if left < 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return Snapshot._do(self, *arguments)
-
-        Rows._do = counted
-        sys.exit(main(sys.argv[2:]))
-    """
     async with opened(place) as session:
         await session.observe('<ref id="a">1</ref><ref id="b">2</ref>')
         async with session.fork("fork") as fork:
             fork.refs.delete("ref:b")
-    whole, gone = {"ref:a@1": "1", "ref:b@1": "2"}, 0
-    for steps in count():
-        done = await asyncio.to_thread(child, code, steps, "conversations", "delete", "c", place)
-        is_there = "c" in await names(place)
-        assert {"ref:a@1": "1"} == await held(place, "fork")
-        if is_there:
-            assert whole == await held(place)
-        else:
-            gone += 1
-            break
-        assert -signal.SIGKILL == done.returncode
+    whole = {"ref:a@1": "1", "ref:b@1": "2"}
+    with killed_commands("conversations", "delete", "c", place) as is_killed:
+        for steps in count():
+            was_killed = await asyncio.to_thread(is_killed, steps)
+            async with opened(place, "another"):
+                is_there = "c" in await names(place)
+                assert {"ref:a@1": "1"} == await held(place, "fork")
+                if is_there:
+                    assert whole == await held(place)
+            if not is_there:
+                break
+            assert was_killed
     assert steps > 8
     assert 1 == len([key for key in await stored(place) if key.startswith("texts/")])
 

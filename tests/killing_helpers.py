@@ -1,0 +1,51 @@
+"""The command line, killed before a chosen statement of what it writes."""
+
+import contextlib
+import signal
+import subprocess
+import sys
+import textwrap
+
+# One interpreter for all: each command runs in a fork of it, which has loaded what it needs.
+_RUNNER = """
+    import importlib, os, signal, sys
+    from mama_structs.cli import main
+    from mama_structs.storage.rows import Rows, Snapshot
+
+    for name in "session _home composition memory.opening tools.exposure tools.memories tools.refs tools.view v1".split():
+        importlib.import_module(f"mama_structs.{name}")
+
+    def counted(self, *arguments):
+        global left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Snapshot._do(self, *arguments)
+
+    Rows._do = counted
+    for line in sys.stdin:
+        left, code = int(line), 1
+        if not (child := os.fork()):
+            try:
+                sys.stdout = sys.stderr
+                code = main(sys.argv[1:])
+            finally:
+                os._exit(code)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@contextlib.contextmanager
+def killed_commands(*arguments):
+    """Give a function that runs the command up to so many statements, and tells whether it was killed; else it is 0."""
+    command = [sys.executable, "-c", textwrap.dedent(_RUNNER), *map(str, arguments)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as runner:
+
+        def is_killed(statements):
+            runner.stdin.write(f"{statements}\n")
+            runner.stdin.flush()
+            code = int(runner.stdout.readline())
+            assert code in (0, -signal.SIGKILL)
+            return code != 0
+
+        yield is_killed
