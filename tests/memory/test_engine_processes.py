@@ -29,7 +29,7 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
 }
 # How often the fifth process looks before the four are told to end.
-LOOKS = 150 if settings.default.max_examples > 1000 else 16
+LOOKS = 150 if settings.default.max_examples > 1000 else 8
 
 # Answers one line for each line that it is asked, so that the test decides who does what when.
 SERVANT = """

@@ -62,7 +62,7 @@ def model(occurred, options, scope, known, started):
     known=st.sets(st.builds("{}-{}".format, st.sampled_from("012"), st.integers(1, 5)), max_size=3),
     started=st.integers(0, 14),
 )
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=max(300, settings.default.max_examples), deadline=None)
 def test_the_plan_is_what_the_rules_say(occurred, options, scope, known, started):
     """The first allowed ids in payload order start; every other wanted id is omitted by the limit that kept it out."""
     start, wanted, allowed = model(occurred, options, scope, known, started)
