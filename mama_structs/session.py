@@ -397,15 +397,21 @@ class Session:
         from mama_structs._plain import to_jsonable  # noqa: PLC0415
         from mama_structs.descriptors.decorator import within_budget  # noqa: PLC0415
         from mama_structs.descriptors.media import with_blocks  # noqa: PLC0415
+        from mama_structs.tools.memories import make_room  # noqa: PLC0415
         from mama_structs.tools.tool import ErrorText  # noqa: PLC0415
 
         is_error = isinstance(result, ErrorText)
         data = result if is_error else to_jsonable(with_blocks(result))
         if budget is None:
             return data
-        # What the tools of handles and memories read is kept already, and must not take the room of what is new.
+        # What the tools of handles read is kept already, and what memories gave makes room for what is new.
         keeps = tool.wrapped and not is_error and self.settings.descriptors.enabled
-        shown = within_budget(self.refs, data, what=tool.name, budget=budget, keeps=keeps, schema=tool.output_schema)
+        source = tool.name if tool.name in self._own else "tool_result"
+        if keeps and tool.name in self._own:
+            make_room(self.refs)
+        shown = within_budget(
+            self.refs, data, what=tool.name, budget=budget, keeps=keeps, schema=tool.output_schema, source=source
+        )
         return ErrorText(str(shown), result.type) if is_error and shown is not data else shown
 
     def resolved(self, tool_name: str, arguments: Mapping[str, Any] | str | None = None) -> Passed:

@@ -297,7 +297,8 @@ async def test_reading_memories_leaves_room_for_what_a_model_marks():
 
         assert all(answer["more"][0]["fd"] for answer in answers)
         assert ["plan"] == [ref.id for ref in ingested.refs]
-        assert 2 * session.refs.usage.handles <= 20 + 2
+        # Half of the room, and what the last answer left out.
+        assert session.refs.usage.handles <= 20 // 2 + 3
         assert "long long" in await session.call("read_fd", {"fd": answers[-1]["more"][0]["fd"]})
 
 

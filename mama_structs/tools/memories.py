@@ -106,8 +106,6 @@ def _moment(name: str, text: str) -> datetime:
 
 # Characters of a text that an answer about one memory shows; what is longer gets a handle.
 _WHOLE: Final = 1000
-# How the source of such a text begins.
-_FROM_MEMORIES: Final = ("load/context ", "load/checkpoint ")
 _WITHOUT_HANDLE: Final = 4000
 _LINE: Final = 160
 # Below this relevance nothing was found (DESIGN section 6).
@@ -474,19 +472,21 @@ class Cutter:
             if known.source == source and known.chars == len(text) and known.text == text:
                 return known.handle
         try:
-            self._make_room()
+            make_room(self.refs)
             return self.refs.add(text, source=source).handle
         except QuotaExceeded:
             return None
 
-    def _make_room(self) -> None:
-        """Leave half of a conversation's room to what is nowhere else: texts of memories can be loaded again."""
-        for known in self.refs.descriptors():
-            usage = self.refs.usage
-            if 2 * usage.handles < usage.max_handles and 2 * usage.bytes < usage.max_bytes:
-                return
-            if known.source.startswith(_FROM_MEMORIES):
-                self.refs.delete(known.handle)
+
+def make_room(refs: RefStore) -> None:
+    """Leave half of a conversation's room to what is nowhere else: what memories gave can be loaded again."""
+    for known in refs.descriptors():
+        usage = refs.usage
+        if 2 * usage.handles < usage.max_handles and 2 * usage.bytes < usage.max_bytes:
+            return
+        # Which tool gave it, and of what.
+        if known.source.partition(" ")[0] in MEMORY_TOOLS:
+            refs.delete(known.handle)
 
 
 def _written(moment: datetime) -> str:
@@ -1157,7 +1157,6 @@ def _templates() -> tuple[Tool, ...]:
                 annotations=_READS if name.startswith(("load/", "search/")) else _ADDS,
             ),
             on_error=_raise,
-            wrapped=False,
             resolve=False,
             handles=frozenset({"evidence"}) if name == "save/decision" else frozenset(),
         )

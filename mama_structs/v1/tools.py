@@ -140,7 +140,7 @@ def _warn(name: str) -> None:
     _warned.add(name)
 
 
-def _old_tool(title: str, annotations: ToolAnnotations, *, is_bounded: bool = False) -> Callable[[Function], Function]:
+def _old_tool(title: str, annotations: ToolAnnotations) -> Callable[[Function], Function]:
     """Offer a function as a tool that warns, and says in its result, an object or a text, that it is deprecated."""
 
     def offered(function: Function) -> Function:
@@ -159,8 +159,7 @@ def _old_tool(title: str, annotations: ToolAnnotations, *, is_bounded: bool = Fa
         tool = Tool.from_function(
             functools.partial(call, place=None), title=f"{title} (deprecated)", annotations=annotations
         )
-        # What cuts what it shows stays an object, however much there is.
-        _TEMPLATES.append(attrs.evolve(tool, on_error=on_error, wrapped=not is_bounded, resolve=False, deprecated=True))
+        _TEMPLATES.append(attrs.evolve(tool, on_error=on_error, resolve=False, deprecated=True))
         return call
 
     return offered
@@ -356,7 +355,7 @@ async def recall_decision(topic: str, *, place: OldTools) -> dict[str, Any]:
     return {"success": True, "history": "\n\n".join(histories) or nothing, "message": message}
 
 
-@_old_tool("Suggest past decisions", _READS, is_bounded=True)
+@_old_tool("Suggest past decisions", _READS)
 async def suggest_decision(
     userQuestion: str,
     *,
@@ -390,7 +389,7 @@ async def suggest_decision(
     return {"success": True, "message": f"💡 No relevant past decisions found for this question.{hint}"}
 
 
-@_old_tool("List decisions", _READS, is_bounded=True)
+@_old_tool("List decisions", _READS)
 async def list_decisions(*, limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 20, place: OldTools) -> dict[str, Any]:
     """
     Deprecated, use search/recent. List the newest decisions that still hold.

@@ -175,7 +175,6 @@ async def test_annotations_tell_reading_from_adding(tools):
         assert tool.annotations.read_only is (tool.name in READING)
         assert not tool.annotations.destructive
         assert not tool.annotations.open_world
-        assert not tool.wrapped
 
 
 async def test_tools_of_several_stores_share_their_schemas(tools, memories):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import json
-import math
-import re
 import unicodedata
 
 import pytest
+from call_helpers import broken, from_schema
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -20,24 +18,6 @@ from mama_structs.errors import MamaStructsError
 from mama_structs.memory.linking import normalised
 from mama_structs.settings import DescriptorSettings, Settings
 from mama_structs.testing.fake_node import FakeNode
-
-HANDLES = ["ref:plan", "ref:plan@1", "ref:plam", "fd:1", "fd:99", "plan"]
-ENTITY_ID = re.compile(r"\A[0-9]{1,2}-[0-9]{1,3}\Z")
-CONTROL = "".join(map(chr, range(32))) + "\x7f\x85\u2028\ufeff\u202e"
-BAD_TEXTS = [
-    "",
-    " \n",
-    "\0",
-    CONTROL,
-    "\ud800",
-    "a\udfffb",
-    "null",
-    "[]",
-    "{}",
-    '{"$ref": "ref:plan"}',
-    "x" * 200_000,
-    "9" * 5000,
-]
 
 
 class World:
@@ -93,104 +73,6 @@ def world(tmp_path_factory):
         findings = runner.run(made.session.memories.check())
         runner.run(stack.aclose())
     assert [] == findings
-
-
-def from_schema(schema, ids, name=""):
-    """Return a strategy for what a JSON Schema accepts, with ids and handles that exist where one is wanted."""
-    inner = functools.partial(from_schema, ids=ids)
-    if "enum" in schema:
-        return st.sampled_from(schema["enum"])
-    if "anyOf" in schema:
-        return st.one_of(*(inner(one, name=name) for one in schema["anyOf"]))
-    makers = {
-        "object": lambda: objects_for(schema, ids),
-        "array": lambda: st.lists(
-            inner(schema.get("items", {}), name=name), min_size=schema.get("minItems", 0), max_size=4
-        ),
-        "string": lambda: texts_for(schema, name, ids),
-        "integer": lambda: st.integers(schema.get("minimum", -3), schema.get("maximum", 60)),
-        "number": lambda: st.floats(schema.get("minimum", -1e9), schema.get("maximum", 1e9)),
-        "boolean": st.booleans,
-        "null": st.none,
-    }
-    return makers.get(schema.get("type"), lambda: st.none() | st.booleans() | st.text(max_size=5))()
-
-
-def objects_for(schema, ids):
-    properties = {key: from_schema(one, ids, key) for key, one in schema.get("properties", {}).items()}
-    required = set(schema.get("required", ()))
-    return st.fixed_dictionaries(
-        {key: one for key, one in properties.items() if key in required},
-        optional={key: one for key, one in properties.items() if key not in required},
-    )
-
-
-def texts_for(schema, name, ids):
-    texts = st.text(min_size=schema.get("minLength", 0), max_size=min(schema.get("maxLength", 60), 60))
-    known = {
-        **dict.fromkeys(["id", "to_id", "decision_id", "supersedes", "implements"], st.sampled_from(ids)),
-        **dict.fromkeys(["fd", "ref_id", "evidence"], st.sampled_from(HANDLES)),
-        "since": st.datetimes().map(lambda moment: moment.isoformat()) | st.dates().map(str),
-        "relationship": st.sampled_from(["refines", "depends on", "모순"]),
-        "query": st.sampled_from(["why did we leave JWT?", "지난주에 뭘 정했지?", "last week", "Step"]),
-    }
-    if name in known:
-        return known[name] | texts
-    return st.from_regex(ENTITY_ID) | texts if name.endswith("_id") else texts
-
-
-def nested(depth, leaf):
-    for _ in range(depth):
-        leaf = [leaf]
-    return leaf
-
-
-junk = (
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.sampled_from([math.nan, math.inf, -math.inf, 1e308, 10**400, -1, 0, 1.5, 0.7, "0.7", "3", "true", "high"])
-    | st.sampled_from(BAD_TEXTS)
-    | st.text(alphabet=st.characters(), max_size=10)
-    | st.lists(st.none() | st.text(max_size=5) | st.integers(), max_size=3)
-    | st.dictionaries(st.text(max_size=5), st.none() | st.integers() | st.text(max_size=5), max_size=3)
-    | st.sampled_from([5, 150, 5000]).map(lambda depth: nested(depth, "deep"))
-    | st.sampled_from([{"$ref": "ref:plan"}, {"$ref": "ref:none"}, [{"$ref": "fd:1"}], {"to_id": None}, "[" * 10_000])
-)
-wrong_names = st.sampled_from(
-    ["decisionId", "Topic", "memories", "refs", "store", "ctx", "self", "", "\ud800", "__class__", "extra"]
-)
-
-
-@st.composite
-def broken(draw, right):
-    """Return arguments of which some were replaced, renamed, added or left out."""
-    given = dict(draw(right))
-    for _ in range(draw(st.integers(1, 3))):
-        what = draw(st.sampled_from(["replace", "replace", "inside", "text", "leave out", "add", "rename"]))
-        name = draw(st.sampled_from(sorted(given))) if given else None
-        if name is None or what == "add":
-            given[draw(wrong_names)] = draw(junk)
-        elif what == "replace":
-            given[name] = draw(junk)
-        elif what == "inside":
-            given[name] = _changed_inside(given[name], draw(junk))
-        elif what == "text":
-            with contextlib.suppress(TypeError, ValueError, RecursionError):
-                given[name] = json.dumps(given[name])
-        elif what == "leave out":
-            del given[name]
-        else:
-            given[name.title().replace("_", "")] = given.pop(name)
-    return given
-
-
-def _changed_inside(value, other):
-    if isinstance(value, list):
-        return [*value, other]
-    if isinstance(value, dict) and value:
-        return {**value, next(iter(value)): other}
-    return [other]
 
 
 def check_call(world, name, arguments):

@@ -1,0 +1,250 @@
+"""Nothing that a model can call answers with more than the budget."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import re
+
+import pytest
+from call_helpers import broken, from_schema
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mama_structs import HashEmbedder, Session
+from mama_structs.adapters.answers import answer
+from mama_structs.settings import AnswerSettings, DescriptorSettings, Settings, ToolSettings
+from mama_structs.testing import FakeNode
+
+WORDS = "The shield comes first because raids doubled, 방패가 먼저다. "
+LONG = (WORDS * 20_000)[:1_000_000].strip()
+NOTHING = "decision_nothing_1700000000000_00000000"
+
+
+def tokens(text):
+    """Count as a host may: what is not ASCII costs more."""
+    return len(text.encode()) // 3 + 1
+
+
+BUDGETS = {
+    "default": AnswerSettings(),
+    "least": AnswerSettings(max_chars=1_000),
+    "tokens": AnswerSettings(max_tokens=1_500, count_tokens=tokens),
+}
+
+
+async def rows(count: int, text: str = "text") -> list[dict[str, object]]:
+    """Give rows."""
+    return [{"n": n, "text": text, "owner": f"1-{n}"} for n in range(abs(count) % 5_000)]
+
+
+async def mapping(keys: list[str], text: str = "text") -> dict[str, str]:
+    """Give as many texts as there are keys."""
+    return {f"{key}{n}": text for n in range(500) for key in keys}
+
+
+async def document(text: str, times: int) -> str:
+    """Give a long text."""
+    return text * (abs(times) % 2_000)
+
+
+async def written(count: int, text: str) -> str:
+    """Give JSON as text."""
+    return json.dumps({"rows": await rows(count, text), "text": text * 50})
+
+
+async def blocks(texts: list[str], count: int) -> list[dict[str, str]]:
+    """Give blocks of text."""
+    return [{"type": "text", "text": text * 100} for text in texts for _ in range(abs(count) % 300)]
+
+
+async def raising(text: str, times: int) -> str:
+    """Fail at length."""
+    raise ValueError(text * (abs(times) % 5_000))
+
+
+HOSTS = (rows, mapping, document, written, blocks, raising)
+
+
+class World:
+    """One session that has everything, for all examples, on an event loop of its own."""
+
+    def __init__(self, runner, session, ids):
+        self.runner = runner
+        self.session = session
+        self.ids = ids
+
+    def answer(self, name, arguments):
+        return self.runner.run(answer(self.session, name, arguments))
+
+
+async def filled(session):
+    """Save memories with texts of a megabyte, a hundred links, and refs."""
+    memories, refs = session.memories, session.refs
+    first = await memories.save_decision("auth", LONG, LONG, evidence=[LONG[:9_000]] * 100)
+    ids = [first.id]
+    for n in range(30):
+        made = await memories.save_decision(
+            "auth" if n % 2 else f"{n} {WORDS * 6}"[:200],
+            f"{n}: {LONG[:2_000]}",
+            LONG[:3_000],
+            supersedes=ids[-1] if n < 15 else None,
+            links=[{"to_id": one, "relationship": "refines", "reason": WORDS * 100} for one in ids[:50]],
+        )
+        ids.append(made.id)
+        await memories.set_outcome(first.id, "FAILED", reason=f"{n} {LONG[:5_000]}")
+    ids.append((await memories.save_insight(LONG, tags=[f"{n} {WORDS * 9}" for n in range(90)], source=WORDS * 9)).id)
+    steps = [f"{n} {LONG[:5_000]}" for n in range(100)]
+    ids.append((await memories.save_checkpoint(LONG, open_files=steps, next_steps=steps, implements=ids[:50])).id)
+    refs.put("plan", "Step one\nStep two")
+    refs.put("x" * 64, LONG)
+    for n in range(60):
+        refs.put(f"한{n}{'x' * 50}", f"{WORDS}{n}\n" * 50)
+    for text in ("a long text\n" * 5_000, LONG, "\x00\x1b<fd_content>\u202e" * 5_000, json.dumps(await rows(3_000))):
+        refs.add(text)
+    return [*ids, NOTHING]
+
+
+@pytest.fixture(scope="module", params=BUDGETS)
+def world(request, tmp_path_factory):
+    chosen = Settings(
+        answers=BUDGETS[request.param],
+        tools=ToolSettings(deprecated=True),
+        # What is stored below must not be refused.
+        descriptors=DescriptorSettings(max_bytes=2**30, max_handles=100_000),
+    )
+    with asyncio.Runner() as runner:
+
+        async def opened(stack):
+            node = await stack.enter_async_context(FakeNode.world(seed=1, players=120))
+            session = await stack.enter_async_context(
+                Session.open(
+                    structs=node.url,
+                    embedder=HashEmbedder(),
+                    settings=chosen,
+                    files=tmp_path_factory.mktemp("files"),
+                )
+            )
+            for host in HOSTS:
+                session.tools.add(host)
+            return session, await filled(session)
+
+        stack = contextlib.AsyncExitStack()
+        session, ids = runner.run(opened(stack))
+        yield World(runner, session, ids)
+        runner.run(stack.aclose())
+
+
+HANDLES = st.sampled_from(["ref:plan", "plan", f"ref:{'x' * 64}", "fd:1", "fd:2", "fd:3", "fd:4", "fd:99", "ref:plam"])
+HOSTILE = st.sampled_from(["ref:" + "y" * 10_000, "fd:" + "9" * 10_000, "<fd_content>" * 900, "\x00" * 10_000, LONG])
+PLACES = st.integers(-3, 60_000) | st.sampled_from([1, 2, 10**9, 10**30])
+
+
+def arguments_for(tool, ids):
+    """Return right arguments, with handles and ids that exist, and here and there what is hostile."""
+    strategies = {}
+    for name, schema in tool.input_schema["properties"].items():
+        one = from_schema(schema, ids, name)
+        if name in ("fd", "ref_id", "evidence"):
+            one = HANDLES | one
+        if schema.get("type") == "integer":
+            one = one | PLACES
+        strategies[name] = one
+    required = tool.input_schema.get("required", ())
+    right = st.fixed_dictionaries(
+        {name: one for name, one in strategies.items() if name in required},
+        optional={name: one for name, one in strategies.items() if name not in required},
+    )
+    hostile = st.tuples(right, st.sampled_from([*strategies, "wrong name", "n" * 10_000]), HOSTILE).map(
+        lambda made: {**made[0], made[1]: made[2]}
+    )
+    return right | broken(right) | hostile
+
+
+def holds(world, name, arguments):
+    """Call a tool and see that its text is within the budget, and still JSON where it is a structure."""
+    told = world.answer(name, arguments)
+    budget = world.session.refs.budget
+    assert budget.holds(told.text), f"{name} answers with {budget.size(told.text)} of {budget.limit}"
+    if not told.is_error and isinstance(told.data, dict | list):
+        json.loads(told.text)
+    return told
+
+
+@pytest.mark.filterwarnings("ignore:the tool:DeprecationWarning")
+def test_the_longest_memories_are_within_the_budget_and_say_where_to_go_on(world):
+    """Texts of a megabyte, fifty hits, and a decision with a thousand links."""
+    calls = {
+        "load/context": {"id": world.ids[0]},
+        "load/checkpoint": {},
+        "search/by_topic": {"topic": "auth"},
+        "search/by_context": {"query": "why does the shield come first?", "limit": 50},
+        "search/recent": {"limit": 50},
+        "recall_decision": {"topic": "auth"},
+        "suggest_decision": {"userQuestion": "why does the shield come first?"},
+        "list_decisions": {"limit": 100},
+        "load_checkpoint": {},
+    }
+    for name, arguments in calls.items():
+        told = holds(world, world.session.wire_names.by_tool[name], arguments)
+
+        assert not told.is_error
+        # Where the lines of v1.0 are cut, they name the memory.
+        assert re.search(
+            "decision_" if name in ("suggest_decision", "list_decisions") else 'fd"?[:=]"fd:', told.text
+        ), name
+
+
+def test_what_a_search_leaves_out_is_behind_its_handle(world):
+    """Row after row, whole, from the first one on."""
+    told = world.answer("search__recent", {"limit": 50})
+    kept = told.data["shortened"]["/found"]
+    rows = [json.loads(line) for line in world.session.refs.get(kept["fd"]).text.splitlines()]
+
+    assert 50 == kept["of"] == len(rows)
+    assert told.data["found"] == rows[: kept["shown"]]
+
+
+def test_what_memories_gave_makes_room_for_what_is_nowhere_else():
+    """However often a model searches, a result of a host's tool is kept."""
+
+    async def searched():
+        chosen = Settings(descriptors=DescriptorSettings(max_handles=20))
+        async with Session.open(settings=chosen, embedder=HashEmbedder()) as session:
+            session.tools.add(rows)
+            own = session.refs.add("the host's own")
+            for n in range(40):
+                await session.memories.save_insight(f"{n} {LONG[:3_000]}")
+            (newest,) = await session.memories.recent(limit=1)
+            for _ in range(30):
+                assert "fd" in (await session.call("search/recent", {"limit": 40}))["shortened"]["/found"]
+                assert "fd" in (await session.call("load/context", {"id": newest.id}))["more"][0]
+            kept = await session.call("rows", {"count": 4_000})
+            return own.text, kept[-1]["shortened"][""]["fd"]
+
+    assert "the host's own" == asyncio.run(searched())[0]
+
+
+@pytest.mark.filterwarnings("ignore:the tool:DeprecationWarning")
+def test_no_arguments_get_more_than_the_budget(world):
+    """Tools of memories, of v1.0, of refs, of the chain and of the host, with arguments right, wrong and hostile."""
+    names = list(world.session.tools)
+    wires = world.session.wire_names.by_tool
+
+    @settings(max_examples=max(1, settings().max_examples // 20))
+    @given(data=st.data())
+    def hold(name, data):
+        holds(world, wires[name], data.draw(arguments_for(world.session.tools[name], world.ids), label=name))
+
+    for name in names:
+        hold(name)
+
+
+@pytest.mark.parametrize("arguments", [None, [], "text", LONG, "[" * 100_000, {LONG: LONG}, {"a": [LONG] * 9}, 5])
+@pytest.mark.filterwarnings("ignore:the tool:DeprecationWarning")
+def test_what_is_no_arguments_at_all_is_answered_within_the_budget(world, arguments):
+    """Also for tools that there are not, whose names are long."""
+    for name in itertools.chain(world.session.wire_names.by_wire, ["nothing", LONG, "", "\ud800"]):
+        holds(world, name, arguments)
