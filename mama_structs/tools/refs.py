@@ -219,7 +219,7 @@ def ref_tools(store: RefStore) -> list[Tool]:
     answer = functools.partial(_answer, rendering=store.rendering)
     # Where the host names no directory, no model writes a file.
     templates = [one for one in _templates() if store.files is not None or one.name != "fd_to_file"]
-    return [attrs.evolve(bound(template, store=store), on_error=answer) for template in templates]
+    return [bound(template, on_error=answer, store=store) for template in templates]
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -202,11 +203,18 @@ class Tool:
         return f"<Tool {self.name}({', '.join(self.signature.parameters)})>"
 
 
-def bound(template: Tool, **values: object) -> Tool:
-    """Return a tool of a partial with these values for what the partial has set, as far as it has."""
+def bound(
+    template: Tool, *, on_error: Callable[[MamaStructsError, Mapping[str, Any]], Any] | None = None, **values: object
+) -> Tool:
+    """Return a tool of a partial with these values for what it has set, as far as it has, and with the same schemas."""
     assert isinstance(template.function, functools.partial)  # noqa: S101 - that is what templates are made of
     own = {name: values[name] for name in template.function.keywords}
-    return attrs.evolve(template, function=functools.partial(template.function.func, **own))
+    made = copy.copy(template)
+    # `attrs.evolve` would make the schema of answers anew, for every tool of every session and fork.
+    object.__setattr__(made, "function", functools.partial(template.function.func, **own))
+    if on_error is not None:
+        object.__setattr__(made, "on_error", on_error)
+    return made
 
 
 def _default_name(name: str) -> str:

@@ -182,6 +182,7 @@ async def test_tools_of_several_stores_share_their_schemas(tools, memories):
     others = memory_tools(memories, RefStore())
 
     assert all(one.input_schema is other.input_schema for one, other in zip(tools, others, strict=True))
+    assert all(one.output_schema is other.output_schema for one, other in zip(tools, others, strict=True))
 
 
 async def test_no_argument_reaches_the_stores(call):
