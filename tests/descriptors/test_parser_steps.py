@@ -88,7 +88,7 @@ def test_small_chunks_take_steps_in_proportion_too(name, size, work):
     """What is held back is not read from its beginning for ever."""
     make, count = HOSTILE[name]
     length = len(make(count))
-    count = max(count * 20_000 * min(size, 7) // length, 10)
+    count = max(count * 20_000 * min(size, 3) // length, 10)
 
     assert LIMIT * work(make(count // 10), size) + 100 >= work(make(count), size)
 

@@ -37,7 +37,7 @@ PAYLOADS = {
     "a 10 MB string": {"guildId": "0-1", "text": "1-" * 5_000_000},
     "a 10 MB string in a JSON field": {"guildId": "0-1", "map": "[" * 10_000_000},
     "deep JSON in a JSON field": {"guildId": "0-1", "detail": "[" * 100_000 + "]" * 100_000},
-    "a million keys": {"guildId": "0-1", **{f"key{n}": n for n in range(1_000_000)}},
+    "many keys": {"guildId": "0-1", **{f"key{n}": n for n in range(200_000)}},
     "a cycle": cyclic(),
     "a bomb of shared lists": shared(40),
     "NaN and infinities": {"guildId": "0-1", "x": math.nan, "y": [math.inf, -math.inf]},
