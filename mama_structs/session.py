@@ -467,7 +467,7 @@ class Session:
         return SessionStream(self.refs.stream(), self._streamed)
 
     async def _streamed(self, ingested: mama_structs.Ingested) -> None:
-        self._heard.note(ingested.diagnostics)
+        self._heard.streamed(ingested)
         await self.flush()
 
     async def wrap(self, result: Any, *, source: str = "tool_result") -> Any:

@@ -208,10 +208,13 @@ def _noted(text: str, notes: list[str]) -> str | None:
         data = json.loads(text)
     except (ValueError, RecursionError):
         return _written_behind(text, notes)
+    # Put in, and nothing else written anew: a text's own numbers, escapes and repeated keys stay what they were.
+    before, comma = text.rstrip()[:-1], "," if data else ""
     if isinstance(data, dict):
-        return json_text({**data, _NOTES if _NOTES not in data else f"{_NOTES}_": notes})
+        own = json_text({_NOTES if _NOTES not in data else f"{_NOTES}_": notes})
+        return f"{before}{comma}{own[1:]}"
     if isinstance(data, list) and all(isinstance(one, dict) for one in data):
-        return json_text([*data, {_NOTES: notes}])
+        return f"{before}{comma}{json_text({_NOTES: notes})}]"
     return None
 
 
@@ -238,6 +241,9 @@ def kept(session: Session, media: Media) -> str:
     if content is None:
         return f"[{media.kind}: {media.url or 'not readable':.500}]"
     what = f"{media.mime_type}, {len(content):,} bytes"
+    if not session.settings.descriptors.enabled:
+        # No tool would read it.
+        return f"[{what}: cannot be shown here]"
     try:
         descriptor = session.refs.add(content, source="tool_result", mime_type=media.mime_type)
     except (QuotaExceeded, InvalidArgument) as error:

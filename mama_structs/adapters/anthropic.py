@@ -28,6 +28,8 @@ _MAX_UNIONS: Final = 16
 # One other name among a tool's arguments, and Anthropic refuses the request with all its tools.
 _PROPERTY: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+# What a message says that a limit cut short.
+_CUT_SHORT: Final = frozenset({"max_tokens", "model_context_window_exceeded"})
 _ACCEPTED: Final = "pass a message, its content, or a list of its tool_use blocks"
 
 
@@ -153,7 +155,8 @@ def _calls(message: object) -> list[ToolCall]:
     for block in blocks:
         if not isinstance(field(block, "type"), str):
             raise InvalidArgument(f"a content block must have a type, got {type(block).__name__}", hint=_ACCEPTED)
-    is_short = field(message, "stop_reason") == "max_tokens"
+    stop_reason = field(message, "stop_reason")
+    is_short = isinstance(stop_reason, str) and stop_reason in _CUT_SHORT
     return [
         ToolCall(
             id=text_field(block, "id"),

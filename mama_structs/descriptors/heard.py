@@ -43,6 +43,11 @@ class Heard:
             self._messages.append((message, ingested))
         self.note(ingested.diagnostics)
 
+    def streamed(self, ingested: Ingested) -> None:
+        """Keep the notes on a stream, unless its finished message was heard while it was open."""
+        if all(held.text != ingested.text for _, held in self._messages):
+            self.note(ingested.diagnostics)
+
     def note(self, diagnostics: Iterable[Diagnostic]) -> None:
         """Keep what the model should know: not what only says what was done."""
         self._notes |= {" ".join(one.message.split()): None for one in diagnostics if not one.is_note}

@@ -119,6 +119,9 @@ class RefStore:
         self._closed = False
         # Streamed answers whose finished messages may still come: each is stored once.
         self._awaited: deque[tuple[Collected, Ingested]] = deque(maxlen=_AWAITED)
+        # Messages that a stream may still be open for: an adapter takes one before a host closes its stream.
+        self._finished: deque[tuple[int, Collected, Ingested]] = deque(maxlen=_AWAITED)
+        self._ingests: int = 0
         self._loop = LoopBound("ref store")
         self.rendering: Rendering = Rendering(self.budget)
 
@@ -218,11 +221,16 @@ class RefStore:
                 # It is the message that was streamed, and stored then.
                 del self._awaited[number]
                 return ingested
-        return self._ingested(collected)
+        ingested = self._ingested(collected)
+        if collected.marked:
+            self._ingests += 1
+            self._finished.append((self._ingests, collected, ingested))
+        return ingested
 
     def stream(self) -> RefStream:
         """Return a stream for an answer that comes in parts; see `RefStream`."""
-        return RefStream(Collector(marks=self.settings.references_enabled), self._streamed)
+        collector = Collector(marks=self.settings.references_enabled)
+        return RefStream(collector, functools.partial(self._streamed, begun=self._ingests))
 
     def put(self, ref_id: str, text: str, *, append: bool = False, **attributes: str) -> Ref:
         """
@@ -653,7 +661,12 @@ class RefStore:
             compact=collected.compact(stored),
         )
 
-    def _streamed(self, collected: Collected) -> Ingested:
+    def _streamed(self, collected: Collected, *, begun: int) -> Ingested:
+        for at, (number, finished, ingested) in enumerate(self._finished):
+            if number > begun and collected == finished:
+                # Its finished message was stored while the stream was open.
+                del self._finished[at]
+                return ingested
         ingested = self._ingested(collected)
         if collected.marked:
             self._awaited.append((collected, ingested))

@@ -405,9 +405,10 @@ class TestHandle:
         assert "did you mean shout?" == told[1]["hint"]
         assert RESULT == worked
 
-    async def test_a_call_that_was_cut_off_does_not_run(self, session):
-        """Of a message that reached max_tokens the last block is half of what the model meant."""
-        cut = message(SHOUT, {**SHOUT, "id": "toolu_2"}, stop_reason="max_tokens")
+    @pytest.mark.parametrize("limit", ["max_tokens", "model_context_window_exceeded"])
+    async def test_a_call_that_was_cut_off_does_not_run(self, session, limit):
+        """Of a message that reached a limit the last block is half of what the model meant."""
+        cut = message(SHOUT, {**SHOUT, "id": "toolu_2"}, stop_reason=limit)
         for answered in (cut, as_object(cut)):
             session.heard.clear()
             results = await adapter.handle(session, answered)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs import HashEmbedder, Session
+from mama_structs import DescriptorSettings, HashEmbedder, Session, Settings
 from mama_structs.adapters import anthropic, openai
 from mama_structs.adapters.answers import Turns, answer
 from mama_structs.descriptors.media import Media, media_in, with_blocks
@@ -285,6 +285,17 @@ async def test_other_bytes_are_kept_with_their_type(session, result, mime_type):
 
     assert f"[{mime_type}, {len(result)} bytes: cannot be shown here, and is kept as fd:1]" == part["text"]
     assert (result, mime_type) == (kept.data, kept.mime_type)
+
+
+async def test_without_descriptors_nothing_is_kept_for_a_tool_that_is_not_there():
+    """What cannot be shown is named only: no tool could read it."""
+    off = Settings(descriptors=DescriptorSettings(enabled=False))
+    async with Session.open(embedder=HashEmbedder(), settings=off) as session:
+        giving(session, [CAPTION, AUDIO])
+        (told,) = await openai.handle(session, [{"type": "function_call", "call_id": "c", "name": "show"}])
+
+        assert "cannot be shown here]" in told["output"][1]["text"]
+        assert 0 == len(session.refs)
 
 
 async def test_an_image_without_room_is_named(session, monkeypatch):

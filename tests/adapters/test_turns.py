@@ -343,6 +343,18 @@ async def test_notes_on_a_stream_are_told_too(session):
     assert 1 == told["content"].count("'my aim' is no id")
 
 
+async def test_notes_on_a_message_are_not_told_again_when_its_stream_ends(session):
+    """A framework's hook hears the message first, and the host closes its stream after the calls."""
+    stream = session.stream()
+    stream.feed(MALFORMED)
+    await session.observe({"role": "assistant", "content": MALFORMED})
+    first = await answer(session, "list_refs", {})
+    await stream.close()
+
+    assert "'my aim' is no id" in first.text
+    assert "'my aim' is no id" not in (await answer(session, "list_refs", {})).text
+
+
 # Runs that stream, and toolsets that are wrapped
 
 
@@ -494,6 +506,20 @@ async def test_json_with_notes_stays_json(session, result, expected):
 
     assert expected == json.loads(text)
     assert waits == ("my aim" in (await answer(session, "list_refs", {})).text)
+
+
+@pytest.mark.parametrize(
+    "result",
+    ['{"id": 1, "id": 1E400, "x": 1.10, "t": "\\ud800\\u00e9"}\n', '[{"x": 1.10, "t": "\\ud800"}]', "{ }", " [\n]"],
+)
+async def test_notes_leave_the_words_of_a_text_alone(session, result):
+    """Nothing of a text that is JSON is written anew: numbers, escapes and repeated keys stay what they were."""
+    text = await noted(session, result)
+
+    assert text.startswith(result.rstrip()[:-1].rstrip())
+    assert text.encode()
+    assert "'my aim'" in text
+    assert json.loads(text)
 
 
 async def test_a_long_answer_leaves_room_for_notes(session):

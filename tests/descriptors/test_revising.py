@@ -102,6 +102,22 @@ def test_the_message_after_the_next_stream_is_known_too():
     assert "1\n2\n1" == store.get("x").text
 
 
+def test_the_message_before_the_end_of_its_stream_is_known_too():
+    """An adapter takes it while the host's stream is still open; the next stream with these words is another one."""
+    store, text = RefStore(), '<ref id="x" append>1</ref>'
+    for _ in range(2):
+        stream = store.stream()
+        stream.feed(text)
+        whole = store.ingest(text)
+        assert whole.refs == stream.close().refs
+    assert "1\n1" == store.get("x").text
+
+    stream = store.stream()
+    stream.feed(text)
+    stream.close()
+    assert "1\n1\n1" == store.get("x").text
+
+
 # Appending
 
 
