@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -173,8 +174,16 @@ class AnswerSettings:
     def budget(self) -> Budget:
         """What an answer may have."""
         if self.max_tokens is not None and self.count_tokens is not None:
-            return Budget(self.max_tokens, size=self.count_tokens)
+            return Budget(self.max_tokens, size=functools.partial(_counted, self.count_tokens))
         return Budget(self.max_chars)
+
+
+def _counted(count: Callable[[str], int], text: str) -> int:
+    """Count a text's tokens; half a surrogate pair, which many a tokenizer refuses, as what stands in its place."""
+    try:
+        return count(text)
+    except (UnicodeError, TypeError):
+        return count(text.encode("utf-8", "replace").decode())
 
 
 def answers_budget(descriptors: DescriptorSettings, answers: AnswerSettings) -> Budget:

@@ -336,6 +336,14 @@ def test_a_budget_counts_characters_or_what_the_host_counts():
     assert 0 == words.less(2000).limit
 
 
+def test_a_counter_that_takes_no_half_of_a_surrogate_pair_still_counts():
+    """A counter that fails would let through what it was to measure."""
+    budget = AnswerSettings(max_tokens=1000, count_tokens=lambda text: len(text.encode())).budget
+
+    assert not budget.holds("\ud800" * 1001)
+    assert budget.holds("\ud800" * 1000)
+
+
 def test_a_function_cannot_come_from_the_environment():
     """Settings that only code can give are refused where a variable names them."""
     with pytest.raises(InvalidSetting, match="in code"):

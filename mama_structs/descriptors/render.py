@@ -62,6 +62,8 @@ _LIKE_A_TAG: Final = re.compile(rf"<[\s{_UNSEEN}]*+(?:/[\s{_UNSEEN}]*+)?+(?:{_NA
 _LONGEST: Final = {"title": 80, "type": 20, "lang": 20, "source": 80, "file_path": 200}
 # Of a handle that is none, and of anything else that a caller made up.
 _LONGEST_OTHER: Final = 100
+# Characters that reading on asks for at the least.
+_LEAST_ON: Final = 4_000
 # Characters of a short element in a list.
 _ROW: Final = 80
 
@@ -169,7 +171,9 @@ class Rendering:
         def shown(count: int) -> str:
             place = _place(excerpt, ends[count - 1])
             if count < len(lines):
-                place["next"] = _call(excerpt, "line", first + count, len(lines) - count)
+                # As many again: whoever asks for the few that are left over goes on by few from then on.
+                following = first + count
+                place["next"] = _call(excerpt, "line", following, min(len(lines), excerpt.total_lines - following + 1))
             return self.quoted("fd_content", tag(place), _numbered(first, lines[:count]))
 
         def shown_of_one(length: int) -> str:
@@ -213,8 +217,9 @@ class Rendering:
 
     # What there is
 
-    def refs(self, refs: Sequence[Ref], *, start: int = 1) -> str:
-        """List refs, from the one at *start* (counted from 1), as many as the budget holds."""
+    def refs(self, refs: Sequence[Ref], *, start: int = 1, category: str | None = None) -> str:
+        """List refs, which are those of *category*, from the one at *start* (from 1), as many as the budget holds."""
+        only = "" if category is None else f"category='{category}', "
         rows = _Elements(refs[start - 1 :])
 
         def shown(count: int) -> str:
@@ -222,7 +227,7 @@ class Rendering:
             attributes: dict[str, Attribute] = {
                 "count": len(refs),
                 "start": start if start > 1 else None,
-                "next": f"list_refs(start={following})" if following <= len(refs) else None,
+                "next": f"list_refs({only}start={following})" if following <= len(refs) else None,
             }
             return _parts("ref_list", attributes, rows.first(count))
 
@@ -362,7 +367,9 @@ def _place(excerpt: Excerpt, length: int) -> dict[str, Attribute]:
     elif excerpt.next_start is None or excerpt.mode == "all":
         following = None
     else:
-        following = _call(excerpt, excerpt.mode, excerpt.next_start, excerpt.count)
+        # What was asked for may be the little that an answer had no room for, and is no measure of what comes then.
+        count = max(excerpt.count, _LEAST_ON) if excerpt.mode == "char" else excerpt.count
+        following = _call(excerpt, excerpt.mode, excerpt.next_start, count)
     return {
         "lines": f"{excerpt.first_line}-{excerpt.first_line + excerpt.text.count(chr(10), 0, max(0, length - 1))}",
         "chars": f"{excerpt.first_char}-{last}" if length else "none",

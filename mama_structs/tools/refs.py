@@ -108,7 +108,7 @@ async def list_refs(*, category: Literal["code", "data", "text"] | None = None, 
     last = max(1, len(refs))
     if not 1 <= start <= last:
         raise InvalidRange(f"the list has no ref {printed(start)}", valid=(1, last))
-    return store.rendering.refs(newest_first(refs), start=start)
+    return store.rendering.refs(newest_first(refs), start=start, category=category)
 
 
 async def get_ref(ref_id: str, *, store: RefStore) -> str:

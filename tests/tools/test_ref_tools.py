@@ -146,6 +146,30 @@ async def test_a_line_longer_than_the_budget_is_cut_and_goes_on_by_characters():
     assert "three" in others[len(rest)].text
 
 
+@pytest.mark.parametrize("size", sorted(SIZES))
+@pytest.mark.parametrize("arguments", [{"count": 2}, {"mode": "char", "count": 810}, {"mode": "line", "count": 60}])
+async def test_following_next_never_reads_by_little_pieces(size, arguments):
+    """What an answer had no room for is small, and not the measure of every answer after it."""
+    desk = Desk(SIZES[size])
+    desk.store.add("a line of some twenty-eight\n" * 600)
+    answers = await desk.follow("read_fd", fd="fd:1", **arguments)
+
+    assert len(answers) < 600 * 28 // 250
+
+
+@pytest.mark.parametrize("category", ["code", "text"])
+async def test_a_list_of_one_category_goes_on_with_it(category):
+    """Following the list of one category shows each ref of it once, and no other."""
+    desk = Desk()
+    for number in range(150):
+        desk.store.ingest(f'<ref id="c{number}" lang="python">{number}</ref><ref id="t{number}">{number}</ref>')
+    answers = await desk.follow("list_refs", category=category)
+    ids = [answer_in(row).get("id") for answer in answers for row in answer.text.strip("\n").split("\n")]
+
+    assert len(answers) > 1
+    assert sorted(ref.id for ref in desk.store.list(category=category)) == sorted(ids)
+
+
 async def test_ten_megabytes_are_not_an_answer():
     """Everything at once is as much as the budget holds, and says what remains."""
     desk = Desk()
