@@ -28,7 +28,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
 from mama_v1_0 import OldStore
 
-SIZES, QUICK = (1_000, 10_000), (50, 100)
+SIZES, QUICK = (1_000, 10_000), (5, 10)
 
 
 async def measured(decisions: int) -> dict[str, Any]:

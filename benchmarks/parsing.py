@@ -158,7 +158,7 @@ def hostile(size: int, rounds: int) -> dict[str, dict[str, Any]]:
 
 def main() -> None:
     options = arguments(__doc__ or "")
-    size, rounds = (20_000, 2) if options.quick else (1_000_000, 9)
+    size, rounds = (4_000, 1) if options.quick else (1_000_000, 9)
     usual = prose(size, rounds)
     hard = hostile(size, min(rounds, 5))
     rows = [
