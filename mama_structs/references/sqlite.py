@@ -30,11 +30,12 @@ _LARGEST: Final = 2**63 - 1
 
 @attrs.frozen(eq=False)
 class SqliteTable:
-    """A table: its columns, the one by which its rows are named, and those that name rows of other tables."""
+    """A table: its columns, the one by which its rows are named, and those that name rows."""
 
     name: str
     columns: tuple[str, ...]
-    key: str
+    # None where not one column alone names a row, such as in a table between two others.
+    key: str | None
     foreign: Mapping[str, str]
 
     @property
@@ -46,7 +47,7 @@ class SqliteTable:
 
 
 def read_tables(connection: sqlite3.Connection, *, only: Collection[str] | None = None) -> dict[str, SqliteTable]:
-    """Return the tables whose rows one column names, with the foreign keys between them, as SQLite tells them."""
+    """Return the tables, with the foreign keys between them, as SQLite tells them."""
     listed = connection.execute(
         "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite~_%' ESCAPE '~' ORDER BY name"
     )
@@ -55,7 +56,13 @@ def read_tables(connection: sqlite3.Connection, *, only: Collection[str] | None 
     for (name,) in listed.fetchall():
         if only is not None and name not in only:
             continue
-        told = connection.execute("SELECT name, pk FROM pragma_table_info(?) ORDER BY cid", (name,)).fetchall()
+        try:
+            told = connection.execute("SELECT name, pk FROM pragma_table_info(?) ORDER BY cid", (name,)).fetchall()
+        except sqlite3.OperationalError as error:
+            # A table of an extension that is not loaded here says nothing of the others.
+            if "no such module" in str(error):
+                continue
+            raise
         columns[name] = tuple(column for column, _ in told)
         primary = [column for column, place in told if place]
         if len(primary) == 1:
@@ -63,7 +70,7 @@ def read_tables(connection: sqlite3.Connection, *, only: Collection[str] | None 
     # SQLite takes the names of tables and columns in any case.
     spelt = {name.lower(): name for name in keys}
     foreign: dict[str, dict[str, str]] = defaultdict(dict)
-    for name in keys:
+    for name in columns:
         told = connection.execute(
             'SELECT id, "table", "from", "to" FROM pragma_foreign_key_list(?)', (name,)
         ).fetchall()
@@ -78,7 +85,7 @@ def read_tables(connection: sqlite3.Connection, *, only: Collection[str] | None 
             ):
                 held = next(one for one in columns[name] if one.lower() == column.lower())
                 foreign[name][held] = parent
-    return {name: SqliteTable(name, columns[name], key, dict(foreign[name])) for name, key in keys.items()}
+    return {name: SqliteTable(name, held, keys.get(name), dict(foreign[name])) for name, held in columns.items()}
 
 
 def fields_of(tables: Iterable[SqliteTable]) -> dict[str, str]:
@@ -124,7 +131,7 @@ class SqliteDatabase:
         found: dict[str, dict[str, Any]] = {}
         with self.opened() as connection:
             for table, asked in wanted.items():
-                key = self.tables[table].key
+                key = str(self.tables[table].key)
                 values = [value for bare in asked for value in _spellings(bare)]
                 marks = ", ".join("?" * len(values))
                 # The names are the database's own, and quoted.
@@ -149,28 +156,30 @@ def sqlite_source(
     database = SqliteDatabase(file)
     try:
         with database.opened() as connection:
-            known = read_tables(connection, only=None if tables is None else _names(tables))
+            every = read_tables(connection, only=None if tables is None else _names(tables))
     except sqlite3.Error as error:
         raise InvalidArgument(f"{file.name} cannot be read as a SQLite database: {error}") from error
-    missing = sorted(_names(tables) - known.keys()) if tables is not None else []
+    known = {name: table for name, table in every.items() if table.key is not None}
+    useful = {*known, *(name for name, table in every.items() if table.foreign)}
+    missing = sorted(_names(tables) - useful) if tables is not None else []
     unfit = [table for table in known if ":" in table]
     if missing or unfit:
         raise InvalidArgument(
             f"{(missing or unfit)[0]!r:.80} is no table whose rows one column names",
             hint=f"such tables are: {', '.join(known) or 'none'}; a name must not have a colon",
         )
-    if not any(table.foreign for table in known.values()):
+    if not any(table.foreign for table in every.values()):
         raise InvalidArgument(
             f"{file.name} has no foreign key of one column, so nothing in it refers to anything",
             hint="declare them (REFERENCES ...), or write a Source of your own: IdScheme(fields={...})",
         )
     # A key that is also a foreign key somewhere names another row wherever it stands.
-    foreign = {column for table in known.values() for column in table.foreign}
+    foreign = {column for table in every.values() for column in table.foreign}
     scheme = IdScheme(
         name=file.stem if name is None else name,
-        fields=fields_of(known.values()),
+        fields=fields_of(every.values()),
         types=frozenset(known),
-        own=frozenset({table.key for table in known.values()} - foreign) | {"id"},
+        own=frozenset({str(table.key) for table in known.values()} - foreign) | {"id"},
         brief={table.name: table.brief for table in known.values()},
     )
     return Source(scheme, fetch_many=attrs.evolve(database, tables=known).rows, max_batch=_MAX_BATCH)

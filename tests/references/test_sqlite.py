@@ -169,6 +169,43 @@ def test_a_database_without_references_is_refused_with_what_to_do(tmp_path, scri
         Source.from_sqlite(made(tmp_path / "x.db", script), **options)
 
 
+@pytest.mark.parametrize(
+    "table",
+    [
+        "written (author_id REFERENCES authors, book_id REFERENCES books, PRIMARY KEY (author_id, book_id))",
+        "log (at TEXT, author_id REFERENCES authors, book_id REFERENCES books)",
+    ],
+)
+async def test_a_foreign_key_counts_where_no_column_names_its_row(tmp_path, table):
+    """A table between two others has no rows of its own to refer to, and refers to theirs."""
+    script = f"""
+        CREATE TABLE authors (id INTEGER PRIMARY KEY, name); CREATE TABLE books (id INTEGER PRIMARY KEY, title);
+        CREATE TABLE {table}; INSERT INTO authors VALUES (1, 'Ada'); INSERT INTO books VALUES (5, 'Notes');
+    """
+    source = Source.from_sqlite(made(tmp_path / "x.db", script))
+    async with Resolver([source]) as resolver:
+        answer = await resolver.enrich({"rows": [{"author_id": 1, "book_id": 5}]})
+
+    assert {"authors:1": "Ada", "books:5": "Notes"} == {
+        key: entry.get("name", entry.get("title")) for key, entry in answer["references"].items()
+    }
+    assert {"authors", "books"} == source.scheme.types
+
+
+async def test_a_table_of_an_extension_that_is_not_loaded_hides_no_others(tmp_path):
+    """What this SQLite cannot read of a database is left out."""
+    path = made(tmp_path / "x.db", SHOP)
+    with contextlib.closing(sqlite3.connect(path)) as writer:
+        writer.execute("PRAGMA writable_schema = ON")
+        row = ("table", "map", "map", 0, "CREATE VIRTUAL TABLE map USING from_far_away(x)")
+        writer.execute("INSERT INTO sqlite_master VALUES (?, ?, ?, ?, ?)", row)
+        writer.commit()
+    async with Resolver([Source.from_sqlite(path)]) as resolver:
+        answer = await resolver.enrich({"customer_id": 2})
+
+    assert "Bob" == answer["references"]["customers:2"]["name"]
+
+
 async def test_the_database_is_never_written(shop):
     """A reading source takes no lock and changes no byte."""
     before = shop.read_bytes()
