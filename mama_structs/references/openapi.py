@@ -77,7 +77,8 @@ class ApiDocument:
     def __init__(self, spec: Mapping[str, Any]) -> None:
         self._spec = spec
         self.routes: dict[str, EntityRoute] = {}
-        for path in sorted(_mapping(spec.get("paths")), key=lambda one: (one.count("/"), one)):
+        paths = [path for path in _mapping(spec.get("paths")) if isinstance(path, str)]
+        for path in sorted(paths, key=lambda one: (one.count("/"), one)):
             route = self._route(path)
             if route is not None:
                 self.routes.setdefault(route.kind, route)
@@ -141,17 +142,21 @@ class ApiDocument:
         envelope: str | None = None
         name: str | None
         name, schema = self._answer(operation)
+        if not {"object", "null"}.issuperset(_types(schema)):
+            # A list of what fits, or a text: no entity.
+            return None
         properties = self._properties(schema)
         inner = [(key, one) for key, one in properties.items() if not self._is_scalar(one)]
         if "id" not in properties and len(inner) == 1 and self._properties(self._followed(inner[0][1])):
             # {"data": {...}}: what the answer is about stands in its only object.
             envelope, name, schema = inner[0][0], _name_of(inner[0][1]), self._followed(inner[0][1])
         kind = "_".join(_words(name or "")) or _singular("_".join(_words(matched["collection"])))
-        return EntityRoute(kind, path, matched["parameter"], envelope, schema)
+        return EntityRoute(kind, path, matched["parameter"], envelope, schema) if kind else None
 
     def _answer(self, operation: Mapping[str, Any]) -> tuple[str | None, Mapping[str, Any]]:
         """Return the name and the schema of what an operation answers."""
-        responses = _mapping(operation.get("responses"))
+        # In YAML a status without quotes is a number.
+        responses = {str(status): one for status, one in _mapping(operation.get("responses")).items()}
         good = next((responses[key] for key in ("200", "2XX", "default") if key in responses), None)
         content = _mapping(self._followed(good).get("content"))
         media = next((_mapping(one) for kind, one in content.items() if "json" in kind), {})
@@ -170,17 +175,21 @@ class ApiDocument:
                 node = _mapping(node).get(part.replace("~1", "/").replace("~0", "~"))
         return {}
 
-    def _properties(self, schema: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
+    def _properties(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         """Return the properties of an object, those of the schemas that it is made of included."""
-        found = dict(_mapping(schema.get("properties")))
-        for keyword in ("allOf",) if depth < _MAX_STEPS else ():
-            for part in schema.get(keyword) or ():
-                found |= self._properties(self._followed(part), depth + 1)
+        found: dict[str, Any] = {}
+        parts = [schema]
+        for part in parts:
+            found |= _mapping(part.get("properties"))
+            made_of = part.get("allOf")
+            # Each part once: one that is made of itself, and twice so, would take for ever.
+            for inner in map(self._followed, made_of if isinstance(made_of, list) else ()):
+                if not any(inner is met for met in parts):
+                    parts.append(inner)
         return found
 
     def _is_scalar(self, schema: object) -> bool:
-        kinds = self._followed(schema).get("type")
-        return any(kind in _SCALARS for kind in (kinds if isinstance(kinds, list) else [kinds]))
+        return not _SCALARS.isdisjoint(_types(self._followed(schema)))
 
 
 class OpenApiSource:
@@ -322,6 +331,12 @@ def _headers(headers: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
 
 def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
+
+
+def _types(schema: Mapping[str, Any]) -> list[str]:
+    """Return the types of JSON that a schema names."""
+    told = schema.get("type")
+    return [one for one in (told if isinstance(told, list) else [told]) if isinstance(one, str)]
 
 
 def _name_of(schema: object) -> str | None:

@@ -204,6 +204,37 @@ def test_types_paths_and_fields_are_read_from_the_document():
     assert not fields.keys() & {"id", "key", "n"}
 
 
+def test_a_status_without_quotes_in_yaml_is_read():
+    """A reader of YAML gives the number 200 for it."""
+    answer = answering({"$ref": "#/components/schemas/User"})["get"]["responses"]["200"]
+    document = read_document({**SPEC, "paths": {"/u/{id}": {"get": {"responses": {200: answer}}}}})
+
+    assert ["user"] == list(document.routes)
+    assert ("name",) == document.brief("user")
+
+
+def test_what_answers_with_no_object_gives_no_entity():
+    """A list of what fits is no entity, nor is a text, and no type is without a name."""
+    paths = {
+        "/issues/by/{state}": answering({"type": "array", "items": ISSUE}),
+        "/motd/{day}": answering({"type": ["string", "null"]}),
+        "/__/{id}": answering({"type": "object"}),
+        "/issues/{key}": answering({"type": ["object", "null"]}),
+        7: answering({"type": "object"}),
+    }
+
+    assert ["issue"] == list(read_document({**SPEC, "paths": paths}).routes)
+
+
+def test_a_schema_made_of_itself_is_read_once():
+    """Twice so, it would take for ever."""
+    loop = {"allOf": [{"$ref": "#/components/schemas/A"}] * 2, "properties": {"name": {"type": "string"}}}
+    paths = {"/as/{id}": answering({"$ref": "#/components/schemas/A"}), "/bs/{id}": answering({"allOf": 3})}
+    document = read_document({"openapi": "3.0.0", "paths": paths, "components": {"schemas": {"A": loop}}})
+
+    assert (("name",), ()) == (document.brief("a"), document.brief("b"))
+
+
 @pytest.mark.parametrize(
     ("spec", "options", "says"),
     [
