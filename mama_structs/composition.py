@@ -67,6 +67,13 @@ MEMORY_IDS: Final = IdScheme(
 """How the ids of memories look, those of v1.0 included."""
 
 
+def chain_ids() -> tuple[IdScheme, ...]:
+    """Return how the chain's ids look, for sessions that have no source for them."""
+    from mama_structs.structs.scheme import STRUCTS_SCHEME  # noqa: PLC0415 - most sessions without the chain meet none
+
+    return (STRUCTS_SCHEME,)
+
+
 def memory_source(memories: MemoryStore) -> Source:
     """Return a source that answers for the ids of memories."""
 

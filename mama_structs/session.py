@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import logging
 import os
 import warnings
@@ -187,7 +188,7 @@ class Session:
 
         """
         from mama_structs._home import Home  # noqa: PLC0415
-        from mama_structs.composition import MEMORY_IDS, memory_source, mentions_in, recall_from  # noqa: PLC0415
+        from mama_structs.composition import MEMORY_IDS, chain_ids, memory_source, mentions_in, recall_from  # noqa: PLC0415
         from mama_structs.descriptors.log import check_conversation  # noqa: PLC0415
         from mama_structs.descriptors.store import RefStore  # noqa: PLC0415
         from mama_structs.memory.opening import check_embedder, open_memories  # noqa: PLC0415
@@ -205,8 +206,6 @@ class Session:
         check_embedder(embedder)
         own_namespace = check_namespace(namespace)
         known = settings or Settings()
-        # A host's own source may offer tools without taking options.
-        options = () if references is None else (references,)
         refs = RefStore(settings=known.descriptors, answers=known.answers, files=files)
 
         async def make() -> Session:
@@ -230,7 +229,7 @@ class Session:
                 shared = resolver or Resolver(all_sources, settings=known.references, home=loop)
                 if shared is not resolver:
                     closing.push_async_callback(shared.close)
-                asking = shared.joined_by([memory_source(memories)], recall=recall_from(memories))
+                asking = shared.joined_by([memory_source(memories)], recall=recall_from(memories), strange=chain_ids)
                 closing.push_async_callback(asking.close)
                 entered = await home.enter(own_namespace, name, refs)
                 # What is due is done at the next opening, where somebody else is writing just now.
@@ -238,7 +237,7 @@ class Session:
                     await memories.maintain()
                     await _expire(home, entered, known)
                 annotations = ToolAnnotations(read_only=True)
-                ready_made = [one.tools(asking, *options) for one in all_sources if isinstance(one, OffersTools)]
+                ready_made = [_offered(one, asking, references) for one in all_sources if isinstance(one, OffersTools)]
                 tools = [
                     Tool.from_function(tool, annotations=annotations) for several in ready_made for tool in several
                 ]
@@ -769,6 +768,19 @@ def _structs_source(structs: object) -> EntitySource:
     from mama_structs.structs.source import StructsSource  # noqa: PLC0415
 
     return structs if isinstance(structs, StructsSource) else StructsSource(structs)
+
+
+def _offered(
+    source: OffersTools, resolver: Resolver, options: ReferenceOptions | None
+) -> Iterable[Callable[..., Awaitable[Any]]]:
+    """Return the tools that a source offers, which need not take the host's *options*."""
+    if options is None:
+        return source.tools(resolver)
+    try:
+        inspect.signature(source.tools).bind(resolver, options)
+    except TypeError:
+        return source.tools(resolver)
+    return source.tools(resolver, options)
 
 
 def _sources(

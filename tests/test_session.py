@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mama_structs import Session, Settings, Source, with_references
+from mama_structs import ReferenceOptions, Session, Settings, Source, with_references
 from mama_structs.errors import (
     EntityNotFound,
     InvalidArgument,
@@ -258,6 +258,19 @@ async def test_a_session_that_cannot_be_made_leaves_no_warning(recwarn):
     gc.collect()
 
     assert [] == [warning for warning in recwarn if "never closed" in str(warning.message)]
+
+
+@pytest.mark.parametrize("references", [None, ReferenceOptions(max_references=3)])
+async def test_a_sources_own_tools_need_not_take_the_hosts_options(references):
+    async def hello() -> str:
+        return "hello"
+
+    class Offers(FakeSource):
+        def tools(self, resolver):
+            return [hello]
+
+    async with Session.open(sources=[Offers()], references=references) as session:
+        assert "hello" == await session.call("hello")
 
 
 async def test_a_closed_session_says_so():

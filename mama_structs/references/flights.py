@@ -15,9 +15,10 @@ from typing import Any, Final
 import attrs
 
 from mama_structs._plain import json_size, own_copy
-from mama_structs.errors import EntityNotFound, MalformedResponse, MamaStructsError
+from mama_structs.errors import EntityNotFound, MalformedResponse, MamaStructsError, StructsError
 from mama_structs.references.gate import Gate
 from mama_structs.references.outcomes import (
+    NOT_FOUND,
     Attempt,
     Counters,
     SourceAnswer,
@@ -307,7 +308,11 @@ async def _ask(questions: dict[str, SourceQuery], *, asked_at: float) -> dict[st
             raise MalformedResponse(f"fetch_many answered {type(answers).__name__} instead of a mapping")
         return {key: _judge(_pick(answers, key), asked_at) for key in keys}
     except Exception as error:  # noqa: BLE001 - a source's failure is an entry, never the caller's
-        return dict.fromkeys(keys, attrs.evolve(failure_of(error), asked_at=asked_at))
+        failure = failure_of(error)
+        if failure.kind == NOT_FOUND.kind and len(keys) > 1:
+            # It does not say of which of them, and the others may be there.
+            failure = failure_of(StructsError(f"fetch_many raised {type(error).__name__} for {len(keys)} ids together"))
+        return dict.fromkeys(keys, attrs.evolve(failure, asked_at=asked_at))
 
 
 def _pick(answers: Mapping[str, Any], key: str) -> object:

@@ -24,7 +24,7 @@ from mama_structs.references.flights import Flights, SourceQuery
 from mama_structs.references.found import FieldRule, Found, Scan
 from mama_structs.references.options import Kind, ReferenceOptions, Scope, check_kind, check_primary
 from mama_structs.references.outcomes import NOT_FOUND, Counters, Failure, ResolverStats, SourceAnswer, SourceOutcome
-from mama_structs.references.schemes import EntitySource, check_sources
+from mama_structs.references.schemes import EntitySource, IdScheme, check_sources
 from mama_structs.references.section import (
     EARLIER,
     REMEMBERED,
@@ -52,6 +52,7 @@ _GIVEN: Final = 10_000
 # Seconds for which an answer is new: what a tool was asked for is never older.
 _FRESH: Final = 1.0
 _SOURCELESS: Final = "no id was looked up: the host gave this session no source of entities"
+_STRANGE: Final = "no id was looked up: the host gave this session no source for ids such as "
 
 
 class Resolver:
@@ -98,15 +99,25 @@ class Resolver:
         self._closing: asyncio.Task[None] | None = None
         self._warned: Lru[str, bool] = Lru(_REMEMBERED)
         self._recall = recall
+        # Finds ids that it has no source for, None until the first answer without any that it has.
+        self._strangers: Detector | None = None
+        self._strange: Callable[[], Iterable[IdScheme]] = tuple
         # What it shares all but its own sources with, None for one on its own.
         self._base: Resolver | None = None
         self._owned = self.sources
 
-    def joined_by(self, sources: Iterable[EntitySource], *, recall: Recall | None = None) -> Resolver:
+    def joined_by(
+        self,
+        sources: Iterable[EntitySource],
+        *,
+        recall: Recall | None = None,
+        strange: Callable[[], Iterable[IdScheme]] = tuple,
+    ) -> Resolver:
         """
         Return a resolver with further *sources*, which shares cache, limits, queries under way and figures with this.
 
         Closing it leaves this one and its sources open, and once this one is closed it can be used no more.
+        An answer whose only ids are of schemes that *strange* gives, and of no source, says so.
 
         Raises:
             SessionClosed: The resolver is closed.
@@ -123,6 +134,8 @@ class Resolver:
             _warned=Lru(_REMEMBERED),
             _base=self,
             _recall=recall,
+            _strangers=None,
+            _strange=strange,
         )
         return joined
 
@@ -330,7 +343,7 @@ class Resolver:
         await self._follow(sought, plan, options, scope, detector, named=named)
         remembered = await self._remember(sought, options, shape.own)
         if not scan.found and not sought.existing:
-            sought.notes += self._without_sources()
+            sought.notes += self._without_sources(mapping, kind, subject)
         section, meta = self._finish(sought, options)
         enriched = {key: value for key, value in mapping.items() if key != META}
         enriched[SECTION] = section
@@ -502,13 +515,22 @@ class Resolver:
             return None
         return next((names for one in self.sources if (names := one.scheme.brief_of(kind))), None)
 
-    def _without_sources(self) -> tuple[str, ...]:
-        """Say once, where there is no source but that of memories, that nothing was looked up."""
-        if (self.sources if self._base is None else self._base.sources) or self._warned.get(_SOURCELESS):
+    def _without_sources(self, mapping: Mapping[str, Any], kind: Kind, subject: str | None) -> tuple[str, ...]:
+        """Say that nothing was looked up where there are ids that no source answers for; or once, where none is."""
+        known = {source.scheme.name for source in self.sources}
+        schemes = [scheme for scheme in self._strange() if scheme.name not in known]
+        if schemes and self._strangers is None:
+            self._strangers = Detector(schemes)
+        # All that this costs is paid where nothing else was found.
+        ids = _search(mapping, self._strangers, kind=kind, subject=subject)[1].found.ids() if self._strangers else []
+        strange = next((one for one in ids if self._detector.kind(one) is None), None)
+        warned = self._warned.get(_SOURCELESS) is not None
+        if strange is None and (warned or (self.sources if self._base is None else self._base.sources)):
             return ()
-        self._warned.put(_SOURCELESS, value=True)
-        _log.warning("references were asked for, and there is no source of them: give structs= or sources=")
-        return (_SOURCELESS,)
+        if not warned:
+            self._warned.put(_SOURCELESS, value=True)
+            _log.warning("references were asked for, and there is no source of them: give structs= or sources=")
+        return (_SOURCELESS if strange is None else f"{_STRANGE}{strange}",)
 
     def _finish(self, sought: Sought, options: ReferenceOptions) -> tuple[dict[str, Any], dict[str, Any]]:
         for reference in sought.references.values() if options.metadata else ():

@@ -70,7 +70,7 @@ def read_tables(connection: sqlite3.Connection, *, only: Collection[str] | None 
     # SQLite takes the names of tables and columns in any case.
     spelt = {name.lower(): name for name in keys}
     foreign: dict[str, dict[str, str]] = defaultdict(dict)
-    for name in columns:
+    for name, own in columns.items():
         told = connection.execute(
             'SELECT id, "table", "from", "to" FROM pragma_foreign_key_list(?)', (name,)
         ).fetchall()
@@ -83,7 +83,7 @@ def read_tables(connection: sqlite3.Connection, *, only: Collection[str] | None 
                 and numbers.count(number) == 1
                 and (named or keys[parent]).lower() == keys[parent].lower()
             ):
-                held = next(one for one in columns[name] if one.lower() == column.lower())
+                held = next(one for one in own if one.lower() == column.lower())
                 foreign[name][held] = parent
     return {name: SqliteTable(name, held, keys.get(name), dict(foreign[name])) for name, held in columns.items()}
 

@@ -14,6 +14,7 @@ from mama_structs.structs import STRUCTS_SCHEME
 from mama_structs.testing import FakeNode
 from mama_structs.testing.fakes import FakeSource
 
+JIRA = IdScheme(name="jira", pattern="[A-Z]+-[0-9]+", type_of=str)
 PLAYER = {"Player": {"id": "1-11", "guildId": "0-1", "planetId": "2-1", "fleetId": "9-11", "name": "Ada"}}
 ENTITIES = {
     "0-1": {"id": "0-1", "name": "Reef", "owner": "1-12", "primaryReactorId": "3-1", "endpoint": "x" * 50},
@@ -236,16 +237,29 @@ class TestSilence:
         assert len(json.dumps(many["omitted_ids"], separators=(",", ":"))) <= 400
         assert "100 omitted" in repr(References.of({"references": {}, "references_meta": few}))
 
-    async def test_a_session_without_sources_says_so_once_and_warns_once(self, caplog):
-        async with Session.open() as session:
+    @pytest.mark.parametrize("sources", [[], [Source(JIRA, fetch=lambda key: {"id": key})]])
+    async def test_an_answer_whose_ids_have_no_source_says_so_and_the_log_once(self, sources, caplog):
+        """With no source at all, and with one for other ids; what a payload itself is needs none."""
+        async with Session.open(sources=sources) as session:
 
             @session.with_references
-            async def look() -> dict:
-                return PLAYER
+            async def look(of: dict) -> dict:
+                return of
 
-            first, second = [await look(include_references=True) for _ in range(2)]
+            told = [await look(PLAYER, include_references=True) for _ in range(2)]
+            own = await look({"id": "1-11"}, include_references=True)
 
-        assert "no source" in first["references_meta"]["notes"][0]
+        assert ["no source for ids such as 0-1" in answer["references_meta"]["notes"][0] for answer in told] == [
+            True
+        ] * 2
+        assert "references_meta" not in own
+        assert 1 == caplog.text.count("structs= or sources=")
+
+    async def test_a_session_without_sources_says_so_once_of_what_has_no_such_ids(self, caplog):
+        async with Session.open() as session:
+            first, second = [await session.resolver.enrich({"key": "ABC-1"}) for _ in range(2)]
+
+        assert "no source of entities" in first["references_meta"]["notes"][0]
         assert "references_meta" not in second
         assert 1 == caplog.text.count("structs= or sources=")
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.errors import InvalidArgument
+from mama_structs.errors import EntityNotFound, InvalidArgument
 from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import IdScheme, Source
 from mama_structs.settings import ReferenceSettings
@@ -67,6 +67,24 @@ def test_a_batch_has_room_for_one_at_least(most):
     """Anything else is refused when the source is made."""
     with pytest.raises(InvalidArgument, match="max_batch"):
         Source(KEY_SCHEME, fetch_many=print, max_batch=most)
+
+
+async def test_a_not_found_that_is_raised_for_several_is_said_of_none():
+    """It does not say of which of them; nothing is kept of it, and one alone is not found."""
+
+    async def fetch_many(keys):
+        if "k0" in keys:
+            raise EntityNotFound("k0")
+        return {key: {} for key in keys}
+
+    async with Resolver([Source(KEY_SCHEME, fetch_many=fetch_many)]) as resolver:
+        together = (await resolver.resolve(["k0", "k1"])).failed
+        alone = await resolver.resolve(["k1"])
+        missing = (await resolver.resolve(["k0"])).failed
+
+    assert ["k0", "k1"] == list(together)
+    assert all("EntityNotFound for 2 ids together" in error for error in together.values())
+    assert ({}, {"k0": "Entity not found"}) == (alone.failed, missing)
 
 
 async def test_a_single_id_goes_to_fetch_where_there_is_one():
