@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import Collection, Mapping
 from contextvars import ContextVar
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeGuard
 
 import attrs
 
@@ -26,11 +26,15 @@ _CUT_OFF: Final = "the call was cut off before its arguments were complete, and 
 _NO_NAMES: Final = WireNames.of(())
 # What of a memory tool's answer are our own words.
 _OURS: Final = ("note", "deprecated")
+# The images that OpenAI and Anthropic take; for any other they refuse the whole request.
+IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 # Under which notes on its marks are told to a model, and the characters around them at the most.
 _NOTES: Final = "ref_notes"
 _FRAME: Final = 40
 # What an answer that is shortened leaves them.
 _ROOM: Final = 500
+# No provider takes a file from a tool.
+_UNREADABLE: Final = "file"
 
 
 @attrs.frozen(kw_only=True)
@@ -229,10 +233,20 @@ def _element(notes: list[str]) -> str:
 def _parts(data: object) -> tuple[str | Media, ...]:
     """Return texts, images and audio of a result that has any, and nothing for all others."""
     blocks: list[Any] = data if isinstance(data, list) and are_blocks(data) else [data]
-    found = [(block, media_in(block)) for block in blocks]
+    found = [(block, _readable(media_in(block))) for block in blocks]
     if not any(media for _, media in found):
         return ()
     return tuple(media or _text(block_text(block) or block) for block, media in found)
+
+
+def _readable(media: Media | None) -> Media | None:
+    """Return an image or audio without what claims to be base64 and is not: a provider would refuse the request."""
+    return media if media is None or media.url or media.content is not None else Media(_UNREADABLE)
+
+
+def is_taken(part: str | Media) -> TypeGuard[Media]:
+    """Tell whether a part is an image that OpenAI and Anthropic take, or one that they fetch themselves."""
+    return isinstance(part, Media) and (part.kind == "image" if part.url else part.mime_type in IMAGES)
 
 
 def kept(session: Session, media: Media) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import attrs
 
-from mama_structs.adapters.answers import ToolCall, answer_call, hear, held_strictly, kept, offered
+from mama_structs.adapters.answers import ToolCall, answer_call, hear, held_strictly, is_taken, kept, offered
 from mama_structs.adapters.schemas import is_recursive, plain_schema, strict_schema
 from mama_structs.descriptors.media import Media
 from mama_structs.descriptors.messages import field, text_field
@@ -27,7 +27,6 @@ _MAX_OPTIONAL: Final = 24
 _MAX_UNIONS: Final = 16
 # One other name among a tool's arguments, and Anthropic refuses the request with all its tools.
 _PROPERTY: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
-_IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 # What a message says that a limit cut short.
 _CUT_SHORT: Final = frozenset({"max_tokens", "model_context_window_exceeded"})
 _ACCEPTED: Final = "pass a message, its content, or a list of its tool_use blocks"
@@ -137,11 +136,11 @@ async def _result(session: Session, call: ToolCall, host: Mapping[str, Any] | No
 def _block(session: Session, part: str | Media) -> dict[str, Any]:
     if not isinstance(part, Media):
         return {"type": "text", "text": part}
-    if part.kind == "image" and part.url:
+    if not is_taken(part):
+        return {"type": "text", "text": kept(session, part)}
+    if part.url:
         return {"type": "image", "source": {"type": "url", "url": part.url}}
-    if part.mime_type in _IMAGES:
-        return {"type": "image", "source": {"type": "base64", "media_type": part.mime_type, "data": part.data}}
-    return {"type": "text", "text": kept(session, part)}
+    return {"type": "image", "source": {"type": "base64", "media_type": part.mime_type, "data": part.data}}
 
 
 def _calls(message: object) -> list[ToolCall]:

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
-from mama_structs.adapters.answers import ToolCall, answer_call, hear, held_strictly, kept, offered
+from mama_structs.adapters.answers import ToolCall, answer_call, hear, held_strictly, is_taken, kept, offered
 from mama_structs.adapters.schemas import plain_schema, strict_schema
 from mama_structs.descriptors.media import Media
 from mama_structs.descriptors.messages import field, text_field
@@ -112,7 +112,7 @@ async def _output(session: Session, call: _FunctionCall, host: Mapping[str, Any]
 
 
 def _content(session: Session, part: str | Media) -> dict[str, str]:
-    if isinstance(part, Media) and part.kind == "image":
+    if is_taken(part):
         return {"type": "input_image", "image_url": part.data_url, "detail": "auto"}
     return {"type": "input_text", "text": kept(session, part) if isinstance(part, Media) else part}
 

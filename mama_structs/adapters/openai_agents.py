@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
-from mama_structs.adapters.answers import Turns, hear, kept, offered
+from mama_structs.adapters.answers import Turns, hear, is_taken, kept, offered
 from mama_structs.adapters.schemas import plain_schema, strict_schema
 from mama_structs.descriptors.media import Media
 from mama_structs.descriptors.messages import said_by_user
@@ -100,7 +100,7 @@ class _Choice:
 
 
 def _content(session: Session, part: str | Media) -> ToolOutputText | ToolOutputImage:
-    if isinstance(part, Media) and part.kind == "image":
+    if is_taken(part):
         return ToolOutputImage(image_url=part.data_url)
     return ToolOutputText(text=kept(session, part) if isinstance(part, Media) else part)
 

@@ -12,6 +12,7 @@ import attrs
 _KINDS: Final = ("image", "audio", "file")
 _BYTES: Final = "application/octet-stream"
 _NAMES: Final[Mapping[str, str]] = {"image_url": "image", "input_image": "image", "input_audio": "audio"}
+_MISNAMED: Final[Mapping[str, str]] = {"image/jpg": "image/jpeg"}
 _DATA_URL: Final = re.compile(r"data:(?P<mime_type>[\w.+-]+/[\w.+-]+)[^,]*?;base64,", re.ASCII)
 # How bytes of these types begin; a dot stands for any byte.
 _BEGINNINGS: Final[Mapping[str, re.Pattern[bytes]]] = {
@@ -81,7 +82,7 @@ def media_in(block: object) -> Media | None:
         return Media(kind, mime_type, url=url)
     data = url[found.end() :] if url and found else _text(place, "data", "base64")
     mime_type = found["mime_type"] if found else mime_type
-    return Media(kind, mime_type, data=data) if data and mime_type else None
+    return Media(kind, _MISNAMED.get(mime_type, mime_type), data=data) if data and mime_type else None
 
 
 def with_blocks(result: Any) -> Any:

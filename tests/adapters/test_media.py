@@ -287,6 +287,35 @@ async def test_other_bytes_are_kept_with_their_type(session, result, mime_type):
     assert (result, mime_type) == (kept.data, kept.mime_type)
 
 
+@pytest.mark.parametrize(
+    ("block", "told"),
+    [
+        ({**IMAGE, "data": "no base64!"}, "[file: not readable]"),
+        (
+            {**IMAGE, "data": "PHN2Zy8+", "mimeType": "image/svg+xml"},
+            "[image/svg+xml, 6 bytes: cannot be shown here, and",
+        ),
+    ],
+    ids=["broken", "svg"],
+)
+async def test_an_image_for_which_a_request_would_be_refused_is_named(session, block, told):
+    """One of them, and a provider answers none of the conversation any more."""
+    giving(session, [CAPTION, block])
+    (one,) = await openai.handle(session, [{"type": "function_call", "call_id": "c", "name": "show"}])
+    result = await anthropic.handle(session, [{"type": "tool_use", "id": "t", "name": "show", "input": {}}])
+
+    assert one["output"][1]["text"].startswith(told)
+    assert result["content"][0]["content"][1]["text"].startswith(told)
+
+
+async def test_a_type_that_many_write_wrongly_is_put_right(session):
+    """Providers take image/jpeg, and tools often say image/jpg."""
+    giving(session, [{**IMAGE, "mimeType": "image/jpg"}])
+    (one,) = await openai.handle(session, [{"type": "function_call", "call_id": "c", "name": "show"}])
+
+    assert one["output"][0]["image_url"].startswith("data:image/jpeg;base64,")
+
+
 async def test_without_descriptors_nothing_is_kept_for_a_tool_that_is_not_there():
     """What cannot be shown is named only: no tool could read it."""
     off = Settings(descriptors=DescriptorSettings(enabled=False))
