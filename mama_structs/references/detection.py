@@ -73,7 +73,8 @@ class IdKind(_Remembered):
 
     def __init__(self, name: str, scheme: IdScheme) -> None:
         super().__init__(self._rule)
-        self.name, self.scheme = name, scheme
+        self.name: str = name
+        self.scheme: IdScheme = scheme
         self._brief = frozenset(scheme.brief_of(name))
         self._plain_brief = frozenset(map(_plain_name, self._brief))
 
@@ -123,22 +124,22 @@ class Detector:
         self.list_names: frozenset[str] = frozenset(
             name for scheme in schemes for kind in scheme.types or () for name in (kind.lower(), plural(kind))
         )
-        self.noted = self.skipped.union(*(scheme.deny for scheme in schemes))
+        self.noted: frozenset[str] = self.skipped.union(*(scheme.deny for scheme in schemes))
         self._kind = functools.cache(IdKind)
         self.known: Mapping[str, IdKind | None] = _Remembered(self._kind_of)
         self._matchers = [(scheme.pattern.fullmatch, self._kinds_of(scheme)) for scheme in schemes if not scheme.fields]
         contains = {scheme.contains for scheme in schemes if not scheme.fields}
-        self.contains = contains.pop() if len(contains) == 1 else ""
+        self.contains: str = contains.pop() if len(contains) == 1 else ""
         self._keyed = [scheme for scheme in schemes if scheme.fields]
         # Whether names of fields tell no types, so that most mappings can be walked as they are.
-        self.is_plain = not self._keyed
+        self.is_plain: bool = not self._keyed
         self._promises: Mapping[str, Mapping[Any, IdKind | None]] = _Remembered(
             lambda holder: _Remembered(functools.partial(self._promise, holder)), _FIELDS
         )
         # Fields whose values are read in a way of their own: bare numbers, and JSON in text.
         self._bare = {field: prefix for scheme in schemes for field, prefix in scheme.bare.items()}
         self._embedded = frozenset().union(*(scheme.embedded for scheme in schemes))
-        self.special = frozenset(self._bare) | self._embedded
+        self.special: frozenset[str] = frozenset(self._bare) | self._embedded
 
     def kind(self, key: object) -> IdKind | None:
         """Return the kind of the id *key*, in the form in which it is asked for; None when it is no id."""

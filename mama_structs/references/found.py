@@ -91,15 +91,13 @@ def pointer(place: Pointed, key: Any) -> str:
     return "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in reversed(keys))
 
 
-class Occurrences(Sequence[Found]):
+class Occurrences(Sequence[Found]):  # noqa: PLW1641 - it compares by its parts, and is no key
     """
     Occurrences of ids, in payload order.
 
     Their parts stand one after the other in one list, and a `Found` is made where one is looked at: a tuple for each
     of tens of thousands would be what a detection spends most of its time on.
     """
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, parts: Iterable[Any] = ()) -> None:
         self.parts: list[Any] = list(parts)
