@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import attrs
 
 from mama_structs.descriptors.entries import Ref
 from mama_structs.descriptors.messages import DeltaReader
-from mama_structs.descriptors.parser import Diagnostic, Event, RefEnd, RefParser, RefStart, RefText, Text
+from mama_structs.descriptors.parser import Diagnostic, Event, RefEnd, RefParser, RefStart, RefText, Text, ref_id_in
 from mama_structs.errors import SessionClosed
 
 _BREAKS: Final = ("\r\n", "\n")
@@ -77,6 +78,16 @@ def mention(ref: Ref) -> str:
     """Name a ref where it stood, in a tag that stores nothing."""
     state = "" if ref.complete else ' complete="false"'
     return f'<ref id="{ref.id}" lines="{ref.lines}"{state}/>'
+
+
+_MENTION: Final = re.compile(r'<ref id="([^"<>]{1,256})" lines="[0-9]{1,9}"(?: complete="false")?/>')
+
+
+def mentioned(text: str) -> Iterator[str]:
+    """Give the ids that a text mentions, as `mention` writes them."""
+    for match in _MENTION.finditer(text):
+        if (ref_id := ref_id_in(match[1])) is not None:
+            yield ref_id
 
 
 class Collector:

@@ -76,6 +76,9 @@ def is_ref_id(text: str) -> bool:
 # What the parser reports
 
 IN_CODE: Final = "it was marked inside a code fence or inline code, where tags are text: put the tags outside"
+MENTIONED: Final = (
+    'it was only named, as a history names what is stored: write its text between <ref id="..."> and </ref>'
+)
 
 DiagnosticKind = Literal[
     "unclosed",

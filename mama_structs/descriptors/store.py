@@ -17,9 +17,9 @@ from mama_structs.descriptors.entries import DeletedEntry, Descriptor, Entries, 
 from mama_structs.descriptors.export import ExportMode, FileOrder, FileResult, export
 from mama_structs.descriptors.fences import fenced_blocks
 from mama_structs.descriptors.kinds import Category, Suggestion, category_of, suggest
-from mama_structs.descriptors.marking import Collected, Collector, Ingested, RefStream
+from mama_structs.descriptors.marking import Collected, Collector, Ingested, RefStream, mentioned
 from mama_structs.descriptors.messages import said_by_model
-from mama_structs.descriptors.parser import ID_RULE, IN_CODE, Diagnostic, DiagnosticKind, ref_id_in
+from mama_structs.descriptors.parser import ID_RULE, IN_CODE, MENTIONED, Diagnostic, DiagnosticKind, ref_id_in
 from mama_structs.descriptors.render import Rendering, instructions
 from mama_structs.descriptors.revising import Revision, appended, asks_to_append, difference, edited, is_same
 from mama_structs.descriptors.search import SearchResult, TextSearch, search
@@ -652,6 +652,10 @@ class RefStore:
         for diagnostic in collected.diagnostics:
             if diagnostic.kind == "in_code" and diagnostic.id is not None:
                 self._entries.miss(diagnostic.id, IN_CODE)
+        for ref_id in mentioned(collected.text):
+            # A model whose history names its refs so may write a new one so.
+            if self._newest(ref_id) is None:
+                self._entries.miss(ref_id, MENTIONED)
         said.sort(key=lambda diagnostic: diagnostic.position)
         return Ingested(
             refs=tuple(stored.values()),

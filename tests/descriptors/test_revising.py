@@ -381,6 +381,20 @@ def test_a_compact_message_names_its_refs():
 # Ids of any script, and why something is not there
 
 
+def test_a_ref_that_was_only_named_is_explained():
+    """A model may write a new ref as its history shows the old ones, and learns why it is not there."""
+    store = RefStore()
+    store.ingest(
+        '<ref id="old">text</ref> <ref id="old" lines="1"/> <ref id="new" lines="30"/> <ref id="-" lines="1"/>'
+    )
+
+    assert "text" == store.get("ref:old").text
+    with pytest.raises(HandleNotFound, match="only named, as a history names"):
+        store.get("ref:new")
+    store.ingest('<ref id="new">now</ref>')
+    assert "now" == store.get("ref:new").text
+
+
 @pytest.mark.parametrize("ref_id", ["한글-1", "план", "é", "ß" * 64, "xn--a", "xn--한글", "計画.md", "हिन्दी", "𐐀" * 64])
 async def test_ids_of_any_script_outlive_the_session(tmp_path, ref_id):
     """However they are spelt they are one, on disk as well."""
