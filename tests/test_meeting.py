@@ -122,6 +122,32 @@ async def test_the_text_of_a_handle_can_be_a_memorys_content(session):
     assert "tokens cannot be revoked" == (await session.memories.get(saved["id"])).content
 
 
+@pytest.mark.parametrize(
+    ("tool", "arguments", "field"),
+    [
+        ("save/insight", {"content": "ref:lesson"}, "content"),
+        ("save/checkpoint", {"summary": "ref:lesson"}, "content"),
+        ("save/decision", {"topic": "t", "decision": "so: {{ref:lesson}}", "reasoning": "ref:lesson"}, "content"),
+    ],
+)
+async def test_a_memory_holds_the_text_of_a_handle_and_never_the_handle(session, tool, arguments, field):
+    """What is saved as plain text under a handle's name is the text: the handle ends with its conversation."""
+    await session.observe('<ref id="lesson">tokens cannot be revoked</ref>')
+    saved = await session.call(tool, arguments)
+    memory = await session.memories.get(saved["id"])
+
+    assert getattr(memory, field).removeprefix("so: ") == "tokens cannot be revoked"
+    assert "ref:lesson" not in f"{memory.content} {memory.metadata}"
+
+
+async def test_a_memory_of_a_handle_that_nothing_has_is_refused(session):
+    """A dangling handle is no content."""
+    with pytest.raises(HandleNotFound):
+        await session.call("save/insight", {"content": "ref:nope"})
+
+    assert 0 == await session.memories.count()
+
+
 async def test_a_handle_that_nothing_has_is_refused_and_nothing_is_saved(session):
     """A misspelt handle is a mistake, and the error names the nearest."""
     await session.observe('<ref id="plan">1. shields</ref>')

@@ -1157,7 +1157,8 @@ def _templates() -> tuple[Tool, ...]:
                 annotations=_READS if name.startswith(("load/", "search/")) else _ADDS,
             ),
             on_error=_raise,
-            resolve=False,
+            # A text that is saved would be gone with its conversation, were it kept as a handle.
+            resolve=name.startswith(("save/", "evolve/")),
             handles=frozenset({"evidence"}) if name == "save/decision" else frozenset(),
         )
         for name, title in MEMORY_TOOLS.items()

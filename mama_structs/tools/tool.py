@@ -90,7 +90,7 @@ class Tool:
         handles: The arguments that take a ``ref:`` or ``fd:`` itself: for these `Session.call` puts the handle, and
             not the text, in place of ``{"$ref": "ref:x"}``.
         resolve: Whether plain text that is a handle, or has ``{{ref:x}}`` in it, is passed on as what that stands for;
-            not for tools that take handles themselves.
+            not for tools that read by handles, or search for words.
         deprecated: Whether it is one of v1.0, whose names a host's own tool may have, too.
 
     """
