@@ -19,9 +19,8 @@ import attrs
 import msgspec
 from msgspec import Meta
 
-from mama_structs.descriptors.entries import parse_handle
 from mama_structs.descriptors.store import RefStore
-from mama_structs.errors import InvalidArgument, InvalidHandle, MamaStructsError, MemoryNotFound, QuotaExceeded
+from mama_structs.errors import InvalidArgument, MamaStructsError, MemoryNotFound, QuotaExceeded
 from mama_structs.memory.graph import Beside, holding, successors
 from mama_structs.memory.linking import MAX_RELATIONSHIP
 from mama_structs.memory.model import (
@@ -613,7 +612,6 @@ async def save_decision(
 
     """
     given = _given(locals())
-    _check_words(decision=decision, reasoning=reasoning)
     for position, item in enumerate(evidence):
         # The form in which the store keeps evidence: nobody shows it to a model, so what it names is made up.
         if parse_kept(item.strip()) is not None:
@@ -642,9 +640,7 @@ async def save_checkpoint(
         implements: Ids of the decisions that this work carries out
 
     """
-    given = _given(locals())
-    _check_words(summary=summary)
-    return await _saved(Saved, memories, await memories.save_checkpoint(**given))
+    return await _saved(Saved, memories, await memories.save_checkpoint(**_given(locals())))
 
 
 async def save_insight(
@@ -671,22 +667,7 @@ async def save_insight(
         links: Links to memories that there are
 
     """
-    given = _given(locals())
-    _check_words(content=content)
-    return await _saved(Saved, memories, await memories.save_insight(**given))
-
-
-def _check_words(**texts: str | None) -> None:
-    """Refuse a handle in place of words: a memory outlives the conversation, and what the handle stood for does not."""
-    for name, text in texts.items():
-        try:
-            parse_handle((text or "").strip())
-        except InvalidHandle:
-            continue
-        raise InvalidArgument(
-            f"{name} must be words, and is a handle, which means nothing in another conversation",
-            hint="say in a sentence or two what it says; evidence of save/decision keeps the whole text",
-        )
+    return await _saved(Saved, memories, await memories.save_insight(**_given(locals())))
 
 
 async def _saved(kind: type[_T], memories: MemoryStore, memory: Memory, **more: object) -> _T:
@@ -1081,7 +1062,6 @@ async def set_outcome(
 
     """
     decision_id = check_id("decision_id", decision_id)
-    _check_words(reason=reason)
     async with _naming_the_decision(memories, "decision_id", decision_id):
         decision = await memories.set_outcome(decision_id, outcome, reason=reason, created_by="llm")
     now, why = _outcome_of(decision)
@@ -1119,7 +1099,6 @@ async def supersede(
 
     """
     decision_id = check_id("decision_id", decision_id)
-    _check_words(decision=decision, reasoning=reasoning)
     async with _naming_the_decision(memories, "decision_id", decision_id):
         new = await memories.supersede(decision_id, decision, reasoning, confidence=confidence, created_by="llm")
     before = (await _beside(memories, decision_id)).get(decision_id)

@@ -925,28 +925,6 @@ async def test_a_session_takes_references_for_evidence_and_for_contents(session)
     assert [{"source": "ref:plan@1", "content": "Shield first"}] == answer["evidence"]
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("save/decision", {"topic": "t", "decision": "ref:plan", "reasoning": "raids"}),
-        ("save/decision", {"topic": "t", "decision": "Shields", "reasoning": " ref:plan@1\n"}),
-        ("save/insight", {"content": "ref:nobody"}),
-        ("save/checkpoint", {"summary": "fd:1"}),
-        ("evolve/supersede", {"decision_id": "ID", "decision": "ref:plan", "reasoning": "raids"}),
-        ("evolve/outcome", {"decision_id": "ID", "outcome": "FAILED", "reason": "ref:plan"}),
-    ],
-)
-async def test_a_handle_in_place_of_words_is_refused(session, name, arguments):
-    """In another conversation it would mean nothing, and a model would find an empty memory."""
-    await session.observe('<ref id="plan">Shield first</ref>')
-    saved = await session.call("save/decision", {"topic": "t", "decision": "ref:plan is what we do", "reasoning": "r"})
-    asked = {key: saved["id"] if value == "ID" else value for key, value in arguments.items()}
-
-    with pytest.raises(InvalidArgument, match="must be words, and is a handle"):
-        await session.call(name, asked)
-    assert [saved["id"]] == [memory.id for memory in await session.memories.recent()]
-
-
 # ---- evolving
 
 
