@@ -41,6 +41,8 @@ _LEAST_MEMBER: Final = len('"":0,')
 _TRIES: Final = 24
 _FIXED: Final = ("enum", "const", "format", "pattern")
 _ALTERNATIVES: Final = ("anyOf", "oneOf", "allOf")
+# What `Rendering` replaces, of what JSON leaves as it is: a row that is read must be the row.
+_NOT_SHOWN: Final = re.compile("[\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
 # Digits that a double gives back as they were written.
 _EXACT_DIGITS: Final = 16
 
@@ -496,10 +498,5 @@ def _whole_text(value: Any) -> str:
 
 
 def _line(value: Any) -> str:
-    text = json_text(value)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        # JSON has a way to write half a surrogate pair that a file can hold.
-        return json.dumps(value, separators=(",", ":"))
-    return text
+    # JSON has a way to write what no file can hold, or what no answer shows as it is.
+    return _NOT_SHOWN.sub(lambda found: f"\\u{ord(found[0]):04x}", json_text(value))

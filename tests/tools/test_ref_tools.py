@@ -288,3 +288,22 @@ async def test_every_description_says_when_and_when_not():
             words for words in ("Use it", "Don't use it") if words in tool.description
         }
         assert all(schema.get("description") for schema in tool.input_schema["properties"].values())
+
+
+async def test_a_row_that_is_read_is_the_row():
+    """Also where it holds what no file takes, or what no answer shows as it is."""
+    rows = [{"n": n, "text": f"\x7f\x85\x9b\ufffe\ud800é😀 {'x' * 100}"} for n in range(200)]
+
+    async def table() -> dict:
+        return {"rows": rows}
+
+    async with Session.open() as session:
+        session.tools.add(table)
+        shortened = (await session.call("table"))["shortened"]
+        for pointer in ("", "/rows"):
+            answers = [answer_in(await session.call("read_fd", {"fd": shortened[pointer]["fd"], "read_all": True}))]
+            while arguments := answers[-1].next:
+                answers.append(answer_in(await session.call("read_fd", arguments)))
+            text = "".join(answer.text for answer in answers)
+
+            assert rows == (json.loads(text)["rows"] if pointer == "" else [*map(json.loads, text.split("\n"))])
