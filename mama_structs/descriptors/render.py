@@ -479,8 +479,7 @@ def instructions(settings: DescriptorSettings, *, files: bool = False) -> str:
     """Return the blocks for a system prompt; with *files*, how one is written."""
     if not settings.enabled:
         return ""
-    intro = _WRAPPING
-    blocks = [_DESCRIPTORS.format(intro=intro, page_size=settings.page_size)]
+    blocks = [_DESCRIPTORS.format(intro=_WRAPPING, page_size=settings.page_size)]
     if settings.references_enabled:
         blocks.insert(0, _REFERENCES)
     prompt = "\n\n".join(blocks)
