@@ -22,9 +22,9 @@ import attrs
 
 from mama_structs._async import in_own_thread, to_its_end
 from mama_structs._shared import Registry
+from mama_structs.descriptors.conversation_info import ConversationInfo
 from mama_structs.descriptors.conversations import assign, delete, is_unused, listed, note_use, unknown, unused
 from mama_structs.descriptors.entries import Entries
-from mama_structs.descriptors.listing import ConversationInfo
 from mama_structs.descriptors.log import (
     ConversationKey,
     ConversationLog,

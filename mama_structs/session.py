@@ -21,7 +21,7 @@ import mama_structs  # for the annotations: what they name loads when a session 
 from mama_structs._async import LoopBound, enter_session, leave_session, open_sessions, to_its_end, using_session
 from mama_structs._budget import Budget
 from mama_structs._check import whole
-from mama_structs.descriptors.listing import Conversations
+from mama_structs.descriptors.conversation_info import Conversations
 from mama_structs.descriptors.parser import Event
 from mama_structs.errors import DescriptorError, InvalidArgument, SessionClosed, StoreBusy, StoreError
 from mama_structs.memory.model import Maintained

@@ -153,7 +153,7 @@ class Turns:
 
 @attrs.frozen(eq=False)
 class _Turn:
-    """The place of a call in the order."""
+    """When a call may run: what it does, and that it is done."""
 
     reads: bool
     holds_up: bool

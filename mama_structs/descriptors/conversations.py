@@ -15,7 +15,7 @@ from typing import Final, cast
 
 import msgspec
 
-from mama_structs.descriptors.listing import ConversationInfo
+from mama_structs.descriptors.conversation_info import ConversationInfo
 from mama_structs.descriptors.log import (
     DEBT,
     ENCODER,

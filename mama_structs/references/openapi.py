@@ -17,7 +17,7 @@ import attrs
 from mama_structs._async import LoopBound
 from mama_structs.errors import EntityNotFound, InvalidArgument, MalformedResponse, SessionClosed
 from mama_structs.references.gate import Gate, gate_to
-from mama_structs.references.schemes import IdScheme
+from mama_structs.references.schemes import TELLING, IdScheme
 from mama_structs.references.urls import base_url_of
 
 if TYPE_CHECKING:
@@ -29,9 +29,6 @@ _IRREGULAR: Final = {"people": "person", "children": "child", "men": "man", "wom
 # How far one schema leads to another.
 _MAX_STEPS: Final = 32
 _BRIEF: Final = 6
-_TELLING: Final = frozenset(
-    ("name", "title", "label", "subject", "summary", "email", "code", "status", "state", "type", "kind")
-)
 _GONE: Final = frozenset({404, 410})
 _PARALLEL: Final = 10
 _TIMEOUT: Final = 10.0
@@ -112,7 +109,7 @@ class ApiDocument:
         """Return the fields of a type that say most about an entity."""
         properties = self._properties(self.routes[kind].schema)
         plain = [name for name, schema in properties.items() if name != "id" and self._is_scalar(schema)]
-        telling = [name for name in plain if _words(name)[-1:] and _words(name)[-1] in _TELLING]
+        telling = [name for name in plain if _words(name)[-1:] and _words(name)[-1] in TELLING]
         related = [name for name in plain if name not in telling and _words(name)[-1:] in (["id"], ["ids"])]
         return tuple((telling or plain)[:_BRIEF] + related[:_BRIEF])
 

@@ -16,6 +16,10 @@ from mama_structs.errors import InvalidArgument
 
 # Longer strings are no ids of anybody; it bounds what is matched and remembered.
 MAX_ID_LENGTH: Final = 512
+# What fields are called, or their last word is, that say most about an entity, where no host says which do.
+TELLING: Final = frozenset(
+    ("name", "title", "label", "subject", "summary", "email", "code", "status", "state", "type", "kind")
+)
 # What an id is like whose type its field tells, where the scheme says no more: anything but nothing.
 _ANYTHING: Final = r"(?s:.+)"
 

@@ -14,17 +14,13 @@ from typing import Any, Final
 import attrs
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.references.schemes import IdScheme, Source
+from mama_structs.references.schemes import TELLING, IdScheme, Source
 
 # SQLite takes 999 variables in a statement where it is old; each id may take two.
 _MAX_BATCH: Final = 400
 # Seconds that a query waits while another process writes.
 _PATIENCE: Final = 1.0
 _BRIEF: Final = 4
-# What columns are called that say what a row is.
-_TELLING: Final = frozenset(
-    ("name", "title", "label", "subject", "summary", "email", "code", "status", "state", "type", "kind")
-)
 _LARGEST: Final = 2**63 - 1
 
 
@@ -42,7 +38,7 @@ class SqliteTable:
     def brief(self) -> tuple[str, ...]:
         """The columns that say most about a row."""
         own = [name for name in self.columns if name != self.key and name not in self.foreign]
-        telling = [name for name in own if name.lower().rpartition("_")[2] in _TELLING]
+        telling = [name for name in own if name.lower().rpartition("_")[2] in TELLING]
         return (*(telling or own)[:_BRIEF], *list(self.foreign)[:_BRIEF])
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import runpy
 import sqlite3
 import tomllib
 from collections import Counter
@@ -97,7 +98,6 @@ async def test_two_functions_written_then_appended_make_a_file_that_compiles(tmp
         await session.observe(answer)
         await session.call("fd_to_file", {"fd": "ref:first", "file_path": "both.py"})
         await session.call("fd_to_file", {"fd": "ref:second", "file_path": "both.py", "mode": "append"})
-    names = {}
-    exec(compile((tmp_path / "both.py").read_text(), "both.py", "exec"), names)
+    names = runpy.run_path(str(tmp_path / "both.py"))
 
     assert (4, 2) == (names["double"](2), names["half"](4))
