@@ -15,8 +15,8 @@ import attrs
 from mama_structs import _check
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.engine import Filter
-from mama_structs.memory.linking import check_relationship
 from mama_structs.memory.model import CREATORS, METADATA, CreatedBy, LinkType, Memory, MemoryType, new_id
+from mama_structs.memory.relationships import check_relationship
 
 T = TypeVar("T")
 

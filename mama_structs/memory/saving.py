@@ -16,7 +16,7 @@ from mama_structs._async import in_own_thread
 from mama_structs.errors import InvalidArgument, MemoryNotFound
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.engine import Reader, Writer
-from mama_structs.memory.linking import EXAMPLES, Linking, automatic_links, known_type, nearest_type, normalised
+from mama_structs.memory.linking import Linking, automatic_links
 from mama_structs.memory.model import (
     IMPLEMENTS,
     MAX_KEPT,
@@ -35,6 +35,7 @@ from mama_structs.memory.model import (
     new_link_id,
     parse_kept,
 )
+from mama_structs.memory.relationships import EXAMPLES, known_type, nearest_type, normalised
 from mama_structs.memory.requests import LinkRequest, SaveRequest
 from mama_structs.memory.text import embedded_text
 from mama_structs.settings import MemorySettings

@@ -21,7 +21,7 @@ from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.engine import Direction, EmbedderRecord, Engine, Progress, Reader, Writer, in_turns, mismatch
 from mama_structs.memory.graph import TraversalCache
-from mama_structs.memory.linking import Linking, near_synonyms, normalised
+from mama_structs.memory.linking import Linking
 from mama_structs.memory.maintenance import record_of
 from mama_structs.memory.model import (
     CREATORS,
@@ -39,6 +39,7 @@ from mama_structs.memory.model import (
     milliseconds,
     parse_kept,
 )
+from mama_structs.memory.relationships import near_synonyms, normalised
 from mama_structs.memory.requests import check_filter, check_id, check_limit, check_progress
 from mama_structs.memory.results import (
     Chain,

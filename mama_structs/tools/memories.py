@@ -22,7 +22,6 @@ from msgspec import Meta
 from mama_structs.descriptors.store import RefStore
 from mama_structs.errors import InvalidArgument, MamaStructsError, MemoryNotFound, QuotaExceeded
 from mama_structs.memory.graph import Beside, holding, successors
-from mama_structs.memory.linking import MAX_RELATIONSHIP
 from mama_structs.memory.model import (
     OUTCOME_OF,
     CheckpointMetadata,
@@ -35,6 +34,7 @@ from mama_structs.memory.model import (
     OutcomeChange,
     parse_kept,
 )
+from mama_structs.memory.relationships import MAX_RELATIONSHIP
 from mama_structs.memory.requests import MAX_ID, MAX_ITEM, MAX_ITEMS, MAX_LINKS, MAX_TOPIC, check_id
 from mama_structs.memory.results import Chain, Evidence, Hit, Surroundings
 from mama_structs.memory.store import MemoryStore

@@ -16,7 +16,6 @@ from typing import Any, Final
 import attrs
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.linking import MAX_RELATIONSHIP, normalised
 from mama_structs.memory.model import (
     OUTCOME_OF,
     SUPERSEDES,
@@ -35,6 +34,7 @@ from mama_structs.memory.model import (
     milliseconds,
     slug,
 )
+from mama_structs.memory.relationships import MAX_RELATIONSHIP, normalised
 from mama_structs.memory.requests import MAX_TOPIC, check_id
 from mama_structs.v1.read import (
     CHECKPOINTS,

@@ -30,7 +30,6 @@ from mama_structs.memory import graph
 from mama_structs.memory.embedded import engine as embedded_engine
 from mama_structs.memory.embedded import plans
 from mama_structs.memory.embedded.plans import JournalWriter
-from mama_structs.memory.linking import known_type, normalised
 from mama_structs.memory.maintenance import is_prunable
 from mama_structs.memory.model import (
     DecisionMetadata,
@@ -44,6 +43,7 @@ from mama_structs.memory.model import (
     from_milliseconds,
     milliseconds,
 )
+from mama_structs.memory.relationships import known_type, normalised
 from mama_structs.memory.saving import is_automatic
 from mama_structs.settings import MemorySettings
 from mama_structs.testing.engines import PlainReader

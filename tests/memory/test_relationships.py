@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.linking import (
+from mama_structs.memory.model import LinkType
+from mama_structs.memory.relationships import (
     EXAMPLES,
     check_relationship,
     known_type,
@@ -16,7 +17,6 @@ from mama_structs.memory.linking import (
     nearest_type,
     normalised,
 )
-from mama_structs.memory.model import LinkType
 
 E, I, A, T = LinkType.EVOLUTION, LinkType.IMPLEMENTATION, LinkType.ASSOCIATION, LinkType.TEMPORAL  # noqa: E741
 KNOWN = {

@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 
 from mama_structs import HashEmbedder, Session
 from mama_structs.errors import MamaStructsError
-from mama_structs.memory.linking import normalised
+from mama_structs.memory.relationships import normalised
 from mama_structs.settings import DescriptorSettings, Settings
 from mama_structs.testing.fake_node import FakeNode
 
