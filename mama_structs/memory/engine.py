@@ -53,6 +53,7 @@ SYSTEM: Final = CREATORS.index("system")
 """The position of who makes automatic links, in a `LinkTable`."""
 _RATES: Final = np.array([RATES[link_type] for link_type in LinkType])
 _DAY_MS: Final = 86_400_000
+_SAMPLE_BITS: Final = 10
 
 
 @attrs.frozen(kw_only=True)
@@ -64,6 +65,12 @@ class Filter:
     since: datetime | None = None
     until: datetime | None = None
     mentions: frozenset[str] | None = None
+
+
+def sampled(count: int) -> slice:
+    """Return which of so many memories a sample takes: all below 1,024, else every 2^k-th, 512 to 1,023 of them."""
+    step = 1 << max(count.bit_length() - _SAMPLE_BITS, 0)
+    return slice(step - 1, None, step)
 
 
 @attrs.frozen
@@ -168,6 +175,14 @@ class Reader(Protocol):
 
     def similarities(self, vector: Vectors, nodes: Nodes) -> Scores:
         """Return the cosine of *vector* (normalised) and each node's best piece."""
+
+    def sample(self) -> Vectors:
+        """
+        Return the first vectors of some memories, of shape (n, dimensions): what plans derive from what is usual here.
+
+        They are those at `sampled` places in the order of saving, whatever was deleted before; not to be written to.
+        As long as nothing changes it is the same array.
+        """
 
     def words(self, query: Query, limit: int, where: Filter | None = None) -> Matches:
         """Return the nodes that match the query's words best (BM25), leaving those out that share none."""

@@ -32,6 +32,7 @@ from mama_structs.memory.engine import (
     Scores,
     Vectors,
     Writer,
+    sampled,
 )
 from mama_structs.memory.graph import nfc
 from mama_structs.memory.model import CREATORS, Link, LinkType, Memory, MemoryType, digests_in, milliseconds
@@ -108,6 +109,10 @@ class PlainReader(Writer):
     def similarities(self, vector: Vectors, nodes: Nodes) -> Scores:
         found = [self._vectors[int(node)] for node in nodes]
         return np.array([(vectors @ vector).max() if len(vectors) else 0.0 for vectors in found], np.float32)
+
+    def sample(self) -> Vectors:
+        first = [vectors[:1] for _, vectors in sorted(self._vectors.items()) if len(vectors)]
+        return np.concatenate(first[sampled(len(first))] or [np.zeros((0, 0), np.float32)])
 
     def words(self, query: Query, limit: int, where: Filter | None = None) -> Matches:
         nodes = np.array(self._where(where), np.int64)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_helpers import plain_link, plain_memory
 
+from mama_structs.memory import engine
 from mama_structs.memory.codec import Entry, read_entry, read_memory, write_entry
 from mama_structs.memory.embedded.catalogue import Catalogue, CatalogueItem
 from mama_structs.memory.embedded.vectors import VectorIndex
@@ -18,6 +19,8 @@ from mama_structs.memory.embedded.words import WordIndex
 from mama_structs.memory.text import query_terms
 from mama_structs.testing.engines import PlainReader
 
+VECTORS = np.random.default_rng(7).standard_normal((41, 4)).astype(np.float32)
+VECTORS /= np.linalg.norm(VECTORS, axis=1, keepdims=True)
 TERMS = [f"t{number}" for number in range(6)]
 DOCUMENTS = st.dictionaries(st.sampled_from(TERMS), st.sampled_from([0.5, 1.0, 2.0]), max_size=4)
 STEPS = st.lists(
@@ -60,6 +63,37 @@ def test_pieces_are_read_at_once(pieces, data):
 
     assert [len(one) for one in expected] == counts.tolist()
     assert [row for one in expected for row in one] == vectors.tolist()
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 40), st.integers(0, 3)), max_size=60), st.integers(1, 6))
+def test_a_sample_is_of_what_is_there_whatever_was_before(steps, bits):
+    """Added, removed, put back and asked in between: the sample is that of an index with only what is left, in order."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "_SAMPLE_BITS", bits)
+        index, kept, reader = VectorIndex(4, exact_up_to=100), {}, PlainReader()
+        for is_asked, node, pieces in steps:
+            if node in index:
+                index.remove(node)
+                del kept[node]
+            elif pieces:
+                kept[node] = VECTORS[[node, *range(pieces - 1)]]
+                index.add(node, kept[node])
+            if is_asked:
+                index.sample()
+        fresh = VectorIndex(4, exact_up_to=100)
+        for number, node in enumerate(sorted(kept)):
+            fresh.add(number, kept[node])
+            reader.put(plain_memory(f"m{number}"), vectors=kept[node])
+
+        assert fresh.sample().tolist() == index.sample().tolist() == reader.sample().tolist()
+        assert index.sample() is index.sample()
+
+
+@pytest.mark.parametrize(("count", "expected"), [(0, 0), (1, 1), (1_023, 1_023), (1_024, 512), (2_047, 1_023)])
+def test_a_sample_is_all_of_a_few_and_some_of_many(count, expected):
+    """All are taken below 1,024, else 512 to 1,023, at equal distances."""
+    assert expected == len(range(count)[engine.sampled(count)])
+    assert 512 <= len(range(7 * count + 512)[engine.sampled(7 * count + 512)]) < 1_024
 
 
 @given(st.lists(st.sampled_from([None, "auth", "인증", ""]), max_size=8))

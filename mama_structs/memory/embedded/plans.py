@@ -98,6 +98,7 @@ class JournalReader:
         self.vectors: Final = views.vectors.get
         self.pieces: Final = views.vectors.pieces
         self.similarities: Final = views.vectors.similarities
+        self.sample: Final = views.vectors.sample
         self.links: Final = views.links.links
         self.relationships: Final = views.links.relationships
         self.touched_since: Final = touched.since

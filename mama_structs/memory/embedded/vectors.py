@@ -16,7 +16,7 @@ from mama_structs.errors import InvalidArgument
 from mama_structs.memory.embedded.catalogue import Columns, Order, grown, runs
 from mama_structs.memory.embedded.snapshots import LoadedPart, Part, Stored, StoredArray
 from mama_structs.memory.embedding.protocol import are_unit
-from mama_structs.memory.engine import Matches, Nodes, Scores
+from mama_structs.memory.engine import Matches, Nodes, Scores, sampled
 
 if TYPE_CHECKING:
     from mama_structs.memory.embedded.graph import ServedGraph
@@ -216,6 +216,8 @@ class NodeLabels:
         """How many nodes there are."""
         self.several: int = 0
         """How many of them have several pieces."""
+        self.last: int = -1
+        """The highest node that ever had vectors here."""
         # Pieces, those of a node behind one another: the node (-1 when it was removed) and the label.
         self._parts = Columns(_PIECE)
         self._removed = 0
@@ -236,6 +238,7 @@ class NodeLabels:
             raise ValueError(f"pieces must name nodes and one of {rows} labels")
         known._parts.extend({"node": nodes, "label": labels})
         known._pieces = np.bincount(nodes, minlength=_SMALLEST).astype(np.int32)
+        known.last = int(nodes.max(initial=-1))
         known._first = np.zeros(len(known._pieces), np.int32)
         known.live, known.several = (int(np.count_nonzero(known._pieces > least)) for least in (0, 1))
         if known._find_first() != known.live:
@@ -274,6 +277,7 @@ class NodeLabels:
         self._first[node], self._pieces[node] = len(self._parts), len(labels)
         self._parts.extend({"node": np.full(len(labels), node), "label": np.array(labels)})
         self.live += 1
+        self.last = max(node, self.last)
         self.several += len(labels) > 1
         for label in set(labels):
             self._own(label, node)
@@ -299,6 +303,11 @@ class NodeLabels:
         known = np.where(inside, nodes, 0)
         counts = np.where(inside, self._pieces[known], 0).astype(np.int64)
         return self._parts["label"][runs(self._first[known], counts)].astype(np.int64), counts
+
+    def sampled(self) -> Labels:
+        """Return the label of the first piece of each node that is `sampled`."""
+        nodes = np.flatnonzero(self._pieces)[sampled(self.live)]
+        return self._parts["label"][self._first[nodes]].astype(np.int64)
 
     def selected(self, mask: Mask) -> Labels:
         """Return the labels of the nodes that *mask* (of `size` at least) lets pass, each once, in order."""
@@ -411,6 +420,7 @@ class VectorIndex:
         self._rows = rows
         self._nodes = nodes
         self._graph: ServedGraph | None = None
+        self._sample: Vectors | None = None
         # Labels mean something within one epoch only.
         self._epoch = uuid.uuid4().hex
 
@@ -445,11 +455,17 @@ class VectorIndex:
         if node < 0 or node in self._nodes:
             raise InvalidArgument(f"node must be a new one, got {node}")
         vectors = _checked(vectors, self.dimensions)
+        is_last = node > self._nodes.last
         self._nodes.add(node, [self._rows.place(vector) for vector in vectors])
+        live = len(self)
+        # A new memory changes the sample where it is one of it, or is not the last one.
+        if not (is_last and live % sampled(live).step):
+            self._sample = None
         self._wake()
 
     def remove(self, node: int) -> None:
         """Take a node's vectors from it; nothing happens where it has none."""
+        self._sample = None
         for label in self._nodes.remove(node):
             self._rows.bury(label)
         if self._rows.dead > max(_SMALLEST_DEAD, self._rows.count // 3):
@@ -489,6 +505,13 @@ class VectorIndex:
                 return _NO_MATCHES
         found = self._by_graph(query, limit, mask, chosen)
         return self._by_scan(query, limit, mask, chosen) if found is None else found
+
+    def sample(self) -> Vectors:
+        """Return the first vectors of the nodes that are `sampled`, the same array as long as they are the same."""
+        if self._sample is None:
+            self._sample = self._rows.take(self._nodes.sampled())
+            self._sample.flags.writeable = False
+        return self._sample
 
     def parts(self) -> dict[str, Part]:
         """Return what a snapshot keeps; it may be written in another thread while the index goes on changing."""
