@@ -12,11 +12,12 @@ from __future__ import annotations
 import enum
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
-from types import MappingProxyType
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Final, Literal, TypeVar
 
+import attrs
 from snowballstemmer.english_stemmer import EnglishStemmer  # type: ignore[import-untyped]  # it ships no types
 
 from mama_structs.memory.model import CheckpointMetadata, DecisionMetadata, InsightMetadata, Memory
@@ -33,6 +34,7 @@ BIGRAM: Final = "\u0001"
 _LONGEST: Final = 64
 _SHORT: Final = 20
 _REPEATED: Final = 32
+_REMEMBERED: Final = 8_192
 
 
 class _Kind(enum.IntEnum):
@@ -47,14 +49,11 @@ class _Kind(enum.IntEnum):
 
 T = TypeVar("T")
 Terms = tuple[tuple[str, _Kind], ...]
+Weighed = tuple[tuple[str, float], ...]
 
 # A bigram repeats what a word says already, and a stop word says nothing: neither may make a text look long.
-_WEIGHTS: Final[Mapping[_Kind, float]] = MappingProxyType(
-    {_Kind.WORD: 1.0, _Kind.PART: 1.0, _Kind.ROOT: 0.5, _Kind.BIGRAM: 0.4, _Kind.STOP: 0.5}
-)
-_QUERY_WEIGHTS: Final[Mapping[_Kind, float]] = MappingProxyType(
-    {_Kind.WORD: 1.0, _Kind.PART: 1.0, _Kind.ROOT: 0.5, _Kind.BIGRAM: 1.0}
-)
+_WEIGHTS: Final = (1.0, 1.0, 0.5, 0.4, 0.5)
+_QUERY_WEIGHTS: Final = (1.0, 1.0, 0.5, 1.0, 1.0)
 
 _HANGUL: Final = "\u1100-\u11ff\u3131-\u318e\ua960-\ua97c\uac00-\ud7a3\ud7b0-\ud7fb"
 # Scripts that put no space between words: ideographs, kana, bopomofo, Thai, Lao, Tibetan, Myanmar, Khmer.
@@ -76,6 +75,8 @@ _TOKENS: Final = re.compile(
 _ASCII_TOKENS: Final = re.compile(rf"{_NUMBER}|\w+(?:[-.']\w+)*", re.ASCII)
 _PIECES: Final = re.compile(r"[-._']+")
 _HUMPS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+# What the stemmer leaves as it is ends otherwise (the suffixes of https://snowballstem.org/algorithms/english).
+_INFLECTED: Final = re.compile(r"(?:[ceilsy]|ed|ing|[eo]r|ion|is[mt]|[ae]nt)$")
 _NUMERIC: Final = re.compile(r"v?\d+(?:[-.]\d+)+", re.ASCII)
 _SIGNS: Final = re.compile(r"[^\w\s]{65}")
 _PIECE: Final = 64
@@ -98,7 +99,8 @@ _ENDINGS: Final = (
 )
 
 
-_SUFFIXES: Final = tuple(sorted(f"{_PARTICLES}|{_VERBS}|{_ENDINGS}".split("|"), key=len, reverse=True))
+_SUFFIXES: Final = frozenset(f"{_PARTICLES}|{_VERBS}|{_ENDINGS}".split("|"))
+_LONGEST_SUFFIX: Final = max(map(len, _SUFFIXES))
 _PARTICLE_SET: Final = frozenset(_PARTICLES.split("|"))
 _SHORT_PARTICLES: Final = frozenset("은는이가을를의에와과도만로")
 
@@ -132,10 +134,24 @@ _KOREAN: Final = frozenset(
 )
 
 
-def _remembered(analyse: Callable[[str], T]) -> Callable[[str], T]:
-    """Stemming is slow, and texts repeat their words; what is long is rarely met again and would fill the memory."""
-    known = lru_cache(maxsize=8_192)(analyse)
-    return lambda text: known(text) if len(text) <= _REPEATED else analyse(text)
+class _Known(dict[str, T]):
+    """What is known of words, which texts repeat; one that is long is rarely met again and would fill the memory."""
+
+    def __init__(self, analyse: Callable[[str], T]) -> None:
+        super().__init__()
+        self._analyse = analyse
+        self._before: Mapping[str, T] = {}
+
+    def __missing__(self, word: str) -> T:
+        known = self._before.get(word)
+        found = self._analyse(word) if known is None else known
+        if len(word) <= _REPEATED:
+            # What was met since the last turn is kept for another one; threads may take it at the same time.
+            if len(self) >= _REMEMBERED:
+                self._before = self.copy()
+                self.clear()
+            self[word] = found
+        return found
 
 
 def embedded_text(memory: Memory) -> str:
@@ -178,12 +194,48 @@ def _parts(memory: Memory) -> Iterator[str]:
             yield part
 
 
+@attrs.frozen
+class Word:
+    """What a word as it is written, all that stands between two blanks, gives for index and search."""
+
+    indexed: Weighed
+    asked: Weighed
+    """The terms by which it is searched, none where it says nothing."""
+    stops: Weighed
+    """Those by which it is searched where a whole question says nothing."""
+
+
+@attrs.frozen
+class Analysis:
+    """A text by its words, each of which is analysed once however often it is met."""
+
+    words: Mapping[str, Word]
+    counts: Mapping[str, int]
+
+    def indexed(self) -> dict[str, float]:
+        """Return the terms under which the text is found, each with how much it counts there, more than 0."""
+        sums: dict[str, float] = {}
+        for written, times in self.counts.items():
+            for term, weight in self.words[written].indexed:
+                sums[term] = sums.get(term, 0.0) + times * weight
+        return sums
+
+    def asked(self, words: Iterable[str] | None = None) -> dict[str, float]:
+        """Return the terms by which the text is searched, or by which some of its *words* are, with their weights."""
+        chosen = [self.words[written] for written in (self.words if words is None else words)]
+        # A word that is said twice is not wanted twice as much.
+        return _greatest(word.asked for word in chosen) or _greatest(word.stops for word in chosen)
+
+
+def analysed(text: str) -> Analysis:
+    """Return a text's words, for whoever needs its terms in more than one way."""
+    counts = Counter(text.split())
+    return Analysis(dict(zip(counts, map(_words.__getitem__, counts), strict=True)), counts)
+
+
 def weighted_terms(text: str) -> dict[str, float]:
     """Return the terms of a text that is to be indexed, each with how much it counts there, more than 0."""
-    sums: dict[str, float] = {}
-    for term, kind in _analysed(text):
-        sums[term] = sums.get(term, 0.0) + _WEIGHTS[kind]
-    return sums
+    return analysed(text).indexed()
 
 
 def terms_of(query: str | Mapping[str, float]) -> Mapping[str, float]:
@@ -191,14 +243,32 @@ def terms_of(query: str | Mapping[str, float]) -> Mapping[str, float]:
     return query_terms(query) if isinstance(query, str) else query
 
 
-@_remembered
 def query_terms(text: str) -> Mapping[str, float]:
     """Return the terms by which a text is searched, with their weights."""
-    found = list(_analysed(text))
-    # Stop words only where there is nothing else.
-    telling = [(term, kind) for term, kind in found if kind is not _Kind.STOP]
-    # A word that is said twice is not wanted twice as much.
-    return {term: _QUERY_WEIGHTS.get(kind, 1.0) for term, kind in reversed(telling or found)}
+    return analysed(text).asked()
+
+
+def _greatest(weighed: Iterable[Weighed]) -> dict[str, float]:
+    greatest: dict[str, float] = {}
+    for terms in weighed:
+        for term, weight in terms:
+            if greatest.setdefault(term, weight) < weight:
+                greatest[term] = weight
+    return greatest
+
+
+def _word_of(written: str) -> Word:
+    indexed: dict[str, float] = {}
+    asked: list[tuple[str, float]] = []
+    stops: list[tuple[str, float]] = []
+    stop = _Kind.STOP
+    for term, kind in _analysed(written):
+        indexed[term] = indexed.get(term, 0.0) + _WEIGHTS[kind]
+        (stops if kind is stop else asked).append((term, _QUERY_WEIGHTS[kind]))
+    return Word(tuple(indexed.items()), tuple(asked), tuple(stops))
+
+
+_words: Final = _Known(_word_of)
 
 
 def _analysed(text: str) -> Iterator[tuple[str, _Kind]]:
@@ -243,7 +313,6 @@ def _normalised_as(form: Literal["NFC", "NFKC"], text: str) -> str:
     return "".join(unicodedata.normalize(form, piece) for piece in pieces)
 
 
-@_remembered
 def _latin(token: str) -> Terms:
     """Return the terms of a word or identifier in any script that puts spaces between words."""
     if "," in token:
@@ -263,11 +332,16 @@ def _latin(token: str) -> Terms:
 
 
 def _word(word: str, kind: _Kind) -> tuple[str, _Kind]:
-    stem = EnglishStemmer().stemWord(word) if word.isascii() and word.isalpha() else word
-    return (stem, _Kind.STOP if word in _ENGLISH else kind)
+    return (_stems[word], _Kind.STOP if word in _ENGLISH else kind)
 
 
-@_remembered
+def _stemmed(word: str) -> str:
+    return EnglishStemmer().stemWord(word) if _INFLECTED.search(word) and word.isascii() and word.isalpha() else word
+
+
+_stems: Final = _Known(_stemmed)
+
+
 def _korean(word: str) -> Terms:
     """Return the terms of a Hangul word: without particles, and its pairs of syllables."""
     if word in _KOREAN:
@@ -284,12 +358,14 @@ def _stripped(word: str) -> str:
     """Return *word* without the particles and endings at its end, of which two syllables at least stay."""
     # What is longer is no word, and has too many ends.
     while len(word) <= _SHORT:
-        shorter = next((word[: -len(end)] for end in _SUFFIXES if len(word) >= len(end) + 2 and word.endswith(end)), "")
-        if not shorter:
+        lengths = range(min(len(word) - 2, _LONGEST_SUFFIX), 0, -1)
+        length = next((length for length in lengths if word[-length:] in _SUFFIXES), 0)
+        if not length:
             break
-        word = shorter
+        word = word[:-length]
     return word
 
 
-def _syllables(run: str) -> Iterator[tuple[str, _Kind]]:
-    return ((BIGRAM + run[start : start + 2], _Kind.BIGRAM) for start in range(len(run) - 1))
+def _syllables(run: str) -> list[tuple[str, _Kind]]:
+    kind = _Kind.BIGRAM
+    return [(BIGRAM + first + second, kind) for first, second in pairwise(run)]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.memory.text import BIGRAM, _analysed, query_terms, weighted_terms
+from mama_structs.memory.text import BIGRAM, _analysed, analysed, query_terms, weighted_terms
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data" / "retrieval"
 
@@ -166,6 +166,24 @@ def test_words_apart_are_independent(words):
     apart = [term for word in words for term in terms(word)]
 
     assert apart == terms("  ".join(words))
+
+
+@given(st.lists(st.text(alphabet="abc가나다는12字.", min_size=1, max_size=5), max_size=6), st.data())
+def test_some_words_of_a_text_are_asked_for_like_a_text_of_these(words, data):
+    """A text is analysed once, whichever of its words are asked for then."""
+    analysis = analysed(" ".join(words))
+    some = [word for word in analysis.words if data.draw(st.booleans())]
+
+    assert query_terms(" ".join(words)) == analysis.asked()
+    assert query_terms(" ".join(some)) == analysis.asked(some)
+
+
+def test_known_words_are_not_analysed_again(steps):
+    """A text whose words were met before takes a few steps a word, however these were written."""
+    text = "Policies, the planet's caching: maxRetries (config.max_retries) 결정을 자동연결에서는, 1,000원. " * 20
+    weighted_terms(text)
+
+    assert steps(weighted_terms, text) <= 3 * len(text.split())
 
 
 @pytest.mark.parametrize(
