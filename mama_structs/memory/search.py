@@ -20,6 +20,7 @@ from mama_structs.memory import ranking, saving
 from mama_structs.memory.engine import NUMBERS, Facts, Filter, LinkTable, Nodes, Reader
 from mama_structs.memory.graph import Successors, known_by, only
 from mama_structs.memory.model import LinkType, MemoryType, milliseconds
+from mama_structs.memory.precedence import Precedence
 from mama_structs.memory.ranking import WEIGHTS, Positions, Values, Weights
 from mama_structs.memory.results import Hit
 from mama_structs.memory.text import query_terms
@@ -80,13 +81,13 @@ class Ranked:
     superseded_by: int | None = None
 
 
-def hits(reader: Reader, request: SearchRequest) -> list[Hit]:
-    """Return what answers a question best as callers get it, as it was at the moment that is searched."""
-    ranked = search(reader, request)
+def hits(reader: Reader, request: SearchRequest) -> tuple[list[Hit], Precedence | None]:
+    """Return what answers a question best as callers get it, as it was at that moment, and what puts it in order."""
+    ranked, precedence = _search(reader, request, WEIGHTS)
     named = list({node for one in ranked for node in (*one.path, one.superseded_by) if node is not None})
     ids = dict(zip(named, reader.ids(named), strict=True))
     memories = reader.get([one.node for one in ranked])
-    return [
+    found = [
         Hit(
             memory=memory if request.as_of is None else saving.as_of(memory, request.as_of),
             score=one.score,
@@ -97,12 +98,18 @@ def hits(reader: Reader, request: SearchRequest) -> list[Hit]:
         )
         for one, memory in zip(ranked, memories, strict=True)
     ]
+    return found, precedence
 
 
 def search(reader: Reader, request: SearchRequest, *, weights: Weights = WEIGHTS) -> list[Ranked]:
     """Return what answers a question best, best first: *limit* memories if so many match the filter at all."""
+    return _search(reader, request, weights)[0]
+
+
+def _search(reader: Reader, request: SearchRequest, weights: Weights) -> tuple[list[Ranked], Precedence | None]:
+    """Return what `search` does, and how these results stand to each other, None where there are none."""
     if request.limit <= 0:
-        return []
+        return [], None
     # What was made at that very moment was there.
     where = _narrowed(request.where, None, None if request.as_of is None else request.as_of + _MILLISECOND)
     period = period_in(request.text, request.moment)
@@ -362,14 +369,15 @@ def _ranked(
     period: Period | None,
     table: LinkTable,
     chains: Successors,
-) -> list[Ranked]:
+) -> tuple[list[Ranked], Precedence | None]:
     """Return the best of *candidates* by what speaks for them, what lends to them, time and supersession."""
     weights, nodes = query.weights, candidates.nodes
     if not len(nodes):
-        return []
+        return [], None
     now_ms = milliseconds(request.moment)
     ground = _Ground.of(reader, candidates, table)
-    own = ranking.paired(candidates.evidence, *ground.outcomes(), weights)
+    outcomes, decisions = ground.outcomes()
+    own = ranking.paired(candidates.evidence, outcomes, decisions, weights)
     compared = ranking.best(own, max(_COMPARED, weights.lenders))
     lenders = compared[: weights.lenders]
     ties = np.zeros((len(lenders), len(nodes)))
@@ -382,14 +390,19 @@ def _ranked(
     favoured = ranking.in_period(summed, inside, strength, weights)
     fresh = favoured * ranking.recency(ground.facts.created, now_ms, weights)
     timed = scores = favoured + fresh
-    newest = chains.newest(nodes[ranking.best(scores, 2 * request.limit)])
-    history = request.history or asks_for_history(request.text)
-    if not history:
-        scores = _led(candidates, scores, newest, inside, weights)
-    order = ranking.best(scores, request.limit)
-    if not history:
-        order = newest_first(order, nodes, ground.facts, newest, inside)
-        order = behind_successors(order, nodes, chains.replaced_by, inside)
+    precedence = Precedence(
+        nodes=nodes,
+        created=ground.facts.created,
+        inside=inside,
+        strength=strength,
+        outcomes=outcomes,
+        decisions=decisions,
+        newest=chains.newest(nodes[ranking.best(scores, 2 * request.limit)]),
+        replaced_by=chains.replaced_by,
+        history=request.history or asks_for_history(request.text),
+    )
+    scores = precedence.led(scores, weights)
+    order = precedence.arranged(ranking.best(scores, request.limit))
     relevances = ranking.relevance(np.maximum(own, gains), query.unknown, weights)
     # "What did we note yesterday?" is answered by whatever was.
     relevances = np.maximum(relevances, np.where(inside, _IN_PERIOD * strength, 0.0))
@@ -415,54 +428,7 @@ def _ranked(
                 relevance=float(relevances[position]),
                 parts=why,
                 path=(int(nodes[givers[position]]),) if lent else (),
-                superseded_by=newest.get(int(nodes[position])),
+                superseded_by=precedence.newest.get(int(nodes[position])),
             )
         )
-    return ranked
-
-
-def _led(
-    candidates: ScoredNodes, scores: Values, newest: Mapping[int, int], inside: NDArray[np.bool_], weights: Weights
-) -> Values:
-    """Return scores in which what holds is at least as good as what it replaced."""
-    old, leaders = candidates.positions([*newest]), candidates.positions([*newest.values()])
-    # Who asks for a period wants what was written in it, even where it does not hold any more.
-    same = (leaders >= 0) & (inside[old] == inside[leaders])
-    held = inside[old] & ~same
-    return ranking.led(scores, old[~held], np.where(same, leaders, -1)[~held], weights)
-
-
-def newest_first(
-    order: Positions, nodes: Nodes, facts: Facts, newest: Mapping[int, int], inside: NDArray[np.bool_]
-) -> Positions:
-    """Return an order in which, on the places that a chain has, the newest comes first; before it, the period's own."""
-    chains: dict[int, list[int]] = {}
-    for place, node in enumerate(nodes[order].tolist()):
-        chains.setdefault(newest.get(node, node), []).append(place)
-    arranged = order.copy()
-    for places in chains.values():
-        if len(places) == 1:
-            continue
-        members = order[places]
-        # Times may be odd in imported data: what holds goes first all the same.
-        replaced = np.array([node in newest for node in nodes[members].tolist()])
-        arranged[places] = members[np.lexsort((-nodes[members], -facts.created[members], replaced, ~inside[members]))]
-    return arranged
-
-
-def behind_successors(
-    order: Positions, nodes: Nodes, replaced_by: Mapping[int, Collection[int]], inside: NDArray[np.bool_]
-) -> Positions:
-    """Return an order in which each memory comes behind all that replaced it directly, as where a chain forks."""
-    arranged = order.tolist()
-    for position in order.tolist():
-        node = int(nodes[position])
-        # What replaced it and is replaced by it in turn, in a cycle, is left where it is.
-        after = {one for one in replaced_by.get(node, ()) if node not in replaced_by.get(one, ())}
-        if not after or inside[position]:
-            continue
-        place = arranged.index(position)
-        last = max((at for at, other in enumerate(arranged) if int(nodes[other]) in after), default=-1)
-        if last > place:
-            arranged.insert(last, arranged.pop(place))
-    return np.array(arranged, order.dtype)
+    return ranked, precedence.among(order)

@@ -552,7 +552,8 @@ class MemoryStore:
             calibration=self.embedder.calibration,
         )
 
-        return await self._shared.read(lambda reader: search.hits(reader, request), made_by=record)
+        hits, _ = await self._shared.read(lambda reader: search.hits(reader, request), made_by=record)
+        return hits
 
     # The graph
 
