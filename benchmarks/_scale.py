@@ -1,0 +1,395 @@
+"""
+One store each, in a process of its own, that does what `scale.py` asks: a line of JSON in, a line of JSON out.
+
+Only the standard library and NumPy are imported before a store is, so that Chroma can run in its own environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+DIMENSIONS, NEAREST = 384, 10
+START = datetime(2025, 1, 1, tzinfo=UTC)
+AT_ONCE = {"raw": 256, "chroma": 5_000, "ours": 10_000}  # Memories in one call of each.
+Vectors = np.ndarray[Any, np.dtype[np.float32]]
+
+
+class Rows:
+    """Texts, topics and vectors by number, and the questions' behind them; vectors stay on disk until they are read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.texts, self.topics, self.about = json.loads((folder / "texts.json").read_text(encoding="utf-8"))
+        self.count = len(self.topics)  # How many are memories; questions come after them.
+        self._file = os.open(folder / "vectors.f32", os.O_RDONLY)
+
+    def vectors(self, start: int, stop: int) -> Vectors:
+        size = 4 * DIMENSIONS
+        return np.frombuffer(os.pread(self._file, (stop - start) * size, start * size), np.float32).reshape(
+            -1, DIMENSIONS
+        )
+
+    def whole(self, at: int) -> str:
+        """Return what is embedded of a memory: its text behind its topic."""
+        return f"{self.topics[at].replace('_', ' ')}: {self.texts[at]}" if self.topics[at] else self.texts[at]
+
+    def question(self, number: int) -> str:
+        return self.texts[self.count + number]
+
+
+def figure(name: str, path: str) -> int:
+    """Return one of the figures (kB) that Linux has of this process, in bytes; 0 where the system does not say."""
+    try:
+        lines = Path(path).read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), 0)
+
+
+def memory_now() -> dict[str, int]:
+    return {
+        "resident": figure("VmRSS", "/proc/self/status"),
+        "peak": figure("VmHWM", "/proc/self/status"),
+        "anonymous": figure("Anonymous", "/proc/self/smaps_rollup"),
+    }
+
+
+def forget_peak() -> None:
+    """Look for a new peak from here on, where Linux can be asked to."""
+    path = Path("/proc/self/clear_refs")
+    if path.exists():
+        path.write_text("5", encoding="ascii")
+
+
+def clock(work: Any, *given: Any) -> tuple[float, Any]:
+    started = time.perf_counter()
+    result = work(*given)
+    return time.perf_counter() - started, result
+
+
+class Raw:
+    """diskcache and hnswlib without anything of ours; not synchronous, and the index is written at the end."""
+
+    threads = 1
+
+    def __init__(self, rows: Rows, _settings: dict[str, Any]) -> None:
+        import diskcache  # noqa: F401, PLC0415 - not in Chroma's environment
+        import hnswlib  # noqa: F401, PLC0415 - as above
+
+        self.rows, self.ef = rows, 128
+
+    def open(self, store: Path) -> None:
+        import diskcache  # noqa: PLC0415 - as above
+        import hnswlib  # noqa: PLC0415 - as above
+
+        self.store = store
+        self.cache = diskcache.Cache(str(store), eviction_policy="none", cull_limit=0, disk_min_file_size=2**30)
+        self.index = hnswlib.Index("ip", DIMENSIONS)
+        if (store / "graph").exists():
+            self.index.load_index(str(store / "graph"))
+        else:
+            self.index.init_index(1024, M=16, ef_construction=150, random_seed=100)
+        self.index.set_num_threads(self.threads)
+
+    def bulk(self, start: int, stop: int) -> None:
+        self.index.resize_index(stop + 10_000)
+        for at in range(start, stop, AT_ONCE["raw"]):
+            end = min(at + AT_ONCE["raw"], stop)
+            vectors = self.rows.vectors(at, end)
+            with self.cache.transact():
+                for number, vector in enumerate(vectors, at):
+                    self.cache.set(number, (self.rows.texts[number], self.rows.topics[number], vector.tobytes()))
+            self.index.add_items(vectors, np.arange(at, end), num_threads=self.threads)
+
+    def save(self, start: int, stop: int) -> tuple[list[float], list[Any]]:
+        return [clock(self._save, number)[0] for number in range(start, stop)], []
+
+    def _save(self, number: int) -> None:
+        vector = self.rows.vectors(number, number + 1)
+        self.cache.set(number, (self.rows.texts[number], self.rows.topics[number], vector.tobytes()))
+        self.index.add_items(vector, [number], num_threads=1)
+
+    def tune(self, ef: int) -> None:
+        self.ef = ef
+
+    def search(self, start: int, stop: int) -> tuple[list[float], list[list[int]]]:
+        self.index.set_ef(self.ef)
+        taken, found = [], []
+        for number in range(start, stop):
+            vector = self.rows.vectors(self.rows.count + number, self.rows.count + number + 1)
+            seconds, answer = clock(lambda given=vector: self.index.knn_query(given, k=NEAREST, num_threads=1))
+            taken.append(seconds)
+            found.append(answer[0][0].tolist())
+        return taken, found
+
+    nearest = search
+
+    def close(self) -> None:
+        self.index.save_index(str(self.store / "graph"))
+        self.cache.close()
+
+
+class Chroma:
+    """Chroma's own client on the same disk, as it is by default, with inner products."""
+
+    def __init__(self, rows: Rows, _settings: dict[str, Any]) -> None:
+        import chromadb  # noqa: PLC0415 - in its own environment
+
+        self.rows, self.chroma = rows, chromadb
+        with tempfile.TemporaryDirectory() as folder:
+            some = self._collection(Path(folder))
+            some.add(ids=["0"], embeddings=rows.vectors(0, 1), documents=[rows.texts[0]])
+            some.query(query_embeddings=rows.vectors(0, 1), n_results=1)
+
+    def _collection(self, store: Path) -> Any:
+        client = self.chroma.PersistentClient(
+            str(store), settings=self.chroma.config.Settings(anonymized_telemetry=False)
+        )
+        return client.get_or_create_collection(
+            "memories", embedding_function=None, configuration={"hnsw": {"space": "ip"}}
+        )
+
+    def open(self, store: Path) -> None:
+        self.some = self._collection(store)
+        self.some.count()
+
+    def bulk(self, start: int, stop: int) -> None:
+        for at in range(start, stop, AT_ONCE["chroma"]):
+            self._add(at, min(at + AT_ONCE["chroma"], stop))
+
+    def _add(self, at: int, end: int) -> None:
+        self.some.add(
+            ids=[str(number) for number in range(at, end)],
+            embeddings=self.rows.vectors(at, end),
+            documents=self.rows.texts[at:end],
+            metadatas=[{"topic": topic or ""} for topic in self.rows.topics[at:end]],
+        )
+
+    def save(self, start: int, stop: int) -> tuple[list[float], list[Any]]:
+        return [clock(self._add, number, number + 1)[0] for number in range(start, stop)], []
+
+    def tune(self, ef: int) -> None:
+        self.some.modify(configuration={"hnsw": {"ef_search": ef}})
+
+    def search(self, start: int, stop: int) -> tuple[list[float], list[list[int]]]:
+        taken, found = [], []
+        for number in range(start, stop):
+            vector = self.rows.vectors(self.rows.count + number, self.rows.count + number + 1)
+            seconds, answer = clock(lambda given=vector: self.some.query(query_embeddings=given, n_results=NEAREST))
+            taken.append(seconds)
+            found.append([int(some) for some in answer["ids"][0]])
+        return taken, found
+
+    nearest = search
+
+    def close(self) -> None:
+        pass
+
+
+class Known:
+    """An embedder that looks vectors up, and knows how long that took."""
+
+    name, dimensions, max_tokens, batch_size = "known", DIMENSIONS, 100_000, 256
+
+    def __init__(self, rows: Rows) -> None:
+        from mama_structs.memory.embedding.protocol import Calibration  # noqa: PLC0415 - not in Chroma's environment
+
+        self.calibration = Calibration(0.5, 12.0)
+        self.rows, self.taken = rows, 0.0
+        hashes = np.array(
+            [hash(rows.whole(at) if at < rows.count else rows.texts[at]) for at in range(len(rows.texts))]
+        )
+        self.order = hashes.argsort().astype(np.int32)
+        self.hashes = hashes[self.order]
+
+    def embed(self, texts: Sequence[str], *, kind: str = "document") -> Vectors:  # noqa: ARG002 - the protocol's
+        started = time.perf_counter()
+        wanted = np.array([hash(text) for text in texts])
+        places = self.order[np.minimum(self.hashes.searchsorted(wanted), len(self.hashes) - 1)]
+        for text, place in zip(texts, places.tolist(), strict=True):
+            if text not in {self.rows.texts[place], place < self.rows.count and self.rows.whole(place)}:
+                raise LookupError("a text that is not the corpus's own")
+        vectors = np.concatenate([self.rows.vectors(place, place + 1) for place in places.tolist()])
+        self.taken += time.perf_counter() - started
+        return vectors
+
+
+class Ours:
+    """A session with default settings, but for *settings* of its memories."""
+
+    def __init__(self, rows: Rows, settings: dict[str, Any]) -> None:
+        from mama_structs import Session  # noqa: PLC0415 - not in Chroma's environment
+        from mama_structs.settings import MemorySettings, Settings  # noqa: PLC0415 - as above
+
+        self.rows, self.embedder = rows, Known(rows)
+        self.made = lambda store: Session.open(
+            store, embedder=self.embedder, settings=Settings(memory=MemorySettings(**settings))
+        )
+        self.runner = asyncio.Runner()
+        with tempfile.TemporaryDirectory() as folder:
+            # What is imported only then is not counted.
+            self.open(Path(folder) / "warm")
+            self.bulk(0, 1)
+            self.search(0, 1)
+            self.close()
+
+    def open(self, store: Path) -> None:
+        self.session = self.runner.run(self.made(store).__aenter__())
+        self.runner.run(self.session.memories.count())
+
+    def record(self, at: int) -> dict[str, Any]:
+        rows = self.rows
+        moment = START + timedelta(minutes=3 * at)
+        return {"type": "context", "content": rows.texts[at], "topic": rows.topics[at], "created_at": moment}
+
+    def bulk(self, start: int, stop: int) -> None:
+        for at in range(start, stop, AT_ONCE["ours"]):
+            end = min(at + AT_ONCE["ours"], stop)
+            self.runner.run(self.session.memories.save_many([self.record(number) for number in range(at, end)]))
+
+    def settle(self) -> None:
+        """Wait until the graph serves and all words are indexed."""
+        engine = self.session.memories._engine  # noqa: SLF001 - measured
+        self.runner.run(engine.settled())
+        engine._views.vectors.settled(3_600.0)  # noqa: SLF001 - measured
+
+    def save(self, start: int, stop: int) -> tuple[list[float], list[Any]]:
+        taken = []
+        for number in range(start, stop):
+            given = {name: value for name, value in self.record(number).items() if name != "type"}
+            taken.append(self._apart(self.session.memories.save_context(**given))[0])
+        return taken, []
+
+    def _apart(self, call: Any) -> tuple[float, Any]:
+        """Return how long a call takes besides the embedder, and what it returns."""
+
+        async def timed() -> tuple[float, Any]:
+            self.embedder.taken, started = 0.0, time.perf_counter()
+            result = await call
+            return time.perf_counter() - started - self.embedder.taken, result
+
+        return self.runner.run(timed())
+
+    def search(self, start: int, stop: int) -> tuple[list[float], list[list[int]]]:
+        taken, found = [], []
+        for number in range(start, stop):
+            seconds, hits = self._apart(self.session.memories.search(self.rows.question(number), limit=NEAREST))
+            taken.append(seconds)
+            about = self.rows.about[number]
+            found.append([about if hit.memory.content == self.rows.texts[about] else -1 for hit in hits])
+        return taken, found
+
+    def nearest(self, start: int, stop: int) -> tuple[list[float], list[list[int]]]:
+        """Return the same of the vectors alone: nodes are numbers in the order of saving."""
+        engine = self.session.memories._engine  # noqa: SLF001 - measured
+        taken, found = [], []
+        for number in range(start, stop):
+            vector = self.rows.vectors(self.rows.count + number, self.rows.count + number + 1)[0]
+            work = self.runner.run(engine.read(lambda reader, given=vector: clock(reader.nearest, given, NEAREST)))
+            taken.append(work[0])
+            found.append(work[1].nodes.tolist())
+        return taken, found
+
+    def stats(self) -> dict[str, Any]:
+        return dict(self.session.stats()["memories"])
+
+    def close(self) -> None:
+        self.runner.run(self.session.__aexit__(None, None, None))
+
+
+class Walks(Ours):
+    """Memories with 5 links each, half of them within 50 neighbours; to search is to walk: 1,000 come back."""
+
+    def bulk(self, start: int, stop: int) -> None:
+        from mama_structs.memory.model import METADATA, Memory, MemoryType  # noqa: PLC0415 - as above
+
+        chance = np.random.default_rng(5)
+
+        def put(writer: Any, first: int, last: int) -> None:
+            for number in range(first, last):
+                created = START + timedelta(minutes=3 * number)
+                memory = Memory(
+                    id=walked(number),
+                    type=MemoryType.CONTEXT,
+                    content=f"Of {number} it is known what it is worth, and since when it is so.",
+                    metadata=METADATA[MemoryType.CONTEXT](),
+                    created_at=created,
+                    updated_at=created,
+                )
+                near = number - chance.integers(1, 51, 2 + number % 2)
+                far = chance.integers(0, max(number, 1), 3 - number % 2)
+                ends = {int(end) for end in (*near, *far) if 0 <= end < number}
+                links = [some_link(memory.id, walked(end), at) for at, end in enumerate(ends)]
+                writer.put(memory, vectors=vectors, links=links)
+
+        vectors = self.rows.vectors(0, 1)
+        engine = self.session.memories._engine  # noqa: SLF001 - measured
+        for at in range(start, stop, 1_000):
+            self.runner.run(engine.write(lambda writer, at=at: put(writer, at, min(at + 1_000, stop))))
+
+    def search(self, start: int, stop: int) -> tuple[list[float], list[list[int]]]:
+        chance = np.random.default_rng(6)
+        starts = [walked(number) for number in chance.integers(0, self.session.stats()["memories"]["memories"], stop)]
+        walks = [self._apart(self.session.memories.traverse(some)) for some in starts[start:stop]]
+        return [taken for taken, _ in walks], [[len(reached)] for _, reached in walks]
+
+
+def walked(number: int) -> str:
+    return f"context_some_words_of_its_own_{number:013}_{number:08x}"
+
+
+def some_link(source: str, target: str, number: int) -> Any:
+    from mama_structs.memory.model import Link, LinkMetadata, LinkType, new_link_id  # noqa: PLC0415 - as above
+
+    return Link(
+        id=new_link_id(),
+        from_id=source,
+        to_id=target,
+        link_type=(LinkType.ASSOCIATION, LinkType.TEMPORAL)[number % 2],
+        confidence=0.8,
+        created_by="system",
+        metadata=LinkMetadata(original_relationship="related_to", similarity=0.7),
+        created_at=START,
+    )
+
+
+KINDS = {"raw": Raw, "chroma": Chroma, "ours": Ours, "walks": Walks}
+
+
+def main() -> None:
+    """Serve one store: ``_scale.py KIND CORPUS STORE SETTINGS``."""
+    kind, corpus, store, settings = sys.argv[1:]
+    out, sys.stdout = sys.stdout, sys.stderr
+    rows = Rows(Path(corpus))
+    given = json.loads(settings)
+    Raw.threads = given.pop("threads", 1)
+    rival = KINDS[kind](rows, given)
+    gc.collect()
+    forget_peak()
+    before = memory_now()
+    for line in sys.stdin:
+        name, *arguments = json.loads(line)
+        if name == "memory":
+            now = memory_now()
+            found: Any = {which: now[which] - before["resident" if which == "peak" else which] for which in now}
+            seconds = 0.0
+        else:
+            work = rival.open if name == "open" else getattr(rival, name, lambda *_: None)
+            seconds, found = clock(work, *([Path(store)] if name == "open" else arguments))
+        out.write(json.dumps([seconds, found]) + "\n")
+        out.flush()
+
+
+if __name__ == "__main__":
+    main()
