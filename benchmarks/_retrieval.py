@@ -1,10 +1,12 @@
-"""A labelled sample of memories and questions, and what is measured on it (data/retrieval/README.md, "Metrics")."""
+"""Labelled sets of texts and questions (data/retrieval/README.md), what a session finds in them, and how good that is."""
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -13,173 +15,354 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from mama_structs.memory.embedding.protocol import Embedder
+from mama_structs.memory.embedding.service import EmbeddingService
+from mama_structs.memory.engine import Reader
+from mama_structs.memory.model import OUTCOME_OF
+from mama_structs.memory.ranking import Weights
+from mama_structs.memory.search import SearchRequest, search
+from mama_structs.memory.store import MemoryStore
+from mama_structs.session import Session
+
 LIMIT: Final = 10
+METRICS: Final = ("recall@1", "recall@5", "recall@10", "MRR")
+# Two memories may stand for one label: a decision and its outcome.
+ASKED: Final = 16
+
 Record = Mapping[str, Any]
 Found = Sequence[tuple[str, ...]]
 """What a system gave for a question, best first: of each result, the labelled memories that it stands for."""
 
 
 def moment(text: str) -> datetime:
-    """Read a time of the sample."""
-    return datetime.fromisoformat(text).astimezone(UTC)
+    """Read a time, which is UTC where it does not say so."""
+    at = datetime.fromisoformat(text)
+    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
 
 
 @attrs.frozen
-class Sample:
-    """Memories, questions and Korean pairs, as they are in the files."""
+class Question:
+    """What is asked, in which language and of which kind, and what answers it, the best first; nothing may."""
 
-    memories: Sequence[Record]
-    questions: Sequence[Record]
-    pairs: Sequence[Record]
+    text: str
+    relevant: tuple[str, ...]
+    kind: str
+    lang: str
+    as_of: datetime
 
     @classmethod
-    def read(cls, folder: Path) -> Sample:
-        """Read a folder of that form; the pairs may be missing."""
-
-        def rows(path: Path) -> list[Record]:
-            return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-
-        pairs = folder / "korean" / "pairs.jsonl"
-        memories = sorted(rows(folder / "memories.jsonl"), key=lambda record: moment(record["created_at"]))
-        return cls(memories, rows(folder / "queries.jsonl"), rows(pairs) if pairs.exists() else [])
-
-    @property
-    def end(self) -> datetime:
-        """A moment after everything."""
-        return max(moment(record["created_at"]) for record in self.memories) + timedelta(days=1)
-
-    def as_of(self, question: Record) -> datetime:
-        """Return when a question is asked: at the end of the day that it names, else after everything."""
-        if question.get("as_of") is None:
-            return self.end
-        return datetime.fromisoformat(question["as_of"]).replace(tzinfo=UTC) + timedelta(hours=23, minutes=59)
+    def of(cls, record: Record, end: datetime) -> Question:
+        """Read a question, asked at the end of the day that it names, else at *end*."""
+        text = record.get("query") or record["question"]
+        relevant = record["relevant"] if "relevant" in record else record["evidence"]
+        # A label where there is one; jiwoo_callum is asked in both languages.
+        lang = record.get("lang") or ("ko" if re.search("[가-힣]", text) else "en")
+        as_of = end if record.get("as_of") is None else moment(record["as_of"]) + timedelta(hours=23, minutes=59)
+        return cls(text, tuple(relevant), record["kind"], lang, as_of)
 
 
-def texts_of(record: Record) -> list[str]:
-    """Return all texts of a memory of the sample, its topic apart."""
-    return [record[name] for name in ("content", "reasoning", "outcome_reason") if record[name]]
+@attrs.frozen(eq=False)
+class Sample:
+    """What one store gets, in order of time, and what is asked of it."""
+
+    records: Sequence[Record]
+    questions: Sequence[Question]
+
+    @classmethod
+    def of(cls, records: Sequence[Record], questions: Sequence[Record]) -> Sample:
+        """Return a sample of records of any set; what has no type is a context without links."""
+        same = [
+            {"type": "context", "content": record.get("text"), "created_at": record.get("at")} | dict(record)
+            for record in records
+        ]
+        same.sort(key=lambda record: moment(record["created_at"]))
+        end = moment(same[-1]["created_at"]) + timedelta(days=1)
+        return cls(same, [Question.of(question, end) for question in questions])
 
 
-def made_up() -> Sample:
-    """Return a sample of nonsense, for a quick run."""
-    chance = random.Random(4)
+Sets = Mapping[str, Sequence[Sample]]
+"""By name, the stores of each set."""
+
+
+def rows(path: Path) -> list[Record]:
+    """Read lines of JSON."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+
+
+def read(folder: Path) -> dict[str, list[Sample]]:
+    """Read all sets; texts get no topic where a user who saves what was said or read would give none."""
+    chats, messages = rows(folder / "chat/turns.jsonl"), rows(folder / "long/messages.jsonl")
+    passages = [
+        {"id": row["id"], "text": row["text"], "at": row["at"]} for row in rows(folder / "passages/passages.jsonl")
+    ]
+    long = rows(folder / "long/questions.jsonl")
+    exact = [{"kind": f"{len(row['relevant'])} passages"} | row for row in rows(folder / "passages/precision.jsonl")]
+    pairs = [*enumerate(rows(folder / "korean/pairs.jsonl"))]
+    sentences = [
+        {"id": f"{name}{number}", "text": pair[name], "at": f"2026-01-{1 + number % 28:02d}"}
+        for number, pair in pairs
+        for name in ("paraphrase", "unrelated")
+    ]
+    asked = [
+        {
+            "query": pair["query"],
+            "relevant": [f"paraphrase{number}"],
+            "kind": f"{'same' if number < 40 else 'other'} words",
+        }
+        for number, pair in pairs
+    ]
+    return {
+        "decisions": [Sample.of(rows(folder / "memories.jsonl"), rows(folder / "queries.jsonl"))],
+        "chat": _apart(chats, rows(folder / "chat/questions.jsonl"), "chat"),
+        "long": _apart(messages, long, "dialogue"),
+        "long together": [Sample.of(messages, long)],
+        "passages": [Sample.of(passages, rows(folder / "passages/questions.jsonl"))],
+        "exact sets": [Sample.of(passages, exact)],
+        "pairs": [Sample.of(sentences, asked)],
+    }
+
+
+def _apart(records: Sequence[Record], questions: Sequence[Record], by: str) -> list[Sample]:
+    return [
+        Sample.of([row for row in records if row[by] == one], [row for row in questions if row[by] == one])
+        for one in dict.fromkeys(row[by] for row in records)
+    ]
+
+
+def made_up() -> dict[str, list[Sample]]:
+    """Return two sets of nonsense, for a quick run."""
+    return {"nonsense": [_nonsense(4)], "more nonsense": [_nonsense(5)]}
+
+
+def _nonsense(seed: int) -> Sample:
+    chance = random.Random(seed)
     syllables = [first + second for first in "bdgklmnprstv" for second in "aeiou"]
     words = ["".join(chance.choices(syllables, k=3)) for _ in range(200)]
-    memories, questions = [], []
+    records: list[Record] = []
+    questions = []
     for thread in range(8):
         own = chance.sample(words, 12)
-        for place in range(5):
-            kind = ("decision", "checkpoint", "decision", "context", "insight")[place]
-            memories.append(
+        for place, kind in enumerate(("decision", "checkpoint", "decision", "context", "insight")):
+            first = place == 0
+            records.append(
                 {
                     "id": f"m{5 * thread + place}",
-                    "thread": f"t{thread}",
                     "type": kind,
                     "topic": own[0] if kind == "decision" else None,
                     "content": " ".join(chance.choices(own, k=8) + chance.choices(words, k=8)),
                     "reasoning": " ".join(chance.choices(own, k=6)) if kind == "decision" else None,
-                    "outcome": "FAILED" if place == 0 else None,
-                    "outcome_reason": " ".join(chance.choices(own, k=6)) if place == 0 else None,
+                    "outcome": "FAILED" if first else None,
+                    "outcome_reason": " ".join(chance.choices(own, k=6)) if first else None,
                     "supersedes": f"m{5 * thread}" if place == 2 else None,
                     "implements": [f"m{5 * thread}"] if kind == "checkpoint" else [],
                     "created_at": f"2026-03-{1 + 3 * place:02d}T10:{thread:02d}:00Z",
-                    "lang": "en",
                 }
             )
         names = [f"m{5 * thread + place}" for place in (2, 0)]
         questions += [
-            {"query": " ".join(chance.sample(own, 4)), "relevant": names, "kind": kind}
-            for kind in ("words", "current", "why")
+            {"query": " ".join(chance.sample(own, 4)), "relevant": names, "kind": kind} for kind in ("words", "current")
         ]
         questions.append({"query": f"zz{thread} qq{thread}", "relevant": [], "kind": "none"})
-    first, second, third = (" ".join(chance.sample(words, 5)) for _ in range(3))
-    pairs = [{"query": first, "paraphrase": first[::-1], "unrelated": second}] * 2
-    pairs += [{"query": first, "paraphrase": first, "unrelated": third}] * 2
-    return Sample(sorted(memories, key=lambda record: record["created_at"]), questions, pairs)
+    return Sample.of(records, questions)
+
+
+def texts_of(record: Record) -> list[str]:
+    """Return all texts of a record, its topic apart."""
+    return [record[name] for name in ("content", "reasoning", "outcome_reason") if record.get(name)]
+
+
+# What a session finds
+
+
+@attrs.frozen(eq=False)
+class Saved:
+    """
+    A sample in a session.
+
+    Args:
+        sample: What was saved.
+        memories: Where.
+        labels: By id, the label that a memory stands for.
+
+    """
+
+    sample: Sample
+    memories: MemoryStore
+    labels: Mapping[str, str]
+
+    @property
+    def asked(self) -> int:
+        """How many hits are asked for to have `LIMIT` labels."""
+        return ASKED if len(set(self.labels.values())) < len(self.labels) else LIMIT
+
+    def named(self, ids: Sequence[str]) -> Found:
+        """Return what hits stand for, each once."""
+        return [(label,) for label in dict.fromkeys(self.labels[name] for name in ids)][:LIMIT]
+
+    def judged(self, question: Question, ids: Sequence[str], relevances: Sequence[float]) -> list[tuple[float, bool]]:
+        """Return how relevant the first hits call themselves, and whether they are."""
+        return [
+            (relevance, self.labels[name] in question.relevant)
+            for name, relevance in zip(ids[:LIMIT], relevances, strict=False)
+        ]
 
 
 @attrs.frozen
-class Measured:
-    """Recall at 5 and 10, MRR and MRR of the first label, an item for each question that has an answer."""
-
-    recall_5: NDArray[np.float64]
-    recall_10: NDArray[np.float64]
-    mrr: NDArray[np.float64]
-    mrr_first: NDArray[np.float64]
-
-    def only(self, mask: NDArray[np.bool_]) -> dict[str, float]:
-        """Return the means over some questions."""
-        return {field.name: float(getattr(self, field.name)[mask].mean()) for field in attrs.fields(Measured)}
-
-
-def measured(sample: Sample, found: Sequence[Found]) -> Measured:
-    """Compare what was found with the labels."""
-    rows = []
-    for question, results in zip(sample.questions, found, strict=True):
-        wanted = question["relevant"]
-        if not wanted:
-            continue
-        hits = [set(labels) & set(wanted) for labels in results[:LIMIT]]
-        early: set[str] = set().union(*hits[:5])
-        ranks = [1 / place for place, hit in enumerate(hits, 1) if hit]
-        first = [1 / place for place, labels in enumerate(results[:LIMIT], 1) if wanted[0] in labels]
-        recalls = (len(early) / len(wanted), len(set().union(*hits)) / len(wanted))
-        rows.append((*recalls, max(ranks, default=0.0), max(first, default=0.0)))
-    return Measured(*np.array(rows).T)
-
-
-def kinds_of(sample: Sample) -> NDArray[np.str_]:
-    """Return the kind of each question that has an answer."""
-    return np.array([question["kind"] for question in sample.questions if question["relevant"]])
-
-
-def threads_of(sample: Sample) -> list[str]:
-    """Return the thread of each question that has an answer: that of what answers it best."""
-    thread = {record["id"]: record["thread"] for record in sample.memories}
-    return [thread[question["relevant"][0]] for question in sample.questions if question["relevant"]]
-
-
-def auc(with_answer: NDArray[np.float64], without: NDArray[np.float64]) -> float:
-    """Return how often the best relevance of a question with an answer is higher than of one without."""
-    if not len(with_answer) or not len(without):
-        return float("nan")
-    difference = with_answer[:, np.newaxis] - without[np.newaxis]
-    return float((difference > 0).mean() + 0.5 * (difference == 0).mean())
-
-
-def chain_of(sample: Sample, newest: str) -> list[str]:
-    """Return a decision and all that it replaced, newest first."""
-    before = {record["id"]: record["supersedes"] for record in sample.memories}
-    chain = [newest]
-    while before.get(chain[-1]) and before[chain[-1]] not in chain:
-        chain.append(before[chain[-1]])
-    return chain
-
-
-def current(sample: Sample, found: Sequence[Found]) -> dict[str, float]:
+class Answers:
     """
-    Return how well ``current`` questions find what holds now.
+    What search gave for all questions.
 
-    ``in_order`` is the share in which no predecessor stands before the newest of its chain (or without it),
-    ``share`` the share in which the newest is among the first `LIMIT`, ``first`` that in which it is the first result.
+    Args:
+        found: What the hits stand for.
+        judged: For each of the first ten hits its relevance, and whether it answers.
+
     """
-    in_order, there, first = [], [], []
-    for question, results in zip(sample.questions, found, strict=True):
-        if question["kind"] == "current" and question["relevant"]:
-            chain = chain_of(sample, question["relevant"][0])
-            places = [next((at for at, labels in enumerate(results) if name in labels), LIMIT) for name in chain]
-            in_order.append(min(places[1:], default=LIMIT) >= places[0])
-            there.append(places[0] < LIMIT)
-            first.append(places[0] == 0)
-    mean = {"in_order": in_order, "share": there, "first": first}
-    return {name: float(np.mean(values)) if values else float("nan") for name, values in mean.items()}
+
+    found: Sequence[Found]
+    judged: Sequence[Sequence[tuple[float, bool]]]
 
 
-def bootstrap(
-    ours: NDArray[np.float64], theirs: NDArray[np.float64], rounds: int = 5_000
-) -> tuple[float, float, float]:
+@asynccontextmanager
+async def saved(sample: Sample, embedder: Embedder) -> AsyncIterator[Saved]:
+    """Save a sample as agents and users would have, with what came of its decisions, and leave nothing behind."""
+    async with Session.open(embedder=embedder) as session:
+        memories = session.memories
+        ids: dict[str, str] = {}
+        labels: dict[str, str] = {}
+        for at, record, is_outcome in _events(sample.records):
+            name = record["id"]
+            if is_outcome:
+                await memories.set_outcome(ids[name], record["outcome"], reason=record["outcome_reason"], at=at)
+                told = await memories.links_of(ids[name])
+                labels |= {link.from_id: name for link in told if link.metadata.original_relationship == OUTCOME_OF}
+            else:
+                ids[name] = await _save(memories, record, ids, at)
+                labels[ids[name]] = name
+        yield Saved(sample, memories, labels)
+
+
+def _events(records: Sequence[Record]) -> list[tuple[datetime, Record, bool]]:
+    """Return what happened when: a record and whether its outcome is told, in order of time."""
+    replaced: dict[str | None, datetime] = {}
+    for record in records:
+        replaced.setdefault(record.get("supersedes"), moment(record["created_at"]))
+    events = [(moment(record["created_at"]), record, False) for record in records]
+    second = timedelta(seconds=1)
+    # The sample does not say when: just before it was superseded, else after everything.
+    last = events[-1][0] + second
+    events += [(replaced.get(record["id"], last) - second, record, True) for record in records if record.get("outcome")]
+    return sorted(events, key=lambda event: event[0])
+
+
+async def _save(memories: MemoryStore, record: Record, ids: Mapping[str, str], at: datetime) -> str:
+    content, implements = record["content"], [ids[name] for name in record.get("implements", ())]
+    match record["type"]:
+        case "decision":
+            before = ids[record["supersedes"]] if record["supersedes"] else None
+            why = record["reasoning"] or ""
+            memory = await memories.save_decision(
+                record["topic"], content, why, supersedes=before, implements=implements, created_at=at
+            )
+        case "checkpoint":
+            memory = await memories.save_checkpoint(content, implements=implements, created_at=at)
+        case "insight":
+            memory = await memories.save_insight(content, created_at=at)
+        case _:
+            memory = await memories.save_context(content, topic=record.get("topic"), created_at=at)
+    return memory.id
+
+
+async def asked(store: Saved) -> Answers:
+    """Ask every question as a user would."""
+    found, judged = [], []
+    for question in store.sample.questions:
+        hits = await store.memories.search(question.text, as_of=question.as_of, limit=store.asked)
+        ids = [hit.memory.id for hit in hits]
+        found.append(store.named(ids))
+        judged.append(store.judged(question, ids, [hit.relevance for hit in hits]))
+    return Answers(found, judged)
+
+
+async def asked_with(store: Saved, weights: Weights, embedding: EmbeddingService) -> Answers:
+    """Ask every question with other weights than search has."""
+    requests = [
+        SearchRequest(
+            text=question.text,
+            vector=await embedding.query(question.text),
+            as_of=question.as_of,
+            now=question.as_of,
+            limit=store.asked,
+            calibration=store.memories.embedder.calibration,
+        )
+        for question in store.sample.questions
+    ]
+
+    def plan(reader: Reader) -> Answers:
+        ranked = [search(reader, request, weights=weights) for request in requests]
+        ids = [reader.ids([one.node for one in some]) for some in ranked]
+        return Answers(
+            [store.named(some) for some in ids],
+            [
+                store.judged(question, some, [one.relevance for one in hits])
+                for question, some, hits in zip(store.sample.questions, ids, ranked, strict=True)
+            ],
+        )
+
+    return await store.memories._engine.read(plan)  # noqa: SLF001 - weights are no setting, and have no public door
+
+
+# How good that is
+
+
+Values = NDArray[np.float64]
+
+
+def measured(samples: Sequence[Sample], found: Sequence[Sequence[Found]]) -> dict[str, Values]:
+    """Return each of `METRICS` for every question that has an answer, of all stores of a set."""
+    table = []
+    for sample, lists in zip(samples, found, strict=True):
+        for question, results in zip(sample.questions, lists, strict=True):
+            if question.relevant:
+                wanted = set(question.relevant)
+                hits = [set(labels) & wanted for labels in results[:LIMIT]]
+                recalls = [len(set().union(*hits[:rank])) / len(wanted) for rank in (1, 5, 10)]
+                table.append([*recalls, max((1 / place for place, hit in enumerate(hits, 1) if hit), default=0.0)])
+    return dict(zip(METRICS, np.array(table).T, strict=True))
+
+
+def groups(samples: Sequence[Sample]) -> dict[str, NDArray[np.bool_]]:
+    """Return which of the questions that have an answer are of each language and kind."""
+    asked = [question for sample in samples for question in sample.questions if question.relevant]
+    found = {"all": np.ones(len(asked), np.bool_)}
+    for name in ("lang", "kind"):
+        values = np.array([getattr(question, name) for question in asked])
+        found |= {f"{name} {value}": values == value for value in np.unique(values)}
+    return found
+
+
+def bootstrap(ours: Values, theirs: Values, rounds: int = 5_000) -> tuple[float, float, float]:
     """Return the mean difference over questions, and the ends of its 95 % interval (paired bootstrap)."""
     difference = ours - theirs
     draws = np.random.default_rng(1).integers(0, len(difference), (rounds, len(difference)))
     low, high = np.percentile(difference[draws].mean(axis=1), [2.5, 97.5])
     return float(difference.mean()), float(low), float(high)
+
+
+def auc(with_answer: Values, without: Values) -> float:
+    """Return how often the best relevance of a question with an answer is higher than of one without."""
+    difference = with_answer[:, np.newaxis] - without[np.newaxis]
+    return float((difference > 0).mean() + 0.5 * (difference == 0).mean()) if difference.size else float("nan")
+
+
+def in_order(sample: Sample, found: Sequence[Found]) -> float:
+    """Return the share of ``current`` questions where no predecessor stands before the newest, or without it."""
+    before = {record["id"]: record.get("supersedes") for record in sample.records}
+    right = []
+    for question, results in zip(sample.questions, found, strict=True):
+        if question.kind == "current" and question.relevant:
+            chain: list[str] = [question.relevant[0]]
+            while (older := before[chain[-1]]) and older not in chain:
+                chain.append(older)
+            places = [next((at for at, labels in enumerate(results) if name in labels), LIMIT) for name in chain]
+            right.append(min(places[1:], default=LIMIT) >= places[0])
+    return float(np.mean(right)) if right else float("nan")

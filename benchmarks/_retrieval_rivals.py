@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 import attrs
 import numpy as np
+from _retrieval import LIMIT, Found, Sample, moment, texts_of
 from numpy.typing import NDArray
+from snowballstemmer.english_stemmer import EnglishStemmer
 
 from mama_structs.memory.embedded.words import WordIndex
 from mama_structs.memory.embedding.protocol import Embedder, Kind
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.text import query_terms, weighted_terms
 
-RIVALS: Final = ("BM25", "vectors", "RRF", "sum 0.3", "sum 0.4", "sum 0.5", "sum 0.6", "sum 0.7")
-"""BM25 with syllable bigrams; cosines; reciprocal ranks (k = 60); sums of scores, with this share for the cosines."""
+PARTS: Final = ("words", "plain words", "vectors")
+"""BM25 of our index; a BM25 that has nothing of ours; the best cosine of a text's pieces."""
+SUMS: Final = tuple(f"{words} {share / 20:.2f}" for words in PARTS[:2] for share in range(1, 20))
+"""Sums of spread scores, with this share for the cosines."""
 
-Document = tuple[str, datetime, tuple[str, ...]]
-"""A text, when it was written, and the labelled memories that it stands for."""
+_TOKENS: Final = re.compile(r"[가-힣]+|[\u3040-\u30ff\u4e00-\u9fff]+|[^\W_가-힣\u3040-\u30ff\u4e00-\u9fff]+")
+_STOP: Final = frozenset(
+    """a about after all also am an and any are as at be been before but by can could did do does for from had has have
+    he her his how i if in into is it its just me my no not of on or our she so some such than that the their them then
+    there they this to up was we were what when where which who whom whose why will with would you your""".split()  # noqa: SIM905 - a list would be a page long
+)
+
+Values = NDArray[np.float64]
 
 
 class Remembering:
@@ -28,12 +42,17 @@ class Remembering:
 
     Args:
         embedder: The one that does the work.
+        path: Where its vectors are kept between runs, None for nowhere.
 
     """
 
-    def __init__(self, embedder: Embedder) -> None:
+    def __init__(self, embedder: Embedder, path: Path | None = None) -> None:
         self._embedder = embedder
-        self._known: dict[tuple[Kind, str], NDArray[np.float32]] = {}
+        self._path = path
+        self._known: dict[str, NDArray[np.float32]] = {}
+        if path is not None and path.exists():
+            with np.load(path) as kept:
+                self._known = dict(zip(kept["keys"].tolist(), kept["vectors"], strict=True))
         # Set on the object: what only `__getattr__` finds is no part of a protocol from Python 3.12 on.
         self.name, self.dimensions = embedder.name, embedder.dimensions
         self.max_tokens, self.calibration = embedder.max_tokens, embedder.calibration
@@ -43,71 +62,112 @@ class Remembering:
 
     def embed(self, texts: Sequence[str], *, kind: Kind = "document") -> NDArray[np.float32]:
         """Return a vector for each text."""
-        new = [text for text in dict.fromkeys(texts) if (kind, text) not in self._known]
+        keys = [hashlib.sha256(f"{self.name} {kind} {text}".encode()).hexdigest() for text in texts]
+        new = [at for at, key in enumerate(keys) if key not in self._known]
         if new:
-            vectors = np.asarray(self._embedder.embed(new, kind=kind), np.float32)
-            self._known.update({(kind, text): vector for text, vector in zip(new, vectors, strict=True)})
-        return np.array([self._known[kind, text] for text in texts], np.float32)
+            vectors = np.asarray(self._embedder.embed([texts[at] for at in new], kind=kind), np.float32)
+            self._known.update(zip((keys[at] for at in new), vectors, strict=True))
+        return np.array([self._known[key] for key in keys], np.float32)
+
+    def keep(self) -> None:
+        """Write what is known, if there is a place for it."""
+        if self._path is not None:
+            np.savez(self._path, keys=np.array([*self._known]), vectors=np.array([*self._known.values()]))
+
+
+class PlainWords:
+    """BM25 (k1 = 1.2, b = 0.75) of stemmed English, and of pairs of neighbours in Hangul, kana and Han."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        counts = [Counter(_plain_terms(text)) for text in texts]
+        lengths = np.array([sum(one.values()) for one in counts])
+        self._lengths = 0.25 + 0.75 * lengths / lengths.mean()
+        self._counts: dict[str, list[tuple[int, int]]] = {}
+        for at, one in enumerate(counts):
+            for term, count in one.items():
+                self._counts.setdefault(term, []).append((at, count))
+
+    def scores(self, question: str) -> Values:
+        """Return the score of each text."""
+        scores = np.zeros(len(self._lengths))
+        for term in set(_plain_terms(question)) & self._counts.keys():
+            places, counts = np.array(self._counts[term]).T
+            rarity = np.log(1 + (len(scores) - len(places) + 0.5) / (len(places) + 0.5))
+            scores[places] += rarity * counts * 2.2 / (counts + 1.2 * self._lengths[places])
+        return scores
+
+
+def _plain_terms(text: str) -> Iterator[str]:
+    for token in _TOKENS.findall(text.lower()):
+        if token[0] >= "\u3040" and token[0] <= "힣":
+            yield from (token[at : at + 2] for at in range(max(len(token) - 1, 1)))
+        elif token not in _STOP:
+            yield _stem(token)
+
+
+@cache
+def _stem(word: str) -> str:
+    return str(EnglishStemmer().stemWord(word))
 
 
 @attrs.frozen(eq=False)
-class Documents:
+class Rivals:
     """
-    Texts in an index of words and a matrix of vectors.
+    The scores of a sample's texts for its questions.
 
     Args:
-        documents: In order of time.
-        words: Their index.
-        vectors: Of all pieces.
-        owners: The document of each piece.
+        ids: The texts.
+        scores: For each question, by `PARTS`, the scores of what was written before it is asked.
 
     """
 
-    documents: Sequence[Document]
-    words: WordIndex
-    vectors: NDArray[np.float32]
-    owners: NDArray[np.int64]
+    ids: Sequence[str]
+    scores: Sequence[dict[str, Values]]
 
     @classmethod
-    async def of(cls, documents: Sequence[Document], embedding: EmbeddingService) -> Documents:
-        """Index *documents*."""
-        ordered = sorted(documents, key=lambda document: document[1])
-        words = WordIndex()
-        for number, (text, _, _) in enumerate(ordered):
-            words.add(number, weighted_terms(text))
-        pieces = await embedding.documents([text for text, _, _ in ordered])
-        owners = np.repeat(np.arange(len(ordered)), [len(one) for one in pieces])
-        return cls(ordered, words, np.concatenate(pieces), owners)
+    async def of(cls, sample: Sample, embedding: EmbeddingService) -> Rivals:
+        """Index all that is known of each memory."""
+        texts = [
+            " ".join([(record.get("topic") or "").replace("_", " "), *texts_of(record)]).strip()
+            for record in sample.records
+        ]
+        index, plain = WordIndex(), PlainWords(texts)
+        for number, text in enumerate(texts):
+            index.add(number, weighted_terms(text))
+        pieces = await embedding.documents(texts)
+        begins = np.cumsum([0, *map(len, pieces[:-1])])
+        vectors = np.concatenate(pieces)
+        scores = []
+        for question in sample.questions:
+            count = sum(moment(record["created_at"]) < question.as_of for record in sample.records)
+            words = index.scores(query_terms(question.text), np.arange(len(texts)))
+            cosines = np.maximum.reduceat(vectors @ await embedding.query(question.text), begins)
+            parts = (words, plain.scores(question.text), cosines)
+            scores.append({name: part[:count].astype(np.float64) for name, part in zip(PARTS, parts, strict=True)})
+        return cls([record["id"] for record in sample.records], scores)
 
-    def scores(self, text: str, vector: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the BM25 score and the best cosine of each document."""
-        words = self.words.scores(query_terms(text), np.arange(len(self.documents)))
-        cosines = np.full(len(self.documents), -1.0, np.float32)
-        np.maximum.at(cosines, self.owners, self.vectors @ vector)
-        return words.astype(np.float64), cosines.astype(np.float64)
-
-    def best(
-        self, name: str, text: str, vector: NDArray[np.float32], before: datetime, limit: int
-    ) -> list[tuple[str, ...]]:
-        """Return what a rival finds among the documents that were written before a moment."""
-        count = sum(at < before for _, at, _ in self.documents)
-        words, cosines = self.scores(text, vector)
-        scores = _fused(name, words[:count], cosines[:count])
-        order = np.argsort(-scores, kind="stable")[: 2 * limit]
-        found = [self.documents[place][2] for place in order if name != "BM25" or scores[place] > 0]
-        return list(dict.fromkeys(found))[:limit]
+    def found(self, name: str) -> list[Found]:
+        """Return what one of `PARTS`, `SUMS` or "RRF" finds."""
+        found: list[Found] = []
+        for parts in self.scores:
+            scores = _joined(name, parts)
+            order = np.argsort(-scores, kind="stable")[:LIMIT]
+            # Words find nothing where no word is shared.
+            found.append([(self.ids[at],) for at in order if name not in PARTS[:2] or scores[at] > 0])
+        return found
 
 
-def _fused(name: str, words: NDArray[np.float64], cosines: NDArray[np.float64]) -> NDArray[np.float64]:
-    if name in {"BM25", "vectors"}:
-        return words if name == "BM25" else cosines
+def _joined(name: str, parts: dict[str, Values]) -> Values:
+    if name in parts:
+        return parts[name]
     if name == "RRF":
+        words, cosines = parts["words"], parts["vectors"]
         ranks = (np.argsort(np.argsort(-part, kind="stable"), kind="stable") for part in (words, cosines))
         first, second = (1 / (60 + 1 + rank) for rank in ranks)
         return np.where(words > 0, first, 0.0) + second
-    share = float(name.removeprefix("sum "))
-    return share * _spread(cosines) + (1 - share) * _spread(words)
+    words_name, share = name.rsplit(" ", 1)
+    return float(share) * _spread(parts["vectors"]) + (1 - float(share)) * _spread(parts[words_name])
 
 
-def _spread(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+def _spread(scores: Values) -> Values:
     return (scores - scores.min()) / max(float(np.ptp(scores)), 1e-9)
