@@ -24,7 +24,7 @@ NODES = st.integers(min_value=0, max_value=30)
 
 def make_small(monkeypatch):
     """Let everything that happens at some size happen in a small test."""
-    for name, value in {"_FRESH_POSTINGS": 9, "_FREQUENT": 2, "_UNUSED_WORDS": 2, "_FEW": 1}.items():
+    for name, value in {"_FRESH_POSTINGS": 9, "_AT_ONCE": 5, "_UNUSED_WORDS": 2, "_TOGETHER": 3}.items():
         monkeypatch.setattr(words, name, value)
 
 
@@ -127,6 +127,21 @@ class Indexing(RuleBasedStateMachine):
 
         assert matches.scores.tolist() == self.index.scores(query, matches.nodes).tolist()
 
+    @rule(query=QUERIES, limit=st.integers(1, 40), mask=st.one_of(st.none(), st.lists(st.booleans(), max_size=40)))
+    def search_is_the_head_of_all_scores(self, query, limit, mask):
+        matches = self.index.search(query, limit, None if mask is None else np.array(mask, np.bool_))
+        nodes = [node for node in range(50) if mask is None or (node < len(mask) and mask[node])]
+        scores = self.index.scores(query, np.array(nodes, np.int64)).tolist()
+        order = sorted(((-score, -node) for score, node in zip(scores, nodes, strict=True) if score), key=tuple)
+
+        assert [(-node, -score) for score, node in order[:limit]] == found(matches)
+
+    @invariant()
+    def each_segment_is_longer_than_all_shorter_ones_together(self):
+        sizes = sorted(map(len, self.index._segments.values()))
+
+        assert all(size > sum(sizes[:place]) for place, size in enumerate(sizes))
+
     @invariant()
     def knows_its_memories(self):
         assert len(self.documents) == len(self.index)
@@ -169,6 +184,45 @@ def test_a_sequence_counts_its_terms():
     weighed.add(0, {"raid": 2.0, "shield": 1.0})
 
     assert found(weighed.search({"raid": 1.0}, 1)) == found(index.search({"raid": 1.0}, 1))
+
+
+def many(count):
+    index = WordIndex()
+    for node in range(count):
+        index.add(node, {f"w{node % 7}": 1.0, f"v{node % 11}": 1.0, f"u{node}": 1.0})
+        if node % 53 == 0:
+            index.state()
+    return index
+
+
+def test_segments_stay_few_where_snapshots_are_taken_while_many_are_loaded():
+    """However small what a snapshot leaves behind, it does not keep the others from being joined."""
+    index = many(3_000)
+
+    assert len(index._segments) <= math.log2(9_000)
+
+
+def test_loading_moves_each_posting_seldom(monkeypatch):
+    """Joining takes time in proportion to what is loaded, but for a logarithm."""
+    moved, joined = [], words.Segment.joined
+    monkeypatch.setattr(words.Segment, "joined", lambda parts: moved.append(sum(map(len, parts))) or joined(parts))
+    many(3_000)
+
+    assert sum(moved) <= 9_000 * math.log2(9_000)
+
+
+def test_a_question_looks_its_terms_up_once(monkeypatch):
+    """A search and the scores of its candidates look once into each segment, however many candidates there are."""
+    looked, bounds_of = [], words.Segment.bounds_of
+    monkeypatch.setattr(words.Segment, "bounds_of", lambda *given: looked.append(given) or bounds_of(*given))
+    index = many(3_000)
+    query = {"w1": 1.0, "v2": 1.0, "u3": 1.0, "u2999": 1.0}
+    nodes = index.search(query, 96).nodes
+    index.scores(query, nodes)
+    index.scores(query, np.arange(3_000))
+
+    assert 96 == len(nodes)
+    assert len(looked) == len(index._segments)
 
 
 def test_an_empty_index_finds_nothing():

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from functools import reduce
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, chain, pairwise
 from typing import Any, Final
 
 import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.embedded.catalogue import Array, Columns, Vocabulary, grown, packed, unpacked
+from mama_structs.memory.embedded.catalogue import Columns, Vocabulary, grown, packed, runs, unpacked
 from mama_structs.memory.engine import Matches, Nodes, Scores
 
 Whole = NDArray[np.int32]
@@ -22,106 +21,71 @@ Counts = NDArray[np.uint8]
 
 UNIT: Final = 1 / 10
 
-_NODE_BITS: Final = 32
-_AT_ONCE: Final = 250_000
+# Postings that are handled at once, so that what is made of them stays in the caches.
+_AT_ONCE: Final = 65_536
 
 
 @attrs.frozen(eq=False)
-class Postings:
-    """Postings by term, and the terms of each memory, both as rows of one long array."""
+class Segment:
+    """Postings of some memories by term: those of ``keys[i]`` are from ``bounds[i]`` to ``bounds[i + 1]``."""
 
     keys: Whole
     bounds: Whole
     nodes: Whole
     counts: Counts
-    members: Whole
-    starts: Whole
-    terms: Whole
 
     def __len__(self) -> int:
         return len(self.nodes)
 
     @classmethod
-    def of(cls, members: Whole, nodes: Whole, terms: Whole, counts: Counts) -> Postings:
-        """Make one of *members*, in rising order, and of postings in any, each of a member and a term."""
-        by_node, by_term = np.argsort(nodes, kind="stable"), np.lexsort((nodes, terms))
-        starts = _bounds(np.bincount(np.searchsorted(members, nodes), minlength=len(members)))
+    def of(cls, nodes: Whole, terms: Whole, counts: Counts) -> Segment:
+        """Make one of postings, each of a memory and a term."""
+        order = np.argsort(terms, kind="stable")
         keys, sizes = np.unique(terms, return_counts=True)
-        return cls(keys, _bounds(sizes), nodes[by_term], counts[by_term], members, starts, terms[by_node])
+        return cls(keys, _bounds(sizes), nodes[order], counts[order])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Segment]) -> Segment:
+        """Make one of others, which have no memory in common."""
+        keys = np.unique(np.concatenate([part.keys for part in parts]))
+        rows = [keys.searchsorted(part.keys) for part in parts]
+        sizes = np.zeros(len(keys), np.int32)
+        for part, its_rows in zip(parts, rows, strict=True):
+            sizes[its_rows] += np.diff(part.bounds)
+        bounds = _bounds(sizes)
+        free, nodes, counts = bounds[:-1].copy(), np.empty(bounds[-1], np.int32), np.empty(bounds[-1], np.uint8)
+        for part, its_rows in zip(parts, rows, strict=True):
+            shifts, lengths = free[its_rows] - part.bounds[:-1], np.diff(part.bounds)
+            for low, high in part.steps():
+                begin, end = part.bounds[low], part.bounds[high]
+                places = np.repeat(shifts[low:high], lengths[low:high])
+                places += np.arange(begin, end, dtype=np.int32)
+                nodes[places], counts[places] = part.nodes[begin:end], part.counts[begin:end]
+            free[its_rows] += lengths
+        return cls(keys, bounds, nodes, counts)
+
+    def steps(self) -> Iterator[tuple[int, int]]:
+        """Give the terms some at a time, because where postings go takes more memory than they."""
+        edges = self.bounds.searchsorted(np.arange(0, len(self), _AT_ONCE))
+        return pairwise(np.unique(np.append(edges, len(self.keys))).tolist())
 
     def bounds_of(self, numbers: Whole) -> tuple[Whole, Whole]:
         """Return where the postings of each of some terms begin and end."""
-        begin, end = self.keys.searchsorted(numbers), self.keys.searchsorted(numbers, "right")
-        return self.bounds[begin], self.bounds[end]
+        rows = np.minimum(self.keys.searchsorted(numbers), len(self.keys) - 1)
+        begin = self.bounds[rows]
+        return begin, np.where(self.keys[rows] == numbers, self.bounds[rows + 1], begin)
 
-    def terms_of(self, row: int) -> Whole:
-        """Return the numbers of the terms of a member."""
-        return self.terms[self.starts[row] : self.starts[row + 1]]
-
-    def only(self, living: NDArray[np.bool_]) -> Postings:
-        """Return it without the memories that are not *living* any more, which has an item for each node."""
-        kept_rows, kept = living[self.members], living[self.nodes]
-        sizes = np.add.reduceat(kept, self.bounds[:-1], dtype=np.int32) if len(self.keys) else self.keys
+    def only(self, living: NDArray[np.bool_]) -> Segment:
+        """Return it without the postings that are not *living*."""
+        sizes = np.add.reduceat(living, self.bounds[:-1], dtype=np.int32)
         used = sizes > 0
-        row_sizes = np.diff(self.starts)
-        return Postings(
-            self.keys[used],
-            _bounds(sizes[used]),
-            self.nodes[kept],
-            self.counts[kept],
-            self.members[kept_rows],
-            _bounds(row_sizes[kept_rows]),
-            self.terms[np.repeat(kept_rows, row_sizes)],
-        )
-
-    def joined(self, other: Postings) -> Postings:
-        """Return one with the memories of both, which have none in common."""
-        keys = np.union1d(self.keys, other.keys)
-        sizes = np.zeros((len(keys), 2), np.int32)
-        sizes[np.searchsorted(keys, self.keys), 0] = np.diff(self.bounds)
-        sizes[np.searchsorted(keys, other.keys), 1] = np.diff(other.bounds)
-        from_other = self._places_of(other, sizes)
-        return Postings(
-            keys,
-            _bounds(sizes.sum(axis=1)),
-            _merged(self.nodes, other.nodes, from_other),
-            _merged(self.counts, other.counts, from_other),
-            np.concatenate([self.members, other.members]),
-            np.concatenate([self.starts, other.starts[1:] + self.starts[-1]]),
-            np.concatenate([self.terms, other.terms]),
-        )
-
-    def _places_of(self, other: Postings, sizes: Whole) -> NDArray[np.bool_]:
-        """Return, for each posting of both in order, whether it comes from *other*; *sizes* is how many each has."""
-        mine, others = _bounds(sizes[:, 0]), _bounds(sizes[:, 1])
-        ends = mine + others
-        from_other = np.zeros(ends[-1], np.bool_)
-        # Some at a time, because what is sorted by takes more memory than what is sorted.
-        edges = np.unique(np.append(np.searchsorted(ends, np.arange(0, ends[-1], _AT_ONCE)), len(sizes)))
-        for low, high in pairwise(edges.tolist()):
-            first = _sort_keys(sizes[low:high, 0], self.nodes[mine[low] : mine[high]])
-            second = _sort_keys(sizes[low:high, 1], other.nodes[others[low] : others[high]])
-            from_other[ends[low] + np.searchsorted(first, second) + np.arange(len(second))] = True
-        return from_other
+        return Segment(self.keys[used], _bounds(sizes[used]), self.nodes[living], self.counts[living])
 
 
-def _sort_keys(sizes: Whole, nodes: Whole) -> NDArray[np.int64]:
-    keys = np.repeat(np.arange(len(sizes), dtype=np.int64) << _NODE_BITS, sizes)
-    keys += nodes
-    return keys
-
-
-def _bounds(sizes: Sequence[int] | NDArray[Any]) -> Whole:
+def _bounds(sizes: NDArray[Any]) -> Whole:
     bounds = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=bounds[1:])
     return bounds
-
-
-def _merged(mine: NDArray[Any], others: NDArray[Any], from_other: NDArray[np.bool_]) -> NDArray[Any]:
-    merged = np.empty(len(from_other), mine.dtype)
-    merged[from_other] = others
-    merged[~from_other] = mine
-    return merged
 
 
 K1: Final = 1.2
@@ -131,24 +95,21 @@ B: Final = 0.75
 LONGEST: Final = 200.0
 """Terms: a longer text counts as one of this length, or a rare word in it would count for next to nothing."""
 
-_FORM: Final = 1
-_POSTING: Final = {"node": np.int32, "term": np.int32, "count": np.uint8}
+_FORM: Final = 2
+_POSTING: Final = {"term": np.int32, "count": np.uint8}
 _NOWHERE: Final = -1
 # The home of the memories that are in no segment yet.
 _FRESH: Final = 0
 _FRESH_POSTINGS: Final = 8_192
+# New memories that are taken up together, since arrays of a few postings cost as much as those of some thousand.
+_TOGETHER: Final = 128
 # Words are given back when so many are unused, and these are more than those in use.
 _UNUSED_WORDS: Final = 4_096
-# A term with more postings than this is worth the search for a way around it.
-_FREQUENT: Final = 2_048
-# So many postings are added up in the time in which one node is looked up among those of one term.
-_FEW: Final = 8
-# Rounding must never leave a match out.
-_MARGIN: Final = 1e-5
+# Sums are kept for all nodes, unless these are so many times more than the postings that are added up.
+_SPARSE: Final = 64
 _MOST_PARTS: Final = 255
 # The highest scores are looked for in so many strips at once.
 _STRIPS: Final = 64
-_NOTHING: Final[tuple[list[Any], Scores]] = ([], np.zeros(0, np.float32))
 
 
 @attrs.frozen
@@ -159,8 +120,54 @@ class _Wanted:
     worth: float
 
 
+@attrs.frozen(eq=False)
+class _Piece:
+    """Postings of one home and one term: which turn that has in the query, from 1 on."""
+
+    home: int
+    turn: int
+    nodes: Whole
+    counts: Counts
+
+
+@attrs.frozen(eq=False)
+class _Sums:
+    """Scores of those *nodes* that have any, in rising order, or of all from 0 on where that is None."""
+
+    scores: Scores
+    nodes: Nodes | None = None
+
+    def of(self, nodes: Nodes) -> Scores:
+        """Return the scores of *nodes*, 0 for those that have none."""
+        found, known = np.zeros(len(nodes), np.float32), len(self.scores)
+        places = nodes if self.nodes is None else self.nodes.searchsorted(nodes)
+        inside = (nodes >= 0) & (places < known)
+        if self.nodes is not None:
+            inside[inside] = self.nodes[places[inside]] == nodes[inside]
+        found[inside] = self.scores[places[inside]]
+        return found
+
+    def best(self, limit: int, mask: NDArray[np.bool_] | None) -> Matches:
+        """Return the best that *mask* lets pass."""
+        if self.nodes is not None:
+            scores = self.scores if mask is None else self.scores * mask[self.nodes]
+            return _best(self.nodes, scores, limit)
+        scores = self.scores if mask is None else self.scores * mask
+        nodes = _leading(scores, limit)
+        return _best(nodes, scores[nodes], limit)
+
+
+_NOTHING: Final[tuple[list[_Wanted], _Sums]] = ([], _Sums(np.zeros(0, np.float32)))
+
+
 class WordIndex:
-    """Terms and the memories that they occur in."""
+    """
+    Terms and the memories that they occur in.
+
+    The terms of each memory stand behind one another, the memories in the order in which they came. Beside that, and
+    made of it, are postings by term in segments: each is longer than all shorter ones together, so that there are few
+    of them, and each posting is moved seldom (O'Neil et al., The Log-Structured Merge-Tree, 1996).
+    """
 
     def __init__(self, *, k1: float = K1, b: float = B) -> None:
         self._k1 = k1
@@ -171,78 +178,75 @@ class WordIndex:
         self._used = 0
         # Gives the terms of one question their turns; all 0 between questions.
         self._turn = np.zeros(1024, np.int32)
-        # By node: the serial number of its segment, its row there, and its length in parts of `UNIT`.
+        # The terms of all memories, and how many of them are of those that are gone.
+        self._terms = Columns(_POSTING)
+        self._gone = 0
+        # The nodes of the last ones, which are in no segment yet.
+        self._fresh = Columns({"node": np.int32})
+        # By node: the serial number of its segment, its first term and how many it has, its length in parts of `UNIT`.
         self._home = np.full(1024, _NOWHERE, np.int32)
-        self._row = np.zeros(1024, np.int32)
+        self._first = np.zeros(1024, np.int32)
+        self._size = np.zeros(1024, np.int32)
         self._length = np.zeros(1024, np.float32)
-        # What of BM25's divisor depends on the memory alone, None after a change.
-        self._norms: Scores | None = None
-        # The last query and the scores of all nodes, for whoever asks for some of them next.
-        self._added: tuple[list[_Wanted], Scores] = _NOTHING
+        # The last query and its scores, for whoever asks for some of them next.
+        self._added: tuple[list[_Wanted], _Sums] = _NOTHING
         self._live = 0
         self._total = 0
-        self._fresh = Columns(_POSTING)
-        # By serial number, in order of making.
-        self._segments: dict[int, Postings] = {}
+        # By serial number: the segments, and how many postings in them are of memories that are gone.
+        self._segments: dict[int, Segment] = {}
         self._dead: dict[int, int] = {}
         self._serial = _FRESH
+        self._waiting: dict[int, Mapping[str, float]] = {}
 
     def __len__(self) -> int:
+        self._take_up()
         return self._live
 
     def add(self, node: int, terms: Mapping[str, float] | Sequence[str]) -> None:
         """Index a memory, in the place of what *node* had."""
-        weighed = terms if isinstance(terms, Mapping) else Counter(terms)
-        self.remove(node)
-        self._reach(node)
-        numbers = np.fromiter(map(self._words.number, weighed), np.int32, len(weighed))
-        if len(self._words) > len(self._frequency):
-            self._frequency, self._turn = (grown(known, len(self._words)) for known in (self._frequency, self._turn))
-        exact = np.fromiter(weighed.values(), np.float64, len(weighed))
-        # Whole numbers, whose sums are exact: what was added and removed leaves no trace in the statistics.
-        parts = np.maximum(np.rint(exact / UNIT), 1.0)
-        counts = np.minimum(parts, _MOST_PARTS).astype(np.uint8)
-        self._used += int(np.count_nonzero(self._frequency[numbers] == 0))
-        self._frequency[numbers] += 1
-        self._home[node] = _FRESH
-        self._length[node] = min(float(parts.sum()), LONGEST / UNIT)
-        self._total += int(self._length[node])
-        self._live += 1
-        self._norms = None
-        self._added = _NOTHING
-        self._fresh.extend({"node": np.full(len(numbers), node, np.int32), "term": numbers, "count": counts})
-        if len(self._fresh) >= _FRESH_POSTINGS:
-            self._settle()
+        self._waiting.pop(node, None)
+        self._waiting[node] = terms if isinstance(terms, Mapping) else Counter(terms)
+        if len(self._waiting) >= _TOGETHER:
+            self._take_up()
 
     def remove(self, node: int) -> None:
         """Forget a memory; one that is not there is no error."""
-        numbers = self._numbers_of(node)
-        if numbers is None:
+        self._waiting.pop(node, None)
+        if not self._has(node):
             return
-        home = int(self._home[node])
-        if home == _FRESH:
-            self._fresh.keep(self._fresh["node"] != node)
-        self._home[node] = _NOWHERE
+        home, first, size = int(self._home[node]), int(self._first[node]), int(self._size[node])
+        numbers = self._terms["term"][first : first + size]
         self._frequency[numbers] -= 1
         self._used -= int(np.count_nonzero(self._frequency[numbers] == 0))
         self._live -= 1
-        self._norms = None
-        self._added = _NOTHING
         self._total -= int(self._length[node])
-        if home != _FRESH:
-            self._dead[home] += 1
-            if 2 * self._dead[home] > len(self._segments[home].members):
+        self._home[node], self._size[node] = _NOWHERE, 0
+        self._gone += size
+        self._added = _NOTHING
+        if home == _FRESH:
+            first -= len(self._terms) - len(self._fresh)
+            self._fresh["node"][first : first + size] = _NOWHERE
+        elif size:
+            self._dead[home] += size
+            if 2 * self._dead[home] > len(self._segments[home]):
                 self._replace([home])
+                self._merge()
+        if self._gone > max(_FRESH_POSTINGS, len(self._terms) // 2):
+            self._close_gaps()
         if len(self._words) - self._used > max(_UNUSED_WORDS, self._used):
             self._forget_words()
 
     def terms(self, node: int) -> list[str]:
         """Return the terms of a memory, each once; none where it is not there."""
-        numbers = self._numbers_of(node)
-        return [] if numbers is None else [self._words[number] for number in numbers.tolist()]
+        self._take_up()
+        if not self._has(node):
+            return []
+        numbers = self._terms["term"][self._first[node] : self._first[node] + self._size[node]]
+        return [self._words[number] for number in numbers.tolist()]
 
     def rarity(self, terms: Iterable[str]) -> dict[str, float]:
         """Return the inverse document frequency of each term, the highest for one that occurs nowhere."""
+        self._take_up()
         find = self._words.numbers.get
         return {term: self._rarity(find(term, -1)) for term in terms}
 
@@ -251,32 +255,35 @@ class WordIndex:
         wanted = self._wanted(query)
         if limit <= 0 or not wanted:
             return Matches(np.empty(0, np.int64), np.empty(0, np.float32))
-        if mask is not None and self._is_few(int(np.count_nonzero(mask)), wanted):
-            nodes = np.flatnonzero(mask[: len(self._home)])
-            return _best(nodes, self._scores(wanted, nodes), limit)
-        return self._search(wanted, limit, mask)
+        known, sums = self._added
+        mask = None if mask is None else _fitted(mask, len(self._home))
+        if known != wanted:
+            if mask is not None and self._is_few(nodes := np.flatnonzero(mask), wanted):
+                return _best(nodes, self._scores(wanted, nodes), limit)
+            sums = self._summed(wanted)
+        return sums.best(limit, mask)
 
     def scores(self, query: Mapping[str, float], nodes: Nodes) -> Scores:
         """Return the score of each of *nodes*, 0 for one that shares no term with the query or is not there."""
         wanted, nodes = self._wanted(query), np.asarray(nodes, np.int64)
         known, sums = self._added
-        if known != wanted:
-            if self._is_few(len(nodes), wanted):
-                return self._scores(wanted, nodes)
-            sums = np.zeros(len(self._home), np.float32)
-            self._add_up(wanted, sums)
-        scores = np.zeros(len(nodes), np.float32)
-        inside = np.flatnonzero((nodes >= 0) & (nodes < len(sums)))
-        scores[inside] = sums[nodes[inside]]
-        return scores
+        if not wanted:
+            return np.zeros(len(nodes), np.float32)
+        if known == wanted:
+            return sums.of(nodes)
+        if self._is_few(nodes, wanted):
+            return self._scores(wanted, nodes)
+        return self._summed(wanted).of(nodes)
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return what a snapshot keeps of it: what goes into JSON, and arrays that later changes leave alone."""
-        self._freeze()
+        self._take_up()
+        self._settle()
         text, ends = packed(self._words)
         meta = {
             "form": _FORM,
             "live": self._live,
+            "gone": self._gone,
             "serial": self._serial,
             "dead": [[serial, count] for serial, count in self._dead.items()],
         }
@@ -284,8 +291,12 @@ class WordIndex:
             "words": text,
             "word_lengths": np.diff(ends, prepend=0).astype(np.int32),
             "frequency": self._frequency[: len(self._words)].copy(),
+            # What is in a column already is never written to.
+            "term": self._terms["term"],
+            "count": self._terms["count"],
             "home": self._home.copy(),
-            "row": self._row.copy(),
+            "first": self._first.copy(),
+            "size": self._size.copy(),
             "length": self._length.copy(),
         }
         for serial, segment in self._segments.items():
@@ -304,107 +315,123 @@ class WordIndex:
         index._frequency = grown(arrays["frequency"], 1024)
         index._turn = np.zeros_like(index._frequency)
         index._used = int(np.count_nonzero(arrays["frequency"]))
+        index._terms.extend({name: arrays[name] for name in _POSTING})
         # Copies, because a snapshot's arrays may be read-only.
-        index._home, index._row, index._length = (arrays[name].copy() for name in ("home", "row", "length"))
-        index._live = meta["live"]
+        index._home, index._first, index._size, index._length = (
+            arrays[name].copy() for name in ("home", "first", "size", "length")
+        )
+        index._live, index._gone, index._serial = meta["live"], meta["gone"], meta["serial"]
         index._total = int(index._length[index._home != _NOWHERE].sum(dtype=np.float64))
-        index._serial = meta["serial"]
-        names = [field.name for field in attrs.fields(Postings)]
+        names = [field.name for field in attrs.fields(Segment)]
         for serial, dead in meta["dead"]:
             index._dead[serial] = dead
-            index._segments[serial] = Postings(**{name: arrays[f"{serial}.{name}"] for name in names})
+            index._segments[serial] = Segment(**{name: arrays[f"{serial}.{name}"] for name in names})
         return index
 
-    def _search(self, wanted: list[_Wanted], limit: int, mask: NDArray[np.bool_] | None) -> Matches:
-        sums = np.zeros(len(self._home), np.float32)
-        allowed = None if mask is None else _fitted(mask, len(sums))
-        added = 0
-        for place, term in enumerate(wanted):
-            rest = wanted[place:]
-            most = sum(term.worth for term in rest)
-            if most < sum(term.worth for term in wanted[:place]) and int(self._frequency[term.number]) > _FREQUENT:
-                # The terms that are left are frequent, and so worth little. When all of them together cannot lift a
-                # memory that has none of the terms before into the best, only those that have one need be looked at
-                # (Turtle and Flood, Query Evaluation: Strategies and Optimizations, 1995).
-                self._add_up(wanted[added:place], sums)
-                added = place
-                reached = sums if allowed is None else sums * allowed
-                found = _survivors(reached, limit, most)
-                if found is not None and self._is_few(len(found), rest):
-                    return _best(found, self._scores(rest, found, sums[found]), limit)
-        self._add_up(wanted[added:], sums)
+    def _summed(self, wanted: list[_Wanted]) -> _Sums:
+        """Return the scores of all nodes, in one pass over the postings of all terms."""
+        if _SPARSE * self._postings(wanted) < len(self._home):
+            blocks = [*self._gains(wanted)]
+            nodes, places = np.unique(np.concatenate([block[0] for block in blocks]), return_inverse=True)
+            scores = np.zeros(len(nodes), np.float32)
+            np.add.at(scores, places, np.concatenate([block[1] for block in blocks]))
+            sums = _Sums(scores, nodes)
+        else:
+            sums = _Sums(np.zeros(len(self._home), np.float32))
+            for nodes, gains in self._gains(wanted):
+                np.add.at(sums.scores, nodes, gains)
         self._added = (wanted, sums)
-        sums = sums if allowed is None else sums * allowed
-        nodes = _leading(sums, limit)
-        return _best(nodes, sums[nodes], limit)
+        return sums
 
-    def _is_few(self, nodes: int, wanted: Sequence[_Wanted]) -> bool:
-        """Return whether to look up so many nodes takes less time than to add up all postings."""
-        return _FEW * nodes * len(wanted) <= sum(int(self._frequency[term.number]) for term in wanted)
+    def _postings(self, wanted: Sequence[_Wanted]) -> int:
+        return sum(int(self._frequency[term.number]) for term in wanted)
 
-    def _add_up(self, wanted: Sequence[_Wanted], sums: Scores) -> None:
-        """Add what terms give to the sums of all living memories that have them, one term after the other."""
+    def _is_few(self, nodes: Nodes, wanted: Sequence[_Wanted]) -> bool:
+        """Tell whether it is less work to look at all terms of some nodes than to add up all postings."""
+        postings = self._postings(wanted)
+        return len(nodes) <= postings and len(nodes) + int(self._sizes(nodes).sum()) <= postings
+
+    def _gains(self, wanted: Sequence[_Wanted]) -> Iterator[tuple[Nodes, Scores]]:
+        """Give living memories and what a term adds to each, which for one memory is in the order of *wanted*."""
         worths = np.array([term.worth for term in wanted], np.float32)
-        for home, all_nodes, all_counts, starts, stops in self._places(wanted):
-            slices = [slice(*both) for both in zip(starts.tolist(), stops.tolist(), strict=True) if both[0] != both[1]]
-            if not slices:
-                continue
-            # All at once, since an array of some ten postings costs as much as one of some hundred.
-            nodes = np.concatenate([all_nodes[each] for each in slices]).astype(np.intp)
-            counts, worth = np.concatenate([all_counts[each] for each in slices]), worths.repeat(stops - starts)
-            if self._dead.get(home):
-                living = self._home[nodes] == home
-                nodes, counts, worth = nodes[living], counts[living], worth[living]
-            np.add.at(sums, nodes, self._gain(worth, nodes, counts))
+        block: list[_Piece] = []
+        for piece in self._pieces(wanted):
+            if sum(len(known.nodes) for known in block) + len(piece.nodes) > _AT_ONCE:
+                yield self._gained(block, worths)
+                block = []
+            block.append(piece)
+        if block:
+            yield self._gained(block, worths)
 
-    def _gain(self, worth: Scores | float, nodes: Nodes, counts: Counts) -> Scores:
+    def _gained(self, block: Sequence[_Piece], worths: Scores) -> tuple[Nodes, Scores]:
+        """Return what the postings of some pieces add, all at once: an array of ten costs as much as one of hundred."""
+        lengths = [len(piece.nodes) for piece in block]
+        nodes = np.concatenate([piece.nodes for piece in block]).astype(np.int64)
+        counts = np.concatenate([piece.counts for piece in block])
+        worth = worths[[piece.turn - 1 for piece in block]].repeat(lengths)
+        if any(self._dead.values()):
+            living = self._home[nodes] == np.array([piece.home for piece in block]).repeat(lengths)
+            nodes, counts, worth = nodes[living], counts[living], worth[living]
+        return nodes, self._gain(worth, nodes, counts)
+
+    def _pieces(self, wanted: Sequence[_Wanted]) -> Iterator[_Piece]:
+        """Give the postings of terms, home by home and each home's in the order of *wanted*."""
+        numbers = np.array([term.number for term in wanted], np.int32)
+        for home, segment in self._segments.items():
+            starts, stops = (bounds.tolist() for bounds in segment.bounds_of(numbers))
+            for turn, start, stop in zip(range(1, len(numbers) + 1), starts, stops, strict=True):
+                for begin in range(start, stop, _AT_ONCE):
+                    end = min(begin + _AT_ONCE, stop)
+                    yield _Piece(home, turn, segment.nodes[begin:end], segment.counts[begin:end])
+        settled = len(self._terms) - len(self._fresh)
+        turns = np.where(self._fresh["node"] == _NOWHERE, 0, self._turns(wanted, self._terms["term"][settled:]))
+        for turn in np.unique(turns[turns > 0]).tolist():
+            found = np.flatnonzero(turns == turn)
+            yield _Piece(_FRESH, turn, self._fresh["node"][found], self._terms["count"][settled:][found])
+
+    def _turns(self, wanted: Sequence[_Wanted], terms: Whole) -> Whole:
+        """Return the turns, from 1 on, of terms that are wanted, and 0 for others."""
+        numbers = [term.number for term in wanted]
+        self._turn[numbers] = np.arange(1, len(numbers) + 1)
+        turns: Whole = self._turn[terms]
+        self._turn[numbers] = 0
+        return turns
+
+    def _gain(self, worth: Scores, nodes: Nodes, counts: Counts) -> Scores:
         """Return ``worth * count / (count + k1 * (1 - b + b * length / average))``, counts and lengths in `UNIT`."""
-        if self._norms is None:
-            saturation = self._k1 / UNIT
-            self._norms = self._length * np.float32(saturation * self._b * self._live / max(self._total, 1))
-            self._norms += np.float32(saturation * (1.0 - self._b))
-        gains = self._norms.take(nodes)
+        saturation = self._k1 / UNIT
+        gains = self._length.take(nodes)
+        gains *= np.float32(saturation * self._b * self._live / max(self._total, 1))
+        gains += np.float32(saturation * (1.0 - self._b))
         found = counts.astype(np.float32)
         gains += found
         np.divide(found, gains, out=gains)
-        gains *= np.float32(worth)
+        gains *= worth
         return gains
 
-    def _scores(self, wanted: Sequence[_Wanted], nodes: Nodes, sums: Scores | None = None) -> Scores:
-        """Add what *wanted* gives to *sums*, for these nodes only, in the order in which a search adds."""
-        sums = np.zeros(len(nodes), np.float32) if sums is None else sums
-        inside = np.flatnonzero((nodes >= 0) & (nodes < len(self._home)))
-        homes = np.full(len(nodes), _NOWHERE, np.int32)
-        homes[inside] = self._home[nodes[inside]]
-        for home, all_nodes, all_counts, starts, stops in self._places(wanted):
-            here = np.flatnonzero(homes == home)
-            for term, start, stop in zip(wanted, starts.tolist(), stops.tolist(), strict=True) if len(here) else ():
-                having = all_nodes[start:stop]
-                if len(having):
-                    spots = having.searchsorted(nodes[here].astype(np.int32))
-                    spots[spots == len(having)] = 0
-                    hits = having[spots] == nodes[here]
-                    asked, spots = here[hits], spots[hits]
-                    sums[asked] += self._gain(term.worth, nodes[asked], all_counts[start:stop][spots])
-        return sums
-
-    def _places(self, wanted: Sequence[_Wanted]) -> list[tuple[int, Array, Array, Array, Array]]:
-        """Return postings, home by home, each term's by node, and where those of each wanted term begin and end."""
-        numbers = np.array([term.number for term in wanted], np.int32)
-        # Of the fresh postings those of wanted terms, in the turn of these.
-        self._turn[numbers] = np.arange(1, len(numbers) + 1)
-        turns = self._turn[self._fresh["term"]]
-        self._turn[numbers] = 0
+    def _scores(self, wanted: Sequence[_Wanted], nodes: Nodes) -> Scores:
+        """Return the scores of some nodes by all of their terms, added up in the order in which a search adds."""
+        sizes = self._sizes(nodes)
+        places = runs(self._first[np.where(sizes > 0, nodes, 0)], sizes)
+        turns = self._turns(wanted, self._terms["term"][places])
         found = np.flatnonzero(turns)
-        found = found[np.lexsort((self._fresh["node"][found], turns[found]))]
-        bounds = turns[found].searchsorted(np.arange(1, len(numbers) + 2))
-        return [
-            *((home, known.nodes, known.counts, *known.bounds_of(numbers)) for home, known in self._segments.items()),
-            (_FRESH, self._fresh["node"][found], self._fresh["count"][found], bounds[:-1], bounds[1:]),
-        ]
+        found = found[turns[found].argsort(kind="stable")]
+        owners = np.arange(len(nodes)).repeat(sizes)[found]
+        worths = np.array([term.worth for term in wanted], np.float32)
+        scores = np.zeros(len(nodes), np.float32)
+        gains = self._gain(worths[turns[found] - 1], nodes[owners], self._terms["count"][places[found]])
+        np.add.at(scores, owners, gains)
+        return scores
+
+    def _sizes(self, nodes: Nodes) -> Whole:
+        """Return how many terms each of some nodes has, 0 for one that is not there."""
+        inside = (nodes >= 0) & (nodes < len(self._size))
+        sizes: Whole = np.where(inside, self._size[np.where(inside, nodes, 0)], 0)
+        return sizes
 
     def _wanted(self, query: Mapping[str, float]) -> list[_Wanted]:
         """Return what of a query is known, what is worth most first; the order is that in which scores are added."""
+        self._take_up()
         known = []
         for term, weight in query.items():
             number = self._words.numbers.get(term, -1)
@@ -417,69 +444,107 @@ class WordIndex:
         having = 0 if number < 0 else int(self._frequency[number])
         return math.log1p((self._live - having + 0.5) / (having + 0.5))
 
-    def _numbers_of(self, node: int) -> Whole | None:
-        home = int(self._home[node]) if 0 <= node < len(self._home) else _NOWHERE
-        if home == _NOWHERE:
-            return None
-        if home == _FRESH:
-            numbers: Whole = self._fresh["term"][self._fresh["node"] == node]
-            return numbers
-        return self._segments[home].terms_of(int(self._row[node]))
+    def _has(self, node: int) -> bool:
+        return 0 <= node < len(self._home) and int(self._home[node]) != _NOWHERE
+
+    def _take_up(self) -> None:
+        """Index the memories that wait for it."""
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, {}
+        for node in waiting:
+            self.remove(node)
+        nodes = np.fromiter(waiting, np.int64, len(waiting))
+        self._reach(int(nodes.max()))
+        sizes = np.fromiter(map(len, waiting.values()), np.int32, len(waiting))
+        count = int(sizes.sum())
+        numbers = np.fromiter(map(self._words.number, chain.from_iterable(waiting.values())), np.int32, count)
+        exact = np.fromiter(chain.from_iterable(terms.values() for terms in waiting.values()), np.float64, count)
+        if len(self._words) > len(self._frequency):
+            self._frequency, self._turn = (grown(known, len(self._words)) for known in (self._frequency, self._turn))
+        # Whole numbers, whose sums are exact: what was added and removed leaves no trace in the statistics.
+        parts = np.maximum(np.rint(exact / UNIT), 1.0)
+        lengths = np.minimum(np.bincount(np.arange(len(nodes)).repeat(sizes), parts, len(nodes)), round(LONGEST / UNIT))
+        self._used += len(set(numbers[self._frequency[numbers] == 0].tolist()))
+        np.add.at(self._frequency, numbers, 1)
+        self._home[nodes], self._size[nodes], self._length[nodes] = _FRESH, sizes, lengths
+        self._first[nodes] = len(self._terms) + _bounds(sizes)[:-1]
+        self._total += int(lengths.sum())
+        self._live += len(nodes)
+        self._added = _NOTHING
+        self._terms.extend({"term": numbers, "count": np.minimum(parts, _MOST_PARTS).astype(np.uint8)})
+        self._fresh.extend({"node": nodes.repeat(sizes)})
+        if len(self._fresh) >= _FRESH_POSTINGS:
+            self._settle()
 
     def _reach(self, node: int) -> None:
         if node >= len(self._home):
             self._home = grown(self._home, node + 1, _NOWHERE)
-            self._row = grown(self._row, node + 1, 0)
-            self._length = grown(self._length, node + 1, 0)
+            self._first, self._size = (grown(known, node + 1) for known in (self._first, self._size))
+            self._length = grown(self._length, node + 1)
 
     def _settle(self) -> None:
-        """Make a segment of the fresh memories, and join the smallest ones that are of like size."""
-        self._freeze()
-        joined: list[int] = []
-        size = 0
-        for serial, segment in sorted(self._segments.items(), key=lambda item: len(item[1])):
-            if joined and len(segment) >= 2 * size:
-                break
-            joined.append(serial)
-            size += len(segment)
-        if len(joined) > 1:
-            self._replace(joined)
+        """Make a segment of the fresh memories."""
+        nodes, first = self._fresh["node"], len(self._terms) - len(self._fresh)
+        living = nodes != _NOWHERE
+        if living.any():
+            terms, counts = (self._terms[name][first:][living] for name in _POSTING)
+            self._keep(Segment.of(nodes[living], terms, counts))
+        self._fresh = Columns({"node": np.int32})
+        self._merge()
 
-    def _freeze(self) -> None:
-        members = np.flatnonzero(self._home == _FRESH).astype(np.int32)
-        if len(members):
-            self._keep(Postings.of(members, self._fresh["node"], self._fresh["term"], self._fresh["count"]))
-            self._fresh = Columns(_POSTING)
+    def _merge(self) -> None:
+        """Join the shortest segments, so that each one that is left is longer than all shorter ones together."""
+        serials = sorted(self._segments, key=lambda serial: len(self._segments[serial]))
+        sizes = [len(self._segments[serial]) for serial in serials]
+        shorter = [0, *accumulate(sizes)]
+        joined = max((place for place, size in enumerate(sizes) if size <= shorter[place]), default=0)
+        if joined:
+            self._replace(serials[: joined + 1])
 
     def _replace(self, serials: Sequence[int]) -> None:
+        """Put one segment of the living memories in the place of some."""
         parts = [self._living(serial) for serial in serials]
         for serial in serials:
             del self._segments[serial], self._dead[serial]
+        parts = [part for part in parts if len(part)]
         if parts:
-            whole = reduce(Postings.joined, parts)
-            if len(whole.members):
-                self._keep(whole)
+            self._keep(Segment.joined(parts) if len(parts) > 1 else parts[0])
 
-    def _living(self, serial: int) -> Postings:
+    def _living(self, serial: int) -> Segment:
         segment = self._segments[serial]
-        return segment.only(self._home == serial) if self._dead[serial] else segment
+        return segment.only(self._home[segment.nodes] == serial) if self._dead[serial] else segment
 
-    def _keep(self, segment: Postings) -> None:
+    def _keep(self, segment: Segment) -> None:
         self._serial += 1
         self._segments[self._serial] = segment
         self._dead[self._serial] = 0
-        self._home[segment.members] = self._serial
-        self._row[segment.members] = np.arange(len(segment.members), dtype=np.int32)
+        self._home[segment.nodes] = self._serial
+
+    def _close_gaps(self) -> None:
+        """Let the terms of the memories that are there stand behind one another again."""
+        self._settle()
+        nodes = np.flatnonzero(self._size)
+        nodes = nodes[self._first[nodes].argsort()]
+        first, sizes = self._first[nodes], self._size[nodes]
+        edges = np.zeros(len(self._terms) + 1, np.int8)
+        edges[first] += 1
+        edges[first + sizes] -= 1
+        self._terms.keep(np.cumsum(edges[:-1], dtype=np.int8) > 0)
+        self._first[nodes] = _bounds(sizes)[:-1]
+        self._gone = 0
 
     def _forget_words(self) -> None:
-        self._freeze()
+        self._close_gaps()
         self._replace(list(self._segments))
         used = self._frequency[: len(self._words)] > 0
         numbers = (np.cumsum(used) - 1).astype(np.int32)
         self._words = Vocabulary([self._words[number] for number in np.flatnonzero(used).tolist()])
         self._frequency = grown(self._frequency[: len(used)][used], 1024)
-        for serial, known in self._segments.items():
-            self._segments[serial] = attrs.evolve(known, keys=numbers[known.keys], terms=numbers[known.terms])
+        known, self._terms = self._terms, Columns(_POSTING)
+        self._terms.extend({"term": numbers[known["term"]], "count": known["count"]})
+        for serial, segment in self._segments.items():
+            self._segments[serial] = attrs.evolve(segment, keys=numbers[segment.keys])
 
 
 def _best(nodes: Nodes, scores: Scores, limit: int) -> Matches:
@@ -492,16 +557,6 @@ def _best(nodes: Nodes, scores: Scores, limit: int) -> Matches:
     nodes, scores = nodes[found], scores[found]
     order = np.lexsort((-nodes, -scores))
     return Matches(nodes[order].astype(np.int64), scores[order])
-
-
-def _survivors(sums: Scores, limit: int, rest: float) -> Nodes | None:
-    """Return the nodes that can be among the best when *rest* is the most that can come, None where any can."""
-    leading = sums[_leading(sums, limit)]
-    if len(leading) < limit:
-        return None
-    least = float(np.partition(leading, len(leading) - limit)[len(leading) - limit])
-    rest += _MARGIN * least
-    return np.flatnonzero(sums >= least - rest) if rest < least else None
 
 
 def _leading(sums: Scores, limit: int) -> Nodes:
