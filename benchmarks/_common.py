@@ -13,10 +13,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mama_structs.demo import table
 
 RESULTS = Path(__file__).parent / "results"
 MILLI, MICRO = 1e3, 1e6
+Seconds = list[float]
 
 
 def arguments(description: str) -> argparse.Namespace:
@@ -47,6 +50,16 @@ async def take_async_turns(rivals: Mapping[str, Callable[[], Awaitable[float]]],
             gc.collect()
             seconds[name].append(await run())
     return seconds
+
+
+def quantiles(seconds: Seconds) -> dict[str, float]:
+    """Return median, p99 and maximum, in seconds."""
+    return {
+        "median": statistics.median(seconds),
+        "p99": float(np.percentile(seconds, 99)),
+        "max": max(seconds),
+        "samples": len(seconds),
+    }
 
 
 def summary(seconds: Sequence[float]) -> dict[str, float]:

@@ -1,5 +1,7 @@
 """
-What saving, searching, walking and opening memories cost, beside the raw libraries in the same run.
+What making memories durable costs, alone and from many tasks at once, beside raw diskcache in the same run.
+
+Searches, walks, opening and memory are in `scale.py`.
 
 Embedding is left out: the sample's sentences are joined by ones, twos and threes and embedded before, and kept in the
 system's temporary folder for the next run. Beyond what can be embedded in a moment, texts are joined in the same way,
@@ -14,40 +16,33 @@ import itertools
 import json
 import random
 import re
-import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import diskcache
 import numpy as np
-from _common import MILLI, RESULTS, report
+from _common import MILLI, RESULTS, Seconds, quantiles, report
+from _scale import START, some_link
 from numpy.typing import NDArray
 
 from mama_structs import Session
 from mama_structs.memory import saving
 from mama_structs.memory.codec import Entry, write_entry
-from mama_structs.memory.embedded.graph import SEED, GraphPlan
 from mama_structs.memory.embedding.protocol import Calibration
-from mama_structs.memory.model import METADATA, Link, LinkMetadata, LinkType, Memory, MemoryType, new_link_id
-from mama_structs.settings import MemorySettings, Settings
+from mama_structs.memory.model import METADATA, Memory, MemoryType
 from mama_structs.storage.store import Storage
 
 SAMPLE = Path(__file__).parents[2] / "shared" / "data" / "retrieval"
 KEPT = Path(tempfile.gettempdir()) / "mama-structs-benchmarks"
-DIMENSIONS, NEAREST, NOISE, TASKS = 512, 10, 0.5, 64
+DIMENSIONS, NOISE, TASKS = 512, 0.5, 64
 EMBEDDED = 6_000  # Some 300 a second.
-LARGE = 20_000  # Above, what is known so far is printed: the rest takes minutes.
-START = datetime(2025, 1, 1, tzinfo=UTC)
 Vectors = NDArray[np.float32]
-Seconds = list[float]
 
 
 class Sizes(NamedTuple):
@@ -55,18 +50,11 @@ class Sizes(NamedTuple):
 
     memories: int
     saves: int
-    searches: int
-    walks: int
-    graph: int
     lag_seconds: float
 
 
-QUICK = Sizes(60, 8, 5, 3, 60, 0.05)
-SIZES = {
-    "1k": Sizes(1_000, 200, 200, 100, 100_000, 3.0),
-    "10k": Sizes(10_000, 300, 300, 100, 100_000, 5.0),
-    "100k": Sizes(100_000, 300, 300, 100, 100_000, 5.0),
-}
+QUICK = Sizes(60, 8, 0.05)
+SIZES = {"1k": Sizes(1_000, 200, 3.0), "10k": Sizes(10_000, 300, 5.0)}
 
 
 class Known:
@@ -187,15 +175,6 @@ def raw_cache(folder: Path) -> diskcache.Cache:
     )
 
 
-def quantiles(seconds: Seconds) -> dict[str, float]:
-    return {
-        "median": float(np.median(seconds)),
-        "p99": float(np.percentile(seconds, 99)),
-        "max": max(seconds),
-        "samples": len(seconds),
-    }
-
-
 async def timed(call: Any) -> float:
     started = time.perf_counter()
     await call
@@ -237,19 +216,6 @@ def row_sizes(texts: Sequence[str]) -> list[tuple[bytes, bytes]]:
         links = tuple(some_link(memory.id, memory.id[::-1], number) for number in range(4))
         made.append((write_entry(Entry(memory, links, 1)), bytes(4 * DIMENSIONS)))
     return made
-
-
-def some_link(source: str, target: str, number: int) -> Link:
-    return Link(
-        id=new_link_id(),
-        from_id=source,
-        to_id=target,
-        link_type=(LinkType.ASSOCIATION, LinkType.TEMPORAL)[number % 2],
-        confidence=0.8,
-        created_by="system",
-        metadata=LinkMetadata(original_relationship="related_to", similarity=0.7),
-        created_at=START,
-    )
 
 
 async def journal(folder: Path, texts: Sequence[str], rounds: int) -> dict[str, Any]:
@@ -301,54 +267,6 @@ async def journal(folder: Path, texts: Sequence[str], rounds: int) -> dict[str, 
     }
 
 
-async def bulk(session: Session, lines: Corpus, count: int, folder: Path) -> tuple[dict[str, float], Any]:
-    """
-    Save all with `save_many`, until the graph serves; the rival builds a raw index and writes the same bytes.
-
-    The raw index is returned, too.
-    """
-    with measured_links() as (_, cpu):
-        started, busy = time.perf_counter(), time.process_time()
-        await session.memories.save_many(lines.records(0, count))
-        saved = time.perf_counter() - started
-        await asyncio.to_thread(session.memories._engine._views.vectors.settled, 600.0)  # noqa: SLF001 - measured
-        settled, processor = time.perf_counter() - started, time.process_time() - busy
-    pairs = row_sizes(lines.texts[:count])
-    cache = raw_cache(folder / "raw-bulk")
-    started, busy = time.perf_counter(), time.process_time()
-    for at in range(0, count, 256):
-        with cache.transact():
-            for number, pair in enumerate(pairs[at : at + 256], at):
-                cache.set(f"m/{number:016x}", pair[0])
-                cache.set(f"v/{number:016x}", pair[1])
-    written, written_cpu = time.perf_counter() - started, time.process_time() - busy
-    cache.close()
-    started, busy = time.perf_counter(), time.process_time()
-    raw = raw_index(lines.vectors[:count])
-    built, built_cpu = time.perf_counter() - started, time.process_time() - busy
-    figures = {
-        "save_many": saved,
-        "until the graph serves": settled,
-        "processor": processor,
-        "links_processor": sum(cpu),
-        "raw writes": written,
-        "raw index": built,
-        "raw processor": written_cpu + built_cpu,
-        "ratio": settled / (written + built),
-    }
-    return figures, raw
-
-
-def raw_index(vectors: Vectors) -> Any:
-    import hnswlib  # noqa: PLC0415 - measured beside it
-
-    plan = GraphPlan()
-    index = hnswlib.Index("ip", vectors.shape[1])
-    index.init_index(len(vectors), M=plan.m, ef_construction=plan.ef_construction, random_seed=SEED)
-    index.add_items(vectors)
-    return index
-
-
 async def saves(session: Session, lines: Corpus, start: int, count: int) -> dict[str, Any]:
     """Save one memory after the other, and from some tasks at once."""
     memories, taken = session.memories, []
@@ -381,46 +299,6 @@ def count_calls(owner: Any, name: str) -> Callable[[], int]:
     return lambda: len(calls)
 
 
-async def searches(session: Session, lines: Corpus, count: int, raw: Any) -> dict[str, Any]:
-    """Search for questions, and compare the vector part with raw hnswlib and with all compared."""
-    memories = session.memories
-    rows = await memories._engine.read(lambda reader: reader.pieces(np.arange(reader.count()))[0])  # noqa: SLF001 - measured
-    raw.resize_index(len(rows))
-    raw.add_items(rows[raw.get_current_count() :])
-    mode = session.stats()["memories"]["vectors"]
-    raw.set_ef(mode["ef"] or 128)
-    taken: dict[str, Seconds] = {name: [] for name in ("search", "vector part", "raw hnswlib", "all compared")}
-    hits = {"vector part": 0, "raw hnswlib": 0}
-    for number in range(count):
-        question = lines.questions[number % len(lines.questions)]
-        vector = lines.question_vectors[number % len(lines.questions)]
-        await memories._shared.embedding.query(question)  # noqa: SLF001 - not measured
-        taken["search"].append(await timed(memories.search(question, limit=NEAREST)))
-
-        def nearest(reader: Any, vector: Vectors = vector) -> tuple[float, Any]:
-            started = time.perf_counter()
-            found = reader.nearest(vector, NEAREST)
-            return time.perf_counter() - started, found.scores
-
-        seconds, scores = await memories._engine.read(nearest)  # noqa: SLF001 - measured
-        taken["vector part"].append(seconds)
-        started = time.perf_counter()
-        labels = raw.knn_query(vector[None], k=NEAREST, num_threads=1)[0][0]
-        taken["raw hnswlib"].append(time.perf_counter() - started)
-        started = time.perf_counter()
-        everything = rows @ vector
-        best = np.partition(everything, len(everything) - NEAREST)[-NEAREST:]
-        taken["all compared"].append(time.perf_counter() - started)
-        hits["vector part"] += int(np.count_nonzero(scores >= best.min() - 1e-6))
-        hits["raw hnswlib"] += int(np.count_nonzero(everything[labels] >= best.min() - 1e-6))
-    return {
-        **{name: quantiles(own) for name, own in taken.items()},
-        "recall": {name: found / (NEAREST * count) for name, found in hits.items()},
-        "mode": mode["mode"],
-        "ef": mode["ef"],
-    }
-
-
 async def lag(session: Session, lines: Corpus, seconds: float) -> dict[str, float]:
     """Keep the store busy from twelve tasks, and see how late a task that only sleeps is woken."""
     memories, late, stop = session.memories, [], time.perf_counter() + seconds
@@ -445,115 +323,13 @@ async def lag(session: Session, lines: Corpus, seconds: float) -> dict[str, floa
     return {**quantiles(late), "calls": next(numbers)}
 
 
-async def walks(folder: Path, count: int, rounds: int) -> dict[str, Any]:
-    """Walk over 5 links a memory, half of them within 50 neighbours: 1,000 memories come back."""
-    chance = np.random.default_rng(5)
-    kept = Settings(memory=MemorySettings(linking="off"))
-    async with Session.open(folder / "walks", embedder=Known(), settings=kept) as session:
-        memories = session.memories
-        vectors = normalised(chance.standard_normal((1, DIMENSIONS)))
-        ids = [f"context_some_words_of_its_own_{number:013}_{number:08x}" for number in range(count)]
-
-        def put(writer: Any, start: int, stop: int) -> None:
-            for number in range(start, stop):
-                memory = Memory(
-                    id=ids[number],
-                    type=MemoryType.CONTEXT,
-                    content=f"Of {number} it is known what it is worth, and since when it is so.",
-                    metadata=METADATA[MemoryType.CONTEXT](),
-                    created_at=moment(number),
-                    updated_at=moment(number),
-                )
-                near = number - chance.integers(1, 51, 2 + number % 2)
-                far = chance.integers(0, max(number, 1), 3 - number % 2)
-                ends = {int(end) for end in (*near, *far) if 0 <= end < number}
-                links = [some_link(memory.id, ids[end], at) for at, end in enumerate(ends)]
-                writer.put(memory, vectors=vectors, links=links)
-
-        for start in range(0, count, 1_000):
-            await memories._engine.write(lambda writer, at=start: put(writer, at, min(at + 1_000, count)))  # noqa: SLF001
-        starts = [ids[number] for number in chance.integers(0, count, rounds).tolist()]
-        cold, cached, reached = [], [], 0
-        for start in starts:
-            cold.append(await timed(memories.traverse(start)))
-            cached.append(await timed(memories.traverse(start)))
-            reached = max(reached, len(await memories.traverse(start)))
-        links = session.stats()["memories"]["links"]
-    return {
-        "cold": quantiles(cold),
-        "cached": quantiles(cached),
-        "reached": reached,
-        "memories": count,
-        "links": links,
-    }
-
-
-def anonymous() -> int:
-    """Return the bytes of this process's own memory, 0 where the system does not say."""
-    path = Path("/proc/self/smaps_rollup")
-    if not path.exists():
-        return 0
-    lines = [line.split() for line in path.read_text().splitlines()]
-    return next((int(words[1]) * 1024 for words in lines if words[0] == "Anonymous:"), 0)
-
-
-async def probe(directory: Path) -> dict[str, float]:
-    """Open a store in a process that does nothing else."""
-    before = anonymous()
-    embedder = Known()
-    vector_of = "what did we decide about the cache"
-    started = time.perf_counter()
-    async with Session.open(directory, embedder=embedder) as session:
-        opened = time.perf_counter()
-        await session.memories.search(vector_of)
-        searched = time.perf_counter()
-        engine = session.memories._engine  # noqa: SLF001 - measured
-        await engine.settled()
-        await asyncio.to_thread(engine._views.vectors.settled, 600.0)  # noqa: SLF001 - measured
-        settled = time.perf_counter()
-        for number in range(50):
-            await session.memories.search(f"{vector_of} {number}")
-        return {
-            "open": opened - started,
-            "first search": searched - opened,
-            "until all views serve": settled - started,
-            "anonymous": anonymous() - before,
-        }
-
-
-def probed(directory: Path) -> dict[str, float]:
-    done = subprocess.run(  # noqa: S603 - ourselves
-        [sys.executable, __file__, "--probe", directory], capture_output=True, text=True, check=True
-    )
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
-
-
-def opening(directory: Path, count: int) -> dict[str, Any]:
-    """Open what was closed: with its snapshots, and without."""
-    found: dict[str, Any] = {"with snapshots": probed(directory)}
-    for folder in directory.glob("**/views"):
-        shutil.rmtree(folder)
-    found["without"] = probed(directory)
-    found["raw_vectors"] = 4 * DIMENSIONS * count
-    return found
-
-
 async def everything(sizes: Sizes, lines: Corpus, folder: Path) -> dict[str, Any]:
-    directory = folder / "store"
     figures: dict[str, Any] = {"memories": sizes.memories, "kind": lines.kind}
     figures["journal"] = await journal(folder, lines.texts, 3 if sizes is QUICK else 10)
-    async with Session.open(directory, embedder=lines.embedder()) as session:
-        figures["bulk"], raw = await bulk(session, lines, sizes.memories, folder)
-        if sizes.memories > LARGE:
-            print(json.dumps(figures["bulk"]), file=sys.stderr)
+    async with Session.open(folder / "store", embedder=lines.embedder()) as session:
+        await session.memories.save_many(lines.records(0, sizes.memories))
         figures["saves"] = await saves(session, lines, sizes.memories, sizes.saves)
-        figures["searches"] = await searches(session, lines, sizes.searches, raw)
-        del raw
-        figures["anonymous_after_saving"] = anonymous()
         figures["lag"] = await lag(session, lines, sizes.lag_seconds)
-    figures["opening"] = opening(directory, sizes.memories)
-    figures["walks"] = await walks(folder, sizes.graph, sizes.walks)
     return figures
 
 
@@ -566,12 +342,10 @@ def table(figures: dict[str, Any]) -> list[list[str]]:
     def once(what: str, who: str, value: str, ratio: str = "", target: str = "") -> list[str]:
         return [what, who, value, "", ratio, target]
 
-    journal, bulk, saved = figures["journal"], figures["bulk"], figures["saves"]
-    found, opened, walked = figures["searches"], figures["opening"], figures["walks"]
+    journal, saved = figures["journal"], figures["saves"]
     single, together = journal["single"], journal["together"]
-    raw = found["raw hnswlib"]["median"]
     batch = together["raw batched transaction"]["median"]
-    rows = [
+    return [
         times("journal", "raw set", single["raw set"], "1.00"),
         times("journal", "ours", single["ours"], f"{single['ours']['median'] / single['raw set']['median']:.2f}", "2"),
         times(f"{TASKS} at once", "raw transaction", together["raw batched transaction"], "1.00"),
@@ -584,48 +358,8 @@ def table(figures: dict[str, Any]) -> list[list[str]]:
         times("save", "processor of links", saved["links_processor"]),
         once("save, 64 at once", "a second", f"{saved['together']['a_second']:.0f}"),
         once("save, 64 at once", "fsyncs for 16", f"{saved['together']['transactions_for_16']:.2f}", "", "1"),
-        once("save_many", "raw writes and index", f"{bulk['raw writes'] + bulk['raw index']:.2f} s", "1.00"),
-        once("save_many", "ours", f"{bulk['save_many']:.2f} s"),
-        once(
-            "save_many",
-            "until the graph serves",
-            f"{bulk['until the graph serves']:.2f} s",
-            f"{bulk['ratio']:.2f}",
-            "1.3",
-        ),
-        once("save_many", "processor, a memory", f"{bulk['processor'] / figures['memories'] * MILLI:.2f} ms"),
-        once("save_many", "of it links", f"{bulk['links_processor'] / figures['memories'] * MILLI:.2f} ms"),
-        *(
-            times("search", name, found[name], f"{found[name]['median'] / raw:.2f}", target)
-            for name, target in (
-                ("raw hnswlib", ""),
-                ("all compared", ""),
-                ("vector part", "3"),
-                ("search", "5 ms, p99 15 ms"),
-            )
-        ),
-        once("recall@10", "ours", f"{found['recall']['vector part']:.3f}", "", "> 0.98"),
-        once("recall@10", "raw hnswlib", f"{found['recall']['raw hnswlib']:.3f}"),
-        times("traverse", f"cold, {walked['reached']} reached", walked["cold"], "", "p99 10 ms"),
-        times("traverse", "cached", walked["cached"], "", "p99 1 ms"),
         times("lag of the loop", f"max {figures['lag']['max'] * MILLI:.1f} ms", figures["lag"], "", "p99 20 ms"),
     ]
-    for name in ("with snapshots", "without"):
-        own = opened[name]
-        target = "0.2 s at 1k, 1.5 s at 100k" if name == "with snapshots" else ""
-        rows += [
-            once(f"open {name}", "open", f"{own['open']:.3f} s", "", target),
-            once(f"open {name}", "first search", f"{own['first search']:.3f} s"),
-            once(f"open {name}", "until all views serve", f"{own['until all views serve']:.3f} s"),
-            once(
-                f"open {name}",
-                "anonymous memory",
-                f"{own['anonymous'] / 1e6:.0f} MB",
-                f"{own['anonymous'] / opened['raw_vectors']:.2f}",
-                "1.6 at 100k",
-            ),
-        ]
-    return rows
 
 
 def main() -> None:
@@ -633,24 +367,15 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tiny run that only shows that it works")
     parser.add_argument("--size", choices=SIZES, default="10k", help="how many memories (%(default)s)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder for the JSON (%(default)s)")
-    parser.add_argument("--probe", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.probe is not None:
-        print(json.dumps(asyncio.run(probe(given.probe))))
-        return
     sizes = QUICK if given.quick else SIZES[given.size]
     lines = corpus(sizes.memories + sizes.saves, quick=given.quick)
-    folder = Path(tempfile.mkdtemp())
-    try:
-        figures = asyncio.run(everything(sizes, lines, folder))
-    finally:
-        shutil.rmtree(folder)
+    with tempfile.TemporaryDirectory() as folder:
+        figures = asyncio.run(everything(sizes, lines, Path(folder)))
     name = "memories" if given.quick or given.size == "10k" else f"memories_{given.size}"
     report(
         name,
-        f"{sizes.memories:,} memories of {DIMENSIONS} dimensions ({figures['kind']}), embedding left out; vectors served by "
-        f"{figures['searches']['mode']}; walks over {figures['walks']['memories']:,} memories and "
-        f"{figures['walks']['links']:,} links",
+        f"{sizes.memories:,} memories of {DIMENSIONS} dimensions ({figures['kind']}), embedding left out",
         ("what", "who", "median or once", "p99", "ratio", "target"),
         table(figures),
         figures=figures,

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from _common import MILLI, RESULTS, report
+from _common import MILLI, RESULTS, quantiles, report
 from _scale import DIMENSIONS, NEAREST, Rows
 
 HERE = Path(__file__).parent
@@ -164,10 +164,6 @@ def nearest(rows: Rows, questions: range) -> list[tuple[float, Any]]:
 def recall(truth: list[tuple[float, Any]], found: list[list[int]]) -> float:
     hits = [np.count_nonzero(own[ids] >= least - 1e-6) for (least, own), ids in zip(truth, found, strict=True)]
     return sum(hits) / (NEAREST * len(hits))
-
-
-def quantiles(seconds: list[float]) -> dict[str, float]:
-    return {"median": float(np.median(seconds)), "p99": float(np.percentile(seconds, 99)), "samples": len(seconds)}
 
 
 def on_disk(folder: Path) -> int:

@@ -28,20 +28,9 @@ from typing import Any, NamedTuple
 
 import diskcache
 import numpy as np
-from _common import MILLI, RESULTS, report
-from memories import (
-    DIMENSIONS,
-    Corpus,
-    Known,
-    Seconds,
-    corpus,
-    moment,
-    normalised,
-    quantiles,
-    row_sizes,
-    some_link,
-    timed,
-)
+from _common import MILLI, RESULTS, Seconds, quantiles, report
+from _scale import some_link
+from memories import DIMENSIONS, Corpus, Known, corpus, moment, normalised, row_sizes, timed
 
 from mama_structs import Session
 from mama_structs.errors import StoreBusy
