@@ -281,7 +281,7 @@ class MemorySettings:
     linking: LinkingPolicy = attrs.field(
         factory=LinkingPolicy, converter=_as_policy, validator=setting(_instance, LinkingPolicy)
     )
-    exact_up_to: int = attrs.field(default=20_000, validator=_COUNT)
+    exact_up_to: int = attrs.field(default=5_000, validator=_COUNT)
     traversal_entries: int = attrs.field(default=100, validator=_COUNT)
     traversal_ttl: float = attrs.field(default=300.0, validator=_SPAN)
     prune_every: float = attrs.field(default=7 * 86400.0, validator=_SPAN)

@@ -141,9 +141,74 @@ def test_a_graph_that_finds_almost_enough_is_built_again_more_thoroughly(monkeyp
 
     assert index.settled(30)
     index.nearest(clustered(1)[0], 1)
-    assert list(vector_graph.PLANS) == built
+    assert [plan for plan in vector_graph.PLANS if not plan.reduced] == built
     assert ("hnsw", 0.99) == (index.stats()["mode"], index.stats()["recall"])
     index.close()
+
+
+def test_many_dimensions_are_halved_and_nothing_is_lost_by_it(tmp_path):
+    """A graph over half of the dimensions finds nearly all, its answers are exact cosines, and it is loaded again."""
+    random = np.random.default_rng(0)
+    centres = random.standard_normal((60, 256))
+    vectors = centres[random.integers(0, 60, 3_000)] + 0.8 * random.standard_normal((3_000, 256))
+    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    queries = (vectors[:20] + vectors[20:40]) / np.linalg.norm(vectors[:20] + vectors[20:40], axis=1, keepdims=True)
+    index = VectorIndex(256, exact_up_to=1_000)
+    for node, vector in enumerate(vectors):
+        index.add(node, vector[None])
+    assert index.settled(60)
+    store = SnapshotStore(tmp_path, identity="x")
+    assert store.write(1, index.parts())
+    restored = VectorIndex.restore(store.load().parts, dimensions=256, exact_up_to=1_000)
+    assert restored.settled(60)
+
+    for one in (index, restored):
+        assert (256, 128) == one._graph.proved.graph.basis.shape
+        assert recall(one, vectors, queries) > 0.97
+        matches = one.nearest(queries[0], 10)
+        np.testing.assert_allclose(vectors[matches.nodes] @ queries[0], matches.scores, rtol=1e-5)
+        one.close()
+    assert one._graph._saved is not None
+
+
+def test_what_few_dimensions_cannot_tell_apart_is_found_with_all_of_them(monkeypatch):
+    """Where half of the dimensions find too little, the graph is built over all."""
+    proof = vector_graph.ServedGraph._proof
+
+    def refusing(self, graph):
+        found = proof(self, graph)
+        return vector_graph.attrs.evolve(found, recall=0.5) if graph.basis is not None else found
+
+    monkeypatch.setattr(vector_graph.ServedGraph, "_proof", refusing)
+    monkeypatch.setattr(vector_graph, "_MANY", 1)
+    index = filled(clustered(1_500))
+
+    assert index.settled(30)
+    index.nearest(clustered(1)[0], 1)
+    assert "hnsw" == index.stats()["mode"]
+    assert index._graph.proved.graph.basis is None
+    index.close()
+
+
+def test_a_graph_serves_while_a_load_goes_on():
+    """What comes while it is built is compared one by one: it is not waited for."""
+    index = filled(clustered(1_500), exact_up_to=10**6)
+    served = vector_graph.ServedGraph(index._rows)
+    counts = []
+    publish, fill = served._publish, served._fill
+
+    def loading(graph, count, **options):
+        for at, vector in enumerate(clustered(50, seed=8)):
+            index.add(9_000 + at, vector[None])
+        return fill(graph, count, **options)
+
+    served._fill = loading
+    served._publish = lambda proved: (counts.append(len(proved.graph)), publish(proved))
+    served._build()
+
+    assert [1_500] == counts
+    assert (1_550, "hnsw") == (index._rows.count, served.mode)
+    served.close()
 
 
 @pytest.mark.parametrize("method", ["query", "mark", "add"])
@@ -267,13 +332,15 @@ def test_the_probe_sees_a_graph_that_is_torn(index):
 
 
 def test_recall_is_proved_again_when_the_store_has_doubled(index):
-    """A proof for 1,500 vectors is none for 3,100."""
-    for at, vector in enumerate(clustered(1_600, seed=9)):
+    """A proof for 1,500 vectors is none for 4,500: no graph serves that is twice as large as the last proof."""
+    for at, vector in enumerate(clustered(3_000, seed=9)):
         index.add(2_000 + at, vector[None])
     index.nearest(clustered(1)[0], 1)
 
     assert index.settled(60)
-    assert index._graph.proved.count >= 2_800
+    proved = index._graph.proved
+    assert proved.count > 1_500
+    assert len(proved.graph) < 2 * proved.count
 
 
 def test_closing_stops_a_build():

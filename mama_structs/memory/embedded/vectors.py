@@ -534,7 +534,7 @@ class VectorIndex:
         parts = {VECTORS: Part(meta, arrays, segments)}
         graph = None if self._graph is None else self._graph.part()
         if graph is not None:
-            parts[GRAPH] = Part({**graph.meta, "epoch": self._epoch}, files=graph.files)
+            parts[GRAPH] = Part({**graph.meta, "epoch": self._epoch}, graph.arrays, files=graph.files)
         return parts
 
     def saved(self, parts: Mapping[str, LoadedPart]) -> bool:
