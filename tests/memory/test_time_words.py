@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mama_structs.memory import time_words
 from mama_structs.memory.time_words import period_in
 
 # A Wednesday.
@@ -360,3 +362,45 @@ def test_any_text_at_any_time_gives_a_window_or_none(query, now):
         assert period.since is None or period.until is None or period.since < period.until
         assert period.words
         assert 0 < period.strength <= 1
+
+
+def _without_surroundings(pattern):
+    """Leave out what a pattern asks of the text around it, with which hardly anything could be drawn."""
+    while look := re.search(r"\(\?<?[=!]", pattern):
+        depth, end, is_set = 1, look.end(), False
+        while depth:
+            letter = pattern[end]
+            is_set = letter == "[" or (is_set and letter != "]")
+            depth += 0 if is_set else (letter == "(") - (letter == ")")
+            end += 2 if letter == "\\" else 1
+        pattern = pattern[: look.start()] + pattern[end:]
+    return pattern.replace("(?:)", "").replace("()", "")
+
+
+@pytest.mark.parametrize("pattern", [pattern for pattern, _ in time_words._RULES], ids=lambda one: one.pattern[:40])
+@given(data=st.data())
+def test_whatever_a_rule_reads_is_looked_at(pattern, data):
+    """No rule reads a text that is taken for one without words of time before any rule is asked."""
+    read = data.draw(st.from_regex(re.compile(_without_surroundings(pattern.pattern), re.IGNORECASE), fullmatch=True))
+    lead = data.draw(st.sampled_from(["", "on ", "since ", "in the ", "on the ", "of "]))
+    text = lead + read + data.draw(st.sampled_from(["", " last week", " 2024", "에"]))
+
+    assert pattern.search(text) is None or time_words._TIMELY.search(text)
+
+
+@pytest.mark.parametrize(
+    "question",
+    ["Which database did we choose for 8,080 tokens, maybe the decayed one?", "캐시를 어떻게 처리하기로 했지?"],
+)
+def test_a_question_without_words_of_time_asks_no_rule(monkeypatch, question):
+    """The rules are for questions that have some word of time."""
+
+    class Never:
+        def finditer(self, text):
+            raise AssertionError(text)
+
+    monkeypatch.setattr(time_words, "_RULES", [(Never(), None)])
+
+    assert period_in(question, NOW) is None
+    with pytest.raises(AssertionError, match="week"):
+        period_in("last week", NOW)
