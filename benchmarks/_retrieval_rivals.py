@@ -50,6 +50,7 @@ class Remembering:
         self._embedder = embedder
         self._path = path
         self._known: dict[str, NDArray[np.float32]] = {}
+        self._grown = False
         if path is not None and path.exists():
             with np.load(path) as kept:
                 self._known = dict(zip(kept["keys"].tolist(), kept["vectors"], strict=True))
@@ -66,12 +67,13 @@ class Remembering:
         new = [at for at, key in enumerate(keys) if key not in self._known]
         if new:
             vectors = np.asarray(self._embedder.embed([texts[at] for at in new], kind=kind), np.float32)
+            self._grown = True
             self._known.update(zip((keys[at] for at in new), vectors, strict=True))
         return np.array([self._known[key] for key in keys], np.float32)
 
     def keep(self) -> None:
-        """Write what is known, if there is a place for it."""
-        if self._path is not None:
+        """Write what is known, if there is a place for it, and more than it has."""
+        if self._path is not None and self._grown:
             np.savez(self._path, keys=np.array([*self._known]), vectors=np.array([*self._known.values()]))
 
 
