@@ -40,6 +40,7 @@ LATENT, DECAY, ELSE = 128, 0.3, 0.3  # Directions that mean something, how their
 WORDS, ASKED = 15, 6
 RECALL, EFS = 0.98, (16, 32, 64, 96, 128, 192, 256, 384, 512)
 MEGA = 1e6
+SIZES = [10_000, 50_000, 100_000]
 
 
 class Sizes(NamedTuple):
@@ -152,18 +153,22 @@ def flat(latent: Any, spread: Any, chance: np.random.Generator) -> bytes:
     return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32).tobytes()
 
 
-def nearest(rows: Rows, questions: range) -> list[tuple[float, Any]]:
-    """Return what a memory must have to be among the nearest of each question, and the cosines of all memories."""
+def nearest(rows: Rows, memories: int, questions: range) -> list[float]:
+    """Return the cosine that one of the first *memories* must have to be among the nearest of each question."""
     asked = rows.vectors(rows.count + questions.start, rows.count + questions.stop)
-    cosines = np.concatenate(
-        [rows.vectors(at, min(at + 50_000, rows.count)) @ asked.T for at in range(0, rows.count, 50_000)]
-    )
-    return [(float(np.partition(own, -NEAREST)[-NEAREST]), own) for own in cosines.T]
+    best = np.full((len(asked), NEAREST), -np.inf, np.float32)
+    for at in range(0, memories, 20_000):
+        cosines = asked @ rows.vectors(at, min(at + 20_000, memories)).T
+        best = np.partition(np.concatenate([best, cosines], axis=1), -NEAREST, axis=1)[:, -NEAREST:]
+    return best.min(axis=1).tolist()
 
 
-def recall(truth: list[tuple[float, Any]], found: list[list[int]]) -> float:
-    hits = [np.count_nonzero(own[ids] >= least - 1e-6) for (least, own), ids in zip(truth, found, strict=True)]
-    return sum(hits) / (NEAREST * len(hits))
+def recall(rows: Rows, truth: list[float], found: list[list[int]], questions: range) -> float:
+    hits = 0
+    for number, least, ids in zip(questions, truth, found, strict=True):
+        (asked,) = rows.vectors(rows.count + number, rows.count + number + 1)
+        hits += sum(float(rows.vectors(at, at + 1)[0] @ asked) >= least - 1e-5 for at in ids)
+    return hits / (NEAREST * len(truth))
 
 
 def on_disk(folder: Path) -> int:
@@ -193,13 +198,13 @@ def measured(sizes: Sizes, rivals: dict[str, Rival], folder: Path, *, quick: boo
     figures: dict[str, dict[str, Any]] = {name: {} for name in rivals}
     running = {name: Process(rival, corpus, folder / name.replace(" ", "-")) for name, rival in rivals.items()}
     questions, tuning = range(sizes.searches), range(sizes.searches, sizes.searches + 100)
-    truth, tuned = nearest_of(rows, sizes.memories, questions), nearest_of(rows, sizes.memories, tuning)
+    truth = nearest(rows, sizes.memories, questions)
     for name, process in running.items():
         process("open")
         bulk = process("bulk", 0, sizes.memories)[0]
         settling = process("settle")[0]
         figures[name] |= {"bulk": sizes.memories / bulk, "settled": sizes.memories / (bulk + settling)}
-        figures[name]["ef"] = tune(process, rivals[name].kind, tuned, tuning)
+        figures[name]["ef"] = tune(process, rivals[name], rows, sizes.memories, tuning)
         figures[name]["loaded"] = process("memory")[1]
         if not quick:
             print(name, json.dumps(figures[name]), file=sys.stderr)
@@ -212,7 +217,7 @@ def measured(sizes: Sizes, rivals: dict[str, Rival], folder: Path, *, quick: boo
             "search": quantiles(seconds),
             "vectors": quantiles(asked[name][0]),
             "found": sum(hits) / len(hits),
-            "recall": recall(truth, asked[name][1]),
+            "recall": recall(rows, truth, asked[name][1], questions),
         }
     for name, (seconds, _) in in_turns(running, "save", sizes.memories, rows.count, sizes.turn).items():
         figures[name]["save"] = quantiles(seconds)
@@ -235,17 +240,13 @@ def measured(sizes: Sizes, rivals: dict[str, Rival], folder: Path, *, quick: boo
     return figures
 
 
-def nearest_of(rows: Rows, memories: int, questions: range) -> list[tuple[float, Any]]:
-    """Return `nearest` among the first *memories* alone."""
-    found = nearest(rows, questions)
-    return [(float(np.partition(own[:memories], -NEAREST)[-NEAREST]), own) for _, own in found]
-
-
-def tune(process: Process, kind: str, truth: list[tuple[float, Any]], questions: range) -> int:
+def tune(process: Process, rival: Rival, rows: Rows, memories: int, questions: range) -> int:
     """Give a rival the least `ef` with which it finds what ours promises; ours chooses its own."""
-    for ef in EFS if kind in {"raw", "chroma"} else ():
+    truth = nearest(rows, memories, questions) if rival.kind in {"raw", "chroma"} else []
+    for ef in EFS if truth else ():
         process("tune", ef)
-        if recall(truth, process("nearest", questions.start, questions.stop)[1][1]) >= RECALL:
+        found = process("nearest", questions.start, questions.stop)[1][1]
+        if recall(rows, truth, found, questions) >= RECALL:
             return ef
     return EFS[-1]
 
@@ -327,7 +328,7 @@ def table(count: int, figures: dict[str, dict[str, Any]]) -> list[list[str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tiny run that only shows that it works")
-    parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 50_000, 100_000], help="(%(default)s)")
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="(%(default)s)")
     parser.add_argument("--synthetic", type=int, help="so many memories, without links and Chroma; raw on two threads")
     parser.add_argument("--walked", type=int, default=100_000, help="memories that walks go over, 0 for no walks")
     parser.add_argument("--searches", type=int, default=300, help="questions (%(default)s)")
@@ -339,6 +340,8 @@ def main() -> None:
     given = parser.parse_args()
     counts = [60] if given.quick else [given.synthetic] if given.synthetic else given.sizes
     figures: dict[str, Any] = {}
+    # Parts of a run that would take too long as one do not write over one another.
+    written = "_".join(["scale", *(f"{count // 1000}k" for count in counts if counts != SIZES and not given.quick)])
     with ExitStack() as stack:
         packages = {"ours": HERE.parent}
         if given.against:
@@ -359,7 +362,7 @@ def main() -> None:
             shutil.rmtree(folder / "corpus")
             some = figures[str(count)]
             report(
-                "scale",
+                written,
                 f"{count:,} memories of {DIMENSIONS} dimensions and {WORDS} words; in brackets: as a multiple of raw",
                 ("memories", "what", *some),
                 table(count, some),
@@ -371,7 +374,7 @@ def main() -> None:
             ours = {name: rivals[name] for name in rivals if name.endswith("unlinked")}
             figures["walks"] = walks(sizes, ours, folder)
             report(
-                "scale",
+                written,
                 f"A walk for the first time, over {sizes.walked:,} memories with five links each",
                 ("who", "what", "p50 ms", "p99 ms"),
                 [
