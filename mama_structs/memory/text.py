@@ -1,8 +1,8 @@
 """
 What of a memory is indexed, and the terms of a text: English, Korean, identifiers, and mixtures of them.
 
-A *term* is a stemmed word, an identifier as it was written (without case), or, behind `BIGRAM`, two neighbouring
-syllables. Text is taken as NFKC; every function is linear in its length.
+A *term* is a stemmed word, an identifier as it was written (without case), an ideograph, or, behind `BIGRAM`, two
+neighbouring syllables. Text is taken as NFKC; every function is linear in its length.
 Which kinds of terms there are, and why, is DESIGN section 6 (search) with the measurements of domain/embedders.md;
 what each counts was tuned on the retrieval sample (benchmarks/retrieval.py).
 """
@@ -28,6 +28,9 @@ MAX_EMBEDDED: Final = 65_536
 MAX_INDEXED: Final = 262_144
 """Characters whose words are indexed at the most."""
 
+ANALYSIS: Final = 2
+"""The number of the rules by which a text's terms are found: an index by other ones is derived anew."""
+
 BIGRAM: Final = "\u0001"
 """What a term of two syllables begins with, so that it never equals a word of two syllables."""
 
@@ -45,6 +48,7 @@ class _Kind(enum.IntEnum):
     ROOT = 2
     BIGRAM = 3
     STOP = 4
+    CHARACTER = 5
 
 
 T = TypeVar("T")
@@ -52,8 +56,8 @@ Terms = tuple[tuple[str, _Kind], ...]
 Weighed = tuple[tuple[str, float], ...]
 
 # A bigram repeats what a word says already, and a stop word says nothing: neither may make a text look long.
-_WEIGHTS: Final = (1.0, 1.0, 0.5, 0.4, 0.5)
-_QUERY_WEIGHTS: Final = (1.0, 1.0, 0.5, 1.0, 1.0)
+_WEIGHTS: Final = (1.0, 1.0, 0.5, 0.4, 0.5, 0.4)
+_QUERY_WEIGHTS: Final = (1.0, 1.0, 0.5, 1.0, 1.0, 1.0)
 
 _HANGUL: Final = "\u1100-\u11ff\u3131-\u318e\ua960-\ua97c\uac00-\ud7a3\ud7b0-\ud7fb"
 # Scripts that put no space between words: ideographs, kana, bopomofo, Thai, Lao, Tibetan, Myanmar, Khmer.
@@ -61,6 +65,7 @@ _DENSE: Final = (
     "\u0e00-\u0e7f\u0e80-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff"
     "\u3105-\u312f\u31a0-\u31bf\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
+_IDEOGRAPHS: Final = re.compile("[\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 # Signs that belong to the letter before them, which `\w` leaves out.
 _MARKS: Final = (
     "\u0300-\u036f\u0483-\u0487\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed\u0900-\u0dff\u200d"
@@ -77,6 +82,7 @@ _PIECES: Final = re.compile(r"[-._']+")
 _HUMPS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 # What the stemmer leaves as it is ends otherwise (the suffixes of https://snowballstem.org/algorithms/english).
 _INFLECTED: Final = re.compile(r"(?:[ceilsy]|ed|ing|[eo]r|ion|is[mt]|[ae]nt)$")
+_CONTRACTED: Final = re.compile(r"'(?:s|re|ve|ll|d|m)$", re.IGNORECASE)
 _NUMERIC: Final = re.compile(r"v?\d+(?:[-.]\d+)+", re.ASCII)
 _SIGNS: Final = re.compile(r"[^\w\s]{65}")
 _PIECE: Final = 64
@@ -95,14 +101,14 @@ _VERBS: Final = (
 )
 _ENDINGS: Final = (
     "습니다|었다|았다|였다|었음|았음|는다|니다|지만|면서|려면|려고|도록|어야|아야|어서|아서|는지|었던|았던|었나|았나|는데|네요|어요|아요|세요|"
-    "었습니다|았습니다"
+    "었습니다|았습니다|나요|가요|인가요|인가|는가|은가|까요|죠|지요|예요|이에요|에요|더라|던가|였나|였나요|였지|였죠|였더라|였는지|"
+    "이었나|이었나요|이었지|이었죠|이었더라|이었는지"
 )
 
 
 _SUFFIXES: Final = frozenset(f"{_PARTICLES}|{_VERBS}|{_ENDINGS}".split("|"))
 _LONGEST_SUFFIX: Final = max(map(len, _SUFFIXES))
 _PARTICLE_SET: Final = frozenset(_PARTICLES.split("|"))
-_SHORT_PARTICLES: Final = frozenset("은는이가을를의에와과도만로")
 
 
 # Words that say nothing about what a text is about.
@@ -112,7 +118,7 @@ _ENGLISH: Final = frozenset(
     before being both but by came can cannot cant come comes could couldnt did didnt do does doesnt doing done dont
     each either else ever every everything for from gave get gets getting give given go goes going got had has hasnt
     have havent having he her here hers him his how i id if ill im in into is isnt it its itself ive just let lets
-    made make makes many may me might mine more most much must my nor not now of off on once one only onto or other
+    made make makes many me might mine more most much must my nor not now of off on once one only onto or other
     our ours out over own please put quite rather really said same say says shall she should shouldnt since so some
     somebody something still such take taken takes tell than that thats the their theirs them then there theres
     these they thing things this those though through to too took until up upon us use used using very via want
@@ -129,7 +135,20 @@ _KOREAN: Final = frozenset(
     되는 된다 됐다 됐나 되어 된 될 됨 있다 있는 있나 있었나 있었다 있는지 없다 없는 없나 없이 않다 않는 않은
     않고 않았나 않기로 같은 같이 그리고 그래서 그런데 하지만 그러나 지금 지금은 이제 현재 모두 모든 다 좀 잘 안
     못 만 뿐 줘 주세요 달라 보여 알려 인가 인가요 일까 였나 이유 이유는 이유가 어떻게든 무엇인가 무엇이었나
-    뭐였지 뭐였나
+    뭐였지 뭐였나 뭐라고 뭐였 뭘로 무엇이었 누구한테 누구의 언제까지 언제부터 어디로 어디까지 어땠 어때 얼마까지
+    며칠 며칠까지 몇번 몇초 몇분 몇시 몇시간 몇일 몇명 몇개 몇년 몇월 몇주 몇달 몇살 하나요 하죠 되나요 있나요 없나요
+    주나요 있을까 있을까요 있었더 할수 줄 알려주 알려줘 알려주세요
+    """.split()  # noqa: SIM905 - a list would be a page long
+)
+
+# Ideographs of Chinese questions and particles, in both scripts: no pair that has one of them says anything either.
+_EMPTY: Final = frozenset("的了吗嗎呢吧啊嘛什么麼甚怎哪谁誰几幾")
+
+# Pairs in Japanese and Chinese endings and question words.
+_EMPTY_PAIRS: Final = frozenset(
+    """
+    です ます すか した して まし たか ませ せん った って てい いる いた ある あっ こと から まで のは のが のか には
+    では とは ので んで いつ どこ だれ なに なん どの どれ どう どん いく くら らい 多少
     """.split()  # noqa: SIM905 - a list would be a page long
 )
 
@@ -289,14 +308,13 @@ def _analysed(text: str) -> Iterator[tuple[str, _Kind]]:
                 yield number + token[:1], _Kind.WORD
             number, latin = "", False
         elif match["dense"] is not None:
-            if len(token) == 1:
-                yield token, _Kind.WORD
-            yield from _syllables(token)
+            yield from _dense(token)
             number, latin = "", False
         else:
             yield from _latin(token[:_LONGEST])
             latin = True
-            number = token if token.isdecimal() and len(token) <= _LONGEST else ""
+            digits = token.replace(",", "")
+            number = digits if digits.isdecimal() and len(token) <= _LONGEST else ""
 
 
 def _normalised(text: str) -> str:
@@ -318,7 +336,7 @@ def _latin(token: str) -> Terms:
     if "," in token:
         return ((token.replace(",", ""), _Kind.WORD),)
     token = token.replace("\u2019", "'")
-    token = token[:-2] if token[-2:] in {"'s", "'S"} else token
+    token = _CONTRACTED.sub("", token)
     whole = token.casefold().replace("'", "").strip("-._")
     if not whole:
         return ()
@@ -344,14 +362,15 @@ _stems: Final = _Known(_stemmed)
 
 def _korean(word: str) -> Terms:
     """Return the terms of a Hangul word: without particles, and its pairs of syllables."""
-    if word in _KOREAN:
-        return ((word, _Kind.STOP),)
-    root = _stripped(word)
-    found = [(root, _Kind.STOP if root in _KOREAN else _Kind.WORD)]
-    if len(root) == 2 and root[1] in _SHORT_PARTICLES:  # noqa: PLR2004 - 값이, but also 결과
+    root = word if word in _KOREAN else _stripped(word)
+    if root in _KOREAN:
+        return ((root, _Kind.STOP),)
+    found = [(root, _Kind.WORD)]
+    # 값이 and 녹는데, but also 결과.
+    if root[1:] in _SUFFIXES:
         found.append((root[0], _Kind.ROOT))
-    found.extend(_syllables(root))
-    return tuple(found)
+    # Of the whole word: where a stem ends is not always seen, and endings are so frequent that they count for little.
+    return (*found, *_pairs(word))
 
 
 def _stripped(word: str) -> str:
@@ -366,6 +385,18 @@ def _stripped(word: str) -> str:
     return word
 
 
-def _syllables(run: str) -> list[tuple[str, _Kind]]:
-    kind = _Kind.BIGRAM
-    return [(BIGRAM + first + second, kind) for first, second in pairwise(run)]
+def _dense(run: str) -> Terms:
+    """Return the terms of a run without spaces: its pairs, and ideographs one by one, which often are words."""
+    stop, character = _Kind.STOP, _Kind.CHARACTER
+    ideographs = _IDEOGRAPHS.findall(run)
+    if len(run) == 1 and not ideographs:
+        return ((run, _Kind.WORD),)
+    return (*((one, stop if one in _EMPTY else character) for one in ideographs), *_pairs(run))
+
+
+def _pairs(run: str) -> list[tuple[str, _Kind]]:
+    bigram, stop = _Kind.BIGRAM, _Kind.STOP
+    return [
+        (BIGRAM + one + other, stop if one in _EMPTY or other in _EMPTY or one + other in _EMPTY_PAIRS else bigram)
+        for one, other in pairwise(run)
+    ]

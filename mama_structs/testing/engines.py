@@ -45,7 +45,7 @@ T = TypeVar("T")
 # factor k1 + 1, as `WordIndex` has it.
 _K1: Final = 1.2
 _LONGEST: Final = 200.0
-_B: Final = 0.75
+_SPARE: Final = 30.0
 
 
 @attrs.define
@@ -125,7 +125,7 @@ class PlainReader(Writer):
         mean = sum(lengths.values()) / max(len(lengths), 1) or 1.0
         scores = []
         for node in map(int, nodes):
-            norm = _K1 * (1 - _B + _B * lengths[node] / mean)
+            norm = _K1 * (_SPARE + lengths[node]) / (_SPARE + mean)
             found = [(term, weight, self._terms[node].get(term, 0)) for term, weight in wanted.items()]
             scores.append(sum(weight * rarity[term] * often / (often + norm) for term, weight, often in found))
         return np.array(scores, np.float32)

@@ -33,6 +33,7 @@ import mama_structs
 from mama_structs import Session
 from mama_structs.errors import EmbedderMismatch, MamaStructsError, MemoryNotFound, StoreBusy, StoreError, StoreFull
 from mama_structs.memory.embedded import engine as engine_module
+from mama_structs.memory.embedded import indexes as indexes_module
 from mama_structs.memory.embedded.snapshots import SnapshotStore
 from mama_structs.memory.embedded.witness import Witness
 from mama_structs.memory.embedding.hashed import HashEmbedder
@@ -543,6 +544,21 @@ async def test_views_that_are_deleted_cost_nothing_but_time(quick_path, always_s
         assert [] == await place.findings()
         await store.rebuild()
         assert [] == await place.findings()
+
+
+async def test_words_that_were_found_by_other_rules_are_derived_anew(quick_path, always_snapshots, monkeypatch):
+    """A snapshot whose words an older version found does not hide what this one finds."""
+    with monkeypatch.context() as older:
+        older.setattr(indexes_module, "ANALYSIS", 1)
+        older.setattr(indexes_module, "weighted_terms", lambda text: {text.lower(): 1.0})
+        async with opened(quick_path) as (_, store):
+            saved = await store.save_context("A lighthouse keeper.")
+            await store.save_context("A shield wall.")
+    async with opened(quick_path) as (_, store):
+        (first, *_) = await store.search("lighthouse")
+
+    assert saved.id == first.memory.id
+    assert first.parts["words"] > 0
 
 
 async def test_a_file_in_place_of_the_views_is_no_obstacle(quick_path, always_snapshots):

@@ -58,6 +58,12 @@ def meet(first, second):
         ("시작됩니다", "시작한다"),
         (unicodedata.normalize("NFD", "결정을"), "결정"),
         ("Postgres에서는 느리다", "postgres"),
+        ("我养了一只猫。", "猫叫什么名字?"),
+        ("他買了車", "車是誰的"),
+        ("犬を飼っている", "その犬の名前は"),
+        ("38,000원을 냈다", "38000원"),
+        ("녹이면 된다", "녹는다"),
+        ("We'll sail", "they've a sail"),
     ],
 )
 def test_texts_meet(first, second):
@@ -97,11 +103,11 @@ def test_a_pair_of_syllables_is_no_word():
 
 @pytest.mark.parametrize("text", ["保存する場所", "データベース", "数据库连接", "ฐานข้อมูล"])
 def test_scripts_without_spaces_give_pairs(text):
-    """Text that has no spaces is found by any two neighbouring characters."""
+    """Text that has no spaces is found by any two neighbouring characters, and by a single ideograph."""
     found = terms(text)
 
     assert BIGRAM + unicodedata.normalize("NFKC", text)[:2] in found
-    assert all(term.startswith(BIGRAM) for term in found)
+    assert {one for one in text if "\u4e00" <= one} == {term for term in found if not term.startswith(BIGRAM)}
 
 
 def test_a_mixed_text_gives_terms_of_both_languages():
@@ -115,6 +121,11 @@ def test_a_query_leaves_stop_words_out():
     """Words that say nothing do not decide what is found."""
     assert {"cach", "polici"} == set(query_terms("What is the cache policy?"))
     assert "어떻게" not in query_terms("결정은 어떻게 했나")
+    assert {"weather"} == set(query_terms("They're what we'll weather"))
+    assert {"may", "2025"} == set(query_terms("was it in May 2025?"))
+    assert {"猫"} == set(query_terms("猫的呢?"))
+    assert {"犬", BIGRAM + "犬で"} == set(query_terms("犬ですか?"))
+    assert {"가격", BIGRAM + "가격", BIGRAM + "격은"} == set(query_terms("가격은 얼마인가요"))
 
 
 @pytest.mark.parametrize("text", ["what is it", "to be or not to be", "왜 그", "무엇을 어떻게"])

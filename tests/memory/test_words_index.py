@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mama_structs.memory.embedded import words
-from mama_structs.memory.embedded.words import K1, LONGEST, B, WordIndex
+from mama_structs.memory.embedded.words import K1, LONGEST, SPARE, WordIndex
 
 TERMS = st.sampled_from([f"t{number}" for number in range(12)])
 WEIGHTS = st.sampled_from([0.1, 0.4, 0.5, 1.0, 2.0, 7.0])
@@ -45,7 +45,7 @@ def bm25(documents, query):
             if term in terms:
                 having = sum(term in other for other in documents.values())
                 rarity = math.log(1 + (count - having + 0.5) / (having + 0.5))
-                divisor = terms[term] + K1 * (1 - B + B * lengths[node] / average)
+                divisor = terms[term] + K1 * (SPARE + lengths[node]) / (SPARE + average)
                 score += weight * rarity * terms[term] / divisor
         if score > 0:
             scores[node] = score

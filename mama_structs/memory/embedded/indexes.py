@@ -21,7 +21,7 @@ from mama_structs.memory.embedded.vectors import VectorIndex
 from mama_structs.memory.embedded.words import WordIndex
 from mama_structs.memory.engine import Filter
 from mama_structs.memory.model import Link, Memory, MemoryType
-from mama_structs.memory.text import indexed_text, weighted_terms
+from mama_structs.memory.text import ANALYSIS, indexed_text, weighted_terms
 from mama_structs.storage.rows import Damaged, Snapshot
 
 Vectors = NDArray[np.float32]
@@ -314,10 +314,11 @@ def replay(
 
 def snapshot_parts(rows: Snapshot, place: RowPlaces, views: Indexes, change: int) -> dict[str, Part]:
     """Return what a snapshot holds."""
+    words, arrays = views.words.state()
     return {
         "journal": Part({"mark": _mark(rows, place, change)}),
         "catalogue": Part(*views.catalogue.state()),
-        "words": Part(*views.words.state()),
+        "words": Part({**words, "analysis": ANALYSIS}, arrays),
         "links": Part(*views.links.state()),
         **views.vectors.parts(),
     }
@@ -353,6 +354,8 @@ def _from_snapshot(rows: Snapshot, place: RowPlaces, generation: Generation, exa
     views.links = Adjacency.from_state(parts["links"].meta, parts["links"].arrays)
     views.count()
     try:
+        if parts["words"].meta.get("analysis") != ANALYSIS:
+            raise ValueError("the words were found by other rules")
         views.words = WordIndex.from_state(parts["words"].meta, parts["words"].arrays)
     except UNUSABLE:
         views.unindexed = dict.fromkeys(map(int, views.catalogue.after(-1, None)))

@@ -90,8 +90,8 @@ def _bounds(sizes: NDArray[Any]) -> Whole:
 
 K1: Final = 1.2
 """How soon a further occurrence of a term stops counting."""
-B: Final = 0.75
-"""How much a long text is discounted, 0 to 1."""
+SPARE: Final = 30.0
+"""Terms: by so many each text counts as longer, or in a store of short ones a word more or less would decide."""
 LONGEST: Final = 200.0
 """Terms: a longer text counts as one of this length, or a rare word in it would count for next to nothing."""
 
@@ -169,9 +169,7 @@ class WordIndex:
     of them, and each posting is moved seldom (O'Neil et al., The Log-Structured Merge-Tree, 1996).
     """
 
-    def __init__(self, *, k1: float = K1, b: float = B) -> None:
-        self._k1 = k1
-        self._b = b
+    def __init__(self) -> None:
         self._words = Vocabulary()
         # By number of term: how many living memories have it; of how many terms there are any.
         self._frequency = np.zeros(1024, np.int32)
@@ -304,13 +302,11 @@ class WordIndex:
         return meta, arrays
 
     @classmethod
-    def from_state(
-        cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], *, k1: float = K1, b: float = B
-    ) -> WordIndex:
+    def from_state(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> WordIndex:
         """Return an index as it was when *state* was called."""
         if meta.get("form") != _FORM:
             raise ValueError(f"the state of a word index must be of form {_FORM}, got {meta.get('form')!r:.20}")
-        index = cls(k1=k1, b=b)
+        index = cls()
         index._words = Vocabulary(unpacked(arrays["words"], np.cumsum(arrays["word_lengths"])))
         index._frequency = grown(arrays["frequency"], 1024)
         index._turn = np.zeros_like(index._frequency)
@@ -398,11 +394,10 @@ class WordIndex:
         return turns
 
     def _gain(self, worth: Scores, nodes: Nodes, counts: Counts) -> Scores:
-        """Return ``worth * count / (count + k1 * (1 - b + b * length / average))``, counts and lengths in `UNIT`."""
-        saturation = self._k1 / UNIT
+        """Return ``worth * count / (count + k1 * (spare + length) / (spare + average))``, all of them in `UNIT`."""
         gains = self._length.take(nodes)
-        gains *= np.float32(saturation * self._b * self._live / max(self._total, 1))
-        gains += np.float32(saturation * (1.0 - self._b))
+        gains += np.float32(SPARE / UNIT)
+        gains *= np.float32(K1 / UNIT / (SPARE / UNIT + self._total / max(self._live, 1)))
         found = counts.astype(np.float32)
         gains += found
         np.divide(found, gains, out=gains)
