@@ -37,10 +37,13 @@ def mentions_in(text: str, schemes: Collection[IdScheme]) -> tuple[str, ...]:
     A word is an id where all of it is one, but for punctuation around it (``**2-1**``), a Korean particle behind it
     (``2-1에서``), or what stands before or behind a slash, colon or equals sign (``id=2-1``).
     """
+    schemes = [scheme for scheme in schemes if scheme.contains in text]
     if not schemes:
         return ()
     found: dict[str, None] = {}
     for word in _WORD.findall(text):
+        if not any(scheme.contains in word for scheme in schemes):
+            continue
         bare = word.strip(_PUNCTUATION)
         parts = _BETWEEN.split(bare)
         for candidate in dict.fromkeys((word, bare, _PARTICLE.sub("", bare), *(parts if len(parts) > 1 else ()))):

@@ -279,7 +279,7 @@ OUTCOME_OF: Final = "outcome_of"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _SLUG_LENGTH: Final = 50
-_SEVERAL: Final = re.compile(r"_{2,}")
+_BETWEEN: Final = re.compile(r"[\0-/:-`{-\x7f]+")
 MIN_RANDOM: Final = 4
 """Characters at an id's end in v1.0."""
 MAX_RANDOM: Final = 8
@@ -302,9 +302,10 @@ def new_link_id() -> str:
 def slug(title: str) -> str:
     """Return the readable part of an id: lower case, other characters than letters and digits become ``_``."""
     text = unicodedata.normalize("NFC", title[: 8 * _SLUG_LENGTH]).lower()
-    # Marks belong to the letters of many scripts, and are no letters themselves.
-    kept = "".join(letter if unicodedata.category(letter)[0] in "LNM" else "_" for letter in text)
-    return _SEVERAL.sub("_", kept).strip("_")[:_SLUG_LENGTH].strip("_") or "untitled"
+    if not text.isascii():
+        # Marks belong to the letters of many scripts, and are no letters themselves.
+        text = "".join(letter if unicodedata.category(letter)[0] in "LNM" else "_" for letter in text)
+    return _BETWEEN.sub("_", text).strip("_")[:_SLUG_LENGTH].strip("_") or "untitled"
 
 
 def is_id(text: str) -> bool:

@@ -98,11 +98,11 @@ _OF_ANY_LENGTH: Final = ("decision", "reasoning", "summary", "content", "categor
 
 
 def _checked(_cls: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
-    """Give each field the check of its name; None passes where it is the default."""
+    """Give each field the check of its name; the default itself passes."""
 
     def converter(field: attrs.Attribute[Any]) -> Callable[[object], object]:
-        check, or_none = partial(_CHECKS[field.name], field.name), field.default is None
-        return lambda value: None if value is None and or_none else check(value)
+        check, default = partial(_CHECKS[field.name], field.name), field.default
+        return lambda value: value if value is default else check(value)
 
     return [field.evolve(converter=converter(field)) for field in fields]
 

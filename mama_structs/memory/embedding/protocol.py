@@ -218,7 +218,11 @@ def unit_vectors(rows: NDArray[np.floating]) -> tuple[NDArray[np.float32], NDArr
 
 def are_unit(vectors: NDArray[np.float32]) -> bool:
     """Tell whether all rows have the length 1, but for rounding."""
-    lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+    squares = np.einsum("ij,ij->i", vectors, vectors)
+    if len(squares) == 1:
+        # Most memories are of one piece, and small arrays cost as much as large ones.
+        return abs(math.sqrt(squares[0]) - 1) <= _TOLERANCE
+    lengths = np.sqrt(squares)
     # So said that a NaN does not pass.
     return bool((np.abs(lengths - 1) <= _TOLERANCE).all())
 
