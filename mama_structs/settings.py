@@ -271,7 +271,8 @@ class MemorySettings:
         max_content: Characters that the text of one memory may have.
         max_evidence: Bytes (UTF-8) that a text may have which is kept as evidence.
         embedding_cache: Texts whose vectors are kept for reuse.
-        snapshot_every: Changes after which what is derived from the journal is written aside.
+        snapshot_every: Changes after which what is derived from the journal is written aside, and an eighth of all
+            at the least.
 
     Raises:
         InvalidSetting: A value breaks its rule.

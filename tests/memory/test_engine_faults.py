@@ -788,6 +788,21 @@ async def test_a_removed_directory_is_not_made_again(tmp_path, caplog):
     assert [] == list(tmp_path.iterdir())
 
 
+async def test_what_snapshots_write_while_many_are_saved_grows_no_faster_than_what_is_saved(tmp_path, monkeypatch):
+    """Each is of all memories, so they come at growing distances."""
+    written, write = [], SnapshotStore.write
+    monkeypatch.setattr(
+        SnapshotStore, "write", lambda self, *given, **more: written.append(given[0]) or write(self, *given, **more)
+    )
+    async with opened(tmp_path / "agent", settings=MemorySettings(snapshot_every=1, linking="off")) as (_, store):
+        for number in range(150):
+            await store.save_context(f"number {number}")
+        await store.count()
+
+    assert 8 < len(written) < 60
+    assert sum(written) <= 10 * 150
+
+
 def test_a_snapshot_makes_no_session(tmp_path):
     """Only the folder of the views and the namespace's are made, not what was around them."""
     store = SnapshotStore(tmp_path / "agent" / "views" / "one", identity="x")

@@ -62,6 +62,8 @@ _LAGS: Final = 3
 _TRANSACTION_SECONDS: Final = 0.1
 _DROPPED_AT_ONCE: Final = 5_000
 _SLICE_SECONDS: Final = 0.01
+# Changes between two snapshots are this share of all at the least.
+_SNAPSHOT_SHARE: Final = 8
 # Below this a snapshot is slower than reading the journal again.
 _WORTH_A_SNAPSHOT: Final = 200
 # Memories that a check compares with all views in one go, which takes some 0.1 ms each.
@@ -655,7 +657,9 @@ class EmbeddedEngine:
         return True
 
     def _after_write(self) -> None:
-        if self._snapshots_in is not None and self._change - self._snapshot_at >= self.settings.snapshot_every:
+        # What is written grows with the store: so does the time in between, or loading would take quadratic time.
+        due = self._snapshot_at + max(self.settings.snapshot_every, self._snapshot_at // _SNAPSHOT_SHARE)
+        if self._snapshots_in is not None and self._change >= due:
             self._snapshot_at = self._change
             self._behind(self._write_snapshot)
 
