@@ -62,7 +62,7 @@ DATA: Final = Path(__file__).parents[2] / "shared" / "data" / "retrieval"
 FAMILY: Final = {"long together": "long", "exact sets": "passages", "pairs": "pairs"}
 """Sets that are only judged, and never with what was chosen on their texts."""
 MANY, POINT, ABOVE, ENOUGH = 60, 0.01, 0.02, 0.97
-WEAK, SURE = 0.3, 0.6
+WEAK, SURE, FEW = 0.3, 0.6, 20
 STEPS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 OFF: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -152,7 +152,7 @@ def reliability(sets: Sets, answers: Mapping[str, Sequence[Answers]]) -> Iterato
             "set": name,
             "shares": [float(one.mean()) if len(one) else None for one, _ in kept],
             "hits": [len(one) for one, _ in kept],
-            "holds": all(not len(one) or one.mean() >= step for one, step in kept),
+            "holds": all(len(one) < FEW or one.mean() >= step for one, step in kept),
             "brier": float(np.mean((relevance - right) ** 2)),
             "brier of the mean": float(np.var(right)),
             "sure": float((best[~empty] >= SURE).mean()),
