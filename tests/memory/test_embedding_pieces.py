@@ -73,7 +73,7 @@ def test_a_closing_quote_stays_with_its_sentence():
     """The cut comes behind it."""
     head = 'He said: "we raid the northern planet tomorrow morning, all of us together." '
 
-    assert head == head[: cut(head + "Then they all went home " * 5, 34).spans[0][1]]
+    assert head == head[: cut(head + "Then they went home. And slept for a day. Or for two.", 34).spans[0][1]]
 
 
 def test_words_stay_whole_where_they_can():
@@ -83,6 +83,15 @@ def test_words_stay_whole_where_they_can():
 
     assert all(text[start:end].split() == ["planet"] * len(text[start:end].split()) for start, end in spans)
     assert 1 < len(cut("x" * 1000, 32).spans)
+
+
+@given(words=st.integers(2, 300), limit=st.integers(100, 200))
+def test_no_piece_is_much_shorter_than_the_others(words, limit):
+    """A text is shared out among its pieces: there is no rest of a few words."""
+    text = "planet " * words
+    lengths = [tokens(text[start:end]) for start, end in cut(text, limit).spans]
+
+    assert min(lengths) >= max(lengths) / 2
 
 
 def test_neighbours_overlap_a_little():

@@ -20,6 +20,7 @@ LEAST_TOKENS: Final = 8
 _OVERLAP: Final = (
     0.1  # Of a piece, repeated at the head of the next one: a thought on the border is whole in one of both.
 )
+_TRIES: Final = 8  # So many lower limits are tried.
 _REACH: Final = 0.5  # A piece is cut in its last half, at the best border there.
 
 _LAST_OF_ONE_BYTE: Final = 0x7F
@@ -72,21 +73,32 @@ def cut(text: str, max_tokens: int) -> Pieces:
     if summed[-1] <= max_tokens:
         return Pieces(((0, len(text)),))
     ranks = _borders(text, points)
+    spans = _spans(ranks, summed, max_tokens)
+    if len(spans) > MAX_PIECES:
+        chosen = np.linspace(0, len(spans) - 1, MAX_PIECES).round().astype(int)
+        return Pieces(tuple(spans[i] for i in chosen), len(spans) - MAX_PIECES)
+    # A short last piece says little, and is near to some questions by chance.
+    # Without more pieces none of them can be shorter by more than its share of one.
+    for limit in max_tokens - max_tokens / len(spans) * np.arange(1, _TRIES + 1) / _TRIES:
+        others = _spans(ranks, summed, limit) if limit >= LEAST_TOKENS else []
+        if len(others) != len(spans):
+            break
+        spans = max(spans, others, key=lambda found: min(float(summed[end] - summed[start]) for start, end in found))
+    return Pieces(tuple(spans))
+
+
+def _spans(ranks: NDArray[np.int8], summed: NDArray[np.float64], limit: float) -> list[tuple[int, int]]:
+    """Return where pieces of at most so many tokens begin and end, each as long as the borders let it be."""
     spans: list[tuple[int, int]] = []
-    start = 0
+    start, length = 0, len(summed) - 1
     while True:
         # The sum's rounding must not let a piece pass: a thousandth of a token less.
-        furthest = int(np.searchsorted(summed, summed[start] + max_tokens - 1e-3, side="right")) - 1
-        if furthest >= len(text):
-            spans.append((start, len(text)))
-            break
+        furthest = int(np.searchsorted(summed, summed[start] + limit - 1e-3, side="right")) - 1
+        if furthest >= length:
+            return [*spans, (start, length)]
         end = _best(ranks, start + max(1, int((furthest - start) * _REACH)), furthest)
         spans.append((start, end))
-        start = _back(ranks, summed, start, end, max_tokens * _OVERLAP)
-    if len(spans) <= MAX_PIECES:
-        return Pieces(tuple(spans))
-    chosen = np.linspace(0, len(spans) - 1, MAX_PIECES).round().astype(int)
-    return Pieces(tuple(spans[i] for i in chosen), len(spans) - MAX_PIECES)
+        start = _back(ranks, summed, start, end, limit * _OVERLAP)
 
 
 def _most(text: str) -> float:
