@@ -34,6 +34,7 @@ from mama_structs import Session
 from mama_structs.errors import EmbedderMismatch, MamaStructsError, MemoryNotFound, StoreBusy, StoreError, StoreFull
 from mama_structs.memory.embedded import engine as engine_module
 from mama_structs.memory.embedded import indexes as indexes_module
+from mama_structs.memory.embedded import vectors as vectors_module
 from mama_structs.memory.embedded.snapshots import SnapshotStore
 from mama_structs.memory.embedded.witness import Witness
 from mama_structs.memory.embedding.hashed import HashEmbedder
@@ -844,6 +845,27 @@ async def test_a_search_passes_a_rebuild(tmp_path):
         assert old is not store._engine._views
         assert ["note 2999", "note 7", "rebuilt"] == order
         await search("note 2999")
+        assert [] == await place.findings()
+
+
+@pytest.mark.parametrize("damage", [lambda path: os.truncate(path, 100), lambda path: path.write_bytes(b"x" * 9_000)])
+async def test_vectors_whose_file_is_damaged_under_an_open_session_are_derived_anew(
+    tmp_path, monkeypatch, caplog, damage
+):
+    """What reads next, searches and saves alike, gets right answers; one warning says what happened."""
+    for name in ("BLOCK", "HELD", "_SMALLEST_BLOCK"):
+        monkeypatch.setattr(vectors_module, name, 20)
+    async with opened(tmp_path, settings=MemorySettings(linking="off", snapshot_every=30)) as (place, store):
+        await store.save_many([{"type": "context", "content": f"note {number}"} for number in range(40)])
+        calls = (lambda: store.search("note 7", limit=1), lambda: store.save_context("note 7"))
+        for damaged, call in enumerate(calls, 1):
+            assert await store._engine.snapshot()
+            for path in (tmp_path / "views").glob("*/vectors-*.view"):
+                damage(path)
+            await call()
+            assert damaged == caplog.text.count("derived anew\n")
+            assert "note 7" == (await store.search("note 7", limit=1))[0].memory.content
+        assert 41 == await store.count()
         assert [] == await place.findings()
 
 

@@ -68,6 +68,10 @@ def files_of(folder):
     return sorted(path for path in (Path(folder) / "views").iterdir() if path.suffix in {".view", ".tmp"})
 
 
+def content(segment):
+    return np.concatenate([*segment.pieces(2)]).tolist()
+
+
 def check_whole(generation, number):
     assert [] == generation.damaged
     assert number == generation.change
@@ -75,7 +79,7 @@ def check_whole(generation, number):
     assert {"n": number, "text": "가\ud800"} == words.meta
     assert (np.arange(5) + number).tolist() == words.arrays["a"].tolist()
     assert (0, 3) == words.arrays["b"].shape
-    assert [[1, 1], [1, 1], [1, 1], [0, 0]] == np.concatenate(vectors.segments[0].blocks).tolist()
+    assert [[1, 1], [1, 1], [1, 1], [0, 0]] == content(vectors.segments[0])
     assert graph.files["graph"].is_whole()
 
 
@@ -115,14 +119,49 @@ def test_every_array_keeps_its_bytes_type_and_shape(array, meta):
 
 def test_loaded_arrays_stay_what_they_were_when_their_files_are_cut(tmp_path):
     """They are in memory: a map of a file that shrinks would end the process."""
-    store_in(tmp_path).write(1, {"a": Part({}, {"x": np.arange(10)}, [StoredArray((np.arange(10),))])})
+    store_in(tmp_path).write(1, {"a": Part({}, {"x": np.arange(10)})})
     loaded = store_in(tmp_path).load().parts["a"]
     for path in files_of(tmp_path):
         os.truncate(path, 0)
 
-    for array in (loaded.arrays["x"], loaded.segments[0].blocks[0]):
-        assert list(range(10)) == array.tolist()
-        assert not array.flags.writeable
+    assert list(range(10)) == loaded.arrays["x"].tolist()
+    assert not loaded.arrays["x"].flags.writeable
+
+
+def _rows_in_file(folder):
+    segment = StoredArray((np.arange(12).reshape(4, 3),))
+    loaded = store_in(folder).write(1, {"a": Part({}, {}, [segment])}).parts["a"].segments[0]
+    return loaded.blocks[0], folder / "views" / loaded.stored.name
+
+
+def test_rows_of_a_segment_are_read_where_they_are_asked_for(tmp_path):
+    """In any order and more than once, and as a run."""
+    rows, _ = _rows_in_file(tmp_path)
+
+    assert [[9, 10, 11], [0, 1, 2], [9, 10, 11]] == rows.take(np.array([3, 0, 3])).tolist()
+    assert [[3, 4, 5], [6, 7, 8]] == rows.slice(1, 3).tolist()
+    assert (0, 3) == rows.take(np.array([], np.int64)).shape
+
+
+@pytest.mark.parametrize("damage", ["_truncate", "_flip", "_page", "_empty"])
+def test_no_row_is_read_of_a_segment_that_was_changed_meanwhile(tmp_path, damage):
+    """A file that is cut or overwritten while it is open gives an error and never a wrong number."""
+    rows, path = _rows_in_file(tmp_path)
+    globals()[damage](path)
+
+    with pytest.raises(module.ViewLost):
+        rows.take(np.array([0]))
+    with pytest.raises(module.ViewLost):
+        rows.slice(0, 4)
+
+
+def test_a_segment_that_others_deleted_is_read_on(tmp_path):
+    """Another process may sweep a file that this one reads; what was touched is compared once more."""
+    rows, path = _rows_in_file(tmp_path)
+    os.utime(path)
+    path.unlink()
+
+    assert [[0, 1, 2]] == rows.slice(0, 1).tolist()
 
 
 @pytest.mark.parametrize("array", [np.array(["text"]), np.array([object()]), np.array(["2020"], "M8[s]")])
@@ -160,7 +199,7 @@ def test_a_segment_whose_file_is_gone_is_written_again(tmp_path):
     (tmp_path / "views" / segments[0].stored.name).unlink()
     store.write(2, {"a": Part({}, {}, segments)})
 
-    assert list(range(9)) == store.load().parts["a"].segments[0].blocks[0].tolist()
+    assert list(range(9)) == content(store.load().parts["a"].segments[0])
 
 
 def test_another_librarys_file_that_is_gone_is_left_out(tmp_path):

@@ -129,15 +129,18 @@ class Run:
         self.index.add(node, POOL[chosen])
 
 
+@pytest.mark.parametrize("held", [10**6, 8])
 @pytest.mark.parametrize("exact_up_to", MODES)
 @given(steps=steps)
-def test_the_index_agrees_with_comparing_everything(exact_up_to, steps):
-    """After any adds, removals, changes and snapshots each search gives what a dictionary gives, in both modes."""
+def test_the_index_agrees_with_comparing_everything(exact_up_to, held, steps):
+    """After any changes and snapshots each search gives what a dictionary gives, in both modes, in memory and files."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         # Small limits, so that a few vectors meet all of them.
         for owner, name, value in (
             (os, "fsync", lambda fd: None),
             (module, "BLOCK", 8),
+            (module, "HELD", held),
+            (module, "_READ", 3),
             (module, "_SMALLEST_BLOCK", 2),
             (module, "_GATHER", 4),
             (module, "_SMALLEST_DEAD", 4),
@@ -149,17 +152,19 @@ def test_the_index_agrees_with_comparing_everything(exact_up_to, steps):
             getattr(run, name)(*arguments)
         for query in range(0, len(POOL), 5):
             check_nearest(run.index, run.model, POOL[query], 5)
-        held = {node: vectors for node, vectors in run.model.items() if len(vectors)}
+        having = {node: vectors for node, vectors in run.model.items() if len(vectors)}
 
-        assert len(held) == len(run.index) == run.index.stats()["nodes"]
-        assert len({row.tobytes() for vectors in held.values() for row in vectors + 0}) == run.index.stats()["vectors"]
+        assert len(having) == len(run.index) == run.index.stats()["nodes"]
+        assert (
+            len({row.tobytes() for vectors in having.values() for row in vectors + 0}) == run.index.stats()["vectors"]
+        )
         for node in range(run.next + 2):
             assert run.model.get(node, POOL[:0]).tolist() == run.index.get(node).tolist()
-            assert (node in held) == (node in run.index)
+            assert (node in having) == (node in run.index)
         nodes = np.arange(run.next + 2)
-        expected = [(held[node] @ POOL[0]).max() if node in held else 0 for node in nodes]
+        expected = [(having[node] @ POOL[0]).max() if node in having else 0 for node in nodes]
         assert expected == pytest.approx(run.index.similarities(POOL[0], nodes).tolist(), abs=1e-5)
-        assert exact_up_to or not held or run.index.stats()["mode"] == "hnsw"
+        assert exact_up_to or not having or run.index.stats()["mode"] == "hnsw"
         run.index.close()
 
 
@@ -322,6 +327,31 @@ def test_after_a_snapshot_its_files_are_used_again(tmp_path, monkeypatch):
     assert [one.stored for one in again.parts["vectors"].segments] == [
         one.stored for one in third.parts["vectors"].segments
     ]
+
+
+def test_many_rows_are_left_in_their_files(tmp_path, monkeypatch):
+    """From a snapshot on the process keeps those alone that came later, and so does another one that loads it."""
+    monkeypatch.setattr(module, "BLOCK", 100)
+    monkeypatch.setattr(module, "HELD", 250)
+    vectors = some(400)
+    index = filled(vectors[:200])
+    store = SnapshotStore(tmp_path, identity="x")
+
+    def own(one):
+        return sum(len(block) for block in one._rows._layout[0] if isinstance(block, np.ndarray))
+
+    assert index.saved(store.write(1, index.parts()).parts)
+    assert 200 == own(index)
+    for node in range(200, 400):
+        index.add(node, vectors[node : node + 1])
+    assert index.saved(store.write(2, index.parts()).parts)
+    assert 0 == own(index)
+    index.add(400, some(1, seed=5))
+    restored = VectorIndex.restore(store.load().parts, dimensions=16, exact_up_to=10**6)
+    assert 0 == own(restored)
+    for one in (index, restored):
+        assert [int(one.nearest(vector, 1).nodes[0]) for vector in vectors] == list(range(400))
+        assert vectors[[3, 399, 3]].tobytes() == one.pieces([3, 399, 3])[0].tobytes()
 
 
 def test_files_of_an_earlier_numbering_are_not_taken_over(tmp_path):

@@ -40,7 +40,7 @@ from mama_structs.memory.embedded.rows import (
     own_numbers,
     read_head,
 )
-from mama_structs.memory.embedded.snapshots import SnapshotStore
+from mama_structs.memory.embedded.snapshots import SnapshotStore, ViewLost
 from mama_structs.memory.embedded.witness import Witness
 from mama_structs.memory.engine import EmbedderRecord, Progress, Reader, Writer, mismatch
 from mama_structs.settings import MemorySettings
@@ -94,6 +94,8 @@ class _Group:
     leaving: list[_Write[Any]] = attrs.field(factory=list)
     before: int = 0
     head: Head | None = None
+    # Whether its plans wait again.
+    is_again: bool = False
     # How often it was put off since too much was still to be taken up.
     lags: int = 0
 
@@ -309,9 +311,20 @@ class EmbeddedEngine:
 
     async def _look(self, look: Callable[[Snapshot], T]) -> T:
         self._check_open()
-        return await self._storage.look(look)
+        return await self._storage.look(lambda rows: self._looked(rows, look))
 
     # What follows runs in the store's thread.
+
+    def _looked(self, rows: Snapshot, look: Callable[[Snapshot], T]) -> T:
+        try:
+            return look(rows)
+        except ViewLost as error:
+            self._lose_views(error)
+            return look(rows)
+
+    def _lose_views(self, error: ViewLost) -> None:
+        _log.warning("%s: the views of the memories are derived anew", error)
+        self._drop_views()
 
     def _drop_others(self, rows: Rows) -> bool:
         """Delete some of what other embedders left, which would outlive the memories that it was made of."""
@@ -519,20 +532,12 @@ class EmbeddedEngine:
                 self._storage.look_here(self._catch_up)
         except BaseException as error:  # noqa: BLE001 - told to everyone who waits
             failure = error
-            if group.written:
-                self._take_back(group.written)
-                self._change = group.before
+            self._failed(group, error)
         else:
             self._committed(group)
-        if failure is not None and not group.plans:
+        if failure is not None and not group.plans and not group.is_again:
             # It never began, for nobody.
             group.plans = self._take(len(self._queue))
-        elif isinstance(failure, StoreFull) and len(group.plans) > 1:
-            # There may be room for some, one by one.
-            for one in reversed(group.plans):
-                one.result, one.error, one.alone = None, None, True
-                self._queue.appendleft(one)
-            group.plans = []
         _tell(group.plans, failure)
         try:
             with self._guard:
@@ -541,6 +546,22 @@ class EmbeddedEngine:
             _tell(self._take(len(self._queue)), error)
         if failure is None:
             self._after_write()
+
+    def _failed(self, group: _Group, failure: BaseException) -> None:
+        """Take back in the views what a transaction did, and let its plans wait again where they may do better."""
+        if isinstance(failure, ViewLost):
+            self._lose_views(failure)
+        elif group.written:
+            self._take_back(group.written)
+            self._change = group.before
+        is_full = isinstance(failure, StoreFull)
+        if isinstance(failure, ViewLost) or (is_full and len(group.plans) > 1):
+            # There may be room for some, one by one.
+            for one in reversed(group.plans):
+                one.result, one.error, one.alone = None, None, is_full
+                self._queue.appendleft(one)
+            group.plans.clear()
+            group.is_again = True
 
     def _take(self, count: int) -> list[_Write[Any]]:
         """Take up to so many of those who wait; for who comes later, another job is due at once: it keeps its turn."""
@@ -579,6 +600,9 @@ class EmbeddedEngine:
             with rows.attempt():
                 one.result = one.plan(writer)
                 change = writer.finish()
+        except ViewLost:
+            # All of the transaction was done upon views that are of no use.
+            raise
         except BaseException as error:
             is_undone = self._take_back([writer])
             if not is_undone or rows.failure is not None or not isinstance(error, Exception):

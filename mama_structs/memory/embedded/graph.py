@@ -504,7 +504,7 @@ class ServedGraph:
             if not self._fill(graph, self._rows.count, threads=_cores()):
                 return
             proved = self._proof(graph)
-            if proved.recall >= RECALL:
+            if proved.recall >= RECALL or self._stop.is_set():
                 self._publish(proved)
                 return
             best = max(best, proved.recall)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import itertools
 import json
 import logging
+import math
 import os
 import re
 import stat
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,9 +45,17 @@ _TEMPORARY: Final = re.compile(r"manifest-[0-9a-f]{32}\.tmp")
 _KINDS: Final = "biuf"
 # What reading damaged, foreign or hostile files can raise.
 _DAMAGED: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, MemoryError)
-_UNREADABLE: Final = (OSError, *_DAMAGED)
+# Rows of a segment that are copied at once.
+_COPIED: Final = 1024
 
 _log: Final = logging.getLogger(__name__)
+
+
+class ViewLost(Exception):
+    """A file that rows are read from is not what was written any more: what was loaded from it is of no use."""
+
+
+_UNREADABLE: Final = (OSError, ViewLost, *_DAMAGED)
 
 
 @attrs.frozen
@@ -56,15 +67,90 @@ class Stored:
     sha256: str
 
 
+class FileRows:
+    """
+    Rows of a file that is what was written, read where they are asked for: the system keeps them, and may drop them.
+
+    They are read and not mapped, since a mapped file that is cut ends the process. A file that anything has happened
+    to is compared with its hash again before what was read is given.
+    """
+
+    def __init__(self, directory: Path, stored: Stored, *, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        self.stored: Stored = stored
+        self.dtype: np.dtype[Any] = dtype
+        self.shape: tuple[int, ...] = shape
+        self._width = dtype.itemsize * math.prod(shape[1:])
+        with _opened_file(directory / stored.name) as file:
+            self._file = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self._file)
+        self._seen = self._looked_at()
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return some rows, in their order."""
+        taken = np.empty((len(rows), *self.shape[1:]), self.dtype)
+        room, width = _bytes(taken), self._width
+        first = len(_HEADER)
+        for at, row in enumerate(rows.tolist()):
+            self._read(room[at * width : (at + 1) * width], first + row * width)
+        self._check()
+        return taken
+
+    def slice(self, first: int, stop: int) -> NDArray[Any]:
+        """Return the rows from *first* to *stop*."""
+        taken = np.empty((stop - first, *self.shape[1:]), self.dtype)
+        self._read(_bytes(taken), len(_HEADER) + first * self._width)
+        self._check()
+        return taken
+
+    def _read(self, room: memoryview, place: int) -> None:
+        done = 0
+        while done < len(room):
+            count = os.preadv(self._file, [room[done:]], place + done)
+            if not count:
+                raise ViewLost("a file of vectors was cut")
+            done += count
+
+    def _check(self) -> None:
+        if self._state() != self._seen:
+            self._seen = self._looked_at()
+
+    def _looked_at(self) -> tuple[int, ...]:
+        """Compare the file with its hash, and return when it was changed last."""
+        before, digest, place = self._state(), hashlib.sha256(), 0
+        room = memoryview(bytearray(_CHUNK))
+        while count := os.preadv(self._file, [room], place):
+            digest.update(room[:count])
+            place += count
+        if place != self.stored.size or digest.hexdigest() != self.stored.sha256 or before != self._state():
+            raise ViewLost("a file of vectors is not what was written")
+        return before
+
+    def _state(self) -> tuple[int, ...]:
+        # The time of a file's last change cannot be set by whoever changes it.
+        found = os.fstat(self._file)
+        return found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
 @attrs.frozen(eq=False)
 class StoredArray:
     """A large array that never changes, in a file of its own that later generations use again."""
 
-    blocks: tuple[NDArray[Any], ...]
+    blocks: tuple[NDArray[Any] | FileRows, ...]
     stored: Stored | None = None
 
     def __len__(self) -> int:
         return sum(map(len, self.blocks))
+
+    def pieces(self, most: int) -> Iterator[NDArray[Any]]:
+        """Give its rows, of those in files at most *most* at once."""
+        for block in self.blocks:
+            if isinstance(block, FileRows):
+                yield from (block.slice(at, min(at + most, len(block))) for at in range(0, len(block), most))
+            else:
+                yield np.ascontiguousarray(block)
 
 
 @attrs.frozen(eq=False)
@@ -95,7 +181,7 @@ class Part:
 
 @attrs.frozen(eq=False)
 class LoadedPart:
-    """What one view gets back; its arrays are read-only, and no file can change them any more."""
+    """What one view gets back; its arrays are read-only, no file can change them any more; segments are in files."""
 
     meta: dict[str, Any]
     arrays: dict[str, NDArray[Any]]
@@ -126,7 +212,7 @@ class SnapshotStore:
             make_folder(self._directory)
             with self._alone() as alone:
                 return self._write(change, parts, last) if alone else None
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, ViewLost) as error:
             # Text that the operating system or another library gave may hold paths, but no content.
             _log.warning("no snapshot at change %d: %s: %s", change, type(error).__name__, error)
             return None
@@ -252,11 +338,10 @@ class SnapshotStore:
         return entry
 
     def _write_segment(self, name: str, segment: StoredArray) -> dict[str, Any]:
-        blocks = [np.ascontiguousarray(block) for block in segment.blocks]
         stored = None if segment.stored is None else self._kept(segment.stored)
         if stored is None:
-            stored = self._write_file(name, [_bytes(block) for block in blocks])
-        first = blocks[0]
+            stored = self._write_file(name, map(_bytes, segment.pieces(_COPIED)))
+        first = segment.blocks[0]
         return {
             "file": attrs.asdict(stored),
             "dtype": first.dtype.str,
@@ -264,10 +349,10 @@ class SnapshotStore:
             "offset": len(_HEADER),
         }
 
-    def _write_file(self, name: str, pieces: Sequence[bytes | memoryview]) -> Stored:
+    def _write_file(self, name: str, pieces: Iterable[bytes | memoryview]) -> Stored:
         path, digest = self._fresh(name), hashlib.sha256()
         with _discarded(NewFile(path)) as file:
-            for piece in (_HEADER, *pieces):
+            for piece in itertools.chain([_HEADER], pieces):
                 digest.update(piece)
                 file.write(piece)
             file.close()
@@ -398,7 +483,7 @@ def _files(entries: Mapping[str, Any]) -> set[str]:
 def _written(directory: Path, entry: Mapping[str, Any], part: Part) -> LoadedPart:
     """Return a part as it was given, with the files that hold it now."""
     segments = tuple(
-        StoredArray(segment.blocks, _stored(written["file"]))
+        segment if _is_open(segment, _stored(written["file"])) else _segment(directory, written)
         for segment, written in zip(part.segments, entry["segments"], strict=True)
     )
     return LoadedPart(dict(part.meta), dict(part.arrays), segments, _other_files(directory, entry))
@@ -412,11 +497,22 @@ def _opened(directory: Path, entry: Mapping[str, Any]) -> LoadedPart:
     if not isinstance(meta, dict):
         raise TypeError("the part's meta is no object")
     arrays = {key: _array(content, place) for key, place in entry["arrays"].items()}
-    segments = tuple(
-        StoredArray((_array(_content(directory, segment["file"]), segment),), _stored(segment["file"]))
-        for segment in entry["segments"]
-    )
+    segments = tuple(_segment(directory, segment) for segment in entry["segments"])
     return LoadedPart(meta, arrays, segments, _other_files(directory, entry))
+
+
+def _is_open(segment: StoredArray, stored: Stored) -> bool:
+    return all(isinstance(block, FileRows) and block.stored == stored for block in segment.blocks)
+
+
+def _segment(directory: Path, entry: Mapping[str, Any]) -> StoredArray:
+    stored = _stored(entry["file"])
+    dtype, shape = _form(entry)
+    if entry["offset"] != len(_HEADER) or dtype.itemsize * math.prod(shape) != stored.size - len(_HEADER):
+        raise ValueError("the segment is not as long as is said")
+    if hasattr(os, "preadv"):
+        return StoredArray((FileRows(directory, stored, dtype=dtype, shape=shape),), stored)
+    return StoredArray((_array(_content(directory, entry["file"]), entry),), stored)
 
 
 def _other_files(directory: Path, entry: Mapping[str, Any]) -> dict[str, StoredFile]:
@@ -454,13 +550,16 @@ def _is_as_written(file: io.FileIO, size: int, sha256: str) -> bool:
 
 
 def _array(content: memoryview, place: Mapping[str, Any]) -> NDArray[Any]:
+    dtype, shape = _form(place)
+    count = math.prod(shape)
+    if count == 0:
+        return np.empty(shape, dtype)
+    return np.frombuffer(content, dtype, count, place["offset"]).reshape(shape)
+
+
+def _form(place: Mapping[str, Any]) -> tuple[np.dtype[Any], tuple[int, ...]]:
     dtype = np.dtype(str(place["dtype"]))
     shape = tuple(place["shape"])
     if dtype.kind not in _KINDS or any(type(side) is not int or side < 0 for side in shape):
         raise ValueError("the array's type or shape is none that we write")
-    count = 1
-    for side in shape:
-        count *= side
-    if count == 0:
-        return np.empty(shape, dtype)
-    return np.frombuffer(content, dtype, count, place["offset"]).reshape(shape)
+    return dtype, shape

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.embedded.catalogue import Columns, Order, grown, runs
-from mama_structs.memory.embedded.snapshots import LoadedPart, Part, Stored, StoredArray
+from mama_structs.memory.embedded.snapshots import FileRows, LoadedPart, Part, Stored, StoredArray
 from mama_structs.memory.embedding.protocol import are_unit
 from mama_structs.memory.engine import Matches, Nodes, Scores, sampled
 
@@ -24,12 +24,15 @@ if TYPE_CHECKING:
 Labels = NDArray[np.int64]
 Vectors = NDArray[np.float32]
 Mask = NDArray[np.bool_]
+Block = NDArray[np.float32] | FileRows
 
 VECTORS: Final = "vectors"
 GRAPH: Final = "graph"
 
-BLOCK: Final = 16_384
+BLOCK: Final = 8_192
 """Rows of a block of the process's own memory; a snapshot writes so many as a segment, and less in with the rest."""
+HELD: Final = 32_768
+"""From so many rows on those of segments are left in their files, which is slower for a scan than for a graph."""
 
 _SMALLEST_BLOCK: Final = 64
 _ROW: Final = {"alive": np.bool_, "print": np.uint64}
@@ -47,8 +50,11 @@ _NO_MATCHES: Final = Matches(np.empty(0, np.int64), np.empty(0, np.float32))
 _FEW: Final = 4_096
 # Beyond so many the graph is slower than comparing all.
 _MOST: Final = 768
-# Below this share of the rows it is faster to collect those that count than to compare all.
+# Below this share of the rows it is faster to collect those that count than to compare all, in memory and in files.
 _SPARSE: Final = 0.4
+_SPARSE_IN_FILES: Final = 0.1
+# Rows of a file that are read at once: so many stay in the cache until they were compared.
+_READ: Final = 256
 _SMALLEST_DEAD: Final = 64
 
 
@@ -64,7 +70,7 @@ class VectorRows:
         self.segments: tuple[tuple[Stored, int], ...] = ()
         """The files that hold them, from the first on, and how many are in each."""
         # Blocks, and the label of each one's first row: one attribute, for another thread must read them together.
-        self._layout: tuple[tuple[Vectors, ...], Labels] = ((), np.empty(0, np.int64))
+        self._layout: tuple[tuple[Block, ...], Labels] = ((), np.empty(0, np.int64))
         self._known = Columns(_ROW)
         self._by_print = Order()
 
@@ -72,7 +78,7 @@ class VectorRows:
     def of_blocks(
         cls,
         dimensions: int,
-        blocks: tuple[Vectors, ...],
+        blocks: tuple[Block, ...],
         *,
         alive: NDArray[np.bool_],
         prints: NDArray[np.uint64],
@@ -88,6 +94,8 @@ class VectorRows:
             raise ValueError(f"what is said of {count} rows is of other lengths")
         rows._known.extend({"alive": alive, "print": prints})
         rows.dead = count - int(np.count_nonzero(alive))
+        if count < HELD:
+            blocks = tuple(block.slice(0, len(block)) if isinstance(block, FileRows) else block for block in blocks)
         rows._set_blocks(blocks)
         rows.segments = segments
         return rows
@@ -111,6 +119,11 @@ class VectorRows:
     def unsaved(self) -> int:
         """How many are in no segment."""
         return self.count - sum(length for _, length in self.segments)
+
+    @property
+    def sparse(self) -> float:
+        """Below which share of the rows it is faster to collect those that count than to compare all."""
+        return _SPARSE_IN_FILES if isinstance(next(iter(self._layout[0]), None), FileRows) else _SPARSE
 
     @property
     def prints(self) -> NDArray[np.uint64]:
@@ -144,12 +157,12 @@ class VectorRows:
         """Return rows, of shape (n, dimensions)."""
         blocks, starts = self._layout
         if len(blocks) == 1:
-            return blocks[0][labels]
+            return _taken(blocks[0], labels)
         taken = np.empty((len(labels), self.dimensions), np.float32)
         where = np.searchsorted(starts, labels, side="right") - 1
         for number in np.unique(where).tolist():
             here = where == number
-            taken[here] = blocks[number][labels[here] - starts[number]]
+            taken[here] = _taken(blocks[number], labels[here] - starts[number])
         return taken
 
     def scores(self, vector: Vectors, labels: Labels) -> Scores:
@@ -172,9 +185,30 @@ class VectorRows:
         blocks, starts = self._layout
         for begin, block in zip(starts.tolist(), blocks, strict=True):
             first, last = max(start, begin), min(stop, begin + len(block))
-            for at in range(first, last, most or max(1, last - first)):
-                end = min(last, at + (most or last))
-                yield at, block[at - begin : end - begin]
+            is_read = isinstance(block, FileRows)
+            step = most or (_READ if is_read else max(1, last - first))
+            for at in range(first, last, step):
+                place = slice(at - begin, min(last, at + step) - begin)
+                yield at, block.slice(place.start, place.stop) if isinstance(block, FileRows) else block[place]
+
+    def blocks(self, start: int, stop: int) -> tuple[Block, ...]:
+        """Return what holds the rows from *start* to *stop*, of which a file has all or none."""
+        blocks, starts = self._layout
+        parts = zip(blocks, starts.tolist(), strict=True)
+        within = [(block, begin) for block, begin in parts if begin < stop and start < begin + len(block)]
+        return tuple(
+            block if isinstance(block, FileRows) else block[max(0, start - begin) : stop - begin]
+            for block, begin in within
+        )
+
+    def written(self, segments: Sequence[StoredArray]) -> None:
+        """Take note of the files that hold the first rows, and leave these to them where they are many."""
+        self.segments = tuple((one.stored, len(one)) for one in segments if one.stored is not None)
+        files = tuple(block for one in segments for block in one.blocks)
+        held = sum(map(len, files))
+        if self.count >= HELD and all(isinstance(block, FileRows) for block in files):
+            rest = tuple(block.copy() for _, block in self.slices(held, self.count))
+            self._set_blocks((*files, *rest))
 
     def compacted(self) -> tuple[VectorRows, NDArray[np.int32]]:
         """Return the rows that are alive as new ones, and for each old label the new one, -1 for the dead."""
@@ -189,21 +223,19 @@ class VectorRows:
     def _block(self) -> tuple[Vectors, int]:
         """Return the block that the next row goes into, and the label of its first row."""
         blocks, starts = self._layout
+        last = blocks[-1] if blocks else None
         # What a file holds is never written to.
-        used = self.count - int(starts[-1]) if blocks and blocks[-1].flags.writeable else BLOCK
-        if used >= BLOCK:
-            blocks, starts = (
-                (*blocks, np.empty((_SMALLEST_BLOCK, self.dimensions), np.float32)),
-                np.append(starts, self.count),
-            )
-        elif used == len(blocks[-1]):
-            larger = np.empty((min(BLOCK, max(_SMALLEST_BLOCK, 2 * used)), self.dimensions), np.float32)
-            larger[:used] = blocks[-1]
-            blocks = (*blocks[:-1], larger)
+        if not isinstance(last, np.ndarray) or not last.flags.writeable or self.count - int(starts[-1]) >= BLOCK:
+            last = np.empty((_SMALLEST_BLOCK, self.dimensions), np.float32)
+            blocks, starts = (*blocks, last), np.append(starts, self.count)
+        elif self.count - int(starts[-1]) == len(last):
+            larger = np.empty((min(BLOCK, max(_SMALLEST_BLOCK, 2 * len(last))), self.dimensions), np.float32)
+            larger[: len(last)] = last
+            blocks, last = (*blocks[:-1], larger), larger
         self._layout = (blocks, starts)
-        return blocks[-1], int(starts[-1])
+        return last, int(starts[-1])
 
-    def _set_blocks(self, blocks: tuple[Vectors, ...]) -> None:
+    def _set_blocks(self, blocks: tuple[Block, ...]) -> None:
         lengths = [len(block) for block in blocks]
         self._layout = (blocks, np.cumsum([0, *lengths])[: len(lengths)].astype(np.int64))
 
@@ -402,7 +434,7 @@ class VectorIndex:
                 (*(segment.blocks[0] for segment in loaded.segments), arrays["tail"]),
                 alive=arrays["alive"],
                 prints=arrays["prints"],
-                segments=_files(loaded),
+                segments=tuple((one.stored, len(one)) for one in loaded.segments if one.stored is not None),
             )
             nodes = NodeLabels.from_state(arrays["piece_nodes"], arrays["piece_labels"], rows=rows.count)
             epoch = str(loaded.meta["epoch"])
@@ -518,8 +550,7 @@ class VectorIndex:
         rows = self._rows
         segments, start = [], 0
         for stored, length in (*rows.segments, *([(None, rows.unsaved)] if rows.unsaved >= BLOCK else [])):
-            blocks = tuple(block for _, block in rows.slices(start, start + length))
-            segments.append(StoredArray(blocks, stored))
+            segments.append(StoredArray(rows.blocks(start, start + length), stored))
             start += length
         tail = tuple(block for _, block in rows.slices(start, rows.count))
         nodes, labels = self._nodes.state()
@@ -542,7 +573,7 @@ class VectorIndex:
         loaded = parts.get(VECTORS)
         if loaded is None or loaded.meta.get("epoch") != self._epoch:
             return False
-        self._rows.segments = _files(loaded)
+        self._rows.written(loaded.segments)
         graph = parts.get(GRAPH)
         if graph is not None and self._graph is not None:
             self._graph.saved(graph)
@@ -593,7 +624,7 @@ class VectorIndex:
             chosen = np.flatnonzero(rows.alive)
         if chosen is None:
             scores, chosen = rows.all_scores(query), np.arange(rows.count)
-        elif len(chosen) < _SPARSE * rows.count:
+        elif len(chosen) < rows.sparse * rows.count:
             scores = rows.scores(query, chosen)
         else:
             scores = rows.all_scores(query)[chosen]
@@ -651,8 +682,9 @@ class VectorIndex:
         self._wake()
 
 
-def _files(loaded: LoadedPart) -> tuple[tuple[Stored, int], ...]:
-    return tuple((segment.stored, len(segment)) for segment in loaded.segments if segment.stored is not None)
+def _taken(block: Block, rows: Labels) -> Vectors:
+    taken: Vectors = block.take(rows) if isinstance(block, FileRows) else block[rows]
+    return taken
 
 
 def _checked(vectors: NDArray[np.float32], dimensions: int) -> Vectors:
