@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import inspect
 import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Future
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, Protocol, TypeVar
 
 from mama_structs.errors import NoSession, WrongLoop
@@ -125,6 +126,55 @@ async def in_own_thread(work: Callable[[], T], *, is_left: bool = False) -> T:
     if cancelled is not None:
         raise cancelled
     return outcome.result()
+
+
+class OneThread:
+    """A thread, made at its first use, that does one piece of work after the other for one event loop."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._executor: ThreadPoolExecutor | None = None
+        self._running: asyncio.Future[Any] | None = None
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run *work* when what runs is done; a cancelled caller leaves it to itself, for a thread cannot be stopped."""
+        # Else what nobody waits for any more would pile up behind a call that hangs.
+        while self._running is not None and not self._running.done():
+            await asyncio.wait([self._running])
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self._name)
+        self._running = asyncio.get_running_loop().run_in_executor(self._executor, work)
+        result: T = await asyncio.shield(self._running)
+        return result
+
+    async def close(self, *, wait: float) -> None:
+        """Begin nothing more, and wait so many seconds for what runs."""
+        self.abandon()
+        if self._running is not None and not self._running.done():
+            await asyncio.wait([self._running], timeout=wait)
+
+    def abandon(self) -> None:
+        """Begin nothing more, and wait for nothing."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+async def called(
+    call: Callable[[], Any],
+    taken: Callable[[Any], T],
+    *,
+    is_async: bool,
+    in_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
+) -> T:
+    """Call what a host gave, in a thread unless it is async, and return what *taken* makes of its answer."""
+
+    def run() -> Any:
+        given = call()
+        # A plain function may return a coroutine; only the loop can wait for that.
+        return given if inspect.isawaitable(given) else taken(given)
+
+    done = run() if is_async else await in_thread(run)
+    return taken(await done) if inspect.isawaitable(done) else done
 
 
 class Bindable(Protocol):

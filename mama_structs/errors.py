@@ -35,6 +35,7 @@ Every error that this package raises on purpose.
     │  ├─ LinkNotFound (LookupError)         not_found         .link_id
     │  ├─ EmbedderMismatch                   embedder_mismatch .stored .given: name and fingerprint
     │  ├─ EmbeddingFailed                    embedding_failed  the embedder raised, or gave no usable vectors
+    │  ├─ RerankingFailed                    reranking_failed  the reranker cannot work, or gave no score for each text
     │  └─ MigrationError                     migration_failed  .path: the old file; nothing of it was changed
     ├─ StoreError                            store_error       a session's directory
     │  ├─ StoreBusy (TimeoutError)           busy              .waited: seconds
@@ -354,6 +355,12 @@ class EmbeddingFailed(MemoryStoreError):
     """The embedder raised, or what it gave are no vectors; nothing was saved."""
 
     type = "embedding_failed"
+
+
+class RerankingFailed(MemoryStoreError):
+    """The reranker can never work as it is: its package or file is missing, or it gives no number for each text."""
+
+    type = "reranking_failed"
 
 
 class MigrationError(MemoryStoreError):

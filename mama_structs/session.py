@@ -25,6 +25,7 @@ from mama_structs.descriptors.conversation_info import Conversations
 from mama_structs.descriptors.parser import Event
 from mama_structs.errors import DescriptorError, InvalidArgument, SessionClosed, StoreBusy, StoreError
 from mama_structs.memory.model import Maintained
+from mama_structs.memory.reranking import Reranker, check_reranker
 from mama_structs.references.decorator import ReferenceDecorator, bound_to
 from mama_structs.references.options import ReferenceOptions
 from mama_structs.references.resolver import Resolver
@@ -149,6 +150,7 @@ class Session:
         structs: str | Any | None = None,
         sources: Iterable[EntitySource] = (),
         embedder: mama_structs.Embedder | None = None,
+        reranker: Reranker | None = None,
         namespace: str = "default",
         conversation: str | None = None,
         files: str | os.PathLike[str] | None = None,
@@ -167,6 +169,7 @@ class Session:
             sources: Further sources of entities.
             embedder: Turns texts into vectors for the memories; None for the one that the store was written with,
                 or the default in a new store: `UniversalSentenceEmbedder` where it is installed, else `HashEmbedder`.
+            reranker: Reads the question and the best hits of a search together, and says their order; None for none.
             namespace: Whose memories and conversations; those of other namespaces are never seen.
             conversation: The name of a conversation to come back to, or to begin; None for a fresh one.
             files: The directory, made when the first file is written, below which models may write files;
@@ -204,6 +207,7 @@ class Session:
         path = None if location is None else _path(location)
         name = None if conversation is None else check_conversation(conversation)
         check_embedder(embedder)
+        check_reranker(reranker)
         own_namespace = check_namespace(namespace)
         known = settings or Settings()
         refs = RefStore(settings=known.descriptors, answers=known.answers, files=files)
@@ -221,6 +225,7 @@ class Session:
                     home.engines,
                     namespace=own_namespace,
                     embedder=embedder,
+                    reranker=reranker,
                     settings=known.memory,
                     loop=loop,
                     find_mentions=functools.partial(mentions_in, schemes=schemes),

@@ -41,6 +41,7 @@ EXAMPLES = {
     "LinkNotFound": lambda: errors.LinkNotFound("link_x", hint="do"),
     "EmbedderMismatch": lambda: errors.EmbedderMismatch("what", stored=("a", "1"), given=("b", "2"), hint="do"),
     "EmbeddingFailed": lambda: errors.EmbeddingFailed("what", hint="do"),
+    "RerankingFailed": lambda: errors.RerankingFailed("what", hint="do"),
     "DescriptorError": lambda: errors.DescriptorError("what", handle="fd:1", hint="do"),
     "HandleNotFound": lambda: errors.HandleNotFound(
         "what", handle="fd:1", nearest=("fd:2",), deleted_at=datetime(2026, 1, 1, tzinfo=UTC), hint="do"

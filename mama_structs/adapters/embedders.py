@@ -1,4 +1,4 @@
-"""Embedders of the usual providers, and of models on this machine: each needs the package of its extra."""
+"""Embedders of the usual providers, and embedders and a reranker of models on this machine: each needs an extra."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import Any, ClassVar, Final, Literal
 
 import attrs
 import numpy as np
+from numpy.typing import NDArray
 
 from mama_structs import _check
-from mama_structs.errors import EmbeddingFailed, InvalidArgument
+from mama_structs.errors import EmbeddingFailed, InvalidArgument, MemoryStoreError, RerankingFailed
 from mama_structs.memory.embedding.callables import CallableEmbedder, default_embedder
-from mama_structs.memory.embedding.pieces import tokens
+from mama_structs.memory.embedding.pieces import LEAST_TOKENS, tokens
 from mama_structs.memory.embedding.protocol import (  # noqa: F401 - for hints
     Calibrating,
     Calibration,
@@ -26,14 +27,18 @@ from mama_structs.memory.embedding.protocol import (  # noqa: F401 - for hints
     fingerprint_of,
     unit_vectors,
 )
+from mama_structs.memory.reranking import Reranker, as_reranker, check_reranker
 
 __all__ = [
     "CallableEmbedder",
     "CohereEmbedder",
     "OnnxEmbedder",
+    "OnnxReranker",
     "OpenAIEmbedder",
+    "Reranker",
     "SentenceTransformerEmbedder",
     "VoyageEmbedder",
+    "as_reranker",
     "calibrated",
     "default_embedder",
     "fingerprint_of",
@@ -45,6 +50,7 @@ Pieces longer than that are found less well, and are never longer than the 8,192
 no character has more than four times the tokens that `pieces.tokens` counts for it.
 """
 
+_NO_AND_YES: Final = 2  # Logits of a cross-encoder that was trained as a classifier.
 _BLANK: Final = "-"  # Services refuse a text that is empty.
 _REQUEST: Final = 30_000  # Estimated tokens of one request, again a quarter of what every service takes.
 
@@ -281,6 +287,53 @@ class SentenceTransformerEmbedder(Calibrating):
         return np.asarray(given, dtype=np.float32)
 
 
+@attrs.define(kw_only=True, eq=False)
+class _OnnxModel:
+    """A model in ONNX form with its tokenizer, read at the first use; *failure* is raised where that cannot be."""
+
+    model: str | os.PathLike[str]
+    tokenizer: str | os.PathLike[str]
+    max_tokens: int
+    threads: int
+    failure: type[MemoryStoreError]
+    loaded: tuple[Any, Any, frozenset[str]] | None = attrs.field(default=None, init=False)
+    _lock: Any = attrs.field(factory=threading.Lock, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        _check.whole("threads", self.threads, 1, mark=",")
+
+    def run(self, texts: Sequence[str] | Sequence[tuple[str, str]]) -> tuple[Any, NDArray[np.int64]]:
+        """Return the model's first output for texts, or for pairs of texts, and 0 or 1 for each token: 0 is padding."""
+        session, tokenizer, inputs = self._load()
+        encoded = tokenizer.encode_batch(list(texts))
+        mask = np.array([one.attention_mask for one in encoded], dtype=np.int64)
+        feed = {
+            "input_ids": np.array([one.ids for one in encoded], dtype=np.int64),
+            "attention_mask": mask,
+            "token_type_ids": np.array([one.type_ids for one in encoded], dtype=np.int64),
+        }
+        return np.asarray(session.run(None, {name: feed[name] for name in feed if name in inputs})[0]), mask
+
+    def _load(self) -> tuple[Any, Any, frozenset[str]]:
+        with self._lock:
+            if self.loaded is None:
+                runtime, tokenizers = (_installed(name, "onnx", self.failure) for name in ("onnxruntime", "tokenizers"))
+                for path in (self.model, self.tokenizer):
+                    if not Path(path).is_file():
+                        raise self.failure(f"there is no file {os.fspath(path)}")
+                options = runtime.SessionOptions()
+                options.intra_op_num_threads = self.threads
+                options.inter_op_num_threads = 1
+                session = runtime.InferenceSession(
+                    os.fspath(self.model), sess_options=options, providers=["CPUExecutionProvider"]
+                )
+                tokenizer = tokenizers.Tokenizer.from_file(os.fspath(self.tokenizer))
+                tokenizer.enable_truncation(max_length=self.max_tokens)
+                tokenizer.enable_padding()
+                self.loaded = session, tokenizer, frozenset(one.name for one in session.get_inputs())
+            return self.loaded
+
+
 @attrs.define(kw_only=True)
 class OnnxEmbedder(Calibrating):
     """
@@ -317,13 +370,18 @@ class OnnxEmbedder(Calibrating):
     document_prefix: str = ""
     threads: int = 1
     batch_size: int = 16
-    _loaded: tuple[Any, Any, frozenset[str]] | None = attrs.field(default=None, init=False, repr=False)
-    _lock: Any = attrs.field(factory=threading.Lock, init=False, repr=False, eq=False)
+    _files: _OnnxModel = attrs.field(init=False, repr=False, eq=False)
     _hash: str = attrs.field(default="", init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        _check.whole("threads", self.threads, 1, mark=",")
+        self._files = _OnnxModel(
+            model=self.model,
+            tokenizer=self.tokenizer,
+            max_tokens=self.max_tokens,
+            threads=self.threads,
+            failure=EmbeddingFailed,
+        )
         if self.pooling not in ("mean", "cls"):
             raise InvalidArgument(f"pooling must be 'mean' or 'cls', got {self.pooling!r:.40}")
 
@@ -354,36 +412,74 @@ class OnnxEmbedder(Calibrating):
         """
         if not texts:
             return np.empty((0, self.dimensions), dtype=np.float32)
-        session, tokenizer, inputs = self._load()
         prefix = self.query_prefix if kind == "query" else self.document_prefix
-        encoded = tokenizer.encode_batch([prefix + one for one in texts])
-        mask = np.array([one.attention_mask for one in encoded], dtype=np.int64)
-        feed = {
-            "input_ids": np.array([one.ids for one in encoded], dtype=np.int64),
-            "attention_mask": mask,
-            "token_type_ids": np.array([one.type_ids for one in encoded], dtype=np.int64),
-        }
-        hidden = np.asarray(session.run(None, {name: feed[name] for name in feed if name in inputs})[0])
+        hidden, mask = self._files.run([prefix + one for one in texts])
         return pooled(hidden, mask, self.pooling)
 
-    def _load(self) -> tuple[Any, Any, frozenset[str]]:
-        with self._lock:
-            if self._loaded is None:
-                runtime, tokenizers = _installed("onnxruntime", "onnx"), _installed("tokenizers", "onnx")
-                for path in (self.model, self.tokenizer):
-                    if not Path(path).is_file():
-                        raise EmbeddingFailed(f"there is no file {os.fspath(path)}")
-                options = runtime.SessionOptions()
-                options.intra_op_num_threads = self.threads
-                options.inter_op_num_threads = 1
-                session = runtime.InferenceSession(
-                    os.fspath(self.model), sess_options=options, providers=["CPUExecutionProvider"]
-                )
-                tokenizer = tokenizers.Tokenizer.from_file(os.fspath(self.tokenizer))
-                tokenizer.enable_truncation(max_length=self.max_tokens)
-                tokenizer.enable_padding()
-                self._loaded = session, tokenizer, frozenset(one.name for one in session.get_inputs())
-            return self._loaded
+
+@attrs.define(kw_only=True)
+class OnnxReranker:
+    """
+    Reranks with a cross-encoder in ONNX form and its tokenizer (extra ``onnx``).
+
+    Such a model reads question and text together, and gives one figure, or one for "no" and one for "yes".
+    Files are read at the first use; nothing is ever downloaded.
+    What the model takes is seen from the names of its inputs.
+
+    Args:
+        model: The path of the ``.onnx`` file.
+        tokenizer: The path of its ``tokenizer.json``.
+        name: What it is called, in messages and figures; the name of the model's file where it is empty.
+        max_tokens: How many tokens of both texts together the model takes, 8 or more; the longer one is cut.
+        max_chars: How much of a text is given to the tokenizer.
+        threads: Threads for one call.
+        batch_size: Texts of a call at the most.
+
+    Raises:
+        InvalidArgument: An argument breaks its rule.
+
+    """
+
+    model: str | os.PathLike[str]
+    tokenizer: str | os.PathLike[str]
+    name: str = ""
+    max_tokens: int = 512
+    max_chars: int = 4_000
+    threads: int = 1
+    batch_size: int = 16
+    _files: _OnnxModel = attrs.field(init=False, repr=False, eq=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.name = self.name or Path(self.model).stem
+        check_reranker(self)
+        _check.whole("max_tokens", self.max_tokens, LEAST_TOKENS, mark=",")
+        self._files = _OnnxModel(
+            model=self.model,
+            tokenizer=self.tokenizer,
+            max_tokens=self.max_tokens,
+            threads=self.threads,
+            failure=RerankingFailed,
+        )
+
+    def rerank(self, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
+        """
+        Return what the model gives for each text: log-odds, for most of these models.
+
+        Raises:
+            RerankingFailed: The extra ``onnx`` is not installed, a file is missing, or the model is no cross-encoder.
+
+        """
+        if not texts:
+            return np.empty(0)
+        logits = np.asarray(self._files.run([(query, one) for one in texts])[0], dtype=np.float64)
+        if logits.shape == (len(texts), _NO_AND_YES):
+            logits = logits[:, 1] - logits[:, 0]
+        if logits.size != len(texts):
+            raise RerankingFailed(
+                f"{self.name} gave an array of shape {logits.shape} for {len(texts)} texts",
+                hint="a cross-encoder gives one or two numbers for each pair; a sentence model is an OnnxEmbedder",
+            )
+        return logits.reshape(len(texts))
 
 
 def pooled(hidden: Any, mask: Any, pooling: str) -> Vectors:
@@ -409,9 +505,9 @@ def _digest(path: str | os.PathLike[str]) -> bytes:
         raise EmbeddingFailed(f"the file {os.fspath(path)} cannot be read") from error
 
 
-def _installed(package: str, extra: str) -> Any:
+def _installed(package: str, extra: str, failure: type[MemoryStoreError] = EmbeddingFailed) -> Any:
     try:
         return importlib.import_module(package)
     except ImportError as error:
         hint = f"pip install 'mama-structs[{extra}]'"
-        raise EmbeddingFailed(f"the package {package} cannot be imported", hint=hint) from error
+        raise failure(f"the package {package} cannot be imported", hint=hint) from error

@@ -18,6 +18,8 @@ from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder, is_installed
 from mama_structs.memory.engine import EmbedderRecord, Engines, mismatch
 from mama_structs.memory.maintenance import record_of
+from mama_structs.memory.reranking import Reranker
+from mama_structs.memory.reranking_service import RerankingService
 from mama_structs.memory.saving import FindContent, no_content
 from mama_structs.memory.store import MemoryStore, Shared
 from mama_structs.settings import MemorySettings
@@ -57,6 +59,7 @@ async def open_memories(
     find_mentions: Callable[[str], Sequence[str]],
     find_content: FindContent = no_content,
     clock: Callable[[], float] = time.time,
+    reranker: Reranker | None = None,
 ) -> tuple[MemoryStore, Callable[[], Any]]:
     """Return the memories of a namespace, and what closes them."""
     chosen = await _chosen(engines, namespace, embedder)
@@ -66,7 +69,16 @@ async def open_memories(
     except BaseException:
         await service.close()
         raise
-    shared = Shared(engine, service, settings=settings, loop=loop, find_mentions=find_mentions, clock=clock)
+    seconds, at_most = settings.rerank_seconds, settings.rerank_at_most
+    shared = Shared(
+        engine,
+        service,
+        settings=settings,
+        loop=loop,
+        reranking=None if reranker is None else RerankingService(reranker, loop=loop, seconds=seconds, at_most=at_most),
+        find_mentions=find_mentions,
+        clock=clock,
+    )
     memories = MemoryStore(shared, find_content=find_content)
 
     async def close() -> None:

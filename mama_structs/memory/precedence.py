@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Final
 
 import attrs
 import numpy as np
@@ -11,6 +12,9 @@ from numpy.typing import NDArray
 from mama_structs.memory import ranking
 from mama_structs.memory.engine import Nodes
 from mama_structs.memory.ranking import WEIGHTS, Positions, Values, Weights
+
+_NAMED: Final = 0.8
+"""From this strength on a period is in front of all else, nearly as by `ranking.in_period`."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -51,6 +55,37 @@ class Precedence:
             decisions=decisions[both],
             newest={node: self.newest[node] for node in nodes.tolist() if node in self.newest},
         )
+
+    def reordered(self, order: Positions) -> Positions:
+        """Return an order of all positions in which time, outcomes and supersession count as they do in a search."""
+        arranged = order.tolist()
+        if self.strength >= _NAMED and self.inside.any():
+            arranged.sort(key=lambda position: not self.inside[position])
+        told = list(zip(self.outcomes.tolist(), self.decisions.tolist(), strict=True))
+        # A decision is found by what it or the memory of its outcome says, and what holds by what it replaced.
+        for outcome, decision in told:
+            self._lead(arranged, decision, outcome)
+        if not self.history:
+            position_of = {node: position for position, node in enumerate(self.nodes.tolist())}
+            for old, leader in self.newest.items():
+                if leader in position_of:
+                    self._lead(arranged, position_of[leader], position_of[old])
+        arranged = self.arranged(np.array(arranged, order.dtype)).tolist()
+        for outcome, decision in told:
+            self._follow(arranged, outcome, decision)
+        return np.array(arranged, order.dtype)
+
+    def _lead(self, order: list[int], first: int, second: int) -> None:
+        """Move a position up to stand in front of another, unless only one of them lies in the period."""
+        to, place = order.index(second), order.index(first)
+        if place > to and self.inside[first] == self.inside[second]:
+            order.insert(to, order.pop(place))
+
+    def _follow(self, order: list[int], second: int, first: int) -> None:
+        """Move a position down to stand behind another, unless only one of them lies in the period."""
+        place, to = order.index(second), order.index(first)
+        if place < to and self.inside[first] == self.inside[second]:
+            order.insert(to, order.pop(place))
 
     def led(self, scores: Values, weights: Weights = WEIGHTS) -> Values:
         """Return scores in which what holds is at least as good as what it replaced."""

@@ -41,6 +41,8 @@ from mama_structs.memory.model import (
 )
 from mama_structs.memory.relationships import near_synonyms, normalised
 from mama_structs.memory.requests import check_filter, check_id, check_limit, check_progress
+from mama_structs.memory.reranking import Reranker
+from mama_structs.memory.reranking_service import RerankingService
 from mama_structs.memory.results import (
     Chain,
     Evidence,
@@ -71,6 +73,7 @@ class Shared:
     embedding: EmbeddingService
     settings: MemorySettings = attrs.field(kw_only=True)
     loop: LoopBound = attrs.field(kw_only=True)
+    reranking: RerankingService | None = attrs.field(default=None, kw_only=True)
     find_mentions: Callable[[str], Sequence[str]] = attrs.field(default=lambda _text: (), kw_only=True)
     clock: Callable[[], float] = attrs.field(default=time.time, kw_only=True)
     cache: TraversalCache[list[Reached]] = attrs.field(init=False)
@@ -134,10 +137,14 @@ class Shared:
         await before.close()
 
     async def close(self) -> None:
-        """Take nothing more, and end the embedder's work; again is no error."""
+        """Take nothing more, and end the embedder's and the reranker's work; again is no error."""
         if not self.closed:
             self.closed = True
-            await self.embedding.close()
+            try:
+                await self.embedding.close()
+            finally:
+                if self.reranking is not None:
+                    await self.reranking.close()
 
 
 class MemoryStore:
@@ -178,6 +185,11 @@ class MemoryStore:
     def embedder(self) -> Embedder:
         """What turns texts into vectors."""
         return self._shared.embedding.embedder
+
+    @property
+    def reranker(self) -> Reranker | None:
+        """What looks at the best hits of a search again, None where nothing does."""
+        return None if self._shared.reranking is None else self._shared.reranking.reranker
 
     def resolving(self, find_content: FindContent) -> MemoryStore:
         """
@@ -523,6 +535,7 @@ class MemoryStore:
 
         Words of time in the question ("last week", "지난주") favour that time.
         As many memories as *limit* come back if so many pass the filters; `Hit.relevance` says how well each answers.
+        A session's reranker puts the best in its order, where it answers within ``settings.memory.rerank_seconds``.
 
         Args:
             query: The question, in any words.
@@ -535,12 +548,16 @@ class MemoryStore:
             as_of: Search as if it were this time: later memories, outcomes and supersessions are not there.
             limit: Hits at the most.
 
+        Raises:
+            RerankingFailed: The reranker can never work as it is; where it fails once, or takes too long, the search
+                goes on without.
+
         """
         self._shared.check()
         text = _check.text("query", query, most=_MAX_QUERY)
         moment = None if as_of is None else _check.moment("as_of", as_of)
         where = check_filter(types=types, topic=topic, since=since, until=until, mentions=mentions)
-        record = self._shared.record
+        record, reranking, most = self._shared.record, self._shared.reranking, check_limit(limit)
         request = search.SearchRequest(
             text=text,
             vector=await self._shared.embedding.query(text),
@@ -548,12 +565,12 @@ class MemoryStore:
             history=_check.flag("history", history),
             as_of=moment,
             now=self._shared.now,
-            limit=check_limit(limit),
+            limit=most if reranking is None else max(most, reranking.at_most),
             calibration=self.embedder.calibration,
         )
 
-        hits, _ = await self._shared.read(lambda reader: search.hits(reader, request), made_by=record)
-        return hits
+        hits, precedence = await self._shared.read(lambda reader: search.hits(reader, request), made_by=record)
+        return hits if reranking is None else (await reranking.reranked(text, hits, precedence))[:most]
 
     # The graph
 
@@ -960,17 +977,19 @@ class MemoryStore:
 
     def figures(self) -> dict[str, Any]:
         """Return what `stats` does, as of the last call and without looking at the disk."""
+        reranking = self._shared.reranking
         return {
             "namespace": self.namespace,
             "embedder": self.embedder.name,
             "dimensions": self.embedder.dimensions,
             **self._engine.figures(),
             "embedding": attrs.asdict(self._shared.embedding.stats),
+            **({} if reranking is None else {"reranking": attrs.asdict(reranking.stats)}),
             "traversal_cache": dict(self._shared.cache.statistics),
         }
 
     async def close(self) -> None:
-        """Take nothing more, and end the embedder's work; the session calls this."""
+        """Take nothing more, and end the embedder's and the reranker's work; the session calls this."""
         await self._shared.close()
 
     async def _read(self, memory_id: str, plan: Callable[[Reader, int], T]) -> T:

@@ -7,17 +7,19 @@ import types
 import numpy as np
 import pytest
 
-from mama_structs import Embedder
+from mama_structs import Embedder, HashEmbedder, Session
 from mama_structs.adapters import embedders
 from mama_structs.adapters.embedders import (
     CohereEmbedder,
     OnnxEmbedder,
+    OnnxReranker,
     OpenAIEmbedder,
+    Reranker,
     SentenceTransformerEmbedder,
     VoyageEmbedder,
     fingerprint_of,
 )
-from mama_structs.errors import EmbeddingFailed, InvalidArgument
+from mama_structs.errors import EmbeddingFailed, InvalidArgument, RerankingFailed
 from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.embedding.service import EmbeddingService
 
@@ -284,8 +286,8 @@ def test_an_onnx_model_gets_what_it_takes(files):
     assert np.linalg.norm(found, axis=1) == pytest.approx(np.ones(2), abs=1e-6)
     assert [97.5, 97] == pytest.approx((found[:, 0] / found[:, 1]).tolist(), rel=1e-5)
     embedder.embed(["a"], kind="query")
-    assert ["qa"] == embedder._loaded[1].texts
-    assert 256 == embedder._loaded[1].limit
+    assert ["qa"] == embedder._files.loaded[1].texts
+    assert 256 == embedder._files.loaded[1].limit
     assert (0, 2) == embedder.embed([]).shape
 
 
@@ -312,6 +314,120 @@ def test_an_onnx_model_that_is_not_there_is_told_of(files, monkeypatch):
     assert "pip install 'mama-structs[onnx]'" == caught.value.hint
     with pytest.raises(InvalidArgument, match="pooling must be 'mean' or 'cls', got 'max'"):
         OnnxEmbedder(**files, name="e5", dimensions=2, pooling="max")
+
+
+class FakePairs(FakeTokenizer):
+    """Encodes pairs: a separator between both texts, and the type 1 for the second."""
+
+    def encode_batch(self, texts):
+        self.pairs = texts
+        encoded = super().encode_batch([f"{query}|{text}" for query, text in texts])
+        for one, (query, _) in zip(encoded, texts, strict=True):
+            one.type_ids = [int(at > len(query)) for at in range(len(one.ids))]
+        return encoded
+
+
+class FakeCrossEncoder(FakeSession):
+    """Gives as log-odds how many letters of the second text are an ``x``, in one column or in two."""
+
+    columns = 1
+
+    def get_inputs(self):
+        return [types.SimpleNamespace(name=name) for name in ("input_ids", "attention_mask", "token_type_ids")]
+
+    def run(self, outputs, feed):
+        count = ((feed["input_ids"] == ord("x")) & (feed["token_type_ids"] == 1)).sum(axis=1).astype(np.float32)
+        return [np.stack([count, -count][: self.columns][::-1], axis=1)]
+
+
+@pytest.fixture
+def cross_encoder(files, monkeypatch):
+    monkeypatch.setattr(sys.modules["onnxruntime"], "InferenceSession", FakeCrossEncoder)
+    monkeypatch.setattr(sys.modules["tokenizers"], "Tokenizer", FakePairs)
+    return files
+
+
+@pytest.mark.parametrize(("columns", "expected"), [(1, [1, 3, 0]), (2, [2, 6, 0])])
+def test_an_onnx_cross_encoder_reads_pairs(cross_encoder, monkeypatch, columns, expected):
+    """It gives one figure for a pair, or one for "no" and one for "yes", whose difference counts."""
+    monkeypatch.setattr(FakeCrossEncoder, "columns", columns)
+    reranker = OnnxReranker(**cross_encoder, max_tokens=64)
+
+    assert expected == reranker.rerank("xx?", ["x", "axxbx", ""]).tolist()
+    assert [("xx?", "x"), ("xx?", "axxbx"), ("xx?", "")] == reranker._files.loaded[1].pairs
+    assert 64 == reranker._files.loaded[1].limit
+    assert (0,) == reranker.rerank("x", []).shape
+    assert "model" == reranker.name
+    assert isinstance(reranker, Reranker)
+
+
+async def test_a_session_reranks_with_an_onnx_cross_encoder(cross_encoder):
+    """It is given by its path, and its figure stands in `parts`."""
+    reranker = OnnxReranker(**cross_encoder, name="mine", batch_size=2)
+    async with Session.open(embedder=HashEmbedder(dimensions=64), reranker=reranker) as session:
+        for text in ("the door", "a xxx of doors", "an x"):
+            await session.memories.save_insight(text)
+        hits = await session.memories.search("door")
+
+    assert [3, 1, 0] == [hit.parts["reranker"] for hit in hits]
+
+
+def test_an_onnx_model_that_is_no_cross_encoder_is_told_of(files, monkeypatch):
+    """A sentence model gives a vector for each token."""
+    monkeypatch.setattr(sys.modules["tokenizers"], "Tokenizer", FakePairs)
+    with pytest.raises(RerankingFailed, match=r"model gave an array of shape \(2, 4, 2\) for 2 texts") as caught:
+        OnnxReranker(**files).rerank("q", ["ab", "c"])
+    assert "OnnxEmbedder" in caught.value.hint
+
+
+async def test_an_onnx_reranker_that_cannot_work_says_so_at_the_first_search(files, monkeypatch):
+    """The file or the package is named, and no search goes on as if nothing were."""
+    files["model"].unlink()
+    async with Session.open(embedder=HashEmbedder(dimensions=64), reranker=OnnxReranker(**files)) as session:
+        await session.memories.save_insight("the door")
+        with pytest.raises(RerankingFailed, match=r"there is no file .*model\.onnx"):
+            await session.memories.search("door")
+        monkeypatch.setitem(sys.modules, "tokenizers", None)
+        with pytest.raises(RerankingFailed, match="tokenizers cannot be imported") as caught:
+            await session.memories.search("door")
+    assert "pip install 'mama-structs[onnx]'" == caught.value.hint
+    for wrong in ({"threads": 0}, {"max_tokens": 7}, {"max_chars": 0}, {"batch_size": 0}):
+        with pytest.raises(InvalidArgument, match=next(iter(wrong))):
+            OnnxReranker(**files, **wrong)
+
+
+def test_a_real_onnx_cross_encoder_reads_pairs(tmp_path):
+    """A model of three operators and a tokenizer of words, made here, through the real packages."""
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({"[PAD]": 0, "[SEP]": 1, "door": 2, "key": 3, "?": 4}, unk_token="?")
+    )
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    words.post_processor = tokenizers.processors.TemplateProcessing(
+        single="$A", pair="$A [SEP] $B:1", special_tokens=[("[SEP]", 1)]
+    )
+    words.save(str(tmp_path / "tokenizer.json"))
+    # Sums the numbers of the second text's words: `key` has the highest.
+    make, integers = onnx.helper, onnx.TensorProto.INT64
+    nodes = [
+        make.make_node("Mul", ["input_ids", "token_type_ids"], ["second"]),
+        make.make_node("Cast", ["second"], ["floats"], to=onnx.TensorProto.FLOAT),
+        make.make_node("ReduceMax", ["floats", "axes"], ["logits"], keepdims=1),
+    ]
+    shape = ["texts", "tokens"]
+    inputs = [make.make_tensor_value_info(name, integers, shape) for name in ("input_ids", "token_type_ids")]
+    outputs = [make.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, ["texts", 1])]
+    axes = make.make_tensor("axes", integers, [1], [1])
+    graph = make.make_graph(nodes, "cross", inputs, outputs, [axes])
+    model = make.make_model(graph, opset_imports=[make.make_opsetid("", 18)], ir_version=9)
+    onnx.save(model, str(tmp_path / "model.onnx"))
+    reranker = OnnxReranker(model=tmp_path / "model.onnx", tokenizer=tmp_path / "tokenizer.json", max_tokens=8)
+
+    assert [2, 3, 0] == reranker.rerank("key key", ["door", "door key", ""]).tolist()
+    # Together they have eight tokens at the most: the longer one is cut, here before its key.
+    assert [2] == reranker.rerank("door", ["door " * 20 + "key"]).tolist()
 
 
 def test_padding_does_not_count_in_the_mean():

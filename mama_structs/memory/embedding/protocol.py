@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mama_structs import _check
-from mama_structs._async import in_own_thread
+from mama_structs._async import called, in_own_thread
 from mama_structs.errors import EmbeddingFailed, InvalidArgument
 from mama_structs.memory.embedding.pieces import LEAST_TOKENS
 
@@ -157,17 +157,10 @@ class EmbeddedTexts:
 
 async def embedded(embedder: Embedder, texts: Sequence[str], kind: Kind, *, in_thread: InThread) -> EmbeddedTexts:
     """Call an embedder once, in a thread if it is synchronous; whatever it raises becomes `EmbeddingFailed`."""
-    dimensions = embedder.dimensions
-
-    def run() -> EmbeddedTexts | Awaitable[ArrayLike]:
-        given = embedder.embed(texts, kind=kind)
-        # A plain function may return a coroutine; only the loop can wait for that.
-        return given if inspect.isawaitable(given) else checked(given, len(texts), dimensions)
-
+    is_async = getattr(embedder, "is_async", False) or inspect.iscoroutinefunction(embedder.embed)
+    take = functools.partial(checked, count=len(texts), dimensions=embedder.dimensions)
     try:
-        is_async = getattr(embedder, "is_async", False) or inspect.iscoroutinefunction(embedder.embed)
-        done = run() if is_async else await in_thread(run)
-        return done if isinstance(done, EmbeddedTexts) else checked(await done, len(texts), dimensions)
+        return await called(lambda: embedder.embed(texts, kind=kind), take, is_async=is_async, in_thread=in_thread)
     except EmbeddingFailed:
         raise
     except Exception as error:

@@ -9,22 +9,19 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, TypeVar
+from collections.abc import Sequence
+from typing import Final
 
 import attrs
 import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs import _check
-from mama_structs._async import LoopBound, in_own_thread, to_its_end
+from mama_structs._async import LoopBound, OneThread, in_own_thread, to_its_end
 from mama_structs._lru import Lru
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, SessionClosed
 from mama_structs.memory.embedding.pieces import LEAST_TOKENS, clean, cut
 from mama_structs.memory.embedding.protocol import Calibration, Embedder, Kind, Vectors, calibrated, embedded
-
-T = TypeVar("T")
 
 _logger: Final = logging.getLogger("mama_structs")
 
@@ -93,8 +90,7 @@ class EmbeddingService:
         self._texts: dict[bytes, _Text] = {}
         self._queues: dict[Kind, deque[_Text]] = {"query": deque(), "document": deque()}
         self._task: asyncio.Task[None] | None = None
-        self._executor: ThreadPoolExecutor | None = None
-        self._running: asyncio.Future[Any] | None = None
+        self._thread = OneThread("mama-structs-embedding")
         self._callers = 0
         self._calibrating = asyncio.Lock()
         self._is_closed = False
@@ -104,7 +100,7 @@ class EmbeddingService:
         self._check()
         async with self._calibrating:
             self._check()
-            return await calibrated(self.embedder, in_thread=self._in_thread)
+            return await calibrated(self.embedder, in_thread=self._thread.run)
 
     async def documents(self, texts: Sequence[str]) -> list[Vectors]:
         """Return the vectors of each text, of shape (pieces, dimensions), normalised; a long one is cut into pieces."""
@@ -131,20 +127,17 @@ class EmbeddingService:
         self._is_closed = True
         if not self._bound.is_over:
             await to_its_end(self._close())
-        elif self._executor is not None and not self._bound.is_elsewhere:
-            self._executor.shutdown(wait=False, cancel_futures=True)
+        elif not self._bound.is_elsewhere:
+            self._thread.abandon()
 
     async def _close(self) -> None:
-        task, running, executor = self._task, self._running, self._executor
+        task = self._task
         if task is not None and not task.done():
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await asyncio.wait([task])
         self._give_up()
-        if executor is not None:
-            executor.shutdown(wait=False, cancel_futures=True)
-            if running is not None and not running.done():
-                await asyncio.wait([running], timeout=_CLOSING)
+        await self._thread.close(wait=_CLOSING)
 
     async def _prepared(self, texts: Sequence[str]) -> tuple[list[str], list[int]]:
         """Return the pieces of all texts, and how many each has, when the embedder is ready for them."""
@@ -280,7 +273,7 @@ class EmbeddingService:
         started = time.perf_counter()
         self.stats.calls += 1
         try:
-            done = await embedded(self.embedder, [one.text for one in batch], batch[0].kind, in_thread=self._in_thread)
+            done = await embedded(self.embedder, [one.text for one in batch], batch[0].kind, in_thread=self._thread.run)
         except EmbeddingFailed as error:
             return error
         finally:
@@ -309,14 +302,6 @@ class EmbeddingService:
         for one in list(self._texts.values()):
             is_over = self._is_closed
             self._end(one, None if is_over else EmbeddingFailed("embedding was interrupted", hint="try again"))
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="mama-structs-embedding")
-        self._running = asyncio.get_running_loop().run_in_executor(self._executor, work)
-        # A thread cannot be stopped: its end is waited for at closing.
-        result: T = await asyncio.shield(self._running)
-        return result
 
     def _check(self) -> None:
         self._bound.check()

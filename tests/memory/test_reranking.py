@@ -1,0 +1,562 @@
+"""A second look at the best hits: the order it gives, what it may not change, and what happens where it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory_helpers import SMALL, plain_link, plain_memory
+
+from mama_structs import MemorySettings, Session, Settings
+from mama_structs.errors import InvalidArgument, InvalidSetting, RerankingFailed, SessionClosed
+from mama_structs.memory import search
+from mama_structs.memory.embedding.protocol import Calibration
+from mama_structs.memory.model import OUTCOME_OF, LinkType, MemoryType
+from mama_structs.memory.reranking import Reranker, as_reranker
+from mama_structs.memory.reranking_service import reordered
+from mama_structs.testing import PlainEngine
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+DAY = 86_400.0
+NOTES = [
+    "the red door is locked",
+    "the blue door is open",
+    "a door of glass",
+    "the key is under the mat",
+    "lunch at noon",
+]
+
+
+class Preferring:
+    """A reranker that wants a word, and remembers what it read."""
+
+    name = "preferring"
+
+    def __init__(self, word, **hints):
+        self.word = word
+        self.calls = []
+        self.threads = set()
+        vars(self).update(hints)
+
+    def rerank(self, query, texts):
+        self.calls.append((query, list(texts)))
+        self.threads.add(threading.current_thread().name)
+        return [float(self.word in text) for text in texts]
+
+
+class Waiting:
+    """An async reranker that answers when it is let."""
+
+    name = "waiting"
+
+    def __init__(self):
+        self.open = asyncio.Event()
+        self.begun = asyncio.Event()
+        self.left = 0
+        self.at_once = self.most_at_once = 0
+
+    async def rerank(self, query, texts):
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        self.begun.set()
+        try:
+            await self.open.wait()
+        except asyncio.CancelledError:
+            self.left += 1
+            raise
+        finally:
+            self.at_once -= 1
+        return [float("key" in text) for text in texts]
+
+
+def opening(reranker, **options):
+    return Session.open(embedder=SMALL, reranker=reranker, settings=Settings(memory=MemorySettings(**options)))
+
+
+async def noted(session):
+    for note in NOTES:
+        await session.memories.save_insight(note)
+    return session.memories
+
+
+def contents(hits):
+    return [hit.memory.content for hit in hits]
+
+
+# The order
+
+
+async def test_the_reranker_orders_the_hits():
+    """What it likes best comes first, `parts` says its score, and relevance is what it was."""
+    async with opening(None) as session:
+        memories = await noted(session)
+        plain = await memories.search("the door", limit=5)
+    reranker = Preferring("key")
+    async with opening(reranker) as session:
+        memories = await noted(session)
+        hits = await memories.search("the door", limit=5)
+
+        assert memories.reranker is reranker
+    assert "the key is under the mat" != plain[0].memory.content
+    assert [
+        "the key is under the mat",
+        *(one for one in contents(plain) if one != "the key is under the mat"),
+    ] == contents(hits)
+    assert [1, 0, 0, 0, 0] == [hit.parts["reranker"] for hit in hits]
+    assert [hit.score for hit in plain] == pytest.approx([hit.score for hit in hits])
+    assert {hit.memory.content: hit.relevance for hit in plain} == pytest.approx(
+        {hit.memory.content: hit.relevance for hit in hits}
+    )
+
+
+async def test_without_a_reranker_there_is_none():
+    """It is off by default, and the figures do not speak of it."""
+    async with opening(None) as session:
+        memories = await noted(session)
+        hits = await memories.search("the door")
+
+        assert memories.reranker is None
+        assert "reranking" not in await memories.stats()
+    assert all("reranker" not in hit.parts for hit in hits)
+
+
+async def test_more_are_read_than_are_asked_for():
+    """The best fifty are read and the best of these given: what the first look puts low can come first."""
+    reranker = Preferring("n° 17.")
+    async with opening(reranker) as session:
+        await session.memories.save_many({"type": "insight", "content": f"door n° {n}."} for n in range(60))
+        (hit,) = await session.memories.search("door n° 17", limit=1)
+        everything = await session.memories.search("door", limit=60)
+
+        assert 120 == len(reranker.calls[0][1]) + len(reranker.calls[1][1]) + 20
+    assert "door n° 17." == hit.memory.content
+    assert 60 == len(everything) == len({one.memory.id for one in everything})
+    assert [True] * 50 + [False] * 10 == ["reranker" in one.parts for one in everything]
+    assert sorted((one.score for one in everything), reverse=True) == [one.score for one in everything]
+
+
+async def test_how_many_are_read_is_a_setting():
+    """The rest follows as it was."""
+    reranker = Preferring("lunch")
+    async with opening(reranker, rerank_at_most=2) as session:
+        memories = await noted(session)
+        hits = await memories.search("the door", limit=5)
+
+    assert [2] == [len(texts) for _, texts in reranker.calls]
+    assert [2, 3] == [len(hits[:2]), len([hit for hit in hits if "reranker" not in hit.parts])]
+
+
+async def test_a_reranker_reads_topic_and_reasons_and_no_more_than_it_wants():
+    """A text is what is embedded, cut to *max_chars*, in calls of *batch_size*, those of one length together."""
+    reranker = Preferring("x", max_chars=30, batch_size=2)
+    async with opening(reranker) as session:
+        await session.memories.save_decision("doors", "Keep doors shut", "It is cold in winter, and long")
+        await session.memories.save_insight("door")
+        await session.memories.save_insight("another door than that one, which is long")
+        await session.memories.search("door?")
+
+    assert [2, 1] == [len(texts) for _, texts in reranker.calls]
+    assert {"door?"} == {query for query, _ in reranker.calls}
+    assert "door" == reranker.calls[0][1][0]
+    assert {"doors: Keep doors shut\nIt is c", "another door than that one, wh"} == {
+        text for _, texts in reranker.calls for text in texts
+    } - {"door"}
+
+
+async def test_filters_and_the_past_are_as_exact_as_before():
+    """What a filter leaves out, or came later, is not even shown to the reranker."""
+    reranker = Preferring("door")
+    async with opening(reranker) as session:
+        memories = session.memories
+        await memories.save_insight("old door", created_at=START)
+        await memories.save_insight("new door", created_at=START + timedelta(days=9))
+        await memories.save_context("door of another kind", created_at=START)
+        hits = await memories.search("door", types="insight", as_of=START + timedelta(days=1))
+
+    assert ["old door"] == contents(hits)
+    assert [["old door"]] == [texts for _, texts in reranker.calls]
+
+
+async def test_what_holds_stays_in_front_of_what_it_replaced():
+    """A reranker sees texts only, and prefers a decision that was given up; its successor comes first all the same."""
+    async with opening(Preferring("JWT")) as session:
+        memories = session.memories
+        jwt = await memories.save_decision("auth", "Use JWT for logins", "stateless")
+        redis = await memories.supersede(jwt.id, "Keep logins in Redis", "can be ended at once")
+        for note in NOTES:
+            await memories.save_insight(note)
+        hits = await memories.search("logins")
+        before = await memories.search("logins", history=True)
+
+    assert [redis.id, jwt.id] == [hit.memory.id for hit in hits[:2]]
+    assert redis.id == hits[1].superseded_by
+    assert jwt.id == before[0].memory.id
+
+
+async def test_a_decision_stays_in_front_of_the_reason_of_its_outcome():
+    """What the reranker says for the reason counts for the decision."""
+    async with opening(Preferring("stolen")) as session:
+        memories = session.memories
+        jwt = await memories.save_decision("auth", "Use JWT for logins", "stateless")
+        for note in NOTES:
+            await memories.save_insight(note)
+        await memories.set_outcome(jwt.id, "FAILED", reason="A stolen token could not be revoked.")
+        hits = await memories.search("stolen tokens and the door")
+
+    assert jwt.id == hits[0].memory.id
+    assert "A stolen token could not be revoked." in contents(hits[1:])
+
+
+async def test_what_was_made_in_the_time_that_is_asked_for_stays_in_front():
+    """A text does not say when it was written."""
+    async with opening(Preferring("red")) as session:
+        memories = session.memories
+        await memories.save_insight("the red door is locked", created_at=START)
+        await memories.save_insight("the blue door is open", created_at=START + timedelta(days=60))
+        hits = await memories.search("doors in March", as_of=START + timedelta(days=100))
+
+    assert ["the blue door is open", "the red door is locked"] == contents(hits)
+
+
+async def test_tools_search_with_it_too():
+    """What a model searches goes the same way."""
+    async with opening(Preferring("key")) as session:
+        await noted(session)
+        answer = await session.call("search/by_context", {"query": "the door"})
+
+    assert "the key is under the mat" in str(answer).split("door is")[0]
+
+
+class Store:
+    """Decisions of which some replaced others, memories of outcomes, and notes, each a day after the one before."""
+
+    def __init__(self, replaced, outcomes):
+        self.engine = PlainEngine(embedder=None)
+        self.reader = self.engine.memories
+        self.replaced = replaced
+        self.outcomes = outcomes
+        for n in range(6):
+            self._add(f"d{n}", MemoryType.DECISION, n)
+        for n in range(3):
+            self._add(f"n{n}", MemoryType.INSIGHT, 6 + n)
+        for new, old in replaced:
+            self._link(f"d{new}", f"d{old}", "supersedes", LinkType.EVOLUTION)
+        for n in outcomes:
+            self._add(f"o{n}", MemoryType.CONTEXT, 9 + n, source=OUTCOME_OF)
+            self._link(f"o{n}", f"d{n}", OUTCOME_OF, LinkType.IMPLEMENTATION)
+
+    def _add(self, name, kind, day, **metadata):
+        vector = np.array([[np.cos(day), np.sin(day)]], np.float32)
+        self.reader.put(plain_memory(name, f"door {name}", type=kind, at=day * DAY, **metadata), vectors=vector)
+
+    def _link(self, new, old, relationship, link_type):
+        self.reader.put_link(plain_link(new, old, relationship, type=link_type, created_by="user"))
+
+    def hits(self, text, *, history=False):
+        request = search.SearchRequest(
+            text=text,
+            vector=np.array([1, 0], np.float32),
+            now=START + timedelta(days=30),
+            limit=20,
+            history=history,
+            calibration=Calibration(0.3, 12.0),
+        )
+        return search.hits(self.reader, request)
+
+
+def stores():
+    # What replaces is newer, so that there are chains and forks and no cycles.
+    pairs = st.tuples(st.integers(1, 5), st.integers(0, 4)).filter(lambda pair: pair[0] > pair[1])
+    return st.builds(Store, st.sets(pairs, max_size=4), st.sets(st.integers(0, 5), max_size=3))
+
+
+SCORES = st.lists(st.floats(-5, 5).map(lambda one: round(one, 1)), min_size=12, max_size=12)
+
+
+@given(store=stores(), scores=SCORES, period=st.booleans(), history=st.booleans())
+@settings(max_examples=60)
+def test_any_scores_reorder_the_same_hits_within_the_rules(store, scores, period, history):
+    """Nothing is lost or doubled, scores fall, successors stay in front, and what is tied to nothing goes by score."""
+    hits, precedence = store.hits("door of January 3 to January 8" if period else "door", history=history)
+    given = np.array(scores[: len(hits)])
+    found = reordered(hits, precedence, given)
+    place = {hit.memory.id: at for at, hit in enumerate(found)}
+    score_of = {hit.memory.id: score for hit, score in zip(hits, given.tolist(), strict=True)}
+
+    assert sorted(place) == sorted(hit.memory.id for hit in hits)
+    assert [hit.score for hit in hits] == [hit.score for hit in found]
+    assert score_of == {hit.memory.id: hit.parts["reranker"] for hit in found}
+    if not history and not period:
+        assert all(place[f"d{new}"] < place[f"d{old}"] for new, old in store.replaced)
+    if not period:
+        assert all(place[f"d{n}"] < place[f"o{n}"] for n in store.outcomes)
+        free = [hit.memory.id for hit in hits if hit.memory.id[0] == "n"]
+        assert sorted(free, key=place.get) == sorted(free, key=lambda one: -score_of[one])
+
+
+@given(store=stores(), scores=SCORES)
+@settings(max_examples=30)
+def test_only_the_order_of_scores_counts(store, scores):
+    """Equal scores leave the order as it was, and another scale makes no difference."""
+    hits, precedence = store.hits("door")
+    same = reordered(hits, precedence, np.zeros(len(hits)))
+    given = np.array(scores[: len(hits)])
+
+    assert [hit.memory.id for hit in hits] == [hit.memory.id for hit in same]
+    assert [hit.memory.id for hit in reordered(hits, precedence, given)] == [
+        hit.memory.id for hit in reordered(hits, precedence, given * 2 + 1)
+    ]
+
+
+# Where it fails
+
+
+async def test_a_reranker_that_raises_loses_no_search(caplog):
+    """The order is that of a search without it, and the log says what was raised, but no text."""
+
+    def broken(query, texts):
+        raise OSError("no route to the door")
+
+    async with opening(None) as session:
+        plain = contents(await (await noted(session)).search("the door"))
+    async with opening(as_reranker(broken, name="far")) as session:
+        memories = await noted(session)
+        with caplog.at_level(logging.WARNING, logger="mama_structs"):
+            hits = await memories.search("the door")
+
+        assert {"searches": 1, "failed": 1, "late": 0, "texts": 0} == {
+            name: count for name, count in (await memories.stats())["reranking"].items() if name != "seconds"
+        }
+    assert plain == contents(hits)
+    assert all("reranker" not in hit.parts for hit in hits)
+    assert "the reranker far raised OSError: a search goes on without" in caplog.text
+    assert "door" not in caplog.text
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf")])
+async def test_a_score_that_is_not_finite_loses_no_search(caplog, odd):
+    """A model that overflows at one text says nothing about the others either."""
+    async with opening(as_reranker(lambda query, texts: [odd] + [1.0] * (len(texts) - 1), name="odd")) as session:
+        hits = await (await noted(session)).search("the door")
+
+    assert 5 == len(hits)
+    assert "the reranker odd gave what is not finite" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda texts: [1.0], r"array of shape \(1,\) for 5 texts"),
+        (lambda texts: [[1.0]] * len(texts), r"array of shape \(5, 1\) for 5 texts"),
+        (lambda texts: ["good"] * len(texts), "expected numbers"),
+        (lambda texts: None, "expected numbers"),
+        (lambda texts: [[1.0], [1.0, 2.0]], "no array of numbers"),
+    ],
+)
+async def test_an_answer_that_is_no_score_for_each_text_is_an_error(answer, message):
+    """It can never work, so the first search says so."""
+    async with opening(as_reranker(lambda query, texts: answer(texts), name="odd")) as session:
+        memories = await noted(session)
+        with pytest.raises(RerankingFailed, match=message) as caught:
+            await memories.search("the door")
+
+    assert "rerank() must return 5 numbers for 5 texts" in caught.value.hint
+
+
+async def test_a_reranker_that_says_it_cannot_work_is_believed():
+    """A missing file is not passed over in silence, search by search."""
+
+    async def missing(query, texts):
+        raise RerankingFailed("there is no file model.onnx")
+
+    async with opening(as_reranker(missing, name="missing")) as session:
+        memories = await noted(session)
+        with pytest.raises(RerankingFailed, match=r"no file model\.onnx"):
+            await memories.search("the door")
+
+
+async def test_a_reranker_that_is_too_slow_loses_no_search(caplog):
+    """After its time a search goes on without it, and the call is given up."""
+    reranker = Waiting()
+    async with opening(reranker, rerank_seconds=0.01) as session:
+        memories = await noted(session)
+        hits = await memories.search("the door")
+        late = (await memories.stats())["reranking"]["late"]
+        reranker.open.set()
+
+        assert 1 == late == reranker.left
+    assert 5 == len(hits)
+    assert all("reranker" not in hit.parts for hit in hits)
+    assert "the reranker waiting took longer than 0.01 s" in caplog.text
+
+
+async def test_a_call_that_hangs_in_its_thread_holds_up_no_search_and_piles_up_nothing():
+    """Searches meanwhile wait their time and go on; when it ends, the next one is reranked, and none of theirs."""
+    gate = threading.Event()
+    calls = []
+
+    def hanging(query, texts):
+        calls.append(query)
+        gate.wait()
+        return [float("key" in text) for text in texts]
+
+    async with opening(as_reranker(hanging, name="hanging"), rerank_seconds=0.01) as session:
+        memories = await noted(session)
+        for query in ("first door", "second door", "third door"):
+            assert 5 == len(await memories.search(query))
+        only = list(calls)
+        gate.set()
+        hits = await _until_reranked(memories)
+
+    assert ["first door"] == only
+    assert {"first door", "door"} == set(calls)
+    assert "the key is under the mat" == hits[0].memory.content
+
+
+async def _until_reranked(memories):
+    while True:
+        hits = await memories.search("door")
+        if "reranker" in hits[0].parts:
+            return hits
+
+
+# In turns
+
+
+async def test_one_call_at_a_time_and_never_in_the_event_loop():
+    """What is not async runs in a thread of its own; many searches take turns."""
+    reranker = Preferring("key")
+    async with opening(reranker) as session:
+        memories = await noted(session)
+        found = await asyncio.gather(*(memories.search(f"door {n}") for n in range(8)))
+
+    assert 8 == len(reranker.calls)
+    assert ["mama-structs-reranking_0"] == sorted(reranker.threads)
+    assert {"the key is under the mat"} == {hits[0].memory.content for hits in found}
+
+
+async def test_an_async_reranker_is_asked_one_search_after_the_other():
+    """It runs in the loop, and is never inside two calls."""
+    reranker = Waiting()
+    reranker.open.set()
+    async with opening(reranker, rerank_seconds=600) as session:
+        memories = await noted(session)
+        found = await asyncio.gather(*(memories.search(f"door {n}") for n in range(8)))
+
+    assert 1 == reranker.most_at_once
+    assert {"the key is under the mat"} == {hits[0].memory.content for hits in found}
+
+
+async def test_a_plain_function_may_give_something_to_await():
+    """Only the loop can wait for that."""
+
+    async def later(texts):
+        await asyncio.sleep(0)
+        return np.array([float("key" in text) for text in texts], np.float16)
+
+    async with opening(as_reranker(lambda query, texts: later(texts), name="later")) as session:
+        hits = await (await noted(session)).search("the door")
+
+    assert "the key is under the mat" == hits[0].memory.content
+
+
+async def test_a_cancelled_search_gives_its_call_up():
+    """The next search has its turn at once."""
+    reranker = Waiting()
+    async with opening(reranker, rerank_seconds=600) as session:
+        memories = await noted(session)
+        leaving = asyncio.create_task(memories.search("the door"))
+        await reranker.begun.wait()
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        reranker.open.set()
+        hits = await memories.search("the door")
+
+    assert 1 == reranker.left
+    assert "the key is under the mat" == hits[0].memory.content
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_a_search_that_is_cancelled_anywhere_leaves_nothing_behind(turns):
+    """Wherever it is cancelled, no task is left and the next search is reranked."""
+    async with opening(Preferring("key"), rerank_seconds=600) as session:
+        memories = await noted(session)
+        before = asyncio.all_tasks()
+        task = asyncio.create_task(memories.search("the door"))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        hits = await memories.search("the door")
+        await asyncio.sleep(0)
+
+        assert "the key is under the mat" == hits[0].memory.content
+        assert before == asyncio.all_tasks() - {task}
+
+
+async def test_closing_tells_those_who_wait():
+    """The search that waits for the reranker gets `SessionClosed`, and no thread is left."""
+    reranker = Waiting()
+    session = await opening(reranker, rerank_seconds=600)
+    memories = await noted(session)
+    waiting = asyncio.create_task(memories.search("the door"))
+    await reranker.begun.wait()
+    await session.close()
+
+    with pytest.raises(SessionClosed):
+        await waiting
+    assert 1 == reranker.left
+
+
+async def test_closing_ends_the_thread():
+    """Nothing of it is left."""
+    session = await opening(Preferring("key"))
+    await (await noted(session)).search("the door")
+    threads = [one for one in threading.enumerate() if one.name.startswith("mama-structs-reranking")]
+    await session.close()
+
+    assert 1 == len(threads)
+    threads[0].join()
+
+
+async def test_forks_share_it():
+    """A fork searches as its session does."""
+    async with opening(Preferring("key")) as session:
+        await noted(session)
+        async with session.fork() as fork:
+            hits = await fork.memories.search("the door")
+
+    assert "the key is under the mat" == hits[0].memory.content
+
+
+# At the door
+
+
+def test_what_cannot_rerank_is_refused():
+    """Before anything is opened."""
+    with pytest.raises(InvalidArgument, match=r"reranker must have name and rerank\(\), got int") as caught:
+        Session.open(reranker=3)
+    assert "as_reranker(fn, name=...)" in caught.value.hint
+    with pytest.raises(InvalidArgument, match="fn must be callable, got a str"):
+        as_reranker("fn", name="x")
+    with pytest.raises(InvalidArgument, match="name must be text that is not empty"):
+        as_reranker(len, name="")
+    with pytest.raises(InvalidArgument, match="max_chars must"):
+        as_reranker(len, name="x", max_chars=0)
+    with pytest.raises(InvalidArgument, match="batch_size must"):
+        Session.open(reranker=Preferring("x", batch_size=1.5))
+    assert isinstance(as_reranker(len, name="x"), Reranker)
+
+
+@pytest.mark.parametrize("wrong", [{"rerank_seconds": 0}, {"rerank_seconds": "2"}, {"rerank_at_most": 0}])
+def test_its_settings_are_checked(wrong):
+    """A limit is a time, and a number of hits is a whole one."""
+    with pytest.raises(InvalidSetting, match=next(iter(wrong))):
+        MemorySettings(**wrong)
