@@ -20,9 +20,11 @@ from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.engine import Reader
 from mama_structs.memory.model import OUTCOME_OF
 from mama_structs.memory.ranking import Weights
+from mama_structs.memory.reranking import Reranker
 from mama_structs.memory.search import SearchRequest, search
 from mama_structs.memory.store import MemoryStore
 from mama_structs.session import Session
+from mama_structs.settings import MemorySettings, Settings
 
 LIMIT: Final = 10
 METRICS: Final = ("recall@1", "recall@5", "recall@10", "MRR")
@@ -223,9 +225,10 @@ class Answers:
 
 
 @asynccontextmanager
-async def saved(sample: Sample, embedder: Embedder) -> AsyncIterator[Saved]:
+async def saved(sample: Sample, embedder: Embedder, reranker: Reranker | None = None) -> AsyncIterator[Saved]:
     """Save a sample as agents and users would have, with what came of its decisions, and leave nothing behind."""
-    async with Session.open(embedder=embedder) as session:
+    patient = Settings(memory=MemorySettings(rerank_seconds=3_600.0))
+    async with Session.open(embedder=embedder, reranker=reranker, settings=patient) as session:
         memories = session.memories
         ids: dict[str, str] = {}
         labels: dict[str, str] = {}
@@ -309,6 +312,12 @@ async def asked_with(store: Saved, weights: Weights, embedding: EmbeddingService
         )
 
     return await store.memories._engine.read(plan)  # noqa: SLF001 - weights are no setting, and have no public door
+
+
+def shared_words(query: str, texts: Sequence[str]) -> list[float]:
+    """Rerank by the share of the question's words that a text has, for trying out: it knows less than a search."""
+    asked = set(re.findall(r"\w+", query.lower()))
+    return [len(asked & set(re.findall(r"\w+", text.lower()))) / max(len(asked), 1) for text in texts]
 
 
 # How good that is

@@ -14,16 +14,21 @@ dialogues together. Then every question is asked through `MemoryStore.search`. L
 * Relevance: the share of hits that answer among those with so much relevance or more, and the Brier score.
 * ``--leave-one-out`` judges each set with weights that were fitted to the others (_fitting.py).
 * ``--ablate`` switches off one part of the ranking after the other.
+* ``--reranker module:name`` also asks with a reranker of yours (a function, or an object such as an `OnnxReranker`),
+  and says what it gives and costs.
 
 Without the extra ``semantic`` it runs with `HashEmbedder`, which knows no meaning, and says so.
 
-    python benchmarks/retrieval.py [--data FOLDER] [--leave-one-out] [--ablate] [--vectors FILE] [--quick]
+    python benchmarks/retrieval.py [--data FOLDER] [--leave-one-out] [--ablate] [--vectors FILE]
+        [--reranker MODULE:NAME] [--quick]
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -57,12 +62,14 @@ from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder, is_installed
 from mama_structs.memory.ranking import WEIGHTS, Weights
+from mama_structs.memory.reranking import Reranker, as_reranker
 
 DATA: Final = Path(__file__).parents[2] / "shared" / "data" / "retrieval"
 FAMILY: Final = {"long together": "long", "exact sets": "passages", "pairs": "pairs"}
 """Sets that are only judged, and never with what was chosen on their texts."""
 MANY, POINT, ABOVE, ENOUGH = 60, 0.01, 0.02, 0.97
 WEAK, SURE, FEW = 0.3, 0.6, 20
+RERANKED: Final = "ours, reranked"
 STEPS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 OFF: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -188,8 +195,37 @@ async def ablated(stores: Stores, sets: Sets, embedding: EmbeddingService) -> di
     }
 
 
+def reranker_named(name: str) -> Reranker:
+    """Return what stands under ``module:name``, from the present directory, too."""
+    sys.path.insert(0, str(Path.cwd()))
+    module, _, attribute = name.partition(":")
+    found = getattr(importlib.import_module(module), attribute)
+    return found if isinstance(found, Reranker) else as_reranker(found, name=name)
+
+
+async def reranked(sets: Sets, embedder: Embedder, reranker: Reranker) -> tuple[Measures, dict[str, Any]]:
+    """Measure what a reranker makes of ours, and what a search of each set waits for it."""
+    measures: Measures = {}
+    costs: dict[str, Any] = {}
+    for name, samples in sets.items():
+        answers, stats = [], []
+        for sample in samples:
+            async with saved(sample, embedder, reranker) as store:
+                answers.append(await asked(store))
+                stats.append((await store.memories.stats())["reranking"])
+        measures[name] = {RERANKED: measured(samples, [one.found for one in answers])}
+        total = {key: sum(one[key] for one in stats) for key in stats[0]}
+        costs[name] = total | {"milliseconds": 1_000 * total["seconds"] / max(total["searches"], 1)}
+    return measures, costs
+
+
 async def run(
-    sets: Sets, embedder: Remembering, *, leave_one_out: bool = False, ablate: bool = False
+    sets: Sets,
+    embedder: Remembering,
+    *,
+    leave_one_out: bool = False,
+    ablate: bool = False,
+    reranker: Reranker | None = None,
 ) -> dict[str, Any]:
     """Measure everything, and return the figures."""
     embedding = EmbeddingService(embedder)
@@ -208,9 +244,11 @@ async def run(
             answers = {name: [await asked(one) for one in some] for name, some in stores.items()}
         measures = await rivals(sets, embedding)
         ablation = await ablated(stores, sets, embedding) if ablate else {}
+    again, costs = ({}, {}) if reranker is None else await reranked(sets, embedder, reranker)
     for name, samples in sets.items():
-        measures[name] = {"ours": measured(samples, [one.found for one in answers[name]])} | measures[name]
-    shown = ("ours", *PARTS, "RRF", "best sum")
+        ours = measured(samples, [one.found for one in answers[name]])
+        measures[name] = {"ours": ours} | again.get(name, {}) | measures[name]
+    shown = ("ours", *([] if reranker is None else [RERANKED]), *PARTS, "RRF", "best sum")
     return {
         "embedder": embedder.name,
         "leave one out": leave_one_out,
@@ -227,6 +265,7 @@ async def run(
         if "exact sets" in sets
         else {},
         "ablation": ablation,
+        "reranking": costs,
     }
 
 
@@ -268,6 +307,12 @@ def remarks(figures: Mapping[str, Any]) -> Iterator[str]:
         gains = (f"{name} {' '.join(f'{100 * one:+.1f}' for one in values)}" for name, values in row.items())
         yield f"  {part}: " + " | ".join(gains)
 
+    for name, cost in figures["reranking"].items():
+        yield (
+            f"the reranker in {name}: {cost['milliseconds']:.1f} ms and {cost['texts'] / cost['searches']:.0f} texts a "
+            f"search; of {cost['searches']} searches it failed {cost['failed']}"
+        )
+
 
 def table_rows(figures: Mapping[str, Any]) -> Iterator[list[str]]:
     """Give the lines of the table, ours first; the best figure of each column has a star."""
@@ -288,6 +333,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder for the JSON (%(default)s)")
     parser.add_argument("--leave-one-out", action="store_true", help="judge each set with weights fitted to the others")
     parser.add_argument("--ablate", action="store_true", help="also switch off each part of the ranking")
+    parser.add_argument("--reranker", metavar="MODULE:NAME", help="also ask with this reranker")
     parser.add_argument("--vectors", type=Path, help="a file (.npz) that keeps the vectors between runs")
     parser.add_argument("--quick", action="store_true", help="a tiny run that only shows that it works")
     chosen = parser.parse_args()
@@ -297,7 +343,10 @@ def main() -> None:
         print("HashEmbedder knows no meaning: install the extra `semantic` for the figures that count\n")
     remembering = Remembering(embedder, chosen.vectors)
     sets = made_up() if quick else read(chosen.data)
-    figures = asyncio.run(run(sets, remembering, leave_one_out=chosen.leave_one_out, ablate=chosen.ablate or quick))
+    named = "_retrieval:shared_words" if chosen.quick else chosen.reranker
+    reranker = None if named is None else reranker_named(named)
+    ablate = chosen.ablate or quick
+    figures = asyncio.run(run(sets, remembering, leave_one_out=chosen.leave_one_out, ablate=ablate, reranker=reranker))
     remembering.keep()
     how = "each set with weights fitted to the others" if chosen.leave_one_out else "as shipped"
     title = (
