@@ -82,6 +82,7 @@ _PIECES: Final = re.compile(r"[-._']+")
 _HUMPS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 # What the stemmer leaves as it is ends otherwise (the suffixes of https://snowballstem.org/algorithms/english).
 _INFLECTED: Final = re.compile(r"(?:[ceilsy]|ed|ing|[eo]r|ion|is[mt]|[ae]nt)$")
+_ACCENTS: Final = re.compile("[\u0300-\u036f]+")
 _CONTRACTED: Final = re.compile(r"'(?:s|re|ve|ll|d|m)$", re.IGNORECASE)
 _NUMERIC: Final = re.compile(r"v?\d+(?:[-.]\d+)+", re.ASCII)
 _SIGNS: Final = re.compile(r"[^\w\s]{65}")
@@ -124,6 +125,21 @@ _ENGLISH: Final = frozenset(
     these they thing things this those though through to too took until up upon us use used using very via want
     wanted wants was wasnt we went were werent what whats when where whether which while who whom whose why will
     with within without wont would wouldnt yet you your yours
+    """.split()  # noqa: SIM905 - a list would be a page long
+)
+
+# German, French, Spanish, Portuguese, Italian, Dutch and Russian ones without accents, as far as they are no words or
+# abbreviations in English.
+_EUROPEAN: Final = frozenset(
+    """
+    der das und ist nicht ein eine einen einem einer eines zu zum zur dem von auf sich wird werden wurde wurden sind bei
+    nach aus auch oder aber wie wer wo wann warum weshalb wieso welche welcher welches welchen wieviel viel durch
+    le et une dans qui que avec cette ces ou quand comment quel quelle quels quelles pourquoi combien
+    el los las en para cual cuales cuando donde quien cuanto cuantos cuanta cuantas como
+    um uma nao onde quem quanto quantos quando foi sao em il gli che quale quali dove perche della delle degli nel nella
+    de het een dat niet wat waar wanneer waarom welke hoeveel
+    не на что по это как где когда кто какои какая какое какие почему сколько для из за от до был была было были он она
+    они мы вы их но же ли или
     """.split()  # noqa: SIM905 - a list would be a page long
 )
 
@@ -234,8 +250,8 @@ class Analysis:
     def indexed(self) -> dict[str, float]:
         """Return the terms under which the text is found, each with how much it counts there, more than 0."""
         sums: dict[str, float] = {}
-        for written, times in self.counts.items():
-            for term, weight in self.words[written].indexed:
+        for word, times in zip(self.words.values(), self.counts.values(), strict=True):
+            for term, weight in word.indexed:
                 sums[term] = sums.get(term, 0.0) + times * weight
         return sums
 
@@ -248,8 +264,8 @@ class Analysis:
 
 def analysed(text: str) -> Analysis:
     """Return a text's words, for whoever needs its terms in more than one way."""
-    counts = Counter(text.split())
-    return Analysis(dict(zip(counts, map(_words.__getitem__, counts), strict=True)), counts)
+    counts, known = Counter(text.split()), _words
+    return Analysis({written: known[written] for written in counts}, counts)
 
 
 def weighted_terms(text: str) -> dict[str, float]:
@@ -336,6 +352,9 @@ def _latin(token: str) -> Terms:
     if "," in token:
         return ((token.replace(",", ""), _Kind.WORD),)
     token = token.replace("\u2019", "'")
+    if not token.isascii():
+        # Many write without accents, or with other ones.
+        token = unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFD", token)))
     token = _CONTRACTED.sub("", token)
     whole = token.casefold().replace("'", "").strip("-._")
     if not whole:
@@ -350,7 +369,7 @@ def _latin(token: str) -> Terms:
 
 
 def _word(word: str, kind: _Kind) -> tuple[str, _Kind]:
-    return (_stems[word], _Kind.STOP if word in _ENGLISH else kind)
+    return (_stems[word], _Kind.STOP if word in _ENGLISH or word in _EUROPEAN else kind)
 
 
 def _stemmed(word: str) -> str:

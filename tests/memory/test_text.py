@@ -64,6 +64,8 @@ def meet(first, second):
         ("38,000원을 냈다", "38000원"),
         ("녹이면 된다", "녹는다"),
         ("We'll sail", "they've a sail"),
+        ("el camión rojo", "camion"),
+        ("naïve", "Naive"),
     ],
 )
 def test_texts_meet(first, second):
@@ -123,6 +125,7 @@ def test_a_query_leaves_stop_words_out():
     assert "어떻게" not in query_terms("결정은 어떻게 했나")
     assert {"weather"} == set(query_terms("They're what we'll weather"))
     assert {"may", "2025"} == set(query_terms("was it in May 2025?"))
+    assert {"kredit"} == set(query_terms("Wann wird der Kredit eine"))
     assert {"猫"} == set(query_terms("猫的呢?"))
     assert {"犬", BIGRAM + "犬で"} == set(query_terms("犬ですか?"))
     assert {"가격", BIGRAM + "가격", BIGRAM + "격은"} == set(query_terms("가격은 얼마인가요"))
