@@ -140,6 +140,8 @@ def memory(policies):
         max_content=st.integers(min_value=1),
         max_evidence=SIZES,
         embedding_cache=SIZES,
+        rerank_seconds=st.floats(0.001, 3e9),
+        rerank_at_most=st.integers(min_value=1),
         snapshot_every=st.integers(min_value=1),
     )
 

@@ -16,6 +16,7 @@ import numpy as np
 from mama_structs._async import LoopBound, OneThread, called, to_its_end
 from mama_structs.errors import RerankingFailed, SessionClosed
 from mama_structs.memory.embedding.pieces import clean
+from mama_structs.memory.embedding.protocol import numbers_in
 from mama_structs.memory.precedence import Precedence
 from mama_structs.memory.ranking import Values
 from mama_structs.memory.reranking import Reranker, batch_size_of, check_reranker, max_chars_of
@@ -148,15 +149,7 @@ class RerankingService:
 def _checked(given: Any, count: int) -> Values:
     """Return what a reranker gave for so many texts as an array."""
     hint = f"rerank() must return {count} numbers for {count} texts, the higher the better a text answers"
-    kind = type(given).__name__
-    try:
-        raw = np.asarray(given)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise RerankingFailed(f"the reranker gave a {kind} that is no array of numbers", hint=hint) from error
-    if raw.dtype.kind not in "fiu":
-        raise RerankingFailed(f"the reranker gave a {kind} of {raw.dtype.name}, expected numbers", hint=hint)
-    if raw.shape != (count,):
-        raise RerankingFailed(f"the reranker gave an array of shape {raw.shape} for {count} texts", hint=hint)
+    raw = numbers_in(given, (count,), whose="reranker", failure=RerankingFailed, hint=hint)
     return raw.astype(np.float64)
 
 

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mama_structs import _check
 from mama_structs._async import called, in_own_thread
-from mama_structs.errors import EmbeddingFailed, InvalidArgument
+from mama_structs.errors import EmbeddingFailed, InvalidArgument, MemoryStoreError
 from mama_structs.memory.embedding.pieces import LEAST_TOKENS
 
 Kind = Literal["document", "query"]
@@ -174,15 +174,7 @@ def checked(given: Any, count: int, dimensions: int) -> EmbeddedTexts:
     if count == 0:
         return EmbeddedTexts(np.empty((0, dimensions), dtype=np.float32), {})
     hint = f"embed() must return a float32 array of shape ({count}, {dimensions}) for {count} texts"
-    kind = type(given).__name__
-    try:
-        raw = np.asarray(given)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise EmbeddingFailed(f"the embedder gave a {kind} that is no array of numbers", hint=hint) from error
-    if raw.dtype.kind not in "fiu":
-        raise EmbeddingFailed(f"the embedder gave a {kind} of {raw.dtype.name}, expected numbers", hint=hint)
-    if raw.shape != (count, dimensions):
-        raise EmbeddingFailed(f"the embedder gave an array of shape {raw.shape} for {count} texts", hint=hint)
+    raw = numbers_in(given, (count, dimensions), whose="embedder", failure=EmbeddingFailed, hint=hint)
     vectors, usable = unit_vectors(raw)
     return EmbeddedTexts(
         vectors,
@@ -191,6 +183,22 @@ def checked(given: Any, count: int, dimensions: int) -> EmbeddedTexts:
             for row in np.flatnonzero(~usable)
         },
     )
+
+
+def numbers_in(
+    given: Any, shape: tuple[int, ...], *, whose: str, failure: type[MemoryStoreError], hint: str
+) -> NDArray[Any]:
+    """Return what a host's model gave for texts as an array of numbers of a shape, or raise *failure*."""
+    kind = type(given).__name__
+    try:
+        raw = np.asarray(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise failure(f"the {whose} gave a {kind} that is no array of numbers", hint=hint) from error
+    if raw.dtype.kind not in "fiu":
+        raise failure(f"the {whose} gave a {kind} of {raw.dtype.name}, expected numbers", hint=hint)
+    if raw.shape != shape:
+        raise failure(f"the {whose} gave an array of shape {raw.shape} for {shape[0]} texts", hint=hint)
+    return raw
 
 
 _TOLERANCE: Final = 1e-3
