@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain, pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import attrs
 import numpy as np
@@ -71,9 +71,10 @@ class Segment:
 
     def bounds_of(self, numbers: Whole) -> tuple[Whole, Whole]:
         """Return where the postings of each of some terms begin and end."""
-        rows = np.minimum(self.keys.searchsorted(numbers), len(self.keys) - 1)
-        begin = self.bounds[rows]
-        return begin, np.where(self.keys[rows] == numbers, self.bounds[rows + 1], begin)
+        rows = self.keys.searchsorted(numbers)
+        ends = rows + (self.keys.take(rows, mode="clip") == numbers)
+        # A term behind the last one begins and ends at the end.
+        return self.bounds[rows], self.bounds[ends]
 
     def only(self, living: NDArray[np.bool_]) -> Segment:
         """Return it without the postings that are not *living*."""
@@ -120,9 +121,8 @@ class _Wanted:
     worth: float
 
 
-@attrs.frozen(eq=False)
-class _Piece:
-    """Postings of one home and one term: which turn that has in the query, from 1 on."""
+class _Piece(NamedTuple):
+    """Postings of one home and one term: which place that has in the query."""
 
     home: int
     turn: int
@@ -351,39 +351,47 @@ class WordIndex:
         """Give living memories and what a term adds to each, which for one memory is in the order of *wanted*."""
         worths = np.array([term.worth for term in wanted], np.float32)
         block: list[_Piece] = []
+        size = 0
         for piece in self._pieces(wanted):
-            if sum(len(known.nodes) for known in block) + len(piece.nodes) > _AT_ONCE:
+            if size + len(piece.nodes) > _AT_ONCE:
                 yield self._gained(block, worths)
-                block = []
+                block, size = [], 0
             block.append(piece)
+            size += len(piece.nodes)
         if block:
             yield self._gained(block, worths)
 
     def _gained(self, block: Sequence[_Piece], worths: Scores) -> tuple[Nodes, Scores]:
         """Return what the postings of some pieces add, all at once: an array of ten costs as much as one of hundred."""
-        lengths = [len(piece.nodes) for piece in block]
-        nodes = np.concatenate([piece.nodes for piece in block]).astype(np.int64)
-        counts = np.concatenate([piece.counts for piece in block])
-        worth = worths[[piece.turn - 1 for piece in block]].repeat(lengths)
+        homes, turns, all_nodes, all_counts = zip(*block, strict=True)
+        lengths = [len(nodes) for nodes in all_nodes]
+        nodes, counts = np.concatenate(all_nodes, dtype=np.int64), np.concatenate(all_counts)
+        worth = worths[[*turns]].repeat(lengths)
         if any(self._dead.values()):
-            living = self._home[nodes] == np.array([piece.home for piece in block]).repeat(lengths)
+            living = self._home[nodes] == np.array(homes).repeat(lengths)
             nodes, counts, worth = nodes[living], counts[living], worth[living]
         return nodes, self._gain(worth, nodes, counts)
 
     def _pieces(self, wanted: Sequence[_Wanted]) -> Iterator[_Piece]:
         """Give the postings of terms, home by home and each home's in the order of *wanted*."""
-        numbers = np.array([term.number for term in wanted], np.int32)
-        for home, segment in self._segments.items():
-            starts, stops = (bounds.tolist() for bounds in segment.bounds_of(numbers))
-            for turn, start, stop in zip(range(1, len(numbers) + 1), starts, stops, strict=True):
+        for home, nodes, counts, starts, stops in self._places(wanted):
+            for turn, start, stop in zip(range(len(wanted)), starts.tolist(), stops.tolist(), strict=True):
                 for begin in range(start, stop, _AT_ONCE):
                     end = min(begin + _AT_ONCE, stop)
-                    yield _Piece(home, turn, segment.nodes[begin:end], segment.counts[begin:end])
+                    yield _Piece(home, turn, nodes[begin:end], counts[begin:end])
+
+    def _places(self, wanted: Sequence[_Wanted]) -> Iterator[tuple[int, Whole, Counts, Whole, Whole]]:
+        """Give the postings of each home, and where those of each wanted term begin and end."""
+        numbers = np.array([term.number for term in wanted], np.int32)
+        for home, segment in self._segments.items():
+            yield home, segment.nodes, segment.counts, *segment.bounds_of(numbers)
         settled = len(self._terms) - len(self._fresh)
-        turns = np.where(self._fresh["node"] == _NOWHERE, 0, self._turns(wanted, self._terms["term"][settled:]))
-        for turn in np.unique(turns[turns > 0]).tolist():
-            found = np.flatnonzero(turns == turn)
-            yield _Piece(_FRESH, turn, self._fresh["node"][found], self._terms["count"][settled:][found])
+        turns = self._turns(wanted, self._terms["term"][settled:])
+        found = np.flatnonzero(turns)
+        found = found[self._fresh["node"][found] != _NOWHERE]
+        found = found[turns[found].argsort(kind="stable")]
+        bounds = turns[found].searchsorted(np.arange(1, len(wanted) + 2))
+        yield _FRESH, self._fresh["node"][found], self._terms["count"][settled:][found], bounds[:-1], bounds[1:]
 
     def _turns(self, wanted: Sequence[_Wanted], terms: Whole) -> Whole:
         """Return the turns, from 1 on, of terms that are wanted, and 0 for others."""
