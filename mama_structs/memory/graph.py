@@ -209,6 +209,8 @@ class Successors:
             for source, target in zip(found.sources.tolist(), found.targets.tolist(), strict=True):
                 self.replaced_by.setdefault(target, set()).add(source)
             self._seen |= unseen.union(found.sources.tolist())
+        if not self.replaced_by:
+            return {}
         links = [(source, target) for target, sources in self.replaced_by.items() for source in sources]
         known = np.array(sorted({one for link in links for one in link}), np.int64)
         standing = holding(links, _newest_first(self._reader, known).tolist())
