@@ -179,9 +179,6 @@ class Chroma:
     def save(self, start: int, stop: int) -> tuple[list[float], list[Any]]:
         return [clock(self._add, number, number + 1)[0] for number in range(start, stop)], []
 
-    def tune(self, ef: int) -> None:
-        self.some.modify(configuration={"hnsw": {"ef_search": ef}})
-
     def search(self, start: int, stop: int) -> tuple[list[float], list[list[int]]]:
         taken, found = [], []
         for number in range(start, stop):

@@ -241,8 +241,8 @@ def measured(sizes: Sizes, rivals: dict[str, Rival], folder: Path, *, quick: boo
 
 
 def tune(process: Process, rival: Rival, rows: Rows, memories: int, questions: range) -> int:
-    """Give a rival the least `ef` with which it finds what ours promises; ours chooses its own."""
-    truth = nearest(rows, memories, questions) if rival.kind in {"raw", "chroma"} else []
+    """Give the raw index the least `ef` with which it finds what ours promises; the others have their own."""
+    truth = nearest(rows, memories, questions) if rival.kind == "raw" else []
     for ef in EFS if truth else ():
         process("tune", ef)
         found = process("nearest", questions.start, questions.stop)[1][1]
