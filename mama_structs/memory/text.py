@@ -128,6 +128,28 @@ _ENGLISH: Final = frozenset(
     """.split()  # noqa: SIM905 - a list would be a page long
 )
 
+# Forms that no suffix shows; questions have the plain one: "what did she buy?", "I bought". Not those that are other
+# words as well, such as "rose" and "lives".
+_FORMS: Final = """
+    buy:bought bring:brought build:built break:broke,broken begin:began,begun bite:bitten blow:blew,blown catch:caught
+    choose:chose,chosen draw:drew,drawn drink:drank,drunk drive:drove,driven eat:ate,eaten fall:fell,fallen feed:fed
+    feel:felt fight:fought find:found fly:flew,flown forget:forgot,forgotten freeze:froze,frozen grow:grew,grown
+    hear:heard hold:held hide:hid,hidden keep:kept know:knew,known leave:left lend:lent lose:lost mean:meant meet:met
+    pay:paid ride:rode,ridden ring:rang,rung rise:risen run:ran sell:sold send:sent shake:shook,shaken sing:sang,sung
+    sink:sank,sunk sit:sat sleep:slept slide:slid speak:spoke,spoken spend:spent stand:stood steal:stole,stolen
+    stick:stuck swim:swam,swum swing:swung teach:taught tear:tore,torn think:thought throw:threw,thrown tell:told
+    understand:understood wake:woke,woken wear:wore,worn win:won write:wrote,written dig:dug deal:dealt dream:dreamt
+    hang:hung learn:learnt lay:laid strike:struck bend:bent bleed:bled breed:bred burn:burnt creep:crept flee:fled
+    forgive:forgave,forgiven leap:leapt seek:sought shrink:shrank,shrunk spin:spun spring:sprang sweep:swept
+    withdraw:withdrew,withdrawn overcome:overcame become:became prove:proven sew:sewn show:shown rebuild:rebuilt
+    misunderstand:misunderstood undertake:undertook child:children man:men woman:women foot:feet tooth:teeth mouse:mice
+    goose:geese wife:wives knife:knives shelf:shelves half:halves loaf:loaves thief:thieves wolf:wolves
+    criterion:criteria index:indices matrix:matrices analysis:analyses hypothesis:hypotheses
+    """
+_IRREGULAR: Final = {
+    form: word for entry in _FORMS.split() for word, *forms in [re.split("[:,]", entry)] for form in forms
+}
+
 # German, French, Spanish, Portuguese, Italian, Dutch and Russian ones without accents, as far as they are no words or
 # abbreviations in English.
 _EUROPEAN: Final = frozenset(
@@ -373,6 +395,7 @@ def _word(word: str, kind: _Kind) -> tuple[str, _Kind]:
 
 
 def _stemmed(word: str) -> str:
+    word = _IRREGULAR.get(word, word)
     return EnglishStemmer().stemWord(word) if _INFLECTED.search(word) and word.isascii() and word.isalpha() else word
 
 
