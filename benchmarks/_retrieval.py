@@ -100,10 +100,11 @@ def read(folder: Path) -> dict[str, list[Sample]]:
     long = rows(folder / "long/questions.jsonl")
     exact = [{"kind": f"{len(row['relevant'])} passages"} | row for row in rows(folder / "passages/precision.jsonl")]
     pairs = [*enumerate(rows(folder / "korean/pairs.jsonl"))]
+    # Days apart, and no sentence beside the one that it shares words with.
     sentences = [
-        {"id": f"{name}{number}", "text": pair[name], "at": f"2026-01-{1 + number % 28:02d}"}
+        {"id": f"{name}{number}", "text": pair[name], "at": f"2026-{first + number // 28:02d}-{1 + number % 28:02d}"}
+        for first, name in ((1, "paraphrase"), (5, "unrelated"))
         for number, pair in pairs
-        for name in ("paraphrase", "unrelated")
     ]
     asked = [
         {
