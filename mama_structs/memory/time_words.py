@@ -481,9 +481,14 @@ _TIMELY: Final = re.compile(
 )
 
 
+_RULES_OF_ASCII: Final = [one for one in _RULES if not re.search("[가-힣]", one[0].pattern)]
+
+
 def time_words(text: str, now: datetime) -> Iterator[TimeWords]:
     """Give all words of *text* that can name a period, those of one rule after those of another."""
-    for pattern, rule in _RULES if _TIMELY.search(text) else ():
+    if not _TIMELY.search(text):
+        return
+    for pattern, rule in _RULES_OF_ASCII if text.isascii() else _RULES:
         for match in pattern.finditer(text):
             try:
                 words = rule(match, now, **_meant(match))

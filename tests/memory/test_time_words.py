@@ -386,6 +386,8 @@ def test_whatever_a_rule_reads_is_looked_at(pattern, data):
     text = lead + read + data.draw(st.sampled_from(["", " last week", " 2024", "에"]))
 
     assert pattern.search(text) is None or time_words._TIMELY.search(text)
+    # What has no Korean in it is asked of the other rules alone.
+    assert not (re.search("[가-힣]", pattern.pattern) and text.isascii() and pattern.search(text))
 
 
 @pytest.mark.parametrize(
@@ -399,7 +401,8 @@ def test_a_question_without_words_of_time_asks_no_rule(monkeypatch, question):
         def finditer(self, text):
             raise AssertionError(text)
 
-    monkeypatch.setattr(time_words, "_RULES", [(Never(), None)])
+    for rules in ("_RULES", "_RULES_OF_ASCII"):
+        monkeypatch.setattr(time_words, rules, [(Never(), None)])
 
     assert period_in(question, NOW) is None
     with pytest.raises(AssertionError, match="week"):
