@@ -1,26 +1,33 @@
 """
-How many of the links that memories make by themselves join what belongs together, beside cosine alone.
+How many of the links that memories make by themselves join what belongs together, on texts of several kinds.
 
-It reads a labelled sample (memories.jsonl of the form that shared/data/retrieval/README.md describes), saves its
-memories in order, and counts a link as right where both its ends have the same ``thread``, which linking never sees.
-Pairs that ``supersedes`` or ``implements`` join have an explicit link and are left out.
+It reads labelled sets (shared/data/retrieval/README.md), saves their texts in order, and counts a link as right where
+both ends have a *matter* in common, which linking never sees:
 
-Agents name topics in many ways, so the sample is read in several *regimes*: with its own topics, with one topic for
+* decisions: the same ``thread``. Pairs that ``supersedes`` or ``implements`` join have an explicit link and are left out.
+* chats, each a store of its own and all in one: turns of one session, or evidence of one question. Two turns about one
+  person in different sessions have nothing in common by that, unless a question asks about both.
+* long messages, in one store: of one dialogue.
+* passages: of one series of documents (`SERIES`), such as the editions of a rule or the minutes of one body.
+
+Agents name topics in many ways, so decisions are read in several *regimes*: with their own topics, with one topic for
 all, with none, with coarse topics that take five to ten threads together, and with half of the topics left out; each
 also without any explicit link, where the pairs that had one count too. Coarse topics of threads that are like one
 another are counted and never fitted to: nothing but the labels tells these threads from one another.
 
-With ``--fit`` it prints the weights for mama_structs/memory/linking.py, fitted to all regimes of the whole sample.
-What is reported as *held out* was fitted to one half of the threads and counted on the links of the other half.
+With ``--fit`` it prints the weights for mama_structs/memory/linking.py, fitted to all sets.
+What is reported as *left out* was fitted to all other sets; for decisions, which alone have topics and explicit links,
+to these and the decisions of one half of the threads, and counted on the links of the other half.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +39,7 @@ from numpy.typing import NDArray
 from mama_structs.memory import linking
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.embedding.protocol import Embedder
+from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder
 from mama_structs.memory.model import METADATA, Link, LinkMetadata, LinkType, Memory, MemoryType
 from mama_structs.memory.text import embedded_text
@@ -41,48 +49,119 @@ from mama_structs.testing.engines import PlainReader
 SAMPLE = Path(__file__).parents[2] / "shared" / "data" / "retrieval"
 EMBEDDERS = {"use": UniversalSentenceEmbedder, "hash": HashEmbedder}
 PENALTY = 2.5  # A link that is wrong counts so much in the fit: it harms more than one that is missing.
-RIDGE = 5.0
+RIDGE = 3.0
 CAP = LinkingPolicy.default().max_semantic
-CURVE = 40
+# How much a set counts for each of its texts, all its stores together: chats are labelled by session, which is coarse.
+COUNTS = {"decisions": 2.0, "chat": 0.5, "long": 0.3, "passages": 1.0}
+# The passages of one series of documents, by the numbers in their ids, where a topic takes more than one together.
+SERIES = {
+    "benefits": "18 127",
+    "company_policy": "1 52 119 142, 5 71 163, 11 148",
+    "expenses": "3 121, 6 9 150 151, 24 135",
+    "finance": "31 60 94 133, 66 155",
+    "leave": "12 13 14 72",
+    "minutes_product": "65 78 100 141, 55 87 138",
+    "recipe": "39 117, 8 54",
+    "regulation": "2 123, 10 154, 23 164, 25 165, 26 167",
+    "research": "22 58, 35 64, 76 118, 157 177",
+    "security": "4 67 166, 15 106",
+    "travel": "33 99, 51 93",
+}
 OWN, UNLINKED, ALIKE = "own topics", ", no explicit links", "coarse topics of like threads"
 COARSE = (5, 10)
 STRANGERS, HOURS = 20, 5
 
 Values = NDArray[np.float64]
+Vectors = NDArray[np.float32]
 
 
 @attrs.frozen
 class Record:
-    """A memory of the sample with its label, and the ids that it links explicitly, each with the link's type."""
+    """A text with its labels: what it is about, the session that it is of, and the ids that it links explicitly."""
 
     memory: Memory
-    thread: str
-    explicit: dict[str, LinkType]
+    matters: frozenset[str]
+    explicit: Mapping[str, LinkType] = attrs.field(factory=dict)
+    session: str | None = None
+
+
+Store = Sequence[Record]
 
 
 @attrs.frozen
 class Pairs:
-    """All candidates of all memories, an item for each: the two positions in the sample, and what is known."""
+    """All candidates of all memories, an item for each: the two positions in the store, and what is known."""
 
     new: NDArray[np.int64]
     old: NDArray[np.int64]
     same: NDArray[np.bool_]
+    # Turns of one session without a question in common teach nothing: what they share is the time.
+    taught: NDArray[np.bool_]
     cosines: Values
     features: Values
-    threads: NDArray[np.str_]
+    matters: tuple[frozenset[str], ...]
 
     @property
     def chained(self) -> NDArray[np.bool_]:
         return self.features[:, linking.FEATURES.index("chain")] > 0
 
 
-def read(path: Path) -> list[Record]:
-    """Read a sample; outcomes are not read, since they come later than the memory."""
-    lines = [json.loads(line) for line in (path / "memories.jsonl").read_text(encoding="utf-8").splitlines() if line]
-    return [_record(line) for line in lines]
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
 
 
-def _record(line: dict[str, Any]) -> Record:
+def read(path: Path) -> dict[str, dict[str, Store]]:
+    """Read the sets, each of some stores; outcomes of decisions are not read, since they come later than the memory."""
+    chats, long, passages = rows(path / "chat/turns.jsonl"), rows(path / "long/messages.jsonl"), path / "passages"
+    asked: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for number, question in enumerate(rows(path / "chat/questions.jsonl")):
+        for turn in question["evidence"]:
+            asked[question["chat"], turn].add(f"question {number}")
+    spoken = [
+        _text(
+            f"{turn['chat']} {turn['id']}", turn, asked[turn["chat"], turn["id"]], f"{turn['chat']} {turn['session']}"
+        )
+        for turn in chats
+    ]
+    named = {
+        f"p{int(number):03}": f"{topic} {group}"
+        for topic, groups in SERIES.items()
+        for group in groups.split(", ")
+        for number in group.split()
+    }
+    read = [
+        _text(one["id"], one, {named.get(one["id"]) or (one["id"] if one["topic"] in SERIES else one["topic"])})
+        for one in rows(passages / "passages.jsonl")
+    ]
+    topics = [one["topic"] for one in rows(passages / "passages.jsonl")]
+    return {
+        "decisions": {OWN: [_record(line) for line in rows(path / "memories.jsonl")]},
+        "chat": {
+            **{
+                chat: [one for one in spoken if one.memory.id.startswith(chat)]
+                for chat in {t["chat"]: 0 for t in chats}
+            },
+            "all chats": spoken,
+        },
+        "long": {"long": [_text(one["id"], one, {one["dialogue"]}) for one in long]},
+        "passages": {
+            "no topics": read,
+            "own topics": [with_topic(one, topic) for one, topic in zip(read, topics, strict=True)],
+        },
+    }
+
+
+def _text(memory_id: str, row: Mapping[str, Any], matters: set[str], session: str | None = None) -> Record:
+    at = datetime.fromisoformat(row["at"])
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    kind = MemoryType.CONTEXT
+    memory = Memory(
+        id=memory_id, type=kind, content=row["text"], metadata=METADATA[kind](), created_at=at, updated_at=at
+    )
+    return Record(memory, frozenset(matters | ({session} if session else set())), session=session)
+
+
+def _record(line: Mapping[str, Any]) -> Record:
     kind = MemoryType(line["type"])
     details = {"reasoning": line["reasoning"] or ""} if kind is MemoryType.DECISION else {}
     at = datetime.fromisoformat(line["created_at"])
@@ -98,14 +177,14 @@ def _record(line: dict[str, Any]) -> Record:
     explicit = dict.fromkeys(line["implements"], LinkType.IMPLEMENTATION)
     if line["supersedes"]:
         explicit[line["supersedes"]] = LinkType.EVOLUTION
-    return Record(memory, line["thread"], explicit)
+    return Record(memory, frozenset({line["thread"]}), explicit)
 
 
-def made_up() -> list[Record]:
-    """Return a sample of nonsense, for a quick run where there is no other."""
+def made_up() -> dict[str, dict[str, Store]]:
+    """Return sets of nonsense, for a quick run where there are no others."""
     random = np.random.default_rng(1)
     at = datetime.fromisoformat("2026-01-01T00:00:00Z")
-    records: list[Record] = []
+    lines = []
     for number in range(60):
         thread = int(random.integers(12))
         at += timedelta(minutes=float(random.exponential(60)))
@@ -114,38 +193,42 @@ def made_up() -> list[Record]:
         topic = f"topic_{thread}" if random.random() < 0.5 else None
         line = {"id": f"m{number}", "thread": str(thread), "type": "insight", "topic": topic, "reasoning": None}
         line |= {"content": f"{words} {other}", "supersedes": None, "implements": [], "created_at": at.isoformat()}
-        records.append(_record(line))
-    return records
+        lines.append(line)
+    texts = [_text(line["id"], {"text": line["content"], "at": line["created_at"]}, {line["thread"]}) for line in lines]
+    return {"decisions": {OWN: [_record(line) for line in lines]}, "passages": {"no topics": texts}}
 
 
-def regimes(records: Sequence[Record], vectors: NDArray[np.float32]) -> dict[str, list[Record]]:
-    """Return the sample as agents with other habits would have saved it."""
+def regimes(records: Store, vectors: Sequence[Vectors]) -> dict[str, Store]:
+    """Return decisions as agents with other habits would have saved them."""
     random = np.random.default_rng(5)
     dropped = {record.memory.id for record in records if random.random() < 0.5}
-    coarse, alike = coarse_topics(records, random), coarse_topics(records, random, vectors)
-    found = {
-        OWN: [*records],
-        "one topic": with_topics(records, lambda _: "general"),
-        "no topics": with_topics(records, lambda _: None),
-        "coarse topics": with_topics(records, lambda record: coarse[record.thread]),
-        "half of the topics": with_topics(
-            records, lambda record: None if record.memory.id in dropped else record.memory.topic
-        ),
-        ALIKE: with_topics(records, lambda record: alike[record.thread]),
+    coarse = coarse_topics(records, random)
+    alike = coarse_topics(records, random, np.stack([pieces[0] for pieces in vectors]))
+    found: dict[str, Store] = {
+        OWN: records,
+        "one topic": [with_topic(record, "general") for record in records],
+        "no topics": [with_topic(record, None) for record in records],
+        "coarse topics": [with_topic(record, coarse[thread_of(record)]) for record in records],
+        "half of the topics": [
+            with_topic(record, None) if record.memory.id in dropped else record for record in records
+        ],
+        ALIKE: [with_topic(record, alike[thread_of(record)]) for record in records],
     }
     unlinked = {name + UNLINKED: [attrs.evolve(record, explicit={}) for record in found[name]] for name in found}
     return found | unlinked
 
 
-def with_topics(records: Sequence[Record], topic_of: Callable[[Record], str | None]) -> list[Record]:
-    return [attrs.evolve(record, memory=attrs.evolve(record.memory, topic=topic_of(record))) for record in records]
+def with_topic(record: Record, topic: str | None) -> Record:
+    return attrs.evolve(record, memory=attrs.evolve(record.memory, topic=topic))
 
 
-def coarse_topics(
-    records: Sequence[Record], random: np.random.Generator, vectors: NDArray[np.float32] | None = None
-) -> dict[str, str]:
+def thread_of(record: Record) -> str:
+    return min(record.matters)
+
+
+def coarse_topics(records: Store, random: np.random.Generator, vectors: Vectors | None = None) -> dict[str, str]:
     """Return a topic for each thread, one for some of them, named after the first; with *vectors* those most alike."""
-    threads = np.array([record.thread for record in records])
+    threads = np.array([thread_of(record) for record in records])
     left = random.permutation(np.unique(threads)).tolist()
     found: dict[str, str] = {}
     while left:
@@ -156,33 +239,33 @@ def coarse_topics(
             left = [left[at] for at in np.argsort(-likeness, kind="stable")]
         group, left = np.split(np.array(left), [int(random.integers(COARSE[0], COARSE[1] + 1))])
         left = left.tolist()
-        topics = Counter(record.memory.topic for record in records if record.thread == group[0] and record.memory.topic)
+        topics = Counter(
+            record.memory.topic for record in records if thread_of(record) == group[0] and record.memory.topic
+        )
         found |= dict.fromkeys(group.tolist(), topics.most_common(1)[0][0] if topics else str(group[0]))
     return found
 
 
-def strangers(records: Sequence[Record]) -> list[Record]:
+def strangers(records: Store) -> list[Record]:
     """Return decisions of as many threads, hours apart and all of one topic: none of them belongs to another."""
     first: dict[str, Record] = {}
     for record in records:
         if record.memory.type is MemoryType.DECISION or record.memory.type is MemoryType.INSIGHT:
-            first.setdefault(record.thread, record)
-    chosen = with_topics([*first.values()][:STRANGERS], lambda _: "general")
+            first.setdefault(thread_of(record), record)
+    chosen = [with_topic(record, "general") for record in [*first.values()][:STRANGERS]]
+    start = chosen[0].memory.created_at
     return [
         attrs.evolve(
-            record,
-            memory=attrs.evolve(record.memory, created_at=chosen[0].memory.created_at + timedelta(hours=HOURS * at)),
-            explicit={},
+            record, memory=attrs.evolve(record.memory, created_at=start + timedelta(hours=HOURS * at)), explicit={}
         )
         for at, record in enumerate(chosen)
     ]
 
 
-def embedded(records: Sequence[Record], embedder: Embedder) -> NDArray[np.float32]:
-    """Return one vector for each memory, normalised."""
-    found: Any = embedder.embed([embedded_text(record.memory) for record in records])
-    vectors = np.asarray(found, np.float32)
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+def embedded(records: Store, embedder: Embedder) -> list[Vectors]:
+    """Return each memory's vectors, as a store has them: one for each piece of a long text."""
+    texts = [embedded_text(record.memory) for record in records]
+    return asyncio.run(EmbeddingService(embedder).documents(texts))
 
 
 def explicit_links(record: Record) -> Iterator[Link]:
@@ -200,11 +283,11 @@ def explicit_links(record: Record) -> Iterator[Link]:
         )
 
 
-def gather(records: Sequence[Record], vectors: NDArray[np.float32], embedder: Embedder) -> Pairs:
+def gather(records: Store, vectors: Sequence[Vectors], embedder: Embedder) -> Pairs:
     """Save the memories in order and return what each is known to share with its candidates."""
     reader, new, old, cosines, features = PlainReader(), [], [], [], []
     for position, record in enumerate(records):
-        own = vectors[position : position + 1]
+        own = vectors[position]
         if record.memory.type is not MemoryType.CHECKPOINT:
             found = linking.gather(
                 reader, record.memory, own, calibration=embedder.calibration, explicit=record.explicit
@@ -214,18 +297,29 @@ def gather(records: Sequence[Record], vectors: NDArray[np.float32], embedder: Em
             cosines.append(found.cosines)
             features.append(found.features.table())
         reader.put(record.memory, vectors=own, links=list(explicit_links(record)))
-    threads = np.array([record.thread for record in records])
     ends = np.concatenate(new), np.concatenate(old)
-    same = threads[ends[0]] == threads[ends[1]]
-    return Pairs(*ends, same, np.concatenate(cosines).astype(np.float64), np.concatenate(features), threads)
+    pairs = [(records[one], records[other]) for one, other in zip(*(end.tolist() for end in ends), strict=True)]
+    same = [not one.matters.isdisjoint(other.matters) for one, other in pairs]
+    taught = [
+        one.session is None or one.session != other.session or len(one.matters & other.matters) > 1
+        for one, other in pairs
+    ]
+    return Pairs(
+        *ends,
+        np.array(same),
+        np.array(taught),
+        np.concatenate(cosines).astype(np.float64),
+        np.concatenate(features),
+        tuple(record.matters for record in records),
+    )
 
 
-def fit(features: Values, same: NDArray[np.bool_], penalty: float = PENALTY) -> Values:
+def fit(features: Values, same: NDArray[np.bool_], counted: Values) -> Values:
     """Return bias and weights of a logistic regression with a ridge on the weights of scaled features (Newton)."""
-    mean, scale = features.mean(axis=0), features.std(axis=0) + 1e-9
+    mean = np.average(features, axis=0, weights=counted)
+    scale = np.sqrt(np.average(np.square(features - mean), axis=0, weights=counted)) + 1e-9
     inputs = np.hstack([np.ones((len(features), 1)), (features - mean) / scale])
     ridge = np.diag([1e-6, *[RIDGE] * features.shape[1]])
-    counted = np.where(same, 1.0, penalty)
     weights = np.zeros(inputs.shape[1])
     for _ in range(60):
         probable = 0.5 + 0.5 * np.tanh(0.5 * (inputs @ weights))
@@ -237,6 +331,27 @@ def fit(features: Values, same: NDArray[np.bool_], penalty: float = PENALTY) -> 
             break
     plain = weights[1:] / scale
     return np.array([weights[0] - plain @ mean, *plain])
+
+
+def fitted(
+    found: Mapping[str, Mapping[str, Pairs]], among: NDArray[np.bool_] | None = None, penalty: float = PENALTY
+) -> Values:
+    """Return bias and weights fitted to some sets, of the decisions to those pairs of which both are *among*."""
+    features, same, counted = [], [], []
+    for name, stores in found.items():
+        chosen = [pairs for store, pairs in stores.items() if not store.startswith(ALIKE)]
+        for pairs in chosen:
+            known, wrong = pairs.taught, penalty
+            if among is not None and name == "decisions":
+                known = known & among[pairs.new] & among[pairs.old]
+                # Half of the threads has half of the strangers to choose wrongly from.
+                wrong = 2 * penalty
+            right = pairs.same[known]
+            share = COUNTS[name] * 10 * len(pairs.matters) / len(chosen) / max(len(right), 1)
+            features.append(pairs.features[known])
+            same.append(right)
+            counted.append(np.where(right, share, wrong * share))
+    return fit(np.concatenate(features), np.concatenate(same), np.concatenate(counted))
 
 
 def scored(pairs: Pairs, weights: Values) -> Values:
@@ -252,77 +367,48 @@ def linked(pairs: Pairs, scores: Values, least: float, among: NDArray[np.bool_])
 
 
 def measures(pairs: Pairs, chosen: NDArray[np.int64], counted: NDArray[np.bool_]) -> dict[str, float]:
-    """Return precision, links a memory and coverage, of the memories that are counted."""
+    """Return precision and links a memory, of the memories that are counted, also without what chains join."""
     same, fresh = pairs.same[chosen], ~pairs.chained[chosen]
-    later = np.ones(len(pairs.threads), bool)
-    later[np.unique(pairs.threads, return_index=True)[1]] = False
-    reached = np.zeros(len(pairs.threads), bool)
-    reached[pairs.new[chosen[same]]] = True
     return {
         "precision": float(same.mean()) if len(chosen) else 1.0,
         "links_a_memory": len(chosen) / max(int(counted.sum()), 1),
-        "coverage": float(reached[later & counted].mean()) if (later & counted).any() else 0.0,
         "precision_beyond_chains": float(same[fresh].mean()) if fresh.any() else 1.0,
         "links_a_memory_beyond_chains": int(fresh.sum()) / max(int(counted.sum()), 1),
     }
 
 
-def fitted(found: Mapping[str, Pairs], penalty: float = PENALTY, among: NDArray[np.bool_] | None = None) -> Values:
-    """Return bias and weights fitted to all regimes but one, to those pairs of which both memories are *among*."""
-    features, same = [], []
-    for name, pairs in found.items():
-        known = slice(None) if among is None else among[pairs.new] & among[pairs.old]
-        if not name.startswith(ALIKE):
-            features.append(pairs.features[known])
-            same.append(pairs.same[known])
-    return fit(np.concatenate(features), np.concatenate(same), penalty)
-
-
-def held_out(found: Mapping[str, Pairs], halves: int) -> Iterator[tuple[Values, NDArray[np.bool_]]]:
-    """Give weights that were fitted to one half of the threads, and which memories are of the other half."""
-    threads = found[OWN].threads
+def left_out(
+    found: Mapping[str, Mapping[str, Pairs]], name: str, halves: int
+) -> Iterator[tuple[Values, NDArray[np.bool_]]]:
+    """Give weights that were fitted without a set, and which of its memories are counted; one pair for each store."""
+    if name != "decisions":
+        yield fitted({one: stores for one, stores in found.items() if one != name}), np.ones(0, np.bool_)
+        return
+    threads = np.array([min(matters) for matters in found[name][OWN].matters])
     names = np.unique(threads)
     for seed in range(halves):
         first = np.isin(threads, np.random.default_rng(seed).permutation(names)[: len(names) // 2])
         for half in (first, ~first):
-            # Half of the threads has half of the strangers to choose wrongly from.
-            yield fitted(found, 2 * PENALTY, half), ~half
+            yield fitted(found, half), ~half
 
 
-def averaged(found: Sequence[dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Return mean, worst and tenth percentile of several runs."""
-    return {
-        key: {
-            "mean": float(np.mean([one[key] for one in found])),
-            "worst": float(np.min([one[key] for one in found])),
-            "tenth": float(np.quantile([one[key] for one in found], 0.1)),
-        }
-        for key in found[0]
-    }
-
-
-def curve(pairs: Pairs, runs: Sequence[tuple[Values, NDArray[np.bool_]]]) -> list[dict[str, float]]:
-    """Return precision and links a memory at falling thresholds, the mean over runs."""
-    points = []
-    for share in np.geomspace(0.02, 4.0, CURVE):
-        found = []
-        for scores, counted in runs:
-            among = counted[pairs.new]
-            chosen = linked(pairs, scores, -np.inf, among)
-            best = chosen[np.argsort(-scores[chosen], kind="stable")][: max(int(share * counted.sum()), 1)]
-            found.append(measures(pairs, best, counted))
-        points.append({key: float(np.mean([one[key] for one in found])) for key in found[0]})
-    return points
+def judged(pairs: Pairs, runs: Sequence[tuple[Values, NDArray[np.bool_]]], least: float) -> dict[str, float]:
+    """Return the mean of the measures over runs."""
+    figures = []
+    for weights, among in runs:
+        counted = among if len(among) else np.ones(len(pairs.matters), np.bool_)
+        chosen = linked(pairs, scored(pairs, weights), least, counted[pairs.new])
+        figures.append(measures(pairs, chosen, counted))
+    return {key: float(np.mean([one[key] for one in figures])) for key in figures[0]}
 
 
 def as_shipped(
-    records: Sequence[Record], vectors: NDArray[np.float32], embedder: Embedder, policy: LinkingPolicy
+    records: Store, vectors: Sequence[Vectors], embedder: Embedder, policy: LinkingPolicy
 ) -> dict[str, dict[str, float]]:
     """Save the memories with the weights of the package, and return what their links are worth, by type."""
     reader, links = PlainReader(), []
-    thread = {record.memory.id: record.thread for record in records}
-    for position, record in enumerate(records):
-        own = vectors[position : position + 1]
+    matters = {record.memory.id: record.matters for record in records}
+    for record, own in zip(records, vectors, strict=True):
         made = linking.automatic_links(
             reader,
             record.memory,
@@ -335,146 +421,81 @@ def as_shipped(
     figures = {}
     for name, types in (("semantic", {LinkType.ASSOCIATION}), ("temporal", {LinkType.TEMPORAL}), ("all", {*LinkType})):
         chosen = [link for link in links if link.link_type in types]
-        right = [link for link in chosen if thread[link.from_id] == thread[link.to_id]]
-        later = len(records) - len(set(thread.values()))
+        right = [link for link in chosen if not matters[link.from_id].isdisjoint(matters[link.to_id])]
         figures[name] = {
             "precision": len(right) / len(chosen) if chosen else 1.0,
             "links_a_memory": len(chosen) / len(records),
-            "coverage": len({link.from_id for link in right}) / max(later, 1),
         }
     return figures
-
-
-def drawing(curves: dict[str, list[dict[str, float]]], marks: dict[str, dict[str, float]]) -> str:
-    """Return precision over links a memory as SVG, with a logarithmic axis to the right."""
-    width, height, left, low = 640, 400, 60, 50
-
-    def place(point: dict[str, float]) -> tuple[float, float]:
-        along = (np.log10(max(point["links_a_memory"], 0.02)) - np.log10(0.02)) / (np.log10(4.0) - np.log10(0.02))
-        return left + along * (width - left - 20), (1 - point["precision"]) * (height - low - 20) + 20
-
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
-        f'<rect width="{width}" height="{height}" fill="white"/>',
-    ]
-    for share in (0.0, 0.25, 0.5, 0.75, 0.9, 1.0):
-        _, y = place({"links_a_memory": 1, "precision": share})
-        parts.append(
-            f'<path d="M{left} {y:.1f}H{width - 20}" stroke="#ddd"/><text x="22" y="{y + 4:.1f}">{share:g}</text>'
-        )
-    for links in (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1, 2, 4):
-        x, y = place({"links_a_memory": links, "precision": 0.0})
-        parts.append(
-            f'<path d="M{x:.1f} 20V{y:.1f}" stroke="#eee"/><text x="{x - 8:.1f}" y="{y + 18:.1f}">{links:g}</text>'
-        )
-    parts.append(f'<text x="{width / 2 - 60}" y="{height - 10}">semantic links a memory</text>')
-    parts.append('<text x="16" y="12">precision (same thread)</text>')
-    for at, ((name, points), colour) in enumerate(zip(curves.items(), ("#888888", "#1f6fb2", "#7aa83c"), strict=False)):
-        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in map(place, points))
-        parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts.append(f'<text x="{width - 230}" y="{40 + 16 * at}" fill="{colour}">{name}</text>')
-    for name, point in marks.items():
-        x, y = place(point)
-        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="#c0392b"/>')
-        parts.append(f'<text x="{x + 8:.1f}" y="{y - 6:.1f}">{name}</text>')
-    return "\n".join([*parts, "</svg>", ""])
 
 
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tiny run that only shows that it works")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder for the JSON (%(default)s)")
-    parser.add_argument("--sample", type=Path, default=SAMPLE, help="the folder with memories.jsonl (%(default)s)")
+    parser.add_argument("--sample", type=Path, default=SAMPLE, help="the folder with the sets (%(default)s)")
     parser.add_argument("--embedder", choices=EMBEDDERS, default="use", help="what makes the vectors (%(default)s)")
-    parser.add_argument("--halves", type=int, default=20, help="random halves to fit to (%(default)s)")
-    parser.add_argument("--svg", type=Path, help="draw the curves into this file")
-    parser.add_argument("--fit", action="store_true", help="print weights that were fitted to the whole sample")
+    parser.add_argument("--halves", type=int, default=10, help="random halves of the decisions (%(default)s)")
+    parser.add_argument("--fit", action="store_true", help="print weights that were fitted to all sets")
     return parser.parse_args()
 
 
 def main() -> None:
     chosen = options()
     quick = chosen.quick or not chosen.sample.exists()
-    records = made_up() if quick else read(chosen.sample)
+    sets = made_up() if quick else read(chosen.sample)
     embedder: Embedder = HashEmbedder() if quick else EMBEDDERS[chosen.embedder]()
-    samples = regimes(records, embedded(records, embedder))
-    vectors = {name: embedded(sample, embedder) for name, sample in samples.items()}
-    found = {name: gather(sample, vectors[name], embedder) for name, sample in samples.items()}
-    pairs = found[OWN]
+    decisions = sets["decisions"][OWN]
+    sets["decisions"] = regimes(decisions, embedded(decisions, embedder))
+    vectors = {name: {store: embedded(one, embedder) for store, one in sets[name].items()} for name in sets}
+    found = {
+        name: {store: gather(one, vectors[name][store], embedder) for store, one in sets[name].items()} for name in sets
+    }
     if chosen.fit:
         weights = fitted(found)
-        print(
-            "BIAS",
-            round(weights[0], 2),
-            "WEIGHTS",
-            dict(zip(linking.FEATURES, weights[1:].round(2).tolist(), strict=True)),
-        )
+        named = dict(zip(linking.FEATURES, weights[1:].round(2).tolist(), strict=True))
+        print("BIAS", round(weights[0], 2), "WEIGHTS", named)
 
-    everything = np.ones(len(records), bool)
-    fits = list(held_out(found, 2 if quick else chosen.halves))
     presets = {"default": LinkingPolicy.default(), "strict": LinkingPolicy.strict()}
-    figures: dict[str, Any] = {"memories": len(records), "embedder": embedder.name, "regimes": {}}
-    rows = []
-    for name, sample in samples.items():
-        figures["regimes"][name] = {"held_out": {}, "as_shipped": {}}
-        for preset, policy in presets.items():
-            own = averaged(
-                [
-                    measures(
-                        found[name], linked(found[name], scored(found[name], weights), policy.threshold, among), counted
-                    )
-                    for weights, counted in fits
-                    for among in (counted[found[name].new],)
+    figures: dict[str, Any] = {"embedder": embedder.name, "sets": {}}
+    table = []
+    for name, stores in sets.items():
+        runs = list(left_out(found, name, 1 if quick else chosen.halves))
+        for store, records in stores.items():
+            kept = figures["sets"].setdefault(name, {})[store] = {"memories": len(records)}
+            for preset, policy in presets.items():
+                kept[preset] = {"left out": judged(found[name][store], runs, policy.threshold)}
+                table += [
+                    [name, store, preset, "left out", *(f"{value:.3f}" for value in kept[preset]["left out"].values())]
                 ]
-            )
-            figures["regimes"][name]["held_out"][preset] = own
-            for kind in ("mean", "tenth", "worst") if name == OWN else ("mean",):
-                rows += [[name, preset, f"semantic, held out, {kind}", *(f"{own[key][kind]:.3f}" for key in own)]]
-            shipped = as_shipped(sample, vectors[name], embedder, policy)
-            figures["regimes"][name]["as_shipped"][preset] = shipped
-            for kind, measured in shipped.items():
-                if name == OWN or kind == "semantic":
-                    rows += [[name, preset, f"{kind}, as shipped", *(f"{value:.3f}" for value in measured.values())]]
-    apart = strangers(records)
+                kept[preset] |= as_shipped(records, vectors[name][store], embedder, policy)
+                for kind in ("semantic", "temporal") if store == OWN else ("semantic",):
+                    shipped = [f"{value:.3f}" for value in kept[preset][kind].values()]
+                    table += [[name, store, preset, f"{kind}, as shipped", *shipped, "", ""]]
+    apart = strangers(decisions)
     for preset, policy in presets.items():
         shipped = as_shipped(apart, embedded(apart, embedder), embedder, policy)["semantic"]
         figures.setdefault("strangers", {})[preset] = shipped
-        rows += [
-            [f"{len(apart)} strangers", preset, "semantic, as shipped", *(f"{one:.3f}" for one in shipped.values())]
+        table += [
+            [
+                "strangers",
+                str(len(apart)),
+                preset,
+                "semantic, as shipped",
+                *(f"{one:.3f}" for one in shipped.values()),
+                "",
+                "",
+            ]
         ]
-    figures |= figures["regimes"][OWN]
-    shipped_scores = scored(pairs, np.array([linking.BIAS, *linking.WEIGHTS]))
-    chosen_pairs = linked(pairs, shipped_scores, presets["default"].threshold, everything[pairs.new])
-    figures["beyond_chains"] = measures(pairs, chosen_pairs, everything)
-    curves = figures["curves"] = {
-        "cosine alone": curve(pairs, [(pairs.cosines, everything)]),
-        "held out": curve(pairs, [(scored(pairs, weights), counted) for weights, counted in fits]),
-    }
-    for name, points in curves.items():
-        for point in points[:: 6 if not quick else 20]:
-            rows += [["curve", "", name, *(f"{value:.3f}" for value in point.values())]]
     report(
         "linking",
-        f"Automatic links of {len(records)} memories, embedded by {embedder.name}. 'Beyond chains' leaves out what explicit\n"
-        "links lead to by way of others. Target: 0.9 at the default, held out, with 0.3 semantic links a memory or more,\n"
-        "with own topics; 0.85 with any others. Nothing was fitted to coarse topics of like threads.",
-        (
-            "sample",
-            "policy",
-            "what",
-            "precision",
-            "links/memory",
-            "coverage",
-            "precision beyond chains",
-            "links beyond",
-        ),
-        [[*row, *[""] * (8 - len(row))] for row in rows],
+        f"Automatic links, embedded by {embedder.name}: how many are right, and how many there are; and the same without\n"
+        "what explicit links lead to by way of others. Nothing was fitted to coarse topics of like threads.",
+        ("set", "store", "policy", "what", "precision", "links/memory", "precision beyond chains", "links beyond"),
+        table,
         figures=figures,
         folder=chosen.results,
     )
-    if chosen.svg:
-        marks = {name: {key: value["mean"] for key, value in figures["held_out"][name].items()} for name in presets}
-        chosen.svg.write_text(drawing(curves, marks), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -11,21 +11,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from operator import itemgetter
 from typing import Any, Final
 
 import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.engine import NUMBERS, SYSTEM, Filter, Matches, Nodes, Reader
 from mama_structs.memory.model import Link, LinkMetadata, LinkType, Memory, MemoryType, milliseconds, new_link_id
-from mama_structs.memory.text import indexed_text, query_terms
+from mama_structs.memory.text import Analysis, analysed, indexed_text, query_terms
 from mama_structs.settings import LinkingPolicy
 
 Values = NDArray[np.float64]
 Terms = Mapping[str, float]
-Calibrate = Callable[[NDArray[np.float32]], Any]
-"""Turns cosines into similarities from 0 to 1, an array into one of its shape."""
 Nearest = Callable[[NDArray[np.float32], int, Filter | None], Matches]
 """Stands for `Reader.nearest`, such as where many memories are asked about at once."""
 
@@ -46,8 +46,20 @@ _RARE: Final = 16
 _HOUR: Final = timedelta(hours=1)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _QUARTER_MS: Final = 15 * 60_000
-# A similarity of 0 or 1 is rounding: no embedder is as sure as that.
-_SURE: Final = 8.0
+# What is usual in a store is what was found in its memories and so many more, which are as the embedder has them:
+# strangers at odds of e to the minus 2, spread so that the calibration's slope follows.
+_PRIOR: Final = 12
+_STRANGE: Final = 2.0
+# No likeness says more than this, in spreads: what is beyond is a copy.
+_MOST_ALIKE: Final = 8.0
+# A word is as rare as if there were so many memories more that do not have it: two memories say nothing about words.
+_OTHERS: Final = 32
+# Natural logarithms that each text says besides, unheard: the words of a short one are few to judge by.
+_UNSAID: Final = 60.0
+# The rank among so many neighbours tells half of what it tells among many.
+_HALF: Final = 20
+# To be saved last among so many memories tells half of what it tells among many.
+_LAST: Final = 8
 # Matters have some memories and no more: of a topic with so many besides, the half is taken to be of others.
 _MATTER: Final = 4
 # The mean standing in a random order, whatever its length: the integral of -log from 0 to 1. Matters have much more.
@@ -62,10 +74,11 @@ _EXPLICIT_TYPES: Final = (LinkType.EVOLUTION, LinkType.IMPLEMENTATION)
 class LinkFeatures:
     """What is known of a new memory and each candidate, an item for each."""
 
-    likeness: Values  # the logarithm of the odds of their calibrated similarity
-    standing: Values  # how far they are each other's nearest: 0 where many others are nearer, more the fewer are
-    # The share of the new memory's words, by rarity, and mentions that the candidate has too, 0 to 1; the words of its
-    # topic do not count.
+    likeness: Values  # their cosine, in spreads above what is usual for these two in this store
+    # How far they are each other's nearest: 0 where many others are nearer, more the fewer are, and the more there are.
+    standing: Values
+    # The share of the new memory's words, by rarity, and mentions that the candidate has too, 0 to 1, less the shorter
+    # the text; the words of its topic do not count.
     words: Values
     topic: Values  # for one topic how much that tells, 0 to 1: it is rare, has few memories, and these are near; else 0
     elsewhere: Values  # 1 where both have a topic, and not the same, else 0
@@ -97,7 +110,7 @@ def gather(
     memory: Memory,
     vectors: NDArray[np.float32],
     *,
-    calibration: Calibrate,
+    calibration: Calibration,
     explicit: Collection[str] = (),
     decisions_within: float = 0.0,
     nearest: Nearest | None = None,
@@ -106,7 +119,8 @@ def gather(
     pieces = vectors[:_PIECES]
     # Topics are evidence of their own: their words would count twice, and make a broad topic look like a matter.
     text = indexed_text(attrs.evolve(memory, topic=None))[:_CHARACTERS]
-    terms = query_terms(text)
+    said = analysed(text)
+    terms = said.asked()
     created = milliseconds(memory.created_at)
     until = memory.created_at + _MILLISECOND
     itself = nodes_of(reader, [memory.id])
@@ -121,8 +135,8 @@ def gather(
     recent = recent[~among(recent, itself)]
     topic, having_topic = _of_topic(reader, memory, until, decisions_within)
     shared = _mentioned(reader, memory, until)
-    rare = query_terms(_rare_words(reader, text, terms))
-    words = reader.words(rare, _WORDS, where).nodes
+    rarity = reader.rarity(terms)
+    words = reader.words(said.asked(_rare_words(said, rarity, reader.count())), _WORDS, where).nodes
     known = _joined([near, words, recent, topic, chain, *(having for having, _ in shared)])
     known_cosines = best_cosines(reader, pieces, known)
     near_cosines = known_cosines[np.searchsorted(known, near)]
@@ -140,13 +154,13 @@ def gather(
         types=types,
         cosines=cosines,
         features=LinkFeatures(
-            likeness=_odds(calibration, cosines),
-            standing=standing,
-            words=_shared_words(reader, terms, rare, nodes, shared),
+            likeness=_likeness(reader, pieces[:1], nodes, cosines, calibration),
+            standing=standing * len(near) / (len(near) + _HALF),
+            words=_shared_words(reader, terms, rarity, nodes, shared),
             topic=same * _telling(standing[same], times[same], having_topic, reader.count()),
             elsewhere=((topics != own_topic) & (topics >= 0) & (memory.topic is not None)).astype(np.float64),
             naming=_naming(reader, memory, terms, nodes, topics) * ~same,
-            nearness=_nearness(nodes, times, recent, created),
+            nearness=_nearness(nodes, times, recent, created) * reader.count() / (reader.count() + _LAST),
             chain=among(nodes, np.sort(chain)).astype(np.float64),
         ),
     )
@@ -218,16 +232,32 @@ def _mentioned(reader: Reader, memory: Memory, until: datetime) -> list[tuple[No
     for mention in memory.mentions[:_MENTIONS]:
         where = Filter(mentions=frozenset({mention}), until=until)
         having = reader.count(where)
-        # As for words: the inverse document frequency of BM25 (Robertson and Zaragoza, 2009).
-        rarity = math.log(1 + (max(total - having, 0) + 0.5) / (having + 0.5))
-        found.append((reader.window(where, limit=_TOPIC), rarity))
+        found.append((reader.window(where, limit=_TOPIC), math.log((total + _OTHERS + 1) / (max(having, 1) + 0.5))))
     return found
 
 
-def _odds(calibration: Calibrate, cosines: NDArray[np.float32]) -> Values:
-    least = 1 / (1 + math.exp(_SURE))
-    similarity = np.clip(np.asarray(calibration(cosines), np.float64), least, 1 - least)
-    return np.log(similarity / (1 - similarity))
+def _likeness(
+    reader: Reader, first: NDArray[np.float32], nodes: Nodes, cosines: NDArray[np.float32], calibration: Calibration
+) -> Values:
+    """Return by how many spreads cosines are above what is usual for both, as the store's sample has it."""
+    if not len(first):
+        return np.zeros(len(nodes))
+    sample = reader.sample()
+    strange, spread = calibration.midpoint - _STRANGE / calibration.slope, 1 / calibration.slope
+    found = len(sample)
+    centre = sample.mean(axis=0, dtype=np.float64) if found else np.zeros(first.shape[1])
+    own = sample @ first[0] if found else np.zeros(0)
+
+    def usual(cosine: Any) -> Any:
+        return (found * cosine + _PRIOR * strange) / (found + _PRIOR)
+
+    mean = usual(own.mean() if found else 0.0)
+    squares = np.square(own - mean).sum() + _PRIOR * (spread**2 + (strange - mean) ** 2)
+    # Each of the sample has a cosine of 1 with itself, which says nothing.
+    among_all = usual((found * (centre @ centre) - 1) / (found - 1) if found > 1 else 0.0)
+    theirs = usual(_first_pieces(reader, nodes) @ centre) if len(nodes) else np.zeros(0)
+    above: Values = (cosines - mean - theirs + among_all) / math.sqrt(squares / (found + _PRIOR))
+    return np.clip(above, -_MOST_ALIKE / 2, _MOST_ALIKE)
 
 
 def _standing(
@@ -268,31 +298,32 @@ def _telling(standing: Values, times: NDArray[np.int64], having: int, total: int
     return min(max(near, 0.0), 1.0) * min(max(rarity, 0.0), 1.0) * _MATTER / (_MATTER + having)
 
 
-def _rare_words(reader: Reader, text: str, asked: Terms) -> str:
+def _rare_words(said: Analysis, rarity: Terms, total: int) -> list[str]:
     """Return the rarest words of a text that memories have: frequent ones tell little and take most of the time."""
-    total = reader.count()
     nowhere = math.log(1 + (total + 0.5) / 0.5) - _EQUAL
-    terms = {word: query_terms(word) for word in dict.fromkeys(text.split())}
-    rarity_of = reader.rarity({term: weight for own in terms.values() for term, weight in own.items()})
-    rarity: dict[str, float] = {}
-    for word, own in terms.items():
-        known = [rarity_of[term] for term in own if term in asked and rarity_of[term] < nowhere]
+    ranked = []
+    for written, word in said.words.items():
+        known = [found for term, _ in word.asked if (found := rarity[term]) < nowhere]
         if known:
-            rarity[word] = max(known)
-    return " ".join(sorted(rarity, key=lambda word: -rarity[word])[:_RARE])
+            ranked.append((max(known), written))
+    ranked.sort(key=itemgetter(0), reverse=True)
+    return [written for _, written in ranked[:_RARE]]
 
 
 def _shared_words(
-    reader: Reader, terms: Terms, rare: Terms, nodes: Nodes, shared: Sequence[tuple[Nodes, float]]
+    reader: Reader, terms: Terms, rarity: Terms, nodes: Nodes, shared: Sequence[tuple[Nodes, float]]
 ) -> Values:
-    # A word that nobody has counts as one that a single memory has: in a small store new words would outweigh all.
-    rarest = math.log(1 + max(reader.count() - 0.5, 0) / 1.5)
-    whole = sum(min(rarity, rarest) for rarity in [*reader.rarity(terms).values(), *(rarity for _, rarity in shared)])
-    if whole <= 0:
-        return np.zeros(len(nodes))
-    scores = reader.word_scores(rare, nodes).astype(np.float64)
-    for having, rarity in shared:
-        scores += min(rarity, rarest) * np.isin(nodes, having)
+    """Return how much of what the new memory says each candidate says too, by rarity."""
+    # As rare as among so many memories more; what nobody has yet is as rare as what one has: else in a small store new
+    # words would outweigh all.
+    total = reader.count()
+    more = math.log((total + _OTHERS + 1) / (total + 1))
+    rarest = math.log((total + _OTHERS + 1) / 1.5)
+    rare = {term: min(found + more, rarest) for term, found in rarity.items()}
+    whole = _UNSAID + sum(rare.values()) + sum(rarity for _, rarity in shared)
+    scores = reader.word_scores({term: rare[term] / rarity[term] for term in terms}, nodes).astype(np.float64)
+    for having, found in shared:
+        scores += found * np.isin(nodes, having)
     return np.minimum(scores / whole, 1.0)
 
 
@@ -337,11 +368,12 @@ SAME_TOPIC: Final = "same_topic"
 CLOSE_IN_TIME: Final = "close_in_time"
 """The words of automatic links, one for each reason to make one."""
 
-# Fitted to the whole retrieval sample, with topics of all kinds: ``benchmarks/linking.py --fit``, the default embedder.
-WEIGHTS: Final = (0.86, 0.17, 19.84, 4.93, -2.95, 2.45, 3.59, 12.12)
+# Fitted to decisions with topics of all kinds, chats, long messages and passages: ``benchmarks/linking.py --fit``, the
+# default embedder.
+WEIGHTS: Final = (0.43, 0.25, 63.45, 3.34, -3.16, 1.64, 3.67, 10.77)
 """What each of the `FEATURES` adds to the logarithm of the odds that two memories belong to one matter."""
 
-BIAS: Final = -4.76
+BIAS: Final = -5.2
 """That logarithm where nothing is known."""
 
 _BEFORE: Final = 48
@@ -354,7 +386,7 @@ class Linking:
     """How automatic links are made: which are wanted, and what the embedder's cosines mean."""
 
     policy: LinkingPolicy
-    calibration: Calibrate
+    calibration: Calibration
 
 
 @attrs.frozen

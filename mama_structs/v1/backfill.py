@@ -17,8 +17,9 @@ from typing import Any, Final, NamedTuple
 import attrs
 import numpy as np
 
+from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.engine import Filter, Matches, Reader, Vectors
-from mama_structs.memory.linking import CLOSE_IN_TIME, RELATED, Calibrate, Nearest, gather, probabilities
+from mama_structs.memory.linking import CLOSE_IN_TIME, RELATED, Nearest, gather, probabilities
 from mama_structs.memory.model import Link, LinkMetadata, LinkType, Memory, MemoryType, milliseconds
 from mama_structs.settings import LinkingPolicy
 from mama_structs.v1.plan import BACKFILLED, MARK, PlannedMemory, link_id
@@ -86,7 +87,7 @@ class BackFill:
                 if before is not None and self._chain_of(newer) != self._chain_of(before):
                     self._choose(newer, before, _EVOLUTION)
 
-    def likely(self, reader: Reader, some: Sequence[PlannedMemory], calibration: Calibrate) -> list[LikelyPair]:
+    def likely(self, reader: Reader, some: Sequence[PlannedMemory], calibration: Calibration) -> list[LikelyPair]:
         """Return the older memories that some belong together with, likeliest first for each."""
         if not self.policy.max_semantic:
             return []
@@ -101,7 +102,7 @@ class BackFill:
         return [pair for one, vectors in asked for pair in self._likely(reader, one, vectors, calibration, nearest)]
 
     def _likely(
-        self, reader: Reader, memory: Memory, vectors: Vectors, calibration: Calibrate, nearest: Nearest
+        self, reader: Reader, memory: Memory, vectors: Vectors, calibration: Calibration, nearest: Nearest
     ) -> list[LikelyPair]:
         covered = self._covered[memory.id]
         found = gather(reader, memory, vectors, calibration=calibration, explicit=covered, nearest=nearest)
