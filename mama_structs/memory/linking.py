@@ -370,10 +370,10 @@ CLOSE_IN_TIME: Final = "close_in_time"
 
 # Fitted to decisions with topics of all kinds, chats, long messages and passages: ``benchmarks/linking.py --fit``, the
 # default embedder.
-WEIGHTS: Final = (0.43, 0.25, 63.45, 3.34, -3.16, 1.64, 3.67, 10.77)
+WEIGHTS: Final = (0.5, 0.2, 62.38, 3.21, -3.16, 1.65, 3.68, 10.81)
 """What each of the `FEATURES` adds to the logarithm of the odds that two memories belong to one matter."""
 
-BIAS: Final = -5.2
+BIAS: Final = -5.25
 """That logarithm where nothing is known."""
 
 _BEFORE: Final = 48
