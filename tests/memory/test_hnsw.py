@@ -260,13 +260,13 @@ def test_adding_querying_marking_and_saving_at_once(tmp_path):
 
 
 def test_a_query_waits_no_longer_than_it_may():
-    """While the graph is being added to a query gives up in time, and whoever adds can see that one waits."""
+    """While the graph is being added to a query gives up in time, and whoever adds knows that one waits."""
     graph = graph_of(some(10))
     seen = []
     with graph._lock:
         thread = threading.Thread(target=lambda: seen.append(graph.query(some(1), 1, ef=10)))
         thread.start()
-        while not graph.is_wanted:
+        while not graph._waiting:
             pass
         with pytest.raises(GraphBusy):
             graph.query(some(1), 1, ef=10, wait=0.001)
@@ -275,7 +275,7 @@ def test_a_query_waits_no_longer_than_it_may():
     thread.join()
 
     assert 1 == len(seen)
-    assert not graph.is_wanted
+    assert not graph._waiting
 
 
 @pytest.mark.parametrize("error", [ImportError, OSError, RuntimeError])
@@ -342,3 +342,17 @@ def test_a_file_that_was_cut_is_an_error_and_no_crash(tmp_path):
     )
 
     assert (0, "lives\n") == (done.returncode, done.stdout), done.stderr
+
+
+def test_what_is_added_in_slices_is_reduced_at_once(monkeypatch):
+    """Queries are let in between, and the products, which are slow for few rows, are made for all."""
+    graph = Graph(8, basis=np.eye(8, 4, dtype=np.float32))
+    reduced, held = [], []
+    own, room = graph._reduced, graph._make_room
+    monkeypatch.setattr(graph, "_reduced", lambda vectors: reduced.append(len(vectors)) or own(vectors))
+    monkeypatch.setattr(graph, "_make_room", lambda end: held.append(end) or room(end))
+    graph.add(some(100, 8), hold=0.0)
+
+    assert [100] == reduced
+    assert len(held) > 20
+    assert 100 == len(graph)

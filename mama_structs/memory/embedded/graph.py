@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import functools
 import logging
+import math
 import os
 import sys
 import threading
@@ -90,6 +91,7 @@ class Graph:
         self._marked = np.zeros(max(1, capacity), np.bool_)
         self._dead = 0
         self._ef = 0
+        self._pace = 4
         with _guarded():
             self._index = self._made()
             self._index.init_index(
@@ -122,26 +124,29 @@ class Graph:
         return self._count
 
     @property
-    def is_wanted(self) -> bool:
-        """Whether a query waits: the lock is not fair, so whoever adds slice by slice must let it pass."""
-        return self._waiting > 0
-
-    @property
     def live(self) -> int:
         """How many vectors are not marked as deleted."""
         return self._count - self._dead
 
-    def add(self, vectors: Vectors, *, threads: int = 1) -> None:
-        """Add vectors, whose labels follow those that there are."""
+    def add(self, vectors: Vectors, *, threads: int = 1, hold: float = math.inf) -> None:
+        """Add vectors, whose labels follow those that there are; queries wait for some *hold* seconds at the most."""
         check_vectors(vectors, self.dimensions)
-        if not len(vectors):
-            return
-        taken = self._reduced(vectors)
-        with self._lock, _guarded():
-            end = self._count + len(vectors)
-            self._make_room(end)
-            self._index.add_items(taken, np.arange(self._count, end), num_threads=threads)
-            self._count = end
+        # All at once: products of a few rows are slow, most of all where the numeric library begins threads for each.
+        taken, at = self._reduced(vectors), 0
+        while at < len(taken):
+            some = taken[at : at + self._pace] if hold < math.inf else taken
+            started = time.perf_counter()
+            with self._lock, _guarded():
+                end = self._count + len(some)
+                self._make_room(end)
+                self._index.add_items(some, np.arange(self._count, end), num_threads=threads)
+                self._count = end
+            seconds, at = time.perf_counter() - started, at + len(some)
+            if hold < math.inf:
+                self._pace = 2 * len(some) if seconds < hold else max(1, len(some) // (1 + (seconds > 2 * hold)))
+            # The lock is not fair.
+            while self._waiting and at < len(taken):
+                time.sleep(0.0002)
 
     def mark(self, alive: NDArray[np.bool_], *, wait: float = -1) -> None:
         """Mark as deleted what is not alive, and as not deleted what is so again."""
@@ -525,25 +530,17 @@ class ServedGraph:
         proved = self.proved
         if proved is None:
             return
-        graph, most = proved.graph, 4
-        enough = 2 * max(proved.count, _AT_ONCE // 2)
-        while len(graph) < min(enough, self._rows.count) and not self._stop.is_set():
-            missing = self._rows.count - len(graph)
-            threads = _cores() if missing > 4 * _AT_ONCE else 1
-            started = time.perf_counter()
-            for _, block in self._rows.slices(len(graph), min(self._rows.count, len(graph) + most)):
-                graph.add(block, threads=threads)
-            seconds = time.perf_counter() - started
-            most = max(1, min(_SLICE, most * 2 if seconds < _HOLD else most // 2 if seconds > 2 * _HOLD else most))
-            while graph.is_wanted:
-                time.sleep(0.0002)
+        graph, enough = proved.graph, 2 * max(proved.count, _AT_ONCE // 2)
+        missing = self._rows.count - len(graph)
+        threads = _cores() if missing > 4 * _AT_ONCE else 1
+        self._fill(graph, min(enough, self._rows.count), threads=threads, hold=_HOLD)
 
-    def _fill(self, graph: Graph, count: int, *, threads: int = 1) -> bool:
+    def _fill(self, graph: Graph, count: int, *, threads: int = 1, hold: float = math.inf) -> bool:
         """Add the rows up to *count* that are missing, in slices, and tell whether it was not stopped."""
         for _, block in self._rows.slices(len(graph), count, most=_SLICE):
             if self._stop.is_set():
                 return False
-            graph.add(block, threads=threads)
+            graph.add(block, threads=threads, hold=hold)
         return True
 
     def _axes(self) -> Vectors:
