@@ -91,6 +91,12 @@ class Facts:
     created: NDArray[np.int64]  # milliseconds since 1970 (UTC)
     types: NDArray[np.int8]  # a number of `NUMBERS` for each type
     topics: NDArray[np.int32]  # a number for each topic, -1 for none
+    scripts: NDArray[np.uint8]  # what `text.scripts_of` says of the content
+
+    @property
+    def columns(self) -> tuple[NDArray[Any], ...]:
+        """The arrays, in the order in which facts are made of them."""
+        return self.created, self.types, self.topics, self.scripts
 
 
 @attrs.frozen
@@ -190,6 +196,9 @@ class Reader(Protocol):
     def word_scores(self, query: Query, nodes: Nodes) -> Scores:
         """Return the BM25 score of the query for each of *nodes*, 0 where they share no word."""
 
+    def lengths(self, nodes: Nodes) -> Scores:
+        """Return how many terms the text of each of *nodes* has, 0 for one whose words are not indexed yet."""
+
     def rarity(self, query: Query) -> dict[str, float]:
         """Return the query's terms with how rare each is (inverse document frequency)."""
 
@@ -210,6 +219,13 @@ class Reader(Protocol):
 
     def window(self, where: Filter | None = None, *, newest_first: bool = True, limit: int | None = None) -> Nodes:
         """Return nodes in order of creation, equal times in order of saving."""
+
+    def beside(self, nodes: Nodes, apart_ms: int) -> tuple[Nodes, Nodes]:
+        """
+        Return for each of *nodes* what was created just before it, and just after it, -1 for none.
+
+        It is the next one in order of creation, equal times in order of saving, and no more than *apart_ms* away.
+        """
 
     def relationships(self) -> dict[str, int]:
         """Return the words used for links, with how many links have each."""

@@ -20,55 +20,120 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from mama_structs.memory.embedding.protocol import Calibration
+
 Values = NDArray[np.float64]
 Positions = NDArray[np.intp]
 """Where candidates stand in the arrays."""
 
 _DAY_MS: Final = 86_400_000
-_CERTAIN: Final = 2e-9
+# Where cosines of texts on other matters lie, and how wide, by the slope of the calibration; that counts as so many.
+_USUAL: Final = 1.4
+_SPREAD: Final = 0.65
+_FEW: Final = 30
+_LEAST: Final = 0.1
+_BEHIND: Final = 0.99
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Clues:
+    """What is known of candidates for a question, an item for each."""
+
+    nearness: Values
+    """By how many spreads its cosine is above what is usual for the question in this store."""
+    nearest: float
+    """The nearness of the nearest memory of all."""
+    matches: Values
+    """The BM25 score as a share of the best one of all, 0 to 1."""
+    shares: Values
+    """That as a share of the highest that the question could have, 0 to 1."""
+    lengths: Values
+    """Terms."""
+    foreign: NDArray[np.bool_]
+    """Whether it is in a script that the question is not in."""
+
+
+@attrs.frozen(kw_only=True)
+class Scale:
+    """What a question's cosines are like in a store: their mean and spread over the store's sample."""
+
+    mean: float
+    spread: float
+
+    @classmethod
+    def of(cls, cosines: NDArray[np.floating], calibration: Calibration) -> Scale:
+        """Return the scale of a sample's cosines; few count less than what is usual for the embedder."""
+        usual, wide = calibration.midpoint - _USUAL / calibration.slope, _SPREAD / calibration.slope
+        count = len(cosines)
+        found = float(cosines.mean()) if count else usual
+        mean = (count * found + _FEW * usual) / (count + _FEW)
+        # By those below the mean, twice: what answers is above, and must not widen what it is measured by.
+        squares = 2 * float(np.square(np.minimum(cosines - mean, 0.0)).sum()) + _FEW * wide**2
+        return cls(mean=mean, spread=max(math.sqrt(squares / (count + _FEW)), _LEAST * wide))
+
+    def __call__(self, cosines: NDArray[np.floating]) -> Values:
+        """Return by how many spreads cosines are above the mean."""
+        return (cosines.astype(np.float64) - self.mean) / self.spread
 
 
 @attrs.frozen(kw_only=True)
 class Weights:
     """What counts how much."""
 
-    words: float = 8.0  # log-odds that a memory gains that has all of the question's words
+    meaning: float = 0.68  # log-odds for each spread by which a cosine is above what is usual in this store
+    words: float = 3.25  # log-odds that the best match of the question's words gains, and others by their share of that
+    share: float = 3.0  # log-odds that a memory gains that has all of the question's words, whatever others have
+    brevity: float = 0.6  # log-odds that a text loses for each time that it is e times shorter than `long`
+    short: float = 3.0  # terms: a text of fewer counts as one of so many
+    long: float = 30.0  # terms: a text of more counts as one of so many
+    foreign: float = (
+        0.5  # the share of the best match that the nearest memory is given in a script that shares no words
+    )
+    before: float = 0.4  # what a memory gains of what speaks for the one before it in time
+    after: float = 0.3  # and of what speaks for the one after it
     lenders: int = 8  # so many of the best candidates lend to those that they are tied to
-    # How close two memories are, 0 to 1, that are wholly alike, that follow each other, or of which one carries the
-    # other out; with another link, that times its strength.
+    # How close two memories are, 0 to 1, that follow each other, or of which one carries the other out; with another
+    # link, that times its strength.
     tie: float = 0.6
     topic: float = 0.3  # how close two memories of one topic are at the least
-    alike_at: float = 5.0  # calibrated log-odds at which two texts are wholly alike; at 0 they are not at all
     pair: float = 0.6  # how far a decision and the memory of its outcome add up
     outcome: float = 0.7  # what is left to the memory of an outcome, as a share of its decision's score
     superseded: float = 0.9  # what is left to a superseded memory
-    outside: float = 0.3  # what is left to a memory outside the period that was asked for
-    inside: float = 0.5  # what one within it gains, as a share of the best score
+    outside: float = 0.7  # what is left to a memory outside the period that was asked for
+    inside: float = 0.3  # what one within it gains, as a share of the best score
     recency: float = 0.05  # what a memory of this moment gains, as a share of its score
     half_life: float = 30.0  # days in which that halves
-    unknown: float = 4.0  # log-odds that a question's results lose all of whose words occur nowhere
+    unknown: float = 0.5  # log-odds that a question's results lose all of whose words occur nowhere
 
 
 WEIGHTS: Final = Weights()
 
-# Platt's scaling on the sample's questions with and without an answer (both weigh the same), shifted so that 0.3 parts
-# them: log-odds of 0 are as likely the best of a question without an answer as of one with.
-_RELEVANCE_SLOPE: Final = 0.7
-_RELEVANCE_MIDDLE: Final = -0.5
-_RELEVANCE_SHIFT: Final = math.log(0.3 / 0.7)
+# The logistic regression of whether a hit answers on the logarithm of its score and that of the mean of the next ones.
+_RELEVANCE: Final = -5.1
+_BY_SCORE: Final = 3.9
+_BY_RIVALS: Final = 1.8
+_RIVALS: Final = 5
+_LOW: Final = 0.1
 
 
-def log_odds(similarities: NDArray[np.floating]) -> Values:
-    """Return the log-odds of calibrated similarities (0 to 1), cut at about 20 either way."""
-    sure = np.minimum(np.maximum(np.asarray(similarities, np.float64), _CERTAIN), 1 - _CERTAIN)
-    sure[np.isnan(sure)] = _CERTAIN
-    return np.log(sure) - np.log1p(-sure)
-
-
-def evidence(meanings: Values, shares: Values, weights: Weights = WEIGHTS) -> Values:
-    """Return what speaks for each candidate by itself, more than 0, by log-odds and shares of the question's rarity."""
+def evidence(clues: Clues, weights: Weights = WEIGHTS) -> Values:
+    """Return what speaks for each candidate by itself, more than 0."""
+    # What is written in another script says the same in other words: it is given those that go with its meaning.
+    instead = weights.foreign * np.clip(clues.nearness / max(clues.nearest, 1.0), 0.0, 1.0) ** 2
+    matches = np.where(clues.foreign, np.maximum(clues.matches, instead), clues.matches)
+    odds = weights.meaning * clues.nearness + weights.words * matches + weights.share * clues.shares
+    odds += weights.brevity * np.log(np.clip(clues.lengths, weights.short, weights.long) / weights.long)
     # Soft at 0: the order of the weakest stays, and what they lend vanishes.
-    return np.logaddexp(0.0, meanings + weights.words * shares)
+    return np.logaddexp(0.0, odds)
+
+
+def beside(
+    scores: Values, before: Positions, after: Positions, certainty: float = 1.0, weights: Weights = WEIGHTS
+) -> Values:
+    """Return scores with what candidates gain of those next to them in time, -1 for none: answers follow questions."""
+    known = np.append(certainty * scores, 0.0)
+    first, second = weights.before * known[before], weights.after * known[after]
+    return below_givers(scores + first + second, scores, np.where(first >= second, before, after))
 
 
 def paired(scores: Values, outcomes: Positions, decisions: Positions, weights: Weights = WEIGHTS) -> Values:
@@ -80,11 +145,6 @@ def paired(scores: Values, outcomes: Positions, decisions: Positions, weights: W
     )
     np.minimum.at(together, outcomes, weights.outcome * together[decisions])
     return together
-
-
-def likeness(meanings: Values, weights: Weights = WEIGHTS) -> Values:
-    """Return how close memories are by the log-odds of their texts' calibrated cosine, 0 to 1."""
-    return weights.tie * np.clip(meanings / weights.alike_at, 0.0, 1.0)
 
 
 def lent(scores: Values, lenders: Positions, ties: Values) -> tuple[Values, Positions]:
@@ -107,7 +167,8 @@ def below_givers(summed: Values, own: Values, givers: Positions) -> Values:
     for position in np.argsort(-own, kind="stable").tolist():
         giver = givers[position]
         if giver >= 0 and own[position] < own[giver]:
-            bounded[position] = min(bounded[position], bounded[giver])
+            # A little less, or of equal ones the newer would come first.
+            bounded[position] = min(bounded[position], _BEHIND * bounded[giver])
     return bounded
 
 
@@ -143,8 +204,8 @@ def best(scores: Values, limit: int) -> Positions:
 
 
 def relevance(scores: Values, unknown: float, weights: Weights = WEIGHTS) -> Values:
-    """Return how well candidates answer, 0 to 1; *unknown* is the share of rarity in words that occur nowhere."""
-    # The inverse of `evidence`'s soft floor; for large scores that is the identity.
-    odds = np.where(scores > 30, scores, np.log(np.expm1(np.clip(scores, 1e-9, 30))))  # noqa: PLR2004
-    slope = _RELEVANCE_SLOPE * (odds - weights.unknown * unknown - _RELEVANCE_MIDDLE) + _RELEVANCE_SHIFT
-    return 1 / (1 + np.exp(-np.clip(slope, -30, 30)))
+    """Return how likely candidates answer, 0 to 1; *unknown* is the share of rarity in words that occur nowhere."""
+    # What many say as well as the best is about all of them, and hardly answered by one.
+    others = float(np.sort(scores)[-_RIVALS - 1 : -1].sum()) / _RIVALS
+    odds = _RELEVANCE + _BY_SCORE * np.log(scores + _LOW) - _BY_RIVALS * math.log(others + _LOW)
+    return 1 / (1 + np.exp(weights.unknown * unknown - odds))

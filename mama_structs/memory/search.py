@@ -8,34 +8,34 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import attrs
 import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.memory import ranking, saving
-from mama_structs.memory.engine import NUMBERS, Facts, Filter, LinkTable, Nodes, Reader
+from mama_structs.memory.embedding.protocol import Calibration
+from mama_structs.memory.engine import NUMBERS, Facts, Filter, LinkTable, Nodes, Reader, Scores, Vectors
 from mama_structs.memory.graph import Successors, known_by, only
 from mama_structs.memory.model import LinkType, MemoryType, milliseconds
 from mama_structs.memory.precedence import Precedence
-from mama_structs.memory.ranking import WEIGHTS, Positions, Values, Weights
+from mama_structs.memory.ranking import WEIGHTS, Clues, Positions, Scale, Values, Weights
 from mama_structs.memory.results import Hit
-from mama_structs.memory.text import query_terms
+from mama_structs.memory.text import query_terms, scripts_of
 from mama_structs.memory.time_words import Period, period_in
-
-Calibrate = Callable[[NDArray[np.floating[Any]]], NDArray[np.floating[Any]]]
 
 _FOUND: Final = 96
 _FOLLOWED: Final = 48
-_COMPARED: Final = 128
 _BROUGHT: Final = 128
 # Memories with which a missing word counts half.
 _FEW: Final = 10
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _IN_PERIOD: Final = 0.35
+# What was written within an hour of each other belongs to one sitting.
+_SITTING_MS: Final = 3_600_000
 _LONGEST_QUERY: Final = 4_000
 
 _CONTEXT: Final = NUMBERS[MemoryType.CONTEXT]
@@ -60,7 +60,7 @@ class SearchRequest:
     """The moment that is searched as if it were now; None for the present."""
     now: datetime
     limit: int = 10
-    calibration: Calibrate
+    calibration: Calibration
     """What an array of the embedder's cosines means, each 0 to 1."""
 
     @property
@@ -113,20 +113,21 @@ def _search(reader: Reader, request: SearchRequest, weights: Weights) -> tuple[l
     # What was made at that very moment was there.
     where = _narrowed(request.where, None, None if request.as_of is None else request.as_of + _MILLISECOND)
     period = period_in(request.text, request.moment)
-    words = request.text if period is None else request.text.replace(period.words, " ", 1)
-    query = PreparedQuery.of(reader, words, request.vector, calibration=request.calibration, weights=weights)
-    nodes = _found(reader, query, where, period, max(_FOUND, request.limit))
+    query = PreparedQuery.of(reader, request.text, request.vector, calibration=request.calibration, weights=weights)
+    nodes, best = _found(reader, query, where, period, max(_FOUND, request.limit))
     if len(nodes) < request.limit:
         # There is nothing else that speaks for these than that the filter lets them through.
         nodes = np.union1d(nodes, reader.window(where, limit=request.limit))
-    candidates = query.judged(reader, nodes)
+    candidates = query.judged(reader, nodes, best)
     followed = candidates.nodes[ranking.best(candidates.evidence, max(_FOLLOWED, request.limit))]
     table = known_by(reader.links(followed, "both", _LINKS), request.as_of)
     chains = Successors(reader, request.as_of)
     holding = chains.newest(followed, table).values()
-    brought = _passing(reader, _ends(table, holding, candidates, request), nodes, where)
-    candidates = candidates.joined(query.judged(reader, brought))
-    return _ranked(reader, request, query, candidates, period=period, table=table, chains=chains)
+    sittings = Sittings(nodes, *reader.beside(nodes, _SITTING_MS))
+    ends = np.union1d(_ends(table, holding, candidates, request), sittings.around(followed, candidates))
+    brought = _passing(reader, ends, nodes, where)
+    candidates = candidates.joined(query.judged(reader, brought, best))
+    return _ranked(request, query, candidates, period=period, table=table, chains=chains, sittings=sittings)
 
 
 # What is asked
@@ -137,18 +138,23 @@ class PreparedQuery:
     """A question, with what the store knows of its words."""
 
     vector: NDArray[np.float32]
-    calibration: Calibrate
+    calibration: Calibration
+    scale: Scale
     weights: Weights
     terms: Mapping[str, float]
-    """Its words, without those that name a time."""
+    """Its words."""
+    scripts: int
+    """What it is written in (`text.scripts_of`)."""
     rarity: float
     """The highest BM25 score that a memory can have for it."""
     unknown: float
     """The share of that which lies in words that occur nowhere."""
+    certainty: float
+    """How much it says of a memory what it is among, 0 to 1: next to nothing where there are few."""
 
     @classmethod
     def of(
-        cls, reader: Reader, words: str, vector: NDArray[np.float32], *, calibration: Calibrate, weights: Weights
+        cls, reader: Reader, words: str, vector: NDArray[np.float32], *, calibration: Calibration, weights: Weights
     ) -> PreparedQuery:
         """Return what *reader* knows of a question."""
         terms = query_terms(words)
@@ -159,48 +165,35 @@ class PreparedQuery:
         whole = sum(rarities.values())
         unknown = sum(rarity for term, rarity in rarities.items() if rarity > nowhere * terms.get(term, 0.0))
         # That a word occurs nowhere says little where there are few memories.
-        unknown *= count / (count + _FEW)
+        certainty = count / (count + _FEW)
+        unknown *= certainty
         return cls(
             vector=vector,
             calibration=calibration,
+            scale=Scale.of(_cosines(reader.sample(), vector), calibration),
             weights=weights,
             terms=terms,
+            scripts=scripts_of(words),
             rarity=whole,
             unknown=unknown / whole if whole > 0 else 0.0,
+            certainty=certainty,
         )
 
-    def judged(self, reader: Reader, nodes: Nodes) -> ScoredNodes:
+    def judged(self, reader: Reader, nodes: Nodes, best: Best) -> ScoredNodes:
         """Return *nodes*, which must ascend, with what speaks for each of them."""
-        meanings = self.meanings(reader.similarities(self.vector, nodes))
-        shares = np.zeros(len(nodes))
-        if self.rarity > 0 and len(nodes):
-            scores = reader.word_scores(self.terms, nodes)
-            shares = np.clip(scores / self.rarity, 0.0, 1.0).astype(np.float64)
-        return ScoredNodes(nodes, meanings, shares, ranking.evidence(meanings, shares, self.weights))
-
-    def meanings(self, cosines: NDArray[np.float32]) -> Values:
-        """Return the log-odds of *cosines*."""
-        return ranking.log_odds(self.calibration(cosines.astype(np.float64)))
-
-    def alike(self, reader: Reader, nodes: Nodes, lenders: int) -> Values:
-        """Return how alike the texts of *nodes* are to those of the first so many, of shape (lenders, nodes)."""
-        # Of a long text that lends, the piece that answers counts; of another one, the piece that is most like that.
-        pieces, counts = reader.pieces(nodes)
-        begins = np.cumsum(counts) - counts
-        having = np.flatnonzero(counts)
-        ties = np.zeros((lenders, len(nodes)))
-        rows = having[having < lenders]
-        if not len(rows):
-            return ties
-        answering = [
-            begin + (int((pieces[begin : begin + count] @ self.vector).argmax()) if count > 1 else 0)
-            for begin, count in zip(begins[rows].tolist(), counts[rows].tolist(), strict=True)
-        ]
-        cosines = pieces[answering] @ pieces.T
-        if len(pieces) > len(having):
-            cosines = np.maximum.reduceat(cosines, begins[having], axis=1)
-        ties[np.ix_(rows, having)] = ranking.likeness(self.meanings(cosines), self.weights)
-        return ties
+        cosines, words = reader.similarities(self.vector, nodes), reader.word_scores(self.terms, nodes)
+        facts = reader.facts(nodes)
+        shares = words.astype(np.float64) / max(self.rarity, 1e-9)
+        clues = Clues(
+            nearness=self.scale(cosines),
+            nearest=best.nearness,
+            matches=np.clip(words.astype(np.float64) / max(best.words, 1e-9), 0.0, 1.0),
+            shares=np.clip(shares, 0.0, 1.0),
+            lengths=reader.lengths(nodes).astype(np.float64),
+            foreign=(facts.scripts & self.scripts == 0) & (facts.scripts != 0) & (self.scripts != 0),
+        )
+        meanings = self.calibration(cosines.astype(np.float64)).astype(np.float64)
+        return ScoredNodes(nodes, facts, meanings, clues.shares, ranking.evidence(clues, self.weights))
 
 
 # Who asks for reasons, or for what was given up, wants the decision that was: its successor only says what came next.
@@ -232,13 +225,29 @@ def asks_for_history(query: str) -> bool:
 # What may answer
 
 
+@attrs.frozen
+class Best:
+    """The best of all memories that count by each of both."""
+
+    nearness: float
+    """By how many spreads the nearest is nearer than usual."""
+    words: float
+    """A BM25 score."""
+
+
+def _cosines(vectors: Vectors, vector: NDArray[np.float32]) -> Scores:
+    """Return the cosines of a question and each of *vectors*, which are of no shape where there are none."""
+    return vectors @ vector if len(vectors) else np.zeros(0, np.float32)
+
+
 @attrs.frozen(eq=False)
 class ScoredNodes:
     """Memories that may be results, each once, by ascending node, with what speaks for each by itself."""
 
     nodes: Nodes
+    facts: Facts
     meanings: Values
-    """Log-odds by calibrated cosine."""
+    """What the embedder says of its cosine, 0 to 1."""
     shares: Values
     """The share of the question's rarity that each has."""
     evidence: Values
@@ -247,8 +256,13 @@ class ScoredNodes:
     def joined(self, other: ScoredNodes) -> ScoredNodes:
         """Return these and *other* ones."""
         order = np.argsort(np.concatenate([self.nodes, other.nodes]))
-        both = [(one.nodes, one.meanings, one.shares, one.evidence) for one in (self, other)]
-        return ScoredNodes(*(np.concatenate(column)[order] for column in zip(*both, strict=True)))
+        if not len(other.nodes):
+            return self
+        both = [(one.nodes, *one.facts.columns, one.meanings, one.shares, one.evidence) for one in (self, other)]
+        nodes, *facts, meanings, shares, evidence = (
+            np.concatenate(column)[order] for column in zip(*both, strict=True)
+        )
+        return ScoredNodes(nodes, Facts(*facts), meanings, shares, evidence)
 
     def positions(self, nodes: Collection[int] | Nodes) -> Positions:
         """Return where *nodes* stand here, -1 for those that do not."""
@@ -265,15 +279,47 @@ def _narrowed(where: Filter, since: datetime | None, until: datetime | None) -> 
     return attrs.evolve(where, since=max(sinces, default=None), until=min(untils, default=None))
 
 
-def _found(reader: Reader, query: PreparedQuery, where: Filter, period: Period | None, limit: int) -> Nodes:
-    """Return the nodes that meaning or words find, and those of the period that was asked for."""
-    found = [reader.nearest(query.vector, limit, where).nodes, reader.words(query.terms, limit, where).nodes]
+def _found(
+    reader: Reader, query: PreparedQuery, where: Filter, period: Period | None, limit: int
+) -> tuple[Nodes, Best]:
+    """Return the nodes that meaning or words find, and those of the period that was asked for, and the best of both."""
+    near, told = reader.nearest(query.vector, limit, where), reader.words(query.terms, limit, where)
+    best = Best(float(query.scale(near.scores[:1]).max(initial=0.0)), float(told.scores[:1].max(initial=0.0)))
+    found = [near.nodes, told.nodes]
     if period is not None:
         within = _narrowed(where, period.since, period.until)
         found.append(reader.nearest(query.vector, limit, within).nodes)
         found.append(reader.words(query.terms, limit, within).nodes)
         found.append(reader.window(within, limit=limit))
-    return np.unique(np.concatenate(found)).astype(np.int64)
+    return np.unique(np.concatenate(found)).astype(np.int64), best
+
+
+@attrs.frozen(eq=False)
+class Sittings:
+    """What was created just before and just after some nodes, in the same sitting, -1 for none."""
+
+    nodes: Nodes
+    before: Nodes
+    after: Nodes
+
+    def around(self, nodes: Nodes, candidates: ScoredNodes) -> Nodes:
+        """Return what is next to some of the nodes and no candidate."""
+        wanted = np.isin(self.nodes, nodes)
+        found = np.concatenate([self.before[wanted], self.after[wanted]])
+        return found[(found >= 0) & (candidates.positions(found) < 0)]
+
+    def among(self, candidates: ScoredNodes) -> tuple[Positions, Positions]:
+        """Return for each candidate where what is before and after it stands, -1 for what is not known."""
+        before, after = np.full((2, len(candidates.nodes) + 1), -1, np.intp)
+        here = candidates.positions(self.nodes)
+        for there, one, other in (
+            (candidates.positions(self.before), before, after),
+            (candidates.positions(self.after), after, before),
+        ):
+            one[here] = there
+            # The last item takes what is said of none.
+            other[there] = here
+        return before[:-1], after[:-1]
 
 
 def _ends(table: LinkTable, holding: Collection[int], known: ScoredNodes, request: SearchRequest) -> Nodes:
@@ -329,11 +375,11 @@ class _Ground:
     targets: Positions
 
     @classmethod
-    def of(cls, reader: Reader, candidates: ScoredNodes, table: LinkTable) -> _Ground:
+    def of(cls, candidates: ScoredNodes, table: LinkTable) -> _Ground:
         """Return those links of *table* that have both ends among *candidates*."""
         sources, targets = candidates.positions(table.sources), candidates.positions(table.targets)
         known = (sources >= 0) & (targets >= 0) & (sources != targets)
-        return cls(reader.facts(candidates.nodes), only(table, known), sources[known], targets[known])
+        return cls(candidates.facts, only(table, known), sources[known], targets[known])
 
     def outcomes(self) -> tuple[Positions, Positions]:
         """Return memories of outcomes, which are contexts that implement, and the decision of each."""
@@ -341,14 +387,13 @@ class _Ground:
         told &= self.facts.types[self.targets] == _DECISION
         return self.sources[told], self.targets[told]
 
-    def tied(self, lenders: Positions, ties: Values, now_ms: int, weights: Weights) -> Values:
-        """Return *ties*, of shape (lenders, candidates), raised to what links make them; none ties to itself."""
+    def ties(self, lenders: Positions, now_ms: int, weights: Weights) -> Values:
+        """Return how close each candidate is to each of the lenders, of shape (lenders, candidates), none to itself."""
         close = weights.tie * self.table.strengths(now_ms).astype(np.float64)
         close[(self.table.types == _EVOLUTION) | (self.table.types == _IMPLEMENTATION)] = weights.tie
         topics = self.facts.topics
-        same = (topics[lenders, np.newaxis] == topics) & (topics >= 0)
-        raised: Values = np.maximum(ties, weights.topic * same)
-        row_of = np.full(ties.shape[1], -1, np.intp)
+        raised: Values = weights.topic * ((topics[lenders, np.newaxis] == topics) & (topics >= 0))
+        row_of = np.full(len(topics), -1, np.intp)
         row_of[lenders] = np.arange(len(lenders))
         for here, there in ((self.sources, self.targets), (self.targets, self.sources)):
             rows = row_of[here]
@@ -361,7 +406,6 @@ class _Ground:
 
 
 def _ranked(
-    reader: Reader,
     request: SearchRequest,
     query: PreparedQuery,
     candidates: ScoredNodes,
@@ -369,20 +413,19 @@ def _ranked(
     period: Period | None,
     table: LinkTable,
     chains: Successors,
+    sittings: Sittings,
 ) -> tuple[list[Ranked], Precedence | None]:
     """Return the best of *candidates* by what speaks for them, what lends to them, time and supersession."""
     weights, nodes = query.weights, candidates.nodes
     if not len(nodes):
         return [], None
     now_ms = milliseconds(request.moment)
-    ground = _Ground.of(reader, candidates, table)
+    ground = _Ground.of(candidates, table)
     outcomes, decisions = ground.outcomes()
-    own = ranking.paired(candidates.evidence, outcomes, decisions, weights)
-    compared = ranking.best(own, max(_COMPARED, weights.lenders))
-    lenders = compared[: weights.lenders]
-    ties = np.zeros((len(lenders), len(nodes)))
-    ties[:, compared] = query.alike(reader, nodes[compared], len(lenders))
-    gains, givers = ranking.lent(own, lenders, ground.tied(lenders, ties, now_ms, weights))
+    alone = ranking.paired(candidates.evidence, outcomes, decisions, weights)
+    own = ranking.beside(alone, *sittings.among(candidates), query.certainty, weights)
+    lenders = ranking.best(own, weights.lenders)
+    gains, givers = ranking.lent(own, lenders, ground.ties(lenders, now_ms, weights))
     summed = ranking.below_givers(own + gains, own, givers)
     inside, strength = np.zeros(len(nodes), np.bool_), 0.0
     if period is not None:
@@ -403,11 +446,12 @@ def _ranked(
     )
     scores = precedence.led(scores, weights)
     order = precedence.arranged(ranking.best(scores, request.limit))
-    relevances = ranking.relevance(np.maximum(own, gains), query.unknown, weights)
+    relevances = ranking.relevance(summed, query.unknown, weights)
     # "What did we note yesterday?" is answered by whatever was.
     relevances = np.maximum(relevances, np.where(inside, _IN_PERIOD * strength, 0.0))
     parts = {
-        "outcome": own - candidates.evidence,
+        "outcome": alone - candidates.evidence,
+        "beside": own - alone,
         "graph": summed - own,
         "period": favoured - summed,
         "recency": fresh,
@@ -415,10 +459,9 @@ def _ranked(
     }
     # A memory that went before another took its place, and has the score of that place.
     places = np.sort(scores[order])[::-1]
-    meanings = 1 / (1 + np.exp(-candidates.meanings))
     ranked = []
     for position, score in zip(order.tolist(), places.tolist(), strict=True):
-        why = {"meaning": float(meanings[position]), "words": float(candidates.shares[position])}
+        why = {"meaning": float(candidates.meanings[position]), "words": float(candidates.shares[position])}
         why.update({name: float(part[position]) for name, part in parts.items() if part[position]})
         lent = givers[position] >= 0 and gains[position] > candidates.evidence[position]
         ranked.append(

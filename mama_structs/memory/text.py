@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import Final, Literal, TypeVar
 
 import attrs
+import numpy as np
 from snowballstemmer.english_stemmer import EnglishStemmer  # type: ignore[import-untyped]  # it ships no types
 
 from mama_structs.memory.model import CheckpointMetadata, DecisionMetadata, InsightMetadata, Memory
@@ -111,6 +112,21 @@ _SUFFIXES: Final = frozenset(f"{_PARTICLES}|{_VERBS}|{_ENDINGS}".split("|"))
 _LONGEST_SUFFIX: Final = max(map(len, _SUFFIXES))
 _PARTICLE_SET: Final = frozenset(_PARTICLES.split("|"))
 
+
+# Where scripts begin, by code point, each with its bit and how much a letter of it says; 0 for what belongs to none.
+_LATIN: Final = 1
+_OWNED: Final = (
+    (0x0, 0, 0), (0x41, 1, 1), (0x5B, 0, 0), (0x61, 1, 1), (0x7B, 0, 0), (0xC0, 1, 1), (0x2B0, 0, 0), (0x370, 2, 1),
+    (0x400, 4, 1), (0x530, 8, 1), (0x600, 32, 1), (0x900, 64, 1), (0x1100, 128, 2), (0x1200, 64, 1),
+    (0x1E00, 1, 1), (0x1F00, 2, 1), (0x2000, 0, 0), (0x2E80, 16, 2), (0x3000, 0, 0), (0x3040, 16, 2), (0x3130, 128, 2),
+    (0x3190, 16, 2), (0xA000, 0, 0), (0xAC00, 128, 2), (0xD800, 0, 0), (0xF900, 16, 2), (0xFB00, 0, 0),
+    (0x20000, 16, 2), (0x32000, 0, 0),
+)  # fmt: skip
+_BORDERS: Final = np.array([first for first, _, _ in _OWNED[1:]], np.uint32)
+_BITS: Final = np.array([bit for _, bit, _ in _OWNED], np.uint8)
+_SHARES: Final = np.array([share for _, _, share in _OWNED])
+_HAS_LATIN: Final = re.compile("[A-Za-z]")
+_TELLING: Final = 2_000
 
 # Words that say nothing about what a text is about.
 _ENGLISH: Final = frozenset(
@@ -293,6 +309,20 @@ def analysed(text: str) -> Analysis:
 def weighted_terms(text: str) -> dict[str, float]:
     """Return the terms of a text that is to be indexed, each with how much it counts there, more than 0."""
     return analysed(text).indexed()
+
+
+def scripts_of(text: str) -> int:
+    """
+    Return in which scripts a text is written, as a number with a bit for each that is a quarter of it or more.
+
+    Texts that have no bit in common can have no word in common, but for what both took from a third.
+    """
+    if text.isascii():
+        return _LATIN if _HAS_LATIN.search(text[:_TELLING]) else 0
+    codes = np.frombuffer(text[:_TELLING].encode("utf-32-le", "surrogatepass"), np.uint32)
+    weights = np.bincount(_BORDERS.searchsorted(codes, "right"), minlength=len(_BORDERS) + 1) * _SHARES
+    bits = weights * 4 >= max(weights.sum(), 1e-9)
+    return int(np.bitwise_or.reduce(_BITS[bits], initial=0))
 
 
 def terms_of(query: str | Mapping[str, float]) -> Mapping[str, float]:

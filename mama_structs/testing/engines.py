@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -36,7 +37,7 @@ from mama_structs.memory.engine import (
 )
 from mama_structs.memory.graph import nfc
 from mama_structs.memory.model import CREATORS, Link, LinkType, Memory, MemoryType, digests_in, milliseconds
-from mama_structs.memory.text import indexed_text, terms_of, weighted_terms
+from mama_structs.memory.text import indexed_text, scripts_of, terms_of, weighted_terms
 from mama_structs.storage.failures import Finding
 
 T = TypeVar("T")
@@ -100,6 +101,7 @@ class PlainReader(Writer):
             np.array([milliseconds(memory.created_at) for memory in memories], np.int64),
             np.array([NUMBERS[memory.type] for memory in memories], np.int8),
             np.array([-1 if memory.topic is None else names.index(nfc(memory.topic)) for memory in memories], np.int32),
+            np.array([scripts_of(memory.content) for memory in memories], np.uint8),
         )
 
     def nearest(self, vector: Vectors, limit: int, where: Filter | None = None) -> Matches:
@@ -129,6 +131,9 @@ class PlainReader(Writer):
             found = [(term, weight, self._terms[node].get(term, 0)) for term, weight in wanted.items()]
             scores.append(sum(weight * rarity[term] * often / (often + norm) for term, weight, often in found))
         return np.array(scores, np.float32)
+
+    def lengths(self, nodes: Nodes) -> Scores:
+        return np.array([min(sum(self._terms[int(node)].values()), _LONGEST) for node in nodes], np.float32)
 
     def rarity(self, query: Query) -> dict[str, float]:
         total = len(self._terms)
@@ -163,6 +168,14 @@ class PlainReader(Writer):
         if newest_first:
             nodes.reverse()
         return np.array(nodes[:limit], np.int64)
+
+    def beside(self, nodes: Nodes, apart_ms: int) -> tuple[Nodes, Nodes]:
+        order = self.window(newest_first=False).tolist()
+        created = dict(zip(order, self.facts(np.array(order, np.int64)).created.tolist(), strict=True))
+        pairs = [pair for pair in itertools.pairwise(order) if created[pair[1]] - created[pair[0]] <= apart_ms]
+        after, before = dict(pairs), {second: first for first, second in pairs}
+        found = np.array([(before.get(node, -1), after.get(node, -1)) for node in nodes.tolist()], np.int64)
+        return found.reshape(-1, 2)[:, 0], found.reshape(-1, 2)[:, 1]
 
     def relationships(self) -> dict[str, int]:
         return dict(Counter(link.metadata.original_relationship for link in self._links.values()))

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_helpers import plain_memory
 
-from mama_structs.memory import ranking
 from mama_structs.memory.embedded.vectors import VectorIndex
 from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.ranking import WEIGHTS
@@ -22,27 +21,6 @@ def question(reader: PlainReader, words: str = "", seed: int = 0) -> PreparedQue
     vector = np.random.default_rng(seed).standard_normal(6).astype(np.float32)
     vector /= np.linalg.norm(vector)
     return PreparedQuery.of(reader, words, vector, calibration=CALIBRATION, weights=WEIGHTS)
-
-
-@given(pieces=st.lists(st.integers(0, 3), min_size=1, max_size=8), lenders=st.integers(1, 4), seed=st.integers(0, 99))
-def test_likeness_goes_by_the_piece_that_answers(pieces, lenders, seed):
-    """All memories at once are compared as one by one: the lender's piece nearest the question, the other's best."""
-    reader, chance = PlainReader(), np.random.default_rng(seed)
-    for number, count in enumerate(pieces):
-        vectors = chance.standard_normal((count, 6)).astype(np.float32)
-        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        reader.put(plain_memory(f"m{number}"), vectors=vectors)
-    asked, nodes = question(reader, seed=seed), np.arange(len(pieces))
-    lenders = min(lenders, len(pieces))
-    expected = np.zeros((lenders, len(pieces)))
-    for row in range(lenders):
-        own = reader.vectors(row)
-        if len(own):
-            piece = own[int(np.argmax(own @ asked.vector))]
-            alike = ranking.likeness(asked.meanings(reader.similarities(piece, nodes)), WEIGHTS)
-            expected[row] = np.where([len(reader.vectors(node)) > 0 for node in range(len(pieces))], alike, 0.0)
-
-    np.testing.assert_allclose(expected, asked.alike(reader, nodes, lenders), atol=1e-5)
 
 
 def test_words_that_occur_nowhere_are_told():

@@ -9,31 +9,84 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from mama_structs.memory import ranking
-from mama_structs.memory.ranking import WEIGHTS
+from mama_structs.memory.embedding.protocol import Calibration
+from mama_structs.memory.ranking import WEIGHTS, Clues, Scale
 
 scores = hnp.arrays(np.float64, st.integers(1, 12), elements=st.floats(0, 50))
 
 
-@given(meanings=hnp.arrays(np.float64, 6, elements=st.floats(-20, 20)))
-def test_evidence_keeps_the_order_of_meanings_and_is_never_negative(meanings):
+def clues(nearness=(), matches=None, **known):
+    """Return what is known of candidates; what is not said is the same for all."""
+    count = len(nearness)
+    return Clues(
+        nearness=np.array(nearness, np.float64),
+        nearest=max([0.0, *nearness]),
+        matches=np.zeros(count) if matches is None else np.array(matches),
+        shares=np.array(known.get("shares", [0.0] * count)),
+        lengths=np.array(known.get("lengths", [20.0] * count)),
+        foreign=np.array(known.get("foreign", [False] * count)),
+    )
+
+
+@given(st.lists(st.floats(-20, 20), min_size=1, max_size=8))
+def test_evidence_keeps_the_order_of_meanings_and_is_never_negative(nearness):
     """Without words, what is closer in meaning has no less evidence."""
-    found = ranking.evidence(meanings, np.zeros(6))
+    found = ranking.evidence(clues(nearness))
 
     assert (found >= 0).all()
-    assert (np.diff(found[np.argsort(meanings)]) >= 0).all()
+    assert (np.diff(found[np.argsort(nearness)]) >= 0).all()
 
 
-def test_all_words_outweigh_a_fair_likeness():
+def test_the_best_match_of_words_outweighs_a_fair_likeness():
     """A memory with the question's rare identifier beats one that is merely alike."""
-    found = ranking.evidence(np.array([-2.0, 3.0]), np.array([1.0, 0.0]))
+    found = ranking.evidence(clues([0.0, 4.0], [1.0, 0.0], shares=[1.0, 0.0]))
 
     assert found[0] > found[1]
 
 
-@pytest.mark.parametrize("similarity", [0.0, 1.0, float("nan")])
-def test_log_odds_are_finite_at_the_ends(similarity):
-    """Similarities of 0 and 1, and what is no number, give no infinity."""
-    assert np.isfinite(ranking.log_odds(np.array([similarity]))).all()
+def test_a_very_short_text_says_less_and_long_ones_are_equal():
+    """`Yes, true` is like much; from some length on a text is as good as a longer one."""
+    short, middle, long, longer = ranking.evidence(clues([3.0] * 4, lengths=[2.0, 10.0, 30.0, 300.0]))
+
+    assert short < middle < long == longer
+
+
+def test_another_script_costs_a_memory_no_more_than_its_meaning_says():
+    """What cannot share a word is given matches that go with its likeness, what could and does not is not."""
+    foreign, same, far = ranking.evidence(clues([4.0, 4.0, 0.0], foreign=[True, False, True]))
+
+    assert foreign > same
+    assert far == ranking.evidence(clues([4.0, 4.0, 0.0]))[2]
+
+
+@given(st.lists(st.floats(-1, 1), max_size=600), st.floats(-0.5, 0.9), st.floats(0.5, 200))
+def test_a_scale_is_finite_and_keeps_the_order(cosines, midpoint, slope):
+    """However few cosines there are, and however equal: a higher one is nearer."""
+    scale = Scale.of(np.array(cosines, np.float32), Calibration(midpoint, slope))
+    found = scale(np.array([-1.0, 0.0, 1.0]))
+
+    assert np.isfinite(found).all()
+    assert found[0] < found[1] < found[2]
+
+
+def test_few_memories_say_little_of_what_is_usual():
+    """In a store of three the embedder's own scale decides, in one of a thousand the store's."""
+    usual = Scale.of(np.zeros(0, np.float32), Calibration(0.3, 10.0))
+    few, many = (Scale.of(np.full(count, 0.6, np.float32), Calibration(0.3, 10.0)) for count in (3, 1_000))
+
+    assert usual.mean < 0.3
+    assert abs(few.mean - usual.mean) < 0.1 < abs(many.mean - usual.mean)
+    assert many.mean == pytest.approx(0.6, abs=0.02)
+
+
+@given(first=st.floats(0, 50), second=st.floats(0, 50))
+def test_what_gains_by_standing_next_to_another_does_not_pass_it(first, second):
+    """An answer rises beside its question, but what says more by itself stays in front."""
+    own = np.array([first, second])
+    found = ranking.beside(own, np.array([-1, 0]), np.array([1, -1]))
+
+    assert (found >= own).all()
+    assert first == second or np.argmax(own) == np.argmax(found)
 
 
 @given(first=st.floats(0, 50), second=st.floats(0, 50))
@@ -74,8 +127,8 @@ def test_an_empty_period_changes_nothing():
 
 
 def test_a_sure_period_lifts_what_lies_in_it():
-    """What lies in the period that was asked for passes what does not."""
-    favoured = ranking.in_period(np.array([3.0, 1.0]), np.array([False, True]), 1.0)
+    """What lies in the period that was asked for passes what is somewhat better and does not."""
+    favoured = ranking.in_period(np.array([3.0, 1.5]), np.array([False, True]), 1.0)
 
     assert favoured[1] > favoured[0]
 

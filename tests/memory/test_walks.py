@@ -8,7 +8,7 @@ from pathlib import Path
 import mama_structs
 from mama_structs import HashEmbedder, Session
 
-MOST_IN_THE_LOOP, MOST = 15, 29
+MOST_IN_THE_LOOP, MOST = 15, 30
 PACKAGE = Path(mama_structs.__file__).parent
 
 

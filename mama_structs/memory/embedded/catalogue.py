@@ -18,6 +18,7 @@ from mama_structs._lru import Lru
 from mama_structs.memory.codec import Entry
 from mama_structs.memory.engine import Facts, Filter, Nodes
 from mama_structs.memory.model import MemoryType, milliseconds
+from mama_structs.memory.text import scripts_of
 
 Array = NDArray[Any]
 Rows = NDArray[np.int64]
@@ -176,6 +177,7 @@ _COLUMNS: Final = {
     "created": np.int64,
     "type": np.int8,
     "topic": np.int32,
+    "scripts": np.uint8,
     "alive": np.bool_,
 }
 _MENTIONS: Final = {"node": np.int32, "mention": np.int32}
@@ -202,6 +204,7 @@ class CatalogueItem:
     type_index: int
     topic: str | None
     mentions: Sequence[str]
+    scripts: int = 0
 
     @classmethod
     def of(cls, number: int, entry: Entry) -> CatalogueItem:
@@ -215,6 +218,7 @@ class CatalogueItem:
             type_index=TYPE_INDEX[memory.type],
             topic=memory.topic,
             mentions=memory.mentions,
+            scripts=scripts_of(memory.content),
         )
 
 
@@ -245,6 +249,7 @@ class Catalogue:
             created=item.created_ms,
             type=item.type_index,
             topic=self._topic_number(item.topic),
+            scripts=item.scripts,
             alive=True,
         )
         self._ids.append(item.memory_id)
@@ -253,11 +258,15 @@ class Catalogue:
         self._masks.clear()
         return node
 
-    def change(self, node: int, *, version: int, topic: str | None, mentions: Sequence[str]) -> None:
-        """Take a new version of a memory, whose id, number, type and time stay."""
+    def change(
+        self, node: int, *, version: int, topic: str | None, mentions: Sequence[str], scripts: int | None = None
+    ) -> None:
+        """Take a new version of a memory, whose id, number, type and time stay, and scripts where none are given."""
         self._check_alive(node)
         self._rows["version"][node] = version
         self._rows["topic"][node] = self._topic_number(topic)
+        if scripts is not None:
+            self._rows["scripts"][node] = scripts
         if set(mentions) != set(self._mentioned_by(node)):
             self._pairs.keep(self._pairs["node"] != node)
             self._mention(node, mentions)
@@ -278,7 +287,7 @@ class Catalogue:
             raise ValueError(f"node {node} is not where this memory was")
         self._rows["alive"][node] = True
         self._node_of[self._ids[node]] = node
-        self.change(node, version=item.version, topic=item.topic, mentions=item.mentions)
+        self.change(node, version=item.version, topic=item.topic, mentions=item.mentions, scripts=item.scripts)
 
     def find(self, memory_id: str) -> int | None:
         """Return the node of a memory, None where there is no such memory."""
@@ -365,7 +374,43 @@ class Catalogue:
 
     def facts(self, nodes: Nodes) -> Facts:
         """Return what is known of *nodes* without their text."""
-        return Facts(self._rows["created"][nodes], self._rows["type"][nodes], self._rows["topic"][nodes])
+        return Facts(*(self._rows[name][nodes] for name in ("created", "type", "topic", "scripts")))
+
+    def beside(self, nodes: Nodes, apart_ms: int) -> tuple[Nodes, Nodes]:
+        """Return for each of *nodes* what was created just before it, and just after, if no more than that apart."""
+        created, alive = self._rows["created"], self._rows["alive"]
+        order = self._by_time.rows(created)
+        places = self._places(order, nodes)
+        found = []
+        for step in (-1, 1):
+            at = places + step
+            while True:
+                inside = (at >= 0) & (at < len(order))
+                others = np.where(inside, order[np.where(inside, at, 0)], -1)
+                apart = np.abs(created[others] - created[nodes])
+                others[apart > apart_ms] = -1
+                holes = (others >= 0) & ~alive[others]
+                if not holes.any():
+                    break
+                at = at + step * holes
+            found.append(others.astype(np.int64))
+        return found[0], found[1]
+
+    def _places(self, order: NDArray[np.int32], nodes: Nodes) -> Rows:
+        """Return where each of *nodes* stands in the order of time."""
+        # Mostly memories are saved in that order.
+        places = nodes.copy()
+        late = np.flatnonzero(order[places] != nodes)
+        low, high = np.zeros(len(late), np.int64), np.full(len(late), len(order))
+        wanted, created = nodes[late], self._rows["created"]
+        while (low < high).any():
+            middle = (low + high) // 2
+            here = order[np.minimum(middle, len(order) - 1)]
+            before = (created[here] < created[wanted]) | ((created[here] == created[wanted]) & (here < wanted))
+            before &= low < high
+            low, high = np.where(before, middle + 1, low), np.where(before, high, np.minimum(middle, high))
+        places[late] = low
+        return places
 
     def nearest_ids(self, text: str, limit: int) -> list[str]:
         """Return the ids of memories that look most like *text*, best first, for "did you mean"."""

@@ -21,7 +21,7 @@ from mama_structs.memory.embedded.vectors import VectorIndex
 from mama_structs.memory.embedded.words import WordIndex
 from mama_structs.memory.engine import Filter
 from mama_structs.memory.model import Link, Memory, MemoryType
-from mama_structs.memory.text import ANALYSIS, indexed_text, weighted_terms
+from mama_structs.memory.text import ANALYSIS, indexed_text, scripts_of, weighted_terms
 from mama_structs.storage.rows import Damaged, Snapshot
 
 Vectors = NDArray[np.float32]
@@ -56,7 +56,13 @@ class Indexes:
     def change(self, node: int, entry: Entry, vectors: Vectors | None) -> None:
         """Take a new version of a memory, without its links."""
         memory = entry.memory
-        self.catalogue.change(node, version=entry.version, topic=memory.topic, mentions=memory.mentions)
+        self.catalogue.change(
+            node,
+            version=entry.version,
+            topic=memory.topic,
+            mentions=memory.mentions,
+            scripts=scripts_of(memory.content),
+        )
         if vectors is not None:
             self.vectors.remove(node)
             self.vectors.add(node, vectors)

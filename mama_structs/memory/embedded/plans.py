@@ -95,11 +95,13 @@ class JournalReader:
         self.count: Final = views.catalogue.count
         self.facts: Final = views.catalogue.facts
         self.window: Final = views.catalogue.window
+        self.beside: Final = views.catalogue.beside
         self.vectors: Final = views.vectors.get
         self.pieces: Final = views.vectors.pieces
         self.similarities: Final = views.vectors.similarities
         self.sample: Final = views.vectors.sample
         self.links: Final = views.links.links
+        self.lengths: Final = views.words.lengths
         self.relationships: Final = views.links.relationships
         self.touched_since: Final = touched.since
 

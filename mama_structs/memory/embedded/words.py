@@ -273,6 +273,15 @@ class WordIndex:
             return self._scores(wanted, nodes)
         return self._summed(wanted).of(nodes)
 
+    def lengths(self, nodes: Nodes) -> Scores:
+        """Return how many terms each of *nodes* has, `LONGEST` at the most, 0 for one that is not there."""
+        self._take_up()
+        inside = (nodes >= 0) & (nodes < len(self._length))
+        places = np.where(inside, nodes, 0)
+        there = inside & (self._home[places] != _NOWHERE)
+        lengths: Scores = np.where(there, self._length[places], 0) * np.float32(UNIT)
+        return lengths
+
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return what a snapshot keeps of it: what goes into JSON, and arrays that later changes leave alone."""
         self._take_up()
