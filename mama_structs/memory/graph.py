@@ -6,10 +6,12 @@ All of it are plans over a `Reader`, which read the links of a whole level at on
 
 from __future__ import annotations
 
+import gc
 import itertools
 import time
 import unicodedata
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -339,6 +341,21 @@ def _newest_first(reader: Reader, nodes: Nodes) -> Nodes:
     return ordered
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Let the interpreter search for no garbage meanwhile, for some milliseconds in which much is made that is none."""
+    # What lives while it is searched for counts as old, and what is old is all looked through in turn: a walk over a
+    # thousand memories was interrupted so every twenty times, and took three times as long.
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 # Answers that are kept
 
 
@@ -347,6 +364,11 @@ class _Answer(Generic[T]):
     value: T
     read: frozenset[int]
     change: int
+
+
+# From so many nodes on an answer is kept when it is asked for again: what is kept in thousands makes the interpreter's
+# search for garbage long, which then happens within every few walks that nobody asks for twice.
+_LARGE: Final = 256
 
 
 class TraversalCache(Generic[T]):
@@ -365,6 +387,8 @@ class TraversalCache(Generic[T]):
         self.statistics: dict[str, int] = dict.fromkeys(("hits", "misses", "stale", "expired", "evicted"), 0)
         # Its cost is how many nodes all kept answers together have read.
         self._kept: Lru[Hashable, _Answer[T]] = Lru(entries, max_cost=max_items, clock=clock, dropped=self._count)
+        # Large answers that were asked for, which are not kept yet.
+        self._asked: Lru[Hashable, bool] = Lru(entries)
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -384,12 +408,16 @@ class TraversalCache(Generic[T]):
         return None if answer is None else answer.value
 
     def put(self, key: Hashable, change: int, read: frozenset[int], value: T) -> None:
-        """Keep an answer, which nobody may change, with the nodes whose links or contents it depends on."""
+        """Keep an answer, which nobody may change, with the nodes it depends on; a large one from its second time."""
+        if len(read) >= _LARGE and not self._asked.drop(key):
+            self._asked.put(key, value=True)
+            return
         self._kept.put(key, _Answer(value, read, change), cost=len(read), ttl=self._ttl)
 
     def clear(self) -> None:
         """Forget all answers, as where the clock was set."""
         self._kept.clear()
+        self._asked.clear()
 
     def _count(self, what: str) -> None:
         self.statistics[what] += 1

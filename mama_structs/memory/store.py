@@ -809,8 +809,9 @@ class MemoryStore:
             cached = self._shared.cache.get(key, reader.change, reader.touched_since)
             if cached is not None:
                 return list(cached)
-            steps = graph.traverse(reader, node, now_ms=now_ms, **how)
-            reached = list(results.reached_along(reader, steps))
+            with graph.uncollected():
+                steps = graph.traverse(reader, node, now_ms=now_ms, **how)
+                reached = list(results.reached_along(reader, steps))
             self._shared.cache.put(key, reader.change, graph.read_by(node, steps), reached)
             return list(reached)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -140,6 +142,17 @@ def test_a_clock_that_steps_back_ends_answers():
     assert cache.get("k", 1, nothing_touched) is None
 
 
+def test_a_large_answer_is_kept_when_it_is_asked_for_again():
+    """One walk over a thousand memories leaves nothing behind; of two the second one does."""
+    cache, read = cache_with(), frozenset(range(1_000))
+    cache.put("k", 1, read, "first")
+    before = cache.get("k", 1, nothing_touched)
+    cache.put("k", 1, read, "second")
+
+    assert before is None
+    assert "second" == cache.get("k", 1, nothing_touched)
+
+
 def test_the_least_recently_used_answer_goes_first():
     """Using an answer keeps it."""
     cache = cache_with(entries=2)
@@ -196,3 +209,21 @@ def test_evolution_links_are_read_too():
     reader.put_link(plain_link("c", "b", type=LinkType.EVOLUTION))
 
     assert cache.get("a", reader.change, reader.touched_since) is None
+
+
+def test_while_a_walk_is_put_together_no_garbage_is_searched_for():
+    """The search is on again afterwards, whatever happened; and off where the host has switched it off."""
+    with graph.uncollected():
+        during = gc.isenabled()
+    with pytest.raises(ZeroDivisionError), graph.uncollected():
+        raise ZeroDivisionError
+    after = gc.isenabled()
+    gc.disable()
+    try:
+        with graph.uncollected():
+            pass
+        off = gc.isenabled()
+    finally:
+        gc.enable()
+
+    assert (False, True, False) == (during, after, off)
