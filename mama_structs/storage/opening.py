@@ -53,6 +53,8 @@ SETTINGS: Final[dict[str, Any]] = {
     # Else a statement's own journal is a temporary file elsewhere, which can fail for reasons of its own.
     "sqlite_temp_store": 2,
 }
+# Less than the settings say, which earlier versions go by: beside the system's own cache a large one takes only memory.
+_CACHE_PAGES: Final = 2**11
 _KNOWN: Final = frozenset(SETTINGS) | frozenset(diskcache.core.METADATA)
 # The first is the file's, the others are each connection's.
 _PRAGMAS: Final = ("journal_mode", "synchronous", "mmap_size", "temp_store")
@@ -147,8 +149,9 @@ def open_database(directory: Path) -> Opened:
         if not is_complete:
             _make(connection, directory)
             version = check_schema(connection, directory)
-        for name in (*_PRAGMAS[1:], "cache_size"):
+        for name in _PRAGMAS[1:]:
             connection.execute(f"PRAGMA {name} = {SETTINGS[f'sqlite_{name}']}").fetchall()
+        connection.execute(f"PRAGMA cache_size = {_CACHE_PAGES}").fetchall()
         wrong = wrong_settings(connection)
         if wrong:
             raise StoreError(f"{directory} cannot be used safely: {'; '.join(wrong)}", hint="use a local file system")

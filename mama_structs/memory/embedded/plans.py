@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
@@ -43,7 +44,8 @@ class RecentChanges:
     """Which nodes the last changes touched."""
 
     def __init__(self, size: int = 4096) -> None:
-        self._changes: deque[tuple[int, frozenset[int]]] = deque()
+        # A set of a few numbers takes ten times the room.
+        self._changes: deque[tuple[int, array[int]]] = deque()
         self._size = size
         self._floor = 0
 
@@ -54,7 +56,7 @@ class RecentChanges:
 
     def note(self, change: int, nodes: Iterable[int]) -> None:
         """Note what a change touched; changes are noted in their order."""
-        self._changes.append((change, frozenset(nodes)))
+        self._changes.append((change, array("q", nodes)))
         while len(self._changes) > self._size:
             self._floor = max(self._floor, self._changes.popleft()[0])
 
@@ -71,7 +73,7 @@ class RecentChanges:
         for number, nodes in reversed(self._changes):
             if number <= change:
                 break
-            touched |= nodes
+            touched.update(nodes)
         return frozenset(touched)
 
 

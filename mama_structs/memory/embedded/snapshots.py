@@ -15,6 +15,8 @@ import stat
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,6 +49,8 @@ _KINDS: Final = "biuf"
 _DAMAGED: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, MemoryError)
 # Rows of a segment that are copied at once.
 _COPIED: Final = 1024
+# Segments that are compared with their hashes at once.
+_READERS: Final = 2
 
 _log: Final = logging.getLogger(__name__)
 
@@ -497,7 +501,9 @@ def _opened(directory: Path, entry: Mapping[str, Any]) -> LoadedPart:
     if not isinstance(meta, dict):
         raise TypeError("the part's meta is no object")
     arrays = {key: _array(content, place) for key, place in entry["arrays"].items()}
-    segments = tuple(_segment(directory, segment) for segment in entry["segments"])
+    # They are compared with their hashes, for which the interpreter lets the others go on.
+    with ThreadPoolExecutor(_READERS) as readers:
+        segments = tuple(readers.map(partial(_segment, directory), entry["segments"]))
     return LoadedPart(meta, arrays, segments, _other_files(directory, entry))
 
 

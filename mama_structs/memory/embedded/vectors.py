@@ -31,7 +31,7 @@ GRAPH: Final = "graph"
 
 BLOCK: Final = 8_192
 """Rows of a block of the process's own memory; a snapshot writes so many as a segment, and less in with the rest."""
-HELD: Final = 32_768
+HELD: Final = 16_384
 """From so many rows on those of segments are left in their files, which is slower for a scan than for a graph."""
 
 _SMALLEST_BLOCK: Final = 64
