@@ -92,11 +92,12 @@ class Facts:
     types: NDArray[np.int8]  # a number of `NUMBERS` for each type
     topics: NDArray[np.int32]  # a number for each topic, -1 for none
     scripts: NDArray[np.uint8]  # what `text.scripts_of` says of the content
+    asking: NDArray[np.uint8]  # what `text.asking_of` says of it
 
     @property
     def columns(self) -> tuple[NDArray[Any], ...]:
         """The arrays, in the order in which facts are made of them."""
-        return self.created, self.types, self.topics, self.scripts
+        return self.created, self.types, self.topics, self.scripts, self.asking
 
 
 @attrs.frozen

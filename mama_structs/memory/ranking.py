@@ -91,6 +91,8 @@ class Weights:
     )
     before: float = 0.4  # what a memory gains of what speaks for the one before it in time
     after: float = 0.3  # and of what speaks for the one after it
+    answer: float = 0.3  # and more of the one before it, as far as that asks
+    asking: float = 0.3  # the share that a memory loses that does nothing but ask: questions are like questions
     lenders: int = 8  # so many of the best candidates lend to those that they are tied to
     # How close two memories are, 0 to 1, that follow each other, or of which one carries the other out; with another
     # link, that times its strength.
@@ -128,12 +130,23 @@ def evidence(clues: Clues, weights: Weights = WEIGHTS) -> Values:
 
 
 def beside(
-    scores: Values, before: Positions, after: Positions, certainty: float = 1.0, weights: Weights = WEIGHTS
+    scores: Values,
+    before: Positions,
+    after: Positions,
+    asking: Values,
+    *,
+    certainty: float = 1.0,
+    weights: Weights = WEIGHTS,
 ) -> Values:
-    """Return scores with what candidates gain of those next to them in time, -1 for none: answers follow questions."""
-    known = np.append(certainty * scores, 0.0)
-    first, second = weights.before * known[before], weights.after * known[after]
-    return below_givers(scores + first + second, scores, np.where(first >= second, before, after))
+    """
+    Return scores with what candidates gain of those next to them in time, -1 for none, and lose as far as they ask.
+
+    Answers follow questions, and a question answers none, much as it is like another one; *asking* is from 0 to 1.
+    """
+    known, asks = np.append(certainty * scores, 0.0), np.append(asking, 0.0)
+    first, second = (weights.before + weights.answer * asks[before]) * known[before], weights.after * known[after]
+    gained = below_givers(scores + first + second, scores, np.where(first >= second, before, after))
+    return gained * (1 - weights.asking * asking)
 
 
 def paired(scores: Values, outcomes: Positions, decisions: Positions, weights: Weights = WEIGHTS) -> Values:

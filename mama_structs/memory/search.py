@@ -36,6 +36,10 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 _IN_PERIOD: Final = 0.35
 # What was written within an hour of each other belongs to one sitting.
 _SITTING_MS: Final = 3_600_000
+# By so many spreads memories of a sitting are nearer to each other than to those of others, where it is one talk.
+_TALK: Final = 0.4
+_NEXT: Final = 2
+_ALL: Final = 100
 _LONGEST_QUERY: Final = 4_000
 
 _CONTEXT: Final = NUMBERS[MemoryType.CONTEXT]
@@ -123,7 +127,7 @@ def _search(reader: Reader, request: SearchRequest, weights: Weights) -> tuple[l
     table = known_by(reader.links(followed, "both", _LINKS), request.as_of)
     chains = Successors(reader, request.as_of)
     holding = chains.newest(followed, table).values()
-    sittings = Sittings(nodes, *reader.beside(nodes, _SITTING_MS))
+    sittings = Sittings.of(reader, nodes, followed)
     ends = np.union1d(_ends(table, holding, candidates, request), sittings.around(followed, candidates))
     brought = _passing(reader, ends, nodes, where)
     candidates = candidates.joined(query.judged(reader, brought, best))
@@ -301,6 +305,16 @@ class Sittings:
     nodes: Nodes
     before: Nodes
     after: Nodes
+    kinship: float
+    """How much nearer memories are to those beside them than to those beside others, 0 to 1: in a talk they are."""
+
+    @classmethod
+    def of(cls, reader: Reader, nodes: Nodes, telling: Nodes) -> Sittings:
+        """Return what is beside *nodes*; by some of them it tells whether that means anything in this store."""
+        before, after = reader.beside(nodes, _SITTING_MS)
+        ones, others = np.tile(nodes, 2), np.concatenate([before, after])
+        pairs = (others >= 0) & np.isin(ones, telling)
+        return cls(nodes, before, after, _kinship(reader, ones[pairs], others[pairs]))
 
     def around(self, nodes: Nodes, candidates: ScoredNodes) -> Nodes:
         """Return what is next to some of the nodes and no candidate."""
@@ -320,6 +334,26 @@ class Sittings:
             # The last item takes what is said of none.
             other[there] = here
         return before[:-1], after[:-1]
+
+
+def _kinship(reader: Reader, nodes: Nodes, beside: Nodes) -> float:
+    """Return how much nearer *nodes* are to those *beside* them than to those beside others, 0 to 1."""
+    if not len(nodes):
+        return 0.0
+    known = np.union1d(nodes, beside)
+    pieces, counts = reader.pieces(known)
+    # Of what was just said a long text's beginning tells most.
+    firsts = np.where(counts > 0, np.cumsum(counts) - counts, -1)
+    ones, others = (firsts[known.searchsorted(some)] for some in (nodes, beside))
+    embedded = (ones >= 0) & (others >= 0)
+    # What is next to both, or one of the two, is no other sitting's.
+    apart = (np.abs(nodes[:, np.newaxis] - beside) > _NEXT) & embedded & embedded[:, np.newaxis]
+    if not apart.any():
+        return 1.0
+    cosines = pieces[ones] @ pieces[others].T
+    usual, spread = float(cosines[apart].mean()), float(cosines[apart].std())
+    nearer = float(np.diagonal(cosines)[embedded].mean()) - usual
+    return min(max(nearer / max(_TALK * spread, 1e-9), 0.0), 1.0)
 
 
 def _ends(table: LinkTable, holding: Collection[int], known: ScoredNodes, request: SearchRequest) -> Nodes:
@@ -423,7 +457,9 @@ def _ranked(
     ground = _Ground.of(candidates, table)
     outcomes, decisions = ground.outcomes()
     alone = ranking.paired(candidates.evidence, outcomes, decisions, weights)
-    own = ranking.beside(alone, *sittings.among(candidates), query.certainty, weights)
+    before, after = sittings.among(candidates)
+    asking = ground.facts.asking / _ALL
+    own = ranking.beside(alone, before, after, asking, certainty=query.certainty * sittings.kinship, weights=weights)
     lenders = ranking.best(own, weights.lenders)
     gains, givers = ranking.lent(own, lenders, ground.ties(lenders, now_ms, weights))
     summed = ranking.below_givers(own + gains, own, givers)

@@ -127,6 +127,12 @@ _BITS: Final = np.array([bit for _, bit, _ in _OWNED], np.uint8)
 _SHARES: Final = np.array([share for _, _, share in _OWNED])
 _HAS_LATIN: Final = re.compile("[A-Za-z]")
 _TELLING: Final = 2_000
+# Where sentences end; a full stop within a number or a name ends none.
+_ENDS: Final = re.compile(
+    r"(?<![.!?\u2026])[.!?\u2026]++(?=[\"'\u2019\u201d\xbb)\]*_]{0,3}(?:\s|\Z))|[\u3002\uff01\uff1f\u061f]+|(?<=\w)\Z"
+)
+_ASKING: Final = frozenset("?\uff1f\u061f")
+_ALL: Final = 100
 
 # Words that say nothing about what a text is about.
 _ENGLISH: Final = frozenset(
@@ -323,6 +329,13 @@ def scripts_of(text: str) -> int:
     weights = np.bincount(_BORDERS.searchsorted(codes, "right"), minlength=len(_BORDERS) + 1) * _SHARES
     bits = weights * 4 >= max(weights.sum(), 1e-9)
     return int(np.bitwise_or.reduce(_BITS[bits], initial=0))
+
+
+def asking_of(text: str) -> int:
+    """Return how much of a text asks: the percentage of its sentences that end in a question mark."""
+    ends = _ENDS.findall(text[:_TELLING])
+    asking = sum(not _ASKING.isdisjoint(end) for end in ends)
+    return _ALL * asking // (len(ends) or 1)
 
 
 def terms_of(query: str | Mapping[str, float]) -> Mapping[str, float]:

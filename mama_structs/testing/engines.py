@@ -37,7 +37,7 @@ from mama_structs.memory.engine import (
 )
 from mama_structs.memory.graph import nfc
 from mama_structs.memory.model import CREATORS, Link, LinkType, Memory, MemoryType, digests_in, milliseconds
-from mama_structs.memory.text import indexed_text, scripts_of, terms_of, weighted_terms
+from mama_structs.memory.text import asking_of, indexed_text, scripts_of, terms_of, weighted_terms
 from mama_structs.storage.failures import Finding
 
 T = TypeVar("T")
@@ -102,6 +102,7 @@ class PlainReader(Writer):
             np.array([NUMBERS[memory.type] for memory in memories], np.int8),
             np.array([-1 if memory.topic is None else names.index(nfc(memory.topic)) for memory in memories], np.int32),
             np.array([scripts_of(memory.content) for memory in memories], np.uint8),
+            np.array([asking_of(memory.content) for memory in memories], np.uint8),
         )
 
     def nearest(self, vector: Vectors, limit: int, where: Filter | None = None) -> Matches:

@@ -83,10 +83,20 @@ def test_few_memories_say_little_of_what_is_usual():
 def test_what_gains_by_standing_next_to_another_does_not_pass_it(first, second):
     """An answer rises beside its question, but what says more by itself stays in front."""
     own = np.array([first, second])
-    found = ranking.beside(own, np.array([-1, 0]), np.array([1, -1]))
+    found = ranking.beside(own, np.array([-1, 0]), np.array([1, -1]), np.zeros(2))
 
     assert (found >= own).all()
     assert first == second or np.argmax(own) == np.argmax(found)
+
+
+def test_a_question_gives_way_to_what_follows_it():
+    """What asks is like the question and answers nothing: it loses, and what comes after it gains the more for it."""
+    own = np.array([5.0, 1.0, 5.0, 1.0])
+    before, after = np.array([-1, 0, -1, 2]), np.array([1, -1, 3, -1])
+    asking, answer, telling, reply = ranking.beside(own, before, after, np.array([1.0, 0.0, 0.0, 0.0]))
+
+    assert asking < telling
+    assert answer > reply
 
 
 @given(first=st.floats(0, 50), second=st.floats(0, 50))

@@ -58,6 +58,29 @@ def names(reader: PlainReader, request: SearchRequest) -> list[str]:
     return reader.ids([one.node for one in search(reader, request)])
 
 
+def test_what_asks_comes_behind_what_tells(reader):
+    """A question is like the one that is asked, and answers it no more than that does."""
+    add(reader, "asks", "The kettle is from Dunmoor?", direction(1), at=0)
+    add(reader, "tells", "The kettle is from Dunmoor.", direction(1), at=DAY)
+
+    assert ["tells", "asks"] == names(reader, asked("kettle from Dunmoor", direction(1)))
+
+
+@pytest.mark.parametrize("is_talk", [True, False])
+def test_neighbours_lend_where_sittings_are_talks(reader, is_talk):
+    """Within the hour an answer follows the question; notes that only share a day say nothing of each other."""
+    for sitting in range(8):
+        for turn in range(4):
+            matter = sitting if is_talk else 4 * sitting + turn
+            vector = np.random.default_rng(matter).normal(size=16).astype(np.float32)
+            vector /= np.linalg.norm(vector)
+            at = sitting * DAY + 60 * turn
+            reader.put(plain_memory(f"{sitting}-{turn}", f"text {sitting} {turn}", at=at), vectors=vector[np.newaxis])
+    found = search(reader, asked("text 3", np.eye(16, dtype=np.float32)[0]))
+
+    assert is_talk == any("beside" in one.parts for one in found)
+
+
 def chain(reader: PlainReader) -> None:
     """Save a decision, what replaced it, and what replaced that."""
     add(reader, "old", "sessions in postgres", direction(1), at=0)

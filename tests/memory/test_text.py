@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.memory.text import BIGRAM, _analysed, analysed, query_terms, weighted_terms
+from mama_structs.memory.text import BIGRAM, _analysed, analysed, asking_of, query_terms, weighted_terms
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data" / "retrieval"
 
@@ -113,6 +113,24 @@ def test_scripts_without_spaces_give_pairs(text):
 
     assert BIGRAM + unicodedata.normalize("NFKC", text)[:2] in found
     assert {one for one in text if "\u4e00" <= one} == {term for term in found if not term.startswith(BIGRAM)}
+
+
+@pytest.mark.parametrize(
+    ("text", "percentage"),
+    [
+        ("Where is it?", 100),
+        ("v1.2 is out! Really?!", 50),
+        ("He said (why?) nothing.", 50),
+        ("어디예요\uff1f 여기요\u3002", 50),
+        ("See https://example.org/?page=2", 0),
+        ("Where? No idea", 50),
+        ("", 0),
+        ("?" * 1_000 + "x", 0),
+    ],
+)
+def test_a_text_asks_as_far_as_its_sentences_do(text, percentage):
+    """A sentence asks that ends in a question mark of any script; what has no mark at its end tells."""
+    assert percentage == asking_of(text)
 
 
 def test_a_mixed_text_gives_terms_of_both_languages():

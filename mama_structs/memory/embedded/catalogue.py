@@ -18,7 +18,7 @@ from mama_structs._lru import Lru
 from mama_structs.memory.codec import Entry
 from mama_structs.memory.engine import Facts, Filter, Nodes
 from mama_structs.memory.model import MemoryType, milliseconds
-from mama_structs.memory.text import scripts_of
+from mama_structs.memory.text import asking_of, scripts_of
 
 Array = NDArray[Any]
 Rows = NDArray[np.int64]
@@ -178,6 +178,7 @@ _COLUMNS: Final = {
     "type": np.int8,
     "topic": np.int32,
     "scripts": np.uint8,
+    "asking": np.uint8,
     "alive": np.bool_,
 }
 _MENTIONS: Final = {"node": np.int32, "mention": np.int32}
@@ -205,6 +206,7 @@ class CatalogueItem:
     topic: str | None
     mentions: Sequence[str]
     scripts: int = 0
+    asking: int = 0
 
     @classmethod
     def of(cls, number: int, entry: Entry) -> CatalogueItem:
@@ -219,6 +221,7 @@ class CatalogueItem:
             topic=memory.topic,
             mentions=memory.mentions,
             scripts=scripts_of(memory.content),
+            asking=asking_of(memory.content),
         )
 
 
@@ -250,6 +253,7 @@ class Catalogue:
             type=item.type_index,
             topic=self._topic_number(item.topic),
             scripts=item.scripts,
+            asking=item.asking,
             alive=True,
         )
         self._ids.append(item.memory_id)
@@ -259,14 +263,21 @@ class Catalogue:
         return node
 
     def change(
-        self, node: int, *, version: int, topic: str | None, mentions: Sequence[str], scripts: int | None = None
+        self,
+        node: int,
+        *,
+        version: int,
+        topic: str | None,
+        mentions: Sequence[str],
+        scripts: int | None = None,
+        asking: int = 0,
     ) -> None:
-        """Take a new version of a memory, whose id, number, type and time stay, and scripts where none are given."""
+        """Take a new version of a memory: id, number, type and time stay, and what its text is like without scripts."""
         self._check_alive(node)
         self._rows["version"][node] = version
         self._rows["topic"][node] = self._topic_number(topic)
         if scripts is not None:
-            self._rows["scripts"][node] = scripts
+            self._rows["scripts"][node], self._rows["asking"][node] = scripts, asking
         if set(mentions) != set(self._mentioned_by(node)):
             self._pairs.keep(self._pairs["node"] != node)
             self._mention(node, mentions)
@@ -287,7 +298,14 @@ class Catalogue:
             raise ValueError(f"node {node} is not where this memory was")
         self._rows["alive"][node] = True
         self._node_of[self._ids[node]] = node
-        self.change(node, version=item.version, topic=item.topic, mentions=item.mentions, scripts=item.scripts)
+        self.change(
+            node,
+            version=item.version,
+            topic=item.topic,
+            mentions=item.mentions,
+            scripts=item.scripts,
+            asking=item.asking,
+        )
 
     def find(self, memory_id: str) -> int | None:
         """Return the node of a memory, None where there is no such memory."""
@@ -374,7 +392,7 @@ class Catalogue:
 
     def facts(self, nodes: Nodes) -> Facts:
         """Return what is known of *nodes* without their text."""
-        return Facts(*(self._rows[name][nodes] for name in ("created", "type", "topic", "scripts")))
+        return Facts(*(self._rows[name][nodes] for name in ("created", "type", "topic", "scripts", "asking")))
 
     def beside(self, nodes: Nodes, apart_ms: int) -> tuple[Nodes, Nodes]:
         """Return for each of *nodes* what was created just before it, and just after, if no more than that apart."""

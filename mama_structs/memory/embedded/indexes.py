@@ -21,7 +21,7 @@ from mama_structs.memory.embedded.vectors import VectorIndex
 from mama_structs.memory.embedded.words import WordIndex
 from mama_structs.memory.engine import Filter
 from mama_structs.memory.model import Link, Memory, MemoryType
-from mama_structs.memory.text import ANALYSIS, indexed_text, scripts_of, weighted_terms
+from mama_structs.memory.text import ANALYSIS, asking_of, indexed_text, scripts_of, weighted_terms
 from mama_structs.storage.rows import Damaged, Snapshot
 
 Vectors = NDArray[np.float32]
@@ -62,6 +62,7 @@ class Indexes:
             topic=memory.topic,
             mentions=memory.mentions,
             scripts=scripts_of(memory.content),
+            asking=asking_of(memory.content),
         )
         if vectors is not None:
             self.vectors.remove(node)
