@@ -73,8 +73,12 @@ RERANKED: Final = "ours, reranked"
 STEPS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 OFF: Final[Mapping[str, Mapping[str, Any]]] = {
-    "words": {"words": 0.0},
-    "lending from neighbours": {"tie": 0.0, "topic": 0.0},
+    "words": {"words": 0.0, "share": 0.0},
+    "length of texts": {"brevity": 0.0},
+    "matches in other scripts": {"foreign": 0.0},
+    "neighbours in time": {"before": 0.0, "after": 0.0, "answer": 0.0},
+    "texts that ask": {"asking": 0.0, "answer": 0.0},
+    "links and topics": {"tie": 0.0, "topic": 0.0},
     "topics": {"topic": 0.0},
     "periods": {"inside": 0.0, "outside": 1.0},
     "recency": {"recency": 0.0},
