@@ -482,6 +482,7 @@ class ServedGraph:
         plan = GraphPlan(
             m=int(meta["m"]), ef_construction=int(meta["ef_construction"]), reduced=bool(meta.get("reduced"))
         )
+        before = file.state(), marks.state()
         if not file.is_whole() or not marks.is_whole():
             raise GraphFailed("its files are not what was written")
         marked = np.frombuffer(marks.path.read_bytes(), np.uint8) != 0
@@ -492,7 +493,7 @@ class ServedGraph:
             raise GraphFailed("what reduces its vectors is of other dimensions")
         graph = Graph.load(file.path, dimensions=self._rows.dimensions, plan=plan, marked=marked, basis=basis)
         # The library read them by itself: nothing is asked of a graph whose file was cut meanwhile.
-        if not file.is_whole() or not marks.is_whole():
+        if before != (file.state(), marks.state()):
             raise GraphFailed("its files were changed while they were read")
         if not self._knows_itself(graph):
             raise GraphFailed("it does not find its own vectors")

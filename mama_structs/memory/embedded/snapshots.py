@@ -133,9 +133,12 @@ class FileRows:
         return before
 
     def _state(self) -> tuple[int, ...]:
-        # The time of a file's last change cannot be set by whoever changes it.
-        found = os.fstat(self._file)
-        return found.st_size, found.st_mtime_ns, found.st_ctime_ns
+        return _state(os.fstat(self._file))
+
+
+def _state(found: os.stat_result) -> tuple[int, ...]:
+    # The time of a file's last change cannot be set by whoever changes it.
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 @attrs.frozen(eq=False)
@@ -163,6 +166,14 @@ class StoredFile:
 
     path: Path
     stored: Stored
+
+    def state(self) -> tuple[int, ...] | None:
+        """Return what becomes another value whenever anything happens to the file, None where there is none."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino, *_state(found)
 
     def is_whole(self) -> bool:
         """Read all of it (some 0.6 s a GB), and tell whether it is what was written; may run in any thread."""
