@@ -94,13 +94,13 @@ class FileRows:
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return some rows, in their order."""
-        taken = np.empty((len(rows), *self.shape[1:]), self.dtype)
-        room, width = _bytes(taken), self._width
-        first = len(_HEADER)
-        for at, row in enumerate(rows.tolist()):
-            self._read(room[at * width : (at + 1) * width], first + row * width)
+        # A search reads hundreds: this is the quickest way that is no map.
+        file, width, read = self._file, self._width, os.pread
+        whole = b"".join([read(file, width, place) for place in (len(_HEADER) + rows * width).tolist()])
+        if len(whole) != len(rows) * width:
+            raise ViewLost("a file of vectors was cut")
         self._check()
-        return taken
+        return np.ndarray((len(rows), *self.shape[1:]), self.dtype, whole)
 
     def slice(self, first: int, stop: int) -> NDArray[Any]:
         """Return the rows from *first* to *stop*."""
