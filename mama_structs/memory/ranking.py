@@ -176,12 +176,12 @@ def below_givers(summed: Values, own: Values, givers: Positions) -> Values:
     """Return scores in which nothing passes what it was lent by, unless it says more by itself."""
     # Else a memory that is the question word for word would come behind its neighbours.
     bounded = summed.copy()
+    lent = np.flatnonzero((givers >= 0) & (own < own[givers]))
     # The best first, so that a bound is passed on.
-    for position in np.argsort(-own, kind="stable").tolist():
-        giver = givers[position]
-        if giver >= 0 and own[position] < own[giver]:
-            # A little less, or of equal ones the newer would come first.
-            bounded[position] = min(bounded[position], _BEHIND * bounded[giver])
+    lent = lent[np.argsort(-own[lent], kind="stable")]
+    for position, giver in zip(lent.tolist(), givers[lent].tolist(), strict=True):
+        # A little less, or of equal ones the newer would come first.
+        bounded[position] = min(bounded[position], _BEHIND * bounded[giver])
     return bounded
 
 
@@ -212,7 +212,7 @@ def led(scores: Values, old: Sequence[int], newest: Sequence[int], weights: Weig
 
 def best(scores: Values, limit: int) -> Positions:
     """Return the positions of the *limit* best scores, best first, of equal ones the last first: nodes ascend."""
-    order = np.lexsort((-np.arange(len(scores)), -scores))
+    order = len(scores) - 1 - np.argsort(-scores[::-1], kind="stable")
     return order[: max(limit, 0)]
 
 

@@ -271,7 +271,7 @@ class ScoredNodes:
     def positions(self, nodes: Collection[int] | Nodes) -> Positions:
         """Return where *nodes* stand here, -1 for those that do not."""
         wanted = np.array(nodes, np.int64)
-        if not len(self.nodes):
+        if not len(self.nodes) or not len(wanted):
             return np.full(len(wanted), -1, np.intp)
         at = np.minimum(self.nodes.searchsorted(wanted), len(self.nodes) - 1)
         return np.where(self.nodes[at] == wanted, at, -1)
@@ -340,32 +340,41 @@ def _kinship(reader: Reader, nodes: Nodes, beside: Nodes) -> float:
     """Return how much nearer *nodes* are to those *beside* them than to those beside others, 0 to 1."""
     if not len(nodes):
         return 0.0
-    known = np.union1d(nodes, beside)
+    known, places = np.unique(np.concatenate([nodes, beside]), return_inverse=True)
     pieces, counts = reader.pieces(known)
     # Of what was just said a long text's beginning tells most.
-    firsts = np.where(counts > 0, np.cumsum(counts) - counts, -1)
-    ones, others = (firsts[known.searchsorted(some)] for some in (nodes, beside))
+    if len(pieces) > len(known):
+        pieces = pieces[(np.cumsum(counts) - counts)[counts > 0]]
+    ones, others = np.where(counts > 0, np.cumsum(counts > 0) - 1, -1)[places].reshape(2, -1)
     embedded = (ones >= 0) & (others >= 0)
     # What is next to both, or one of the two, is no other sitting's.
-    apart = (np.abs(nodes[:, np.newaxis] - beside) > _NEXT) & embedded & embedded[:, np.newaxis]
+    apart = np.abs(nodes[:, np.newaxis] - beside) > _NEXT
+    if not embedded.all():
+        apart &= embedded & embedded[:, np.newaxis]
     if not apart.any():
         return 1.0
-    cosines = pieces[ones] @ pieces[others].T
-    usual, spread = float(cosines[apart].mean()), float(cosines[apart].std())
+    # What has both neighbours is there twice.
+    own, rows = np.unique(ones, return_inverse=True)
+    cosines = (pieces[own] @ pieces[others].T)[rows]
+    strange = cosines[apart]
+    usual, spread = float(strange.mean()), float(strange.std())
     nearer = float(np.diagonal(cosines)[embedded].mean()) - usual
     return min(max(nearer / max(_TALK * spread, 1e-9), 0.0), 1.0)
 
 
 def _ends(table: LinkTable, holding: Collection[int], known: ScoredNodes, request: SearchRequest) -> Nodes:
     """Return the nodes that links lead to (the strongest, where they are very many) and what holds, if not *known*."""
+    leaders = np.array(sorted(set(holding)), np.int64)
+    leaders = leaders[known.positions(leaders) < 0]
+    if not len(table):
+        return leaders
     order = np.argsort(-table.strengths(milliseconds(request.moment)), kind="stable")
     ends = np.concatenate([table.sources[order], table.targets[order]])
     ends = ends[known.positions(ends) < 0]
     unique, first = np.unique(ends, return_index=True)
     # Both ends of a link stand as far from the start of their half as the link is weak.
-    strongest = unique[np.argsort(first % max(len(table), 1), kind="stable")[:_BROUGHT]]
-    leaders = np.array(sorted(set(holding)), np.int64)
-    return np.unique(np.concatenate([strongest, leaders[known.positions(leaders) < 0]]))
+    strongest = unique[np.argsort(first % len(table), kind="stable")[:_BROUGHT]]
+    return np.union1d(strongest, leaders)
 
 
 def _passing(reader: Reader, nodes: Nodes, found: Nodes, where: Filter) -> Nodes:
