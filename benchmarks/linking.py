@@ -409,13 +409,10 @@ def as_shipped(
     reader, links = PlainReader(), []
     matters = {record.memory.id: record.matters for record in records}
     for record, own in zip(records, vectors, strict=True):
-        made = linking.automatic_links(
-            reader,
-            record.memory,
-            own,
-            linking.Linking(policy=policy, calibration=embedder.calibration),
-            record.explicit,
-        )
+        asked = linking.Unlinked(memory=record.memory, vectors=own, explicit=record.explicit)
+        usual = linking.Usual.of(reader, embedder.calibration)
+        rules = linking.Linking(policy=policy, calibration=embedder.calibration)
+        (made,) = linking.automatic_links(reader, [asked], rules, usual)
         reader.put(record.memory, vectors=own, links=[*explicit_links(record), *made])
         links += made
     figures = {}

@@ -137,6 +137,16 @@ class Scanned:
     links: tuple[Link, ...]
 
 
+@attrs.frozen(kw_only=True, eq=False)
+class NewMemory:
+    """A memory that is to be stored, as `Writer.put` takes it."""
+
+    memory: Memory
+    vectors: Vectors
+    links: Sequence[Link] = ()
+    contents: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+
+
 class Reader(Protocol):
     """One moment's state of a namespace."""
 
@@ -179,6 +189,10 @@ class Reader(Protocol):
 
     def nearest(self, vector: Vectors, limit: int, where: Filter | None = None) -> Matches:
         """Return the nodes with the highest cosine to *vector* (normalised), *limit* of them if there are so many."""
+
+    def nearest_many(self, vectors: Vectors, limit: int) -> list[Matches]:
+        """Return what `nearest` does for each row of *vectors*."""
+        return [self.nearest(vector, limit) for vector in vectors]
 
     def similarities(self, vector: Vectors, nodes: Nodes) -> Scores:
         """Return the cosine of *vector* (normalised) and each node's best piece."""
@@ -281,6 +295,20 @@ class Writer(Reader, Protocol):
 
         Raises:
             KeyError: Its evidence names a text that is neither among *contents* nor kept.
+
+        """
+
+    def put_new(self, new: Sequence[NewMemory], links_of: Callable[[Nodes], Sequence[Sequence[Link]]]) -> Nodes:
+        """
+        Store new memories in their order, and return their nodes.
+
+        Args:
+            new: Each with links that begin at it.
+            links_of: Called with the nodes when all can be found; returns further links.
+
+        Raises:
+            ValueError: There is a memory of such an id.
+            KeyError: As for `put`.
 
         """
 

@@ -9,8 +9,8 @@ likeliest get a link, within the policy's limits; what was saved shortly before 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from operator import itemgetter
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.memory.embedding.protocol import Calibration
-from mama_structs.memory.engine import NUMBERS, SYSTEM, Filter, Matches, Nodes, Reader
+from mama_structs.memory.engine import NUMBERS, SYSTEM, Facts, Filter, Matches, Nodes, Reader
 from mama_structs.memory.model import Link, LinkMetadata, LinkType, Memory, MemoryType, milliseconds, new_link_id
 from mama_structs.memory.text import Analysis, analysed, indexed_text, query_terms
 from mama_structs.settings import LinkingPolicy
@@ -96,13 +96,79 @@ FEATURES: Final = tuple(field.name for field in attrs.fields(LinkFeatures))
 
 @attrs.frozen(kw_only=True)
 class LinkCandidates:
-    """Memories that a new one may belong to, with what is known of them."""
+    """Memories that a new one may belong to, with what is known of them, and what was saved in the hour before it."""
 
     nodes: Nodes
     created: NDArray[np.int64]
     types: NDArray[np.int8]
     cosines: NDArray[np.float32]
     features: LinkFeatures
+    recent: Nodes
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Unlinked:
+    """
+    A memory that looks for others of its matter, and the ids that it links explicitly.
+
+    One that is in the store has a *node*; a *fresh* one, saved together with others, does not see those behind it.
+    """
+
+    memory: Memory
+    vectors: NDArray[np.float32]
+    explicit: Collection[str] = ()
+    node: int | None = None
+    fresh: bool = False
+
+    def seen(self, nodes: Nodes, limit: int | None = None) -> Nodes:
+        """Return those of *nodes* that it may be linked to, the first *limit* of them."""
+        if self.node is not None:
+            nodes = nodes[nodes < self.node if self.fresh else nodes != self.node]
+        return nodes[:limit]
+
+
+@attrs.frozen(eq=False)
+class Usual:
+    """How many memories a store has and what its cosines are like: the fewer they are, the more like the embedder's."""
+
+    memories: int
+    sample: NDArray[np.float32]
+    centre: Values
+    # What the embedder's calibration says of strangers.
+    strange: float
+    spread: float
+
+    @classmethod
+    def of(cls, reader: Reader, calibration: Calibration) -> Usual:
+        """Return what is usual in a store now."""
+        sample = reader.sample()
+        centre = sample.mean(axis=0, dtype=np.float64) if len(sample) else np.zeros(sample.shape[1])
+        strange = calibration.midpoint - _STRANGE / calibration.slope
+        return cls(reader.count(), sample, centre, strange, 1 / calibration.slope)
+
+    def mean(self, cosines: Any) -> Any:
+        """Return means of cosines to the sample, with those of the embedder's strangers."""
+        return (len(self.sample) * cosines + _PRIOR * self.strange) / (len(self.sample) + _PRIOR)
+
+    def among_all(self) -> float:
+        """Return the mean cosine of two memories; that of 1 which each has with itself says nothing."""
+        count = len(self.sample)
+        return float(self.mean((count * float(self.centre @ self.centre) - 1) / (count - 1) if count > 1 else 0.0))
+
+    def scales(self, vectors: NDArray[np.float32]) -> tuple[Values, Values]:
+        """Return mean and spread of the cosines of each vector."""
+        count = len(self.sample)
+        own = vectors @ self.sample.T if count else np.zeros((len(vectors), 0), np.float32)
+        means = self.mean(own.sum(axis=1, dtype=np.float64) / max(count, 1))
+        # The squares around the mean, which is not that of the sample alone.
+        squares = np.einsum("ij,ij->i", own, own, dtype=np.float64)
+        squares += means * (count * means - 2 * own.sum(axis=1, dtype=np.float64))
+        squares += _PRIOR * (self.spread**2 + np.square(self.strange - means))
+        return means, np.sqrt(squares / (count + _PRIOR))
+
+    def share(self, half: int) -> float:
+        """Return how much evidence counts that tells half where there are so many memories."""
+        return self.memories / (self.memories + half)
 
 
 def gather(
@@ -112,72 +178,238 @@ def gather(
     *,
     calibration: Calibration,
     explicit: Collection[str] = (),
-    decisions_within: float = 0.0,
     nearest: Nearest | None = None,
 ) -> LinkCandidates:
-    """Return the older memories that a new one may belong to, and what speaks for each."""
-    pieces = vectors[:_PIECES]
-    # Topics are evidence of their own: their words would count twice, and make a broad topic look like a matter.
-    text = indexed_text(attrs.evolve(memory, topic=None))[:_CHARACTERS]
-    said = analysed(text)
-    terms = said.asked()
-    created = milliseconds(memory.created_at)
-    until = memory.created_at + _MILLISECOND
-    itself = nodes_of(reader, [memory.id])
-    direct = nodes_of(reader, explicit)
-    chain = _chain(reader, direct)
+    """Return the older memories that one may belong to, and what speaks for each."""
+    asked = Unlinked(memory=memory, vectors=vectors, explicit=explicit, node=reader.find(memory.id))
+    return gather_many(reader, [asked], Usual.of(reader, calibration), nearest=nearest)[0]
+
+
+def gather_many(
+    reader: Reader,
+    asked: Sequence[Unlinked],
+    usual: Usual,
+    *,
+    topic_window: float = 0.0,
+    nearest: Nearest | None = None,
+) -> list[LinkCandidates]:
+    """Return, for each of some memories, the older ones that it may belong to, and what speaks for each."""
+    # Where others are fresh as well, as many may be found that must not be seen.
+    spare = min(len(asked), _NEAR)
+    near = _near_of_each(reader, asked, spare, nearest)
+    found = [
+        _Found.of(reader, one, nodes, spare, topic_window if one.memory.type is MemoryType.DECISION else 0.0)
+        for one, nodes in zip(asked, near, strict=True)
+    ]
+    known = _Known.of(reader, _joined([one.nodes for one in found]), usual)
+    firsts = [one.vectors[0] for one in asked if len(one.vectors)]
+    scales = zip(*usual.scales(np.stack(firsts)), strict=True) if firsts else iter(())
+    return [one.candidates(reader, known, usual, next(scales) if len(one.asked.vectors) else None) for one in found]
+
+
+def _near_of_each(
+    reader: Reader, asked: Sequence[Unlinked], spare: int, nearest: Nearest | None
+) -> Iterator[list[Nodes]]:
+    """Give, for each memory, what is near to each of its pieces."""
+    first = min((one.memory.created_at for one in asked), default=None)
+    newer = reader.window(Filter(since=first and first + _MILLISECOND), limit=len(asked) + 1)
+    fresh = np.array(sorted(one.node for one in asked if one.fresh and one.node is not None), np.int64)
     # Most memories are saved as the newest, and an unfiltered question costs less.
-    where = Filter(until=until) if len(reader.window(Filter(since=until), limit=1)) else None
+    are_newest = bool(among(newer, fresh).all())
+    pieces = [piece for one in asked for piece in one.vectors[:_PIECES]]
+    if are_newest and nearest is None:
+        matches = iter(reader.nearest_many(np.stack(pieces), _NEAR + spare) if pieces else [])
+    else:
+        wheres = [
+            None if are_newest else Filter(until=one.memory.created_at + _MILLISECOND)
+            for one in asked
+            for _ in one.vectors[:_PIECES]
+        ]
+        ask = nearest or reader.nearest
+        matches = (ask(piece, _NEAR + spare, where) for piece, where in zip(pieces, wheres, strict=True))
+    for one in asked:
+        yield [one.seen(next(matches).nodes, _NEAR) for _ in one.vectors[:_PIECES]]
 
-    near = _joined((nearest or reader.nearest)(piece, _NEAR, where).nodes for piece in pieces)
-    near = near[~among(near, itself)]
-    recent = reader.window(Filter(since=memory.created_at - _HOUR, until=until), limit=_RECENT)
-    recent = recent[~among(recent, itself)]
-    topic, having_topic = _of_topic(reader, memory, until, decisions_within)
-    shared = _mentioned(reader, memory, until)
-    rarity = reader.rarity(terms)
-    words = reader.words(said.asked(_rare_words(said, rarity, reader.count())), _WORDS, where).nodes
-    known = _joined([near, words, recent, topic, chain, *(having for having, _ in shared)])
-    known_cosines = best_cosines(reader, pieces, known)
-    near_cosines = known_cosines[np.searchsorted(known, near)]
-    facts = reader.facts(known)
-    kept = (facts.created <= created) & ~among(known, _joined([direct, itself]))
-    nodes, cosines = known[kept], known_cosines[kept]
-    times, types, topics = facts.created[kept], facts.types[kept], facts.topics[kept]
 
-    own_topic = int(reader.facts(topic[:1]).topics[0]) if len(topic) else -1
-    same = (topics == own_topic) & (topics >= 0)
-    standing = _standing(reader, near, near_cosines, nodes, cosines)
-    return LinkCandidates(
-        nodes=nodes,
-        created=times,
-        types=types,
-        cosines=cosines,
-        features=LinkFeatures(
-            likeness=_likeness(reader, pieces[:1], nodes, cosines, calibration),
-            standing=standing * len(near) / (len(near) + _HALF),
-            words=_shared_words(reader, terms, rarity, nodes, shared),
-            topic=same * _telling(standing[same], times[same], having_topic, reader.count()),
-            elsewhere=((topics != own_topic) & (topics >= 0) & (memory.topic is not None)).astype(np.float64),
-            naming=_naming(reader, memory, terms, nodes, topics) * ~same,
-            nearness=_nearness(nodes, times, recent, created) * reader.count() / (reader.count() + _LAST),
-            chain=among(nodes, np.sort(chain)).astype(np.float64),
-        ),
-    )
+@attrs.frozen(eq=False)
+class _Known:
+    """What is known of the candidates of all memories that are asked about together."""
+
+    nodes: Nodes
+    facts: Facts
+    # All vectors, where those of each node begin and how many they are, and the first of each.
+    vectors: NDArray[np.float32]
+    starts: Nodes
+    counts: Nodes
+    first: NDArray[np.float32]
+    # How alike the first is to all others in the store.
+    usual: Values
+    # The rarity of each topic's words, and the topics by word.
+    topics: Mapping[int, Terms]
+    topics_of: Mapping[str, Sequence[int]]
+
+    @classmethod
+    def of(cls, reader: Reader, nodes: Nodes, usual: Usual) -> _Known:
+        """Look up what is known of *nodes*, which are in order."""
+        facts = reader.facts(nodes)
+        vectors, counts = reader.pieces(nodes)
+        starts = np.cumsum(counts) - counts
+        first = np.zeros((len(nodes), vectors.shape[1]), np.float32)
+        first[counts > 0] = vectors[starts[counts > 0]]
+        means = (
+            usual.mean(first @ usual.centre) if len(nodes) and len(usual.sample) else np.full(len(nodes), usual.strange)
+        )
+        numbers, at = np.unique(facts.topics, return_index=True)
+        named = numbers >= 0
+        topics: dict[int, Terms] = {}
+        topics_of: dict[str, list[int]] = {}
+        for number, topic in zip(numbers[named].tolist(), reader.topics(nodes[at[named]]), strict=True):
+            topics[number] = reader.rarity(query_terms(_words_of(topic or "")))
+            for term in topics[number]:
+                topics_of.setdefault(term, []).append(number)
+        return cls(nodes, facts, vectors, starts, counts, first, means, topics, topics_of)
+
+    def cosines(self, pieces: NDArray[np.float32], places: Nodes) -> NDArray[np.float32]:
+        """Return the cosine of the nearest two pieces, for each of some nodes by their places; 0 without pieces."""
+        counts = self.counts[places]
+        best = np.zeros(len(places), np.float32)
+        if not len(pieces) or not counts.any():
+            return best
+        if counts.max() == 1:
+            best[counts > 0] = (self.first[places[counts > 0]] @ pieces.T).max(axis=1)
+            return best
+        rows = np.repeat(self.starts[places] - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
+        scores = (self.vectors[rows] @ pieces.T).max(axis=1)
+        best[counts > 0] = np.maximum.reduceat(scores, (np.cumsum(counts) - counts)[counts > 0])
+        return best
+
+    def naming(self, terms: Terms) -> dict[int, float]:
+        """Return the topics of which *terms* say something, each with the share of its words, by rarity."""
+        said: dict[int, float] = {}
+        for term in terms:
+            for number in self.topics_of.get(term, ()):
+                said[number] = said.get(number, 0.0) + self.topics[number][term]
+        return {number: share / whole for number, share in said.items() if (whole := sum(self.topics[number].values()))}
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class _Found:
+    """What was found for a memory, each of which is a candidate, and what it says itself."""
+
+    asked: Unlinked
+    nodes: Nodes
+    near: Nodes
+    recent: Nodes
+    topic: Nodes
+    having_topic: int
+    direct: Nodes
+    chain: Nodes
+    shared: Sequence[tuple[Nodes, float]]
+    # Its terms by rarity, and with the weights that give scores by this rarity.
+    rare: Terms
+    weights: Terms
+
+    @classmethod
+    def of(cls, reader: Reader, asked: Unlinked, near: Sequence[Nodes], spare: int, topic_window: float) -> _Found:
+        """Look for the candidates of a memory."""
+        memory, until = asked.memory, asked.memory.created_at + _MILLISECOND
+        # Topics are evidence of their own: their words would count twice, and make a broad topic look like a matter.
+        said = analysed(indexed_text(memory, with_topic=False)[:_CHARACTERS])
+        known = reader.rarity(said.asked())
+        itself = asked.node is not None
+        total = reader.count() + 1
+        # How many others have each term, and a half: the other way round than the formula of BM25.
+        having = {term: max(total * math.exp(-found) - itself, 0.5) for term, found in known.items()}
+        # As rare as among so many memories more; what nobody else has is as rare as what one has: else in a small store
+        # new words would outweigh all.
+        rare = {term: math.log((total - itself + _OTHERS) / max(others, 1.5)) for term, others in having.items()}
+        words = reader.words(said.asked(_rare_words(said, rare, having)), _WORDS + spare).nodes
+        recent = reader.window(Filter(since=memory.created_at - _HOUR, until=until), limit=_RECENT + spare)
+        topic, having_topic = _of_topic(reader, asked, spare, topic_window)
+        direct = nodes_of(reader, asked.explicit) if asked.explicit else np.zeros(0, np.int64)
+        chain = _chain(reader, direct)
+        shared = _mentioned(reader, asked, total - 1, spare)
+        recent, words, close = asked.seen(recent, _RECENT), asked.seen(words, _WORDS), _joined(near)
+        found = _joined([close, words, recent, topic, asked.seen(chain), *(naming for naming, _ in shared)])
+        return cls(
+            asked=asked,
+            nodes=found,
+            near=close,
+            recent=recent,
+            topic=topic,
+            having_topic=having_topic,
+            direct=direct,
+            chain=chain,
+            shared=shared,
+            rare=rare,
+            weights={term: rare[term] / found for term, found in known.items()},
+        )
+
+    def candidates(
+        self, reader: Reader, known: _Known, usual: Usual, scale: tuple[float, float] | None
+    ) -> LinkCandidates:
+        """Return what speaks for each of what was found and is older; *scale* is of the cosines of its own vector."""
+        memory, created = self.asked.memory, milliseconds(self.asked.memory.created_at)
+        places = np.searchsorted(known.nodes, self.nodes)
+        all_cosines = known.cosines(self.asked.vectors[:_PIECES], places)
+        times = known.facts.created[places]
+        kept = times <= created
+        if len(self.direct):
+            kept &= ~among(self.nodes, self.direct)
+        nodes, cosines, times, at = self.nodes[kept], all_cosines[kept], times[kept], places[kept]
+        topics = known.facts.topics[at]
+        own = int(known.facts.topics[np.searchsorted(known.nodes, self.topic[0])]) if len(self.topic) else -1
+        same = (topics == own) & (topics >= 0)
+        close = np.searchsorted(self.nodes, self.near)
+        standing = _standing(known.first[places[close]], self.near, all_cosines[close], nodes, cosines)
+        likeness = np.zeros(len(nodes))
+        if scale is not None:
+            mean, spread = scale
+            likeness = (cosines - mean - known.usual[at] + usual.among_all()) / spread
+        features = LinkFeatures(
+            likeness=np.clip(likeness, -_MOST_ALIKE / 2, _MOST_ALIKE),
+            standing=standing * len(self.near) / (len(self.near) + _HALF),
+            words=self._words(reader, nodes),
+            topic=same * _telling(standing[same], times[same], self.having_topic, usual.memories),
+            elsewhere=((topics != own) & (topics >= 0) & (memory.topic is not None)).astype(np.float64),
+            naming=self._naming(reader, known, nodes, topics) * ~same,
+            nearness=_nearness(nodes, times, self.recent, created) * usual.share(_LAST),
+            chain=among(nodes, np.sort(self.chain)).astype(np.float64),
+        )
+        return LinkCandidates(
+            nodes=nodes,
+            created=times,
+            types=known.facts.types[at],
+            cosines=cosines,
+            features=features,
+            recent=self.recent,
+        )
+
+    def _words(self, reader: Reader, nodes: Nodes) -> Values:
+        """Return how much of what the memory says each candidate says too, by rarity."""
+        whole = _UNSAID + sum(self.rare.values()) + sum(rarity for _, rarity in self.shared)
+        scores = reader.word_scores(self.weights, nodes).astype(np.float64)
+        for having, rarity in self.shared:
+            scores += rarity * np.isin(nodes, having)
+        return np.minimum(scores / whole, 1.0)
+
+    def _naming(self, reader: Reader, known: _Known, nodes: Nodes, topics: NDArray[np.int32]) -> Values:
+        """Return how much of the one's topic the other's text says, the greater of both ways."""
+        said = np.zeros(len(nodes))
+        if self.asked.memory.topic is not None:
+            words = query_terms(_words_of(self.asked.memory.topic))
+            rarity = sum(reader.rarity(words).values())
+            if rarity > 0:
+                said = np.minimum(reader.word_scores(words, nodes) / rarity, 1.0)
+        for number, share in known.naming(self.rare).items():
+            of_topic = topics == number
+            said[of_topic] = np.maximum(said[of_topic], share)
+        return said
 
 
 def nodes_of(reader: Reader, ids: Collection[str]) -> Nodes:
     """Return the nodes of those memories that exist, in order of saving."""
     return np.array(sorted(node for node in reader.find_many(list(set(ids))) if node is not None), np.int64)
-
-
-def best_cosines(reader: Reader, pieces: NDArray[np.float32], nodes: Nodes) -> NDArray[np.float32]:
-    """Return the cosine of the nearest two pieces, for each of *nodes*; 0 without pieces."""
-    best = np.zeros(len(nodes), np.float32)
-    for at, piece in enumerate(pieces):
-        scores = reader.similarities(piece, nodes)
-        best = np.maximum(best, scores) if at else scores
-    return best
 
 
 def _joined(parts: Iterable[Nodes]) -> Nodes:
@@ -208,84 +440,58 @@ def _chain(reader: Reader, direct: Nodes) -> Nodes:
     return seen
 
 
-def _of_topic(reader: Reader, memory: Memory, until: datetime, decisions_within: float) -> tuple[Nodes, int]:
+def _of_topic(reader: Reader, asked: Unlinked, spare: int, window: float) -> tuple[Nodes, int]:
     """Return the newest memories and decisions of the memory's topic, and how many it has, counted up to some."""
+    memory, until = asked.memory, asked.memory.created_at + _MILLISECOND
     if memory.topic is None:
         return np.zeros(0, np.int64), 0
-    having = reader.window(Filter(topic=memory.topic, until=until), limit=_BROAD)
-    newest = having[:_TOPIC]
-    if not decisions_within:
-        return newest, len(having)
+    having = asked.seen(reader.window(Filter(topic=memory.topic, until=until), limit=_BROAD + spare), _BROAD)
+    if not window:
+        return having[:_TOPIC], len(having)
     where = Filter(
         topic=memory.topic,
         types=frozenset({memory.type}),
-        since=memory.created_at - timedelta(seconds=decisions_within),
+        since=memory.created_at - timedelta(seconds=window),
         until=until,
     )
-    return _joined([newest, reader.window(where, limit=_TOPIC)]), len(having)
+    decided = asked.seen(reader.window(where, limit=_TOPIC + spare), _TOPIC)
+    return _joined([having[:_TOPIC], decided]), len(having)
 
 
-def _mentioned(reader: Reader, memory: Memory, until: datetime) -> list[tuple[Nodes, float]]:
+def _mentioned(reader: Reader, asked: Unlinked, total: int, spare: int) -> list[tuple[Nodes, float]]:
     """Return, for each id that the memory mentions, the newest memories that do too, and how rare that is."""
-    total = reader.count() if memory.mentions else 0
+    itself, until = asked.node is not None, asked.memory.created_at + _MILLISECOND
     found = []
-    for mention in memory.mentions[:_MENTIONS]:
+    for mention in asked.memory.mentions[:_MENTIONS]:
         where = Filter(mentions=frozenset({mention}), until=until)
-        having = reader.count(where)
-        found.append((reader.window(where, limit=_TOPIC), math.log((total + _OTHERS + 1) / (max(having, 1) + 0.5))))
+        having = max(reader.count(where) - itself, 1)
+        newest = asked.seen(reader.window(where, limit=_TOPIC + spare), _TOPIC)
+        found.append((newest, math.log((total - itself + _OTHERS + 1) / (having + 0.5))))
     return found
 
 
-def _likeness(
-    reader: Reader, first: NDArray[np.float32], nodes: Nodes, cosines: NDArray[np.float32], calibration: Calibration
-) -> Values:
-    """Return by how many spreads cosines are above what is usual for both, as the store's sample has it."""
-    if not len(first):
-        return np.zeros(len(nodes))
-    sample = reader.sample()
-    strange, spread = calibration.midpoint - _STRANGE / calibration.slope, 1 / calibration.slope
-    found = len(sample)
-    centre = sample.mean(axis=0, dtype=np.float64) if found else np.zeros(first.shape[1])
-    own = sample @ first[0] if found else np.zeros(0)
-
-    def usual(cosine: Any) -> Any:
-        return (found * cosine + _PRIOR * strange) / (found + _PRIOR)
-
-    mean = usual(own.mean() if found else 0.0)
-    squares = np.square(own - mean).sum() + _PRIOR * (spread**2 + (strange - mean) ** 2)
-    # Each of the sample has a cosine of 1 with itself, which says nothing.
-    among_all = usual((found * (centre @ centre) - 1) / (found - 1) if found > 1 else 0.0)
-    theirs = usual(_first_pieces(reader, nodes) @ centre) if len(nodes) else np.zeros(0)
-    above: Values = (cosines - mean - theirs + among_all) / math.sqrt(squares / (found + _PRIOR))
-    return np.clip(above, -_MOST_ALIKE / 2, _MOST_ALIKE)
-
-
 def _standing(
-    reader: Reader, near: Nodes, near_cosines: NDArray[np.float32], nodes: Nodes, cosines: NDArray[np.float32]
+    vectors: NDArray[np.float32],
+    near: Nodes,
+    near_cosines: NDArray[np.float32],
+    nodes: Nodes,
+    cosines: NDArray[np.float32],
 ) -> Values:
     """Return how far the two are each other's nearest, from the rank that each has among those near to the other."""
     # What is near to the new memory stands for what is near to the candidate too, which spares a search for each.
     # Ranks mean the same whatever an embedder's cosines look like, and little where there are few to be ranked.
-    if not len(near):
-        return np.zeros(len(nodes))
     standing = np.zeros(len(nodes))
+    if not len(near):
+        return standing
     close = np.flatnonzero(among(nodes, near))
     before = len(near) - np.searchsorted(np.sort(near_cosines), cosines[close] + _EQUAL, side="right")
-    table = _first_pieces(reader, near)
     # A row is what is near to one of them: near is in order, so that its nodes can be looked up.
-    others = table[np.searchsorted(near, nodes[close])] @ table.T > cosines[close, None] + _EQUAL
-    others &= nodes[close, None] != near[None, :]
+    own = np.searchsorted(near, nodes[close])
+    others = vectors[own] @ vectors.T > cosines[close, None] + _EQUAL
+    others[np.arange(len(own)), own] = False
     ranks: Values = np.log1p(before) + np.log1p(others.sum(axis=1))
     standing[close] = math.log1p(len(near)) - ranks / 2
     return standing
-
-
-def _first_pieces(reader: Reader, nodes: Nodes) -> NDArray[np.float32]:
-    """Return the vector of each memory's first piece, of shape (nodes, dimensions); 0 for one without any."""
-    vectors, counts = reader.pieces(nodes)
-    first = np.zeros((len(nodes), vectors.shape[1]), np.float32)
-    first[counts > 0] = vectors[(np.cumsum(counts) - counts)[counts > 0]]
-    return first
 
 
 def _telling(standing: Values, times: NDArray[np.int64], having: int, total: int) -> float:
@@ -298,55 +504,15 @@ def _telling(standing: Values, times: NDArray[np.int64], having: int, total: int
     return min(max(near, 0.0), 1.0) * min(max(rarity, 0.0), 1.0) * _MATTER / (_MATTER + having)
 
 
-def _rare_words(said: Analysis, rarity: Terms, total: int) -> list[str]:
-    """Return the rarest words of a text that memories have: frequent ones tell little and take most of the time."""
-    nowhere = math.log(1 + (total + 0.5) / 0.5) - _EQUAL
+def _rare_words(said: Analysis, rare: Terms, having: Terms) -> list[str]:
+    """Return the rarest words of a text that others have: frequent ones tell little and take most of the time."""
     ranked = []
     for written, word in said.words.items():
-        known = [found for term, _ in word.asked if (found := rarity[term]) < nowhere]
+        known = [rare[term] for term, _ in word.asked if having[term] > 1]
         if known:
             ranked.append((max(known), written))
     ranked.sort(key=itemgetter(0), reverse=True)
     return [written for _, written in ranked[:_RARE]]
-
-
-def _shared_words(
-    reader: Reader, terms: Terms, rarity: Terms, nodes: Nodes, shared: Sequence[tuple[Nodes, float]]
-) -> Values:
-    """Return how much of what the new memory says each candidate says too, by rarity."""
-    # As rare as among so many memories more; what nobody has yet is as rare as what one has: else in a small store new
-    # words would outweigh all.
-    total = reader.count()
-    more = math.log((total + _OTHERS + 1) / (total + 1))
-    rarest = math.log((total + _OTHERS + 1) / 1.5)
-    rare = {term: min(found + more, rarest) for term, found in rarity.items()}
-    whole = _UNSAID + sum(rare.values()) + sum(rarity for _, rarity in shared)
-    scores = reader.word_scores({term: rare[term] / rarity[term] for term in terms}, nodes).astype(np.float64)
-    for having, found in shared:
-        scores += found * np.isin(nodes, having)
-    return np.minimum(scores / whole, 1.0)
-
-
-def _naming(reader: Reader, memory: Memory, terms: Terms, nodes: Nodes, topics: NDArray[np.int32]) -> Values:
-    """Return how much of the one's topic the other's text says, the greater of both ways."""
-    said = np.zeros(len(nodes))
-    if memory.topic is not None:
-        asked = query_terms(_words_of(memory.topic))
-        rarity = sum(reader.rarity(asked).values())
-        if rarity > 0:
-            said = np.minimum(reader.word_scores(asked, nodes) / rarity, 1.0)
-    numbers, first = np.unique(topics, return_index=True)
-    named = numbers >= 0
-    for number, topic in zip(numbers[named], reader.topics(nodes[first[named]]), strict=True):
-        others = query_terms(_words_of(topic or ""))
-        if others.keys().isdisjoint(terms):
-            continue
-        rarity_of = reader.rarity(others)
-        whole = sum(rarity_of.values())
-        if whole > 0:
-            share = sum(rarity for term, rarity in rarity_of.items() if term in terms) / whole
-            said[topics == number] = np.maximum(said[topics == number], share)
-    return said
 
 
 def _words_of(topic: str) -> str:
@@ -400,39 +566,69 @@ class LinkChoice:
     similarity: float | None = None
 
 
-def automatic_links(
-    reader: Reader,
-    memory: Memory,
-    vectors: NDArray[np.float32],
-    linking: Linking,
-    explicit: Collection[str],
-) -> list[Link]:
-    """Return the links that a memory makes by itself to older ones, semantic ones first, one for each at the most."""
+def automatic_links(reader: Reader, asked: Sequence[Unlinked], linking: Linking, usual: Usual) -> list[list[Link]]:
+    """
+    Return, for each memory, the links that it makes by itself to older ones, semantic ones first, one for each.
+
+    Args:
+        reader: What is read.
+        asked: Memories that are saved together, in the order in which they are saved.
+        linking: Which links are wanted.
+        usual: What was usual before they were saved.
+
+    """
     policy = linking.policy
-    chosen: list[LinkChoice] = []
-    if policy.max_semantic and memory.type is not MemoryType.CHECKPOINT:
-        within = policy.topic_window if memory.type is MemoryType.DECISION else 0.0
-        candidates = gather(
-            reader, memory, vectors, calibration=linking.calibration, explicit=explicit, decisions_within=within
-        )
-        chosen += _semantic(reader, memory, candidates, policy)
-    if policy.max_temporal and policy.temporal_window:
-        linked = np.array([choice.node for choice in chosen], np.int64)
-        chosen += _temporal(reader, memory, policy, _joined([nodes_of(reader, {memory.id, *explicit}), linked]))
-    ids = reader.ids([choice.node for choice in chosen])
+    meant = [one for one in asked if policy.max_semantic and one.memory.type is not MemoryType.CHECKPOINT]
+    candidates = dict(zip(meant, gather_many(reader, meant, usual, topic_window=policy.topic_window), strict=True))
+    likely = [_likely(one.memory, candidates[one], policy) if one in candidates else None for one in asked]
+    before = [_before(reader, one, candidates.get(one), policy, spare=len(asked)) for one in asked]
+    taking = _Taking(reader, [*before, *(one.nodes for one in likely if one is not None)], policy)
+    chosen = []
+    for one, matter, shortly in zip(asked, likely, before, strict=True):
+        semantic = [] if matter is None else _semantic(matter, taking, policy)
+        covered = {*(choice.node for choice in semantic), *nodes_of(reader, one.explicit).tolist()}
+        free = [node for node in shortly[taking.free(shortly)].tolist() if node not in covered]
+        temporal = _temporal(reader, one.memory, np.array(free, np.int64), policy) if free else []
+        taking.give([*semantic, *temporal])
+        chosen.append([*semantic, *temporal])
+    ids = iter(reader.ids([choice.node for some in chosen for choice in some]))
     return [
-        Link(
-            id=new_link_id(),
-            from_id=memory.id,
-            to_id=to_id,
-            link_type=choice.link_type,
-            confidence=choice.confidence,
-            created_by="system",
-            metadata=LinkMetadata(original_relationship=choice.relationship, similarity=choice.similarity),
-            created_at=memory.created_at,
-        )
-        for choice, to_id in zip(chosen, ids, strict=True)
+        [
+            Link(
+                id=new_link_id(),
+                from_id=one.memory.id,
+                to_id=next(ids),
+                link_type=choice.link_type,
+                confidence=choice.confidence,
+                created_by="system",
+                metadata=LinkMetadata(original_relationship=choice.relationship, similarity=choice.similarity),
+                created_at=one.memory.created_at,
+            )
+            for choice in some
+        ]
+        for one, some in zip(asked, chosen, strict=True)
     ]
+
+
+class _Taking:
+    """How many automatic links end at each of some nodes."""
+
+    def __init__(self, reader: Reader, parts: Iterable[Nodes], policy: LinkingPolicy) -> None:
+        self._nodes = _joined(parts)
+        table = reader.links(self._nodes, "in")
+        targets = np.sort(table.targets[table.creators == SYSTEM])
+        self._taken = np.searchsorted(targets, self._nodes, side="right") - np.searchsorted(targets, self._nodes)
+        self._most = policy.max_incoming
+
+    def free(self, nodes: Nodes) -> NDArray[np.bool_]:
+        """Return which of *nodes* may take one more."""
+        free: NDArray[np.bool_] = self._taken[np.searchsorted(self._nodes, nodes)] < self._most
+        return free
+
+    def give(self, choices: Iterable[LinkChoice]) -> None:
+        """Count what is made."""
+        for choice in choices:
+            self._taken[np.searchsorted(self._nodes, choice.node)] += 1
 
 
 def probabilities(features: LinkFeatures, weights: Sequence[float] = WEIGHTS, bias: float = BIAS) -> Values:
@@ -443,8 +639,17 @@ def probabilities(features: LinkFeatures, weights: Sequence[float] = WEIGHTS, bi
     return 0.5 + 0.5 * np.tanh(0.5 * odds)
 
 
-def _semantic(reader: Reader, memory: Memory, candidates: LinkCandidates, policy: LinkingPolicy) -> list[LinkChoice]:
-    """Return the associations, surest first, but last what explicit links lead to anyway."""
+@attrs.frozen(eq=False)
+class _Likely:
+    """Candidates that may get a link, surest first, but last what explicit links lead to anyway."""
+
+    nodes: Nodes
+    confidences: Values
+    cosines: NDArray[np.float32]
+    by_topic: NDArray[np.bool_]
+
+
+def _likely(memory: Memory, candidates: LinkCandidates, policy: LinkingPolicy) -> _Likely:
     features = candidates.features
     probable = probabilities(features)
     surest = np.where(probable >= policy.threshold, probable, 0.0)
@@ -456,48 +661,50 @@ def _semantic(reader: Reader, memory: Memory, candidates: LinkCandidates, policy
         by_topic[of_matter & (candidates.types == NUMBERS[MemoryType.DECISION]) & (age <= 1)] = 1.0
         by_topic *= 0.4 + 0.3 * (1 - age)
     confidence = np.maximum(surest, by_topic)
-    likely = np.flatnonzero((confidence > 0) & (confidence >= policy.minimum))
-    taking = np.zeros(len(confidence), np.bool_)
-    taking[likely] = _free(reader, candidates.nodes[likely], policy)
-    confidence[~taking] = 0.0
-    order = np.lexsort((-candidates.nodes, -candidates.created, -confidence, features.chain > 0))
-    wanted = order[confidence[order] > 0][: policy.max_semantic]
+    rows = np.flatnonzero((confidence > 0) & (confidence >= policy.minimum))
+    nodes = candidates.nodes[rows]
+    rows = rows[np.lexsort((-nodes, -candidates.created[rows], -confidence[rows], features.chain[rows] > 0))]
+    return _Likely(candidates.nodes[rows], confidence[rows], candidates.cosines[rows], surest[rows] < by_topic[rows])
+
+
+def _semantic(likely: _Likely, taking: _Taking, policy: LinkingPolicy) -> list[LinkChoice]:
+    """Return the associations."""
     return [
         LinkChoice(
-            int(candidates.nodes[at]),
+            int(likely.nodes[at]),
             LinkType.ASSOCIATION,
-            RELATED if surest[at] >= by_topic[at] else SAME_TOPIC,
-            float(confidence[at]),
-            float(candidates.cosines[at]),
+            SAME_TOPIC if likely.by_topic[at] else RELATED,
+            float(likely.confidences[at]),
+            float(likely.cosines[at]),
         )
-        for at in wanted
+        for at in np.flatnonzero(taking.free(likely.nodes))[: policy.max_semantic].tolist()
     ]
 
 
-def _temporal(reader: Reader, memory: Memory, policy: LinkingPolicy, covered: Nodes) -> list[LinkChoice]:
-    """Return the links to what was saved shortly before, newest first."""
-    same_topic = policy.temporal_same_topic
-    if same_topic and memory.topic is None:
-        return []
+def _before(
+    reader: Reader, asked: Unlinked, candidates: LinkCandidates | None, policy: LinkingPolicy, *, spare: int
+) -> Nodes:
+    """Return what was saved shortly before a memory, newest first."""
+    memory, same_topic = asked.memory, policy.temporal_same_topic
+    if not policy.max_temporal or not policy.temporal_window or (same_topic and memory.topic is None):
+        return np.zeros(0, np.int64)
+    window = timedelta(seconds=policy.temporal_window)
+    if candidates is not None and window == _HOUR and not same_topic:
+        return candidates.recent
     where = Filter(
         topic=memory.topic if same_topic else None,
-        since=memory.created_at - timedelta(seconds=policy.temporal_window),
+        since=memory.created_at - window,
         until=memory.created_at + _MILLISECOND,
     )
-    nodes = reader.window(where, limit=_BEFORE + len(covered))
+    most = _BEFORE + len(asked.explicit) + policy.max_semantic
+    return asked.seen(reader.window(where, limit=most + spare), most)
+
+
+def _temporal(reader: Reader, memory: Memory, nodes: Nodes, policy: LinkingPolicy) -> list[LinkChoice]:
+    """Return the links to what was saved shortly before, newest first."""
     age = (milliseconds(memory.created_at) - reader.facts(nodes).created) / (1000 * policy.temporal_window)
     confidence = 0.3 + 0.2 * (1 - np.clip(age, 0, 1))
-    wanted = _free(reader, nodes, policy) & (confidence >= policy.minimum) & ~among(nodes, covered)
     return [
         LinkChoice(int(nodes[at]), LinkType.TEMPORAL, CLOSE_IN_TIME, float(confidence[at]))
-        for at in np.flatnonzero(wanted)[: policy.max_temporal]
+        for at in np.flatnonzero(confidence >= policy.minimum)[: policy.max_temporal].tolist()
     ]
-
-
-def _free(reader: Reader, nodes: Nodes, policy: LinkingPolicy) -> NDArray[np.bool_]:
-    """Return which of *nodes* may take one more automatic link."""
-    table = reader.links(nodes, "in")
-    targets = np.sort(table.targets[table.creators == SYSTEM])
-    taken = np.searchsorted(targets, nodes, side="right") - np.searchsorted(targets, nodes, side="left")
-    free: NDArray[np.bool_] = taken < policy.max_incoming
-    return free

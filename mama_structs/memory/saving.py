@@ -15,8 +15,8 @@ from mama_structs import _check
 from mama_structs._async import in_own_thread
 from mama_structs.errors import InvalidArgument, MemoryNotFound
 from mama_structs.memory.embedding.service import EmbeddingService
-from mama_structs.memory.engine import Reader, Writer
-from mama_structs.memory.linking import Linking, automatic_links
+from mama_structs.memory.engine import NewMemory, Nodes, Reader, Writer
+from mama_structs.memory.linking import Linking, Unlinked, Usual, automatic_links
 from mama_structs.memory.model import (
     IMPLEMENTS,
     MAX_KEPT,
@@ -45,6 +45,8 @@ FindContent = Callable[[str], tuple[str, str] | None]
 
 AT_ONCE: Final = 50
 """Records that are checked or saved before others have their turn."""
+TOGETHER: Final = 32
+"""Records that are saved together: looking for the links of one costs as much in each, of many little more."""
 
 _NEAREST: Final = 3
 # Below this a thread costs more than the hashing.
@@ -176,6 +178,33 @@ def check_ends(reader: Reader, asked: PreparedSave) -> Memory | None:
 
 def save(writer: Writer, prepared: PreparedSave, linking: Linking) -> Memory:
     """Save a memory with its links, and return it."""
+    return save_some(writer, [prepared], linking)[0]
+
+
+def save_some(writer: Writer, prepared: Sequence[PreparedSave], linking: Linking) -> list[Memory]:
+    """Save memories in their order, with the links that each would have if they were saved one by one."""
+    new = [_new(writer, one) for one in prepared]
+    usual = Usual.of(writer, linking.calibration)
+
+    def links_of(nodes: Nodes) -> list[list[Link]]:
+        asked = [
+            Unlinked(
+                memory=one.memory,
+                vectors=one.vectors,
+                explicit=[link.to_id for link in one.links],
+                node=node,
+                fresh=True,
+            )
+            for one, node in zip(new, nodes.tolist(), strict=True)
+        ]
+        return automatic_links(writer, asked, linking, usual)
+
+    writer.put_new(new, links_of)
+    return [one.memory for one in new]
+
+
+def _new(writer: Writer, prepared: PreparedSave) -> NewMemory:
+    """Return a memory as it is to be stored, with the links that were asked for."""
     request, memory = prepared.request, prepared.memory
     before = check_ends(writer, prepared)
     asked = [
@@ -194,11 +223,7 @@ def save(writer: Writer, prepared: PreparedSave, linking: Linking) -> Memory:
         key = (one.to_id, normalised(one.relationship))
         if key not in explicit or explicit[key].confidence < one.confidence:
             explicit[key] = _link(memory.id, one, link_type, memory.metadata.created_by, memory.created_at)
-    automatic = automatic_links(
-        writer, memory, prepared.vectors, linking, explicit=[link.to_id for link in explicit.values()]
-    )
-    writer.put(memory, vectors=prepared.vectors, links=[*explicit.values(), *automatic], contents=prepared.contents)
-    return memory
+    return NewMemory(memory=memory, vectors=prepared.vectors, links=[*explicit.values()], contents=prepared.contents)
 
 
 def add_link(

@@ -54,7 +54,7 @@ from mama_structs.memory.results import (
     Similar,
     Surroundings,
 )
-from mama_structs.memory.saving import AT_ONCE, FindContent, PreparedSave
+from mama_structs.memory.saving import AT_ONCE, TOGETHER, FindContent, PreparedSave
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.failures import Finding
 
@@ -364,10 +364,11 @@ class MemoryStore:
         try:
             for start in range(0, len(drafts), _CHUNK):
                 write = partial(self._shared.write, made_by=self._shared.record)
-                save = partial(saving.save, linking=self._shared.linking)
+                save = partial(saving.save_some, linking=self._shared.linking)
                 prepared = await self._prepare(drafts[start : start + _CHUNK])
-                async for some in in_turns(write, prepared, save, most=AT_ONCE):
-                    saved += some
+                together = [prepared[at : at + TOGETHER] for at in range(0, len(prepared), TOGETHER)]
+                async for some in in_turns(write, together, save, most=len(together)):
+                    saved += [memory for memories in some for memory in memories]
                 if progress is not None:
                     progress(len(saved), len(drafts))
         except BaseException as error:

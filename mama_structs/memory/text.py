@@ -242,7 +242,7 @@ def embedded_text(memory: Memory) -> str:
     return (f"{topic}: {body}" if topic else body)[:MAX_EMBEDDED]
 
 
-def indexed_text(memory: Memory) -> str:
+def indexed_text(memory: Memory, *, with_topic: bool = True) -> str:
     """Return the text whose words a memory is found by: the same and a checkpoint's files, each part in lines."""
     lines = [*_parts(memory)]
     if isinstance(memory.metadata, CheckpointMetadata):
@@ -250,7 +250,7 @@ def indexed_text(memory: Memory) -> str:
     topic = _spoken(memory.topic)
     # In both forms, so that the whole identifier is a word, and so are its parts.
     heads = [topic] if topic == memory.topic else [memory.topic or "", topic]
-    return "\n".join([*(head for head in heads if head), *lines])[:MAX_INDEXED]
+    return "\n".join([*(head for head in heads if head and with_topic), *lines])[:MAX_INDEXED]
 
 
 def _spoken(topic: str | None) -> str:

@@ -25,6 +25,7 @@ from mama_structs.memory.engine import (
     Filter,
     LinkTable,
     Matches,
+    NewMemory,
     Nodes,
     Progress,
     Query,
@@ -237,6 +238,17 @@ class PlainReader(Writer):
                 raise ValueError(f"the link {link.id} begins at another memory")
             self.put_link(link)
         return node
+
+    def put_new(self, new: Sequence[NewMemory], links_of: Callable[[Nodes], Sequence[Sequence[Link]]]) -> Nodes:
+        for one in new:
+            if one.memory.id in self._nodes:
+                raise ValueError(f"there is a memory with the id {one.memory.id}")
+            self.put(one.memory, vectors=one.vectors, links=one.links, contents=one.contents)
+        nodes = np.array([self._nodes[one.memory.id] for one in new], np.int64)
+        for links in links_of(nodes):
+            for link in links:
+                self.put_link(link)
+        return nodes
 
     def put_link(self, link: Link) -> None:
         for end in (link.to_id, link.from_id):

@@ -16,6 +16,8 @@ from mama_structs.memory.linking import (
     WEIGHTS,
     LinkFeatures,
     Linking,
+    Unlinked,
+    Usual,
     automatic_links,
     gather,
     probabilities,
@@ -38,13 +40,10 @@ def vectors_of(memory):
 
 def links_of(reader, memory, *, policy=None, explicit=(), vectors=None):
     """Return what a memory links by itself."""
-    made = automatic_links(
-        reader,
-        memory,
-        vectors_of(memory) if vectors is None else vectors,
-        Linking(policy=policy or LinkingPolicy.default(), calibration=EMBEDDER.calibration),
-        explicit,
-    )
+    vectors = vectors_of(memory) if vectors is None else vectors
+    asked = Unlinked(memory=memory, vectors=vectors, explicit=explicit, node=reader.find(memory.id))
+    linking = Linking(policy=policy or LinkingPolicy.default(), calibration=EMBEDDER.calibration)
+    (made,) = automatic_links(reader, [asked], linking, Usual.of(reader, EMBEDDER.calibration))
     return [attrs.evolve(link, id=f"{memory.id}/{number}") for number, link in enumerate(made)]
 
 

@@ -113,7 +113,7 @@ class Order:
         if are_many(len(keys) - known, known):
             known = len(self.rows(keys))
         first = _place(keys, self._rows, key)
-        end = next((place for place in range(first, known) if keys[self._rows[place]] != key), known)
+        end = _place(keys, self._rows, key + 1)
         late = known + np.flatnonzero(keys[known:] == keys.dtype.type(key))
         return np.concatenate([self._rows[first:end], late])
 
@@ -236,6 +236,7 @@ class Catalogue:
         self._mentions = Vocabulary()
         self._pairs = Columns(_MENTIONS)
         self._by_time = Order()
+        self._by_topic = Order()
         self._by_number = Order()
         self._masks: Lru[Filter | None, Mask] = Lru(_MASKS)
 
@@ -275,7 +276,10 @@ class Catalogue:
         """Take a new version of a memory: id, number, type and time stay, and what its text is like without scripts."""
         self._check_alive(node)
         self._rows["version"][node] = version
-        self._rows["topic"][node] = self._topic_number(topic)
+        number = self._topic_number(topic)
+        if number != self._rows["topic"][node]:
+            self._rows["topic"][node] = number
+            self._by_topic = Order()
         if scripts is not None:
             self._rows["scripts"][node], self._rows["asking"][node] = scripts, asking
         if set(mentions) != set(self._mentioned_by(node)):
@@ -369,6 +373,12 @@ class Catalogue:
     def window(self, where: Filter | None = None, *, newest_first: bool = True, limit: int | None = None) -> Nodes:
         """Return nodes in the order of creation, equal times in the order of saving."""
         created = self._rows["created"]
+        of_topic = None if where is None or where.topic is None else self._of_topic(where.topic)
+        if where is not None and of_topic is not None and len(of_topic) <= _BLOCK:
+            of_topic = self._narrowed(of_topic[self._rows["alive"][of_topic]], where)
+            # A stable sort leaves equal times in the order of saving.
+            ordered = of_topic[np.argsort(created[of_topic], kind="stable")]
+            return (ordered[::-1] if newest_first else ordered)[: None if limit is None else max(limit, 0)]
         order = self._by_time.rows(created)
         if where is not None:
             first = 0 if where.since is None else _place(created, order, _rounded_up(where.since))
@@ -500,6 +510,11 @@ class Catalogue:
 
     def _mentioned_by(self, node: int) -> list[str]:
         return [self._mentions[number] for number in self._pairs["mention"][self._pairs["node"] == node].tolist()]
+
+    def _of_topic(self, topic: str) -> Rows:
+        """Return the nodes of a topic in rising order, holes too."""
+        number = self._topics.numbers.get(_nfc(topic), -1)
+        return _NONE if number < 0 else self._by_topic.find(self._rows["topic"], number)
 
     def _naming(self, mention: str) -> Nodes:
         number = self._mentions.numbers.get(mention, -1)

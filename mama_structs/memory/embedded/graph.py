@@ -345,12 +345,12 @@ class ServedGraph:
         self.wake()
         return self.proved
 
-    def search(self, proved: Proved, vector: Vectors, limit: int) -> Labels | None:
-        """Return *limit* labels near *vector* (dimensions,) or more, or None where it must be searched exactly."""
+    def search(self, proved: Proved, vectors: Vectors, limit: int) -> Labels | None:
+        """Return *limit* labels near each of *vectors* or more, or None where it must be searched exactly."""
         try:
             # More are looked at where more are wanted.
             most = max(proved.ef, limit + limit // 4)
-            found: Labels = proved.graph.query(vector[None], most, ef=most, wait=_WAIT)[0]
+            found: Labels = proved.graph.query(vectors, most, ef=most, wait=_WAIT)
         except GraphBusy:
             return None
         except (GraphFailed, ValueError) as error:

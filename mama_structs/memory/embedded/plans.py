@@ -7,6 +7,7 @@ import secrets
 from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 import attrs
@@ -22,6 +23,7 @@ from mama_structs.memory.engine import (
     EmbedderRecord,
     Filter,
     Matches,
+    NewMemory,
     Nodes,
     Query,
     Scanned,
@@ -124,6 +126,10 @@ class JournalReader:
     def nearest(self, vector: Vectors, limit: int, where: Filter | None = None) -> Matches:
         """Return the nodes nearest to *vector*."""
         return self._views.vectors.nearest(vector, limit, self._views.catalogue.mask(where))
+
+    def nearest_many(self, vectors: Vectors, limit: int) -> list[Matches]:
+        """Return what `nearest` does for each row of *vectors*."""
+        return self._views.vectors.nearest_many(vectors, limit, self._views.catalogue.mask(None))
 
     def words(self, query: Query, limit: int, where: Filter | None = None) -> Matches:
         """Return the nodes that match the query's words best."""
@@ -266,16 +272,46 @@ class JournalWriter(JournalReader):
         if node is None:
             if vectors is None:
                 raise ValueError("a new memory needs vectors")
-            self._check_contents((), memory, contents or {})
-            self._clean_up_after(memory.id)
-            node = self._put_new(memory, vectors, links)
-            self._keep(node, (), memory.evidence, contents or {})
+            new = NewMemory(memory=memory, vectors=vectors, links=links, contents=contents or {})
+            node = int(self.put_new([new], lambda _nodes: [()])[0])
         else:
             (before,) = self._entries([node])
             self._check_contents(before.memory.evidence, memory, contents or {})
             self._put_again(node, before, memory, vectors, links)
             self._keep(node, before.memory.evidence, memory.evidence, contents or {})
         return node
+
+    def put_new(self, new: Sequence[NewMemory], links_of: Callable[[Nodes], Sequence[Sequence[Link]]]) -> Nodes:
+        """Store new memories in their order, and return their nodes."""
+        numbers, nodes = [], []
+        for one in new:
+            memory = one.memory
+            if self.find(memory.id) is not None:
+                raise ValueError(f"there is a memory with the id {memory.id}")
+            for link in one.links:
+                self._check_link(link, memory.id)
+            _check_vectors(one.vectors, self._place.embedder.dimensions)
+            self._check_contents((), memory, one.contents)
+            self._clean_up_after(memory.id)
+            numbers.append(self._next_change())
+            self._is_whole = False
+            node = self._views.add(numbers[-1], Entry(memory, (), numbers[-1]), one.vectors)
+            self._undo.append(partial(self._views.remove, node))
+            self._touched_now.update([node, *self._views.link(node, one.links)])
+            self._is_whole = True
+            nodes.append(node)
+        found = np.array(nodes, np.int64)
+        for one, number, node, more in zip(new, numbers, nodes, links_of(found), strict=True):
+            for link in more:
+                self._check_link(link, one.memory.id)
+            entry = Entry(one.memory, (*one.links, *more), number)
+            self._writable.put(numbered(self._place.memories, number), write_entry(entry))
+            self._writable.put(numbered(self._place.vectors, number), vectors_to_bytes(one.vectors))
+            self._is_whole = False
+            self._touched_now.update(self._views.link(node, more))
+            self._is_whole = True
+            self._keep(node, (), one.memory.evidence, one.contents)
+        return found
 
     def put_link(self, link: Link) -> None:
         """Store a link, replacing the one of that id."""
@@ -364,19 +400,6 @@ class JournalWriter(JournalReader):
             step()
         self._undo.clear()
         self._touched.forget(self._before)
-
-    def _put_new(self, memory: Memory, vectors: Vectors, links: Sequence[Link]) -> int:
-        number = self._next_change()
-        entry = Entry(memory, tuple(links), number)
-        self._writable.put(numbered(self._place.memories, number), write_entry(entry))
-        self._writable.put(numbered(self._place.vectors, number), vectors_to_bytes(vectors))
-        self._is_whole = False
-        node = self._views.add(number, entry, vectors)
-        self._undo.append(lambda: self._views.remove(node))
-        ends = self._views.link(node, links)
-        self._is_whole = True
-        self._touched_now.update([node, *ends])
-        return node
 
     def _put_again(
         self, node: int, before: Entry, memory: Memory, vectors: Vectors | None, links: Sequence[Link]

@@ -56,6 +56,8 @@ _SPARSE_IN_FILES: Final = 0.1
 # Rows of a file that are read at once: so many stay in the cache until they were compared.
 _READ: Final = 256
 _SMALLEST_DEAD: Final = 64
+# So many are compared with all rows at once: of more the scores would take much memory.
+_TOGETHER: Final = 64
 
 
 class VectorRows:
@@ -538,6 +540,17 @@ class VectorIndex:
         found = self._by_graph(query, limit, mask, chosen)
         return self._by_scan(query, limit, mask, chosen) if found is None else found
 
+    def nearest_many(self, vectors: NDArray[np.float32], limit: int, mask: NDArray[np.bool_] | None) -> list[Matches]:
+        """Return what `nearest` does for each of *vectors*."""
+        if limit < 1 or not len(self) or mask is not None:
+            return [self.nearest(vector, limit, mask) for vector in vectors]
+        queries = np.stack([self._query(vector) for vector in vectors]) if len(vectors) else vectors
+        found: list[Matches] = []
+        for start in range(0, len(queries), _TOGETHER):
+            some = queries[start : start + _TOGETHER]
+            found += self._many_by_graph(some, limit) or self._many_by_scan(some, limit)
+        return found
+
     def sample(self) -> Vectors:
         """Return the first vectors of the nodes that are `sampled`, the same array as long as they are the same."""
         if self._sample is None:
@@ -657,9 +670,10 @@ class VectorIndex:
         waiting = start + np.flatnonzero(rows.alive[start:])
         others = rows.all_scores(query, start)[waiting - start]
         while wanted <= _MOST:
-            found = served.search(proved, query, wanted)
-            if found is None:
+            searched = served.search(proved, query[None], wanted)
+            if searched is None:
                 return None
+            found = searched[0]
             is_all = len(found) >= graph.live
             found = found[rows.alive[found]]
             # A graph that grew meanwhile gives what was compared already.
@@ -671,6 +685,50 @@ class VectorIndex:
                 return matches
             wanted *= 4
         return None
+
+    def _many_by_scan(self, queries: Vectors, limit: int) -> list[Matches]:
+        rows = self._rows
+        scores = np.empty((len(queries), rows.count), np.float32)
+        for at, block in rows.slices(0, rows.count):
+            np.dot(queries, block.T, out=scores[:, at : at + len(block)])
+        if rows.dead:
+            scores[:, ~rows.alive] = -np.inf
+        return [self._best_of(own, query, limit) for own, query in zip(scores, queries, strict=True)]
+
+    def _best_of(self, scores: Scores, query: Vectors, limit: int) -> Matches:
+        """Return the best by the scores of all rows."""
+        if limit < len(scores):
+            worst = np.partition(scores, len(scores) - limit)[len(scores) - limit]
+            best = np.flatnonzero(scores >= worst)
+            best = best[np.isfinite(scores[best])]
+            matches = self._nodes.best(best, scores[best], limit, None)
+            if len(matches) >= limit:
+                return matches
+        # Several pieces of one node were among them, or there are not as many.
+        return self._by_scan(query, limit, None, None)
+
+    def _many_by_graph(self, queries: Vectors, limit: int) -> list[Matches] | None:
+        """Ask the graph for all at once, and one by one where it gives too few; None where it gives nothing."""
+        served = self._graph
+        proved = None if served is None else served.usable()
+        if served is None or proved is None or not queries.any(axis=1).all():
+            return None
+        rows, start = self._rows, len(proved.graph)
+        waiting = start + np.flatnonzero(rows.alive[start:])
+        others = np.empty((len(queries), rows.count - start), np.float32)
+        for at, block in rows.slices(start, rows.count):
+            np.dot(queries, block.T, out=others[:, at - start : at - start + len(block)])
+        searched = served.search(proved, queries, 2 * limit if self._nodes.several else limit)
+        if searched is None:
+            return None
+        found = []
+        for query, all_labels, late in zip(queries, searched, others[:, waiting - start], strict=True):
+            # A graph that grew meanwhile gives what was compared already.
+            labels = all_labels[rows.alive[all_labels] & (all_labels < start)]
+            scores = np.concatenate([rows.scores(query, labels), late])
+            matches = self._nodes.best(np.concatenate([labels, waiting]), scores, limit, None)
+            found.append(matches if len(matches) >= limit else self.nearest(query, limit))
+        return found
 
     def _compact(self) -> None:
         rows, moved = self._rows.compacted()

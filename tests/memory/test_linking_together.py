@@ -1,0 +1,150 @@
+"""Memories that are saved together: linked within the limits that hold for one, to nothing that came later."""
+
+import attrs
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from memory_helpers import plain_link, plain_memory
+
+from mama_structs.memory.embedding.hashed import HashEmbedder
+from mama_structs.memory.engine import NewMemory
+from mama_structs.memory.linking import Linking, Unlinked, Usual, automatic_links
+from mama_structs.memory.model import LinkType, MemoryType
+from mama_structs.memory.text import embedded_text
+from mama_structs.settings import LinkingPolicy
+from mama_structs.testing.engines import PlainReader
+
+EMBEDDER = HashEmbedder(dimensions=64)
+WORDS = ("shield", "raid", "ore", "Kestrel", "cookie", "token", "대체", "결정을", "fuel", "4-19")
+
+
+def vectors_of(memory):
+    """Return the one vector of a memory."""
+    found = np.asarray(EMBEDDER.embed([embedded_text(memory)]), np.float32)
+    return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-9)
+
+
+def saved_together(reader, memories, policy, explicit=()):
+    """Save memories with their automatic links at once, and return the links of each."""
+    usual, linking = Usual.of(reader, EMBEDDER.calibration), Linking(policy=policy, calibration=EMBEDDER.calibration)
+    made = []
+
+    def links_of(nodes):
+        asked = [
+            Unlinked(memory=memory, vectors=vectors_of(memory), explicit=explicit, node=node, fresh=True)
+            for memory, node in zip(memories, nodes.tolist(), strict=True)
+        ]
+        made.extend(automatic_links(reader, asked, linking, usual))
+        return made
+
+    reader.put_new([NewMemory(memory=memory, vectors=vectors_of(memory)) for memory in memories], links_of)
+    return made
+
+
+def written(number, at, words, topic=None, kind=MemoryType.CONTEXT):
+    return plain_memory(f"m{number:03}", " ".join(words), topic=topic, at=at, type=kind)
+
+
+memories = st.lists(
+    st.builds(
+        written,
+        st.just(0),
+        st.sampled_from((0, 30, 900, 3600, 86400)),
+        st.lists(st.sampled_from(WORDS), max_size=6),
+        st.sampled_from((None, "raid_kestrel", "auth_token")),
+        st.sampled_from(MemoryType),
+    ),
+    max_size=14,
+).map(lambda some: [attrs.evolve(memory, id=f"m{number:03}") for number, memory in enumerate(some)])
+
+
+@given(
+    memories=memories,
+    sizes=st.lists(st.integers(1, 6), min_size=14, max_size=14),
+    threshold=st.sampled_from((0.0, 0.3)),
+    most=st.integers(0, 2),
+)
+def test_limits_hold_for_memories_that_are_saved_together(memories, sizes, threshold, most):
+    """None is linked to one behind it, to one that is younger, to itself or twice; none has more links than it may."""
+    policy = LinkingPolicy(threshold=threshold, minimum=0.0, max_semantic=2, max_temporal=1, max_incoming=most)
+    reader, left, made = PlainReader(), list(memories), []
+    while left:
+        size = sizes.pop()
+        made += saved_together(reader, left[:size], policy)
+        left = left[size:]
+
+    assert len(memories) == len(made)
+    for memory, links in zip(memories, made, strict=True):
+        targets = [link.to_id for link in links]
+        assert len(set(targets)) == len(targets)
+        assert 2 >= sum(link.link_type is LinkType.ASSOCIATION for link in links)
+        assert 1 >= sum(link.link_type is LinkType.TEMPORAL for link in links)
+        for target in targets:
+            (older,) = reader.get([reader.find(target)])
+            assert memory.id > older.id
+            assert memory.created_at >= older.created_at
+    incoming = [link.to_id for links in made for link in links]
+    assert all(most >= incoming.count(target) for target in incoming)
+
+
+@pytest.mark.parametrize("together", [2, 7, 32])
+def test_memories_that_are_saved_together_are_linked_as_one_after_the_other(together):
+    """What is linked hardly depends on how many are saved at once, also within them."""
+    random = np.random.default_rng(4)
+    texts = [
+        " ".join(
+            [
+                *(f"t{matter}w{word}" for word in random.permutation(9)[:7]),
+                *(f"x{word}" for word in random.integers(99, size=3)),
+            ]
+        )
+        for matter in random.integers(24, size=96)
+    ]
+    some = [written(at, at * 7200, [text]) for at, text in enumerate(texts)]
+
+    def linked(size):
+        reader, pairs = PlainReader(), set()
+        for start in range(0, len(some), size):
+            for links in saved_together(reader, some[start : start + size], LinkingPolicy.default()):
+                pairs |= {(link.from_id, link.to_id) for link in links}
+        return pairs
+
+    one_by_one, at_once = linked(1), linked(together)
+
+    assert 60 < len(one_by_one)
+    assert 0.9 < len(one_by_one & at_once) / len(one_by_one | at_once)
+
+
+def test_what_explicit_links_join_within_a_batch_is_a_chain():
+    """A memory that is saved behind another one is led to it by way of what both supersede."""
+    reader = PlainReader()
+    first = written(0, 0, ["Cookie sessions in Postgres."])
+    reader.put(first, vectors=vectors_of(first))
+    two = [written(1, 60, ["Stateless tokens."]), written(2, 86400, ["Short tokens, rotated on use."])]
+    new = [
+        NewMemory(
+            memory=memory,
+            vectors=vectors_of(memory),
+            links=[
+                attrs.evolve(plain_link(memory.id, first.id, "supersedes", type=LinkType.EVOLUTION), created_by="user")
+            ],
+        )
+        for memory in two
+    ]
+    linking = Linking(policy=LinkingPolicy.default(), calibration=EMBEDDER.calibration)
+    usual, made = Usual.of(reader, EMBEDDER.calibration), []
+
+    def links_of(nodes):
+        asked = [
+            Unlinked(memory=one.memory, vectors=one.vectors, explicit=[first.id], node=node, fresh=True)
+            for one, node in zip(new, nodes.tolist(), strict=True)
+        ]
+        made.extend(automatic_links(reader, asked, linking, usual))
+        return made
+
+    reader.put_new(new, links_of)
+
+    assert [[], [two[0].id]] == [
+        [link.to_id for link in links if link.link_type is LinkType.ASSOCIATION] for links in made
+    ]
