@@ -55,6 +55,17 @@ def filled(vectors, *, exact_up_to=10**6):
     return index
 
 
+def check_many(index, queries, limit, mask=None):
+    """Compare what is asked at once with what is asked one by one: the same cosines, and the same nodes but for ties."""
+    if len({len(query) for query in queries}) == 1 < len(queries[0]):
+        for query, at_once in zip(queries, index.nearest_many(np.stack(queries), limit, mask), strict=True):
+            alone = index.nearest(query, limit, mask)
+
+            assert pytest.approx(alone.scores.tolist(), abs=1e-5) == at_once.scores.tolist()
+            assert len(set(at_once.nodes.tolist())) == len(at_once)
+            assert pytest.approx(at_once.scores.tolist(), abs=1e-5) == index.similarities(query, at_once.nodes).tolist()
+
+
 def check_nearest(index, model, query, limit, mask=None):
     """Compare with what comparing every node of a dictionary gives."""
     scores = {
@@ -63,6 +74,7 @@ def check_nearest(index, model, query, limit, mask=None):
         if len(vectors) and (mask is None or (node < len(mask) and mask[node]))
     }
     matches = index.nearest(query, limit, mask)
+    check_many(index, [query, -query, *POOL[:3]], limit, mask)
     nodes, values = matches.nodes.tolist(), matches.scores.tolist()
 
     assert min(limit, len(scores)) == len(nodes) == len(set(nodes))

@@ -690,7 +690,7 @@ class VectorIndex:
         rows = self._rows
         scores = np.empty((len(queries), rows.count), np.float32)
         for at, block in rows.slices(0, rows.count):
-            np.dot(queries, block.T, out=scores[:, at : at + len(block)])
+            np.matmul(queries, block.T, out=scores[:, at : at + len(block)])
         if rows.dead:
             scores[:, ~rows.alive] = -np.inf
         return [self._best_of(own, query, limit) for own, query in zip(scores, queries, strict=True)]
@@ -717,7 +717,7 @@ class VectorIndex:
         waiting = start + np.flatnonzero(rows.alive[start:])
         others = np.empty((len(queries), rows.count - start), np.float32)
         for at, block in rows.slices(start, rows.count):
-            np.dot(queries, block.T, out=others[:, at - start : at - start + len(block)])
+            np.matmul(queries, block.T, out=others[:, at - start : at - start + len(block)])
         searched = served.search(proved, queries, 2 * limit if self._nodes.several else limit)
         if searched is None:
             return None
