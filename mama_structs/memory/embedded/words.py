@@ -122,12 +122,12 @@ class _Wanted:
 
 
 class _Piece(NamedTuple):
-    """Postings of one home and one term: which place that has in the query."""
+    """Postings of one home, by the terms of a query in their order, and what each's term is worth."""
 
     home: int
-    turn: int
     nodes: Whole
     counts: Counts
+    worths: Scores
 
 
 @attrs.frozen(eq=False)
@@ -358,36 +358,40 @@ class WordIndex:
 
     def _gains(self, wanted: Sequence[_Wanted]) -> Iterator[tuple[Nodes, Scores]]:
         """Give living memories and what a term adds to each, which for one memory is in the order of *wanted*."""
-        worths = np.array([term.worth for term in wanted], np.float32)
         block: list[_Piece] = []
         size = 0
         for piece in self._pieces(wanted):
             if size + len(piece.nodes) > _AT_ONCE:
-                yield self._gained(block, worths)
+                yield self._gained(block)
                 block, size = [], 0
             block.append(piece)
             size += len(piece.nodes)
         if block:
-            yield self._gained(block, worths)
+            yield self._gained(block)
 
-    def _gained(self, block: Sequence[_Piece], worths: Scores) -> tuple[Nodes, Scores]:
+    def _gained(self, block: Sequence[_Piece]) -> tuple[Nodes, Scores]:
         """Return what the postings of some pieces add, all at once: an array of ten costs as much as one of hundred."""
-        homes, turns, all_nodes, all_counts = zip(*block, strict=True)
-        lengths = [len(nodes) for nodes in all_nodes]
+        homes, all_nodes, all_counts, worths = zip(*block, strict=True)
         nodes, counts = np.concatenate(all_nodes, dtype=np.int64), np.concatenate(all_counts)
-        worth = worths[[*turns]].repeat(lengths)
+        worth = np.concatenate(worths)
         if any(self._dead.values()):
-            living = self._home[nodes] == np.array(homes).repeat(lengths)
+            living = self._home[nodes] == np.array(homes).repeat([len(nodes) for nodes in all_nodes])
             nodes, counts, worth = nodes[living], counts[living], worth[living]
         return nodes, self._gain(worth, nodes, counts)
 
     def _pieces(self, wanted: Sequence[_Wanted]) -> Iterator[_Piece]:
         """Give the postings of terms, home by home and each home's in the order of *wanted*."""
+        worths = np.array([term.worth for term in wanted], np.float32)
         for home, nodes, counts, starts, stops in self._places(wanted):
-            for turn, start, stop in zip(range(len(wanted)), starts.tolist(), stops.tolist(), strict=True):
+            sizes = (stops - starts).astype(np.int64)
+            if int(sizes.sum()) <= _AT_ONCE:
+                places = runs(starts, sizes)
+                yield _Piece(home, nodes[places], counts[places], worths.repeat(sizes))
+                continue
+            for worth, start, stop in zip(worths, starts.tolist(), stops.tolist(), strict=True):
                 for begin in range(start, stop, _AT_ONCE):
                     end = min(begin + _AT_ONCE, stop)
-                    yield _Piece(home, turn, nodes[begin:end], counts[begin:end])
+                    yield _Piece(home, nodes[begin:end], counts[begin:end], np.full(end - begin, worth))
 
     def _places(self, wanted: Sequence[_Wanted]) -> Iterator[tuple[int, Whole, Counts, Whole, Whole]]:
         """Give the postings of each home, and where those of each wanted term begin and end."""
