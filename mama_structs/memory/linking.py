@@ -201,7 +201,7 @@ def gather_many(
         _Found.of(reader, one, nodes, spare, topic_window if one.memory.type is MemoryType.DECISION else 0.0)
         for one, nodes in zip(asked, near, strict=True)
     ]
-    known = _Known.of(reader, _joined([one.nodes for one in found]), usual)
+    known = _CandidateFacts.of(reader, _joined([one.nodes for one in found]), usual)
     firsts = [one.vectors[0] for one in asked if len(one.vectors)]
     scales = zip(*usual.scales(np.stack(firsts)), strict=True) if firsts else iter(())
     return [one.candidates(reader, known, usual, next(scales) if len(one.asked.vectors) else None) for one in found]
@@ -232,7 +232,7 @@ def _near_of_each(
 
 
 @attrs.frozen(eq=False)
-class _Known:
+class _CandidateFacts:
     """What is known of the candidates of all memories that are asked about together."""
 
     nodes: Nodes
@@ -249,7 +249,7 @@ class _Known:
     topics_of: Mapping[str, Sequence[int]]
 
     @classmethod
-    def of(cls, reader: Reader, nodes: Nodes, usual: Usual) -> _Known:
+    def of(cls, reader: Reader, nodes: Nodes, usual: Usual) -> _CandidateFacts:
         """Look up what is known of *nodes*, which are in order."""
         facts = reader.facts(nodes)
         vectors, counts = reader.pieces(nodes)
@@ -346,7 +346,7 @@ class _Found:
         )
 
     def candidates(
-        self, reader: Reader, known: _Known, usual: Usual, scale: tuple[float, float] | None
+        self, reader: Reader, known: _CandidateFacts, usual: Usual, scale: tuple[float, float] | None
     ) -> LinkCandidates:
         """Return what speaks for each of what was found and is older; *scale* is of the cosines of its own vector."""
         memory, created = self.asked.memory, milliseconds(self.asked.memory.created_at)
@@ -393,7 +393,7 @@ class _Found:
             scores += rarity * np.isin(nodes, having)
         return np.minimum(scores / whole, 1.0)
 
-    def _naming(self, reader: Reader, known: _Known, nodes: Nodes, topics: NDArray[np.int32]) -> Values:
+    def _naming(self, reader: Reader, known: _CandidateFacts, nodes: Nodes, topics: NDArray[np.int32]) -> Values:
         """Return how much of the one's topic the other's text says, the greater of both ways."""
         said = np.zeros(len(nodes))
         if self.asked.memory.topic is not None:

@@ -44,9 +44,9 @@ FindContent = Callable[[str], tuple[str, str] | None]
 """Gives the versioned handle and the text of what a handle stands for, None for what is no handle."""
 
 AT_ONCE: Final = 50
-"""Records that are checked or saved before others have their turn."""
+"""Records that are checked before others have their turn."""
 TOGETHER: Final = 32
-"""Records that are saved together: looking for the links of one costs as much in each, of many little more."""
+"""Records that are saved together at the most: looking for the links of one takes half as long as of many."""
 
 _NEAREST: Final = 3
 # Below this a thread costs more than the hashing.
@@ -201,6 +201,24 @@ def save_some(writer: Writer, prepared: Sequence[PreparedSave], linking: Linking
 
     writer.put_new(new, links_of)
     return [one.memory for one in new]
+
+
+@attrs.define
+class Pace:
+    """How many memories are saved together: the more, the faster, as long as others need not wait for them."""
+
+    size: int = 1
+
+    def save(self, writer: Writer, prepared: Sequence[PreparedSave], linking: Linking) -> list[Memory]:
+        """Save memories, at least one, until others have waited long enough, and return these."""
+        saved: list[Memory] = []
+        while len(saved) < len(prepared):
+            saved += save_some(writer, prepared[len(saved) : len(saved) + self.size], linking)
+            if writer.is_due:
+                self.size = max(min(len(saved) // 2, TOGETHER), 1)
+                break
+            self.size = min(2 * self.size, TOGETHER)
+        return saved
 
 
 def _new(writer: Writer, prepared: PreparedSave) -> NewMemory:

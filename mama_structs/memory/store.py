@@ -19,7 +19,7 @@ from mama_structs.errors import InvalidArgument, LinkNotFound, MamaStructsError,
 from mama_structs.memory import graph, maintenance, requests, results, saving, search, transfer
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.embedding.service import EmbeddingService
-from mama_structs.memory.engine import Direction, EmbedderRecord, Engine, Progress, Reader, Writer, in_turns, mismatch
+from mama_structs.memory.engine import Direction, EmbedderRecord, Engine, Progress, Reader, Writer, mismatch
 from mama_structs.memory.graph import TraversalCache
 from mama_structs.memory.linking import Linking
 from mama_structs.memory.maintenance import record_of
@@ -54,7 +54,7 @@ from mama_structs.memory.results import (
     Similar,
     Surroundings,
 )
-from mama_structs.memory.saving import AT_ONCE, TOGETHER, FindContent, PreparedSave
+from mama_structs.memory.saving import AT_ONCE, FindContent, PreparedSave
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.failures import Finding
 
@@ -361,14 +361,15 @@ class MemoryStore:
         drafts = [attrs.evolve(draft, contents=texts) for draft in drafts]
         await self._shared.read(lambda reader: _check_ends(reader, drafts))
         saved: list[Memory] = []
+        pace = saving.Pace()
         try:
             for start in range(0, len(drafts), _CHUNK):
                 write = partial(self._shared.write, made_by=self._shared.record)
-                save = partial(saving.save_some, linking=self._shared.linking)
                 prepared = await self._prepare(drafts[start : start + _CHUNK])
-                together = [prepared[at : at + TOGETHER] for at in range(0, len(prepared), TOGETHER)]
-                async for some in in_turns(write, together, save, most=len(together)):
-                    saved += [memory for memories in some for memory in memories]
+                while prepared:
+                    some = await write(partial(pace.save, prepared=prepared, linking=self._shared.linking))
+                    saved += some
+                    prepared = prepared[len(some) :]
                 if progress is not None:
                     progress(len(saved), len(drafts))
         except BaseException as error:

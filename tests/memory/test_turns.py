@@ -28,12 +28,19 @@ class Slow:
 
     now: float = 0.0
     counts: list[int] = attrs.field(factory=list)
+    depth: int = 0
 
     def slowed(self, method):
-        def slow(writer, *given, **named):
-            self.now += STEP
-            self.counts[-1] += 1
-            return method(writer, *given, **named)
+        def slow(writer, first, *given, **named):
+            # What is put into another call is counted there.
+            count = 0 if self.depth else len(first) if method.__name__ == "put_new" else 1
+            self.now += STEP * count
+            self.counts[-1] += count
+            self.depth += 1
+            try:
+                return method(writer, first, *given, **named)
+            finally:
+                self.depth -= 1
 
         return slow
 
@@ -43,7 +50,7 @@ def slow(monkeypatch):
     """Let each memory that is written, and each that is deleted, take 40 ms."""
     disk = Slow()
     monkeypatch.setattr(embedded_engine, "time", SimpleNamespace(monotonic=lambda: disk.now))
-    for name in ("put", "delete", "put_vectors", "delete_links"):
+    for name in ("put", "put_new", "delete", "put_vectors", "delete_links"):
         monkeypatch.setattr(JournalWriter, name, disk.slowed(getattr(JournalWriter, name)))
     whole = embedded_engine.EmbeddedEngine._write_group
 
@@ -145,14 +152,14 @@ async def test_a_record_that_fails_in_a_later_transaction_says_how_many_were_sav
     store = await place.memories()
     first = await store.save_context("the first")
     records = [{"type": "checkpoint", "summary": f"part {n}", "implements": [first.id]} for n in range(20)]
-    whole = JournalWriter.put
+    whole = JournalWriter.put_new
 
-    def put(writer, memory, **given):
-        if memory.content == "part 10":
+    def put_new(writer, new, *given):
+        if "part 10" in {one.memory.content for one in new}:
             raise MemoryNotFound("gone")
-        return whole(writer, memory, **given)
+        return whole(writer, new, *given)
 
-    monkeypatch.setattr(JournalWriter, "put", put)
+    monkeypatch.setattr(JournalWriter, "put_new", put_new)
     with pytest.raises(MemoryNotFound) as caught:
         await store.save_many(records)
 
