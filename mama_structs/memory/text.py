@@ -29,7 +29,7 @@ MAX_EMBEDDED: Final = 65_536
 MAX_INDEXED: Final = 262_144
 """Characters whose words are indexed at the most."""
 
-ANALYSIS: Final = 2
+ANALYSIS: Final = 3
 """The number of the rules by which a text's terms are found: an index by other ones is derived anew."""
 
 BIGRAM: Final = "\u0001"
@@ -67,13 +67,14 @@ _DENSE: Final = (
     "\u3105-\u312f\u31a0-\u31bf\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
 _IDEOGRAPHS: Final = re.compile("[\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
-# Signs that belong to the letter before them, which `\w` leaves out.
-_MARKS: Final = (
-    "\u0300-\u036f\u0483-\u0487\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed\u0900-\u0dff\u200d"
+# Signs that belong to the letter before them, which `\w` leaves out; not the ends of sentences that are among them.
+_MARKS: Final = "\u200d" + "".join(
+    sign for sign in map(chr, range(0x300, 0xE00)) if unicodedata.category(sign).startswith("M")
 )
 _LETTER: Final = rf"[^\W{_HANGUL}{_DENSE}]"
 _RUN: Final = rf"(?:{_LETTER}[{_MARKS}]*)+"
-_NUMBER: Final = r"(?<![\w,])[0-9]{1,3}(?:,[0-9]{3})+(?!\w)"
+# Hangul and ideographs may stand at both sides of it, as those of a currency do.
+_NUMBER: Final = rf"(?<!{_LETTER})(?<!,)[0-9]{{1,3}}(?:,[0-9]{{3}})+(?!{_LETTER})"
 
 _TOKENS: Final = re.compile(
     rf"(?P<number>{_NUMBER})|(?P<hangul>[{_HANGUL}]+)|(?P<dense>[{_DENSE}]+)|(?P<latin>{_RUN}(?:[-.'\u2019]{_RUN})*)"
@@ -83,7 +84,8 @@ _PIECES: Final = re.compile(r"[-._']+")
 _HUMPS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 # What the stemmer leaves as it is ends otherwise (the suffixes of https://snowballstem.org/algorithms/english).
 _INFLECTED: Final = re.compile(r"(?:[ceilsy]|ed|ing|[eo]r|ion|is[mt]|[ae]nt)$")
-_ACCENTS: Final = re.compile("[\u0300-\u036f]+")
+# Those of Latin, Greek and Cyrillic letters, and the vowels of Hebrew and Arabic.
+_ACCENTS: Final = re.compile("[\u0300-\u036f\u0591-\u05c7\u064b-\u0652\u0670]+")
 _CONTRACTED: Final = re.compile(r"'(?:s|re|ve|ll|d|m)$", re.IGNORECASE)
 _NUMERIC: Final = re.compile(r"v?\d+(?:[-.]\d+)+", re.ASCII)
 _SIGNS: Final = re.compile(r"[^\w\s]{65}")
@@ -418,7 +420,7 @@ def _latin(token: str) -> Terms:
         return ((token.replace(",", ""), _Kind.WORD),)
     token = token.replace("\u2019", "'")
     if not token.isascii():
-        # Many write without accents, or with other ones.
+        # Many write without them, or with other ones.
         token = unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFD", token)))
     token = _CONTRACTED.sub("", token)
     whole = token.casefold().replace("'", "").strip("-._")
@@ -430,7 +432,8 @@ def _latin(token: str) -> Terms:
     pieces = [piece for part in _PIECES.split(token.replace("'", "")) if part for piece in _HUMPS.split(part)]
     if len(pieces) == 1:
         return (_word(whole, _Kind.WORD),)
-    return ((whole, _Kind.WORD), *(_word(piece.casefold(), _Kind.PART) for piece in pieces))
+    # Many write such a name in small letters, as a word like others.
+    return ((_stems[whole], _Kind.WORD), *(_word(piece.casefold(), _Kind.PART) for piece in pieces))
 
 
 def _word(word: str, kind: _Kind) -> tuple[str, _Kind]:
