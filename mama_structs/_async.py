@@ -143,7 +143,15 @@ class OneThread:
             await asyncio.wait([self._running])
         if self._executor is None:
             self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self._name)
-        self._running = asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+        def done() -> T:
+            try:
+                return work()
+            except StopIteration as error:
+                # No future of asyncio takes it: whoever waits would do so for ever.
+                raise RuntimeError("the call raised StopIteration") from error
+
+        self._running = asyncio.get_running_loop().run_in_executor(self._executor, done)
         result: T = await asyncio.shield(self._running)
         return result
 

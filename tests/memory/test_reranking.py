@@ -342,6 +342,18 @@ async def test_a_reranker_that_raises_loses_no_search(caplog):
     assert "door" not in caplog.text
 
 
+async def test_a_call_whose_iterator_runs_dry_fails_like_any_other():
+    """Asyncio can pass no StopIteration on: a search would wait its whole time, and so would all later ones."""
+    async with opening(as_reranker(lambda query, texts: next(iter(())), name="dry")) as session:
+        memories = await noted(session)
+        for _ in range(2):
+            assert 5 == len(await memories.search("the door"))
+
+        assert {"failed": 2, "late": 0} == {
+            name: count for name, count in (await memories.stats())["reranking"].items() if name in ("failed", "late")
+        }
+
+
 @pytest.mark.parametrize("odd", [float("nan"), float("inf")])
 async def test_a_score_that_is_not_finite_loses_no_search(caplog, odd):
     """A model that overflows at one text says nothing about the others either."""
