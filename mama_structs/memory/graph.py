@@ -296,7 +296,7 @@ def _closure(
             break
         if table is None:
             table = known_by(reader.links(np.array(sorted(level), np.int64), direction, _EVOLUTION), as_of)
-        else:
+        elif len(table):
             table = only(table, np.isin(table.targets, list(level)))
         rows = table.types == NUMBERS[LinkType.EVOLUTION]
         if as_of is not None:
