@@ -24,7 +24,7 @@ NODES = st.integers(min_value=0, max_value=30)
 
 def make_small(monkeypatch):
     """Let everything that happens at some size happen in a small test."""
-    for name, value in {"_FRESH_POSTINGS": 9, "_AT_ONCE": 5, "_UNUSED_WORDS": 2, "_TOGETHER": 3}.items():
+    for name, value in {"_FRESH_POSTINGS": 9, "_AT_ONCE": 5, "_SHORT": 1, "_UNUSED_WORDS": 2, "_TOGETHER": 3}.items():
         monkeypatch.setattr(words, name, value)
 
 

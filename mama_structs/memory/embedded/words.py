@@ -104,6 +104,8 @@ _FRESH: Final = 0
 _FRESH_POSTINGS: Final = 8_192
 # New memories that are taken up together, since arrays of a few postings cost as much as those of some thousand.
 _TOGETHER: Final = 128
+# Postings of so few a term are looked up one by one, all terms' at once; longer ones are copied term by term.
+_SHORT: Final = 1_024
 # Words are given back when so many are unused, and these are more than those in use.
 _UNUSED_WORDS: Final = 4_096
 # Sums are kept for all nodes, unless these are so many times more than the postings that are added up.
@@ -384,7 +386,7 @@ class WordIndex:
         worths = np.array([term.worth for term in wanted], np.float32)
         for home, nodes, counts, starts, stops in self._places(wanted):
             sizes = (stops - starts).astype(np.int64)
-            if int(sizes.sum()) <= _AT_ONCE:
+            if int(sizes.sum()) <= _SHORT * len(wanted):
                 places = runs(starts, sizes)
                 yield _Piece(home, nodes[places], counts[places], worths.repeat(sizes))
                 continue
