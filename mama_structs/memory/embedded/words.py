@@ -386,7 +386,7 @@ class WordIndex:
         worths = np.array([term.worth for term in wanted], np.float32)
         for home, nodes, counts, starts, stops in self._places(wanted):
             sizes = (stops - starts).astype(np.int64)
-            if int(sizes.sum()) <= _SHORT * len(wanted):
+            if int(sizes.sum()) <= min(_SHORT * len(wanted), _AT_ONCE):
                 places = runs(starts, sizes)
                 yield _Piece(home, nodes[places], counts[places], worths.repeat(sizes))
                 continue
