@@ -187,6 +187,8 @@ _BLOCK: Final = 256
 # What "did you mean" looks at: so many ids, of which so many are compared letter by letter.
 _CANDIDATES: Final = 1000
 _COMPARED: Final = 200
+# After so many steps over what was deleted, what is beside a memory is looked for among all that live.
+_HOLES_PASSED: Final = 16
 _LONGEST: Final = 200
 _TELLING: Final = 3
 
@@ -412,15 +414,20 @@ class Catalogue:
         found = []
         for step in (-1, 1):
             at = places + step
-            while True:
-                inside = (at >= 0) & (at < len(order))
-                others = np.where(inside, order[np.where(inside, at, 0)], -1)
-                apart = np.abs(created[others] - created[nodes])
-                others[apart > apart_ms] = -1
-                holes = (others >= 0) & ~alive[others]
+            for _ in range(_HOLES_PASSED):
+                holes = (at >= 0) & (at < len(order))
+                holes[holes] = ~alive[order[at[holes]]]
                 if not holes.any():
                     break
                 at = at + step * holes
+            else:
+                # Of many that were deleted one after the other each step would pass one.
+                living = np.flatnonzero(alive[order])
+                which = living.searchsorted(places, "left" if step < 0 else "right") + min(step, 0)
+                at = np.concatenate([living, [-1]])[np.minimum(which, len(living))]
+            inside = (at >= 0) & (at < len(order))
+            others = np.where(inside, order[np.where(inside, at, 0)], -1)
+            others[np.abs(created[others] - created[nodes]) > apart_ms] = -1
             found.append(others.astype(np.int64))
         return found[0], found[1]
 
