@@ -83,7 +83,6 @@ OFF: Final[Mapping[str, Mapping[str, Any]]] = {
     "periods": {"inside": 0.0, "outside": 1.0},
     "recency": {"recency": 0.0},
     "superseded behind": {"superseded": 1.0},
-    "outcomes with decisions": {"pair": 0.0, "outcome": 1.0},
 }
 """What of `Weights` switches a part of the ranking off."""
 

@@ -80,10 +80,10 @@ class Scale:
 class Weights:
     """What counts how much."""
 
-    meaning: float = 0.68  # log-odds for each spread by which a cosine is above what is usual in this store
-    words: float = 3.25  # log-odds that the best match of the question's words gains, and others by their share of that
+    meaning: float = 0.7  # log-odds for each spread by which a cosine is above what is usual in this store
+    words: float = 3.0  # log-odds that the best match of the question's words gains, and others by their share of that
     share: float = 3.0  # log-odds that a memory gains that has all of the question's words, whatever others have
-    brevity: float = 0.6  # log-odds that a text loses for each time that it is e times shorter than `long`
+    brevity: float = 0.9  # log-odds that a text loses for each time that it is e times shorter than `long`
     short: float = 3.0  # terms: a text of fewer counts as one of so many
     long: float = 30.0  # terms: a text of more counts as one of so many
     foreign: float = (
@@ -92,29 +92,32 @@ class Weights:
     before: float = 0.4  # what a memory gains of what speaks for the one before it in time
     after: float = 0.3  # and of what speaks for the one after it
     answer: float = 0.3  # and more of the one before it, as far as that asks
-    asking: float = 0.3  # the share that a memory loses that does nothing but ask: questions are like questions
+    asking: float = 0.45  # the share that a memory loses that does nothing but ask: questions are like questions
     lenders: int = 8  # so many of the best candidates lend to those that they are tied to
     # How close two memories are, 0 to 1, that follow each other, or of which one carries the other out; with another
     # link, that times its strength.
     tie: float = 0.6
+    automatic: float = 0.4  # the same for a link that was made automatically
     topic: float = 0.3  # how close two memories of one topic are at the least
-    pair: float = 0.6  # how far a decision and the memory of its outcome add up
-    outcome: float = 0.7  # what is left to the memory of an outcome, as a share of its decision's score
+    outcome: float = 0.7  # what the memory of an outcome may have at the most, as a share of its decision's score
     superseded: float = 0.9  # what is left to a superseded memory
-    outside: float = 0.7  # what is left to a memory outside the period that was asked for
-    inside: float = 0.3  # what one within it gains, as a share of the best score
+    outside: float = 0.85  # what is left to a memory outside the period that was asked for
+    inside: float = 0.5  # what one within it gains, as a share of the best score
     recency: float = 0.05  # what a memory of this moment gains, as a share of its score
     half_life: float = 30.0  # days in which that halves
+    # Log-odds of an answer: so much for each time that a score is e times higher, and that one more than the best BM25
+    # score is, and so much less.
+    belief: float = 3.8
+    told: float = 0.33
+    doubt: float = 5.3
     unknown: float = 0.5  # log-odds that a question's results lose all of whose words occur nowhere
 
 
 WEIGHTS: Final = Weights()
 
-# The logistic regression of whether a hit answers on the logarithm of its score and that of the mean of the next ones.
-_RELEVANCE: Final = -5.1
-_BY_SCORE: Final = 3.9
-_BY_RIVALS: Final = 1.8
+# A hit's relevance goes by its score as against the mean of so many of the best others, of which so much counts.
 _RIVALS: Final = 5
+_RIVALRY: Final = 0.46
 _LOW: Final = 0.1
 
 
@@ -150,12 +153,9 @@ def beside(
 
 
 def paired(scores: Values, outcomes: Positions, decisions: Positions, weights: Weights = WEIGHTS) -> Values:
-    """Return scores in which a decision and the memory of its outcome are one matter, led by the decision."""
-    # The decision is found by what either says; the other stands behind it, so that both do not take good places.
+    """Return scores in which a decision is found by what the memory of its outcome says, which stands behind it."""
     together = scores.copy()
-    np.maximum.at(
-        together, decisions, np.maximum(scores[outcomes], weights.pair * (scores[outcomes] + scores[decisions]))
-    )
+    np.maximum.at(together, decisions, scores[outcomes])
     np.minimum.at(together, outcomes, weights.outcome * together[decisions])
     return together
 
@@ -173,7 +173,7 @@ def lent(scores: Values, lenders: Positions, ties: Values) -> tuple[Values, Posi
 
 
 def below_givers(summed: Values, own: Values, givers: Positions) -> Values:
-    """Return scores in which nothing passes what it was lent by, unless it says more by itself."""
+    """Return scores in which nothing passes what it was lent by, -1 for nothing, unless it says more by itself."""
     # Else a memory that is the question word for word would come behind its neighbours.
     bounded = summed.copy()
     lent = np.flatnonzero((givers >= 0) & (own < own[givers]))
@@ -182,6 +182,16 @@ def below_givers(summed: Values, own: Values, givers: Positions) -> Values:
     for position, giver in zip(lent.tolist(), givers[lent].tolist(), strict=True):
         # A little less, or of equal ones the newer would come first.
         bounded[position] = min(bounded[position], _BEHIND * bounded[giver])
+    return bounded
+
+
+def behind_the_first(summed: Values, own: Values) -> Values:
+    """Return scores in which what says most by itself stays the first, whatever was lent to others."""
+    if not len(own):
+        return summed
+    first = int(own.argmax())
+    bounded: Values = np.minimum(summed, _BEHIND * summed[first])
+    bounded[first] = summed[first]
     return bounded
 
 
@@ -216,9 +226,20 @@ def best(scores: Values, limit: int) -> Positions:
     return order[: max(limit, 0)]
 
 
-def relevance(scores: Values, unknown: float, weights: Weights = WEIGHTS) -> Values:
-    """Return how likely candidates answer, 0 to 1; *unknown* is the share of rarity in words that occur nowhere."""
+def relevance(scores: Values, told: float, unknown: float, weights: Weights = WEIGHTS) -> Values:
+    """
+    Return how likely candidates answer, 0 to 1.
+
+    Args:
+        scores: Of all candidates.
+        told: The best BM25 score of any memory.
+        unknown: The share of the question's rarity that is in words that occur nowhere.
+        weights: What counts how much.
+
+    """
     # What many say as well as the best is about all of them, and hardly answered by one.
     others = float(np.sort(scores)[-_RIVALS - 1 : -1].sum()) / _RIVALS
-    odds = _RELEVANCE + _BY_SCORE * np.log(scores + _LOW) - _BY_RIVALS * math.log(others + _LOW)
-    return 1 / (1 + np.exp(weights.unknown * unknown - odds))
+    odds = weights.belief * (np.log(scores + _LOW) - _RIVALRY * math.log(others + _LOW)) - weights.doubt
+    odds += weights.told * math.log1p(told) - weights.unknown * unknown
+    relevances: Values = 1 / (1 + np.exp(-odds))
+    return relevances

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from mama_structs.memory import ranking, saving
 from mama_structs.memory.embedding.protocol import Calibration
-from mama_structs.memory.engine import NUMBERS, Facts, Filter, LinkTable, Nodes, Reader, Scores, Vectors
+from mama_structs.memory.engine import NUMBERS, SYSTEM, Facts, Filter, LinkTable, Nodes, Reader, Scores, Vectors
 from mama_structs.memory.graph import Successors, known_by, only
 from mama_structs.memory.model import LinkType, MemoryType, milliseconds
 from mama_structs.memory.precedence import Precedence
@@ -112,8 +112,27 @@ def search(reader: Reader, request: SearchRequest, *, weights: Weights = WEIGHTS
 
 def _search(reader: Reader, request: SearchRequest, weights: Weights) -> tuple[list[Ranked], Precedence | None]:
     """Return what `search` does, and how these results stand to each other, None where there are none."""
-    if request.limit <= 0:
-        return [], None
+    found = gathered(reader, request, weights) if request.limit > 0 else None
+    return ([], None) if found is None else ranked(found)
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class Gathered:
+    """All that decides the order of results."""
+
+    request: SearchRequest
+    query: PreparedQuery
+    best: Best
+    candidates: ScoredNodes
+    period: Period | None
+    table: LinkTable
+    """The links of the best candidates."""
+    chains: Successors
+    sittings: Sittings
+
+
+def gathered(reader: Reader, request: SearchRequest, weights: Weights) -> Gathered | None:
+    """Return what may answer a question and what is known of it, None where nothing passes the filter."""
     # What was made at that very moment was there.
     where = _narrowed(request.where, None, None if request.as_of is None else request.as_of + _MILLISECOND)
     period = period_in(request.text, request.moment)
@@ -122,6 +141,8 @@ def _search(reader: Reader, request: SearchRequest, weights: Weights) -> tuple[l
     if len(nodes) < request.limit:
         # There is nothing else that speaks for these than that the filter lets them through.
         nodes = np.union1d(nodes, reader.window(where, limit=request.limit))
+    if not len(nodes):
+        return None
     candidates = query.judged(reader, nodes, best)
     followed = candidates.nodes[ranking.best(candidates.evidence, max(_FOLLOWED, request.limit))]
     table = known_by(reader.links(followed, "both", _LINKS), request.as_of)
@@ -130,8 +151,18 @@ def _search(reader: Reader, request: SearchRequest, weights: Weights) -> tuple[l
     sittings = Sittings.of(reader, nodes, followed)
     ends = np.union1d(_ends(table, holding, candidates, request), sittings.around(followed, candidates))
     brought = _passing(reader, ends, nodes, where)
-    candidates = candidates.joined(query.judged(reader, brought, best))
-    return _ranked(request, query, candidates, period=period, table=table, chains=chains, sittings=sittings)
+    if len(brought):
+        candidates = candidates.joined(query.judged(reader, brought, best))
+    return Gathered(
+        request=request,
+        query=query,
+        best=best,
+        candidates=candidates,
+        period=period,
+        table=table,
+        chains=chains,
+        sittings=sittings,
+    )
 
 
 # What is asked
@@ -183,20 +214,23 @@ class PreparedQuery:
             certainty=certainty,
         )
 
-    def judged(self, reader: Reader, nodes: Nodes, best: Best) -> ScoredNodes:
-        """Return *nodes*, which must ascend, with what speaks for each of them."""
-        cosines, words = reader.similarities(self.vector, nodes), reader.word_scores(self.terms, nodes)
-        facts = reader.facts(nodes)
-        shares = words.astype(np.float64) / max(self.rarity, 1e-9)
+    def clues(self, reader: Reader, nodes: Nodes, facts: Facts, best: Best) -> tuple[Clues, Values]:
+        """Return what is known of *nodes*, and what the embedder says of their cosines, 0 to 1."""
+        cosines, words = reader.similarities(self.vector, nodes), reader.word_scores(self.terms, nodes).astype(float)
         clues = Clues(
             nearness=self.scale(cosines),
             nearest=best.nearness,
-            matches=np.clip(words.astype(np.float64) / max(best.words, 1e-9), 0.0, 1.0),
-            shares=np.clip(shares, 0.0, 1.0),
-            lengths=reader.lengths(nodes).astype(np.float64),
+            matches=np.clip(words / max(best.words, 1e-9), 0.0, 1.0),
+            shares=np.clip(words / max(self.rarity, 1e-9), 0.0, 1.0),
+            lengths=reader.lengths(nodes).astype(float),
             foreign=(facts.scripts & self.scripts == 0) & (facts.scripts != 0) & (self.scripts != 0),
         )
-        meanings = self.calibration(cosines.astype(np.float64)).astype(np.float64)
+        return clues, self.calibration(cosines.astype(float)).astype(float)
+
+    def judged(self, reader: Reader, nodes: Nodes, best: Best) -> ScoredNodes:
+        """Return *nodes*, which must ascend, with what speaks for each of them."""
+        facts = reader.facts(nodes)
+        clues, meanings = self.clues(reader, nodes, facts, best)
         return ScoredNodes(nodes, facts, meanings, clues.shares, ranking.evidence(clues, self.weights))
 
 
@@ -260,8 +294,6 @@ class ScoredNodes:
     def joined(self, other: ScoredNodes) -> ScoredNodes:
         """Return these and *other* ones."""
         order = np.argsort(np.concatenate([self.nodes, other.nodes]))
-        if not len(other.nodes):
-            return self
         both = [(one.nodes, *one.facts.columns, one.meanings, one.shares, one.evidence) for one in (self, other)]
         nodes, *facts, meanings, shares, evidence = (
             np.concatenate(column)[order] for column in zip(*both, strict=True)
@@ -432,10 +464,11 @@ class _Ground:
 
     def ties(self, lenders: Positions, now_ms: int, weights: Weights) -> Values:
         """Return how close each candidate is to each of the lenders, of shape (lenders, candidates), none to itself."""
-        close = weights.tie * self.table.strengths(now_ms).astype(np.float64)
-        close[(self.table.types == _EVOLUTION) | (self.table.types == _IMPLEMENTATION)] = weights.tie
+        strengths = self.table.strengths(now_ms).astype(np.float64)
+        strengths[(self.table.types == _EVOLUTION) | (self.table.types == _IMPLEMENTATION)] = 1.0
+        close = np.where(self.table.creators == SYSTEM, weights.automatic, weights.tie) * strengths
         topics = self.facts.topics
-        raised: Values = weights.topic * ((topics[lenders, np.newaxis] == topics) & (topics >= 0))
+        raised: Values = float(weights.topic) * ((topics[lenders, np.newaxis] == topics) & (topics >= 0))
         row_of = np.full(len(topics), -1, np.intp)
         row_of[lenders] = np.arange(len(lenders))
         for here, there in ((self.sources, self.targets), (self.targets, self.sources)):
@@ -448,30 +481,20 @@ class _Ground:
         return raised
 
 
-def _ranked(
-    request: SearchRequest,
-    query: PreparedQuery,
-    candidates: ScoredNodes,
-    *,
-    period: Period | None,
-    table: LinkTable,
-    chains: Successors,
-    sittings: Sittings,
-) -> tuple[list[Ranked], Precedence | None]:
-    """Return the best of *candidates* by what speaks for them, what lends to them, time and supersession."""
+def ranked(found: Gathered) -> tuple[list[Ranked], Precedence]:
+    """Return the best candidates by what speaks for them, what lends to them, time and supersession."""
+    request, query, candidates, period = found.request, found.query, found.candidates, found.period
     weights, nodes = query.weights, candidates.nodes
-    if not len(nodes):
-        return [], None
     now_ms = milliseconds(request.moment)
-    ground = _Ground.of(candidates, table)
+    ground = _Ground.of(candidates, found.table)
     outcomes, decisions = ground.outcomes()
     alone = ranking.paired(candidates.evidence, outcomes, decisions, weights)
-    before, after = sittings.among(candidates)
-    asking = ground.facts.asking / _ALL
-    own = ranking.beside(alone, before, after, asking, certainty=query.certainty * sittings.kinship, weights=weights)
+    before, after = found.sittings.among(candidates)
+    asking, certainty = ground.facts.asking / _ALL, query.certainty * found.sittings.kinship
+    own = ranking.beside(alone, before, after, asking, certainty=certainty, weights=weights)
     lenders = ranking.best(own, weights.lenders)
     gains, givers = ranking.lent(own, lenders, ground.ties(lenders, now_ms, weights))
-    summed = ranking.below_givers(own + gains, own, givers)
+    summed = ranking.behind_the_first(ranking.below_givers(own + gains, own, givers), own)
     inside, strength = np.zeros(len(nodes), np.bool_), 0.0
     if period is not None:
         inside, strength = _within(ground.facts, period.since, period.until), period.strength
@@ -485,13 +508,13 @@ def _ranked(
         strength=strength,
         outcomes=outcomes,
         decisions=decisions,
-        newest=chains.newest(nodes[ranking.best(scores, 2 * request.limit)]),
-        replaced_by=chains.replaced_by,
+        newest=found.chains.newest(nodes[ranking.best(scores, 2 * request.limit)]),
+        replaced_by=found.chains.replaced_by,
         history=request.history or asks_for_history(request.text),
     )
     scores = precedence.led(scores, weights)
     order = precedence.arranged(ranking.best(scores, request.limit))
-    relevances = ranking.relevance(summed, query.unknown, weights)
+    relevances = ranking.relevance(summed, found.best.words, query.unknown, weights)
     # "What did we note yesterday?" is answered by whatever was.
     relevances = np.maximum(relevances, np.where(inside, _IN_PERIOD * strength, 0.0))
     parts = {
@@ -504,12 +527,12 @@ def _ranked(
     }
     # A memory that went before another took its place, and has the score of that place.
     places = np.sort(scores[order])[::-1]
-    ranked = []
+    results = []
     for position, score in zip(order.tolist(), places.tolist(), strict=True):
         why = {"meaning": float(candidates.meanings[position]), "words": float(candidates.shares[position])}
         why.update({name: float(part[position]) for name, part in parts.items() if part[position]})
         lent = givers[position] >= 0 and gains[position] > candidates.evidence[position]
-        ranked.append(
+        results.append(
             Ranked(
                 node=int(nodes[position]),
                 score=score,
@@ -519,4 +542,4 @@ def _ranked(
                 superseded_by=precedence.newest.get(int(nodes[position])),
             )
         )
-    return ranked, precedence.among(order)
+    return results, precedence.among(order)

@@ -150,3 +150,45 @@ def test_a_memory_that_is_written_anew_is_scored_anew():
 
     assert fresh.scores({"t0": 1.0}, nodes).tolist() == index.scores({"t0": 1.0}, nodes).tolist()
     assert sorted(before.tolist()) != sorted(index.scores({"t0": 1.0}, nodes).tolist())
+
+
+@given(
+    created=st.lists(st.integers(0, 6), min_size=1, max_size=12),
+    gone=st.sets(st.integers(0, 11)),
+    apart=st.integers(0, 3),
+)
+def test_what_is_beside_a_memory_is_what_the_order_of_time_says(created, gone, apart):
+    """Saved in any order, with holes and equal times: before and after are the next ones that are near enough."""
+    catalogue, reader = Catalogue(), PlainReader()
+    for number, second in enumerate(created):
+        memory = plain_memory(f"m{number}", at=second)
+        catalogue.add(CatalogueItem.of(number, Entry(memory, (), number)))
+        reader.put(memory)
+    for number in gone & set(range(len(created))):
+        catalogue.remove(number)
+        reader.delete(f"m{number}")
+    nodes = np.array([number for number in range(len(created)) if number not in gone], np.int64)
+    expected = reader.beside(nodes, apart * 1_000)
+    found = catalogue.beside(nodes, apart * 1_000)
+
+    assert [side.tolist() for side in expected] == [side.tolist() for side in found]
+    assert all(
+        after == node
+        for node, there in zip(nodes, found[0], strict=True)
+        if there >= 0
+        for after in catalogue.beside(np.array([there]), apart * 1_000)[1]
+    )
+
+
+@given(st.lists(DOCUMENTS, max_size=6), st.sets(st.integers(0, 5)))
+def test_lengths_are_those_of_the_terms(documents, gone):
+    """A text is as long as its terms weigh; what is not there has no length."""
+    index = WordIndex()
+    for node, terms in enumerate(documents):
+        index.add(node, terms)
+    for node in gone & set(range(len(documents))):
+        index.remove(node)
+    expected = [0.0 if node in gone else sum(terms.values()) for node, terms in enumerate(documents)]
+    found = index.lengths(np.array([*range(len(documents)), -1, 10**6]))
+
+    assert found.tolist() == pytest.approx([*expected, 0.0, 0.0])

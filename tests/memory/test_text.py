@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.memory.text import BIGRAM, _analysed, analysed, asking_of, query_terms, weighted_terms
+from mama_structs.memory.text import (
+    BIGRAM,
+    _analysed,
+    analysed,
+    asking_of,
+    query_terms,
+    scripts_of,
+    weighted_terms,
+)
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data" / "retrieval"
 
@@ -273,3 +281,27 @@ def test_korean_sentences_with_other_endings_meet_more_than_those_with_other_mea
 def _cosine(first, second):
     dot = sum(weight * second.get(term, 0.0) for term, weight in first.items())
     return dot / (sum(w * w for w in first.values()) * sum(w * w for w in second.values())) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "shared"),
+    [
+        ("Where is the fleet?", "Die Flotte wartet.", True),
+        ("Where is the fleet?", "함대는 궤도에 있다", False),
+        ("함대 fleet 위치 position", "함대는 궤도에 있다", True),
+        ("함대 fleet 위치 position", "The fleet is in orbit", True),
+        ("艦隊はどこ", "舰队在轨道上", True),
+        ("Где флот?", "Where is the fleet?", False),
+        ("Daon Pay 장애가 왜 났는지", "The outage of Daon Pay", False),
+    ],
+)
+def test_scripts_say_whether_texts_can_share_words(first, second, shared):
+    """A quarter of a text makes a script one of its own; names from another one do not."""
+    assert shared == bool(scripts_of(first) & scripts_of(second))
+
+
+@given(st.text())
+def test_every_text_has_scripts(text):
+    """Whatever a text is, its scripts are a byte, and nothing but letters has any."""
+    assert 0 <= scripts_of(text) <= 0xFF
+    assert 0 == scripts_of("12, 3!")

@@ -355,7 +355,7 @@ async def test_recency_can_be_asked_for_and_left_out(old, clock):
     """Told to weigh nothing but age, the newer one comes first; told not to weigh it, the better one."""
     await old.saved("cache a", "Use Redis for the product cache", "Redis is known for a product cache")
     clock.pass_days(30)
-    await old.saved("cache b", "Cache pages", "speed")
+    await old.saved("cache b", "Redis caches pages of products", "speed")
     question = "Redis for the product cache"
     newest = await old("suggest_decision", userQuestion=question, recencyWeight=1.0, recencyScale=3, recencyDecay=0.1)
     best = await old("suggest_decision", userQuestion=question, disableRecency=True)

@@ -1,0 +1,215 @@
+"""
+Chooses the weights of the ranking on some sets, for ``retrieval.py --leave-one-out``, and for the ones that are shipped.
+
+Each weight in turn takes the value of `CHOICES` with which the sets find most, for as long as one finds more: the mean
+of recall at 1, 5 and 10 over the questions of a set, and then over the sets, so that none counts more for being long.
+A value that is already there stays unless another gains `LEAST`: around the best ones recall changes by chance.
+Then what a score says of an answer is fitted by logistic regression to the hits of the same sets, each of which weighs
+the same.
+
+    python benchmarks/_fitting.py [--data FOLDER] [--vectors FILE]
+
+chooses on all sets, and prints the weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import numpy as np
+from _retrieval import Answers, Saved, measured, read, saved
+from _retrieval_rivals import Remembering
+
+from mama_structs.memory import ranking
+from mama_structs.memory.embedding.service import EmbeddingService
+from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder
+from mama_structs.memory.engine import Reader
+from mama_structs.memory.ranking import Clues, Weights
+from mama_structs.memory.search import Gathered, Ranked, SearchRequest, gathered, ranked
+
+START: Final[Mapping[str, float]] = {
+    "meaning": 0.5,
+    "words": 3.0,
+    "share": 0.0,
+    "brevity": 0.0,
+    "foreign": 0.3,
+    "before": 0.2,
+    "after": 0.2,
+    "answer": 0.0,
+    "asking": 0.0,
+    "tie": 0.5,
+    "automatic": 0.0,
+    "topic": 0.0,
+    "outcome": 0.5,
+    "outside": 0.5,
+    "inside": 0.5,
+    "recency": 0.1,
+}
+"""Where it begins: guesses of one digit, not what the samples led to."""
+CHOICES: Final[Mapping[str, Sequence[float]]] = {
+    "meaning": (0.5, 0.6, 0.7, 0.8),
+    "words": (2.0, 3.0, 4.0, 5.0),
+    "share": (0.0, 3.0, 6.0),
+    "brevity": (0.0, 0.3, 0.6, 0.9),
+    "foreign": (0.0, 0.3, 0.5, 0.7),
+    "before": (0.0, 0.2, 0.3, 0.4, 0.5),
+    "after": (0.0, 0.2, 0.3, 0.4),
+    "answer": (0.0, 0.15, 0.3),
+    "asking": (0.0, 0.15, 0.3, 0.45),
+    "tie": (0.0, 0.3, 0.5, 0.6, 0.8),
+    "automatic": (0.0, 0.2, 0.4, 0.6),
+    "topic": (0.0, 0.3),
+    "outcome": (0.5, 0.7, 0.9),
+    "outside": (0.5, 0.7, 0.85, 1.0),
+    "inside": (0.1, 0.3, 0.5),
+    "recency": (0.0, 0.05, 0.1),
+}
+LEAST: Final = 0.0005
+_ROUNDS: Final = 2
+
+Stores = Mapping[str, Sequence[Saved]]
+
+
+@attrs.frozen(eq=False)
+class Prepared:
+    """A store's questions, each with what was gathered for it and what is known of its candidates."""
+
+    store: Saved
+    questions: Sequence[tuple[Gathered, Clues] | None]
+    names: Mapping[int, str]
+    """Ids by node."""
+
+    def asked_with(self, weights: Weights) -> Answers:
+        """Return what *weights* make of the same candidates."""
+        found, judged = [], []
+        for question, prepared in zip(self.store.sample.questions, self.questions, strict=True):
+            hits: list[Ranked] = []
+            if prepared is not None:
+                gathered, clues = prepared
+                query = attrs.evolve(gathered.query, weights=weights)
+                candidates = attrs.evolve(gathered.candidates, evidence=ranking.evidence(clues, weights))
+                hits, _ = ranked(attrs.evolve(gathered, query=query, candidates=candidates))
+            ids = [self.names[hit.node] for hit in hits]
+            found.append(self.store.named(ids))
+            judged.append(self.store.judged(question, ids, [hit.relevance for hit in hits]))
+        return Answers(found, judged)
+
+
+async def prepared(store: Saved, embedding: EmbeddingService) -> Prepared:
+    """Return a store's questions with what is gathered for them."""
+    requests = [
+        SearchRequest(
+            text=question.text,
+            vector=await embedding.query(question.text),
+            as_of=question.as_of,
+            now=question.as_of,
+            limit=store.asked,
+            calibration=store.memories.embedder.calibration,
+        )
+        for question in store.sample.questions
+    ]
+
+    def plan(reader: Reader) -> Prepared:
+        questions: list[tuple[Gathered, Clues] | None] = []
+        for request in requests:
+            found = gathered(reader, request, Weights(**START))
+            if found is None:
+                questions.append(None)
+                continue
+            nodes = found.candidates.nodes
+            # Now all is known of what replaced them, which is not to be asked for once this moment is gone.
+            found.chains.newest(nodes)
+            questions.append((found, found.query.clues(reader, nodes, found.candidates.facts, found.best)[0]))
+        nodes = reader.window()
+        return Prepared(store, questions, dict(zip(nodes.tolist(), reader.ids(nodes), strict=True)))
+
+    return await store.memories._engine.read(plan)  # noqa: SLF001 - there is no public door to plans
+
+
+async def fit(stores: Stores, embedding: EmbeddingService) -> Weights:
+    """Return the weights that are chosen on some sets."""
+    ready = {name: [await prepared(one, embedding) for one in some] for name, some in stores.items()}
+    known: dict[Weights, float] = {}
+
+    def ask(weights: Weights) -> dict[str, list[Answers]]:
+        return {name: [one.asked_with(weights) for one in some] for name, some in ready.items()}
+
+    def score(weights: Weights) -> float:
+        if weights not in known:
+            known[weights] = float(np.mean([recall(stores[name], some) for name, some in ask(weights).items()]))
+        return known[weights]
+
+    chosen = Weights(**START)
+    for _ in range(_ROUNDS):
+        before = chosen
+        for name, values in CHOICES.items():
+            for value in values:
+                other = attrs.evolve(chosen, **{name: value})
+                if score(other) >= score(chosen) + LEAST:
+                    chosen = other
+        if chosen == before:
+            break
+    chosen = believing(chosen, list(ask(chosen).values()))
+    print(f"chosen on {', '.join(stores)} ({len(known)} tried): {chosen}", file=sys.stderr, flush=True)
+    return chosen
+
+
+def recall(stores: Sequence[Saved], answers: Sequence[Answers]) -> float:
+    """Return the mean of recall at 1, 5 and 10 over a set's questions."""
+    found = measured([one.sample for one in stores], [one.found for one in answers])
+    return float(np.mean([found[name].mean() for name in ("recall@1", "recall@5", "recall@10")]))
+
+
+def believing(weights: Weights, answers: Sequence[Sequence[Answers]]) -> Weights:
+    """Return weights by which the relevance of hits is the share of them that answers, as far as one curve can do it."""
+    rows = [
+        np.array([pair for one in some for hits in one.judged for pair in hits], np.float64) for some in answers if some
+    ]
+    rows = [row for row in rows if len(row)]
+    relevances, right = np.concatenate(rows).T
+    weight = np.concatenate([np.full(len(row), 1 / len(row) / len(rows)) for row in rows])
+    relevances = np.clip(relevances, 1e-6, 1 - 1e-6)
+    slope, offset = _regression(np.log(relevances) - np.log1p(-relevances), right, weight)
+    return attrs.evolve(
+        weights, belief=weights.belief * slope, told=weights.told * slope, doubt=weights.doubt * slope - offset
+    )
+
+
+def _regression(x: Any, y: Any, weight: Any) -> tuple[float, float]:
+    """Return slope and intercept of the weighted logistic regression, by Newton's method."""
+    table, found = np.stack([x, np.ones_like(x)], axis=1), np.array([1.0, 0.0])
+    for _ in range(50):
+        predicted = 1 / (1 + np.exp(-table @ found))
+        hessian = (table.T * (weight * predicted * (1 - predicted))) @ table + 1e-9 * np.eye(2)
+        found -= np.linalg.solve(hessian, table.T @ (weight * (predicted - y)))
+    return float(found[0]), float(found[1])
+
+
+async def run(folder: Path, vectors: Path | None) -> Weights:
+    """Choose on all sets."""
+    remembering = Remembering(UniversalSentenceEmbedder(), vectors)
+    embedding = EmbeddingService(remembering)
+    judged_only = ("long together", "exact sets", "pairs")
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(embedding.close)
+        stores = {
+            name: [await stack.enter_async_context(saved(sample, remembering)) for sample in samples]
+            for name, samples in read(folder).items()
+            if name not in judged_only
+        }
+        return await fit(stores, embedding)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared" / "data" / "retrieval")
+    parser.add_argument("--vectors", type=Path, help="a file (.npz) that keeps the vectors between runs")
+    arguments = parser.parse_args()
+    print(asyncio.run(run(arguments.data, arguments.vectors)))
