@@ -869,6 +869,31 @@ async def test_vectors_whose_file_is_damaged_under_an_open_session_are_derived_a
         assert [] == await place.findings()
 
 
+@pytest.mark.parametrize("call", ["save", "adopt"])
+async def test_a_damaged_file_of_vectors_is_in_nobodys_way_when_others_changes_are_taken_up(
+    tmp_path, monkeypatch, call
+):
+    """Whatever meets the damage first, here by taking up what another process changed, goes on with other views."""
+    for name in ("BLOCK", "HELD", "_SMALLEST_BLOCK"):
+        monkeypatch.setattr(vectors_module, name, 20)
+    options = {"settings": MemorySettings(linking="off")}
+    async with opened(tmp_path, **options) as (place, store):
+        one, two, *_ = await store.save_many([{"type": "context", "content": f"note {at}"} for at in range(40)])
+        async with opened(tmp_path, **options) as (_, other):
+            assert await store._engine.snapshot()
+            await other.link(one.id, two.id, "belongs to")
+        for path in (tmp_path / "views").glob("*/vectors-*.view"):
+            os.truncate(path, 100)
+        if call == "save":
+            async with asyncio.timeout(60):
+                await store.save_context("note 40")
+        else:
+            assert await store._engine.adopt(store._engine.embedder)
+
+        assert ["belongs to"] == [link.metadata.original_relationship for link in await store.links_of(one.id)]
+        assert [] == await place.findings()
+
+
 async def test_a_rebuild_that_is_cancelled_leaves_the_old_views(tmp_path):
     """At whichever step: searches go on with what there was, and nothing is left running."""
     async with opened(tmp_path, settings=MemorySettings(linking="off", exact_up_to=100)) as (place, store):

@@ -384,7 +384,12 @@ class EmbeddedEngine:
             return self._load(rows)
         last = self._last_change(rows)
         if last > self._change:
-            self._replay(rows, self._views, last)
+            try:
+                self._replay(rows, self._views, last)
+            except ViewLost as error:
+                # Here, for whoever takes up changes: before a plan that waits was begun nothing would do it again.
+                self._lose_views(error)
+                return self._load(rows)
         elif last < self._change:
             # Nothing takes changes back: the journal is another one, or damaged.
             return self._load(rows)
@@ -410,7 +415,7 @@ class EmbeddedEngine:
         if last != self._change:
             try:
                 self._replay(rows, loaded.views, last)
-            except UNUSABLE:
+            except (*UNUSABLE, ViewLost):
                 if anew:
                     raise
                 # The snapshot was whole, and yet does not go with the journal.
@@ -560,8 +565,9 @@ class EmbeddedEngine:
             for one in reversed(group.plans):
                 one.result, one.error, one.alone = None, None, is_full
                 self._queue.appendleft(one)
+            # Without one in the queue again no other job would be due.
+            group.is_again = bool(group.plans)
             group.plans.clear()
-            group.is_again = True
 
     def _take(self, count: int) -> list[_Write[Any]]:
         """Take up to so many of those who wait; for who comes later, another job is due at once: it keeps its turn."""
