@@ -182,7 +182,7 @@ def save(writer: Writer, prepared: PreparedSave, linking: Linking) -> Memory:
 
 
 def save_some(writer: Writer, prepared: Sequence[PreparedSave], linking: Linking) -> list[Memory]:
-    """Save memories in their order, with the links that each would have if they were saved one by one."""
+    """Save memories in their order, with nearly the links that each would have if they were saved one by one."""
     new = [_new(writer, one) for one in prepared]
     usual = Usual.of(writer, linking.calibration)
 

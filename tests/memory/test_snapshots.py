@@ -164,6 +164,27 @@ def test_a_segment_that_others_deleted_is_read_on(tmp_path):
     assert [[0, 1, 2]] == rows.slice(0, 1).tolist()
 
 
+_AT_EXIT = """
+import atexit, sys
+from pathlib import Path
+import numpy as np
+from mama_structs.memory.embedded.snapshots import Part, SnapshotStore, StoredArray
+read = []
+atexit.register(lambda: print(read[0].slice(0, 1).tolist()))
+segment = StoredArray((np.arange(6).reshape(2, 3),))
+read += SnapshotStore(Path(sys.argv[1]), identity="x").write(1, {"a": Part({}, {}, [segment])}).parts["a"].segments[0].blocks
+"""
+
+
+def test_rows_are_read_as_long_as_somebody_has_them(tmp_path):
+    """Also while the interpreter ends: the thread that builds a graph is stopped then, perhaps after other things."""
+    done = subprocess.run(
+        [sys.executable, "-c", _AT_EXIT, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert ("[[0, 1, 2]]\n", "") == (done.stdout, done.stderr)
+
+
 @pytest.mark.parametrize("array", [np.array(["text"]), np.array([object()]), np.array(["2020"], "M8[s]")])
 def test_only_numbers_are_kept(tmp_path, array):
     """Objects, which would have to be pickled, are refused at once."""

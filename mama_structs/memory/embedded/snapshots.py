@@ -86,7 +86,8 @@ class FileRows:
         self._width = dtype.itemsize * math.prod(shape[1:])
         with _opened_file(directory / stored.name) as file:
             self._file = os.dup(file.fileno())
-        weakref.finalize(self, os.close, self._file)
+        # Not when the interpreter ends: a thread that builds a graph may still read.
+        weakref.finalize(self, os.close, self._file).atexit = False
         self._seen = self._looked_at()
 
     def __len__(self) -> int:
