@@ -1,13 +1,13 @@
 """
 How candidates of a search are scored: pure functions on arrays, an item for each candidate.
 
-A memory's *evidence* is counted in log-odds: what its cosine says by the embedder's own calibration, plus what shared
-words say by the share of the question's rarity that they carry. So nothing depends on the size of the store; vectors
-that cannot tell the candidates apart say nothing; a question whose words occur nowhere is left to the vectors, and a
-rare identifier decides by itself. Fixed sums of normalised scores, and reciprocal ranks, fail on short or on long texts
-(domain/embedders.md section 2). On top comes what good candidates lend to those that they are tied to.
-The figures of `Weights` are round: around them recall changes by a point or so, and chosen anew on one half of the
-sample's threads they serve the other half no better (``benchmarks/retrieval.py --holdout``).
+A memory's *evidence* is counted in log-odds: by how many spreads its cosine is above what is usual for the question in
+this store, and what it has of the question's words, as a share of the best match and of the most there could be. A
+cosine means something within its store only, and fixed sums of normalised scores, and reciprocal ranks, fail on short
+or on long texts (domain/embedders.md section 2). On top comes what good candidates lend to those beside them in time
+and to those that they are tied to.
+The figures of `Weights` are chosen by ``benchmarks/_fitting.py`` on sets of texts of several kinds, each of which is
+judged with what was chosen on the others (``benchmarks/retrieval.py --leave-one-out``, docs/explanation/search.md).
 """
 
 from __future__ import annotations
@@ -82,35 +82,35 @@ class Weights:
 
     meaning: float = 0.7  # log-odds for each spread by which a cosine is above what is usual in this store
     words: float = 3.0  # log-odds that the best match of the question's words gains, and others by their share of that
-    share: float = 3.0  # log-odds that a memory gains that has all of the question's words, whatever others have
+    share: float = 0.0  # log-odds that a memory gains that has all of the question's words, whatever others have
     brevity: float = 0.9  # log-odds that a text loses for each time that it is e times shorter than `long`
     short: float = 3.0  # terms: a text of fewer counts as one of so many
     long: float = 30.0  # terms: a text of more counts as one of so many
     foreign: float = (
-        0.5  # the share of the best match that the nearest memory is given in a script that shares no words
+        0.7  # the share of the best match that the nearest memory is given in a script that shares no words
     )
-    before: float = 0.4  # what a memory gains of what speaks for the one before it in time
-    after: float = 0.3  # and of what speaks for the one after it
+    before: float = 0.2  # what a memory gains of what speaks for the one before it in time
+    after: float = 0.2  # and of what speaks for the one after it
     answer: float = 0.3  # and more of the one before it, as far as that asks
     asking: float = 0.45  # the share that a memory loses that does nothing but ask: questions are like questions
     lenders: int = 8  # so many of the best candidates lend to those that they are tied to
     # How close two memories are, 0 to 1, that follow each other, or of which one carries the other out; with another
     # link, that times its strength.
-    tie: float = 0.6
-    automatic: float = 0.4  # the same for a link that was made automatically
+    tie: float = 0.5
+    automatic: float = 0.0  # the same for a link that was made automatically
     topic: float = 0.3  # how close two memories of one topic are at the least
     outcome: float = 0.7  # what the memory of an outcome may have at the most, as a share of its decision's score
     superseded: float = 0.9  # what is left to a superseded memory
-    outside: float = 0.85  # what is left to a memory outside the period that was asked for
+    outside: float = 1.0  # what is left to a memory outside the period that was asked for
     inside: float = 0.5  # what one within it gains, as a share of the best score
     recency: float = 0.05  # what a memory of this moment gains, as a share of its score
     half_life: float = 30.0  # days in which that halves
     # Log-odds of an answer: so much for each time that a score is e times higher, and that one more than the best BM25
     # score is, and so much less.
-    belief: float = 3.8
-    told: float = 0.33
-    doubt: float = 5.3
-    unknown: float = 0.5  # log-odds that a question's results lose all of whose words occur nowhere
+    belief: float = 3.5
+    told: float = 0.31
+    doubt: float = 4.7
+    unknown: float = 1.5  # log-odds that a question's results lose all of whose words occur nowhere
 
 
 WEIGHTS: Final = Weights()

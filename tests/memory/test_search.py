@@ -105,8 +105,10 @@ def test_a_limit_of_nothing_gives_nothing(reader):
 def test_words_and_meaning_both_find(reader):
     """One memory is found by its words, another by its meaning, before one that has neither."""
     add(reader, "neither", "lunch", direction(0, 0, 1))
-    add(reader, "words", "advisory lock 7711", direction(0.2, 1))
-    add(reader, "meaning", "something else", direction(1))
+    add(
+        reader, "words", "advisory lock 7711 guards the nightly import of fleets, planets and guilds", direction(0.2, 1)
+    )
+    add(reader, "meaning", "only one process may write while others wait patiently for their turn", direction(1))
     hits = search(reader, asked("advisory lock", direction(1)))
 
     assert {"words", "meaning"} == set(reader.ids([hit.node for hit in hits[:2]]))
