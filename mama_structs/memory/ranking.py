@@ -189,7 +189,8 @@ def behind_the_first(summed: Values, own: Values) -> Values:
     """Return scores in which what says most by itself stays the first, whatever was lent to others."""
     if not len(own):
         return summed
-    first = int(own.argmax())
+    # Of equals the last: nodes ascend, and the newer goes first.
+    first = len(own) - 1 - int(own[::-1].argmax())
     bounded: Values = np.minimum(summed, _BEHIND * summed[first])
     bounded[first] = summed[first]
     return bounded

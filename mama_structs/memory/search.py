@@ -116,21 +116,6 @@ def _search(reader: Reader, request: SearchRequest, weights: Weights) -> tuple[l
     return ([], None) if found is None else ranked(found)
 
 
-@attrs.frozen(eq=False, kw_only=True)
-class Gathered:
-    """All that decides the order of results."""
-
-    request: SearchRequest
-    query: PreparedQuery
-    best: Best
-    candidates: ScoredNodes
-    period: Period | None
-    table: LinkTable
-    """The links of the best candidates."""
-    chains: Successors
-    sittings: Sittings
-
-
 def gathered(reader: Reader, request: SearchRequest, weights: Weights) -> Gathered | None:
     """Return what may answer a question and what is known of it, None where nothing passes the filter."""
     # What was made at that very moment was there.
@@ -479,6 +464,21 @@ class _Ground:
         # What lends to a decision lends to the memory of its outcome no more than it may have beside it.
         raised[:, self.outcomes()[0]] *= weights.outcome
         return raised
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class Gathered:
+    """All that decides the order of results."""
+
+    request: SearchRequest
+    query: PreparedQuery
+    best: Best
+    candidates: ScoredNodes
+    period: Period | None
+    table: LinkTable
+    """The links of the best candidates."""
+    chains: Successors
+    sittings: Sittings
 
 
 def ranked(found: Gathered) -> tuple[list[Ranked], Precedence]:
