@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import attrs
 import numpy as np
-from _retrieval import Answers, Saved, measured, read, saved
+from _retrieval import Answers, Saved, measured, read, requests_of, saved
 from _retrieval_rivals import Remembering
 
 from mama_structs.memory import ranking
@@ -32,7 +32,7 @@ from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder
 from mama_structs.memory.engine import Reader
 from mama_structs.memory.ranking import Clues, Weights
-from mama_structs.memory.search import Gathered, Ranked, SearchRequest, gathered, ranked
+from mama_structs.memory.search import Gathered, Ranked, gathered, ranked
 
 START: Final[Mapping[str, float]] = {
     "meaning": 0.5,
@@ -104,17 +104,7 @@ class Prepared:
 
 async def prepared(store: Saved, embedding: EmbeddingService) -> Prepared:
     """Return a store's questions with what is gathered for them."""
-    requests = [
-        SearchRequest(
-            text=question.text,
-            vector=await embedding.query(question.text),
-            as_of=question.as_of,
-            now=question.as_of,
-            limit=store.asked,
-            calibration=store.memories.embedder.calibration,
-        )
-        for question in store.sample.questions
-    ]
+    requests = await requests_of(store, embedding)
 
     def plan(reader: Reader) -> Prepared:
         questions: list[tuple[Gathered, Clues] | None] = []

@@ -287,9 +287,9 @@ async def asked(store: Saved) -> Answers:
     return Answers(found, judged)
 
 
-async def asked_with(store: Saved, weights: Weights, embedding: EmbeddingService) -> Answers:
-    """Ask every question with other weights than search has."""
-    requests = [
+async def requests_of(store: Saved, embedding: EmbeddingService) -> list[SearchRequest]:
+    """Return a store's questions as its searches."""
+    return [
         SearchRequest(
             text=question.text,
             vector=await embedding.query(question.text),
@@ -300,6 +300,11 @@ async def asked_with(store: Saved, weights: Weights, embedding: EmbeddingService
         )
         for question in store.sample.questions
     ]
+
+
+async def asked_with(store: Saved, weights: Weights, embedding: EmbeddingService) -> Answers:
+    """Ask every question with other weights than search has."""
+    requests = await requests_of(store, embedding)
 
     def plan(reader: Reader) -> Answers:
         ranked = [search(reader, request, weights=weights) for request in requests]

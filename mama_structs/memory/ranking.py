@@ -86,9 +86,7 @@ class Weights:
     brevity: float = 0.9  # log-odds that a text loses for each time that it is e times shorter than `long`
     short: float = 3.0  # terms: a text of fewer counts as one of so many
     long: float = 30.0  # terms: a text of more counts as one of so many
-    foreign: float = (
-        0.7  # the share of the best match that the nearest memory is given in a script that shares no words
-    )
+    foreign: float = 0.7  # the share of the best match that the nearest memory has in a script that shares no words
     before: float = 0.2  # what a memory gains of what speaks for the one before it in time
     after: float = 0.2  # and of what speaks for the one after it
     answer: float = 0.3  # and more of the one before it, as far as that asks

@@ -7,7 +7,7 @@ from itertools import count
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from memory_helpers import plain_link, plain_memory
 
@@ -157,6 +157,7 @@ def test_a_memory_that_is_written_anew_is_scored_anew():
     gone=st.sets(st.integers(0, 11)),
     apart=st.integers(0, 3),
 )
+@example(created=[0] * 40, gone=set(range(1, 39)), apart=0)
 def test_what_is_beside_a_memory_is_what_the_order_of_time_says(created, gone, apart):
     """Saved in any order, with holes and equal times: before and after are the next ones that are near enough."""
     catalogue, reader = Catalogue(), PlainReader()

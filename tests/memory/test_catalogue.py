@@ -376,23 +376,3 @@ def test_a_kept_mask_ends_with_the_next_change():
         seen.append(catalogue.count(where))
 
     assert [1, 2, 1, 0, 1] == seen
-
-
-@given(st.lists(st.tuples(st.integers(0, 40), st.booleans()), min_size=1, max_size=60), st.sampled_from([0, 3, 100]))
-def test_beside_a_memory_is_the_next_that_lives_however_many_were_deleted_between(saved, apart):
-    """Equal times go in the order of saving; what is further apart is not beside it."""
-    catalogue = Catalogue()
-    for number, (created, _) in enumerate(saved):
-        catalogue.add(CatalogueItem(**memory(str(number), number=number, created_ms=created)))
-    for number, (_, lives) in enumerate(saved):
-        if not lives:
-            catalogue.remove(number)
-    order = sorted((created, node) for node, (created, lives) in enumerate(saved) if lives)
-
-    def near(place: int, other: int) -> int:
-        is_there = 0 <= other < len(order)
-        return order[other][1] if is_there and abs(order[other][0] - order[place][0]) <= apart else -1
-
-    found = catalogue.beside(np.array([node for _, node in order], np.int64), apart)
-    expected = [[near(place, place + step) for place in range(len(order))] for step in (-1, 1)]
-    assert [nodes.tolist() for nodes in found] == expected
