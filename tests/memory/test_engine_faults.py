@@ -34,7 +34,7 @@ from mama_structs import Session
 from mama_structs.errors import EmbedderMismatch, MamaStructsError, MemoryNotFound, StoreBusy, StoreError, StoreFull
 from mama_structs.memory.embedded import engine as engine_module
 from mama_structs.memory.embedded import indexes as indexes_module
-from mama_structs.memory.embedded import vectors as vectors_module
+from mama_structs.memory.embedded import vector_rows as rows_module
 from mama_structs.memory.embedded.snapshots import SnapshotStore
 from mama_structs.memory.embedded.witness import Witness
 from mama_structs.memory.embedding.hashed import HashEmbedder
@@ -854,7 +854,7 @@ async def test_vectors_whose_file_is_damaged_under_an_open_session_are_derived_a
 ):
     """What reads next, searches and saves alike, gets right answers; one warning says what happened."""
     for name in ("BLOCK", "HELD", "_SMALLEST_BLOCK"):
-        monkeypatch.setattr(vectors_module, name, 20)
+        monkeypatch.setattr(rows_module, name, 20)
     async with opened(tmp_path, settings=MemorySettings(linking="off", snapshot_every=30)) as (place, store):
         await store.save_many([{"type": "context", "content": f"note {number}"} for number in range(40)])
         calls = (lambda: store.search("note 7", limit=1), lambda: store.save_context("note 7"))
@@ -875,7 +875,7 @@ async def test_a_damaged_file_of_vectors_is_in_nobodys_way_when_others_changes_a
 ):
     """Whatever meets the damage first, here by taking up what another process changed, goes on with other views."""
     for name in ("BLOCK", "HELD", "_SMALLEST_BLOCK"):
-        monkeypatch.setattr(vectors_module, name, 20)
+        monkeypatch.setattr(rows_module, name, 20)
     options = {"settings": MemorySettings(linking="off")}
     async with opened(tmp_path, **options) as (place, store):
         one, two, *_ = await store.save_many([{"type": "context", "content": f"note {at}"} for at in range(40)])

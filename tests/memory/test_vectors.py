@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.embedded import graph as hnsw
+from mama_structs.memory.embedded import vector_rows as rows_module
 from mama_structs.memory.embedded import vectors as module
 from mama_structs.memory.embedded.snapshots import SnapshotStore
 from mama_structs.memory.embedded.vectors import VectorIndex
@@ -150,11 +151,12 @@ def test_the_index_agrees_with_comparing_everything(exact_up_to, held, steps):
         # Small limits, so that a few vectors meet all of them.
         for owner, name, value in (
             (os, "fsync", lambda fd: None),
-            (module, "BLOCK", 8),
-            (module, "HELD", held),
-            (module, "_READ", 3),
-            (module, "_SMALLEST_BLOCK", 2),
-            (module, "_GATHER", 4),
+            (rows_module, "BLOCK", 8),
+            (rows_module, "HELD", held),
+            (rows_module, "_READ", 3),
+            (rows_module, "_SMALLEST_BLOCK", 2),
+            (rows_module, "_GATHER", 4),
+            (rows_module, "_RECENT", 6),
             (module, "_SMALLEST_DEAD", 4),
             (module, "_FEW", 3),
         ):
@@ -314,7 +316,7 @@ def test_dead_rows_are_dropped_when_they_are_a_third():
 
 def test_after_a_snapshot_its_files_are_used_again(tmp_path, monkeypatch):
     """Rows that a snapshot holds stay where they are, also those that came to it meanwhile, and a segment is kept."""
-    monkeypatch.setattr(module, "BLOCK", 100)
+    monkeypatch.setattr(rows_module, "BLOCK", 100)
     vectors = some(300)
     index = filled(vectors[:200])
     store = SnapshotStore(tmp_path, identity="x")
@@ -343,8 +345,8 @@ def test_after_a_snapshot_its_files_are_used_again(tmp_path, monkeypatch):
 
 def test_many_rows_are_left_in_their_files(tmp_path, monkeypatch):
     """From a snapshot on the process keeps those alone that came later, and so does another one that loads it."""
-    monkeypatch.setattr(module, "BLOCK", 100)
-    monkeypatch.setattr(module, "HELD", 250)
+    monkeypatch.setattr(rows_module, "BLOCK", 100)
+    monkeypatch.setattr(rows_module, "HELD", 250)
     vectors = some(400)
     index = filled(vectors[:200])
     store = SnapshotStore(tmp_path, identity="x")

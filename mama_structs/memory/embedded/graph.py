@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from mama_structs._lazy import loaded
 from mama_structs.memory.embedded.snapshots import LoadedPart, Part
-from mama_structs.memory.embedded.vectors import Labels, VectorRows, Vectors
+from mama_structs.memory.embedded.vector_rows import Labels, VectorRows, Vectors
 
 SEED: Final = 100
 SPACE: Final = "ip"
@@ -250,6 +250,9 @@ EFS: Final = (64, 96, 128, 192, 256, 384, 512)
 PLANS: Final = (GraphPlan(ef_construction=100, reduced=True), GraphPlan(), GraphPlan(m=32, ef_construction=300))
 """How graphs are built: the first one where there are many dimensions, the last one where that finds almost enough."""
 
+# So many of the nearest by the graph, which may be one of half of the dimensions, are compared by all dimensions, or
+# twice as many as are wanted: reading more from files takes longer than finding them.
+_COMPARED: Final = 192
 _CHOSEN: Final = 0.99
 _ALMOST: Final = 0.85
 # So many dimensions are worth halving, and so many rows tell along which axes.
@@ -346,11 +349,11 @@ class ServedGraph:
         return self.proved
 
     def search(self, proved: Proved, vectors: Vectors, limit: int) -> Labels | None:
-        """Return *limit* labels near each of *vectors* or more, or None where it must be searched exactly."""
+        """Return *limit* labels near each of *vectors*, or more, or None where it must be searched exactly."""
         try:
             # More are looked at where more are wanted.
             most = max(proved.ef, limit + limit // 4)
-            found: Labels = proved.graph.query(vectors, most, ef=most, wait=_WAIT)
+            found: Labels = proved.graph.query(vectors, most, ef=most, wait=_WAIT)[:, : max(_COMPARED, 2 * limit)]
         except GraphBusy:
             return None
         except (GraphFailed, ValueError) as error:
@@ -616,8 +619,8 @@ class ServedGraph:
         for query, score in zip(queries, worst.tolist(), strict=True):
             if self._stop.is_set():
                 return 0.0
-            found = graph.query(query[None], ef, ef=ef)[0]
             # What is found is compared exactly, as in a search.
+            found = graph.query(query[None], ef, ef=ef)[0, :_COMPARED]
             right += min(wanted, int(np.count_nonzero(self._rows.scores(query, found) >= score - _ROUNDING)))
         return right / (len(queries) * wanted)
 
