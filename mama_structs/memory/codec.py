@@ -11,33 +11,39 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.model import METADATA, Link, Memory, MemoryType
+from mama_structs.memory.model import METADATA, FormerText, Link, Memory, MemoryType, Metadata, Origin
 
 LinksT = TypeVar("LinksT")
+MetadataT = TypeVar("MetadataT")
 
 FORMAT: Final = 1
 
 
 # Without a part in garbage collection, which else takes longer than the decoding: they are gone in a moment.
-class MemoryRecord(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A memory in JSON, its metadata not looked at."""
+class MemoryRecord(msgspec.Struct, Generic[MetadataT], forbid_unknown_fields=True, omit_defaults=True, gc=False):
+    """A memory in JSON, its metadata not looked at; what is not said is left out, and so read by earlier versions."""
 
     id: str
     type: MemoryType
     content: str
-    metadata: msgspec.Raw
+    metadata: MetadataT
     created_at: datetime
     updated_at: datetime
     namespace: str
     topic: str | None = None
     mentions: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
+    origin: Origin = "user"
+    trust: Origin = "user"
+    valid_until: datetime | None = None
+    repeats: tuple[datetime, ...] = ()
+    former: tuple[FormerText, ...] = ()
 
 
 class _EntryRecord(msgspec.Struct, Generic[LinksT], forbid_unknown_fields=True, gc=False):
     format: int
     version: int
-    memory: MemoryRecord
+    memory: MemoryRecord[msgspec.Raw]
     links: LinksT = ()  # type: ignore[assignment]  # what may be left out
 
 
@@ -60,7 +66,9 @@ _METADATA_DECODERS: Final[Mapping[MemoryType, msgspec.json.Decoder[Any]]] = {
 
 def write_entry(entry: Entry) -> bytes:
     """Return an entry's JSON."""
-    return _encode({"format": FORMAT, "version": entry.version, "memory": entry.memory, "links": entry.links})
+    return _encode(
+        {"format": FORMAT, "version": entry.version, "memory": record_of(entry.memory), "links": entry.links}
+    )
 
 
 def read_entry(data: bytes) -> Entry:
@@ -80,7 +88,14 @@ def _known(record: _EntryRecord[LinksT]) -> _EntryRecord[LinksT]:
     return record
 
 
-def memory_of(record: MemoryRecord, read: Callable[[Any, msgspec.Raw], Any] = msgspec.json.Decoder.decode) -> Memory:
+def record_of(memory: Memory) -> MemoryRecord[Metadata]:
+    """Return a memory as it is written."""
+    return MemoryRecord(**{name: getattr(memory, name) for name in MemoryRecord.__struct_fields__})
+
+
+def memory_of(
+    record: MemoryRecord[msgspec.Raw], read: Callable[[Any, msgspec.Raw], Any] = msgspec.json.Decoder.decode
+) -> Memory:
     """Return the memory that a record holds; *read* is told how its metadata is to be decoded."""
     return Memory(
         id=record.id,
@@ -93,6 +108,11 @@ def memory_of(record: MemoryRecord, read: Callable[[Any, msgspec.Raw], Any] = ms
         created_at=record.created_at,
         updated_at=record.updated_at,
         namespace=record.namespace,
+        origin=record.origin,
+        trust=record.trust,
+        valid_until=record.valid_until,
+        repeats=record.repeats,
+        former=record.former,
     )
 
 

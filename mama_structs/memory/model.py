@@ -19,6 +19,17 @@ CreatedBy = Literal["user", "system", "llm"]
 
 CREATORS: Final[tuple[CreatedBy, ...]] = ("user", "system", "llm")
 
+Origin = Literal["user", "model", "tool", "outside"]
+"""Who a text comes from: the host's user, a model, a tool's result, or somebody outside, such as a page or a mail."""
+
+ORIGINS: Final[tuple[Origin, ...]] = ("user", "model", "tool", "outside")
+"""All of them, the most trusted first."""
+
+
+def least_trusted(origins: Iterable[Origin]) -> Origin:
+    """Return the least trusted of some origins, the most trusted there is of none."""
+    return max(origins, key=ORIGINS.index, default=ORIGINS[0])
+
 
 _SHOWN: Final = 200
 
@@ -173,6 +184,60 @@ METADATA: Final[Mapping[MemoryType, type[Metadata]]] = {
 
 
 @attrs.frozen(kw_only=True)
+class FormerText:
+    """
+    What a memory said before it was corrected.
+
+    Args:
+        content: Its content.
+        reasoning: A decision's reasoning, empty for other types.
+        until: When it was corrected (UTC).
+        reason: Why, None where nobody said.
+
+    """
+
+    content: str = attrs.field(repr=_shortened)
+    reasoning: str = attrs.field(default="", repr=_shortened)
+    until: datetime
+    reason: str | None = None
+
+
+@attrs.frozen
+class NoticedMemory:
+    """
+    A memory that stands on the matter of another one.
+
+    Args:
+        id: Its id.
+        probability: How sure it is that it stands so to the other one, 0 to 1.
+
+    """
+
+    id: str
+    probability: float
+
+
+@attrs.frozen(kw_only=True)
+class Noticed:
+    """
+    What stood on the matter of a memory when that was saved; nothing of it was changed.
+
+    Args:
+        copy_of: What says the same, word for word (1.0) or in other words.
+        may_contradict: What cannot hold together with it.
+        may_replace: What does not hold any more, by what it says.
+
+    """
+
+    copy_of: tuple[NoticedMemory, ...] = ()
+    may_contradict: tuple[NoticedMemory, ...] = ()
+    may_replace: tuple[NoticedMemory, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.copy_of or self.may_contradict or self.may_replace)
+
+
+@attrs.frozen(kw_only=True)
 class Memory:
     """
     A decision, checkpoint, insight or context.
@@ -189,6 +254,12 @@ class Memory:
         created_at: When it was made (UTC).
         updated_at: When it was last changed (UTC).
         namespace: Where it lives.
+        origin: Who its text comes from.
+        trust: The least trusted origin of it and of the memories that it rests on, carries out or supersedes.
+        valid_until: When it stops to hold (UTC), None for never; later searches do not find it.
+        repeats: When the same was saved again, word for word (UTC), oldest first.
+        former: What it said before it was corrected, oldest first.
+        noticed: What stood on its matter when it was saved, None where it was not saved just now; it is not stored.
 
     """
 
@@ -202,6 +273,12 @@ class Memory:
     created_at: datetime
     updated_at: datetime
     namespace: str = "default"
+    origin: Origin = "user"
+    trust: Origin = "user"
+    valid_until: datetime | None = None
+    repeats: tuple[datetime, ...] = ()
+    former: tuple[FormerText, ...] = ()
+    noticed: Noticed | None = attrs.field(default=None, eq=False, repr=False)
 
 
 @attrs.frozen(kw_only=True)

@@ -15,7 +15,17 @@ import attrs
 from mama_structs import _check
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.engine import Filter
-from mama_structs.memory.model import CREATORS, METADATA, CreatedBy, LinkType, Memory, MemoryType, new_id
+from mama_structs.memory.model import (
+    CREATORS,
+    METADATA,
+    ORIGINS,
+    CreatedBy,
+    LinkType,
+    Memory,
+    MemoryType,
+    Origin,
+    new_id,
+)
 from mama_structs.memory.relationships import check_relationship
 
 T = TypeVar("T")
@@ -92,6 +102,8 @@ _CHECKS: Final[Mapping[str, Callable[[str, Any], object]]] = {
     "reason": partial(_check.text, most=MAX_ITEM),
     "created_at": _check.moment,
     "created_by": partial(_check.choice, known=CREATORS),
+    "origin": partial(_check.choice, known=ORIGINS),
+    "valid_until": _check.moment,
 }
 _OF_ANY_LENGTH: Final = ("decision", "reasoning", "summary", "content", "category", "source")
 """Texts of which the settings say how long they may be."""
@@ -133,6 +145,8 @@ class SaveRequest:
     evidence: tuple[str, ...] = attrs.field(default=(), init=False)
     created_at: datetime | None = None
     created_by: CreatedBy = "user"
+    origin: Origin | None = None
+    valid_until: datetime | None = None
 
     def memory(self, namespace: str, *, now: datetime, max_content: int) -> Memory:
         """Return the memory, without mentions, and with its evidence as it was given."""
@@ -143,6 +157,7 @@ class SaveRequest:
         metadata = METADATA[self.type]
         created = self.created_at or _check.moment("created_at", now)
         content = given[self.text]
+        origin = self.origin or ("model" if self.created_by == "llm" else "user")
         return Memory(
             id=new_id(self.type, given["topic"] if self.type is MemoryType.DECISION else content[:_TITLE], created),
             type=self.type,
@@ -153,6 +168,9 @@ class SaveRequest:
             created_at=created,
             updated_at=created,
             namespace=namespace,
+            origin=origin,
+            trust=origin,
+            valid_until=self.valid_until,
         )
 
 

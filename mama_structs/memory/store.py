@@ -32,6 +32,7 @@ from mama_structs.memory.model import (
     Maintained,
     Memory,
     MemoryType,
+    Origin,
     Outcome,
     OutcomeChange,
     from_milliseconds,
@@ -219,6 +220,8 @@ class MemoryStore:
         evidence: Sequence[str] = (),
         created_at: datetime | None = None,
         created_by: CreatedBy = "user",
+        origin: Origin | None = None,
+        valid_until: datetime | None = None,
     ) -> Memory:
         """
         Save a decision.
@@ -236,6 +239,9 @@ class MemoryStore:
                 kept with the memory, see `evidence_of`.
             created_at: When it was taken (with a time zone); None for now.
             created_by: ``"user"``, ``"llm"`` or ``"system"``.
+            origin: Who the text comes from: ``"user"``, ``"model"``, ``"tool"`` or ``"outside"``; None for the model
+                where it is made by ``"llm"``, else for the user.
+            valid_until: When it stops to hold (with a time zone); None for never.
 
         Raises:
             InvalidArgument: An argument breaks its rule, or a handle's text is too long; nothing was saved.
@@ -256,6 +262,8 @@ class MemoryStore:
         implements: Sequence[str] = (),
         created_at: datetime | None = None,
         created_by: CreatedBy = "user",
+        origin: Origin | None = None,
+        valid_until: datetime | None = None,
     ) -> Memory:
         """
         Save where the work stands.
@@ -267,6 +275,8 @@ class MemoryStore:
             implements: Ids of the decisions that it carries out.
             created_at: When that was (with a time zone); None for now.
             created_by: ``"user"``, ``"llm"`` or ``"system"``.
+            origin: As for `save_decision`.
+            valid_until: As for `save_decision`.
 
         """
         return await self._save(requests.CheckpointRequest(**_arguments(locals())))
@@ -281,6 +291,8 @@ class MemoryStore:
         links: Sequence[Mapping[str, Any]] = (),
         created_at: datetime | None = None,
         created_by: CreatedBy = "user",
+        origin: Origin | None = None,
+        valid_until: datetime | None = None,
     ) -> Memory:
         """
         Save something learnt.
@@ -293,6 +305,8 @@ class MemoryStore:
             links: As for `save_decision`.
             created_at: When that was (with a time zone); None for now.
             created_by: ``"user"``, ``"llm"`` or ``"system"``.
+            origin: As for `save_decision`.
+            valid_until: As for `save_decision`.
 
         """
         return await self._save(requests.InsightRequest(**_arguments(locals())))
@@ -305,6 +319,8 @@ class MemoryStore:
         source: str | None = None,
         created_at: datetime | None = None,
         created_by: CreatedBy = "user",
+        origin: Origin | None = None,
+        valid_until: datetime | None = None,
     ) -> Memory:
         """
         Save something worth knowing that is neither decision nor insight.
@@ -315,6 +331,8 @@ class MemoryStore:
             source: Where it comes from.
             created_at: When that was (with a time zone); None for now.
             created_by: ``"user"``, ``"llm"`` or ``"system"``.
+            origin: As for `save_decision`.
+            valid_until: As for `save_decision`.
 
         """
         return await self._save(requests.ContextRequest(**_arguments(locals())))
@@ -661,6 +679,8 @@ class MemoryStore:
         evidence: Sequence[str] = (),
         created_at: datetime | None = None,
         created_by: CreatedBy = "user",
+        origin: Origin | None = None,
+        valid_until: datetime | None = None,
     ) -> Memory:
         """
         Save a decision that takes the place of another one, and return it.
@@ -676,6 +696,8 @@ class MemoryStore:
             evidence: As for `save_decision`.
             created_at: As for `save_decision`.
             created_by: As for `save_decision`.
+            origin: As for `save_decision`.
+            valid_until: As for `save_decision`.
 
         Raises:
             InvalidArgument: It is no decision, or another argument breaks its rule; nothing was saved.

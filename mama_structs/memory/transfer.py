@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from mama_structs import _check
 from mama_structs._async import in_own_thread
 from mama_structs.errors import EmbedderMismatch, InvalidArgument, StoreError
+from mama_structs.memory import codec
 from mama_structs.memory.codec import MemoryRecord, memory_of, vectors_to_bytes
 from mama_structs.memory.embedding.protocol import are_unit, unit_vectors
 from mama_structs.memory.embedding.service import EmbeddingService
@@ -38,6 +39,7 @@ from mama_structs.memory.maintenance import record_of
 from mama_structs.memory.model import (
     MAX_KEPT,
     METADATA,
+    FormerText,
     Link,
     LinkMetadata,
     Memory,
@@ -96,7 +98,7 @@ class TextLine(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class _MemoryLine(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    memory: MemoryRecord
+    memory: MemoryRecord[msgspec.Raw]
     links: list[msgspec.Raw]
     vectors: str
 
@@ -120,7 +122,7 @@ _link: Final = msgspec.json.Decoder(Link)
 _keys: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _fields: Final[Mapping[type, frozenset[str]]] = {
     form: frozenset(field.name for field in attrs.fields(form))
-    for form in (Memory, *METADATA.values(), OutcomeChange, Link, LinkMetadata)
+    for form in (Memory, FormerText, *METADATA.values(), OutcomeChange, Link, LinkMetadata)
 }
 
 
@@ -219,7 +221,10 @@ def _written(lines: Sequence[_Exported]) -> bytes:
 
 def _memory_line(memory: Memory, links: Sequence[Link], vectors: bytes) -> bytes:
     ordered = sorted(links, key=lambda link: (link.created_at, link.id))
-    return _encode({"memory": memory, "links": ordered, "vectors": base64.b64encode(vectors).decode()}) + b"\n"
+    return (
+        _encode({"memory": codec.record_of(memory), "links": ordered, "vectors": base64.b64encode(vectors).decode()})
+        + b"\n"
+    )
 
 
 @contextlib.contextmanager
@@ -579,7 +584,7 @@ def _read_memory(line: bytes, header: ExportHeader, number: int) -> ExportedMemo
     return ExportedMemory(number, memory, links, vectors)
 
 
-def _memory(raw: MemoryRecord) -> Memory:
+def _memory(raw: MemoryRecord[msgspec.Raw]) -> Memory:
     path = "$.memory.metadata"
     _check_known(raw.metadata, METADATA[raw.type], path)
     return _checked(memory_of(raw, lambda decoder, data: _read(decoder, data, path)), "$.memory")
@@ -692,6 +697,10 @@ def _each(values: tuple[Any, ...], path: str) -> tuple[Any, ...]:
     return tuple(_checked(value, f"{path}[{position}]") for position, value in enumerate(values))
 
 
+def _times(moments: tuple[datetime, ...], path: str) -> tuple[datetime, ...]:
+    return tuple(_time(moment, f"{path}[{position}]") for position, moment in enumerate(moments))
+
+
 _RULES: Final[Mapping[str, Callable[[Any, str], Any]]] = {
     "id": _id,
     "to_id": _id,
@@ -703,6 +712,10 @@ _RULES: Final[Mapping[str, Callable[[Any, str], Any]]] = {
     "at": _time,
     "created_at": _time,
     "updated_at": _time,
+    "valid_until": _time,
+    "until": _time,
+    "repeats": _times,
+    "former": _each,
 }
 """What becomes of a field, or why it is refused; those of memories and links that are not here may be anything."""
 _rules_of: Final = {

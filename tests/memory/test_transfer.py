@@ -27,9 +27,11 @@ from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.engine import EmbedderRecord
 from mama_structs.memory.model import (
     METADATA,
+    ORIGINS,
     CheckpointMetadata,
     ContextMetadata,
     DecisionMetadata,
+    FormerText,
     InsightMetadata,
     Link,
     LinkMetadata,
@@ -173,6 +175,9 @@ metadata_of = {
 }
 
 
+formers = st.builds(FormerText, content=texts, reasoning=texts, until=times, reason=st.none() | texts)
+
+
 @st.composite
 def memories(draw, number):
     kind = draw(st.sampled_from(MemoryType))
@@ -186,6 +191,11 @@ def memories(draw, number):
         evidence=draw(several),
         created_at=draw(times),
         updated_at=draw(times),
+        origin=draw(st.sampled_from(ORIGINS)),
+        trust=draw(st.sampled_from(ORIGINS)),
+        valid_until=draw(st.none() | times),
+        repeats=tuple(draw(st.lists(times, max_size=3))),
+        former=tuple(draw(st.lists(formers, max_size=2))),
     )
 
 
