@@ -136,7 +136,8 @@ def test_a_graph_that_finds_almost_enough_is_built_again_more_thoroughly(monkeyp
 
     def proof(self, graph):
         built.append(graph.plan)
-        return vector_graph.Proved(graph=graph, ef=64, recall=0.9 if len(built) == 1 else 0.99, count=len(graph))
+        share = 0.9 if len(built) == 1 else 0.99
+        return vector_graph.Proved(graph=graph, ef=64, compared=64, recall=share, count=len(graph))
 
     monkeypatch.setattr(vector_graph.ServedGraph, "_proof", proof)
     index = filled(clustered(300))
@@ -171,6 +172,24 @@ def test_many_dimensions_are_halved_and_nothing_is_lost_by_it(tmp_path):
         np.testing.assert_allclose(vectors[matches.nodes] @ queries[0], matches.scores, rtol=1e-5)
         one.close()
     assert one._graph._saved is not None
+
+
+def test_no_more_of_what_a_graph_finds_is_compared_than_it_takes(monkeypatch):
+    """Where the nearest few by half of the dimensions hold the nearest no more are read, else all that were found."""
+    index = filled(clustered(1_500))
+    assert index.settled(30)
+    index.nearest(clustered(1)[0], 1)
+    served = index._graph
+    assert served.proved.compared <= 64
+    compared = []
+    scores = type(index._recent).scores
+    monkeypatch.setattr(type(index._recent), "scores", lambda *call: compared.append(len(call[2])) or scores(*call))
+    for few in (16, 64):
+        monkeypatch.setattr(served, "proved", vector_graph.attrs.evolve(served.proved, ef=64, compared=few))
+        index.nearest(clustered(1)[0], 4)
+
+    assert [16, 64] == compared
+    index.close()
 
 
 def test_what_few_dimensions_cannot_tell_apart_is_found_with_all_of_them(monkeypatch):

@@ -250,8 +250,8 @@ EFS: Final = (64, 96, 128, 192, 256, 384, 512)
 PLANS: Final = (GraphPlan(ef_construction=100, reduced=True), GraphPlan(), GraphPlan(m=32, ef_construction=300))
 """How graphs are built: the first one where there are many dimensions, the last one where that finds almost enough."""
 
-# So many of the nearest by the graph, which may be one of half of the dimensions, are compared by all dimensions, or
-# twice as many as are wanted: reading more from files takes longer than finding them.
+# So many of the nearest by the graph, which may be one of half of the dimensions, are compared by all dimensions where
+# that finds enough: reading them from files takes longer than finding them.
 _COMPARED: Final = 192
 _CHOSEN: Final = 0.99
 _ALMOST: Final = 0.85
@@ -281,6 +281,8 @@ class Proved:
 
     graph: Graph
     ef: int
+    compared: int
+    """So many of the nearest by the graph are compared by all dimensions at the least."""
     recall: float
     count: int
 
@@ -315,7 +317,7 @@ class ServedGraph:
             return Part(stored.meta, stored.arrays, files=stored.files)
         if proved is None:
             return None
-        graph, found = proved.graph, {"ef": proved.ef, "recall": proved.recall, "count": proved.count}
+        graph, found = proved.graph, attrs.asdict(proved, filter=lambda field, _: field.name != "graph")
         arrays = {} if graph.basis is None else {"basis": graph.basis}
         return Part({**attrs.asdict(graph.plan), **found}, arrays, files=_saving(graph, self._rows.count))
 
@@ -353,7 +355,7 @@ class ServedGraph:
         try:
             # More are looked at where more are wanted.
             most = max(proved.ef, limit + limit // 4)
-            found: Labels = proved.graph.query(vectors, most, ef=most, wait=_WAIT)[:, : max(_COMPARED, 2 * limit)]
+            found: Labels = proved.graph.query(vectors, most, ef=most, wait=_WAIT)[:, : max(proved.compared, 2 * limit)]
         except GraphBusy:
             return None
         except (GraphFailed, ValueError) as error:
@@ -500,7 +502,14 @@ class ServedGraph:
             raise GraphFailed("its files were changed while they were read")
         if not self._knows_itself(graph):
             raise GraphFailed("it does not find its own vectors")
-        return Proved(graph=graph, ef=int(meta["ef"]), recall=float(meta["recall"]), count=int(meta["count"]))
+        ef = int(meta["ef"])
+        return Proved(
+            graph=graph,
+            ef=ef,
+            compared=int(meta.get("compared", ef)),
+            recall=float(meta["recall"]),
+            count=int(meta["count"]),
+        )
 
     def _build(self) -> None:
         best = 0.0
@@ -594,14 +603,17 @@ class ServedGraph:
         wanted = min(_NEAREST, graph.live)
         groups = [self._sums(count, rows) for rows in (2, 3)] if wanted else []
         rivals = [(queries, self._worst_of_the_best(queries, live, wanted)) for queries in groups if len(queries)]
-        best = Proved(graph=graph, ef=EFS[-1], recall=0.0 if rivals else 1.0, count=count)
+        all_of_it = Proved(graph=graph, ef=EFS[-1], compared=EFS[-1], recall=1.0, count=count)
+        tried = []
         for ef in EFS if rivals else ():
-            recall = min(self._recall(graph, queries, worst, wanted, ef) for queries, worst in rivals)
-            if recall > best.recall:
-                best = attrs.evolve(best, ef=ef, recall=recall)
-            if recall >= _CHOSEN or self._stop.is_set():
+            shares = [self._recalls(graph, queries, worst, wanted, ef) for queries, worst in rivals]
+            few, whole = (min(recalls) for recalls in zip(*shares, strict=True))
+            tried.append(attrs.evolve(all_of_it, ef=ef, compared=min(ef, _COMPARED), recall=few))
+            tried.append(attrs.evolve(all_of_it, ef=ef, compared=ef, recall=whole))
+            if few >= _CHOSEN or self._stop.is_set():
                 break
-        return best
+        # Of those that find enough the one that reads least: rows may be in files.
+        return max(tried, key=lambda one: (min(one.recall, _CHOSEN), -one.compared, -one.ef), default=all_of_it)
 
     def _sums(self, count: int, rows: int) -> Vectors:
         samples = [self._sample(count, _QUERIES, seed=10 * rows + part) for part in range(rows)]
@@ -614,15 +626,20 @@ class ServedGraph:
         result: Vectors = np.ascontiguousarray((sums[usable] / norms[usable]).astype(np.float32))
         return result
 
-    def _recall(self, graph: Graph, queries: Vectors, worst: NDArray[np.float32], wanted: int, ef: int) -> float:
-        right = 0
+    def _recalls(
+        self, graph: Graph, queries: Vectors, worst: NDArray[np.float32], wanted: int, ef: int
+    ) -> tuple[float, float]:
+        """Return which share is found where few of the nearest by the graph are compared, and where all are."""
+        few = whole = 0
         for query, score in zip(queries, worst.tolist(), strict=True):
             if self._stop.is_set():
-                return 0.0
+                return 0.0, 0.0
+            found = graph.query(query[None], ef, ef=ef)[0]
             # What is found is compared exactly, as in a search.
-            found = graph.query(query[None], ef, ef=ef)[0, :_COMPARED]
-            right += min(wanted, int(np.count_nonzero(self._rows.scores(query, found) >= score - _ROUNDING)))
-        return right / (len(queries) * wanted)
+            right = self._rows.scores(query, found) >= score - _ROUNDING
+            few += min(wanted, int(np.count_nonzero(right[:_COMPARED])))
+            whole += min(wanted, int(np.count_nonzero(right)))
+        return few / (len(queries) * wanted), whole / (len(queries) * wanted)
 
     def _worst_of_the_best(self, queries: Vectors, live: NDArray[np.bool_], wanted: int) -> NDArray[np.float32]:
         """Return for each query the score of the last of the *wanted* nearest live rows."""
