@@ -13,7 +13,7 @@ import logging
 import os
 import uuid
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -32,15 +32,17 @@ from mama_structs.descriptors.log import (
     load,
     missing_texts,
     reclaim,
+    told_rows,
 )
 from mama_structs.descriptors.store import RefStore
+from mama_structs.descriptors.told import Told
 from mama_structs.errors import InvalidArgument, MamaStructsError, StoreBusy, StoreDamaged, StoreError, StoreReadOnly
 from mama_structs.memory.embedded.engine import EmbeddedEngines
 from mama_structs.memory.engine import Engines
 from mama_structs.memory.requests import check_namespace
 from mama_structs.storage.failures import Finding
 from mama_structs.storage.locks import DirectoryLocks
-from mama_structs.storage.rows import Rows
+from mama_structs.storage.rows import Change, Rows
 from mama_structs.storage.store import Storage
 
 _log: Final = logging.getLogger("mama_structs")
@@ -62,6 +64,7 @@ class Conversation:
     refs: RefStore
     log: ConversationLog | None
     loops: list[asyncio.AbstractEventLoop]
+    told: Told = attrs.field(factory=Told)
 
     @property
     def is_forsaken(self) -> bool:
@@ -133,14 +136,15 @@ class Home:
         self._claim(key)
         try:
             if is_fresh:
-                entries, log = Entries(refs.settings), ConversationLog(self.storage, key)
+                entries, log, told = Entries(refs.settings), ConversationLog(self.storage, key), {}
             else:
                 entries, log = await load(self.storage, key, refs.settings)
+                told = await self.storage.look(lambda rows: told_rows(rows, key)) if log.is_started else {}
         except BaseException:
             self._release(key)
             raise
         refs.keep(log, entries=entries, directory=self.path)
-        conversation = Conversation(key, refs, log, [loop])
+        conversation = Conversation(key, refs, log, [loop], Told.of(told, _keeping(log, refs)))
         if log.is_started:
             try:
                 await self._note_use(conversation)
@@ -162,10 +166,11 @@ class Home:
             if origin.log is not None:
                 log = origin.log.fork(key.name, refs.now())
                 refs.keep(log, directory=self.path)
+            told = origin.told.copy(_keeping(log, refs))
         except BaseException:
             self._release(key)
             raise
-        return self._keep(Conversation(key, refs, log, [loop]))
+        return self._keep(Conversation(key, refs, log, [loop], told))
 
     async def assign(self, name: str, *, origin: str, namespace: str) -> int:
         """
@@ -360,6 +365,11 @@ def _join(path: Path) -> Home:
             raise
 
     return directories.join(key, make)
+
+
+def _keeping(log: ConversationLog | None, refs: RefStore) -> Callable[[Mapping[str, Change]], None]:
+    """Return what writes down what a conversation was told, where it is kept at all."""
+    return lambda rows: None if log is None else log.tell(rows, refs.now())
 
 
 def _known(name: str) -> InvalidArgument:

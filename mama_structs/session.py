@@ -26,6 +26,7 @@ from mama_structs.descriptors.parser import Event
 from mama_structs.errors import DescriptorError, InvalidArgument, SessionClosed, StoreBusy, StoreError
 from mama_structs.memory.model import Maintained
 from mama_structs.memory.reranking import Reranker, check_reranker
+from mama_structs.recall import Recall
 from mama_structs.references.decorator import ReferenceDecorator, bound_to
 from mama_structs.references.options import ReferenceOptions
 from mama_structs.references.resolver import Resolver
@@ -439,6 +440,40 @@ class Session:
         """Return a tool by its name here or on the wire, one of v1.0 too."""
         name = name if name in self.tools else self.wire_names.by_wire.get(name, name)
         return self._deprecated[name] if name in self.hidden else self.tools[name]
+
+    # Memories
+
+    async def recall(self, message: object, *, max_chars: int = 2_000, again: bool = False) -> Recall:
+        """
+        Return what the model should know before it answers a message: nothing where nothing is relevant.
+
+        It is where the work stood last, if the message goes on with it, what holds on the matter, what failed and why,
+        and what contradicts what. Each fact is told once a conversation, unless it changed; forks know what was told.
+
+        Args:
+            message: A text, or a provider's message or list of messages, of which the last one of the user counts.
+            max_chars: Characters of the text at the most, 300 or more.
+            again: Whether what was told before may be told again, as after the conversation was compacted.
+
+        Raises:
+            EmbeddingFailed: The embedder failed.
+            StoreError: The memories cannot be read.
+
+        """
+        from mama_structs.recalling import recall  # noqa: PLC0415 - a session is open: see the top
+
+        self._check()
+        told = self._conversation.told
+        if again:
+            told.clear()
+        return await recall(self.memories, message, told=told, exposure=self._exposure, max_chars=max_chars)
+
+    def is_recalled(self, text: str) -> bool:
+        """Tell whether a text says only what `recall` told this conversation, so that it is no news to learn."""
+        from mama_structs.recalling import is_recalled  # noqa: PLC0415
+
+        self._check_here()
+        return is_recalled(text, self._conversation.told)
 
     # Refs and descriptors
 

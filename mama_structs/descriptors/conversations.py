@@ -105,7 +105,7 @@ def delete(rows: Rows, key: ConversationKey, directory: str) -> bool:
                     rows.put(f"{fork.key.changes}{name.removeprefix(key.changes)}", cast("bytes", row))
             parent, until = (None, 0) if start is None else (start.parent_key, start.parent_at)
             rows.put(fork.key.start, ENCODER.encode(fork.moved(fork.key, parent, until=min(fork.parent_at, until))))
-    for name in (*(name for name, _ in changes), key.start, key.used):
+    for name in (*(name for name, _ in changes), *rows.keys(key.told), key.start, key.used):
         rows.delete(name)
     rows.put(DEBT, b"")
     return True
@@ -132,6 +132,7 @@ async def assign(storage: Storage, source: ConversationKey, target: Conversation
         for name, row in changes:
             rows.delete(name)
             rows.put(f"{target.changes}{name.removeprefix(source.changes)}", cast("bytes", row))
+        _move_told(rows, source, target)
         first, used = rows.get(source.start), rows.get(source.used)
         if first is not None:
             start = begun(first, source, str(storage.directory))
@@ -145,6 +146,14 @@ async def assign(storage: Storage, source: ConversationKey, target: Conversation
 
     await storage.transact(move)
     return held.usage.handles
+
+
+def _move_told(rows: Rows, source: ConversationKey, target: ConversationKey) -> None:
+    for name, row in rows.items(source.told):
+        rows.delete(name)
+        # What cannot be read is told again.
+        if isinstance(row, bytes):
+            rows.put(f"{target.told}{name.removeprefix(source.told)}", row)
 
 
 async def unknown(storage: Storage, key: ConversationKey) -> InvalidArgument:

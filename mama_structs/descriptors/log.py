@@ -7,6 +7,7 @@ Rows, all in the session's one store:
 * ``refs/<part>/<number>/<handle>``: its changes, numbered from 1; a fork begins with those of its parent, up to the
   number at which it was made;
 * ``texts/<hash>``: texts in UTF-8, and bytes as they are, shared by all conversations;
+* ``told/<part>/<hash>``: what it was told out of the memories, see `told`;
 * ``deleted``: there while texts may have become unreachable.
 
 The handle stands in the key, so that a damaged row still says what it was about. Keys are ASCII: other ids are written
@@ -87,6 +88,11 @@ class ConversationKey:
     def used(self) -> str:
         """The key of the row that says when it was last used."""
         return f"used/{self.part}"
+
+    @property
+    def told(self) -> str:
+        """How the keys of the rows begin that say what it was told."""
+        return f"told/{self.part}/"
 
     @property
     def changes(self) -> str:
@@ -211,6 +217,12 @@ class ConversationLog:
         self._storage.enqueue([*rows, change, beside])
         self._last, self.is_started = number, True
 
+    def tell(self, rows: Mapping[str, Change], at: datetime) -> None:
+        """Take rows of what the conversation was told, by what their keys end with."""
+        begun = [] if self.is_started else [_start_row(self._key, at)]
+        self._storage.enqueue([*begun, *((f"{self._key.told}{name}", row) for name, row in rows.items())])
+        self.is_started = True
+
     def fork(self, name: str, at: datetime) -> Self:
         """Return the log of a conversation of this namespace that begins with everything this one has recorded."""
         key = attrs.evolve(self._key, name=name)
@@ -232,6 +244,11 @@ async def load(storage: Storage, key: ConversationKey, settings: DescriptorSetti
     changes = changes_of(generations)
     log = ConversationLog(storage, key, last=changes[-1].number if changes else 0, started=started or bool(changes))
     return await _replayed(storage, changes, settings), log
+
+
+def told_rows(rows: Snapshot, key: ConversationKey) -> dict[str, bytes | DamagedRow]:
+    """Return the rows of what a conversation was told, by what their keys end with."""
+    return {name.removeprefix(key.told): row for name, row in rows.items(key.told)}
 
 
 def changes_of(generations: Sequence[Generation]) -> list[_Change]:

@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 import attrs
 
 from mama_structs._budget import Budget
+from mama_structs._quoting import UNSEEN
 from mama_structs.descriptors.entries import Descriptor, Entry, Ref
 from mama_structs.descriptors.export import FileResult
 from mama_structs.descriptors.parser import ID_RULE
@@ -45,20 +46,16 @@ _TAGS: Final = (
     "reference_id_instructions",
     "message",
     "omitted",
+    "recalled",
     "match",
     "head",
     "tail",
     "ref",
     "fd",
 )
-# What is there and not seen: format and control characters, fillers, selectors, tags.
-_UNSEEN: Final = (
-    "\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
-    "\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffd\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
-)
-_NAMES: Final = "|".join(f"[{_UNSEEN}]*+".join(name) for name in _TAGS)
+_NAMES: Final = "|".join(f"[{UNSEEN}]*+".join(name) for name in _TAGS)
 # Possessive, so that a run of blanks is gone through once.
-_LIKE_A_TAG: Final = re.compile(rf"<[\s{_UNSEEN}]*+(?:/[\s{_UNSEEN}]*+)?+(?:{_NAMES})(?![A-Za-z0-9_])", re.IGNORECASE)
+_LIKE_A_TAG: Final = re.compile(rf"<[\s{UNSEEN}]*+(?:/[\s{UNSEEN}]*+)?+(?:{_NAMES})(?![A-Za-z0-9_])", re.IGNORECASE)
 _LONGEST: Final = {"title": 80, "type": 20, "lang": 20, "source": 80, "file_path": 200}
 # Of a handle that is none, and of anything else that a caller made up.
 _LONGEST_OTHER: Final = 100
