@@ -201,6 +201,17 @@ class Imported:
 OutcomeWord = Outcome | Literal["SUCCESS", "FAILED", "PARTIAL"]
 
 
+def within_chars(hits: Sequence[Hit], most: int) -> list[Hit]:
+    """Return hits whose content and reasoning have so many characters together, leaving out what does not fit."""
+    kept: list[Hit] = []
+    for hit in hits:
+        size = len(hit.memory.content) + len(getattr(hit.memory.metadata, "reasoning", ""))
+        if size <= most:
+            kept.append(hit)
+            most -= size
+    return kept
+
+
 def shortened(text: str) -> str:
     """Return the beginning of a text in one line."""
     line = " ".join(text[: 4 * _SHOWN].split())

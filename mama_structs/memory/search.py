@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, Literal
 
 import attrs
 import numpy as np
@@ -40,6 +40,8 @@ _SITTING_MS: Final = 3_600_000
 _TALK: Final = 0.4
 _NEXT: Final = 2
 _ALL: Final = 100
+# Where some of the best are left out, so many times more are looked at.
+_MORE: Final = 4
 _LONGEST_QUERY: Final = 4_000
 
 _CONTEXT: Final = NUMBERS[MemoryType.CONTEXT]
@@ -48,6 +50,10 @@ _EVOLUTION: Final = NUMBERS[LinkType.EVOLUTION]
 _IMPLEMENTATION: Final = NUMBERS[LinkType.IMPLEMENTATION]
 # Temporal links say that two memories were written in one sitting, which is no reason to show both.
 _LINKS: Final = (LinkType.EVOLUTION, LinkType.IMPLEMENTATION, LinkType.ASSOCIATION)
+
+Superseded = Literal["behind", "drop", "equal"]
+"""Where superseded memories stand: behind what holds in their place, nowhere, or where their own merits put them."""
+SUPERSEDED: Final[tuple[Superseded, ...]] = ("behind", "drop", "equal")
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -58,8 +64,10 @@ class SearchRequest:
     vector: NDArray[np.float32]
     """The question's embedding, of shape (dimensions,), normalised."""
     where: Filter = attrs.field(factory=Filter)
-    history: bool = False
-    """Whether superseded memories rank as high as others; they do too where the question asks for what was."""
+    superseded: Superseded = "behind"
+    """Where superseded memories stand; not behind others where the question asks for what was."""
+    min_relevance: float = 0.0
+    """What is less relevant is no hit."""
     as_of: datetime | None = None
     """The moment that is searched as if it were now; None for the present."""
     now: datetime
@@ -88,6 +96,10 @@ class Ranked:
 def hits(reader: Reader, request: SearchRequest) -> tuple[list[Hit], Precedence | None]:
     """Return what answers a question best as callers get it, as it was at that moment, and what puts it in order."""
     ranked, precedence = _search(reader, request, WEIGHTS)
+    relevant = [place for place, one in enumerate(ranked) if one.relevance >= request.min_relevance]
+    if precedence is None or not relevant:
+        return [], None
+    ranked, precedence = [ranked[place] for place in relevant], precedence.among(np.array(relevant, np.intp))
     named = list({node for one in ranked for node in (*one.path, one.superseded_by) if node is not None})
     ids = dict(zip(named, reader.ids(named), strict=True))
     memories = reader.get([one.node for one in ranked])
@@ -112,8 +124,26 @@ def search(reader: Reader, request: SearchRequest, *, weights: Weights = WEIGHTS
 
 def _search(reader: Reader, request: SearchRequest, weights: Weights) -> tuple[list[Ranked], Precedence | None]:
     """Return what `search` does, and how these results stand to each other, None where there are none."""
-    found = gathered(reader, request, weights) if request.limit > 0 else None
-    return ([], None) if found is None else ranked(found)
+    found: tuple[list[Ranked], Precedence | None] = ([], None)
+    for found in _rankings(reader, request, weights):
+        if len(found[0]) >= request.limit:
+            break
+    return found[0][: request.limit], found[1]
+
+
+def _rankings(reader: Reader, request: SearchRequest, weights: Weights) -> Iterator[tuple[list[Ranked], Precedence]]:
+    """Give the best *limit* results, then more and more for who leaves some out, until all that match were given."""
+    found, limit = None, request.limit
+    while limit > 0:
+        larger = attrs.evolve(request, limit=limit)
+        if found is None or limit > _FOLLOWED:
+            found = gathered(reader, larger, weights)
+        if found is None:
+            return
+        yield ranked(attrs.evolve(found, request=larger))
+        if len(found.candidates.nodes) <= limit:
+            return
+        limit *= _MORE
 
 
 def gathered(reader: Reader, request: SearchRequest, weights: Weights) -> Gathered | None:
@@ -501,6 +531,7 @@ def ranked(found: Gathered) -> tuple[list[Ranked], Precedence]:
     favoured = ranking.in_period(summed, inside, strength, weights)
     fresh = favoured * ranking.recency(ground.facts.created, now_ms, weights)
     timed = scores = favoured + fresh
+    drops = request.superseded == "drop"
     precedence = Precedence(
         nodes=nodes,
         created=ground.facts.created,
@@ -508,12 +539,15 @@ def ranked(found: Gathered) -> tuple[list[Ranked], Precedence]:
         strength=strength,
         outcomes=outcomes,
         decisions=decisions,
-        newest=found.chains.newest(nodes[ranking.best(scores, 2 * request.limit)]),
+        newest=found.chains.newest(nodes[ranking.best(scores, len(nodes) if drops else 2 * request.limit)]),
         replaced_by=found.chains.replaced_by,
-        history=request.history or asks_for_history(request.text),
+        history=request.superseded == "equal" or asks_for_history(request.text),
     )
     scores = precedence.led(scores, weights)
-    order = precedence.arranged(ranking.best(scores, request.limit))
+    order = ranking.best(scores, len(scores))
+    if drops:
+        order = order[[node not in precedence.newest for node in nodes[order].tolist()]]
+    order = precedence.arranged(order[: request.limit])
     relevances = ranking.relevance(summed, found.best.words, query.unknown, weights)
     # "What did we note yesterday?" is answered by whatever was.
     relevances = np.maximum(relevances, np.where(inside, _IN_PERIOD * strength, 0.0))

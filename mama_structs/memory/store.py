@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -546,7 +547,10 @@ class MemoryStore:
         since: datetime | None = None,
         until: datetime | None = None,
         mentions: Iterable[str] | None = None,
-        history: bool = False,
+        superseded: search.Superseded = "behind",
+        min_relevance: float | None = None,
+        max_chars: int | None = None,
+        history: bool | None = None,
         as_of: datetime | None = None,
         limit: int = 10,
     ) -> list[Hit]:
@@ -554,7 +558,8 @@ class MemoryStore:
         Find memories by meaning, words, links and time, best first.
 
         Words of time in the question ("last week", "지난주") favour that time.
-        As many memories as *limit* come back if so many pass the filters; `Hit.relevance` says how well each answers.
+        As many memories as *limit* come back if so many pass the filters, unless *min_relevance* or *max_chars* leaves
+        some out; `Hit.relevance` says how well each answers.
         A session's reranker puts the best in its order, where it answers within ``settings.memory.rerank_seconds``.
 
         Args:
@@ -564,7 +569,12 @@ class MemoryStore:
             since: Only from this time on (with a time zone).
             until: Only before this time.
             mentions: Only those that name all of these ids.
-            history: Whether superseded memories rank as others do; else they come behind what superseded them.
+            superseded: Where superseded memories stand: ``"behind"`` what superseded them (as others do where the
+                question asks for what was), ``"equal"`` to others, or ``"drop"`` for nowhere.
+            min_relevance: Only hits of so much relevance or more, 0 to 1; None for all.
+            max_chars: The characters of all hits' content and reasoning together; a hit that does not fit any more is
+                left out, and none is cut. None for any number.
+            history: Deprecated: True means ``superseded="equal"``.
             as_of: Search as if it were this time: later memories, outcomes and supersessions are not there.
             limit: Hits at the most.
 
@@ -577,12 +587,17 @@ class MemoryStore:
         text = _check.text("query", query, most=_MAX_QUERY)
         moment = None if as_of is None else _check.moment("as_of", as_of)
         where = check_filter(types=types, topic=topic, since=since, until=until, mentions=mentions)
+        if history is not None:
+            superseded = "equal" if _check.flag("history", history) else superseded
+            warnings.warn("history=True is deprecated: say superseded='equal'", DeprecationWarning, stacklevel=2)
         record, reranking, most = self._shared.record, self._shared.reranking, check_limit(limit)
+        room = None if max_chars is None else check_limit(max_chars, name="max_chars")
         request = search.SearchRequest(
             text=text,
             vector=await self._shared.embedding.query(text),
             where=where,
-            history=_check.flag("history", history),
+            superseded=_check.choice("superseded", superseded, search.SUPERSEDED),
+            min_relevance=0.0 if min_relevance is None else _check.share("min_relevance", min_relevance),
             as_of=moment,
             now=self._shared.now,
             limit=most if reranking is None else max(most, reranking.at_most),
@@ -590,7 +605,9 @@ class MemoryStore:
         )
 
         hits, precedence = await self._shared.read(lambda reader: search.hits(reader, request), made_by=record)
-        return hits if reranking is None else (await reranking.reranked(text, hits, precedence))[:most]
+        if reranking is not None:
+            hits = (await reranking.reranked(text, hits, precedence))[:most]
+        return hits if room is None else results.within_chars(hits, room)
 
     # The graph
 

@@ -149,6 +149,9 @@ BAD = [
     (lambda s: s.search("x", mentions=[]), "mentions"),
     (lambda s: s.search("x", types=[]), "types"),
     (lambda s: s.search("x", history="no"), "history"),
+    (lambda s: s.search("x", superseded="never"), "superseded"),
+    (lambda s: s.search("x", min_relevance=1.5), "min_relevance"),
+    (lambda s: s.search("x", max_chars=0), "max_chars"),
     (lambda s: s.save_many(None), "records"),
     (lambda s: s.save_many([{"type": "context", "content": "x", "now": 5}]), "now"),
     (lambda s: s.save_many([], progress=5), "progress"),
@@ -379,7 +382,7 @@ FILTERS = st.fixed_dictionaries(
         "since": st.integers(0, 60).map(lambda hours: START + timedelta(hours=hours)),
         "until": st.integers(0, 60).map(lambda hours: START + timedelta(hours=hours)),
         "mentions": st.sets(st.sampled_from(["1-11", "2-1"]), min_size=1),
-        "history": st.booleans(),
+        "superseded": st.sampled_from(["behind", "drop", "equal"]),
     },
 )
 
@@ -725,3 +728,41 @@ async def test_a_session_without_a_directory_has_memories_too():
         assert [] == [one for one in (await session.check()).findings if one.severity == "error"]
         await session.memories.rebuild()
         assert 2 == await session.memories.count()
+
+
+async def test_history_still_means_equal_and_says_what_to_write(memories):
+    """The name that the argument had works as before, with a warning."""
+    old = await memories.save_decision("auth", "Use JWT for logins", "stateless")
+    await memories.supersede(old.id, "Keep logins in Redis", "can be ended at once")
+
+    with pytest.warns(DeprecationWarning, match="superseded='equal'"):
+        hits = await memories.search("use JWT for logins", history=True)
+
+    assert hits == await memories.search("use JWT for logins", superseded="equal")
+    assert old.id == hits[0].memory.id
+
+
+async def test_hits_that_do_not_fit_are_left_out_and_none_is_cut(memories):
+    """The texts of all hits have *max_chars* characters together, reasons too, and each hit is whole."""
+    long = await memories.save_decision("backup", "backup of the store", "why " * 20)
+    short = await memories.save_insight("backup of disks")
+    whole = await memories.search("backup of the store")
+    (least,) = await memories.search("backup of the store", max_chars=99)
+
+    assert {long.id, short.id} == {hit.memory.id for hit in whole}
+    assert short == least.memory
+    assert whole == await memories.search("backup of the store", max_chars=19 + 79 + 15)
+    assert [] == await memories.search("backup of the store", max_chars=14)
+
+
+async def test_no_hit_is_less_relevant_than_was_asked_for(memories):
+    """What is left are the same hits as without, but for those with less relevance."""
+    for text in ("a stolen token could not be revoked", "lunch is at noon", "the harbour freezes in winter"):
+        await memories.save_context(text)
+    hits = await memories.search("a stolen token could not be revoked")
+    least = sorted(hit.relevance for hit in hits)[1]
+
+    kept = await memories.search("a stolen token could not be revoked", min_relevance=least)
+
+    assert [hit for hit in hits if hit.relevance >= least] == kept
+    assert len(kept) < len(hits)

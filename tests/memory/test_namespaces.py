@@ -87,7 +87,7 @@ READS = {
     "similar": lambda store, memory_id: store.similar(memory_id, threshold=0.0, limit=100),
     "about": lambda store, memory_id: store.about("2-1", limit=100),
     "search": lambda store, memory_id: store.search(
-        "the login of planet 2-1 of the other namespace", history=True, limit=100
+        "the login of planet 2-1 of the other namespace", superseded="equal", limit=100
     ),
     "by_topic": lambda store, memory_id: store.by_topic("auth"),
     "evolution": lambda store, memory_id: store.evolution(memory_id),

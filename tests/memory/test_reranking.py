@@ -192,7 +192,7 @@ async def test_what_holds_stays_in_front_of_what_it_replaced():
         for note in NOTES:
             await memories.save_insight(note)
         hits = await memories.search("logins")
-        before = await memories.search("logins", history=True)
+        before = await memories.search("logins", superseded="equal")
 
     assert [redis.id, jwt.id] == [hit.memory.id for hit in hits[:2]]
     assert redis.id == hits[1].superseded_by
@@ -258,13 +258,13 @@ class Store:
     def _link(self, new, old, relationship, link_type):
         self.reader.put_link(plain_link(new, old, relationship, type=link_type, created_by="user"))
 
-    def hits(self, text, *, history=False):
+    def hits(self, text, *, superseded="behind"):
         request = search.SearchRequest(
             text=text,
             vector=np.array([1, 0], np.float32),
             now=START + timedelta(days=30),
             limit=20,
-            history=history,
+            superseded=superseded,
             calibration=Calibration(0.3, 12.0),
         )
         return search.hits(self.reader, request)
@@ -279,11 +279,11 @@ def stores():
 SCORES = st.lists(st.floats(-5, 5).map(lambda one: round(one, 1)), min_size=12, max_size=12)
 
 
-@given(store=stores(), scores=SCORES, period=st.booleans(), history=st.booleans())
+@given(store=stores(), scores=SCORES, period=st.booleans(), superseded=st.sampled_from(search.SUPERSEDED))
 @settings(max_examples=60)
-def test_any_scores_reorder_the_same_hits_within_the_rules(store, scores, period, history):
+def test_any_scores_reorder_the_same_hits_within_the_rules(store, scores, period, superseded):
     """Nothing is lost or doubled, scores fall, successors stay in front, and what is tied to nothing goes by score."""
-    hits, precedence = store.hits("door of January 3 to January 8" if period else "door", history=history)
+    hits, precedence = store.hits("door of January 3 to January 8" if period else "door", superseded=superseded)
     given = np.array(scores[: len(hits)])
     found = reordered(hits, precedence, given)
     place = {hit.memory.id: at for at, hit in enumerate(found)}
@@ -292,7 +292,7 @@ def test_any_scores_reorder_the_same_hits_within_the_rules(store, scores, period
     assert sorted(place) == sorted(hit.memory.id for hit in hits)
     assert [hit.score for hit in hits] == [hit.score for hit in found]
     assert score_of == {hit.memory.id: hit.parts["reranker"] for hit in found}
-    if not history and not period:
+    if superseded != "equal" and not period:
         assert all(place[f"d{new}"] < place[f"d{old}"] for new, old in store.replaced)
     if not period:
         assert all(place[f"d{n}"] < place[f"o{n}"] for n in store.outcomes)

@@ -13,8 +13,9 @@ from memory_helpers import plain_link, plain_memory
 
 from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.engine import Filter
+from mama_structs.memory.graph import Successors
 from mama_structs.memory.model import LinkType, MemoryType
-from mama_structs.memory.search import SearchRequest, asks_for_history, search
+from mama_structs.memory.search import SUPERSEDED, SearchRequest, asks_for_history, search
 from mama_structs.testing.engines import PlainReader
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -130,12 +131,24 @@ def test_a_superseded_memory_stands_behind_the_newest_of_its_chain(reader):
 
 
 def test_history_leaves_the_old_decision_in_front(reader):
-    """With *history* what answers best comes first, replaced or not, and is still marked."""
+    """Where all rank as equals what answers best comes first, replaced or not, and is still marked."""
     chain(reader)
-    hits = search(reader, asked("sessions in postgres", direction(1), history=True))
+    hits = search(reader, asked("sessions in postgres", direction(1), superseded="equal"))
 
     assert "old" == reader.ids([hits[0].node])[0]
     assert reader.find("new") == hits[0].superseded_by
+
+
+def test_what_is_dropped_makes_room_for_others(reader):
+    """Without superseded memories there are as many results all the same, and what holds is found by their words."""
+    for number in range(60):
+        add(reader, f"old{number}", "sessions in postgres", direction(1))
+        add(reader, f"new{number}", "signed cookies", direction(0, 0, 1))
+        reader.put_link(plain_link(f"new{number}", f"old{number}", "supersedes", type=LinkType.EVOLUTION))
+    found = names(reader, asked("sessions in postgres", direction(1), superseded="drop", limit=50))
+
+    assert 50 == len(found)
+    assert all(name.startswith("new") for name in found)
 
 
 def test_as_of_knows_nothing_of_what_came_later(reader):
@@ -293,20 +306,22 @@ def stores(draw: st.DrawFn) -> PlainReader:
     reader=stores(),
     text=st.sampled_from(["", "backup", "lock yesterday", "왜 백업을 했나", "nothing of this", "\ud800"]),
     limit=st.integers(1, 10),
-    history=st.booleans(),
+    superseded=st.sampled_from(SUPERSEDED),
     types=st.none() | st.sets(st.sampled_from(list(MemoryType)), min_size=1),
     topic=st.none() | st.just("ops"),
     day=st.none() | st.integers(0, 6),
 )
 def test_a_search_gives_exactly_as_many_as_match(  # noqa: PLR0917 - drawn by name
-    reader, text, limit, history, types, topic, day
+    reader, text, limit, superseded, types, topic, day
 ):
-    """Every result passes the filter, comes once and in order, and there are *limit* if so many match."""
+    """Every result passes the filters, comes once and in order, and there are *limit* if so many match."""
     as_of = None if day is None else START + timedelta(days=day)
     where = Filter(types=None if types is None else frozenset(types), topic=topic)
-    hits = search(reader, asked(text, direction(1), limit=limit, history=history, where=where, as_of=as_of))
+    hits = search(reader, asked(text, direction(1), limit=limit, superseded=superseded, where=where, as_of=as_of))
     until = None if as_of is None else as_of + timedelta(milliseconds=1)
     allowed = set(reader.window(attrs.evolve(where, until=until)).tolist())
+    if superseded == "drop":
+        allowed -= set(Successors(reader, as_of).newest(sorted(allowed)))
     found = [hit.node for hit in hits]
 
     assert min(limit, len(allowed)) == len(found)
@@ -314,7 +329,7 @@ def test_a_search_gives_exactly_as_many_as_match(  # noqa: PLR0917 - drawn by na
     assert set(found) <= allowed
     assert sorted((hit.score for hit in hits), reverse=True) == [hit.score for hit in hits]
     assert all(0 <= hit.relevance <= 1 for hit in hits)
-    if not history and not asks_for_history(text):
+    if superseded == "behind" and not asks_for_history(text):
         for place, hit in enumerate(hits):
             assert hit.superseded_by not in found[place + 1 :] or _in_circle(reader, hit.node)
 
