@@ -730,39 +730,39 @@ async def test_a_session_without_a_directory_has_memories_too():
         assert 2 == await session.memories.count()
 
 
-async def test_history_still_means_equal_and_says_what_to_write(memories):
+async def test_history_still_means_equal_and_says_what_to_write(store):
     """The name that the argument had works as before, with a warning."""
-    old = await memories.save_decision("auth", "Use JWT for logins", "stateless")
-    await memories.supersede(old.id, "Keep logins in Redis", "can be ended at once")
+    old = await store.save_decision("auth", "Use JWT for logins", "stateless")
+    await store.supersede(old.id, "Keep logins in Redis", "can be ended at once")
 
     with pytest.warns(DeprecationWarning, match="superseded='equal'"):
-        hits = await memories.search("use JWT for logins", history=True)
+        hits = await store.search("use JWT for logins", history=True)
 
-    assert hits == await memories.search("use JWT for logins", superseded="equal")
+    assert hits == await store.search("use JWT for logins", superseded="equal")
     assert old.id == hits[0].memory.id
 
 
-async def test_hits_that_do_not_fit_are_left_out_and_none_is_cut(memories):
+async def test_hits_that_do_not_fit_are_left_out_and_none_is_cut(store):
     """The texts of all hits have *max_chars* characters together, reasons too, and each hit is whole."""
-    long = await memories.save_decision("backup", "backup of the store", "why " * 20)
-    short = await memories.save_insight("backup of disks")
-    whole = await memories.search("backup of the store")
-    (least,) = await memories.search("backup of the store", max_chars=99)
+    long = await store.save_decision("backup", "backup of the store", "why " * 20)
+    short = await store.save_insight("backup of disks")
+    whole = await store.search("backup of the store")
+    (least,) = await store.search("backup of the store", max_chars=98)
 
     assert {long.id, short.id} == {hit.memory.id for hit in whole}
     assert short == least.memory
-    assert whole == await memories.search("backup of the store", max_chars=19 + 79 + 15)
-    assert [] == await memories.search("backup of the store", max_chars=14)
+    assert whole == await store.search("backup of the store", max_chars=19 + 80 + 15)
+    assert [] == await store.search("backup of the store", max_chars=14)
 
 
-async def test_no_hit_is_less_relevant_than_was_asked_for(memories):
+async def test_no_hit_is_less_relevant_than_was_asked_for(store):
     """What is left are the same hits as without, but for those with less relevance."""
     for text in ("a stolen token could not be revoked", "lunch is at noon", "the harbour freezes in winter"):
-        await memories.save_context(text)
-    hits = await memories.search("a stolen token could not be revoked")
+        await store.save_context(text)
+    hits = await store.search("a stolen token could not be revoked")
     least = sorted(hit.relevance for hit in hits)[1]
 
-    kept = await memories.search("a stolen token could not be revoked", min_relevance=least)
+    kept = await store.search("a stolen token could not be revoked", min_relevance=least)
 
     assert [hit for hit in hits if hit.relevance >= least] == kept
     assert len(kept) < len(hits)
