@@ -31,10 +31,10 @@ from mama_structs.references.decorator import ReferenceDecorator, bound_to
 from mama_structs.references.options import ReferenceOptions
 from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import EntitySource, check_sources
-from mama_structs.settings import Settings
+from mama_structs.settings import Settings, with_its_tools
 from mama_structs.storage.failures import Finding
 from mama_structs.storage.files import check_path, is_store
-from mama_structs.tools.names import SUCCESSORS, WireNames
+from mama_structs.tools.names import SUCCESSORS, WireNames, in_profile
 from mama_structs.tools.passing import Passed, passed
 
 if TYPE_CHECKING:
@@ -69,6 +69,8 @@ class _Common:
     references: ReferenceOptions | None
     loop: LoopBound
     closing: AsyncExitStack
+    # The names of the tools that sources bring along, whether the profile takes them or not.
+    ready_made: frozenset[str] = frozenset()
     users: int = 0
 
     async def leave(self, conversation: Conversation) -> None:
@@ -89,7 +91,7 @@ class Session:
     Used with ``async with`` it is also the one that a bare `with_references` or `with_descriptors` in that block uses.
 
     Attributes:
-        settings: As given.
+        settings: As given; without descriptors where the profile of tools leaves out ``read_fd``.
         location: The session's directory, None where it has none.
         conversation: The name under which `open` comes back to these refs.
         memories: Decisions, checkpoints, insights and contexts; forks share them.
@@ -108,7 +110,8 @@ class Session:
         *,
         settings: Settings,
         exposure: mama_structs.Exposure | None,
-        tools: Iterable[mama_structs.Tool],
+        tools: Iterable[mama_structs.Tool] = (),
+        added: Iterable[mama_structs.Tool] = (),
     ) -> None:
         from mama_structs.composition import contents_of, reference_share  # noqa: PLC0415 - a session is open: see the top
         from mama_structs.descriptors.heard import Heard  # noqa: PLC0415
@@ -135,9 +138,12 @@ class Session:
         own = ref_tools(self.refs)
         if settings.tools.memory:
             deprecated = self._deprecated.values() if settings.tools.deprecated else ()
-            own = [*memory_tools(self.memories, self.refs), *own, *deprecated]
-        self._own: frozenset[str] = frozenset(tool.name for tool in own)
-        for tool in (*own, *tools):
+            forgets = settings.tools.forget
+            own = [*memory_tools(self.memories, self.refs, forget=forgets), *own, *deprecated]
+        named = [tool.name for tool in own]
+        chosen = in_profile(settings.tools.profile, [*named, *common.ready_made])
+        self._own: frozenset[str] = chosen & frozenset(named)
+        for tool in (*(one for one in (*own, *tools) if one.name in chosen), *added):
             self.tools.add(tool)
         common.users += 1
         self._closed = False
@@ -210,7 +216,7 @@ class Session:
         check_embedder(embedder)
         check_reranker(reranker)
         own_namespace = check_namespace(namespace)
-        known = settings or Settings()
+        known = with_its_tools(settings or Settings())
         refs = RefStore(settings=known.descriptors, answers=known.answers, files=files)
 
         async def make() -> Session:
@@ -247,7 +253,9 @@ class Session:
                 tools = [
                     Tool.from_function(tool, annotations=annotations) for several in ready_made for tool in several
                 ]
-                common = _Common(home, path, memories, asking, references, loop, closing)
+                common = _Common(
+                    home, path, memories, asking, references, loop, closing, frozenset(tool.name for tool in tools)
+                )
                 return cls(common, entered, settings=known, exposure=exposure, tools=tools)
             except BaseException:
                 if entered is not None:
@@ -329,6 +337,20 @@ class Session:
         self._check_here()
         self.exposed.for_message(message)
         return self.exposed.tools()
+
+    def allowed_for(self, message: object) -> tuple[str, ...]:
+        """
+        Return the names of the tools that a message of the user asks for, those that it asks for first in front.
+
+        For providers that restrict a model's choice without a change of its list of tools, on which prompt caches and
+        runs depend (``allowed_tools``, for one); nothing that `tools` or `exposed` show changes.
+
+        Args:
+            message: As for `tools_for`.
+
+        """
+        self._check_here()
+        return self.exposed.allowed_for(message)
 
     async def call(
         self,
@@ -560,7 +582,7 @@ class Session:
             forked,
             settings=self.settings,
             exposure=self._exposure,
-            tools=[tool for name, tool in self.tools.items() if name not in self._own],
+            added=[tool for name, tool in self.tools.items() if name not in self._own],
         )
 
     async def check(self) -> CheckReport:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal, TypeVar
 
 import attrs
 
 from mama_structs._budget import Budget
-from mama_structs._check import CENTURY, choice, flag, refused, seconds, setting, share, whole
+from mama_structs._check import CENTURY, choice, flag, refused, seconds, setting, share, texts, whole
 from mama_structs.errors import InvalidSetting
 
 _PREFIX = "MAMA_STRUCTS_"
@@ -298,12 +298,31 @@ class MemorySettings:
     snapshot_every: int = attrs.field(default=10_000, validator=_POSITIVE)
 
 
+_PROFILES: Final = ("all", "memory")
+_TOOL_NAME: Final = 64
+
+
+def _as_profile(value: Any) -> Any:
+    if isinstance(value, str) and value not in _PROFILES:
+        return tuple(name.strip() for name in value.split(","))
+    return value if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
+
+
+def _profile(name: str, value: object) -> None:
+    if value not in _PROFILES and not (isinstance(value, tuple) and texts(name, value, longest=_TOOL_NAME)):
+        raise refused(name, "must be 'all', 'memory' or names of tools", value)
+
+
 @attrs.frozen(kw_only=True)
 class ToolSettings:
     """
-    Which tools a model sees.
+    Which tools a session has, and which of them a model sees.
 
     Args:
+        profile: Which ready-made tools there are: ``"all"``; ``"memory"`` for those of memories alone; or the names of
+            those that there are to be. Of the others a model learns nothing, and a call of one is a call of an
+            unknown tool; tools that the host adds, and those of v1.0, are there in every profile.
+        forget: Whether models have ``evolve/forget``, by which memories are gone for good.
         memory: Whether a session has the tools that save, load, search and evolve memories.
         dynamic: ``"auto"`` shows what a message asks for where whoever runs the model can follow, ``"force_static"``
             always shows all, ``"force_dynamic"`` shows what a message asks for whoever runs the model.
@@ -314,11 +333,23 @@ class ToolSettings:
 
     """
 
+    profile: Literal["all", "memory"] | tuple[str, ...] = attrs.field(
+        default="all", converter=_as_profile, validator=setting(_profile)
+    )
+    forget: bool = attrs.field(default=False, validator=_FLAG)
     memory: bool = attrs.field(default=True, validator=_FLAG)
     dynamic: Literal["auto", "force_static", "force_dynamic"] = attrs.field(
         default="auto", validator=setting(choice, ("auto", "force_static", "force_dynamic"))
     )
     deprecated: bool = attrs.field(default=False, validator=_FLAG)
+
+
+def with_its_tools(settings: Settings) -> Settings:
+    """Return settings without descriptors where the profile of tools has none that reads on: it would be lost."""
+    profile = settings.tools.profile
+    if profile == "all" or (isinstance(profile, tuple) and "read_fd" in profile):
+        return settings
+    return attrs.evolve(settings, descriptors=attrs.evolve(settings.descriptors, enabled=False))
 
 
 @attrs.frozen(kw_only=True)

@@ -148,6 +148,8 @@ def memory(policies):
 
 TOOLS = st.builds(
     ToolSettings,
+    profile=st.sampled_from(["all", "memory", "save/decision, read_fd"]),
+    forget=st.booleans(),
     memory=st.booleans(),
     dynamic=st.sampled_from(["auto", "force_static", "force_dynamic"]),
     deprecated=st.booleans(),
@@ -183,7 +185,11 @@ def test_the_environment_can_say_every_setting(settings, form):
     names = {policy: name for name, policy in PRESETS.items()}
     environ = {
         f"MAMA_STRUCTS_{section.upper()}_{name.upper()}": form.format(
-            names[value] if isinstance(value, LinkingPolicy) else value
+            names[value]
+            if isinstance(value, LinkingPolicy)
+            else ", ".join(value)
+            if isinstance(value, tuple)
+            else value
         )
         for section in ("references", "descriptors", "memory", "tools")
         for name, value in attrs.asdict(getattr(settings, section), recurse=False).items()

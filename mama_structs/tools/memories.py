@@ -1138,9 +1138,10 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Awaitable[Any]]]] = {
 }
 
 
-def memory_tools(memories: MemoryStore, refs: RefStore) -> list[Tool]:
-    """Return the ten tools for one store, with *refs* for what is too long; all stores' tools share their schemas."""
-    return [bound(template, memories=memories, refs=refs) for template in _templates()]
+def memory_tools(memories: MemoryStore, refs: RefStore, *, forget: bool = False) -> list[Tool]:
+    """Return the tools for one store, with *refs* for what is too long; all stores' tools share their schemas."""
+    chosen = (template for template in _templates() if forget or template.name != "evolve/forget")
+    return [bound(template, memories=memories, refs=refs) for template in chosen]
 
 
 @functools.cache
@@ -1162,6 +1163,7 @@ def _templates() -> tuple[Tool, ...]:
             handles=frozenset({"evidence"}) if name == "save/decision" else frozenset(),
         )
         for name, title in MEMORY_TOOLS.items()
+        if name in _FUNCTIONS
     )
 
 

@@ -10,9 +10,9 @@ from typing import Final, Self
 
 import attrs
 
-from mama_structs.errors import UnknownTool
+from mama_structs.errors import InvalidSetting, UnknownTool
 
-# The ten memory tools with their titles for people: the only tools that are ever hidden, by their whole names, since a
+# The memory tools with their titles for people: the only tools that are ever hidden, by their whole names, since a
 # host's own `save/file` is none of them.
 MEMORY_TOOLS: Final[Mapping[str, str]] = {
     "save/decision": "Save a decision",
@@ -25,6 +25,8 @@ MEMORY_TOOLS: Final[Mapping[str, str]] = {
     "search/recent": "List recent memories",
     "evolve/outcome": "Say how a decision turned out",
     "evolve/supersede": "Replace a decision",
+    "evolve/correct": "Correct a memory",
+    "evolve/forget": "Forget memories",
 }
 # A name of v1.0 is seen whenever the tool that took its place is.
 SUCCESSORS: Final[Mapping[str, str]] = {
@@ -44,6 +46,19 @@ _TAIL: Final = 9
 _OTHERS: Final = re.compile(r"[^A-Za-z0-9_]")
 _MAX_NAMED: Final = 10
 _CHAIN: Final = "structs_"
+
+
+def in_profile(profile: str | tuple[str, ...], names: Sequence[str]) -> frozenset[str]:
+    """Return which of the ready-made tools there are to be, by ``settings.tools.profile``."""
+    if profile == "all":
+        return frozenset(names)
+    if profile == "memory":
+        return frozenset(name for name in names if name in MEMORY_TOOLS or name in SUCCESSORS)
+    for name in profile:
+        if name not in names and name not in SUCCESSORS:
+            hint = "ToolSettings(forget=True) allows it" if name == "evolve/forget" else hint_at(name, names)
+            raise InvalidSetting(f"profile names {name!r:.80}, and there is no such tool", name="profile", hint=hint)
+    return frozenset(profile)
 
 
 def note_on(name: str) -> str:

@@ -84,17 +84,19 @@ class ToolView:
     def for_message(self, message: object) -> Exposed:
         """Choose the tools for a message, as in `Exposure.detect`, and remember the choice."""
         exposed = self._expose(self.exposure.detect(message))
-        context = exposed.context
-        _log.info(
-            "tools for a message: %s (confidence %.2f), %d of %d exposed, version %d, %s",
-            context.kind,
-            context.confidence,
-            len(exposed.names),
-            len(self._known),
-            exposed.version,
-            self.mode,
-        )
+        self._log(exposed.context, exposed.names, f"exposed, version {exposed.version}")
         return exposed
+
+    def allowed_for(self, message: object) -> tuple[str, ...]:
+        """Return the names of the tools for a message, and let the list stay as it is; see `Session.allowed_for`."""
+        context = self.exposure.detect(message)
+        names = self._chosen(self._tools.names, context)
+        self._log(context, names, "allowed")
+        return names
+
+    def _log(self, context: Context, names: tuple[str, ...], what: str) -> None:
+        said = "tools for a message: %s (confidence %.2f), %d of %d %s, %s"
+        _log.info(said, context.kind, context.confidence, len(names), len(self._tools), what, self.mode)
 
     def tools(self) -> list[Tool]:
         """Return the tools that are offered now."""
@@ -134,7 +136,7 @@ class ToolView:
     def _expose(self, context: Context) -> Exposed:
         before = self.current if self._current is None else self._current
         known = self._tools.names
-        names = known if self.mode == "force_static" else self._selected(known, context)
+        names = self._chosen(known, context)
         changed = frozenset(names) != frozenset(before.names)
         self._known = known
         self._current = exposed = Exposed(
@@ -150,7 +152,9 @@ class ToolView:
                 break
         return exposed
 
-    def _selected(self, known: tuple[str, ...], context: Context) -> tuple[str, ...]:
+    def _chosen(self, known: tuple[str, ...], context: Context) -> tuple[str, ...]:
+        if self.mode == "force_static":
+            return known
         seen = self.exposure.select(known, context)
         # A host's own tool may have a name of v1.0, and is never hidden.
         own = [name for name in known if name in SUCCESSORS and name not in seen and not self._tools[name].deprecated]

@@ -298,7 +298,8 @@ def test_each_context_shows_its_tools_and_the_core():
         "resuming": {"load/context", "search/recent"},
         "deciding": {"save/insight", "search/by_context", "search/by_topic", "evolve/supersede"},
         "searching": {"search/by_topic", "search/by_context", "search/recent", "load/context"},
-        "tracking": {"evolve/outcome", "evolve/supersede", "search/by_topic", "search/recent"},
+        "tracking": {name for name in MEMORY_TOOLS if name.startswith("evolve/")}
+        | {"search/by_topic", "search/recent"},
     }
     texts = {
         "resuming": "continue from yesterday",
@@ -373,6 +374,9 @@ def test_every_message_is_decided_as_before_cues_and_weights_were_data():
         context = detected(row["text"])
         # `save/checkpoint` is in every context since.
         tools = "all" if allowed == "all" else {"save/checkpoint", *(names[int(number)] for number in allowed)}
+        # Two more tools begin with `evolve/` since.
+        if "9" in allowed and "8" in allowed:
+            tools |= {"evolve/correct", "evolve/forget"}
 
         assert (kind, float(confidence)) == (str(context.kind), context.confidence), row["text"]
         assert tools == (context.allowed if allowed == "all" else {*context.allowed}), row["text"]

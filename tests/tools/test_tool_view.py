@@ -109,8 +109,8 @@ def test_the_log_has_numbers_and_no_text(exposed, caplog):
 
     assert [logging.INFO] * 2 == [record.levelno for record in caplog.records]
     assert ["searching", None] == [record.args[0] for record in caplog.records]
-    assert "8 of 11 exposed, version 2" in caplog.messages[0]
-    assert "11 of 11 exposed, version 3" in caplog.messages[1]
+    assert "8 of 13 exposed, version 2" in caplog.messages[0]
+    assert "13 of 13 exposed, version 3" in caplog.messages[1]
     assert "secretword" not in caplog.text
 
 
@@ -202,3 +202,18 @@ def test_the_exposure_given_is_used(tools):
     assert "force_dynamic" == exposed.mode
     assert not exposed.for_message(SEARCHING).narrowed
     assert isinstance(exposed.current, Exposed)
+
+
+def test_what_a_message_allows_changes_no_list(exposed, tools):
+    """A choice for a provider that restricts it leaves list, version and subscribers alone, and keeps what saves."""
+    told = []
+    exposed.subscribe(told.append)
+    before = exposed.current
+    names = exposed.allowed_for(RESUMING)
+
+    assert (before, []) == (exposed.current, told)
+    assert "load/checkpoint" == names[0]
+    assert {"read_fd", "save/checkpoint", "save/decision"} <= {*names}
+    assert "search/by_topic" not in names
+    assert tools.names == exposed.allowed_for(ORDINARY)
+    assert tools.names == ToolView(tools, mode="force_static").allowed_for(RESUMING)
