@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.errors import EmbedderMismatch
-from mama_structs.memory.model import CREATORS, RATES, Link, LinkType, Memory, MemoryType
+from mama_structs.memory.model import CREATORS, RATES, Link, LinkType, Memory, MemoryType, milliseconds
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.failures import Finding
 
@@ -54,17 +54,29 @@ SYSTEM: Final = CREATORS.index("system")
 _RATES: Final = np.array([RATES[link_type] for link_type in LinkType])
 _DAY_MS: Final = 86_400_000
 _SAMPLE_BITS: Final = 10
+NEVER: Final = 2**63 - 1
+"""When what has no end ends, in milliseconds since 1970."""
 
 
 @attrs.frozen(kw_only=True)
 class Filter:
-    """Which memories count: of these types, of this topic (NFC), created in [since, until), naming all *mentions*."""
+    """
+    Which memories count.
+
+    Of these types, of this topic (NFC), created in [since, until), naming all *mentions*, not ended at *valid_at*.
+    """
 
     types: frozenset[MemoryType] | None = None
     topic: str | None = None
     since: datetime | None = None
     until: datetime | None = None
     mentions: frozenset[str] | None = None
+    valid_at: datetime | None = None
+
+
+def ends_at(memory: Memory) -> int:
+    """Return when a memory stops to hold, in milliseconds since 1970 (UTC)."""
+    return NEVER if memory.valid_until is None else milliseconds(memory.valid_until)
 
 
 def sampled(count: int) -> slice:
@@ -93,11 +105,16 @@ class Facts:
     topics: NDArray[np.int32]  # a number for each topic, -1 for none
     scripts: NDArray[np.uint8]  # what `text.scripts_of` says of the content
     asking: NDArray[np.uint8]  # what `text.asking_of` says of it
+    ends: NDArray[np.int64]  # when it stops to hold, as `ends_at` says
 
     @property
     def columns(self) -> tuple[NDArray[Any], ...]:
         """The arrays, in the order in which facts are made of them."""
-        return self.created, self.types, self.topics, self.scripts, self.asking
+        return self.created, self.types, self.topics, self.scripts, self.asking, self.ends
+
+    def holding(self, moment_ms: int) -> NDArray[np.bool_]:
+        """Return which still hold at a time in milliseconds since 1970."""
+        return self.ends > moment_ms
 
 
 @attrs.frozen

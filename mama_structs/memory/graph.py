@@ -22,7 +22,15 @@ from numpy.typing import NDArray
 from mama_structs._lru import Lru
 from mama_structs.memory.engine import NUMBERS, SYSTEM, Direction, Filter, LinkTable, Nodes, Reader
 from mama_structs.memory.linking import among
-from mama_structs.memory.model import OUTCOME_OF, ContextMetadata, Link, LinkType, Memory, milliseconds
+from mama_structs.memory.model import (
+    OUTCOME_OF,
+    ContextMetadata,
+    Link,
+    LinkType,
+    Memory,
+    from_milliseconds,
+    milliseconds,
+)
 
 MAX_DEPTH: Final = 5
 """How deep a traversal goes at the most (DESIGN section 6)."""
@@ -135,9 +143,18 @@ def read_by(start: int, steps: Iterable[Step]) -> frozenset[int]:
 
 
 def by_topic(reader: Reader, topic: str, *, now_ms: int) -> TopicNodes:
-    """Return a topic's memories with their evolution, however long it is, and what is around that."""
-    chain = evolution(reader, reader.window(Filter(topic=topic)))
-    return TopicNodes(chain, traverse(reader, chain.nodes, now_ms=now_ms, max_depth=TOPIC_DEPTH))
+    """Return a topic's memories with their evolution, however long it is, and what is around that, if they hold."""
+    chain = evolution(reader, reader.window(Filter(topic=topic, valid_at=from_milliseconds(now_ms))))
+    around = traverse(reader, chain.nodes, now_ms=now_ms, max_depth=TOPIC_DEPTH)
+    reached = np.array([step.node for step in around], np.int64)
+    ended = {*chain.nodes[~reader.facts(chain.nodes).holding(now_ms)], *reached[~reader.facts(reached).holding(now_ms)]}
+    if ended:
+        # They are found by nobody; yet what they lead to is.
+        gone = np.array(sorted(ended), np.int64)
+        links = only(chain.links, ~(np.isin(chain.links.sources, gone) | np.isin(chain.links.targets, gone)))
+        chain = ChainNodes(chain.nodes[~np.isin(chain.nodes, gone)], links, chain.forks[~np.isin(chain.forks, gone)])
+        around = [step for step in around if step.node not in ended]
+    return TopicNodes(chain, around)
 
 
 def evolution(reader: Reader, starts: int | Nodes) -> ChainNodes:

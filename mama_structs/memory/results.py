@@ -240,7 +240,8 @@ def chain_of(reader: Reader, found: graph.ChainNodes, *, around: tuple[Reached, 
     memories = reader.get(found.nodes)
     by_node = dict(zip(found.nodes.tolist(), memories, strict=True))
     having = reader.links_of_many(np.unique(found.links.sources), "out")
-    links = [link for own in having for link in own if link.link_type is LinkType.EVOLUTION]
+    ids = {memory.id for memory in memories}
+    links = [link for own in having for link in own if link.link_type is LinkType.EVOLUTION and link.to_id in ids]
     return Chain(
         memories=tuple(memories),
         links=tuple(sorted(links, key=lambda link: (link.created_at, link.id), reverse=True)),

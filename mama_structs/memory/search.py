@@ -150,6 +150,7 @@ def gathered(reader: Reader, request: SearchRequest, weights: Weights) -> Gather
     """Return what may answer a question and what is known of it, None where nothing passes the filter."""
     # What was made at that very moment was there.
     where = _narrowed(request.where, None, None if request.as_of is None else request.as_of + _MILLISECOND)
+    where = attrs.evolve(where, valid_at=request.moment)
     period = period_in(request.text, request.moment)
     query = PreparedQuery.of(reader, request.text, request.vector, calibration=request.calibration, weights=weights)
     nodes, best = _found(reader, query, where, period, max(_FOUND, request.limit))
@@ -426,10 +427,12 @@ def _ends(table: LinkTable, holding: Collection[int], known: ScoredNodes, reques
 
 def _passing(reader: Reader, nodes: Nodes, found: Nodes, where: Filter) -> Nodes:
     """Return those of *nodes* that a filter lets through, as it did *found*."""
-    if not len(nodes) or where == Filter():
+    if not len(nodes):
         return nodes
     facts = reader.facts(nodes)
     passes = _within(facts, where.since, where.until)
+    if where.valid_at is not None:
+        passes &= facts.holding(milliseconds(where.valid_at))
     if where.types is not None:
         passes &= np.isin(facts.types, [NUMBERS[kind] for kind in where.types])
     if where.topic is not None:

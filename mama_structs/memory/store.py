@@ -20,7 +20,7 @@ from mama_structs.errors import InvalidArgument, LinkNotFound, MamaStructsError,
 from mama_structs.memory import graph, maintenance, requests, results, saving, search, transfer
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.embedding.service import EmbeddingService
-from mama_structs.memory.engine import Direction, EmbedderRecord, Engine, Progress, Reader, Writer, mismatch
+from mama_structs.memory.engine import Direction, EmbedderRecord, Engine, Filter, Progress, Reader, Writer, mismatch
 from mama_structs.memory.graph import TraversalCache
 from mama_structs.memory.linking import Linking
 from mama_structs.memory.maintenance import record_of
@@ -470,7 +470,7 @@ class MemoryStore:
             since: Only from this time on (with a time zone).
 
         """
-        where = check_filter(types=types, since=since)
+        where = self._holding(check_filter(types=types, since=since))
         most = check_limit(limit)
         return await self._shared.read(lambda reader: reader.get(reader.window(where, limit=most)))
 
@@ -503,13 +503,14 @@ class MemoryStore:
             lambda reader: saving.found(reader, own_id) if is_id(own_id) else reader.find(own_id)
         )
         vector = None if node is not None else await self._shared.embedding.query(text)
+        where = self._holding()
 
         def plan(reader: Reader) -> list[Similar]:
             own = None if vector is not None else saving.found(reader, own_id)
             pieces = [vector] if vector is not None else list(reader.vectors(own or 0))
             best: dict[int, float] = {}
             for piece in pieces:
-                matches = reader.nearest(piece, most + 1)
+                matches = reader.nearest(piece, most + 1, where)
                 for near, score in zip(matches.nodes.tolist(), matches.scores.tolist(), strict=True):
                     best[near] = max(score, best.get(near, -1.0))
             if own is not None:
@@ -534,7 +535,8 @@ class MemoryStore:
             types: Only of these types.
 
         """
-        where = attrs.evolve(check_filter(types=types), mentions=frozenset({check_id("mention", mention)}))
+        where = self._holding(check_filter(types=types))
+        where = attrs.evolve(where, mentions=frozenset({check_id("mention", mention)}))
         most = check_limit(limit)
         return await self._shared.read(lambda reader: reader.get(reader.window(where, limit=most)))
 
@@ -1038,6 +1040,10 @@ class MemoryStore:
         """Run a plan that reads what is known of one memory."""
         checked = check_id("id", memory_id)
         return await self._shared.read(lambda reader: plan(reader, saving.found(reader, checked)))
+
+    def _holding(self, where: Filter | None = None) -> Filter:
+        """Narrow a filter to what has not ended by now."""
+        return attrs.evolve(where or Filter(), valid_at=self._shared.now)
 
     async def _save(self, request: requests.SaveRequest) -> Memory:
         shared = self._shared

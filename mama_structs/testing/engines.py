@@ -34,6 +34,7 @@ from mama_structs.memory.engine import (
     Scores,
     Vectors,
     Writer,
+    ends_at,
     sampled,
 )
 from mama_structs.memory.graph import nfc
@@ -104,6 +105,7 @@ class PlainReader(Writer):
             np.array([-1 if memory.topic is None else names.index(nfc(memory.topic)) for memory in memories], np.int32),
             np.array([scripts_of(memory.content) for memory in memories], np.uint8),
             np.array([asking_of(memory.content) for memory in memories], np.uint8),
+            np.array([ends_at(memory) for memory in memories], np.int64),
         )
 
     def nearest(self, vector: Vectors, limit: int, where: Filter | None = None) -> Matches:
@@ -409,4 +411,5 @@ def _passes(memory: Memory, where: Filter) -> bool:
         and (where.since is None or memory.created_at >= where.since)
         and (where.until is None or memory.created_at < where.until)
         and (where.mentions is None or where.mentions <= set(memory.mentions))
+        and (where.valid_at is None or memory.valid_until is None or memory.valid_until > where.valid_at)
     )

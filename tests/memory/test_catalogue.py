@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.memory.embedded.catalogue import Catalogue, CatalogueItem
-from mama_structs.memory.engine import Filter
+from mama_structs.memory.engine import NEVER, Filter
 from mama_structs.memory.model import MemoryType, from_milliseconds
 
 TYPES = tuple(MemoryType)
@@ -23,6 +23,7 @@ TOPICS = ["auth", "인증", unicodedata.normalize("NFD", "인증"), "café", "ca
 facts = {
     "topic": st.none() | st.sampled_from(TOPICS),
     "mentions": st.lists(st.sampled_from(["1-11", "2-1", "0-1"]), max_size=3),
+    "ends_ms": st.just(NEVER) | st.integers(BASE, BASE + 6),
 }
 adds = st.tuples(
     st.just("add"),
@@ -51,6 +52,7 @@ fields = {
     "since": moments,
     "until": moments,
     "mentions": st.frozensets(st.sampled_from(["1-11", "2-1", "9-9"]), max_size=2),
+    "valid_at": moments,
 }
 # Most filters of all fields let nothing through.
 filters = st.sampled_from(sorted(fields)).flatmap(lambda name: st.builds(Filter, **{name: fields[name]}))
@@ -81,7 +83,8 @@ def played(steps, where=None):
         elif kind == "change" and values[0] in model:
             row = model[values[0]]
             row |= {"version": next(versions), **values[1]}
-            catalogue.change(values[0], version=row["version"], topic=row["topic"], mentions=row["mentions"])
+            said = {name: row[name] for name in ("version", *facts)}
+            catalogue.change(values[0], **said, scripts=0)
         elif kind == "remove" and values[0] in model:
             catalogue.remove(values[0])
             removed[values[0]] = model.pop(values[0])
@@ -113,6 +116,7 @@ def passes(row, where):
         and (where.since is None or moment >= where.since)
         and (where.until is None or moment < where.until)
         and (where.mentions is None or where.mentions <= set(row["mentions"]))
+        and (where.valid_at is None or row["ends_ms"] == NEVER or from_milliseconds(row["ends_ms"]) > where.valid_at)
     )
 
 
@@ -150,6 +154,7 @@ def test_what_is_known_of_memories(steps):
     assert [row["version"] for row in model.values()] == [catalogue.version_of(node) for node in model]
     assert [row["created_ms"] for row in model.values()] == known.created.tolist()
     assert [row["type_index"] for row in model.values()] == known.types.tolist()
+    assert [row["ends_ms"] for row in model.values()] == known.ends.tolist()
     assert topics == [named[number] for number in known.topics.tolist()]
     assert len(set(topics)) == len(named)
     assert all((number == -1) == (topic is None) for number, topic in named.items())
@@ -190,6 +195,18 @@ def test_a_state_comes_back_as_it_was(steps):
     assert meta == again_meta
     assert all(np.array_equal(arrays[name], again[name]) for name in arrays)
     assert total == loaded.add(CatalogueItem(**memory("new")))
+
+
+def test_a_filter_by_a_later_moment_is_the_same_question_until_something_ends():
+    """What holds now is not looked for anew as time goes on, and where nothing ever ended it costs nothing."""
+    catalogue = catalogue_of("one", "two")
+    catalogue.add(CatalogueItem(**memory("three", number=3, ends_ms=BASE + 5)))
+    masks = [catalogue.mask(Filter(valid_at=from_milliseconds(BASE + more))) for more in (0, 4, 5, 90)]
+
+    assert masks[0] is None
+    assert masks[1] is None
+    assert [True, True, False] == masks[2].tolist()
+    assert masks[3] is masks[2]
 
 
 def memory(name, **changed):

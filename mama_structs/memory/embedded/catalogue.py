@@ -16,8 +16,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from mama_structs._lru import Lru
 from mama_structs.memory.codec import Entry
-from mama_structs.memory.engine import Facts, Filter, Nodes
-from mama_structs.memory.model import MemoryType, milliseconds
+from mama_structs.memory.engine import NEVER, Facts, Filter, Nodes, ends_at
+from mama_structs.memory.model import MemoryType, from_milliseconds, milliseconds
 from mama_structs.memory.text import asking_of, scripts_of
 
 Array = NDArray[Any]
@@ -179,6 +179,7 @@ _COLUMNS: Final = {
     "topic": np.int32,
     "scripts": np.uint8,
     "asking": np.uint8,
+    "ends": np.int64,
     "alive": np.bool_,
 }
 _MENTIONS: Final = {"node": np.int32, "mention": np.int32}
@@ -209,6 +210,7 @@ class CatalogueItem:
     mentions: Sequence[str]
     scripts: int = 0
     asking: int = 0
+    ends_ms: int = NEVER
 
     @classmethod
     def of(cls, number: int, entry: Entry) -> CatalogueItem:
@@ -224,6 +226,7 @@ class CatalogueItem:
             mentions=memory.mentions,
             scripts=scripts_of(memory.content),
             asking=asking_of(memory.content),
+            ends_ms=ends_at(memory),
         )
 
 
@@ -241,6 +244,8 @@ class Catalogue:
         self._by_topic = Order()
         self._by_number = Order()
         self._masks: Lru[Filter | None, Mask] = Lru(_MASKS)
+        # When memories stop to hold, sorted, each time once; None where that is not known.
+        self._ends: Rows | None = None
 
     def __len__(self) -> int:
         """How many nodes were given, holes among them."""
@@ -257,12 +262,13 @@ class Catalogue:
             topic=self._topic_number(item.topic),
             scripts=item.scripts,
             asking=item.asking,
+            ends=item.ends_ms,
             alive=True,
         )
         self._ids.append(item.memory_id)
         self._node_of[item.memory_id] = node
         self._mention(node, item.mentions)
-        self._masks.clear()
+        self._forget_masks()
         return node
 
     def change(
@@ -274,8 +280,9 @@ class Catalogue:
         mentions: Sequence[str],
         scripts: int | None = None,
         asking: int = 0,
+        ends_ms: int = NEVER,
     ) -> None:
-        """Take a new version of a memory: id, number, type and time stay, and what its text is like without scripts."""
+        """Take a new version of a memory: id, number, type and time stay, and without scripts what follows them."""
         self._check_alive(node)
         self._rows["version"][node] = version
         number = self._topic_number(topic)
@@ -283,18 +290,19 @@ class Catalogue:
             self._rows["topic"][node] = number
             self._by_topic = Order()
         if scripts is not None:
-            self._rows["scripts"][node], self._rows["asking"][node] = scripts, asking
+            for name, value in (("scripts", scripts), ("asking", asking), ("ends", ends_ms)):
+                self._rows[name][node] = value
         if set(mentions) != set(self._mentioned_by(node)):
             self._pairs.keep(self._pairs["node"] != node)
             self._mention(node, mentions)
-        self._masks.clear()
+        self._forget_masks()
 
     def remove(self, node: int) -> None:
         """Leave a hole where a memory was."""
         self._check_alive(node)
         self._rows["alive"][node] = False
         del self._node_of[self._ids[node]]
-        self._masks.clear()
+        self._forget_masks()
 
     def restore(self, node: int, item: CatalogueItem) -> None:
         """Take a removal back: the same memory is at the same node again."""
@@ -311,6 +319,7 @@ class Catalogue:
             mentions=item.mentions,
             scripts=item.scripts,
             asking=item.asking,
+            ends_ms=item.ends_ms,
         )
 
     def find(self, memory_id: str) -> int | None:
@@ -361,8 +370,7 @@ class Catalogue:
 
     def mask(self, where: Filter | None) -> Mask | None:
         """Return which nodes pass, one item for each; None where all do. It is not to be written to."""
-        if where == _ANY:
-            where = None
+        where = self._settled(where)
         if where is None and len(self._node_of) == len(self):
             return None
         mask = self._masks.get(where)
@@ -374,7 +382,7 @@ class Catalogue:
 
     def window(self, where: Filter | None = None, *, newest_first: bool = True, limit: int | None = None) -> Nodes:
         """Return nodes in the order of creation, equal times in the order of saving."""
-        created = self._rows["created"]
+        where, created = self._settled(where), self._rows["created"]
         of_topic = None if where is None or where.topic is None else self._of_topic(where.topic)
         if where is not None and of_topic is not None and len(of_topic) <= _BLOCK:
             of_topic = self._narrowed(of_topic[self._rows["alive"][of_topic]], where)
@@ -404,7 +412,8 @@ class Catalogue:
 
     def facts(self, nodes: Nodes) -> Facts:
         """Return what is known of *nodes* without their text."""
-        return Facts(*(self._rows[name][nodes] for name in ("created", "type", "topic", "scripts", "asking")))
+        columns = ("created", "type", "topic", "scripts", "asking", "ends")
+        return Facts(*(self._rows[name][nodes] for name in columns))
 
     def beside(self, nodes: Nodes, apart_ms: int) -> tuple[Nodes, Nodes]:
         """Return for each of *nodes* what was created just before it, and just after, if no more than that apart."""
@@ -530,6 +539,20 @@ class Catalogue:
         nodes: Nodes = self._pairs["node"][self._pairs["mention"] == number].astype(np.int64)
         return nodes
 
+    def _forget_masks(self) -> None:
+        self._masks.clear()
+        self._ends = None
+
+    def _settled(self, where: Filter | None) -> Filter | None:
+        """Return a filter that lets the same through, and is equal to others as long as nothing stops to hold."""
+        if where is not None and where.valid_at is not None:
+            if self._ends is None:
+                ends = self._rows["ends"]
+                self._ends = np.unique(ends[ends != NEVER])
+            over = int(self._ends.searchsorted(milliseconds(where.valid_at), "right"))
+            where = attrs.evolve(where, valid_at=from_milliseconds(int(self._ends[over - 1])) if over else None)
+        return None if where == _ANY else where
+
     def _passing(self, where: Filter) -> Mask:
         mask = np.zeros(len(self), np.bool_)
         mask[self._narrowed(None, where)] = True
@@ -551,6 +574,8 @@ class Catalogue:
             passing &= self._rows["created"][rows] >= _rounded_up(where.since)
         if where.until is not None:
             passing &= self._rows["created"][rows] < _rounded_up(where.until)
+        if where.valid_at is not None:
+            passing &= self._rows["ends"][rows] > milliseconds(where.valid_at)
         for mention in where.mentions or ():
             naming = np.zeros(len(self), np.bool_)
             naming[self._naming(mention)] = True

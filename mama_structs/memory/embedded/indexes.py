@@ -19,7 +19,7 @@ from mama_structs.memory.embedded.rows import RowPlaces, numbered, own_number, r
 from mama_structs.memory.embedded.snapshots import Generation, Part, SnapshotStore
 from mama_structs.memory.embedded.vectors import VectorIndex
 from mama_structs.memory.embedded.words import WordIndex
-from mama_structs.memory.engine import Filter
+from mama_structs.memory.engine import Filter, ends_at
 from mama_structs.memory.model import Link, Memory, MemoryType
 from mama_structs.memory.text import ANALYSIS, asking_of, indexed_text, scripts_of, weighted_terms
 from mama_structs.storage.rows import Damaged, Snapshot
@@ -63,6 +63,7 @@ class Indexes:
             mentions=memory.mentions,
             scripts=scripts_of(memory.content),
             asking=asking_of(memory.content),
+            ends_ms=ends_at(memory),
         )
         if vectors is not None:
             self.vectors.remove(node)

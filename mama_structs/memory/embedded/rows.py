@@ -201,6 +201,10 @@ class RowPlaces:
             raise self.damaged(key, "the memory is of another namespace")
         if memory.created_at.tzinfo is None or memory.updated_at.tzinfo is None:
             raise self.damaged(key, "a time of the memory has no time zone")
+        if memory.valid_until is not None and memory.valid_until.tzinfo is None:
+            raise self.damaged(key, "a time of the memory has no time zone")
+        if memory.former and any(former.until.tzinfo is None for former in memory.former):
+            raise self.damaged(key, "a time of the memory has no time zone")
         metadata = memory.metadata
         if type(metadata) is DecisionMetadata:
             if not 0 <= metadata.confidence <= 1:
