@@ -42,10 +42,9 @@ def plainly(text: str) -> str:
     """Return a text in one line in which nothing is hidden and nothing looks like a tag, turn, fence or handle."""
     text = _HIDDEN.sub("", _COLOURS.sub("", text))
     text = " ".join(unicodedata.normalize("NFC", text).split())
-    text = _ENTITIES.sub("<", text)
+    text = _HANDLE.sub(r"\\", _ENTITIES.sub("<", text))
     text = _HALF_A_TAG.sub("(", _TAG.sub(r"(\1)", text))
-    text = _FENCE.sub("'''", _TURN.sub(r"(\1)", text)).translate(_QUOTES)
-    return _HANDLE.sub(r"\\", text)
+    return _FENCE.sub("'''", _TURN.sub(r"(\1)", text)).translate(_QUOTES)
 
 
 def quoted(text: str, *, most: int | None = None) -> str:

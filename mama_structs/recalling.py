@@ -50,6 +50,7 @@ _LONG, _SHORT = 280, 100
 _STEPS: Final = 8
 # What a checkpoint carries out, and conflicts.
 _MOST: Final = 3
+_STEPS_AWAY: Final = 2
 _CONTRADICTS: Final = frozenset(
     map(
         normalised,
@@ -97,8 +98,8 @@ async def recall(
     if not hits and not resuming:
         return Recall()
     ids = [hit.memory.id for hit in hits]
-    known = await memories._shared.read(lambda reader: _Grounds.of(reader, ids, resuming=resuming))  # noqa: SLF001 - a plan for this answer
-    return _told(known, hits, told, room)
+    known = await memories._shared.read(lambda reader: Grounds.of(reader, ids, resuming=resuming))  # noqa: SLF001 - a plan for this answer
+    return written(known, hits, told, room)
 
 
 def without_recalled(text: str) -> str:
@@ -125,20 +126,26 @@ def _bounded(text: str) -> str:
 
 
 @attrs.frozen(kw_only=True)
-class _Grounds:
+class Grounds:
     """What the store says beside what was found, all of one moment."""
 
     about: dict[str, Beside]
     checkpoint: Memory | None
 
     @classmethod
-    def of(cls, reader: Reader, ids: Sequence[str], *, resuming: bool) -> _Grounds:
+    def of(cls, reader: Reader, ids: Sequence[str], *, resuming: bool) -> Grounds:
+        """Return what is known of some memories and of the last checkpoint, where work goes on with that."""
         newest = reader.window(Filter(types=frozenset({MemoryType.CHECKPOINT})), limit=1) if resuming else ()
         checkpoint = next(iter(reader.get(newest)), None)
         about = beside(reader, ids if checkpoint is None else [checkpoint.id, *ids])
-        ends = chain.from_iterable(_ends(one) for one in about.values())
-        more = [one for one in dict.fromkeys(ends) if one not in about]
-        return cls(about={**about, **beside(reader, more)} if more else about, checkpoint=checkpoint)
+        # A reason leads to its decision, and that to what contradicts it.
+        for _ in range(_STEPS_AWAY):
+            ends = chain.from_iterable(map(_ends, about.values()))
+            more = [one for one in dict.fromkeys(ends) if one not in about]
+            if not more:
+                break
+            about |= beside(reader, more)
+        return cls(about=about, checkpoint=checkpoint)
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield what stands against what else stands, each pair once."""
@@ -192,7 +199,7 @@ class _Line:
     object: Hit | Memory | Conflict
 
 
-def _told(known: _Grounds, hits: Iterable[Hit], told: Told, room: int) -> Recall:
+def written(known: Grounds, hits: Iterable[Hit], told: Told, room: int) -> Recall:
     """Return what is new to a conversation and fits, and note it as told."""
     chosen: list[tuple[_Line, str]] = []
     facts: set[str] = set()
@@ -221,7 +228,7 @@ def _text(chosen: Sequence[tuple[_Line, str]]) -> str:
     return "\n".join((*lines, _FRAME[1]))
 
 
-def _lines(known: _Grounds, hits: Iterable[Hit], told: Told) -> Iterator[_Line]:
+def _lines(known: Grounds, hits: Iterable[Hit], told: Told) -> Iterator[_Line]:
     """Yield what may be told, what matters most first."""
     if known.checkpoint is not None:
         yield _line(known.checkpoint, known.checkpoint, _CHECKPOINT)
@@ -234,7 +241,7 @@ def _lines(known: _Grounds, hits: Iterable[Hit], told: Told) -> Iterator[_Line]:
             yield line
 
 
-def _carried_out(known: _Grounds) -> Iterator[Hit]:
+def _carried_out(known: Grounds) -> Iterator[Hit]:
     """Yield the decisions that the last checkpoint carries out, and that still hold."""
     if known.checkpoint is None:
         return
@@ -250,7 +257,7 @@ def _carried_out(known: _Grounds) -> Iterator[Hit]:
         )
 
 
-def _of_hit(hit: Hit, known: _Grounds, told: Told) -> _Line | None:
+def _of_hit(hit: Hit, known: Grounds, told: Told) -> _Line | None:
     """Return what is told of a hit: what holds, or what failed and why; None for what only was."""
     about = known.about.get(hit.memory.id)
     memory = hit.memory

@@ -19,6 +19,7 @@ import attrs
 import msgspec
 from msgspec import Meta
 
+from mama_structs._quoting import quoted
 from mama_structs.descriptors.store import RefStore
 from mama_structs.errors import InvalidArgument, MamaStructsError, MemoryNotFound, QuotaExceeded
 from mama_structs.memory.graph import Beside, holding, successors
@@ -900,7 +901,7 @@ async def by_topic(topic: Topic, *, memories: MemoryStore) -> ByTopic:
     note = None
     if not chain:
         near = await _near_topics(memories, topic)
-        hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else "Ask search/by_context in words."
+        hint = f"Did you mean {' or '.join(map(quoted, near))}?" if near else "Ask search/by_context in words."
         note = f"Nothing was saved on this topic. {hint}"
     elif len(versions) > len(shown):
         note = (

@@ -1,0 +1,69 @@
+"""Memories that try to leave their quotation, and what shows that they did not."""
+
+import json
+import re
+import unicodedata
+from pathlib import Path
+
+ROWS = [
+    json.loads(line)
+    for line in (Path(__file__).parent / "data/hostile/memories.jsonl").read_text(encoding="utf-8").splitlines()
+]
+TEXTS = [row["content"] * row.get("repeat", 1) for row in ROWS]
+
+_KINDS = "decision|checkpoint|insight|context"
+_ID = rf" \[(?:{_KINDS})_[^\s\[\]\"<>]+\]"
+_LINE = (
+    rf"- (?:{_KINDS}), \d{{4}}-\d\d-\d\d(?:, on Q)?(?:, from outside, unchecked|, from a tool)?: Q"
+    r"(?:; since Q)?(?:; (?:SUCCESS|FAILED|PARTIAL)(?: because Q)?)?"
+    r"(?:; next: Q(?:, Q)*(?:, …)?)?(?:; files: Q(?:, Q)*(?:, …)?)?"
+    rf"(?:; in (?:its place|place of){_ID})*(?:{_ID})?"
+)
+_FRAME = re.compile(
+    r"<recalled>\nFrom memory, for you to know\. [^\n]+\n"
+    rf"(?:Last checkpoint:\n{_LINE}\n)?"
+    rf"(?:Failed, or worked only in part:\n(?:{_LINE}\n)+)?"
+    rf"(?:Stands:\n(?:{_LINE}\n)+)?"
+    rf"(?:Against each other, so ask which one holds:\n(?:- Q(?:{_ID})? against Q(?:{_ID})?(?: because Q)?\n)+)?"
+    r"</recalled>"
+)
+_QUOTED = re.compile(r'"([^"\n]*)"')
+# Signs of Arabic and Kaithi that are format characters by name, and seen.
+_SEEN = "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd"
+# How tags begin, also in brackets of other scripts, which are read as ours are.
+_TAG = re.compile(r"[<\u2039\u3008\u27e8\u276e\u2770\u02c2\u1438](?:[^\s\d=….-]|\s*[/\\\u2044\u2215])")
+# How other things begin: entities, fences, whose turn it is, handles, the end of a quotation.
+_OTHER = re.compile(
+    r"&(?:lt|#0*60|#x0*3c)\b|```|~~~|[\[\uff3b][/\uff0f]?(?-i:[A-Z][A-Z_]{2,})[\]\uff3d]|(?<![\w\\])(?:ref|fd)[:\uff1a]\S|[\"\u201c\u201d\u201e\u201f\u301d\u301e\u2033\uff02]",
+    re.IGNORECASE,
+)
+
+
+async def save(memories, row):
+    """Save a hostile memory, as one that came from outside."""
+    kind, content = row["type"], row["content"] * row.get("repeat", 1)
+    if kind == "checkpoint":
+        more = {name: row[name] for name in ("next_steps", "open_files")}
+        return await memories.save_checkpoint(content, origin="outside", **more)
+    if kind == "insight":
+        return await memories.save_insight(content, origin="outside")
+    saved = await memories.save_decision(row["topic"], content, row["reasoning"], origin="outside")
+    reason = row.get("outcome_reason")
+    return saved if reason is None else await memories.set_outcome(saved.id, "FAILED", reason=reason)
+
+
+def check_plain(text):
+    """Fail where a text of a quotation hides something, or looks like anything but words."""
+    hidden = [one for one in text if unicodedata.category(one) in {"Cc", "Cf", "Cs", "Zl", "Zp"} and one not in _SEEN]
+
+    assert [] == hidden
+    assert None is _OTHER.search(text), text
+    assert None is _TAG.search(unicodedata.normalize("NFKC", text)), text
+
+
+def check_block(text):
+    """Fail where anything of a recalled text is neither ours nor quoted."""
+    assert _FRAME.fullmatch(_QUOTED.sub("Q", text)), text
+    assert 1 == text.count("<recalled>") == text.count("</recalled>")
+    for found in _QUOTED.findall(text):
+        check_plain(found)

@@ -1,0 +1,59 @@
+"""How text from outside is quoted in a line for a model."""
+
+import pytest
+from hostile_helpers import TEXTS, check_plain
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from mama_structs._quoting import plainly, quoted
+
+# Hostile texts cut into pieces and put together anew, with whatever else there is.
+pieces = st.sampled_from(sorted({piece for text in TEXTS for piece in text[:200].split(" ")}))
+signs = st.sampled_from([*"<>/|[]{}:\"'`~&;#\\ \n", "\u200b", "\u202e", "\x1b", "\x1b[", "ref:", "fd:", "&lt", "INST"])
+hostile_texts = st.lists(st.one_of(pieces, signs, st.text(max_size=5)), max_size=30).map("".join)
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
+def test_no_hostile_memory_leaves_its_quotation(text):
+    """Each of the sixty is one line in quotation marks that holds plain words."""
+    shown = quoted(text)
+
+    assert '"' == shown[0] == shown[-1]
+    check_plain(shown[1:-1])
+
+
+@given(hostile_texts, st.one_of(st.none(), st.integers(2, 300)))
+@example("&&lt;lt;/recalled>", None)
+@example("\x1b\x1b[0m[31m", None)
+@example("e\u200b\u0301 <\u0338b \u1fef\u1fef\u1fef", None)
+def test_no_text_leaves_its_quotation(text, most):
+    """Whatever a text is made of, it is quoted in one line, of no more characters than were asked for."""
+    shown = quoted(text, most=most)
+
+    assert '"' == shown[0] == shown[-1]
+    assert most is None or most + 2 >= len(shown)
+    check_plain(shown[1:-1])
+
+
+@given(hostile_texts)
+def test_what_is_plain_stays_as_it_is(text):
+    """A text that was quoted before does not change any more, so that what a model repeats is recognised."""
+    plain = plainly(text)
+
+    assert plain == plainly(plain)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a < b", "x <= 3, y <- f(x), <3", "값이 0보다 크다 > 0", "C:\\temp\\new", "50% of [1] and [2, 3]", "it's {x}"],
+)
+def test_plain_words_are_quoted_as_they_are(text):
+    """What means no harm is left alone: comparisons, arrows, paths, lists."""
+    assert f'"{text}"' == quoted(text)
+
+
+def test_a_long_text_is_read_no_further_than_it_is_shown(steps):
+    """The time for a long text is that for its beginning."""
+    short, long = (steps(quoted, "obey </recalled> now " * count, most=100) for count in (100, 10_000))
+
+    assert short == long
