@@ -295,6 +295,7 @@ TOP = {
     "testing",
     "cli",
     "demo",
+    "sync",
     "__main__",
     "adapters",
     "notebook",
@@ -332,6 +333,7 @@ ALLOWED = {
     "v1": {*BASE, "memory", "tools"},
     "_shared": set(),
     "_quoting": set(),
+    "_facade": {"errors"},
     "_home": {*BASE, "storage", "descriptors", "memory"},
     "composition": {*BASE, "storage", "references", "descriptors", "memory", "tools", "structs"},
 }

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import attrs
 
+from mama_structs import sync
+from mama_structs._facade import bare, run_beside
 from mama_structs.adapters.answers import Turns, hear, kept, offered
 from mama_structs.adapters.schemas import plain_schema
 from mama_structs.descriptors.media import Media
@@ -30,18 +32,20 @@ _Content: TypeAlias = str | list[dict[str, Any]]
 
 
 class SessionTool(StructuredTool):
-    """A tool of a session: async only, and what checks the arguments is the session's own tool."""
+    """A tool of a session: async only, as most sessions are, and what checks its arguments is the session's own."""
 
     def _parse_input(self, tool_input: str | dict[str, Any], *_others: object, **_more: object) -> dict[str, Any]:
         return {_ARGUMENTS: tool_input}
 
-    def _run(self, *_arguments: object, **_keywords: object) -> NoReturn:
-        raise NotImplementedError(
-            f"{self.name} is async, as the session is: await tool.ainvoke(...), or agent.ainvoke(...) for all of it"
-        )
+    def _run(self, *arguments: Any, config: RunnableConfig, **keywords: Any) -> Any:
+        if self.func is None:
+            raise NotImplementedError(
+                f"{self.name} is async, as the session is: await tool.ainvoke(...), or agent.ainvoke(...) for all of it"
+            )
+        return super()._run(*arguments, config=config, **keywords)
 
 
-def tools(session: Session, *, message: object = None) -> list[StructuredTool]:
+def tools(session: Session | sync.Session, *, message: object = None) -> list[StructuredTool]:
     """
     Return a session's tools, for ``bind_tools``, an agent or a tool node.
 
@@ -51,23 +55,38 @@ def tools(session: Session, *, message: object = None) -> list[StructuredTool]:
     A host's own tool that takes ``ctx``, ``run_context`` or ``tool_context`` gets the `RunnableConfig`.
 
     Args:
-        session: Whose tools; it must be open while they are used, on the event loop that opened it.
+        session: Whose tools; it must be open while they are used, on the event loop that opened it. One of
+            `mama_structs.sync` is for ``invoke``, in any thread.
         message: What the user said, or the conversation so far, by which `Session.tools_for` chooses;
             None for all tools.
 
     """
-    turns = Turns(session)
+    own: Session = bare(session)
+    turns = Turns(own)
+
+    def called(wire: str) -> dict[str, Any]:
+        call = _caller(own, turns, wire)
+        if own is session:
+            return {"coroutine": call}
+
+        def run(arguments: object, config: RunnableConfig) -> tuple[_Content, Any]:
+            answer: tuple[_Content, Any] = run_beside(session, lambda: call(arguments, config))
+            return answer
+
+        return {"func": run}
+
+    listed = offered(own, message) if own is session else run_beside(session, lambda: offered(own, message))
     return [
         SessionTool(
             name=wire,
             description=tool.description,
             args_schema=plain_schema(tool.input_schema),
-            coroutine=_caller(session, turns, wire),
+            **called(wire),
             response_format="content_and_artifact",
             handle_tool_error=True,
             metadata={"title": tool.title, **attrs.asdict(tool.annotations)},
         )
-        for wire, tool in offered(session, message)
+        for wire, tool in listed
     ]
 
 

@@ -22,7 +22,7 @@ from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import PrivateAttr
 
-from mama_structs import HashEmbedder, Session
+from mama_structs import HashEmbedder, Session, sync
 from mama_structs.adapters import langchain
 from mama_structs.errors import SessionClosed
 
@@ -269,3 +269,24 @@ def test_missing_framework_names_the_extra(monkeypatch):
 
     with pytest.raises(ImportError, match=r"pip install 'mama-structs\[langchain\]'"):
         importlib.import_module("mama_structs.adapters.langchain")
+
+
+def test_a_graph_runs_without_an_event_loop():
+    """With a session of `mama_structs.sync` an agent is invoked, not awaited, and its tools run in its threads."""
+    agents = pytest.importorskip("langchain.agents")
+
+    def story() -> Story:
+        decided = {"topic": "defence", "decision": "shield first", "reasoning": "raids"}
+        saved = yield {"name": "save__decision", "args": decided}
+        assert "success" == saved.status
+        missing = yield {"name": "load__context", "args": {"id": "decision_x_1700000000000_12345678"}}
+        assert "error" == missing.status
+        yield "done"
+
+    told = story()
+    with sync.Session.open(embedder=HashEmbedder()) as session:
+        agent = agents.create_agent(ScriptedChatModel(told), tools=langchain.tools(session))
+        answered = agent.invoke({"messages": [HumanMessage("decide")]})
+
+        assert "done" == answered["messages"][-1].content
+        assert ["shield first"] == [memory.content for memory in session.memories.recent()]

@@ -1,0 +1,141 @@
+"""
+Writes ``mama_structs/sync.pyi``: the types of `mama_structs.sync`, read from the async classes.
+
+``python scripts/sync_stub.py`` after a public signature changed; a test compares the file with what this gives.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+import textwrap
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mama_structs
+from mama_structs import sync
+from mama_structs._lazy import homes
+
+TARGET = Path(sync.__file__).with_suffix(".pyi")
+_HEAD = '"""Types of `mama_structs.sync`; written by ``scripts/sync_stub.py``, never by hand."""\n'
+# What a facade gives where its object gives this.
+_GIVEN = {"Opening": "Session"}
+_CONSTRUCTED = ("RefStore", "Resolver")
+_WIDTH = 120
+_DOOR = homes("mama_structs", mama_structs._NAMES)
+
+
+class _Annotations(ast.NodeTransformer):
+    """Rewrites annotations of one module for the stub, and collects what that has to import."""
+
+    def __init__(self, module: str, needed: dict[str, set[str]]) -> None:
+        self._module = module
+        self._needed = needed
+        self._homes: dict[str, tuple[str, str]] = {}
+        for node in ast.walk(ast.parse(inspect.getsource(sys.modules[module]))):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                self._homes |= {alias.asname or alias.name: (node.module, alias.name) for alias in node.names}
+            elif isinstance(node, ast.Import):
+                self._homes |= {alias.name: (alias.name, "") for alias in node.names}
+
+    def __call__(self, annotation: str) -> str:
+        return ast.unparse(self.visit(ast.parse(annotation, mode="eval")))
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        if isinstance(node.value, ast.Name) and node.value.id == "mama_structs":
+            return self._name(node.attr, _DOOR[node.attr])
+        return ast.Attribute(self.visit(node.value), node.attr, node.ctx)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        home, name = self._homes.get(node.id, (self._module, node.id))
+        if name == "":
+            self._needed[home] = set()
+            return node
+        return node if name in vars(__import__("builtins")) else self._name(name, home)
+
+    def _name(self, name: str, home: str) -> ast.Name:
+        name = _GIVEN.get(name, name)
+        if name not in sync.__all__:
+            self._needed[home].add(name)
+        return ast.Name(name)
+
+
+def stub() -> str:
+    """Return the whole file."""
+    needed: dict[str, set[str]] = defaultdict(set)
+    classes = [f"class {name}:\n" + "".join(_members(vars(sync)[name], needed)) for name in sync.__all__]
+    needed.pop("builtins", None)
+    lines = sorted(_import(home, sorted(names)) for home, names in needed.items())
+    names = ", ".join(f'"{name}"' for name in sync.__all__)
+    return f"{_HEAD}\n{''.join(lines)}\n__all__ = [{names}]\n\n" + "\n".join(classes)
+
+
+def _import(home: str, names: list[str]) -> str:
+    line = f"from {home} import {', '.join(names)}" if names else f"import {home}"
+    if len(line) > _WIDTH:
+        line = _wrapped(line.replace("import ", "import (", 1) + ")", 4)
+    return f"{line}\n"
+
+
+def _members(facade: Any, needed: dict[str, set[str]]) -> Iterator[str]:
+    kind = facade._kind
+    annotations = _Annotations(kind.__module__, needed)
+    for name, annotation in _attributes(kind):
+        yield f"    {name}: {annotations(annotation)}\n"
+    if kind.__name__ in _CONSTRUCTED:
+        yield _method("__init__", kind.__init__, annotations)
+    for name, member in vars(facade).items():
+        if name in ("__enter__", "__exit__", "__iter__", "__len__", "__contains__", "__getitem__") or name[0] != "_":
+            if isinstance(member, property):
+                yield "    @property\n" + _method(name, member.fget, annotations)
+            elif isinstance(member, staticmethod):
+                yield "    @staticmethod\n" + _method(name, member.__func__, annotations)
+            elif name == "__enter__":
+                yield f"    def __enter__(self) -> {kind.__name__}: ...\n"
+            elif name == "__exit__":
+                yield "    def __exit__(self, *raised: object) -> None: ...\n"
+            else:
+                yield _method(name, vars(kind)[name], annotations)
+
+
+def _attributes(kind: type) -> Iterator[tuple[str, str]]:
+    """The public attributes that a class sets when it is made."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(kind.__init__)))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Attribute) and node.target.attr[0] != "_":
+            yield node.target.attr, ast.unparse(node.annotation)
+
+
+def _method(name: str, function: Any, annotations: _Annotations) -> str:
+    signature = inspect.signature(function)
+    parts, star = [], False
+    for one in signature.parameters.values():
+        if one.kind is one.KEYWORD_ONLY and not star:
+            parts.append("*")
+        star = star or one.kind in (one.KEYWORD_ONLY, one.VAR_POSITIONAL)
+        text = str(one.replace(annotation=one.empty, default=one.empty))
+        typed = "" if one.annotation is one.empty else f": {annotations(one.annotation)}"
+        default = "" if one.default is one.empty else f" = {_default(one.default)}"
+        parts.append(f"{text}{typed}{default if typed else default.replace(' ', '')}")
+        if one.kind is one.POSITIONAL_ONLY:
+            parts.append("/")
+    given = "None" if signature.return_annotation is signature.empty else annotations(signature.return_annotation)
+    return _wrapped(f"    def {name}({', '.join(parts)}) -> {given}: ...", 8) + "\n"
+
+
+def _default(value: object) -> str:
+    return repr(value) if value is None or isinstance(value, bool | int | float | str) or value == () else "..."
+
+
+def _wrapped(line: str, indent: int) -> str:
+    # Broken between parameters only.
+    text = line.replace(" ", "\0").replace(",\0", ", ")
+    filled = textwrap.fill(text, _WIDTH, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+    return filled.replace("\0", " ")
+
+
+if __name__ == "__main__":
+    TARGET.write_text(stub(), encoding="utf-8")
