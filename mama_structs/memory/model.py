@@ -202,6 +202,18 @@ class FormerText:
     reason: str | None = None
 
 
+def reasoning_of(memory: Memory) -> str | None:
+    """Return a decision's reasoning, None for other types."""
+    return memory.metadata.reasoning if isinstance(memory.metadata, DecisionMetadata) else None
+
+
+def said_otherwise(memory: Memory, *, content: str, reasoning: str) -> Memory:
+    """Return a memory with another content, and a decision with another reasoning."""
+    if not isinstance(memory.metadata, DecisionMetadata):
+        return attrs.evolve(memory, content=content)
+    return attrs.evolve(memory, content=content, metadata=attrs.evolve(memory.metadata, reasoning=reasoning))
+
+
 @attrs.frozen
 class NoticedMemory:
     """

@@ -34,6 +34,7 @@ from mama_structs.memory.model import (
     digest_of,
     new_link_id,
     parse_kept,
+    said_otherwise,
 )
 from mama_structs.memory.relationships import EXAMPLES, known_type, nearest_type, normalised
 from mama_structs.memory.requests import LinkRequest, SaveRequest
@@ -308,11 +309,17 @@ def set_outcome(
 
 
 def as_of(memory: Memory, moment: datetime) -> Memory:
-    """Return a memory as it was at a moment: later outcomes are taken away."""
+    """Return a memory as it was at a moment: later outcomes are taken away, and it says what it said then."""
     history = tuple(one for one in _history(memory) if one.at <= moment)
-    if len(history) == len(_history(memory)):
+    former = tuple(one for one in memory.former if one.until <= moment)
+    if len(history) == len(_history(memory)) and len(former) == len(memory.former):
         return memory
-    return _with_history(memory, history, max([memory.created_at, *(one.at for one in history)]))
+    updated_at = max([memory.created_at, *(one.at for one in history), *(one.until for one in former)])
+    if len(former) < len(memory.former):
+        said = memory.former[len(former)]
+        memory = said_otherwise(memory, content=said.content, reasoning=said.reasoning)
+    memory = attrs.evolve(memory, former=former, updated_at=updated_at)
+    return _with_history(memory, history, updated_at) if history != _history(memory) else memory
 
 
 def _history(memory: Memory) -> tuple[OutcomeChange, ...]:

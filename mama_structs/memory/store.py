@@ -18,6 +18,7 @@ from mama_structs import _check
 from mama_structs._async import LoopBound
 from mama_structs.errors import InvalidArgument, LinkNotFound, MamaStructsError, MemoryNotFound, SessionClosed
 from mama_structs.memory import graph, maintenance, requests, results, saving, search, transfer
+from mama_structs.memory.correcting import Correction
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.engine import Direction, EmbedderRecord, Engine, Filter, Progress, Reader, Writer, mismatch
@@ -57,6 +58,7 @@ from mama_structs.memory.results import (
     Surroundings,
 )
 from mama_structs.memory.saving import AT_ONCE, FindContent, PreparedSave
+from mama_structs.memory.text import embedded_text
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.failures import Finding
 
@@ -684,6 +686,46 @@ class MemoryStore:
             ),
             made_by=record,
         )
+
+    async def correct(
+        self,
+        id: str,  # noqa: A002 - as above
+        content: str | None = None,
+        *,
+        reasoning: str | None = None,
+        reason: str | None = None,
+    ) -> Memory:
+        """
+        Let a memory say something else from now on, and return it.
+
+        It keeps its id, its links and its place in time, and is found by what it says now.
+        What it said before is in its `former`, and is what a search with ``as_of`` an earlier time shows.
+        Where something else was decided, `supersede` it: a correction mends what was never meant so.
+
+        Args:
+            id: The memory's.
+            content: The decision, summary, insight or context; None where that stays.
+            reasoning: A decision's reasoning; None where that stays.
+            reason: Why it is corrected.
+
+        Raises:
+            InvalidArgument: It says just that already, *reasoning* is given for another type than a decision, or
+                another argument breaks its rule; nothing was changed.
+
+        """
+        self._shared.check()
+        now, record = self._shared.now, self._shared.record
+        asked = Correction.checked(id, content, reasoning, reason, at=now, most=self._settings.max_content)
+        memory, is_written = await self._shared.read(asked.made), False
+        while not is_written:
+            text = embedded_text(memory)
+            (vectors,) = await self._shared.embedding.documents([text])
+            prepared = attrs.evolve(memory, mentions=tuple(self._shared.find_mentions(text)))
+            # Somebody else may have corrected it meanwhile.
+            memory, is_written = await self._shared.write(
+                partial(asked.write, prepared=prepared, vectors=vectors), made_by=record
+            )
+        return memory
 
     async def supersede(
         self,

@@ -1,0 +1,66 @@
+"""Correcting what a memory says: a new text under the same id, and what it said before kept as its history."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import attrs
+
+from mama_structs import _check
+from mama_structs.errors import InvalidArgument
+from mama_structs.memory import saving
+from mama_structs.memory.engine import Reader, Vectors, Writer
+from mama_structs.memory.model import FormerText, Memory, reasoning_of, said_otherwise
+from mama_structs.memory.requests import check_id
+from mama_structs.memory.text import embedded_text
+
+
+@attrs.frozen(kw_only=True)
+class Correction:
+    """What a memory is to say from a moment on, None for what stays."""
+
+    memory_id: str
+    content: str | None
+    reasoning: str | None
+    reason: str | None
+    at: datetime
+
+    @classmethod
+    def checked(
+        cls, memory_id: object, content: object, reasoning: object, reason: object, *, at: datetime, most: int
+    ) -> Correction:
+        """Return a correction, or raise `InvalidArgument`."""
+        if content is None and reasoning is None:
+            raise InvalidArgument("content or reasoning must be given", hint="say what the memory is to say instead")
+        return cls(
+            memory_id=check_id("id", memory_id),
+            content=None if content is None else _check.text("content", content, most=most),
+            reasoning=None if reasoning is None else _check.text("reasoning", reasoning, most=most, empty=True),
+            reason=None if reason is None else _check.text("reason", reason, most=most),
+            at=at,
+        )
+
+    def made(self, reader: Reader) -> Memory:
+        """Return the memory as it is to be, with the mentions that it had."""
+        (memory,) = reader.get([saving.found(reader, self.memory_id)])
+        before = reasoning_of(memory)
+        if self.reasoning is not None and before is None:
+            raise InvalidArgument(f"reasoning is a decision's, and {self.memory_id!r:.200} is a {memory.type.value}")
+        content = memory.content if self.content is None else self.content
+        reasoning = before if self.reasoning is None else self.reasoning
+        if (content, reasoning) == (memory.content, before):
+            raise InvalidArgument(f"{self.memory_id!r:.200} says just that already: nothing was changed")
+        # The clock may have been set back.
+        at = max([self.at, memory.created_at, *(one.until for one in memory.former)])
+        former = FormerText(content=memory.content, reasoning=before or "", until=at, reason=self.reason)
+        changed = said_otherwise(memory, content=content, reasoning=reasoning or "")
+        return attrs.evolve(changed, former=(*memory.former, former), updated_at=max(at, memory.updated_at))
+
+    def write(self, writer: Writer, prepared: Memory, vectors: Vectors) -> tuple[Memory, bool]:
+        """Write it with the vectors and mentions of *prepared*; False where it says something else by now."""
+        memory = self.made(writer)
+        if embedded_text(memory) != embedded_text(prepared):
+            return memory, False
+        memory = attrs.evolve(memory, mentions=prepared.mentions)
+        writer.put(memory, vectors=vectors)
+        return memory, True

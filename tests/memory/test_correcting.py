@@ -1,0 +1,160 @@
+"""A corrected memory says something else, and what it said before is its history."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from memory_helpers import SMALL, OpenedDirectory, PlainEngines
+
+from mama_structs.errors import InvalidArgument, MemoryNotFound
+from mama_structs.memory.model import FormerText, from_milliseconds
+from mama_structs.settings import MemorySettings
+from mama_structs.testing import FakeClock
+
+START = 1_790_000_000
+NOON = from_milliseconds(START * 1000)
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture(params=[lambda: None, PlainEngines], ids=["embedded", "plain"])
+async def place(request, tmp_path):
+    clock = FakeClock(start=START)
+    opened = OpenedDirectory.open(
+        tmp_path,
+        clock=clock.now,
+        engines=request.param(),
+        find_mentions=lambda text: [word for word in text.split() if "-" in word],
+        settings=MemorySettings(linking="off", max_content=100),
+    )
+    yield opened, await opened.memories(), clock
+    await opened.close()
+
+
+async def test_a_corrected_memory_is_found_by_what_it_says_now(place):
+    """It keeps id, time and links, and has the text, words, meaning and mentions of its correction."""
+    opened, store, clock = place
+    first = await store.save_decision("harbour", "dock at 2-1", "ships are near")
+    other = await store.save_insight("storms come from the west", links=[{"to_id": first.id, "relationship": "about"}])
+    clock.advance(3600)
+    corrected = await store.correct(first.id, "anchor beyond 2-7", reason="a slip")
+    clock.advance(3600)
+    hit = (await store.search("anchor beyond", limit=1))[0]
+
+    assert first.id == corrected.id == hit.memory.id
+    assert corrected == hit.memory == await store.get(first.id)
+    assert ("anchor beyond 2-7", "ships are near") == (corrected.content, corrected.metadata.reasoning)
+    assert (first.created_at, NOON + HOUR) == (corrected.created_at, corrected.updated_at)
+    assert (FormerText(content="dock at 2-1", reasoning="ships are near", until=NOON + HOUR, reason="a slip"),) == (
+        corrected.former
+    )
+    assert ([], [corrected]) == (await store.about("2-1"), await store.about("2-7"))
+    assert hit.parts["words"] > 0
+    assert [0] == [one.parts["words"] for one in await store.search("dock") if one.memory.id == first.id]
+    assert [other.id] == [one.memory.id for one in await store.connected(first.id)]
+    assert [] == await opened.findings()
+
+
+async def test_an_earlier_time_shows_what_it_said_then(place):
+    """Through several corrections and an outcome, each moment has its own text."""
+    _, store, clock = place
+    first = await store.save_decision("harbour", "dock at the pier", "ships are near")
+    clock.advance(3600)
+    second = await store.correct(first.id, "dock at the quay")
+    clock.advance(3600)
+    await store.set_outcome(first.id, "PARTIAL")
+    clock.advance(3600)
+    third = await store.correct(first.id, reasoning="the pier is full")
+
+    async def at(moment):
+        return next(hit.memory for hit in await store.search("dock", as_of=moment) if hit.memory.id == first.id)
+
+    assert first == await at(NOON)
+    assert second == await at(NOON + HOUR)
+    assert ("dock at the quay", "ships are near") == ((await at(NOON + 2 * HOUR)).content, second.metadata.reasoning)
+    assert (None, "PARTIAL") == tuple([(await at(NOON + hours * HOUR)).metadata.outcome for hours in (1, 2)])
+    assert third == await at(NOON + 3 * HOUR)
+    assert ("dock at the quay", "the pier is full") == (third.content, third.metadata.reasoning)
+
+
+async def test_a_clock_that_steps_back_keeps_former_texts_in_their_order(place):
+    """A correction is never older than the memory or the correction before."""
+    _, store, _ = place
+    memory = await store.save_context("one")
+    store._shared.clock = lambda: START - 50
+    await store.correct(memory.id, "two")
+    store._shared.clock = lambda: START - 90
+    corrected = await store.correct(memory.id, "three")
+
+    assert [("one", NOON), ("two", NOON)] == [(said.content, said.until) for said in corrected.former]
+    assert NOON == corrected.updated_at
+
+
+@pytest.mark.parametrize(
+    ("which", "given", "said"),
+    [
+        ("decision", {}, "content or reasoning"),
+        ("decision", {"content": "dock here"}, "says just that already"),
+        ("decision", {"content": "dock here", "reasoning": "near"}, "says just that already"),
+        ("insight", {"reasoning": "because"}, "reasoning is a decision's"),
+        ("insight", {"content": " "}, "content must not be empty"),
+        ("insight", {"content": "x" * 101}, "content must have at most 100"),
+        ("insight", {"content": 7}, "content must be a text"),
+        ("insight", {"content": "new", "reason": "x" * 101}, "reason must have at most 100"),
+    ],
+)
+async def test_what_corrects_nothing_is_refused_before_anything_is_written(place, which, given, said):
+    """An error names what is wrong, and nothing was changed."""
+    _, store, _ = place
+    saved = {
+        "decision": await store.save_decision("harbour", "dock here", "near"),
+        "insight": await store.save_insight("storms"),
+    }
+    with pytest.raises(InvalidArgument, match=said):
+        await store.correct(saved[which].id, **given)
+
+    assert list(saved.values()) == [await store.get(memory.id) for memory in saved.values()]
+
+
+async def test_an_unknown_id_cannot_be_corrected(place):
+    """It names the nearest ids."""
+    _, store, _ = place
+    memory = await store.save_insight("storms")
+    with pytest.raises(MemoryNotFound) as caught:
+        await store.correct(memory.id[:-1], "calm")
+
+    assert (memory.id,) == caught.value.nearest
+
+
+async def test_two_corrections_at_once_both_count(place, monkeypatch):
+    """Content and reasoning that two callers correct at once end up in one text, with the vectors of that text."""
+    opened, store, _ = place
+    memory = await store.save_decision("harbour", "dock here", "near")
+    documents, corrected = store._shared.embedding.documents, []
+
+    async def slow(texts):
+        if not corrected:
+            corrected.append("anchor")
+            await store.correct(memory.id, "anchor there")
+        return await documents(texts)
+
+    monkeypatch.setattr(store._shared.embedding, "documents", slow)
+    last = await store.correct(memory.id, reasoning="deep")
+    vectors = await store._engine.read(lambda reader: reader.vectors(reader.find(memory.id)))
+
+    assert ("anchor there", "deep") == (last.content, last.metadata.reasoning)
+    assert ["dock here", "anchor there"] == [said.content for said in last.former]
+    assert (SMALL.embed(["harbour: anchor there\ndeep"]) == vectors).all()
+    assert [] == await opened.findings()
+
+
+async def test_a_correction_is_exported_and_imported(place, tmp_path):
+    """What it said before goes along."""
+    _, store, _ = place
+    memory = await store.save_insight("storms")
+    corrected = await store.correct(memory.id, "calm", reason="mistaken")
+    await store.export_jsonl(tmp_path / "all.jsonl")
+    await store.delete(memory.id)
+    await store.import_jsonl(tmp_path / "all.jsonl")
+
+    assert corrected == await store.get(memory.id)
