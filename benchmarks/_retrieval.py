@@ -21,6 +21,7 @@ from mama_structs.memory.engine import Reader
 from mama_structs.memory.model import OUTCOME_OF
 from mama_structs.memory.ranking import Weights
 from mama_structs.memory.reranking import Reranker
+from mama_structs.memory.results import Hit
 from mama_structs.memory.search import SearchRequest, search
 from mama_structs.memory.store import MemoryStore
 from mama_structs.session import Session
@@ -218,11 +219,13 @@ class Answers:
     Args:
         found: What the hits stand for.
         judged: For each of the first ten hits its relevance, and whether it answers.
+        hits: All of them, where they were asked for as a user would.
 
     """
 
     found: Sequence[Found]
     judged: Sequence[Sequence[tuple[float, bool]]]
+    hits: Sequence[Sequence[Hit]] = ()
 
 
 @asynccontextmanager
@@ -278,13 +281,14 @@ async def _save(memories: MemoryStore, record: Record, ids: Mapping[str, str], a
 
 async def asked(store: Saved) -> Answers:
     """Ask every question as a user would."""
-    found, judged = [], []
+    found, judged, given = [], [], []
     for question in store.sample.questions:
         hits = await store.memories.search(question.text, as_of=question.as_of, limit=store.asked)
         ids = [hit.memory.id for hit in hits]
         found.append(store.named(ids))
         judged.append(store.judged(question, ids, [hit.relevance for hit in hits]))
-    return Answers(found, judged)
+        given.append(hits)
+    return Answers(found, judged, given)
 
 
 async def requests_of(store: Saved, embedding: EmbeddingService) -> list[SearchRequest]:

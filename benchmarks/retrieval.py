@@ -172,16 +172,6 @@ def reliability(sets: Sets, answers: Mapping[str, Sequence[Answers]]) -> Iterato
         }
 
 
-def exact(sets: Sets, answers: Sequence[Answers], cut: float) -> float:
-    """Return the F1 of the hits with so much relevance as the set that belongs in a prompt, over sets that have any."""
-    values = []
-    for question, hits in zip(sets["exact sets"][0].questions, answers[0].judged, strict=True):
-        if question.relevant:
-            kept = [right for relevance, right in hits if relevance >= cut]
-            values.append(2 * sum(kept) / (len(kept) + len(question.relevant)))
-    return float(np.mean(values))
-
-
 async def ablated(stores: Stores, sets: Sets, embedding: EmbeddingService) -> dict[str, dict[str, list[float]]]:
     """Return what each part of the ranking gives to each set, in recall at 1, 5 and 10."""
     recalls: dict[str, dict[str, list[float]]] = {}
@@ -264,9 +254,6 @@ async def run(
         "current in order": {
             name: in_order(samples[0], answers[name][0].found) for name, samples in sets.items() if name == "decisions"
         },
-        "exact sets": {str(cut): exact(sets, answers["exact sets"], cut) for cut in STEPS}
-        if "exact sets" in sets
-        else {},
         "ablation": ablation,
         "reranking": costs,
     }
@@ -301,9 +288,6 @@ def remarks(figures: Mapping[str, Any]) -> Iterator[str]:
         )
     for name, share in figures["current in order"].items():
         yield f"'current' in {name}: no predecessor before the newest in {share:.0%}"
-    if figures["exact sets"]:
-        cuts = ", ".join(f"{cut}: {value:.2f}" for cut, value in figures["exact sets"].items())
-        yield f"exact sets, F1 of what has a relevance of at least {cuts}"
     if figures["ablation"]:
         yield "\nWhat each part gives (recall at 1, 5, 10, in points; less than 0: it costs):"
     for part, row in figures["ablation"].items():

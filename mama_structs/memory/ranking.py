@@ -113,6 +113,17 @@ class Weights:
 
 WEIGHTS: Final = Weights()
 
+
+@attrs.frozen(kw_only=True)
+class Bounds:
+    """Which hits are worth showing; chosen on half of the questions of all sets by ``benchmarks/precision.py``."""
+
+    relevance: float = 0.15  # with less of it the best hit says that nothing was found
+    share: float = 0.85  # of the best score: what has less is behind those that answer
+
+
+SHOWN: Final = Bounds()
+
 # A hit's relevance goes by its score as against the mean of so many of the best others, of which so much counts.
 _RIVALS: Final = 5
 _RIVALRY: Final = 0.46

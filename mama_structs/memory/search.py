@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final, Literal
+from typing import Final, Literal, Protocol, TypeVar
 
 import attrs
 import numpy as np
@@ -22,7 +22,7 @@ from mama_structs.memory.engine import NUMBERS, SYSTEM, Facts, Filter, LinkTable
 from mama_structs.memory.graph import Successors, known_by, only
 from mama_structs.memory.model import LinkType, MemoryType, milliseconds
 from mama_structs.memory.precedence import Precedence
-from mama_structs.memory.ranking import WEIGHTS, Clues, Positions, Scale, Values, Weights
+from mama_structs.memory.ranking import SHOWN, WEIGHTS, Bounds, Clues, Positions, Scale, Values, Weights
 from mama_structs.memory.results import Hit
 from mama_structs.memory.text import query_terms, scripts_of
 from mama_structs.memory.time_words import Period, period_in
@@ -115,6 +115,33 @@ def hits(reader: Reader, request: SearchRequest) -> tuple[list[Hit], Precedence 
         for one, memory in zip(ranked, memories, strict=True)
     ]
     return found, precedence
+
+
+class Judged(Protocol):
+    """What a search says of a result, `Hit` and `Ranked` among others."""
+
+    @property
+    def score(self) -> float:
+        """What orders one list."""
+
+    @property
+    def relevance(self) -> float:
+        """How well it answers, 0 to 1, absolutely."""
+
+
+JudgedT = TypeVar("JudgedT", bound=Judged)
+
+
+def worth_showing(hits: Sequence[JudgedT], *, bounds: Bounds = SHOWN) -> list[JudgedT]:
+    """
+    Return those of a search's hits that belong in a prompt: nothing where the best of them hardly answers.
+
+    What answers scores nearly as much as the best does, how sure the best may be: a hit's own relevance says less.
+    """
+    if max((hit.relevance for hit in hits), default=0.0) < bounds.relevance:
+        return []
+    least = bounds.share * max(hit.score for hit in hits) if hits else 0.0
+    return [hit for hit in hits if hit.score >= least]
 
 
 def search(reader: Reader, request: SearchRequest, *, weights: Weights = WEIGHTS) -> list[Ranked]:

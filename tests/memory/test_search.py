@@ -15,7 +15,8 @@ from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.engine import Filter
 from mama_structs.memory.graph import Successors
 from mama_structs.memory.model import LinkType, MemoryType
-from mama_structs.memory.search import SUPERSEDED, SearchRequest, asks_for_history, search
+from mama_structs.memory.ranking import Bounds
+from mama_structs.memory.search import SUPERSEDED, SearchRequest, asks_for_history, search, worth_showing
 from mama_structs.testing.engines import PlainReader
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -41,6 +42,14 @@ def asked(text: str = "", vector: np.ndarray | None = None, **options: object) -
         ),
         **options,
     )
+
+
+@attrs.frozen
+class Scored:
+    """What a search says of a result."""
+
+    score: float
+    relevance: float
 
 
 @pytest.fixture
@@ -341,3 +350,19 @@ def _in_circle(reader: PlainReader, node: int) -> bool:
         frontier = set(table.sources.tolist()) - seen
         seen |= frontier
     return node in seen or len(seen) > 1
+
+
+@given(
+    hits=st.lists(st.tuples(st.floats(0, 10), st.floats(0, 1)), max_size=12),
+    relevance=st.floats(0, 1),
+    share=st.floats(0, 1),
+)
+def test_what_is_worth_showing_begins_with_the_best(hits, relevance, share):
+    """Nothing is shown where nothing is relevant enough, else the best of all and what is nearly as good, in order."""
+    given_hits = [Scored(score, own) for score, own in sorted(hits, reverse=True)]
+    kept = worth_showing(given_hits, bounds=Bounds(relevance=relevance, share=share))
+
+    assert given_hits[: len(kept)] == kept
+    assert bool(kept) == (max((own for _, own in hits), default=-1.0) >= relevance)
+    assert all(hit.score >= share * given_hits[0].score for hit in kept)
+    assert all(hit.score < share * given_hits[0].score for hit in given_hits[len(kept) :] if kept)

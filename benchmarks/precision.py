@@ -1,0 +1,142 @@
+"""
+How much of what a search gives belongs in a prompt, with one cut for texts of every kind, and without any?
+
+Every set of ``data/retrieval`` in the shared folder is saved and asked as in retrieval.py. Precision is the share of
+the shown hits that answer, recall the share of what answers that is shown, each the mean over the questions that have
+an answer (nothing shown counts as 0); ``nothing`` is the share of the others for which nothing is shown, and precision
+with those is 1 for each of them where nothing is shown, else 0. Nothing but the exact sets was written to be shown.
+
+The cut is chosen on every second question of each set, by the mean of F1 over sets, and told for the others.
+
+    python benchmarks/precision.py [--data FOLDER] [--vectors FILE] [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from _common import RESULTS, report
+from _retrieval import LIMIT, Answers, Question, Sets, asked, made_up, read, saved
+from _retrieval_rivals import Remembering
+
+from mama_structs.memory.embedding.hashed import HashEmbedder
+from mama_structs.memory.embedding.protocol import Embedder
+from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder, is_installed
+from mama_structs.memory.ranking import SHOWN, Bounds
+from mama_structs.memory.results import Hit
+from mama_structs.memory.search import worth_showing
+
+DATA: Final = Path(__file__).parents[2] / "shared" / "data" / "retrieval"
+ALONE: Final = ("long together", "pairs")
+"""Sets that say nothing more of a cut: the same texts again, and sentences that contradict each other."""
+RELEVANCES: Final = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
+SHARES: Final = (0.0, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
+WITHOUT: Final = Bounds(relevance=0.0, share=0.0)
+FIGURES: Final = ("precision", "recall", "with unanswered", "nothing")
+
+Asked = Sequence[tuple[Question, Sequence[Hit], Mapping[str, str]]]
+"""Questions with their hits, and the label of each memory."""
+
+
+async def all_asked(sets: Sets, embedder: Embedder) -> dict[str, Asked]:
+    """Ask every question as a user would."""
+    found: dict[str, Asked] = {}
+    for name, samples in sets.items():
+        lists: list[tuple[Question, Sequence[Hit], Mapping[str, str]]] = []
+        for sample in samples:
+            async with saved(sample, embedder) as store:
+                answers: Answers = await asked(store)
+                lists += [
+                    (question, hits[:LIMIT], store.labels)
+                    for question, hits in zip(sample.questions, answers.hits, strict=True)
+                ]
+        found[name] = lists
+    return found
+
+
+def shown(lists: Asked, cut: Bounds) -> dict[str, float]:
+    """Return what a cut gives on some questions."""
+    precisions, recalls, empty, sums = [], [], [], []
+    for question, hits, labels in lists:
+        kept = {labels[hit.memory.id] for hit in worth_showing(hits, bounds=cut)}
+        right = len(kept.intersection(question.relevant))
+        if question.relevant:
+            precisions.append(right / len(kept) if kept else 0.0)
+            recalls.append(right / len(question.relevant))
+            sums.append(2 * right / (len(kept) + len(question.relevant)))
+        else:
+            empty.append(float(not kept))
+    means = [float(np.mean(one)) if one else float("nan") for one in (precisions, recalls, precisions + empty, empty)]
+    return dict(zip(FIGURES, means, strict=True)) | {"F1": float(np.mean(sums + empty))}
+
+
+def chosen(found: Mapping[str, Asked]) -> Bounds:
+    """Return the cut with which every second question of the sets has most of what answers, and little else."""
+    cuts = [Bounds(relevance=relevance, share=share) for relevance in RELEVANCES for share in SHARES]
+    return max(cuts, key=lambda cut: float(np.mean([shown(lists[::2], cut)["F1"] for lists in found.values()])))
+
+
+async def run(sets: Sets, embedder: Embedder) -> dict[str, Any]:
+    """Choose, and return the figures."""
+    found = await all_asked({name: some for name, some in sets.items() if name not in ALONE}, embedder)
+    cut = chosen(found)
+    return {
+        "chosen": {"relevance": cut.relevance, "share": cut.share},
+        "shipped": {"relevance": SHOWN.relevance, "share": SHOWN.share},
+        "sets": {
+            name: {
+                half: {
+                    "questions": len(lists[first::2]),
+                    "without": shown(lists[first::2], WITHOUT),
+                    "cut": shown(lists[first::2], cut),
+                }
+                for first, half in enumerate(("chosen on", "told for"))
+            }
+            for name, lists in found.items()
+        },
+    }
+
+
+def table_rows(figures: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Give the lines of the table, with each figure without a cut and with it."""
+    for name, halves in figures["sets"].items():
+        for half, one in halves.items():
+            pairs = (f"{one['without'][figure]:.3f} {one['cut'][figure]:.3f}" for figure in FIGURES)
+            yield [name, half, str(one["questions"]), *pairs]
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=DATA, help="the folder of the sets (%(default)s)")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder for the JSON (%(default)s)")
+    parser.add_argument("--vectors", type=Path, help="a file (.npz) that keeps the vectors between runs")
+    parser.add_argument("--quick", action="store_true", help="a tiny run that only shows that it works")
+    options = parser.parse_args()
+    quick = options.quick or not options.data.exists()
+    embedder: Embedder = UniversalSentenceEmbedder() if is_installed() and not quick else HashEmbedder()
+    remembering = Remembering(embedder, options.vectors)
+    figures = asyncio.run(run(made_up() if quick else read(options.data), remembering))
+    remembering.keep()
+    cut = figures["chosen"]
+    title = (
+        f"What is worth showing, of the first {LIMIT} hits with {embedder.name}: each figure without a cut, and with the "
+        f"best hit's relevance at least {cut['relevance']} and {cut['share']} of the best score"
+    )
+    report(
+        "precision",
+        title,
+        ["set", "half", "n", *FIGURES],
+        list(table_rows(figures)),
+        figures=figures,
+        folder=options.results,
+    )
+
+
+if __name__ == "__main__":
+    main()
