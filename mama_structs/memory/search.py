@@ -187,12 +187,13 @@ def gathered(reader: Reader, request: SearchRequest, weights: Weights) -> Gather
     if not len(nodes):
         return None
     candidates = query.judged(reader, nodes, best)
-    followed = candidates.nodes[ranking.best(candidates.evidence, max(_FOLLOWED, request.limit))]
+    chosen = ranking.best(candidates.evidence, max(_FOLLOWED, request.limit))
+    followed = nodes[chosen]
     table = known_by(reader.links(followed, "both", _LINKS), request.as_of)
     chains = Successors(reader, request.as_of)
     holding = chains.newest(followed, table).values()
-    sittings = Sittings.of(reader, nodes, followed)
-    ends = np.union1d(_ends(table, holding, candidates, request), sittings.around(followed, candidates))
+    sittings = Sittings.of(reader, nodes, chosen)
+    ends = np.union1d(_ends(table, holding, candidates, request), sittings.around(chosen, candidates))
     brought = _passing(reader, ends, nodes, where)
     if len(brought):
         candidates = candidates.joined(query.judged(reader, brought, best))
@@ -384,17 +385,14 @@ class Sittings:
     """How much nearer memories are to those beside them than to those beside others, 0 to 1: in a talk they are."""
 
     @classmethod
-    def of(cls, reader: Reader, nodes: Nodes, telling: Nodes) -> Sittings:
-        """Return what is beside *nodes*; by some of them it tells whether that means anything in this store."""
+    def of(cls, reader: Reader, nodes: Nodes, telling: Positions) -> Sittings:
+        """Return what is beside *nodes*; by those at some positions it tells whether that means anything here."""
         before, after = reader.beside(nodes, _SITTING_MS)
-        ones, others = np.tile(nodes, 2), np.concatenate([before, after])
-        pairs = (others >= 0) & np.isin(ones, telling)
-        return cls(nodes, before, after, _kinship(reader, ones[pairs], others[pairs]))
+        return cls(nodes, before, after, _kinship(reader, nodes[telling], before[telling], after[telling]))
 
-    def around(self, nodes: Nodes, candidates: ScoredNodes) -> Nodes:
-        """Return what is next to some of the nodes and no candidate."""
-        wanted = np.isin(self.nodes, nodes)
-        found = np.concatenate([self.before[wanted], self.after[wanted]])
+    def around(self, positions: Positions, candidates: ScoredNodes) -> Nodes:
+        """Return what is next to the nodes at some positions and no candidate."""
+        found = np.concatenate([self.before[positions], self.after[positions]])
         return found[(found >= 0) & (candidates.positions(found) < 0)]
 
     def among(self, candidates: ScoredNodes) -> tuple[Positions, Positions]:
@@ -411,26 +409,30 @@ class Sittings:
         return before[:-1], after[:-1]
 
 
-def _kinship(reader: Reader, nodes: Nodes, beside: Nodes) -> float:
-    """Return how much nearer *nodes* are to those *beside* them than to those beside others, 0 to 1."""
-    if not len(nodes):
+def _kinship(reader: Reader, nodes: Nodes, before: Nodes, after: Nodes) -> float:
+    """Return how much nearer *nodes* are to what is beside them, -1 for none, than to what is beside others, 0 to 1."""
+    others = np.concatenate([before, after])
+    there = others >= 0
+    others, ones = others[there], np.tile(np.arange(len(nodes)), 2)[there]
+    if not len(others):
         return 0.0
-    known, places = np.unique(np.concatenate([nodes, beside]), return_inverse=True)
-    pieces, counts = reader.pieces(known)
+    pieces, counts = reader.pieces(np.concatenate([nodes, others]))
+    has = counts > 0
     # Of what was just said a long text's beginning tells most.
-    if len(pieces) > len(known):
-        pieces = pieces[(np.cumsum(counts) - counts)[counts > 0]]
-    ones, others = np.where(counts > 0, np.cumsum(counts > 0) - 1, -1)[places].reshape(2, -1)
-    embedded = (ones >= 0) & (others >= 0)
+    if len(pieces) > np.count_nonzero(has):
+        pieces = pieces[(np.cumsum(counts) - counts)[has]]
+    own, beside = has[: len(nodes)], has[len(nodes) :]
     # What is next to both, or one of the two, is no other sitting's.
-    apart = np.abs(nodes[:, np.newaxis] - beside) > _NEXT
+    apart = np.abs(nodes[ones][:, np.newaxis] - others) > _NEXT
+    cosines = np.zeros((len(nodes), len(others)), np.float32)
+    cosines[np.ix_(own, beside)] = pieces[: np.count_nonzero(own)] @ pieces[np.count_nonzero(own) :].T
+    # What has both neighbours is there twice.
+    cosines = cosines[ones]
+    embedded = own[ones] & beside
     if not embedded.all():
-        apart &= embedded & embedded[:, np.newaxis]
+        apart &= own[ones][:, np.newaxis] & beside
     if not apart.any():
         return 1.0
-    # What has both neighbours is there twice.
-    own, rows = np.unique(ones, return_inverse=True)
-    cosines = (pieces[own] @ pieces[others].T)[rows]
     strange = cosines[apart]
     usual, spread = float(strange.mean()), float(strange.std())
     nearer = float(np.diagonal(cosines)[embedded].mean()) - usual
