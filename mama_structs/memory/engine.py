@@ -191,6 +191,9 @@ class Reader(Protocol):
     def topics(self, nodes: Sequence[int] | Nodes) -> list[str | None]:
         """Return the topics of memories, in the order of *nodes*, without reading their text."""
 
+    def alike(self, wordings: Sequence[int]) -> list[Nodes]:
+        """Return the nodes of memories with each of some wordings (`copies.wording`), in the order of saving."""
+
     def pieces(self, nodes: Sequence[int] | Nodes) -> tuple[Vectors, NDArray[np.int64]]:
         """Return all vectors of *nodes* (pieces, dimensions), normalised, in their order, and how many each has."""
 

@@ -566,7 +566,23 @@ class LinkChoice:
     similarity: float | None = None
 
 
-def automatic_links(reader: Reader, asked: Sequence[Unlinked], linking: Linking, usual: Usual) -> list[list[Link]]:
+def candidates_of(
+    reader: Reader, asked: Sequence[Unlinked], linking: Linking, usual: Usual
+) -> dict[Unlinked, LinkCandidates]:
+    """Return what may be linked to those memories that make links by their meaning; the arguments as below."""
+    policy = linking.policy
+    meant = [one for one in asked if policy.max_semantic and one.memory.type is not MemoryType.CHECKPOINT]
+    return dict(zip(meant, gather_many(reader, meant, usual, topic_window=policy.topic_window), strict=True))
+
+
+def automatic_links(
+    reader: Reader,
+    asked: Sequence[Unlinked],
+    linking: Linking,
+    usual: Usual,
+    *,
+    found: Mapping[Unlinked, LinkCandidates] | None = None,
+) -> list[list[Link]]:
     """
     Return, for each memory, the links that it makes by itself to older ones, semantic ones first, one for each.
 
@@ -575,11 +591,11 @@ def automatic_links(reader: Reader, asked: Sequence[Unlinked], linking: Linking,
         asked: Memories that are saved together, in the order in which they are saved.
         linking: Which links are wanted.
         usual: What was usual before they were saved.
+        found: What `candidates_of` gave for them, where that is known.
 
     """
     policy = linking.policy
-    meant = [one for one in asked if policy.max_semantic and one.memory.type is not MemoryType.CHECKPOINT]
-    candidates = dict(zip(meant, gather_many(reader, meant, usual, topic_window=policy.topic_window), strict=True))
+    candidates = candidates_of(reader, asked, linking, usual) if found is None else found
     likely = [_likely(one.memory, candidates[one], policy) if one in candidates else None for one in asked]
     before = [_before(reader, one, candidates.get(one), policy, spare=len(asked)) for one in asked]
     taking = _Taking(reader, [*before, *(one.nodes for one in likely if one is not None)], policy)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, Literal, TypeVar
 
 import attrs
 
@@ -80,6 +80,10 @@ def _check_link(name: str, item: object) -> LinkRequest:
         raise within(name, error) from error
 
 
+OnDuplicate = Literal["keep", "merge"]
+"""What becomes of a save that says what is there already, word for word: a memory of its own, or the first again."""
+ON_DUPLICATE: Final[tuple[OnDuplicate, ...]] = ("keep", "merge")
+
 _texts: Final = partial(_check.texts, most=MAX_ITEMS, longest=MAX_ITEM)
 _CHECKS: Final[Mapping[str, Callable[[str, Any], object]]] = {
     "topic": lambda name, value: check_topic(value, name),
@@ -104,6 +108,7 @@ _CHECKS: Final[Mapping[str, Callable[[str, Any], object]]] = {
     "created_by": partial(_check.choice, known=CREATORS),
     "origin": partial(_check.choice, known=ORIGINS),
     "valid_until": _check.moment,
+    "on_duplicate": partial(_check.choice, known=ON_DUPLICATE),
 }
 _OF_ANY_LENGTH: Final = ("decision", "reasoning", "summary", "content", "category", "source")
 """Texts of which the settings say how long they may be."""
@@ -143,10 +148,17 @@ class SaveRequest:
     implements: tuple[str, ...] = attrs.field(default=(), init=False)
     links: tuple[LinkRequest, ...] = attrs.field(default=(), init=False)
     evidence: tuple[str, ...] = attrs.field(default=(), init=False)
+    on_duplicate: OnDuplicate = attrs.field(default="keep", init=False)
     created_at: datetime | None = None
     created_by: CreatedBy = "user"
     origin: Origin | None = None
     valid_until: datetime | None = None
+
+    @property
+    def may_merge(self) -> bool:
+        """Whether the first memory is to be returned where this one is a copy; one that says more never is."""
+        says_more = self.supersedes, self.implements, self.links, self.evidence, self.created_at
+        return self.on_duplicate == "merge" and not any(says_more)
 
     def memory(self, namespace: str, *, now: datetime, max_content: int) -> Memory:
         """Return the memory, without mentions, and with its evidence as it was given."""
@@ -189,6 +201,7 @@ class DecisionRequest(SaveRequest):
     implements: tuple[str, ...] = ()
     links: tuple[LinkRequest, ...] = ()
     evidence: tuple[str, ...] = ()
+    on_duplicate: OnDuplicate = "keep"
 
 
 @attrs.frozen(kw_only=True, field_transformer=_checked)
@@ -215,6 +228,7 @@ class InsightRequest(SaveRequest):
     tags: tuple[str, ...] = ()
     source: str | None = None
     links: tuple[LinkRequest, ...] = ()
+    on_duplicate: OnDuplicate = "keep"
 
 
 @attrs.frozen(kw_only=True, field_transformer=_checked)
@@ -226,6 +240,7 @@ class ContextRequest(SaveRequest):
     content: str
     topic: str | None = None
     source: str | None = None
+    on_duplicate: OnDuplicate = "keep"
 
 
 _REQUESTS: Final = {form.type: form for form in (DecisionRequest, CheckpointRequest, InsightRequest, ContextRequest)}

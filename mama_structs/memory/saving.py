@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
@@ -14,9 +15,10 @@ from numpy.typing import NDArray
 from mama_structs import _check
 from mama_structs._async import in_own_thread
 from mama_structs.errors import InvalidArgument, MemoryNotFound
+from mama_structs.memory.copies import repeated, standing_copy, wording
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.engine import NewMemory, Nodes, Reader, Writer
-from mama_structs.memory.linking import Linking, Unlinked, Usual, automatic_links
+from mama_structs.memory.linking import Linking, Unlinked, Usual, automatic_links, candidates_of
 from mama_structs.memory.model import (
     IMPLEMENTS,
     MAX_KEPT,
@@ -30,12 +32,15 @@ from mama_structs.memory.model import (
     LinkType,
     Memory,
     MemoryType,
+    Noticed,
+    NoticedMemory,
     OutcomeChange,
     digest_of,
     new_link_id,
     parse_kept,
     said_otherwise,
 )
+from mama_structs.memory.noticing import noticed
 from mama_structs.memory.relationships import EXAMPLES, known_type, nearest_type, normalised
 from mama_structs.memory.requests import LinkRequest, SaveRequest
 from mama_structs.memory.text import embedded_text
@@ -184,8 +189,34 @@ def save(writer: Writer, prepared: PreparedSave, linking: Linking) -> Memory:
 
 def save_some(writer: Writer, prepared: Sequence[PreparedSave], linking: Linking) -> list[Memory]:
     """Save memories in their order, with nearly the links that each would have if they were saved one by one."""
+    numbers = [wording(one.memory) for one in prepared] if any(one.request.may_merge for one in prepared) else []
+    known = {number for number, nodes in zip(numbers, writer.alike(numbers), strict=True) if len(nodes)}
+    known.update(number for number, times in Counter(numbers).items() if times > 1)
+    saved: list[Memory] = []
+    together: list[PreparedSave] = []
+    for one in prepared:
+        first = None
+        if one.request.may_merge and wording(one.memory) in known:
+            # What was saved before it, together with it too, says whether it is a copy.
+            saved += _save_new(writer, together, linking)
+            together = []
+            first = standing_copy(writer, one.memory)
+        if first is None:
+            together.append(one)
+        else:
+            merged = repeated(first, one.memory.created_at)
+            writer.put(merged)
+            saved.append(attrs.evolve(merged, noticed=Noticed(copy_of=(NoticedMemory(first.id, 1.0),))))
+    return saved + _save_new(writer, together, linking)
+
+
+def _save_new(writer: Writer, prepared: Sequence[PreparedSave], linking: Linking) -> list[Memory]:
+    """Save memories, each as one of its own."""
+    if not prepared:
+        return []
     new = [_new(writer, one) for one in prepared]
     usual = Usual.of(writer, linking.calibration)
+    seen: list[Noticed] = []
 
     def links_of(nodes: Nodes) -> list[list[Link]]:
         asked = [
@@ -198,10 +229,12 @@ def save_some(writer: Writer, prepared: Sequence[PreparedSave], linking: Linking
             )
             for one, node in zip(new, nodes.tolist(), strict=True)
         ]
-        return automatic_links(writer, asked, linking, usual)
+        found = candidates_of(writer, asked, linking, usual)
+        seen.extend(noticed(writer, asked, found, linking.calibration))
+        return automatic_links(writer, asked, linking, usual, found=found)
 
     writer.put_new(new, links_of)
-    return [one.memory for one in new]
+    return [attrs.evolve(one.memory, noticed=what) for one, what in zip(new, seen, strict=True)]
 
 
 @attrs.define
@@ -309,7 +342,10 @@ def set_outcome(
 
 
 def as_of(memory: Memory, moment: datetime) -> Memory:
-    """Return a memory as it was at a moment: later outcomes are taken away, and it says what it said then."""
+    """Return a memory as it was at a moment: later outcomes and repeats are taken away, and it says what it said then."""
+    repeats = tuple(at for at in memory.repeats if at <= moment)
+    if len(repeats) < len(memory.repeats):
+        memory = attrs.evolve(memory, repeats=repeats)
     history = tuple(one for one in _history(memory) if one.at <= moment)
     former = tuple(one for one in memory.former if one.until <= moment)
     if len(history) == len(_history(memory)) and len(former) == len(memory.former):

@@ -43,7 +43,7 @@ from mama_structs.memory.model import (
     parse_kept,
 )
 from mama_structs.memory.relationships import near_synonyms, normalised
-from mama_structs.memory.requests import check_filter, check_id, check_limit, check_progress
+from mama_structs.memory.requests import OnDuplicate, check_filter, check_id, check_limit, check_progress
 from mama_structs.memory.reranking import Reranker
 from mama_structs.memory.reranking_service import RerankingService
 from mama_structs.memory.results import (
@@ -221,6 +221,7 @@ class MemoryStore:
         implements: Sequence[str] = (),
         links: Sequence[Mapping[str, Any]] = (),
         evidence: Sequence[str] = (),
+        on_duplicate: OnDuplicate = "keep",
         created_at: datetime | None = None,
         created_by: CreatedBy = "user",
         origin: Origin | None = None,
@@ -240,6 +241,10 @@ class MemoryStore:
                 (0.8), ``reason`` and ``tags``.
             evidence: What it rests on: ids, addresses, any words, or handles (``ref:plan``, ``fd:1``), whose text is
                 kept with the memory, see `evidence_of`.
+            on_duplicate: What becomes of it where the same stands already, word for word, in this topic and of this
+                origin: ``"keep"`` saves it beside that; ``"merge"`` returns the first, whose `Memory.repeats` grows,
+                unless more is said here (*supersedes*, *implements*, *links*, *evidence*, *created_at*), or the first
+                failed, was superseded, or was followed by another decision of its topic.
             created_at: When it was taken (with a time zone); None for now.
             created_by: ``"user"``, ``"llm"`` or ``"system"``.
             origin: Who the text comes from: ``"user"``, ``"model"``, ``"tool"`` or ``"outside"``; None for the model
@@ -292,6 +297,7 @@ class MemoryStore:
         tags: Sequence[str] = (),
         source: str | None = None,
         links: Sequence[Mapping[str, Any]] = (),
+        on_duplicate: OnDuplicate = "keep",
         created_at: datetime | None = None,
         created_by: CreatedBy = "user",
         origin: Origin | None = None,
@@ -306,6 +312,7 @@ class MemoryStore:
             tags: Words to group insights by.
             source: Where it comes from.
             links: As for `save_decision`.
+            on_duplicate: As for `save_decision`.
             created_at: When that was (with a time zone); None for now.
             created_by: ``"user"``, ``"llm"`` or ``"system"``.
             origin: As for `save_decision`.
@@ -320,6 +327,7 @@ class MemoryStore:
         *,
         topic: str | None = None,
         source: str | None = None,
+        on_duplicate: OnDuplicate = "keep",
         created_at: datetime | None = None,
         created_by: CreatedBy = "user",
         origin: Origin | None = None,
@@ -332,6 +340,7 @@ class MemoryStore:
             content: What is worth knowing.
             topic: What it is about.
             source: Where it comes from.
+            on_duplicate: As for `save_decision`.
             created_at: When that was (with a time zone); None for now.
             created_by: ``"user"``, ``"llm"`` or ``"system"``.
             origin: As for `save_decision`.

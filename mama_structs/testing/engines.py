@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.errors import StoreDamaged
+from mama_structs.memory.copies import wording
 from mama_structs.memory.engine import (
     NUMBERS,
     Direction,
@@ -87,6 +88,10 @@ class PlainReader(Writer):
 
     def topics(self, nodes: Sequence[int] | Nodes) -> list[str | None]:
         return [memory.topic for memory in self.get(nodes)]
+
+    def alike(self, wordings: Sequence[int]) -> list[Nodes]:
+        said = {node: wording(memory) for node, memory in sorted(self._memories.items())}
+        return [np.array([node for node, one in said.items() if one == wanted], np.int64) for wanted in wordings]
 
     def pieces(self, nodes: Sequence[int] | Nodes) -> tuple[Vectors, NDArray[np.int64]]:
         found = [self._vectors[int(node)] for node in nodes]

@@ -31,7 +31,10 @@ def test_a_method_takes_what_its_request_takes(method, form):
 
 
 def test_supersede_takes_what_a_decision_takes():
-    """All but *supersedes*, which its *id* is."""
+    """All but *supersedes*, which its *id* is, and what becomes of copies: it is never one."""
     taken = set(inspect.signature(MemoryStore.supersede).parameters) - {"self", "id"}
 
-    assert taken == {field.name for field in attrs.fields(DecisionRequest) if field.init} - {"supersedes"}
+    assert taken == {field.name for field in attrs.fields(DecisionRequest) if field.init} - {
+        "supersedes",
+        "on_duplicate",
+    }

@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from mama_structs._lru import Lru
 from mama_structs.memory.codec import Entry
+from mama_structs.memory.copies import NO_WORDING, wording
 from mama_structs.memory.engine import NEVER, Facts, Filter, Nodes, ends_at
 from mama_structs.memory.model import MemoryType, from_milliseconds, milliseconds
 from mama_structs.memory.text import asking_of, scripts_of
@@ -180,6 +181,7 @@ _COLUMNS: Final = {
     "scripts": np.uint8,
     "asking": np.uint8,
     "ends": np.int64,
+    "wording": np.int64,
     "alive": np.bool_,
 }
 _MENTIONS: Final = {"node": np.int32, "mention": np.int32}
@@ -211,6 +213,7 @@ class CatalogueItem:
     scripts: int = 0
     asking: int = 0
     ends_ms: int = NEVER
+    wording: int = NO_WORDING
 
     @classmethod
     def of(cls, number: int, entry: Entry) -> CatalogueItem:
@@ -227,6 +230,7 @@ class CatalogueItem:
             scripts=scripts_of(memory.content),
             asking=asking_of(memory.content),
             ends_ms=ends_at(memory),
+            wording=wording(memory),
         )
 
 
@@ -243,6 +247,7 @@ class Catalogue:
         self._by_time = Order()
         self._by_topic = Order()
         self._by_number = Order()
+        self._by_wording = Order()
         self._masks: Lru[Filter | None, Mask] = Lru(_MASKS)
         # When memories stop to hold, sorted, each time once; None where that is not known.
         self._ends: Rows | None = None
@@ -263,6 +268,7 @@ class Catalogue:
             scripts=item.scripts,
             asking=item.asking,
             ends=item.ends_ms,
+            wording=item.wording,
             alive=True,
         )
         self._ids.append(item.memory_id)
@@ -281,6 +287,7 @@ class Catalogue:
         scripts: int | None = None,
         asking: int = 0,
         ends_ms: int = NEVER,
+        wording: int = NO_WORDING,
     ) -> None:
         """Take a new version of a memory: id, number, type and time stay, and without scripts what follows them."""
         self._check_alive(node)
@@ -292,6 +299,9 @@ class Catalogue:
         if scripts is not None:
             for name, value in (("scripts", scripts), ("asking", asking), ("ends", ends_ms)):
                 self._rows[name][node] = value
+            if wording != self._rows["wording"][node]:
+                self._rows["wording"][node] = wording
+                self._by_wording = Order()
         if set(mentions) != set(self._mentioned_by(node)):
             self._pairs.keep(self._pairs["node"] != node)
             self._mention(node, mentions)
@@ -320,6 +330,7 @@ class Catalogue:
             scripts=item.scripts,
             asking=item.asking,
             ends_ms=item.ends_ms,
+            wording=item.wording,
         )
 
     def find(self, memory_id: str) -> int | None:
@@ -335,6 +346,12 @@ class Catalogue:
         nodes = self._by_number.find(self._rows["number"], number)
         # A number is given again where the transaction that gave it first was undone.
         return next((int(node) for node in nodes[::-1] if self._rows["alive"][node]), None)
+
+    def alike(self, wordings: Sequence[int]) -> list[Nodes]:
+        """Return the nodes of memories with each of some wordings, in the order of saving."""
+        keys, alive = self._rows["wording"], self._rows["alive"]
+        found = [_NONE if one == NO_WORDING else self._by_wording.find(keys, one) for one in wordings]
+        return [nodes[alive[nodes]] for nodes in found]
 
     def number_of(self, node: int) -> int:
         """Return a memory's number in the journal."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from mama_structs.errors import StoreDamaged
 from mama_structs.memory.codec import Entry
+from mama_structs.memory.copies import wording
 from mama_structs.memory.embedded.catalogue import Catalogue, CatalogueItem
 from mama_structs.memory.embedded.links import Adjacency
 from mama_structs.memory.embedded.rows import RowPlaces, numbered, own_number, read_change, whole
@@ -64,6 +65,7 @@ class Indexes:
             scripts=scripts_of(memory.content),
             asking=asking_of(memory.content),
             ends_ms=ends_at(memory),
+            wording=wording(memory),
         )
         if vectors is not None:
             self.vectors.remove(node)

@@ -95,6 +95,7 @@ class JournalReader:
         self.find_many: Final = views.catalogue.find_many
         self.ids: Final = views.catalogue.ids
         self.topics: Final = views.catalogue.topics
+        self.alike: Final = views.catalogue.alike
         self.nearest_ids: Final = views.catalogue.nearest_ids
         self.count: Final = views.catalogue.count
         self.facts: Final = views.catalogue.facts

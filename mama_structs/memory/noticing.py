@@ -1,0 +1,295 @@
+"""
+What stands on the matter of a new memory: copies, contradictions, replacements (DESIGN section 6a).
+
+A memory says something of something. Two that differ in what they say disagree; two that differ in what they say it of
+are strangers, however alike they look. So what two texts do not have in common tells more than what they have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from difflib import SequenceMatcher
+from itertools import pairwise
+from typing import Final
+
+import attrs
+import numpy as np
+
+from mama_structs.errors import StoreDamaged
+from mama_structs.memory.copies import has_failed, is_copy, superseded, wording
+from mama_structs.memory.embedding.protocol import Calibration
+from mama_structs.memory.engine import Nodes, Reader
+from mama_structs.memory.linking import LinkCandidates, Unlinked, probabilities
+from mama_structs.memory.model import DecisionMetadata, Memory, MemoryType, Noticed, NoticedMemory
+from mama_structs.memory.text import analysed, query_terms
+
+# Of the candidates the likeliest are read: in the month of tests/data none that counts stood behind the fifth.
+_READ: Final = 5
+_NAMED: Final = 5
+_CHARACTERS: Final = 2_000
+# What is at least as probable as not is named.
+_LIKELY: Final = 0.5
+# Words that stay where another one stands in one place, and how many words that place has at the most.
+_FRAME: Final = 3
+_PLACE: Final = 2
+# Fitted to half a of the month in tests/data, with the default embedder: what a step of cosine, a spread of likeness
+# and a denial add to the logarithm of the odds that two memories say the same, and where that begins.
+_SAME: Final = (2.5, 1.6, -4.0, -18.5)
+# The share of those so noticed that were right there; see ``benchmarks/month.py``.
+_REPLACED: Final = 0.85
+_CONTRADICTED: Final = 0.8
+
+_TOKENS: Final = re.compile(r"\d[\d,.:]*(?:-\d+)*(?:[%€$]|[a-z]+|[가-힣]+)?|[a-z_][a-z0-9_'-]*|[가-힣]+")
+_NUMBER: Final = re.compile(r"(\d[\d,.:]*(?:-\d+)*)(.*)")
+_ENTITY: Final = re.compile(r"\d+-\d+(?!-?\d)")
+_SPELT: Final = {
+    word: str(number)
+    for number, word in enumerate(
+        ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+    )
+}
+_DENYING: Final = re.compile(
+    r"\b(?:not|never|no(?!\. ?\d)|none|nothing|nobody|neither|nor|without|cannot|forbidden|banned)\b|n't\b"
+    r"|않|못|없|금지|말 것|아니|아닌|\b안 (?=[가-힣])"
+)
+_CHANGING: Final = re.compile(
+    r"\b(?:no longer|any ?more|instead|rather than|replac\w+|switch\w*|chang\w+|rais(?:e|es|ed|ing)|lower(?:s|ed|ing)?"
+    r"|from now on|now|since|back to|(?:up|down|over) to|drop(?:s|ped)|revert\w*|cancel\w*|turned|became|moved?"
+    r"|as of|retired?|deprecated)\b"
+    r"|더 ?이상|대신|변경|바꾸|바꿔|바꿨|바뀌|바뀐|바뀜|전환|늘리|늘린|늘렸|줄이|줄인|줄였|상향|하향|취소|이제|앞으로"
+    r"|교체|폐기|철회|중단|옮기|옮긴|미루|미뤄|연기"
+)
+
+
+@attrs.frozen
+class Said:
+    """What a memory says, as far as it is compared."""
+
+    order: tuple[str, ...]
+    """The terms of its content, each word's first, in the order of the text."""
+    words: frozenset[str]
+    """The same and all their parts; `all_words` has those of its reasoning too."""
+    all_words: frozenset[str]
+    values: Mapping[str, frozenset[str]]
+    """The numbers of its content by what they count; `all_numbers` has those of its reasoning too."""
+    all_numbers: frozenset[str]
+    entities: frozenset[str]
+    codes: frozenset[str]
+    """Names with digits in them."""
+    denies: bool
+    tells_change: bool
+
+    @classmethod
+    def by(cls, memory: Memory) -> Said:
+        """Return what a memory says."""
+        content = _plain(memory.content)
+        reasoning = _plain(memory.metadata.reasoning if isinstance(memory.metadata, DecisionMetadata) else "")
+        tokens, why = _tokens(content), _tokens(reasoning)
+        values, words = _values_in(tokens), frozenset(_words_of(content))
+        asked = [word.asked for word in analysed(content).words.values()]
+        return cls(
+            order=tuple(terms[0][0] for terms in asked if terms),
+            words=words,
+            all_words=words.union(_words_of(reasoning)),
+            values=values,
+            all_numbers=_all(values) | _all(_values_in(why)),
+            entities=frozenset(found[0] for found in map(_ENTITY.match, tokens) if found is not None),
+            codes=frozenset(token for token in tokens if token[0].isalpha() and any(map(str.isdigit, token))),
+            denies=len(_DENYING.findall(content)) % 2 == 1,
+            tells_change=_CHANGING.search(content) is not None,
+        )
+
+
+def _plain(text: str) -> str:
+    return unicodedata.normalize("NFKC", text[:_CHARACTERS]).lower()
+
+
+def _words_of(text: str) -> list[str]:
+    return [term for term in query_terms(text) if not term[0].isdigit()]
+
+
+def _tokens(text: str) -> list[str]:
+    return [_SPELT.get(token, token) for token in _TOKENS.findall(text)]
+
+
+def _values_in(tokens: Sequence[str]) -> dict[str, frozenset[str]]:
+    """Return numbers by what they count: what is written behind them, of Korean its first syllable."""
+    values: dict[str, set[str]] = {}
+    for token, after in pairwise([*tokens, ""]):
+        found = _NUMBER.fullmatch(token)
+        if found is not None and not _ENTITY.match(token):
+            unit = found[2] or ("" if after[:1].isdigit() else next(iter(query_terms(after)), after))
+            # Particles behind a counter are no part of it.
+            values.setdefault(unit if unit.isascii() else unit[:1], set()).add(found[1].replace(",", "").rstrip(".:-"))
+    return {unit: frozenset(numbers) for unit, numbers in values.items()}
+
+
+def _all(values: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    return frozenset().union(*values.values())
+
+
+@attrs.frozen(kw_only=True)
+class Compared:
+    """How a new memory and an older one differ."""
+
+    one_matter: bool  # they have one topic, or are as probably of one matter as not, as links have it
+
+    cosine: float  # in the steps of the embedder's calibration, 0 where it is as likely alike as not
+    likeness: float  # their cosine in spreads above what is usual in this store, as `LinkFeatures` has it
+    one_choice: bool  # they are decisions of one topic
+    same_words: bool  # neither has a word that the other has not
+    one_place: bool  # they differ in one place, behind their beginning
+    other_numbers: bool  # each has a number that the other has not
+    other_values: bool  # of something that both count they have no number in common
+    other_entities: bool
+    same_entities: bool  # they have an entity in common, and not each another one
+    other_codes: bool
+    denied: bool  # one of them denies
+    changes: bool  # the new one tells of a change
+    moved: bool  # the new one names a number of the older one, and another one
+
+    @classmethod
+    def of(
+        cls, new: Said, old: Said, *, cosine: float, likeness: float, one_matter: bool, one_choice: bool
+    ) -> Compared:
+        """Compare what two memories say."""
+        numbers, before = _all(new.values), _all(old.values)
+        counted = new.values.keys() & old.values.keys()
+        other_entities = _differ(new.entities, old.entities)
+        return cls(
+            cosine=cosine,
+            likeness=likeness,
+            one_matter=one_matter,
+            one_choice=one_choice,
+            same_words=new.words == old.words,
+            one_place=_differ_in_one_place(new.order, old.order),
+            other_numbers=_differ(numbers, before),
+            other_values=any(not new.values[unit] & old.values[unit] for unit in counted),
+            other_entities=other_entities,
+            same_entities=bool(new.entities & old.entities) and not other_entities,
+            other_codes=_differ(new.codes, old.codes),
+            denied=new.denies != old.denies,
+            changes=new.tells_change,
+            moved=bool(before & new.all_numbers and numbers - before),
+        )
+
+
+def _differ(some: frozenset[str], others: frozenset[str]) -> bool:
+    return bool(some - others and others - some)
+
+
+def _differ_in_one_place(new: Sequence[str], old: Sequence[str]) -> bool:
+    """Tell whether other words stand in one place: at the beginning mostly that of which something is said."""
+    same = [block for block in SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks() if block.size]
+    if not same or same[0].a or same[0].b or sum(block.size for block in same) < _FRAME:
+        return False
+    ends = [(block.a + block.size, block.b + block.size) for block in same]
+    starts = [*((block.a, block.b) for block in same[1:]), (len(old), len(new))]
+    gaps = [(start[0] - end[0], start[1] - end[1]) for start, end in zip(starts, ends, strict=True)]
+    places = [gap for gap in gaps if any(gap)]
+    return len(places) == 1 and min(places[0]) == 1 and max(places[0]) <= _PLACE
+
+
+def judged(compared: Compared) -> Mapping[str, float]:
+    """Return how probable it is that a memory says the same as an older one, contradicts or replaces it."""
+    if compared.other_entities:
+        return {}
+    if compared.one_matter and compared.changes and (compared.moved or compared.same_entities):
+        return {REPLACES: _REPLACED}
+    # Of one matter: another value of the same entity, or another method or version chosen.
+    other = (compared.other_values and compared.same_entities) or (compared.other_codes and compared.one_choice)
+    if (other and compared.one_matter) or compared.one_place or (compared.denied and compared.same_words):
+        return {CONTRADICTS: _CONTRADICTED}
+    if compared.other_numbers or compared.other_codes:
+        return {}
+    cosine, likeness, denied, bias = _SAME
+    odds = cosine * compared.cosine + likeness * compared.likeness + denied * compared.denied + bias
+    return {COPIES: 0.5 + 0.5 * math.tanh(0.5 * odds)}
+
+
+COPIES: Final = "copy_of"
+CONTRADICTS: Final = "may_contradict"
+REPLACES: Final = "may_replace"
+"""The fields of `Noticed`."""
+
+
+def noticed(
+    reader: Reader, asked: Sequence[Unlinked], found: Mapping[Unlinked, LinkCandidates], calibration: Calibration
+) -> list[Noticed]:
+    """
+    Return what stands on the matter of each of some memories, read all at once.
+
+    Args:
+        reader: What is read.
+        asked: The memories, saved together; they may be in no row yet.
+        found: Their candidates for links; of one that has none only copies word for word are noticed.
+        calibration: What the embedder's cosines mean.
+
+    """
+    alike = reader.alike([wording(one.memory) for one in asked])
+    nodes = [
+        one.seen(np.union1d(one.seen(same)[-_NAMED:], _likeliest(found.get(one))))
+        for one, same in zip(asked, alike, strict=True)
+    ]
+    own = {one.node: one.memory for one in asked if one.node is not None}
+    others = sorted({node for some in nodes for node in some.tolist()} - own.keys())
+    known = own | _readable(reader, others)
+    gone = superseded(reader, np.array([*others, *own], np.int64))
+    standing = {
+        node: memory
+        for node, memory in known.items()
+        if node not in gone and not has_failed(memory) and memory.type is not MemoryType.CHECKPOINT
+    }
+    return [
+        _noticed_by(one, {node: standing[node] for node in some if node in standing}, found.get(one), calibration)
+        for one, some in zip(asked, map(np.ndarray.tolist, nodes), strict=True)
+    ]
+
+
+def _readable(reader: Reader, nodes: Sequence[int]) -> dict[int, Memory]:
+    """Return memories by node, none where one of them is damaged: nobody's save shall fail for it."""
+    with contextlib.suppress(StoreDamaged):
+        return dict(zip(nodes, reader.get(nodes) if nodes else [], strict=True))
+    return {}
+
+
+def _likeliest(candidates: LinkCandidates | None) -> Nodes:
+    """Return the candidates that are most probably of one matter."""
+    if candidates is None:
+        return np.zeros(0, np.int64)
+    return candidates.nodes[np.argsort(-probabilities(candidates.features), kind="stable")[:_READ]]
+
+
+def _noticed_by(
+    asked: Unlinked, older: Mapping[int, Memory], candidates: LinkCandidates | None, calibration: Calibration
+) -> Noticed:
+    new = asked.memory
+    named: dict[str, list[NoticedMemory]] = {}
+    if older:
+        said = Said.by(new)
+        places = {} if candidates is None else {node: at for at, node in enumerate(candidates.nodes.tolist())}
+        probable = () if candidates is None else probabilities(candidates.features)
+    for node, old in older.items():
+        found: Mapping[str, float] = {}
+        if is_copy(old, new):
+            found = {COPIES: 1.0}
+        elif candidates is not None and node in places:
+            at, one_topic = places[node], old.topic is not None and old.topic == new.topic
+            compared = Compared.of(
+                said,
+                Said.by(old),
+                cosine=calibration.slope * (float(candidates.cosines[at]) - calibration.midpoint),
+                likeness=float(candidates.features.likeness[at]),
+                one_matter=one_topic or bool(probable[at] >= _LIKELY),
+                one_choice=one_topic and old.type is new.type is MemoryType.DECISION,
+            )
+            found = judged(compared)
+        for kind, probability in found.items():
+            if probability >= _LIKELY:
+                named.setdefault(kind, []).append(NoticedMemory(old.id, probability))
+    surest = {kind: sorted(some, key=lambda one: -one.probability)[:_NAMED] for kind, some in named.items()}
+    return Noticed(**{kind: tuple(some) for kind, some in surest.items()})

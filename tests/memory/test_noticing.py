@@ -1,0 +1,288 @@
+"""What a save says of what stands on its matter, and what becomes of copies."""
+
+import asyncio
+from datetime import timedelta
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from memory_helpers import SMALL, OpenedDirectory, PlainEngines, plain_memory
+
+from mama_structs.errors import InvalidArgument
+from mama_structs.memory import saving
+from mama_structs.memory.copies import is_copy, wording
+from mama_structs.memory.linking import Linking, Unlinked, Usual, candidates_of
+from mama_structs.memory.model import MemoryType
+from mama_structs.memory.noticing import noticed
+from mama_structs.settings import LinkingPolicy
+from mama_structs.testing import FakeClock
+from mama_structs.testing.engines import PlainReader
+
+LEARNT = "Raids double at weekends."
+
+
+@pytest.fixture
+def clock():
+    return FakeClock(start=1_700_000_000.0)
+
+
+@pytest.fixture(params=[lambda: None, PlainEngines], ids=["embedded", "plain"])
+async def store(request, tmp_path, clock):
+    place = OpenedDirectory.open(tmp_path, engines=request.param(), clock=clock.now)
+    yield await place.memories()
+    await place.close()
+
+
+async def merged(store, content=LEARNT, **more):
+    return await store.save_insight(content, on_duplicate="merge", **more)
+
+
+def ids(named):
+    return [one.id for one in named]
+
+
+async def test_sixty_copies_are_one_memory_that_knows_when_it_was_said(store, clock):
+    """They are told apart by nothing that counts, and it makes no difference whether they come together."""
+    first = await merged(store)
+    clock.advance(60)
+    for text in (LEARNT, "raids  double at\nweekends", " Raids double AT weekends!"):
+        await merged(store, text)
+    await asyncio.gather(*(merged(store) for _ in range(26)))
+    records = [{"type": "insight", "content": LEARNT, "on_duplicate": "merge"}] * 30
+    again = await store.save_many(records)
+
+    assert 1 == await store.count()
+    assert {first.id} == {memory.id for memory in again}
+    assert 59 == len((await store.get(first.id)).repeats)
+    assert {first.created_at + timedelta(minutes=1)} == set(again[-1].repeats)
+    assert [(first.id, 1.0)] == [(one.id, one.probability) for one in again[-1].noticed.copy_of]
+
+
+async def test_copies_within_one_call_are_one_memory_too(store):
+    """The first of them may be kept, or may be one that merges."""
+    kept = {"type": "insight", "content": LEARNT}
+    merging = kept | {"on_duplicate": "merge"}
+    saved = await store.save_many([kept, merging, {"type": "insight", "content": "Cannons help."}, merging])
+
+    assert 2 == await store.count()
+    assert saved[0].id == saved[1].id == saved[3].id
+
+
+async def test_two_processes_that_save_the_same_have_one_memory(tmp_path):
+    """The second finds what the first saved by what the journal says, also after both were opened anew."""
+    for _ in range(2):
+        places = [OpenedDirectory.open(tmp_path), OpenedDirectory.open(tmp_path)]
+        stores = [await place.memories() for place in places]
+        for _ in range(3):
+            for one in stores:
+                await merged(one)
+
+        assert [1, 1] == [await one.count() for one in stores]
+        for place in places:
+            assert [] == await place.findings()
+            await place.close()
+    place = OpenedDirectory.open(tmp_path)
+    store = await place.memories()
+    await store.rebuild()
+
+    assert 12 == len((await merged(store)).repeats)
+    await place.close()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"content": "Raids double at weekends, 2 of 3."},
+        {"content": "Raids double, at weekends."},
+        {"content": "At weekends raids double."},
+        {"category": "defence"},
+        {"tags": ["raids"]},
+        {"source": "Ada"},
+        {"origin": "outside"},
+        {"valid_until": True},
+        {"created_at": True},
+        {"links": True},
+    ],
+    ids=str,
+)
+async def test_what_says_more_or_something_else_is_a_memory_of_its_own(store, clock, more):
+    """A word, a sign, where it comes from, until when it holds: nothing of it is lost."""
+    first = await merged(store)
+    clock.advance(60)
+    given = {"content": LEARNT} | more
+    if "valid_until" in more or "created_at" in more:
+        given |= dict.fromkeys(more, first.created_at + timedelta(hours=1 if "valid_until" in more else -1))
+    if "links" in more:
+        given["links"] = [{"to_id": first.id, "relationship": "repeats"}]
+    await merged(store, **given)
+
+    assert 2 == await store.count()
+    assert () == (await store.get(first.id)).repeats
+
+
+async def test_reasons_and_topics_are_part_of_what_a_decision_says(store):
+    """Each of three decisions with the same words stays."""
+    how = {"on_duplicate": "merge"}
+    await store.save_decision("login", "Use JWT", "stateless", **how)
+    await store.save_decision("login", "Use JWT", "the team knows it", **how)
+    await store.save_decision("api", "Use JWT", "stateless", **how)
+
+    assert 3 == await store.count()
+
+
+@pytest.mark.parametrize("then", ["failed", "superseded", "followed"])
+async def test_what_holds_no_more_is_decided_anew(store, clock, then):
+    """A copy of what failed, was superseded or followed by another decision is no copy; of that one there is one."""
+    first = await store.save_decision("login", "Use JWT", "stateless")
+    clock.advance(1)
+    if then == "failed":
+        await store.set_outcome(first.id, "FAILED", reason="tokens leaked")
+    elif then == "superseded":
+        await store.supersede(first.id, "Use sessions", "revocable")
+    else:
+        await store.save_decision("login", "Sessions for admins", "revocable")
+    before = await store.count()
+    clock.advance(1)
+    again = [await store.save_decision("login", "Use JWT", "stateless", on_duplicate="merge") for _ in range(3)]
+
+    assert before + 1 == await store.count()
+    assert 1 == len({memory.id for memory in again} - {first.id})
+    assert 2 == len(again[-1].repeats)
+
+
+async def test_a_search_of_the_past_knows_what_was_repeated_later_as_it_was(store, clock):
+    """`as_of` takes later repeats away, as it does with outcomes."""
+    first = await merged(store)
+    clock.advance(3600)
+    await merged(store)
+    half_way = first.created_at + timedelta(minutes=30)
+    (hit,) = await store.search("raids", as_of=half_way)
+    (now,) = await store.search("raids")
+
+    assert ((), 1) == (hit.memory.repeats, len(now.memory.repeats))
+
+
+async def test_keeping_is_what_python_callers_get(store):
+    """Both stay, and the second names the first."""
+    first = await store.save_insight(LEARNT)
+    second = await store.save_insight(LEARNT)
+
+    assert 2 == await store.count()
+    assert [(first.id, 1.0)] == [(one.id, one.probability) for one in second.noticed.copy_of]
+    assert not first.noticed
+    assert (await store.get(second.id)).noticed is None
+
+
+async def test_only_keep_and_merge_are_known(store):
+    """Another word is refused before anything is saved, and a checkpoint has no copies."""
+    with pytest.raises(InvalidArgument, match="on_duplicate must be"):
+        await store.save_insight(LEARNT, on_duplicate="replace")
+    with pytest.raises(InvalidArgument, match="on_duplicate"):
+        await store.save_many([{"type": "checkpoint", "summary": "done", "on_duplicate": "merge"}])
+
+    assert 0 == await store.count()
+
+
+async def test_a_decision_and_its_opposite_are_noticed_and_both_stand(store):
+    """Each of three names what it cannot hold with; nothing is retired."""
+    first = await store.save_decision("login", "Use JWT", "stateless")
+    second = await store.save_decision("login", "Do not use JWT", "it cannot be revoked")
+    third = await store.save_decision("login", "Use JWT", "stateless")
+
+    assert [first.id] == ids(second.noticed.may_contradict)
+    assert ([first.id], [second.id]) == (ids(third.noticed.copy_of), ids(third.noticed.may_contradict))
+    assert [] == [link for link in await store.links_of(first.id) if link.link_type == "evolution"]
+
+
+@pytest.mark.parametrize(
+    ("older", "newer", "kind"),
+    [
+        ("The payment API times out after 5 s.", "The payment API times out after 8 s.", "may_contradict"),
+        ("Retry the bank 3 times.", "Retry the bank 5 times instead of 3.", "may_replace"),
+        ("결제 API 타임아웃은 5초로 둔다", "결제 API 타임아웃을 5초에서 8초로 늘린다", "may_replace"),
+        ("쿠폰은 주문당 1장만 쓴다", "쿠폰은 1장 대신 3장까지 쓴다", "may_replace"),
+        ("Player 1-11 lives on 2-1.", "Player 1-14 lives on 2-6.", None),
+        ("Breaker 7 feeds the boiler.", "Breaker 9 feeds the oven.", None),
+    ],
+)
+async def test_what_cannot_hold_together_is_told_from_what_only_looks_alike(store, older, newer, kind):
+    """Another value of the same thing disagrees, the like of another thing does not."""
+    first = await store.save_decision("matter", older, "")
+    second = await store.save_decision("matter", newer, "")
+
+    assert {kind: [first.id]} == {
+        name: ids(some) for name, some in attrs.asdict(second.noticed, recurse=False).items() if some
+    } or (kind is None and not second.noticed)
+
+
+async def test_what_was_superseded_is_noticed_no_more(store):
+    """Who supersedes a decision is not told that it contradicts it, nor is anybody after."""
+    first = await store.save_decision("login", "Use JWT", "stateless")
+    second = await store.supersede(first.id, "Do not use JWT", "it cannot be revoked")
+    third = await store.save_decision("login", "do not use JWT!", "it cannot be revoked.")
+
+    assert not second.noticed.may_contradict
+    assert [second.id] == ids(third.noticed.copy_of)
+    assert () == third.noticed.may_contradict
+
+
+class Counting:
+    """A reader that counts what it is asked."""
+
+    def __init__(self, reader):
+        self.reader, self.calls, self.read = reader, [], 0
+
+    def __getattr__(self, name):
+        method = getattr(self.reader, name)
+
+        def counted(*given, **more):
+            self.calls.append(name)
+            if name == "get":
+                self.read += len(given[0])
+            return method(*given, **more)
+
+        return counted
+
+
+@pytest.mark.parametrize("together", [1, 8])
+def test_noticing_asks_three_questions_more_however_many_are_saved_together(together):
+    """And reads five texts at the most for each: all else is known from looking for links."""
+    reader = PlainReader()
+    for number in range(40):
+        memory = plain_memory(f"m{number}", f"Cannon {number} guards the mine.", topic="guard", at=number)
+        reader.put(memory, vectors=SMALL.embed([memory.content]))
+    linking = Linking(policy=LinkingPolicy(), calibration=SMALL.calibration)
+    new = [plain_memory(f"n{one}", f"Cannon {one} guards no mine.", topic="guard", at=99) for one in range(together)]
+    asked = [Unlinked(memory=one, vectors=SMALL.embed([one.content])) for one in new]
+    found = candidates_of(reader, asked, linking, Usual.of(reader, linking.calibration))
+    counting = Counting(reader)
+    noticed(counting, asked, found, linking.calibration)
+
+    assert ["alike", "get", "links"] == sorted(counting.calls)
+    assert counting.read <= 5 * together
+
+
+TEXTS = st.text("aB .!?0-é\n", max_size=6)
+
+
+@given(one=TEXTS, other=TEXTS)
+def test_copies_have_one_wording_and_others_hardly(one, other):
+    """They are those that are equal without letter case, runs of blanks and what stands at the end of a sentence."""
+    memories = [plain_memory(text, text, type=MemoryType.INSIGHT) for text in (one, other)]
+    plain = [" ".join(text.lower().split()).rstrip(".!? ") for text in (one, other)]
+
+    assert (plain[0] == plain[1]) == is_copy(*memories) == (wording(memories[0]) == wording(memories[1]))
+
+
+def test_a_checkpoint_has_no_wording():
+    """Where the work stands is said anew each time."""
+    assert 0 == wording(plain_memory("c", "done", type=MemoryType.CHECKPOINT))
+
+
+def test_a_clock_that_stepped_back_leaves_repeats_in_their_order():
+    """No repeat is older than what it repeats."""
+    memory = plain_memory("m", LEARNT, type=MemoryType.INSIGHT, at=60)
+    early = saving.repeated(memory, memory.created_at - timedelta(hours=1))
+
+    assert (memory.created_at,) == early.repeats
