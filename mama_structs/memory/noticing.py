@@ -274,6 +274,8 @@ def _noticed_by(
         places = {} if candidates is None else {node: at for at, node in enumerate(candidates.nodes.tolist())}
         probable = () if candidates is None else probabilities(candidates.features)
     for node, old in older.items():
+        if old.valid_until is not None and old.valid_until <= new.created_at:
+            continue
         found: Mapping[str, float] = {}
         if is_copy(old, new):
             found = {COPIES: 1.0}
