@@ -342,7 +342,7 @@ def set_outcome(
 
 
 def as_of(memory: Memory, moment: datetime) -> Memory:
-    """Return a memory as it was at a moment: later outcomes and repeats are taken away, and it says what it did then."""
+    """Return a memory as it was at a moment: it says what it said then, without later outcomes and repeats."""
     repeats = tuple(at for at in memory.repeats if at <= moment)
     if len(repeats) < len(memory.repeats):
         memory = attrs.evolve(memory, repeats=repeats)
