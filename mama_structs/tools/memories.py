@@ -621,7 +621,7 @@ async def save_decision(
                 hint="give the handle alone, such as ref:name or fd:1, or the id of the memory that rests on it",
             )
     async with _naming_the_decision(memories, "supersedes", supersedes):
-        memory = await memories.save_decision(**given)
+        memory = await memories.save_decision(**given, on_duplicate="merge")
     return await _saved(Saved, memories, memory, supersedes=supersedes)
 
 
@@ -668,7 +668,7 @@ async def save_insight(
         links: Links to memories that there are
 
     """
-    return await _saved(Saved, memories, await memories.save_insight(**_given(locals())))
+    return await _saved(Saved, memories, await memories.save_insight(**_given(locals()), on_duplicate="merge"))
 
 
 async def _saved(kind: type[_T], memories: MemoryStore, memory: Memory, **more: object) -> _T:
