@@ -34,6 +34,8 @@ _FENCE: Final = re.compile(r"`{3,}|~{3,}")
 _QUOTES: Final = str.maketrans(dict.fromkeys('"\u201c\u201d\u201e\u201f\uff02\u301d\u301e\u301f\u2033\u02ba', "'"))
 # The literal form of DESIGN section 5, which no tool resolves.
 _HANDLE: Final = re.compile(r"(?<![\w\\])(?=(?:ref|fd)\s?[:\uff1a]\S)", re.IGNORECASE)
+_END: Final = "</recalled>"
+_RECALLED: Final = re.compile(f"<recalled>(?:[^<]|<(?!/?recalled>))*+{_END}")
 # Signs that fall away, and blanks that shrink: what stands behind so many of them is not looked for.
 _LOOKED_AT: Final = 8
 
@@ -61,3 +63,8 @@ def quoted(text: str, *, most: int | None = None) -> str:
     if most is not None and (len(plain) > most or (len(text) > _LOOKED_AT * most and len(plain) == most)):
         plain = f"{plain[: most - 1].rstrip()}…"
     return f'"{plain}"'
+
+
+def without_recalled(text: str) -> str:
+    """Return a text without what `Session.recall` put into it."""
+    return _RECALLED.sub("", text) if _END in text else text

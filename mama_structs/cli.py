@@ -542,7 +542,7 @@ async def _serve_mcp(given: argparse.Namespace) -> None:
     adapter = _adapter()
     if given.http is not None:
         # Before anything is made.
-        await adapter.address_for(*given.http, token=token)
+        await adapter.http.address_for(*given.http, token=token)
     stopped = _stopped_by_signals()
     async with Session.open(
         given.store,

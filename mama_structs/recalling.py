@@ -16,7 +16,7 @@ from typing import Final
 import attrs
 
 from mama_structs import _check
-from mama_structs._quoting import plainly, quoted
+from mama_structs._quoting import plainly, quoted, without_recalled
 from mama_structs.descriptors.messages import said_by_user
 from mama_structs.descriptors.told import Fact, Told
 from mama_structs.memory.engine import Filter, Reader
@@ -66,7 +66,6 @@ _TITLES: Final = (
     "Stands:",
     "Against each other, so ask which one holds:",
 )
-_BLOCK: Final = re.compile(r"<recalled>(?:[^<]|<(?!/?recalled>))*+</recalled>")
 
 
 async def recall(
@@ -90,7 +89,7 @@ async def recall(
     """
     room = _check.whole("max_chars", max_chars, _LEAST_CHARS)
     told = Told() if told is None else told
-    text = _bounded(without_recalled(said_by_user(message)))
+    text = _bounded(said_by_user(message))
     if not text.strip():
         return Recall()
     hits = [hit for hit in await memories.search(text, limit=_LIMIT) if hit.relevance >= _RELEVANT]
@@ -100,11 +99,6 @@ async def recall(
     ids = [hit.memory.id for hit in hits]
     known = await memories._shared.read(lambda reader: Grounds.of(reader, ids, resuming=resuming))  # noqa: SLF001 - a plan for this answer
     return written(known, hits, told, room)
-
-
-def without_recalled(text: str) -> str:
-    """Return a text without what `recall` put into it."""
-    return _BLOCK.sub("", text) if _FRAME[1] in text else text
 
 
 def is_recalled(text: str, told: Told) -> bool:

@@ -40,7 +40,11 @@ def python(code):
 # What a user imports from, with what each needs that only an extra installs.
 DOORS = sorted(
     {"mama_structs", "mama_structs.structs", "mama_structs.testing", "mama_structs.errors", "mama_structs.v1"}
-    | {name for name in MODULES if re.fullmatch(r"mama_structs\.adapters\.(?!answers|reading|schemas)\w+", name)}
+    | {
+        name
+        for name in MODULES
+        if re.fullmatch(r"mama_structs\.adapters\.(?!answers|reading|recalling|schemas)\w+", name)
+    }
 )
 SOURCES = homes("mama_structs", mama_structs._NAMES)
 

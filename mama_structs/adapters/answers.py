@@ -287,13 +287,15 @@ def _text(data: object) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def held_strictly(tools: ToolSet, *, strict: bool | Collection[str]) -> frozenset[str]:
-    """Return the names of the tools to whose schemas a model is held: all of them, none, or those of these names."""
-    if isinstance(strict, bool):
-        return frozenset(tools if strict else ())
-    if isinstance(strict, str):
-        raise InvalidArgument(f"strict must be a bool or names of tools, got {strict!r:.80}", hint="put it in a list")
-    return frozenset(tools[name].name for name in strict)
+def named(tools: ToolSet, argument: str, *, which: bool | Collection[str]) -> frozenset[str]:
+    """Return the names of tools for which something holds: all of them, none, or those of these names."""
+    if isinstance(which, bool):
+        return frozenset(tools if which else ())
+    if isinstance(which, str):
+        raise InvalidArgument(
+            f"{argument} must be a bool or names of tools, got {which!r:.80}", hint="put it in a list"
+        )
+    return frozenset(tools[name].name for name in which)
 
 
 @attrs.frozen(kw_only=True)

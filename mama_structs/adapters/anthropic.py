@@ -12,7 +12,9 @@ from typing import Any, Final
 
 import attrs
 
-from mama_structs.adapters.answers import ToolCall, answer_call, hear, held_strictly, is_taken, kept, offered
+from mama_structs._quoting import without_recalled
+from mama_structs.adapters.answers import ToolCall, answer_call, hear, is_taken, kept, named, offered
+from mama_structs.adapters.recalling import MAX_CHARS, recall_for
 from mama_structs.adapters.schemas import is_recursive, plain_schema, strict_schema
 from mama_structs.descriptors.media import Media
 from mama_structs.descriptors.messages import field, text_field
@@ -29,10 +31,18 @@ _MAX_UNIONS: Final = 16
 _PROPERTY: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 # What a message says that a limit cut short.
 _CUT_SHORT: Final = frozenset({"max_tokens", "model_context_window_exceeded"})
+# Anthropic's own tool that searches those whose loading is deferred.
+_SEARCH: Final = {"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"}
 _ACCEPTED: Final = "pass a message, its content, or a list of its tool_use blocks"
 
 
-def tools(session: Session, *, message: object = None, strict: bool | Collection[str] = False) -> list[dict[str, Any]]:
+def tools(
+    session: Session,
+    *,
+    message: object = None,
+    strict: bool | Collection[str] = False,
+    defer: Collection[str] = (),
+) -> list[dict[str, Any]]:
     """
     Return a session's tools as the argument ``tools`` of ``client.messages.create``.
 
@@ -41,18 +51,25 @@ def tools(session: Session, *, message: object = None, strict: bool | Collection
         message: What the user said, by which `Session.tools_for` chooses; None for all tools.
         strict: Whether the model is held to the schemas: of these tools (``["save/decision"]``), or of all. Anthropic
             takes some 20 strict tools in a request, with 24 optional arguments: in the tools' order, those that fit.
+        defer: Names of tools that the prompt leaves out until the model searches for them, with a tool of Anthropic's
+            that is added: another way to choose from fewer, by which the list, and the prompt's cache, stay the same.
 
     Raises:
         InvalidArgument: A tool has an argument whose name Anthropic does not take.
-        UnknownTool: *strict* names a tool that there is not.
+        UnknownTool: *strict* or *defer* names a tool that there is not.
 
     """
-    held = held_strictly(session.tools, strict=strict)
+    held = named(session.tools, "strict", which=strict)
+    later = named(session.tools, "defer", which=defer)
     budget = _Budget()
-    return [
-        _tool(wire, tool, strict=budget.taken(tool.input_schema) if tool.name in held else None)
+    sent = [
+        {
+            **_tool(wire, tool, strict=budget.taken(tool.input_schema) if tool.name in held else None),
+            **({"defer_loading": True} if tool.name in later else {}),
+        }
         for wire, tool in offered(session, message)
     ]
+    return [*sent, dict(_SEARCH)] if later else sent
 
 
 async def handle(session: Session, message: object, *, host: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
@@ -82,6 +99,36 @@ async def handle(session: Session, message: object, *, host: Mapping[str, Any] |
     await hear(session, message)
     results = [await _result(session, call, host) for call in calls]
     return {"role": "user", "content": results} if results else None
+
+
+async def recalled(
+    session: Session, messages: Sequence[Mapping[str, Any]], *, max_chars: int = MAX_CHARS
+) -> list[Mapping[str, Any]]:
+    """
+    Return a conversation with what the session recalls for the user's message at its end, as a block behind its own.
+
+    It is data, quoted so that it gives no orders; the user's own words stay as they are, and so do the list and the
+    message that were passed. Keep what is returned as the conversation: each fact is told once, unless it changed. A
+    conversation whose last message is the model's, or was recalled for already, comes back the same.
+
+    Args:
+        session: Whose memories.
+        messages: The argument ``messages`` of a request.
+        max_chars: Characters of what is recalled at the most, 300 or more.
+
+    Raises:
+        SessionClosed: The session is closed.
+        WrongLoop: It belongs to another event loop.
+
+    """
+    said = [*messages]
+    content = said[-1].get("content") if said else None
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else [*(content or ())]
+    texts = [field(block, "text") for block in blocks]
+    if any(isinstance(text, str) and text != without_recalled(text) for text in texts):
+        return said
+    text = await recall_for(session, said, max_chars=max_chars)
+    return [*said[:-1], {**said[-1], "content": [*blocks, {"type": "text", "text": text}]}] if text else said
 
 
 @attrs.define

@@ -10,13 +10,14 @@ import attrs
 from mama_structs import sync
 from mama_structs._facade import bare, run_beside
 from mama_structs.adapters.answers import Turns, hear, kept, offered
+from mama_structs.adapters.recalling import MAX_CHARS, recall_for
 from mama_structs.adapters.schemas import plain_schema
 from mama_structs.descriptors.media import Media
 from mama_structs.session import Session
 from mama_structs.tools.schema import HOST_PARAMETERS
 
 try:
-    from langchain_core.messages import AIMessage
+    from langchain_core.messages import AIMessage, HumanMessage
     from langchain_core.runnables import RunnableConfig
     from langchain_core.tools import StructuredTool, ToolException
 except ImportError as _missing:
@@ -31,7 +32,7 @@ _TAKEN: Final = frozenset({"image"})
 _Content: TypeAlias = str | list[dict[str, Any]]
 
 
-class SessionTool(StructuredTool):
+class _SessionTool(StructuredTool):
     """A tool of a session: async only, as most sessions are, and what checks its arguments is the session's own."""
 
     def _parse_input(self, tool_input: str | dict[str, Any], *_others: object, **_more: object) -> dict[str, Any]:
@@ -77,7 +78,7 @@ def tools(session: Session | sync.Session, *, message: object = None) -> list[St
 
     listed = offered(own, message) if own is session else run_beside(session, lambda: offered(own, message))
     return [
-        SessionTool(
+        _SessionTool(
             name=wire,
             description=tool.description,
             args_schema=plain_schema(tool.input_schema),
@@ -90,15 +91,17 @@ def tools(session: Session | sync.Session, *, message: object = None) -> list[St
     ]
 
 
-def middleware(session: Session) -> Any:
+def middleware(session: Session | sync.Session, *, max_chars: int = MAX_CHARS) -> Any:
     """
-    Return what stores the refs of an agent's answers, for ``create_agent(..., middleware=[...])`` of `langchain`.
+    Return what tells an agent what is remembered, and stores its refs, for ``create_agent(..., middleware=[...])``.
 
-    They are stored before the calls of the same message run, which can use them.
-    An agent's loop of its own does so by ``await session.observe(message)``.
+    What the session recalls for the user's message stands behind it, as a message of its own, when the agent begins.
+    Refs are stored before the calls of the same message run, which can use them. An agent's loop of its own does so by
+    ``await session.recall(message)`` and ``await session.observe(message)``.
 
     Args:
-        session: Whose refs.
+        session: Whose memories and refs. One of `mama_structs.sync` is for ``invoke``.
+        max_chars: Characters of what is recalled at the most, 300 or more.
 
     Raises:
         ImportError: The package ``langchain`` is not installed: `langchain_core` has no agents.
@@ -106,18 +109,39 @@ def middleware(session: Session) -> Any:
     """
     try:
         from langchain.agents.middleware import (  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415 - beyond the extra
-            after_model,
+            AgentMiddleware,
         )
     except ImportError as missing:
         raise ImportError(
             "an agent's middleware needs the package that has create_agent: pip install langchain"
         ) from missing
 
-    async def observe_refs(state: Mapping[str, Any], _runtime: object) -> None:
-        # Behind it there may be the results of tools that give a structured answer.
-        await hear(session, next(one for one in reversed(state["messages"]) if isinstance(one, AIMessage)))
+    own: Session = bare(session)
 
-    return after_model(observe_refs)
+    async def begin(state: Mapping[str, Any]) -> dict[str, Any] | None:
+        text = await recall_for(own, state["messages"], max_chars=max_chars)
+        return {"messages": [HumanMessage(text)]} if text else None
+
+    async def take(state: Mapping[str, Any]) -> None:
+        # Behind it there may be the results of tools that give a structured answer.
+        await hear(own, next(one for one in reversed(state["messages"]) if isinstance(one, AIMessage)))
+
+    class SessionMiddleware(AgentMiddleware):  # type: ignore[misc, unused-ignore]
+        async def abefore_agent(self, state: Mapping[str, Any], runtime: object) -> dict[str, Any] | None:  # noqa: ARG002 - by its name
+            return await begin(state)
+
+        async def aafter_model(self, state: Mapping[str, Any], runtime: object) -> None:  # noqa: ARG002
+            await take(state)
+
+    class SyncSessionMiddleware(AgentMiddleware):  # type: ignore[misc, unused-ignore]
+        def before_agent(self, state: Mapping[str, Any], runtime: object) -> dict[str, Any] | None:  # noqa: ARG002
+            put_in: dict[str, Any] | None = run_beside(session, lambda: begin(state))
+            return put_in
+
+        def after_model(self, state: Mapping[str, Any], runtime: object) -> None:  # noqa: ARG002
+            run_beside(session, lambda: take(state))
+
+    return SessionMiddleware() if own is session else SyncSessionMiddleware()
 
 
 def _block(session: Session, part: str | Media) -> dict[str, Any]:

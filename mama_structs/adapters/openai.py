@@ -11,7 +11,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
-from mama_structs.adapters.answers import ToolCall, answer_call, hear, held_strictly, is_taken, kept, offered
+from mama_structs.adapters.answers import ToolCall, answer_call, hear, is_taken, kept, named, offered
+from mama_structs.adapters.recalling import MAX_CHARS, recall_for, recalled_message
 from mama_structs.adapters.schemas import plain_schema, strict_schema
 from mama_structs.descriptors.media import Media
 from mama_structs.descriptors.messages import field, text_field
@@ -43,9 +44,8 @@ def tools(
         UnknownTool: *strict* names a tool that there is not.
 
     """
-    if api not in ("responses", "chat"):
-        raise InvalidArgument(f"api must be 'responses' or 'chat', got {api!r:.40}")
-    held = held_strictly(session.tools, strict=strict)
+    _check_api(api)
+    held = named(session.tools, "strict", which=strict)
     functions = [_function(wire, tool, strict=tool.name in held) for wire, tool in offered(session, message)]
     return [{"type": "function", **({"function": one} if api == "chat" else one)} for one in functions]
 
@@ -77,6 +77,61 @@ async def handle(session: Session, answered: object, *, host: Mapping[str, Any] 
     calls = list(_calls(answered))
     await hear(session, _said(answered))
     return [await _output(session, call, host) for call in calls]
+
+
+async def recalled(session: Session, messages: str | Sequence[Any], *, max_chars: int = MAX_CHARS) -> list[Any]:
+    """
+    Return a conversation with what the session recalls for the user's message at its end, as a message behind it.
+
+    It is data, quoted so that it gives no orders; the user's own words stay as they are, and so does the list that was
+    passed. Keep what is returned as the conversation: each fact is told once, unless it changed. A conversation whose
+    last message is the model's, or was recalled for already, comes back the same.
+
+    Args:
+        session: Whose memories.
+        messages: The ``input`` of the Responses API, a text too, or the ``messages`` of Chat Completions.
+        max_chars: Characters of what is recalled at the most, 300 or more.
+
+    Raises:
+        SessionClosed: The session is closed.
+        WrongLoop: It belongs to another event loop.
+
+    """
+    said: list[Any] = [{"role": "user", "content": messages}] if isinstance(messages, str) else [*messages]
+    text = await recall_for(session, said, max_chars=max_chars)
+    return [*said, recalled_message(text)] if text else said
+
+
+def tool_choice(session: Session, message: object, *, api: API = "responses") -> dict[str, Any] | Literal["auto"]:
+    """
+    Return the argument ``tool_choice`` that restricts the choice to the tools for a message.
+
+    The list of all tools stays the same, and with it the prompt's cache. A tool that is not among them can still be
+    called later; functions of your own that the session does not know must be added.
+
+    Args:
+        session: Whose tools.
+        message: As for `Session.allowed_for`, which chooses.
+        api: As for `tools`.
+
+    Raises:
+        InvalidArgument: There is no such *api*.
+
+    """
+    _check_api(api)
+    allowed, wire = session.allowed_for(message), session.wire_names.by_tool
+    if len(allowed) == len(session.tools):
+        return "auto"
+    names = [wire[name] for name in allowed]
+    if api == "chat":
+        named = [{"type": "function", "function": {"name": name}} for name in names]
+        return {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": named}}
+    return {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": name} for name in names]}
+
+
+def _check_api(api: object) -> None:
+    if api not in ("responses", "chat"):
+        raise InvalidArgument(f"api must be 'responses' or 'chat', got {api!r:.40}")
 
 
 @attrs.frozen(kw_only=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 from weakref import WeakKeyDictionary
 
+from mama_structs._lru import Lru
 from mama_structs.adapters.answers import Turns, hear, is_taken, kept, offered
+from mama_structs.adapters.recalling import MAX_CHARS, asked_now, recall_for, recalled_message
 from mama_structs.adapters.schemas import plain_schema, strict_schema
 from mama_structs.descriptors.media import Media
 from mama_structs.descriptors.messages import said_by_user
@@ -23,7 +25,9 @@ try:
         RunHooks,
         ToolOutputImage,
         ToolOutputText,
+        TResponseInputItem,
     )
+    from agents.run import CallModelData, ModelInputData
     from agents.tool_context import ToolContext
 except ImportError as _missing:
     raise ImportError(
@@ -32,14 +36,18 @@ except ImportError as _missing:
 
 
 _Output: TypeAlias = str | list[ToolOutputText | ToolOutputImage]
+# Of a session, so many messages of users keep what was recalled for them.
+_MESSAGES: Final = 1_000
+# What each session's model was told, by what the user wrote and how often by then.
+_told: Final[WeakKeyDictionary[Session, Lru[tuple[str, int], tuple[str, ...]]]] = WeakKeyDictionary()
 
 
 def tools(session: Session, *, strict: bool = True) -> list[FunctionTool]:
     """
     Return a session's tools, for ``Agent(tools=[...])``.
 
-    The model is offered all tools; with ``settings.tools.dynamic="force_dynamic"``, in each run, those that
-    `Session.tools_for` chooses for what the user said last. The SDK itself refuses a call of any other tool then.
+    A run is offered all tools, whatever ``settings.tools.dynamic`` says: the SDK ends a run whose model calls a tool
+    that it was not offered. What restricts the choice among them is `openai.tool_choice`.
     What goes wrong is the call's output, and says what to change.
     Calls of one message run in their order, but for those that only read, which run beside each other.
     A host's own tool that takes ``ctx``, ``run_context`` or ``tool_context`` gets the `ToolContext`.
@@ -50,53 +58,68 @@ def tools(session: Session, *, strict: bool = True) -> list[FunctionTool]:
             that takes free-form data has no such schema, and is sent as it is.
 
     """
-    choice, turns = _Choice(session), Turns(session)
-    return [
-        _function_tool(session, wire, tool, choice=choice, turns=turns, strict=strict)
-        for wire, tool in offered(session)
-    ]
+    turns = Turns(session)
+    return [_function_tool(session, wire, tool, turns=turns, strict=strict) for wire, tool in offered(session)]
 
 
 class SessionHooks(RunHooks[Any]):
-    """Stores what a model marks in its answers; `hooks` makes one, and a host with hooks of its own derives from it."""
+    """
+    Tells a run's model what is remembered, and stores what it marks in its answers.
 
-    def __init__(self, session: Session) -> None:
+    `hooks` makes one, and a host with hooks of its own derives from it.
+    """
+
+    def __init__(self, session: Session, *, max_chars: int = MAX_CHARS) -> None:
         self._session = session
+        self._max_chars = max_chars
 
     async def on_llm_end(self, context: RunContextWrapper[Any], agent: Agent[Any], response: ModelResponse) -> None:
         """Take an answer of the model, before its calls run."""
         await super().on_llm_end(context, agent, response)
         await hear(self._session, response)
 
+    async def with_recalled(self, data: CallModelData[Any]) -> ModelInputData:
+        """
+        Return a request with what the session recalls behind the messages of the user that it was recalled for.
 
-def hooks(session: Session) -> SessionHooks:
+        It is an item of its own. No result and no history has it: this process keeps it, for 1,000 messages of a
+        session.
+        """
+        session, items, text = self._session, data.model_data.input, ""
+        if asked_now(items):
+            # What an earlier process told is in no request of this one.
+            text = await recall_for(session, items, max_chars=self._max_chars, again=session not in _told)
+            _told.setdefault(session, Lru(_MESSAGES))
+        told = _told.get(session)
+        said = [said_by_user([item]) for item in items]
+        last = max((place for place, words in enumerate(said) if words), default=None)
+        shown: list[TResponseInputItem] = []
+        for place, (item, words) in enumerate(zip(items, said, strict=True)):
+            shown.append(item)
+            if words and told is not None:
+                # The same words again are another message.
+                key = words, said[:place].count(words)
+                known = told.get(key) or ()
+                if text and place == last:
+                    known = (*known, text)
+                    told.put(key, known)
+                shown += [cast("TResponseInputItem", recalled_message(one)) for one in known]
+        return ModelInputData(input=shown, instructions=data.model_data.instructions)
+
+
+def hooks(session: Session, *, max_chars: int = MAX_CHARS) -> SessionHooks:
     """
-    Return what stores the refs of a run's answers, for ``Runner.run(..., hooks=...)``.
+    Return what a run tells its model, and stores of its answers.
 
-    They are stored before the calls of the same answer run, which can use them.
+    ``Runner.run(..., hooks=hooks)`` stores refs before the calls of the same answer run, which can use them.
+    ``RunConfig(call_model_input_filter=hooks.with_recalled)`` tells the model what is remembered on what its user says.
 
     Args:
-        session: Whose refs.
+        session: Whose memories and refs.
+        max_chars: Characters of what is recalled at the most, 300 or more.
 
     """
-    return SessionHooks(session)
-
-
-class _Choice:
-    """Which tools a run is offered: decided once for what its user said, and not again for each tool and turn."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._by_run: WeakKeyDictionary[RunContextWrapper[Any], tuple[str, frozenset[str]]] = WeakKeyDictionary()
-
-    def names(self, run: RunContextWrapper[Any]) -> frozenset[str]:
-        """Return the names on the wire."""
-        said = said_by_user(run.turn_input)
-        known = self._by_run.get(run)
-        if known is None or known[0] != said:
-            known = said, frozenset(wire for wire, _ in offered(self._session, said))
-            self._by_run[run] = known
-        return known[1]
+    return SessionHooks(session, max_chars=max_chars)
 
 
 def _content(session: Session, part: str | Media) -> ToolOutputText | ToolOutputImage:
@@ -105,12 +128,8 @@ def _content(session: Session, part: str | Media) -> ToolOutputText | ToolOutput
     return ToolOutputText(text=kept(session, part) if isinstance(part, Media) else part)
 
 
-def _function_tool(
-    session: Session, wire: str, tool: Tool, *, choice: _Choice, turns: Turns, strict: bool
-) -> FunctionTool:
-    def is_enabled(run: RunContextWrapper[Any], _agent: AgentBase[Any]) -> bool:
-        if session.exposed.mode == "force_dynamic":
-            return wire in choice.names(run)
+def _function_tool(session: Session, wire: str, tool: Tool, *, turns: Turns, strict: bool) -> FunctionTool:
+    def is_enabled(_run: RunContextWrapper[Any], _agent: AgentBase[Any]) -> bool:
         # A run on a closed session ends here, before the model is asked.
         session._check_here()  # noqa: SLF001 - as `tools_for` does
         return True

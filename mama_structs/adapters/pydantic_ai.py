@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any, Final, Self
 
 import attrs
 
 from mama_structs.adapters.answers import answer, hear, kept, offered
+from mama_structs.adapters.recalling import MAX_CHARS, recall_for
 from mama_structs.adapters.schemas import plain_schema
 from mama_structs.descriptors.media import Media
-from mama_structs.descriptors.messages import said_by_user
 from mama_structs.session import Session
 from mama_structs.tools.schema import HOST_PARAMETERS
 from mama_structs.tools.tool import Tool
@@ -26,7 +27,11 @@ try:
         RunContext,
         ToolDefinition,
         ToolFailed,
+        ToolOrOutput,
+        UserPromptPart,
     )
+    from pydantic_ai.capabilities import AbstractCapability
+    from pydantic_ai.models import ModelRequestContext
     from pydantic_ai.toolsets import ToolsetTool
     from pydantic_core import SchemaValidator, core_schema
 except ImportError as _missing:
@@ -38,7 +43,7 @@ except ImportError as _missing:
 _OBJECT: Final = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema()))
 
 
-class SessionToolset(AbstractToolset[Any]):
+class _SessionToolset(AbstractToolset[Any]):
     """The tools of a session; `toolset` makes one."""
 
     def __init__(
@@ -52,8 +57,8 @@ class SessionToolset(AbstractToolset[Any]):
         self._id = id
         self._max_retries = max_retries
         self._ctx: RunContext[Any] | None = None
-        self._asked: tuple[str | None, tuple[str, ...]] | None = None
-        self._offered: list[ToolDefinition] = []
+        self._known: tuple[str, ...] | None = None
+        self._definitions: list[ToolDefinition] = []
 
     @property
     def id(self) -> str | None:
@@ -61,7 +66,7 @@ class SessionToolset(AbstractToolset[Any]):
         return self._id
 
     async def for_run(self, ctx: RunContext[Any]) -> Self:  # noqa: ARG002 - what a run is about shows in its steps
-        """Return a toolset for one run, which keeps to itself which tools that run is offered."""
+        """Return a toolset for one run, which stores what is marked in that run's answers."""
         return type(self)(self._session, id=self._id, max_retries=self._max_retries)
 
     async def __aexit__(self, *args: object) -> None:
@@ -76,18 +81,15 @@ class SessionToolset(AbstractToolset[Any]):
             await hear(self._session, last)
 
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
-        """Return all tools; with ``force_dynamic`` those for what the user said last, decided once for that."""
+        """Return all tools."""
         self._ctx = ctx
-        is_dynamic = self._session.exposed.mode == "force_dynamic"
-        said = said_by_user(ctx.messages) or said_by_user(ctx.prompt) if is_dynamic else None
-        asked = (said, self._session.tools.names)
-        if asked != self._asked:
-            self._offered = [_definition(wire, tool) for wire, tool in offered(self._session, said)]
-            self._asked = asked
+        if self._known != (names := self._session.tools.names):
+            self._definitions = [_definition(wire, tool) for wire, tool in offered(self._session)]
+            self._known = names
         max_retries = ctx.max_retries if self._max_retries is None else self._max_retries
         return {
             one.name: ToolsetTool(toolset=self, tool_def=one, max_retries=max_retries, args_validator=_OBJECT)
-            for one in self._offered
+            for one in self._definitions
         }
 
     async def call_tool(
@@ -139,8 +141,7 @@ def toolset(
     """
     Return a session's tools as a toolset, for ``Agent(toolsets=[...])``.
 
-    The model is offered all tools; with ``settings.tools.dynamic="force_dynamic"``, before each request, those that
-    `Session.tools_for` chooses for what the user said last.
+    The model is offered all tools, whatever ``settings.tools.dynamic`` says; see `capability`.
     Wrong arguments are a `ModelRetry` as often as a tool may be retried, and from then on, like everything else that
     goes wrong, a `ToolFailed`, which does not end the run. Arguments that are no JSON are Pydantic AI's own matter.
     A host's own tool that takes ``ctx``, ``run_context`` or ``tool_context`` gets the `RunContext`.
@@ -151,7 +152,62 @@ def toolset(
         max_retries: How often a model may correct the arguments of a call; None for the agent's own number.
 
     """
-    return SessionToolset(session, id=id, max_retries=max_retries)
+    return _SessionToolset(session, id=id, max_retries=max_retries)
+
+
+class _SessionCapability(AbstractCapability[Any]):
+    """What a session does for an agent; `capability` makes one."""
+
+    def __init__(self, session: Session, toolset: _SessionToolset, *, max_chars: int) -> None:
+        self._session = session
+        self._toolset = toolset
+        self._max_chars = max_chars
+        self.id: str | None = toolset.id
+
+    def get_toolset(self) -> AbstractToolset[Any]:
+        """Return the session's tools."""
+        return self._toolset
+
+    async def before_model_request(
+        self, ctx: RunContext[Any], request_context: ModelRequestContext
+    ) -> ModelRequestContext:
+        """Put what is recalled behind what the user wrote, and restrict the choice of tools where that is forced."""
+        text = await recall_for(self._session, ctx.messages, max_chars=self._max_chars)
+        if text:
+            ctx.enqueue(UserPromptPart(text))
+        settings = request_context.model_settings or {}
+        if self._session.exposed.mode != "force_dynamic" or "tool_choice" in settings:
+            return request_context
+        wire = self._session.wire_names.by_tool
+        hidden = {*wire.values()} - {wire[name] for name in self._session.allowed_for(ctx.messages)}
+        tools = [one.name for one in request_context.model_request_parameters.function_tools]
+        choice = ToolOrOutput([name for name in tools if name not in hidden])
+        return replace(request_context, model_settings={**settings, "tool_choice": choice})
+
+
+def capability(
+    session: Session,
+    *,
+    id: str | None = None,  # noqa: A002 - the framework's word
+    max_retries: int | None = None,
+    max_chars: int = MAX_CHARS,
+) -> AbstractCapability[Any]:
+    """
+    Return what gives an agent a session's tools and memory, for ``Agent(capabilities=[...])``.
+
+    Its tools are those of `toolset`. What the session recalls for the user's message stands behind it, as a message of
+    its own, which stays in the history. With ``settings.tools.dynamic="force_dynamic"`` the choice of tools is
+    restricted to those that `Session.allowed_for` names for what the user said last, unless the agent's settings have a
+    ``tool_choice``; a call of another tool works all the same.
+
+    Args:
+        session: Whose tools and memories; it must be open while they are used, on the event loop that opened it.
+        id: The name of the capability and its toolset among those of an agent.
+        max_retries: As for `toolset`.
+        max_chars: Characters of what is recalled at the most, 300 or more.
+
+    """
+    return _SessionCapability(session, _SessionToolset(session, id=id, max_retries=max_retries), max_chars=max_chars)
 
 
 def _definition(wire: str, tool: Tool) -> ToolDefinition:

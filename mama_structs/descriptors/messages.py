@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import attrs
 
+from mama_structs._quoting import without_recalled
 from mama_structs.descriptors.media import media_in
 from mama_structs.errors import InvalidArgument
 
@@ -446,7 +447,7 @@ def said_by_user(message: object) -> str:
     Find the text of the user's last message: "" where there is none, and for shapes that are not known.
 
     Messages of the user without any text (results of tools) are passed over: while an agent works at a request, what it
-    was asked stays what counts.
+    was asked stays what counts. What `Session.recall` put beside it is none of the user's words.
     """
     if isinstance(message, list | tuple):
         spoken = [None if isinstance(item, str) else _is_user(item) for item in message]
@@ -455,7 +456,7 @@ def said_by_user(message: object) -> str:
         pairs = zip(reversed(message), reversed(spoken), strict=True)
         return next((text for item, said in pairs if said and (text := _own_text(item))), "")
     if message is None or isinstance(message, str):
-        return message or ""
+        return without_recalled(message or "")
     is_user = _is_user(message)
     if is_user is not None:
         return _own_text(message) if is_user else ""
@@ -488,17 +489,17 @@ def _own_text(message: object) -> str:
 
 def _user_texts(content: object) -> str:
     if isinstance(content, str):
-        return content
+        return without_recalled(content)
     return "\n".join(filter(None, map(_user_text_in, content))) if isinstance(content, list | tuple) else ""
 
 
 def _user_text_in(block: object) -> str:
     """Read a text or a content block; "" where it is no text of the user."""
     if isinstance(block, str):
-        return block
+        return without_recalled(block)
     kind = _word(block, "type") or _word(block, "part_kind")
     if kind == "user-prompt":
         return _user_texts(field(block, "content"))
     text = field(block, "text")
     wanted = kind in _USER_TEXT_BLOCKS or (not kind and field(block, "thought") is not True)
-    return text if wanted and isinstance(text, str) else ""
+    return without_recalled(text) if wanted and isinstance(text, str) else ""

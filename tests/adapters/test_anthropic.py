@@ -11,6 +11,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from mama_structs import Session
 from mama_structs.adapters import anthropic as adapter
@@ -295,8 +296,23 @@ class TestTools:
         assert {"shout"} == {name for name, one in sent.items() if "strict" in one}
         assert session.tools["plant"].input_schema == sent["plant"]["input_schema"]
 
+    async def test_some_can_be_left_out_until_the_model_searches_for_them(self, session):
+        """They are sent all the same, behind a tool of Anthropic's that finds them; without any there is no such tool."""
+        sent = adapter.tools(session, defer=["shout", "evolve/outcome"])
+        deferred = [one["name"] for one in sent if one.get("defer_loading")]
+
+        assert sorted(["shout", "evolve__outcome"]) == sorted(deferred)
+        assert "tool_search_tool_bm25" == sent[-1]["name"]
+        assert len(session.tools) + 1 == len(sent)
+        assert [
+            {**one, "defer_loading": True} if one["name"] in deferred else one for one in adapter.tools(session)
+        ] == (sent[:-1])
+        TypeAdapter(list[anthropic.types.ToolUnionParam]).validate_python(sent)
+
     async def test_wrong_options_are_refused(self, session):
         """The error names what there is."""
+        with pytest.raises(UnknownTool, match="shoot"):
+            adapter.tools(session, defer=["shoot"])
         with pytest.raises(InvalidArgument, match="strict must be"):
             adapter.tools(session, strict="shout")
         with pytest.raises(UnknownTool, match="shoot"):

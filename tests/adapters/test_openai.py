@@ -12,6 +12,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from mama_structs import Session
 from mama_structs.adapters import openai as adapter
@@ -332,8 +333,26 @@ class TestTools:
 
         assert names == [one["name"] for one in adapter.tools(session, message=message)]
 
+    async def test_the_choice_follows_a_message_and_the_list_does_not(self, session):
+        """For a message that asks for some tools the choice is restricted to them, in either API's form."""
+        listed = adapter.tools(session)
+        choice, chat = (
+            adapter.tool_choice(session, "continue from yesterday", api=api) for api in ("responses", "chat")
+        )
+        names = [tool["name"] for tool in choice["tools"]]
+
+        assert "auto" == adapter.tool_choice(session, "What is the weather?")
+        assert {"load__checkpoint", "search__recent", "shout"} < set(names) < {tool["name"] for tool in listed}
+        assert names == [tool["function"]["name"] for tool in chat["allowed_tools"]["tools"]]
+        assert {"type": "allowed_tools", "mode": "auto"}.items() <= choice.items()
+        assert listed == adapter.tools(session)
+        TypeAdapter(openai.types.responses.ToolChoiceAllowedParam).validate_python(choice)
+        TypeAdapter(openai.types.chat.ChatCompletionAllowedToolChoiceParam).validate_python(chat)
+
     async def test_wrong_options_are_refused(self, session):
         """The error names what there is."""
+        with pytest.raises(InvalidArgument, match="'responses' or 'chat'"):
+            adapter.tool_choice(session, "Hello", api="completions")
         with pytest.raises(InvalidArgument, match="'responses' or 'chat'"):
             adapter.tools(session, api="completions")
         with pytest.raises(InvalidArgument, match="strict must be"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import json
 import re
@@ -13,7 +12,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from agents import Agent, FunctionTool, ModelBehaviorError, RunConfig, RunContextWrapper, Runner
+from agents import Agent, FunctionTool, RunConfig, RunContextWrapper, Runner
 from agents.strict_schema import ensure_strict_json_schema
 from agents.testing import ModelCall, ModelStep, ScriptedModel, assistant_message, function_call
 from agents.tool_context import ToolContext
@@ -21,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs import HashEmbedder, Session, Settings, ToolSettings
-from mama_structs.adapters import answers, openai_agents
+from mama_structs.adapters import openai_agents
 from mama_structs.errors import SessionClosed
 from mama_structs.tools.names import wire_name
 
@@ -42,15 +41,6 @@ def no_network(monkeypatch):
 @pytest.fixture
 async def session():
     async with Session.open(embedder=HashEmbedder()) as session:
-        yield session
-
-
-@pytest.fixture
-async def forced():
-    """A session whose tools follow what the user says, also in a whole run."""
-    async with Session.open(
-        embedder=HashEmbedder(), settings=Settings(tools=ToolSettings(dynamic="force_dynamic"))
-    ) as session:
         yield session
 
 
@@ -137,84 +127,22 @@ async def test_wrong_call_is_an_output_that_says_what_to_change(session):
     assert 1 == await session.memories.count()
 
 
-async def test_list_follows_what_the_user_says_where_that_is_forced(forced):
-    """Each run has the tools for its own input, in all its turns; a later message of the conversation changes them."""
-    tools = openai_agents.tools(forced)
-    everything = {wire for wire, _ in answers.offered(forced)}
-
-    def story() -> Story:
-        yield call("load__checkpoint")
-        yield "Welcome back"
-
-    model = scripted(story())
-    agent = Agent(name="agent", model=model, tools=tools)
-    first = await Runner.run(agent, "continue from yesterday", run_config=QUIET)
-    version = forced.exposed.current.version
-    model.extend([[assistant_message("Sunny")]])
-    later = Agent(name="agent", model=(other := ScriptedModel([[assistant_message("Sunny")]])), tools=tools)
-    await Runner.run(later, [*first.to_input_list(), {"role": "user", "content": "The weather?"}], run_config=QUIET)
-    one, two = map(offered, model.calls)
-
-    assert 2 == version
-    assert one == two
-    assert one < everything
-    assert {"load__checkpoint", "save__decision", "search__recent"} <= one
-    assert "evolve__outcome" not in one
-    assert everything == offered(other.calls[0])
-
-
-async def test_a_run_is_offered_all_tools(session):
+@pytest.mark.parametrize("dynamic", ["auto", "force_dynamic"])
+async def test_a_run_is_offered_all_tools(dynamic):
     """What is built for a whole run hides nothing, whatever its user said first: every tool can be called."""
 
     def story() -> Story:
         saved = yield call("save__insight", content="it was not hidden", category=None, tags=[], source=None, links=[])
         yield saved
 
-    model = scripted(story())
-    agent = Agent(name="agent", model=model, tools=openai_agents.tools(session))
-    result = await Runner.run(agent, "continue from yesterday", run_config=QUIET)
+    settings = Settings(tools=ToolSettings(dynamic=dynamic))
+    async with Session.open(embedder=HashEmbedder(), settings=settings) as session:
+        model = scripted(story())
+        agent = Agent(name="agent", model=model, tools=openai_agents.tools(session))
+        result = await Runner.run(agent, "continue from yesterday", run_config=QUIET)
 
-    assert "insight_" in result.final_output
-    assert [set(map(wire_name, session.tools))] * 2 == [offered(one) for one in model.calls]
-
-
-async def test_runs_at_the_same_time_have_their_own_lists(forced, caplog):
-    """Two runs that share the tools do not choose for one another, and each decides once."""
-    tools = openai_agents.tools(forced)
-
-    def story() -> Story:
-        yield call("load__checkpoint")
-        yield call("load__checkpoint")
-        yield "done"
-
-    models = [scripted(story()), scripted(story())]
-    agents = [Agent(name="agent", model=model, tools=tools) for model in models]
-    said = ["continue from yesterday", "What is the weather?"]
-    runs = [Runner.run(one, text, run_config=QUIET) for one, text in zip(agents, said, strict=True)]
-    with caplog.at_level("INFO", logger="mama_structs"):
-        await asyncio.gather(*runs)
-    resuming, others = ([offered(one) for one in model.calls] for model in models)
-
-    assert resuming[0] == resuming[1] == resuming[2]
-    assert {wire for wire, _ in answers.offered(forced)} == others[0] == others[1] == others[2]
-    assert resuming[0] < others[0]
-    assert 2 == caplog.text.count("tools for a message")
-
-
-async def test_call_of_a_hidden_tool_goes_back_to_the_model_where_the_host_says_so(forced):
-    """By default the SDK ends a run that calls what is not offered; its own switch tells the model instead."""
-
-    def story() -> Story:
-        said = yield call("evolve__outcome", decision_id="x", outcome="SUCCESS", reason=None)
-        yield said
-
-    tools = openai_agents.tools(forced)
-    told = RunConfig(tracing_disabled=True, tool_not_found_behavior="return_error_to_model")
-    result = await run(tools, story(), "continue from yesterday", run_config=told)
-
-    assert "evolve__outcome" in result.final_output
-    with pytest.raises(ModelBehaviorError, match="evolve__outcome"):
-        await run(tools, story(), "continue from yesterday")
+        assert "insight_" in result.final_output
+        assert [set(map(wire_name, session.tools))] * 2 == [offered(one) for one in model.calls]
 
 
 async def test_definitions_are_strict(session):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import json
 import re
@@ -45,13 +44,12 @@ async def session():
         yield session
 
 
-@pytest.fixture
-async def forced():
-    """A session whose tools follow what the user says, also in a whole run."""
-    async with Session.open(
-        embedder=HashEmbedder(), settings=Settings(tools=ToolSettings(dynamic="force_dynamic"))
-    ) as session:
-        yield session
+def opened(dynamic: str) -> Any:
+    return Session.open(embedder=HashEmbedder(), settings=Settings(tools=ToolSettings(dynamic=dynamic)))
+
+
+def iter_of(said: str) -> Story:
+    yield said
 
 
 def scripted(story: Story, seen: list[AgentInfo] | None = None) -> FunctionModel:
@@ -164,31 +162,8 @@ async def test_toolset_has_its_own_number_of_tries(session):
     assert ["retried", "retried", "failed"] == [part.outcome for part in returns(result)]
 
 
-async def test_list_follows_what_the_user_says_where_that_is_forced(forced):
-    """Each run has the tools for its own prompt, from the first request to the last; decided once, not per request."""
-    seen: list[AgentInfo] = []
-
-    def story() -> Story:
-        yield call("load__checkpoint")
-        yield "Welcome back"
-
-    toolset = pydantic_ai.toolset(forced)
-    first = await Agent(scripted(story(), seen), toolsets=[toolset]).run("continue from yesterday")
-    version = forced.exposed.current.version
-    await Agent(scripted(story(), seen), toolsets=[toolset]).run("What is the weather?")
-    await Agent(scripted(story(), seen), toolsets=[toolset]).run(message_history=first.all_messages()[:1])
-    offered = [{tool.name for tool in info.function_tools} for info in seen]
-    everything = {wire for wire, _ in answers.offered(forced)}
-
-    assert 2 == version
-    assert everything == offered[2] == offered[3]
-    assert offered[0] == offered[1] == offered[4] == offered[5]
-    assert offered[0] < everything
-    assert {"load__checkpoint", "save__decision", "search__recent"} <= offered[0]
-    assert "evolve__outcome" not in offered[0]
-
-
-async def test_a_run_is_offered_all_tools(session):
+@pytest.mark.parametrize("dynamic", ["auto", "force_dynamic"])
+async def test_a_run_is_offered_all_tools(dynamic):
     """What is built for a whole run hides nothing, whatever its user said first: every tool can be called."""
     seen: list[AgentInfo] = []
 
@@ -196,33 +171,42 @@ async def test_a_run_is_offered_all_tools(session):
         done = yield call("save__insight", content="it was not hidden")
         yield done.outcome
 
-    toolset = pydantic_ai.toolset(session)
-    result = await Agent(scripted(story(), seen), toolsets=[toolset]).run("continue from yesterday")
+    async with opened(dynamic) as session:
+        for one in ({"toolsets": [pydantic_ai.toolset(session)]}, {"capabilities": [pydantic_ai.capability(session)]}):
+            result = await Agent(scripted(story(), seen), **one).run("continue from yesterday")
 
-    assert "success" == result.output
-    assert [set(map(wire_name, session.tools))] * 2 == [{tool.name for tool in one.function_tools} for one in seen]
+            assert "success" == result.output
+        offered = [{tool.name for tool in info.function_tools} for info in seen]
+
+        assert [set(map(wire_name, session.tools))] * 4 == offered
 
 
-async def test_runs_at_the_same_time_have_their_own_lists(forced, caplog):
-    """Two runs that share the toolset do not choose for one another, and each decides once."""
-    seen: list[list[AgentInfo]] = [[], []]
+async def test_the_choice_is_restricted_where_that_is_forced():
+    """The choice follows what the user says, with the host's other tools in it and never against its own settings."""
+    seen: list[AgentInfo] = []
 
-    def story() -> Story:
-        yield call("load__checkpoint")
-        yield call("load__checkpoint")
-        yield "done"
+    def weather() -> str:
+        return "sunny"
 
-    toolset = pydantic_ai.toolset(forced)
-    agents = [Agent(scripted(story(), infos), toolsets=[toolset]) for infos in seen]
-    said = ["continue from yesterday", "What is the weather?"]
-    with caplog.at_level("INFO", logger="mama_structs"):
-        await asyncio.gather(*(one.run(text) for one, text in zip(agents, said, strict=True)))
-    resuming, others = ([{tool.name for tool in one.function_tools} for one in infos] for infos in seen)
+    async with opened("force_dynamic") as session, opened("auto") as free:
+        for one, said, settings in (
+            (session, "continue from yesterday", None),
+            (session, "What is the weather?", None),
+            (session, "continue from yesterday", {"tool_choice": "none"}),
+            (free, "continue from yesterday", None),
+        ):
+            narrowing = Agent(
+                scripted(iter_of("Hello"), seen), tools=[weather], capabilities=[pydantic_ai.capability(one)]
+            )
+            await narrowing.run(said, model_settings=settings)
+        resuming, other, own, unforced = [(info.model_settings or {}).get("tool_choice") for info in seen]
+        everything = {"weather", *map(wire_name, session.tools)}
 
-    assert resuming[0] == resuming[1] == resuming[2]
-    assert {wire for wire, _ in answers.offered(forced)} == others[0] == others[1] == others[2]
-    assert resuming[0] < others[0]
-    assert 2 == caplog.text.count("tools for a message")
+    assert everything > set(resuming.function_tools) > {"weather", "load__checkpoint", "search__recent"}
+    assert "evolve__outcome" not in resuming.function_tools
+    assert everything == set(other.function_tools)
+    assert "none" == own
+    assert unforced is None
 
 
 async def test_tool_added_during_a_run_is_offered_at_the_next_request(session):

@@ -7,7 +7,7 @@ A session's tools over the Model Context Protocol, on the official SDK: stdio an
 
 try:
     from mama_structs.adapters.mcp.clients import EXTENSION
-    from mama_structs.adapters.mcp.http import address_for, serve_http
+    from mama_structs.adapters.mcp.http import serve_http
     from mama_structs.adapters.mcp.server import MESSAGE_KEY, MESSAGE_METHOD, McpServer, MessageParams, server
     from mama_structs.adapters.mcp.stdio import serve_stdio
 except ModuleNotFoundError as _missing:
@@ -22,7 +22,6 @@ __all__ = [
     "MESSAGE_METHOD",
     "McpServer",
     "MessageParams",
-    "address_for",
     "serve_http",
     "serve_stdio",
     "server",

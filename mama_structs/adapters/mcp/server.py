@@ -19,6 +19,7 @@ from mcp.shared.exceptions import MCPError
 
 from mama_structs.adapters.answers import ToolAnswer, kept, offered
 from mama_structs.adapters.mcp.clients import EXTENSION, Client, Clients
+from mama_structs.adapters.mcp.recalled import Recalled
 from mama_structs.descriptors.media import Media
 from mama_structs.errors import InvalidArgument, UnknownTool
 from mama_structs.session import Session
@@ -120,6 +121,8 @@ class McpServer(Server[Client]):
         )
         self.extensions[EXTENSION] = {}
         self.add_request_handler(MESSAGE_METHOD, MessageParams, self._take_message)
+        if "load/checkpoint" in session.tools:
+            Recalled(session).join(self)
 
     def observe(self, message: object) -> None:
         """

@@ -1,0 +1,453 @@
+"""What a session recalls, in each framework's and provider's own place for it: agents driven by scripted models."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from agents import Agent as OpenAIAgent
+from agents import RunConfig, Runner
+from agents.testing import ModelCall, ModelStep, ScriptedModel, assistant_message, function_call
+from hostile_helpers import ROWS, check_block, save
+from langchain.agents import create_agent
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from mcp import Client
+from mcp.shared.exceptions import MCPError
+from pydantic import PrivateAttr
+from pydantic_ai import Agent as PydanticAgent
+from pydantic_ai import models
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart, UserPromptPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+
+from mama_structs import HashEmbedder, MemoryStore, Session, Settings, ToolSettings, recalling, sync
+from mama_structs.adapters import anthropic, langchain, mcp, openai, openai_agents, pydantic_ai
+from mama_structs.errors import StoreError
+
+# What a model says or calls, by the texts of its user's side and the results of the calls so far.
+Step = str | tuple[str, dict[str, Any]]
+Model = Callable[[list[str], list[str]], Step]
+# A request's texts of the user's side, one list a request, the answers, one a turn, and the conversation.
+Ran = tuple[list[list[str]], list[str], Any]
+Drive = Callable[..., Awaitable[Ran]]
+
+REDIS = "Keep login sessions in Redis"
+WHY = "a stolen token could not be revoked"
+ASKED = "Where do we keep the login sessions?"
+# Characters for all hostile memories at once.
+ROOM = 1_000_000
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch):
+    """Nothing here may talk to anybody, telemetry included."""
+
+    def refuse(_socket: socket.socket, address: object) -> None:
+        raise AssertionError(f"connects to {address}")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(models, "ALLOW_MODEL_REQUESTS", False)
+
+
+@pytest.fixture
+async def session():
+    """A session that remembers a decision and where the work stood."""
+    async with Session.open() as session:
+        await session.memories.save_decision("auth", REDIS, WHY)
+        await session.memories.save_checkpoint("The parser reads headers", next_steps=["read bodies"])
+        yield session
+
+
+async def drive_pydantic_ai(
+    session: Session, model: Model, *turns: str, history: Any = (), max_chars: int = 2_000
+) -> Ran:
+    requests: list[list[str]] = []
+
+    def respond(messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
+        parts = [part for message in messages for part in message.parts]
+        requests.append([part.content for part in parts if isinstance(part, UserPromptPart)])
+        step = model(requests[-1], [str(part.content) for part in parts if isinstance(part, ToolReturnPart)])
+        return ModelResponse(parts=[TextPart(step) if isinstance(step, str) else ToolCallPart(*step)])
+
+    agent = PydanticAgent(FunctionModel(respond), capabilities=[pydantic_ai.capability(session, max_chars=max_chars)])
+    answers = []
+    for said in turns:
+        result = await agent.run(said, message_history=history)
+        answers, history = [*answers, result.output], result.all_messages()
+    return requests, answers, history
+
+
+class ChatModel(BaseChatModel):
+    """A chat model of LangChain that a function plays."""
+
+    _model: Any = PrivateAttr()
+    _requests: Any = PrivateAttr()
+
+    def __init__(self, model: Model, requests: list[list[str]]) -> None:
+        super().__init__()
+        self._model, self._requests = model, requests
+
+    def bind_tools(self, tools, **kwargs):
+        return self
+
+    def _generate(self, messages: list[BaseMessage], stop=None, run_manager=None, **kwargs: Any) -> ChatResult:
+        self._requests.append([one.content for one in messages if isinstance(one, HumanMessage)])
+        step = self._model(self._requests[-1], [one.content for one in messages if isinstance(one, ToolMessage)])
+        if isinstance(step, str):
+            message = AIMessage(step)
+        else:
+            call = {"type": "tool_call", "id": f"call_{len(messages)}", "name": step[0], "args": step[1]}
+            message = AIMessage("", tool_calls=[call])
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+    @property
+    def _llm_type(self) -> str:
+        return "played"
+
+
+async def drive_langchain(
+    session: Session, model: Model, *turns: str, history: Any = (), max_chars: int = 2_000
+) -> Ran:
+    requests: list[list[str]] = []
+    agent = create_agent(
+        ChatModel(model, requests),
+        tools=langchain.tools(session),
+        middleware=[langchain.middleware(session, max_chars=max_chars)],
+    )
+    answers, messages = [], [*history]
+    for said in turns:
+        messages = (await agent.ainvoke({"messages": [*messages, HumanMessage(said)]}))["messages"]
+        answers.append(messages[-1].content)
+    return requests, answers, messages
+
+
+async def drive_openai_agents(
+    session: Session, model: Model, *turns: str, history: Any = (), max_chars: int = 2_000
+) -> Ran:
+    requests: list[list[str]] = []
+
+    def respond(call: ModelCall) -> list[Any]:
+        items = call.input
+        requests.append([item["content"] for item in items if item.get("role") == "user"])
+        step = model(requests[-1], [item["output"] for item in items if item.get("type") == "function_call_output"])
+        return [assistant_message(step) if isinstance(step, str) else function_call(*step, call_id=f"c{len(items)}")]
+
+    agent = OpenAIAgent(
+        name="agent", model=ScriptedModel([ModelStep.respond(respond)] * 20), tools=openai_agents.tools(session)
+    )
+    answers, items = [], [*history]
+    for said in turns:
+        # Made anew for each run, as by a web server.
+        hooks = openai_agents.hooks(session, max_chars=max_chars)
+        config = RunConfig(tracing_disabled=True, call_model_input_filter=hooks.with_recalled)
+        result = await Runner.run(agent, [*items, {"role": "user", "content": said}], run_config=config)
+        answers, items = [*answers, result.final_output], result.to_input_list()
+    return requests, answers, items
+
+
+async def drive_responses(
+    session: Session, model: Model, *turns: str, history: Any = (), max_chars: int = 2_000
+) -> Ran:
+    requests, answers, items = [], [], [*history]
+    for said in turns:
+        items.append({"role": "user", "content": said})
+        while True:
+            items = await openai.recalled(session, items, max_chars=max_chars)
+            requests.append([item["content"] for item in items if item.get("role") == "user"])
+            step = model(requests[-1], [item["output"] for item in items if item.get("type") == "function_call_output"])
+            if isinstance(step, str):
+                items.append({"role": "assistant", "content": step})
+                answers.append(step)
+                break
+            name, arguments = step
+            call = {"type": "function_call", "call_id": "c", "name": name, "arguments": json.dumps(arguments)}
+            items += [call, *await openai.handle(session, [call])]
+    return requests, answers, items
+
+
+async def drive_chat(session: Session, model: Model, *turns: str, history: Any = (), max_chars: int = 2_000) -> Ran:
+    requests, answers, messages = [], [], [*history]
+    for said in turns:
+        messages.append({"role": "user", "content": said})
+        while True:
+            messages = await openai.recalled(session, messages, max_chars=max_chars)
+            requests.append([one["content"] for one in messages if one["role"] == "user"])
+            step = model(requests[-1], [one["content"] for one in messages if one["role"] == "tool"])
+            if isinstance(step, str):
+                messages.append({"role": "assistant", "content": step})
+                answers.append(step)
+                break
+            function = {"name": step[0], "arguments": json.dumps(step[1])}
+            called = {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": function}]}
+            messages += [called, *await openai.handle(session, called)]
+    return requests, answers, messages
+
+
+async def drive_anthropic(
+    session: Session, model: Model, *turns: str, history: Any = (), max_chars: int = 2_000
+) -> Ran:
+    requests, answers, messages = [], [], [*history]
+
+    def said_in(kind: str, name: str) -> Iterator[str]:
+        for message in messages:
+            content = message["content"]
+            blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+            yield from (one[name] for one in blocks if message["role"] == "user" and one["type"] == kind)
+
+    for said in turns:
+        messages.append({"role": "user", "content": said})
+        while True:
+            messages = await anthropic.recalled(session, messages, max_chars=max_chars)
+            requests.append([*said_in("text", "text")])
+            step = model(requests[-1], [*said_in("tool_result", "content")])
+            text, call = {"type": "text", "text": step}, {"type": "tool_use", "id": "c"}
+            block = text if isinstance(step, str) else {**call, "name": step[0], "input": step[1]}
+            messages.append({"role": "assistant", "content": [block]})
+            results = await anthropic.handle(session, messages[-1])
+            if results is None:
+                answers.append(step)
+                break
+            messages.append(results)
+    return requests, answers, messages
+
+
+DRIVES = (drive_pydantic_ai, drive_langchain, drive_openai_agents, drive_responses, drive_chat, drive_anthropic)
+EVERYWHERE = pytest.mark.parametrize(
+    "drive",
+    DRIVES,
+    ids=lambda drive: drive.__name__.removeprefix("drive_"),
+)
+
+
+def is_block(text: str) -> bool:
+    return text.startswith("<recalled>") and text.endswith("</recalled>")
+
+
+def blocks_in(texts: list[str]) -> list[str]:
+    return [text for text in texts if is_block(text)]
+
+
+def quotes_what_is_recalled(texts: list[str], _outputs: list[str]) -> str:
+    """Play a model that calls nothing, and answers with what it was told last."""
+    return [*blocks_in(texts), "I do not know"][-2:][0]
+
+
+@EVERYWHERE
+async def test_a_run_that_goes_on_from_yesterday_ends_with_a_saved_checkpoint(session, drive):
+    """The model reads where the work stood without a call, works, and saves where it stands now."""
+
+    def works(texts: list[str], outputs: list[str]) -> Step:
+        if outputs:
+            return "Saved"
+        assert "read bodies" in blocks_in(texts)[0]
+        return "save__checkpoint", {"summary": "The parser reads bodies", "open_files": [], "next_steps": ["tests"]}
+
+    requests, answers, _ = await drive(session, works, "continue from yesterday")
+    saved = await session.memories.latest_checkpoint()
+
+    assert ["Saved"] == answers
+    assert "The parser reads bodies" == saved.content
+    assert [1, 1] == [len(blocks_in(texts)) for texts in requests]
+
+
+@EVERYWHERE
+async def test_a_model_that_calls_nothing_answers_from_what_is_recalled(session, drive):
+    """What is decided on the matter stands behind the user's words, as a text of its own; they stay as they are."""
+    requests, answers, _ = await drive(session, quotes_what_is_recalled, ASKED)
+
+    assert [[ASKED, answers[0]]] == requests
+    assert REDIS in answers[0]
+    assert WHY in answers[0]
+
+
+@EVERYWHERE
+async def test_nothing_is_put_in_where_nothing_is_relevant(session, drive):
+    """A matter of which nothing is remembered gets no block at all."""
+    said = "How tall is the Eiffel tower?"
+    requests, answers, _ = await drive(session, quotes_what_is_recalled, said)
+
+    assert [[said]] == requests
+    assert ["I do not know"] == answers
+
+
+@EVERYWHERE
+async def test_what_was_told_stays_where_it_stood_and_is_told_once(session, drive, monkeypatch):
+    """Each request of a conversation begins with the one before it, and memory is asked once a message."""
+    searches = []
+    search = MemoryStore.search
+
+    async def counted(self: MemoryStore, *args: Any, **kwargs: Any) -> Any:
+        searches.append(args)
+        return await search(self, *args, **kwargs)
+
+    def looks_first(texts: list[str], outputs: list[str]) -> Step:
+        return "Fine" if len(outputs) == len(texts) - len(blocks_in(texts)) else ("list_refs", {"category": None})
+
+    monkeypatch.setattr(MemoryStore, "search", counted)
+    turns = [ASKED, "Are you sure about the login sessions?", "Thanks", ASKED]
+    requests, _, _ = await drive(session, looks_first, *turns)
+
+    assert len(turns) == len(searches)
+    assert turns == [text for text in requests[-1] if not is_block(text)]
+    assert all(later[: len(earlier)] == earlier for earlier, later in itertools.pairwise(requests))
+    assert 1 == sum(REDIS in text for text in requests[-1])
+
+
+@EVERYWHERE
+async def test_a_conversation_that_is_opened_again_has_what_it_was_told(tmp_path, drive):
+    """After a restart the model sees a fact of before once: in its history, or told again where that does not keep it."""
+    history: Any = ()
+    for said in (ASKED, "And why do we keep the login sessions there?"):
+        async with Session.open(tmp_path, conversation="monday") as session:
+            if not history:
+                await session.memories.save_decision("auth", REDIS, WHY)
+            requests, _, history = await drive(session, quotes_what_is_recalled, said, history=history)
+
+    assert 1 == sum(REDIS in text for text in requests[-1])
+
+
+@EVERYWHERE
+async def test_a_memory_that_cannot_be_read_costs_no_turn(session, drive, monkeypatch, caplog):
+    """Where recalling fails the model is asked without it, and the host finds why in the log."""
+
+    async def broken(*_args: Any, **_kwargs: Any) -> None:
+        raise StoreError("the disk is gone")
+
+    monkeypatch.setattr(MemoryStore, "search", broken)
+    _, answers, _ = await drive(session, quotes_what_is_recalled, ASKED)
+
+    assert ["I do not know"] == answers
+    assert "the disk is gone" in caplog.text
+
+
+async def test_no_hostile_memory_leaves_its_block_anywhere(monkeypatch):
+    """Sixty memories that try to are recalled for one message, in each place: the block is whole, and is all there is."""
+    monkeypatch.setattr(recalling, "_LIMIT", 2 * len(ROWS))
+    monkeypatch.setattr(recalling, "_RELEVANT", 0.0)
+    monkeypatch.setattr("mama_structs.adapters.mcp.recalled.MAX_CHARS", ROOM)
+    said = "continue from yesterday"
+    async with Session.open(embedder=HashEmbedder()) as session, Client(mcp.server(session)) as client:
+        for row in ROWS:
+            await save(session.memories, row)
+        for drive in DRIVES:
+            await session.recall("", again=True)
+            requests, _, _ = await drive(session, quotes_what_is_recalled, said, max_chars=ROOM)
+            ((own, block),) = requests
+
+            assert said == own, drive
+            check_block(block)
+            assert len(ROWS) - 10 <= block.count("\n- "), drive
+        own, block = (await client.get_prompt("recall", {"message": said})).messages
+        (read,) = (await client.read_resource(f"mama-structs://recall/{said}")).contents
+
+        assert said == own.content.text
+        assert block.content.text == read.text
+        check_block(read.text)
+
+
+async def test_mcp_clients_get_it_by_a_prompt_and_by_resources(session):
+    """A prompt says a message with what is remembered behind it; resources say the same of a message, and of none."""
+    async with Client(mcp.server(session)) as client:
+        (prompt,) = (await client.list_prompts()).prompts
+        (resource,) = (await client.list_resources()).resources
+        (template,) = (await client.list_resource_templates()).resource_templates
+        for _ in range(2):
+            # Which conversation a client's request is of is not known: nothing counts as told.
+            said = (await client.get_prompt("recall", {"message": ASKED})).messages
+            nothing = (await client.get_prompt("recall", {"message": "How tall is the Eiffel tower?"})).messages
+            (stood,) = (await client.read_resource(resource.uri)).contents
+            (on,) = (await client.read_resource(template.uri_template.replace("{message}", quote(ASKED)))).contents
+
+            assert [ASKED, on.text] == [one.content.text for one in said]
+            assert ["user", "user"] == [one.role for one in said]
+            assert is_block(on.text)
+            assert REDIS in on.text
+            assert 1 == len(nothing)
+            assert is_block(stood.text)
+            assert "read bodies" in stood.text
+        for wrong in (
+            client.get_prompt("recall", {"message": " "}),
+            client.get_prompt("recall"),
+            client.get_prompt("forget", {"message": ASKED}),
+            client.read_resource(f"{resource.uri}s"),
+            client.read_resource(f"{resource.uri}/"),
+        ):
+            with pytest.raises(MCPError):
+                await wrong
+
+    assert ["recall", ["message"]] == [prompt.name, [one.name for one in prompt.arguments]]
+
+
+async def test_mcp_clients_are_offered_none_where_models_have_no_memory():
+    """A server whose session has no memory tools announces neither prompts nor resources."""
+    async with (
+        Session.open(settings=Settings(tools=ToolSettings(memory=False))) as session,
+        Client(mcp.server(session)) as client,
+    ):
+        assert client.server_capabilities.prompts is None
+        assert client.server_capabilities.resources is None
+
+
+@pytest.mark.parametrize("recalled", [openai.recalled, anthropic.recalled], ids=["openai", "anthropic"])
+async def test_the_hosts_own_messages_are_not_changed(session, recalled):
+    """The list and the messages that a host passes stay as they are, and what came back is not added to again."""
+    blocks = [{"type": "text", "text": ASKED}]
+    for content in (ASKED, blocks):
+        await session.recall("", again=True)
+        messages = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
+        messages.append({"role": "user", "content": content})
+        before = copy.deepcopy(messages)
+        once = await recalled(session, messages)
+        await session.memories.save_insight("The login sessions in Redis last an hour")
+
+        assert before == messages
+        assert once == await recalled(session, once)
+        assert once != messages
+        assert [] == await recalled(session, [])
+
+
+async def test_a_text_becomes_a_conversation(session):
+    """The Responses API takes a text as its input, and so does what puts in what is recalled."""
+    said, block = await openai.recalled(session, ASKED)
+
+    assert {"role": "user", "content": ASKED} == said
+    assert is_block(block["content"])
+
+
+async def test_what_is_recalled_is_none_of_the_users_words(session):
+    """Behind the user's message it changes neither which tools fit it, nor what is recalled for it."""
+    for recalled in (openai.recalled, anthropic.recalled):
+        said = [{"role": "user", "content": "continue from yesterday"}]
+        with_block = await recalled(session, said)
+        await session.recall("", again=True)
+
+        assert with_block != said
+        assert session.tools_for(said) == session.tools_for(with_block)
+        assert session.exposed.current.narrowed
+
+
+def test_an_agent_that_is_invoked_is_told_too():
+    """LangChain's agents without an event loop recall and keep marks, by a session of the synchronous facade."""
+    requests: list[list[str]] = []
+
+    def marks(texts: list[str], _outputs: list[str]) -> str:
+        return f'<ref id="plan">{len(texts)}</ref>'
+
+    with sync.Session.open() as session:
+        session.memories.save_decision("auth", REDIS, WHY)
+        agent = create_agent(
+            ChatModel(marks, requests), tools=langchain.tools(session), middleware=[langchain.middleware(session)]
+        )
+        agent.invoke({"messages": [HumanMessage(ASKED)]})
+
+        ((own, block),) = requests
+        assert ASKED == own
+        assert is_block(block)
+        assert 1 == len(session.refs)
