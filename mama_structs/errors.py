@@ -33,6 +33,7 @@ Every error that this package raises on purpose.
     ├─ MemoryStoreError                      memory_error      memories, links and their vectors
     │  ├─ MemoryNotFound (LookupError)       not_found         .memory_id .nearest
     │  ├─ LinkNotFound (LookupError)         not_found         .link_id
+    │  ├─ MemoryReadOnly (PermissionError)   memory_read_only  .id .namespace: whose it is
     │  ├─ EmbedderMismatch                   embedder_mismatch .stored .given: name and fingerprint
     │  ├─ EmbeddingFailed                    embedding_failed  the embedder raised, or gave no usable vectors
     │  ├─ RerankingFailed                    reranking_failed  the reranker cannot work, or gave no score for each text
@@ -341,6 +342,25 @@ class LinkNotFound(MemoryStoreError, LookupError):
 
     def __init__(self, link_id: object, *, hint: str | None = None) -> None:
         super().__init__(f"there is no link with the id {link_id!r:.200}", hint=hint, link_id=link_id)
+
+
+class MemoryReadOnly(MemoryStoreError, PermissionError):
+    """The memory or link of this *id* is of a *namespace* that the session only reads: nothing of it is changed."""
+
+    type = "memory_read_only"
+    id: str
+    namespace: str
+
+    def __init__(
+        self,
+        id: str,  # noqa: A002 - what it is
+        *,
+        namespace: str,
+        what: str = "memory",
+        hint: str | None = "save a memory of your own that says what is to be said of it; it can be named as evidence",
+    ) -> None:
+        message = f"the {what} {id!r:.200} belongs to the namespace {namespace!r:.200}, which is only read here"
+        super().__init__(message, hint=hint, id=id, namespace=namespace)
 
 
 class EmbedderMismatch(MemoryStoreError):

@@ -97,8 +97,8 @@ async def recall(
     if not hits and not resuming:
         return Recall()
     ids = [hit.memory.id for hit in hits]
-    known = await memories._shared.read(lambda reader: Grounds.of(reader, ids, resuming=resuming))  # noqa: SLF001 - a plan for this answer
-    return written(known, hits, told, room)
+    grounds = await memories._each(lambda reader: Grounds.of(reader, ids, resuming=resuming))  # noqa: SLF001 - a plan for this answer
+    return written(Grounds.joined(grounds), hits, told, room)
 
 
 def is_recalled(text: str, told: Told) -> bool:
@@ -140,6 +140,12 @@ class Grounds:
                 break
             about |= beside(reader, more)
         return cls(about=about, checkpoint=checkpoint)
+
+    @classmethod
+    def joined(cls, grounds: Sequence[Grounds]) -> Grounds:
+        """Return what several namespaces say; the work goes on from the first one's checkpoint."""
+        about = {name: one for ground in reversed(grounds) for name, one in ground.about.items()}
+        return cls(about=about, checkpoint=grounds[0].checkpoint)
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield what stands against what else stands, each pair once."""

@@ -159,6 +159,7 @@ class Session:
         embedder: mama_structs.Embedder | None = None,
         reranker: Reranker | None = None,
         namespace: str = "default",
+        reads: Iterable[str] = (),
         conversation: str | None = None,
         files: str | os.PathLike[str] | None = None,
         references: ReferenceOptions | None = None,
@@ -177,7 +178,8 @@ class Session:
             embedder: Turns texts into vectors for the memories; None for the one that the store was written with,
                 or the default in a new store: `UniversalSentenceEmbedder` where it is installed, else `HashEmbedder`.
             reranker: Reads the question and the best hits of a search together, and says their order; None for none.
-            namespace: Whose memories and conversations; those of other namespaces are never seen.
+            namespace: Whose memories and conversations; those of other namespaces are never seen, but for *reads*.
+            reads: Further namespaces whose memories are found and read, and never written; see `Memory.namespace`.
             conversation: The name of a conversation to come back to, or to begin; None for a fresh one.
             files: The directory, made when the first file is written, below which models may write files;
                 None for none, and then they have no tool that writes any.
@@ -202,7 +204,7 @@ class Session:
         from mama_structs.descriptors.log import check_conversation  # noqa: PLC0415
         from mama_structs.descriptors.store import RefStore  # noqa: PLC0415
         from mama_structs.memory.opening import check_embedder, open_memories  # noqa: PLC0415
-        from mama_structs.memory.requests import check_namespace  # noqa: PLC0415
+        from mama_structs.memory.requests import check_scopes  # noqa: PLC0415
         from mama_structs.tools.exposure import Exposure  # noqa: PLC0415
         from mama_structs.tools.tool import Tool, ToolAnnotations  # noqa: PLC0415
 
@@ -215,7 +217,7 @@ class Session:
         name = None if conversation is None else check_conversation(conversation)
         check_embedder(embedder)
         check_reranker(reranker)
-        own_namespace = check_namespace(namespace)
+        own_namespace, *granted = check_scopes(namespace, reads)
         known = with_its_tools(settings or Settings())
         refs = RefStore(settings=known.descriptors, answers=known.answers, files=files)
 
@@ -231,6 +233,7 @@ class Session:
                 memories, close_memories = await open_memories(
                     home.engines,
                     namespace=own_namespace,
+                    reads=granted,
                     embedder=embedder,
                     reranker=reranker,
                     settings=known.memory,

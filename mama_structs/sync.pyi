@@ -56,6 +56,8 @@ class MemoryStore:
     @property
     def namespace(self) -> str: ...
     @property
+    def reads(self) -> tuple[str, ...]: ...
+    @property
     def embedder(self) -> Embedder: ...
     @property
     def reranker(self) -> Reranker | None: ...
@@ -213,8 +215,9 @@ class Session:
     @staticmethod
     def open(location: str | os.PathLike[str] | None = None, *, structs: str | Any | None = None,
         sources: Iterable[EntitySource] = (), embedder: Embedder | None = None, reranker: Reranker | None = None,
-        namespace: str = 'default', conversation: str | None = None, files: str | os.PathLike[str] | None = None,
-        references: ReferenceOptions | None = None, resolver: Resolver | None = None, settings: Settings | None = None,
+        namespace: str = 'default', reads: Iterable[str] = (), conversation: str | None = None,
+        files: str | os.PathLike[str] | None = None, references: ReferenceOptions | None = None,
+        resolver: Resolver | None = None, settings: Settings | None = None,
         exposure: Exposure | None = None) -> Session: ...
     @staticmethod
     def conversations(location: str | os.PathLike[str], *, namespace: str = 'default') -> Conversations: ...

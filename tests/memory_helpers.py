@@ -118,7 +118,9 @@ class OpenedDirectory:
     settings: MemorySettings
     find_mentions: Callable[[str], Sequence[str]]
     find_content: FindContent = no_content
-    _open: dict[str, tuple[MemoryStore, Callable[[], Awaitable[None]]]] = attrs.field(factory=dict, init=False)
+    _open: dict[tuple[str, ...], tuple[MemoryStore, Callable[[], Awaitable[None]]]] = attrs.field(
+        factory=dict, init=False
+    )
 
     @classmethod
     def open(
@@ -146,12 +148,14 @@ class OpenedDirectory:
             find_content=find_content,
         )
 
-    async def memories(self, namespace: str = "default") -> MemoryStore:
-        """Return the memories of a namespace, open until `close`."""
-        if namespace not in self._open:
-            self._open[namespace] = await open_memories(
+    async def memories(self, namespace: str = "default", *, reads: Sequence[str] = ()) -> MemoryStore:
+        """Return the memories of a namespace with those of others that it only reads, open until `close`."""
+        names = (namespace, *reads)
+        if names not in self._open:
+            self._open[names] = await open_memories(
                 self.engines,
                 namespace=namespace,
+                reads=reads,
                 embedder=self.embedder,
                 settings=self.settings,
                 loop=LoopBound("directory"),
@@ -159,7 +163,7 @@ class OpenedDirectory:
                 find_content=self.find_content,
                 clock=self.clock,
             )
-        return self._open[namespace][0]
+        return self._open[names][0]
 
     async def findings(self) -> list[Finding]:
         """Return what is wrong with the journal and with every open namespace; that SQLite is old does not count."""

@@ -39,6 +39,7 @@ EXAMPLES = {
     "MemoryStoreError": lambda: errors.MemoryStoreError("what", hint="do"),
     "MemoryNotFound": lambda: errors.MemoryNotFound("decision_x", nearest=("decision_y",), hint="do"),
     "LinkNotFound": lambda: errors.LinkNotFound("link_x", hint="do"),
+    "MemoryReadOnly": lambda: errors.MemoryReadOnly("decision_x", namespace="team:core", hint="do"),
     "EmbedderMismatch": lambda: errors.EmbedderMismatch("what", stored=("a", "1"), given=("b", "2"), hint="do"),
     "EmbeddingFailed": lambda: errors.EmbeddingFailed("what", hint="do"),
     "RerankingFailed": lambda: errors.RerankingFailed("what", hint="do"),

@@ -1,4 +1,4 @@
-"""How a session comes to its memories: which embedder, which namespace."""
+"""How a session comes to its memories: which embedder, which namespaces."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from mama_structs.memory.maintenance import record_of
 from mama_structs.memory.reranking import Reranker
 from mama_structs.memory.reranking_service import RerankingService
 from mama_structs.memory.saving import FindContent, no_content
+from mama_structs.memory.scopes import ScopedMemories, ScopedShared
 from mama_structs.memory.store import MemoryStore, Shared
 from mama_structs.settings import MemorySettings
 
@@ -60,34 +61,39 @@ async def open_memories(
     find_content: FindContent = no_content,
     clock: Callable[[], float] = time.time,
     reranker: Reranker | None = None,
+    reads: Sequence[str] = (),
 ) -> tuple[MemoryStore, Callable[[], Any]]:
-    """Return the memories of a namespace, and what closes them."""
-    chosen = await _chosen(engines, namespace, embedder)
-    service = EmbeddingService(chosen, cache_entries=settings.embedding_cache)
-    try:
-        engine = await engines.open(namespace, record_of(chosen), settings)
-    except BaseException:
-        await service.close()
-        raise
+    """Return the memories of a namespace, with those of *reads*, which are never written, and what closes them."""
+    names = (namespace, *reads)
+    chosen = await _chosen(engines, names, embedder)
     seconds, at_most = settings.rerank_seconds, settings.rerank_at_most
-    shared = Shared(
-        engine,
-        service,
-        settings=settings,
-        loop=loop,
-        reranking=None if reranker is None else RerankingService(reranker, loop=loop, seconds=seconds, at_most=at_most),
-        find_mentions=find_mentions,
-        clock=clock,
-    )
-    memories = MemoryStore(shared, find_content=find_content)
-
-    async def close() -> None:
-        try:
-            await memories.close()
-        finally:
-            await engines.leave(namespace)
-
-    return memories, close
+    async with contextlib.AsyncExitStack() as closing:
+        service = EmbeddingService(chosen, cache_entries=settings.embedding_cache)
+        closing.push_async_callback(service.close)
+        reranking = None
+        if reranker is not None:
+            reranking = RerankingService(reranker, loop=loop, seconds=seconds, at_most=at_most)
+        known: dict[str, Any] = {
+            "settings": settings,
+            "loop": loop,
+            "reranking": reranking,
+            "find_mentions": find_mentions,
+            "clock": clock,
+        }
+        opened = []
+        for name in names:
+            engine = await engines.open(name, record_of(chosen), settings)
+            closing.push_async_callback(engines.leave, name)
+            opened.append(engine)
+        if reads:
+            scoped = ScopedShared(opened[0], service, **known)
+            scoped.others = tuple(MemoryStore(Shared(engine, service, **known)) for engine in opened[1:])
+            memories: MemoryStore = ScopedMemories(scoped, find_content=find_content)
+        else:
+            memories = MemoryStore(Shared(opened[0], service, **known), find_content=find_content)
+        # Before the engines are left: what still embeds may use them.
+        closing.push_async_callback(memories.close)
+        return memories, closing.pop_all().aclose
 
 
 def check_embedder(embedder: object) -> None:
@@ -99,11 +105,13 @@ def check_embedder(embedder: object) -> None:
         )
 
 
-async def _chosen(engines: Engines, namespace: str, embedder: Any) -> Embedder:
+async def _chosen(engines: Engines, names: Sequence[str], embedder: Any) -> Embedder:
+    """Return the embedder for all of some namespaces: the one given, else the one that made the first's vectors."""
     if embedder is not None and not isinstance(embedder, Unavailable):
-        found: Embedder = embedder
-        return found
-    recorded = await engines.recorded(namespace)
+        given: Embedder = embedder
+        return given
+    found = [(name, record) for name in names if (record := await engines.recorded(name)) is not None]
+    namespace, recorded = found[0] if found else (names[0], None)
     if isinstance(embedder, Unavailable):
         record = recorded or embedder.record
         return default_embedder() if record is None else (at_hand(record) or Unavailable(record))

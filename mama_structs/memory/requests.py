@@ -336,3 +336,19 @@ def check_namespace(name: object) -> str:
             "three of the 1,024 bytes of a key"
         )
     return found
+
+
+def check_scopes(namespace: object, reads: object) -> tuple[str, ...]:
+    """Return the namespace that is written, and then those that are only read, each once."""
+    own = check_namespace(namespace)
+    if isinstance(reads, str | bytes | Mapping) or not isinstance(reads, Iterable):
+        raise InvalidArgument(
+            f"reads must be a list of namespaces, got {type(reads).__name__}", hint="one of them: reads=('team:core',)"
+        )
+    checked = [own]
+    for position, name in enumerate(reads):
+        try:
+            checked.append(check_namespace(name))
+        except InvalidArgument as error:
+            raise within(f"reads[{position}]", error) from error
+    return tuple(dict.fromkeys(checked))

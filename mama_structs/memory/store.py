@@ -19,7 +19,7 @@ from mama_structs._async import LoopBound
 from mama_structs.errors import InvalidArgument, LinkNotFound, MamaStructsError, MemoryNotFound, SessionClosed
 from mama_structs.memory import graph, maintenance, requests, results, saving, search, transfer
 from mama_structs.memory.correcting import Correction
-from mama_structs.memory.embedding.protocol import Embedder
+from mama_structs.memory.embedding.protocol import Calibration, Embedder, Vectors
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.engine import Direction, EmbedderRecord, Engine, Filter, Progress, Reader, Writer, mismatch
 from mama_structs.memory.graph import TraversalCache
@@ -186,6 +186,11 @@ class MemoryStore:
         return self._engine.namespace
 
     @property
+    def reads(self) -> tuple[str, ...]:
+        """The namespaces that are searched beside it and never written; see `Session.open`."""
+        return ()
+
+    @property
     def embedder(self) -> Embedder:
         """What turns texts into vectors."""
         return self._shared.embedding.embedder
@@ -206,7 +211,7 @@ class MemoryStore:
                 is no handle; it raises `HandleNotFound` for a handle that nothing has.
 
         """
-        return MemoryStore(self._shared, find_content=find_content)
+        return type(self)(self._shared, find_content=find_content)
 
     # Saving
 
@@ -509,30 +514,53 @@ class MemoryStore:
         most = check_limit(limit)
         record = self._shared.record
         calibration = await self._shared.embedding.calibration()
-        own_id = graph.nfc(text)
-        node = await self._shared.read(
-            lambda reader: saving.found(reader, own_id) if is_id(own_id) else reader.find(own_id)
+        own_id: str | None = graph.nfc(text)
+        pieces = await self._vectors_of(graph.nfc(text))
+        if pieces is None:
+            own_id, pieces = None, (await self._shared.embedding.query(text))[np.newaxis]
+        enough = calibration.threshold if least is None else least
+        return await self._near(
+            pieces, but=own_id, calibration=calibration, threshold=enough, limit=most, made_by=record
         )
-        vector = None if node is not None else await self._shared.embedding.query(text)
+
+    async def _vectors_of(self, memory_id: str) -> Vectors | None:
+        """Return a memory's vectors; None for what has not even the form of an id, and is the id of none."""
+
+        def plan(reader: Reader) -> Vectors | None:
+            node = saving.found(reader, memory_id) if is_id(memory_id) else reader.find(memory_id)
+            return None if node is None else reader.vectors(node)
+
+        return await self._shared.read(plan)
+
+    async def _near(
+        self,
+        pieces: Vectors,
+        *,
+        but: str | None,
+        calibration: Calibration,
+        threshold: float,
+        limit: int,
+        made_by: EmbedderRecord,
+    ) -> list[Similar]:
+        """Return the memories nearest to any of some vectors, without one of them."""
         where = self._holding()
 
         def plan(reader: Reader) -> list[Similar]:
-            own = None if vector is not None else saving.found(reader, own_id)
-            pieces = [vector] if vector is not None else list(reader.vectors(own or 0))
             best: dict[int, float] = {}
             for piece in pieces:
-                matches = reader.nearest(piece, most + 1, where)
+                matches = reader.nearest(piece, limit + 1, where)
                 for near, score in zip(matches.nodes.tolist(), matches.scores.tolist(), strict=True):
                     best[near] = max(score, best.get(near, -1.0))
+            own = None if but is None else reader.find(but)
             if own is not None:
                 best.pop(own, None)
             ranked = sorted(best.items(), key=lambda one: (-one[1], -one[0]))
-            enough = calibration.threshold if least is None else least
-            kept = [(near, alike) for near, score in ranked if (alike := float(calibration(score))) >= enough][:most]
+            alike = [(near, float(calibration(score))) for near, score in ranked]
+            kept = [(near, similarity) for near, similarity in alike if similarity >= threshold][:limit]
             memories = reader.get([near for near, _ in kept])
-            return [Similar(memory=memory, similarity=alike) for memory, (_, alike) in zip(memories, kept, strict=True)]
+            return [Similar(memory=one, similarity=kept[place][1]) for place, one in enumerate(memories)]
 
-        return await self._shared.read(plan, made_by=record)
+        return await self._shared.read(plan, made_by=made_by)
 
     async def about(
         self, mention: str, *, limit: int = 10, types: Iterable[MemoryType | str] | str | None = None
@@ -852,8 +880,10 @@ class MemoryStore:
         return await self._read(id, lambda reader, node: reader.read_links(node))
 
     async def _beside(self, ids: Iterable[str]) -> dict[str, graph.Beside]:
-        """Return what the tools show beside memories, by id, in one read; those that are not there are left out."""
-        return await self._shared.read(lambda reader: graph.beside(reader, ids))
+        """Return what the tools show beside memories, by id; those that are not there are left out."""
+        names = list(ids)
+        found = await self._each(lambda reader: graph.beside(reader, names))
+        return {name: one for some in reversed(found) for name, one in some.items()}
 
     async def relationships(self) -> list[RelationshipWord]:
         """Return the words that links were given, the most frequent first, with those that mean nearly the same."""
@@ -1086,6 +1116,10 @@ class MemoryStore:
     async def close(self) -> None:
         """Take nothing more, and end the embedder's and the reranker's work; the session calls this."""
         await self._shared.close()
+
+    async def _each(self, plan: Callable[[Reader], T]) -> list[T]:
+        """Run a plan that reads, in each namespace where there are several, the own one first."""
+        return [await self._shared.read(plan)]
 
     async def _read(self, memory_id: str, plan: Callable[[Reader, int], T]) -> T:
         """Run a plan that reads what is known of one memory."""

@@ -185,6 +185,7 @@ class OneMemory(TypedDict):
 class BriefMemory(OneMemory, total=False):
     """A memory in a line."""
 
+    namespace: str
     topic: str
     outcome: str
     outcome_reason: str
@@ -214,6 +215,7 @@ class Answering(FoundMemory):
 class Version(OneMemory, total=False):
     """One version of what was decided on a topic."""
 
+    namespace: str
     reasoning: str
     confidence: float
     outcome: str
@@ -309,6 +311,7 @@ class WholeMemory(OneMemory):
 class Whole(WholeMemory, total=False):
     """One memory, whole."""
 
+    namespace: str
     topic: str
     reasoning: str
     confidence: float
@@ -566,6 +569,11 @@ def _tells(value: object) -> bool:
     return value is not None and value not in ("", []) and not (type(value) is int and value == 0)
 
 
+def _read_only(memories: MemoryStore, memory: Memory) -> str | None:
+    """Return whose a memory is that is only read here, None for one that can be changed."""
+    return None if memory.namespace == memories.namespace else memory.namespace
+
+
 async def _beside(memories: MemoryStore, *ids: str) -> Mapping[str, Beside]:
     """Return what is shown beside memories, by id; nothing where it cannot be read: what was done is done."""
     try:
@@ -764,7 +772,8 @@ async def load_context(id: Id, *, memories: MemoryStore, refs: RefStore) -> With
     if today is not None:
         whose = f"This {memory.type.value}" if told is None else f"The decision that this is about, {told},"
         note = f"{whose} no longer holds: {today} took its place."
-    whole = _whole(found, cutter, today=today, told=told, how_old=age(memory.created_at, refs.now()))
+    about = {"today": today, "told": told, "whose": _read_only(memories, memory)}
+    whole = _whole(found, cutter, how_old=age(memory.created_at, refs.now()), **about)
     evidence = _evidence_lines(await memories.evidence_of(memory.id), cutter)
     links = _link_lines(found.links, cutter)
     answer = {
@@ -783,7 +792,9 @@ async def load_context(id: Id, *, memories: MemoryStore, refs: RefStore) -> With
     return _answer(WithContext, answer)
 
 
-def _whole(found: Surroundings, cutter: Cutter, *, today: str | None, told: str | None, how_old: str) -> Whole:
+def _whole(
+    found: Surroundings, cutter: Cutter, *, today: str | None, told: str | None, how_old: str, whose: str | None
+) -> Whole:
     memory = found.memory
     outcome, reason = _outcome_of(memory)
     # What a memory of its type has not is left empty.
@@ -792,6 +803,7 @@ def _whole(found: Surroundings, cutter: Cutter, *, today: str | None, told: str 
     known = {
         "id": memory.id,
         "type": memory.type.value,
+        "namespace": whose,
         "topic": memory.topic,
         "content": cutter.cut("content", memory.content),
         "reasoning": cutter.cut_or_none("reasoning", part("reasoning", None)),
@@ -915,6 +927,7 @@ async def by_topic(topic: Topic, *, memories: MemoryStore) -> ByTopic:
                 Version,
                 memory,
                 most=most,
+                namespace=_read_only(memories, memory),
                 superseded_by=standing.get(memory.id),
                 successors=_others(successors(chain.links, memory.id), standing.get(memory.id))[:_AROUND_A_TOPIC],
             )
@@ -1023,6 +1036,7 @@ async def _found(memories: MemoryStore, found: Sequence[Memory]) -> list[FoundMe
                 FoundMemory,
                 memory,
                 most=most,
+                namespace=_read_only(memories, memory),
                 superseded_by=_id_of(today),
                 in_its_place=None if today is None else line(today.content, most),
                 tells_outcome_of=None if known is None else known.outcome_of,

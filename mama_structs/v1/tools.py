@@ -94,9 +94,9 @@ class OldTools:
         return datetime.fromtimestamp(self.clock(), UTC)
 
     async def newest_on(self, topic: str) -> Memory | None:
-        """Return the newest decision of a topic that still holds, None where there is none."""
+        """Return the newest decision of a topic that still holds and can be changed, None where there is none."""
         chain = await self.memories.by_topic(topic)
-        found = standing(chain.memories, chain.links)
+        found = [one for one in standing(chain.memories, chain.links) if one.namespace == self.memories.namespace]
         return next((one for one in found if one.type is MemoryType.DECISION and one.topic == topic), None)
 
     async def newest_holding(self, limit: int) -> list[Memory]:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from memory_helpers import SMALL, OpenedDirectory, PlainEngines, plain_memory
 
 from mama_structs import Session
-from mama_structs.errors import InvalidArgument, LinkNotFound, MemoryNotFound
+from mama_structs.errors import InvalidArgument, LinkNotFound, MemoryNotFound, MemoryReadOnly
 from mama_structs.memory.model import KeptItem, Link, LinkMetadata, LinkType, MemoryType, digest_of, milliseconds
 from mama_structs.memory.store import MemoryStore
 from mama_structs.settings import MemorySettings
@@ -41,12 +41,12 @@ def mentions(text):
     return ["2-1"] if "2-1" in text else []
 
 
-def built(world, namespace, mark):
-    """Return memories and links with the same ids in every namespace, whose contents say where they live."""
+def built(world, namespace, mark, prefix=""):
+    """Return memories and links, with the same ids in every namespace of a prefix, whose contents say where they live."""
     memories, links, kept = [], [], list(KEPT)
     for number, (text, topic, kind, targets) in enumerate(world):
         memory = plain_memory(
-            f"memory_{number}", f"{text} {mark}", type=kind, topic=topic, mentions=mentions(text),
+            f"{prefix}memory_{number}", f"{text} {mark}", type=kind, topic=topic, mentions=mentions(text),
             at=START + timedelta(minutes=number), evidence=["https://x", str(KeptItem(f"ref:{number}@1", kept[number % 2]))],
         )  # fmt: skip
         memories.append(attrs.evolve(memory, namespace=namespace))
@@ -56,7 +56,7 @@ def built(world, namespace, mark):
                 kinds = [LinkType.EVOLUTION, LinkType.IMPLEMENTATION, LinkType.ASSOCIATION, LinkType.TEMPORAL]
                 own.append(
                     Link(
-                        id=f"link_{number}_{target}", from_id=memory.id, to_id=f"memory_{target}",
+                        id=f"{prefix}link_{number}_{target}", from_id=memory.id, to_id=f"{prefix}memory_{target}",
                         link_type=kinds[(number + target) % 4], confidence=0.5, created_by="system",
                         metadata=LinkMetadata(original_relationship=f"word {mark}"), created_at=memory.created_at,
                     )
@@ -65,8 +65,8 @@ def built(world, namespace, mark):
     return memories, links
 
 
-async def fill(store, world, mark):
-    memories, links = built(world, store.namespace, mark)
+async def fill(store, world, mark, prefix=""):
+    memories, links = built(world, store.namespace, mark, prefix)
     vectors = [SMALL.embed([memory.content]) for memory in memories]
 
     def plan(writer):
@@ -108,10 +108,11 @@ WRITES = {
     "save_context": lambda store, memory_id: store.save_context(f"new {OTHER_MARK}", topic="auth", **CREATED),
     "save_many": lambda store, memory_id: store.save_many([{"type": "context", "content": OTHER_MARK, **CREATED}] * 2),
     "link": lambda store, memory_id: store.link(
-        memory_id, f"memory_{1 - int(memory_id[-1]) % 2}", f"word {OTHER_MARK}"
+        memory_id, f"{memory_id[:-1]}{1 - int(memory_id[-1]) % 2}", f"word {OTHER_MARK}"
     ),
-    "unlink": lambda store, memory_id: store.unlink("link_1_0"),
+    "unlink": lambda store, memory_id: store.unlink(f"{memory_id.partition('memory')[0]}link_1_0"),
     "supersede": lambda store, memory_id: store.supersede(memory_id, f"new {OTHER_MARK}", "", **CREATED),
+    "correct": lambda store, memory_id: store.correct(memory_id, f"new {OTHER_MARK}"),
     "set_outcome": lambda store, memory_id: store.set_outcome(memory_id, "FAILED", reason=f"why {OTHER_MARK}"),
     "prune": lambda store, memory_id: store.prune(now=START + timedelta(days=100)),
     "maintain": lambda store, memory_id: store.maintain(),
@@ -193,6 +194,54 @@ async def test_nothing_that_is_done_in_one_namespace_shows_in_another(kind, worl
         assert [] == await place.findings()
         await place.close()
         await elsewhere.close()
+
+
+# What answers from the namespace that has the memory, and so as that does by itself.
+BY_ID = ["get", "evidence_of", "evolution", "links_of", "traverse", "connected", "load_context"]
+SECRET = "of a namespace that nobody granted"
+
+
+@pytest.mark.parametrize("kind", ["exact", "graph", "plain"])
+@settings(max_examples=max(4, settings.default.max_examples // 25))
+@given(world=WORLDS, elsewhere=WORLDS)
+async def test_of_other_namespaces_only_those_granted_show_and_none_of_them_changes(kind, world, elsewhere):
+    """One writes a, reads b and knows nothing of c: all methods of both kinds, with ids of a and ids that b and c have."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as home:
+        clock = (START + timedelta(days=40)).timestamp()
+        place = OpenedDirectory.open(
+            Path(home), settings=MemorySettings(exact_up_to=0 if kind == "graph" else 20_000), clock=lambda: clock,
+            find_mentions=mentions, engines=PlainEngines() if kind == "plain" else None,
+        )  # fmt: skip
+        own, granted, secret = [await place.memories(name) for name in "abc"]
+        ids = await fill(own, world, "of this namespace")
+        others = await fill(granted, elsewhere, "of what is read", "x")
+        await fill(secret, elsewhere, SECRET, "x")
+        scoped = await place.memories("a", reads=["b"])
+        expected, hidden = await answers(granted, others), await answers(secret, others)
+        for name, call in READS.items():
+            for memory_id in (ids[0], *others):
+                said = told(await call(scoped, memory_id))
+                assert SECRET not in str(said)
+                if name in BY_ID and memory_id in others:
+                    assert (name, told(await call(granted, memory_id))) == (name, said)
+        assert {"a", "b"} == {memory.namespace for memory in await scoped.recent(limit=100)}
+        for name, call in WRITES.items():
+            if "id" in inspect.signature(getattr(MemoryStore, name)).parameters or name in {"link", "save_checkpoint"}:
+                with pytest.raises(MemoryReadOnly, match="'b', which is only read") as caught:
+                    await call(scoped, others[0])
+                assert (others[0], "b") == (caught.value.id, caught.value.namespace)
+            elif name != "unlink":
+                await call(scoped, others[0])
+            elif await granted.links_of(others[1]):
+                with pytest.raises((MemoryReadOnly, LinkNotFound)):
+                    await call(scoped, others[0])
+        assert expected == await answers(granted, others)
+        assert hidden == await answers(secret, others)
+        with pytest.raises(MemoryReadOnly):
+            await scoped.link(ids[0], others[0], "goes with")
+        assert [] == await place.findings()
+        await place.close()
 
 
 @pytest.mark.parametrize("engines", [lambda: None, PlainEngines], ids=["embedded", "plain"])
