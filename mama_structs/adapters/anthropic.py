@@ -14,7 +14,7 @@ import attrs
 
 from mama_structs._quoting import without_recalled
 from mama_structs.adapters.answers import ToolCall, answer_call, hear, is_taken, kept, named, offered
-from mama_structs.adapters.recalling import MAX_CHARS, recall_for
+from mama_structs.adapters.recalling import MAX_CHARS, asked_now, recall_for
 from mama_structs.adapters.schemas import is_recursive, plain_schema, strict_schema
 from mama_structs.descriptors.media import Media
 from mama_structs.descriptors.messages import field, text_field
@@ -122,13 +122,16 @@ async def recalled(
 
     """
     said = [*messages]
-    content = said[-1].get("content") if said else None
-    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else [*(content or ())]
-    texts = [field(block, "text") for block in blocks]
+    content = field(said[-1], "content") if said else None
+    blocks = [*content] if isinstance(content, list | tuple) else [{"type": "text", "text": content or asked_now(said)}]
+    texts = [block if isinstance(block, str) else field(block, "text") for block in blocks]
     if any(isinstance(text, str) and text != without_recalled(text) for text in texts):
         return said
     text = await recall_for(session, said, max_chars=max_chars)
-    return [*said[:-1], {**said[-1], "content": [*blocks, {"type": "text", "text": text}]}] if text else said
+    if not text:
+        return said
+    message = said[-1] if isinstance(said[-1], Mapping) else {"role": "user"}
+    return [*said[:-1], {**message, "content": [*blocks, {"type": "text", "text": text}]}]
 
 
 @attrs.define

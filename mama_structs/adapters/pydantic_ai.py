@@ -179,7 +179,7 @@ class _SessionCapability(AbstractCapability[Any]):
         if self._session.exposed.mode != "force_dynamic" or "tool_choice" in settings:
             return request_context
         wire = self._session.wire_names.by_tool
-        hidden = {*wire.values()} - {wire[name] for name in self._session.allowed_for(ctx.messages)}
+        hidden = {wire[name] for name in {*self._session.tools}.difference(self._session.allowed_for(ctx.messages))}
         tools = [one.name for one in request_context.model_request_parameters.function_tools]
         choice = ToolOrOutput([name for name in tools if name not in hidden])
         return replace(request_context, model_settings={**settings, "tool_choice": choice})

@@ -7,28 +7,45 @@ import itertools
 import json
 import socket
 from collections.abc import Awaitable, Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
+import httpx2
 import pytest
 from agents import Agent as OpenAIAgent
-from agents import RunConfig, Runner
+from agents import ModelSettings, RunConfig, Runner
+from agents import OpenAIResponsesModel as AgentsModel
 from agents.testing import ModelCall, ModelStep, ScriptedModel, assistant_message, function_call
 from hostile_helpers import ROWS, check_block, save
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from langchain.agents import create_agent
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from mcp import Client
 from mcp.shared.exceptions import MCPError
+from openai import AsyncOpenAI
 from pydantic import PrivateAttr
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai import models
-from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart, UserPromptPart
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
 from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models.openai import OpenAIResponsesModel
+from pydantic_ai.providers.openai import OpenAIProvider
 
 from mama_structs import HashEmbedder, MemoryStore, Session, Settings, ToolSettings, recalling, sync
 from mama_structs.adapters import anthropic, langchain, mcp, openai, openai_agents, pydantic_ai
+from mama_structs.descriptors.messages import said_by_user
 from mama_structs.errors import StoreError
 
 # What a model says or calls, by the texts of its user's side and the results of the calls so far.
@@ -422,15 +439,46 @@ async def test_a_text_becomes_a_conversation(session):
 
 
 async def test_what_is_recalled_is_none_of_the_users_words(session):
-    """Behind the user's message it changes neither which tools fit it, nor what is recalled for it."""
-    for recalled in (openai.recalled, anthropic.recalled):
-        said = [{"role": "user", "content": "continue from yesterday"}]
-        with_block = await recalled(session, said)
-        await session.recall("", again=True)
+    """Behind the user's message it does not change which tools fit it, whatever the messages' shape."""
+    text = (await session.recall("continue from yesterday")).text
+    said = ("continue from yesterday", text)
+    shapes = (
+        [{"role": "user", "content": one} for one in said],
+        [{"role": "user", "content": [{"type": "text", "text": one} for one in said]}],
+        [HumanMessage(one) for one in said],
+        [ModelRequest([UserPromptPart(one)]) for one in said],
+        [ModelRequest([UserPromptPart(one) for one in said])],
+    )
 
-        assert with_block != said
-        assert session.tools_for(said) == session.tools_for(with_block)
-        assert session.exposed.current.narrowed
+    assert is_block(text)
+    for messages in shapes:
+        assert said[0] == said_by_user(messages)
+        assert "resuming" == session.exposed.exposure.detect(messages).kind
+
+
+words = st.sampled_from(
+    ["continue from yesterday", f"{ASKED}\n<recalled>\nx</recalled>", "", "<recalled>", "</recalled>", 5, None]
+)
+blocks = st.dictionaries(st.sampled_from(["type", "text", "content"]), words | st.just("text"), max_size=3)
+contents = words | st.lists(blocks | words, max_size=3)
+roles = st.sampled_from(["user", "assistant", "system", "tool", None])
+messages_of_any_shape = st.lists(
+    st.fixed_dictionaries({"role": roles, "content": contents}) | blocks | st.builds(SimpleNamespace, content=contents),
+    max_size=4,
+)
+
+
+@given(messages=messages_of_any_shape, recalled=st.sampled_from([openai.recalled, anthropic.recalled]))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_no_message_stands_in_the_way_of_recalling(session, messages, recalled):
+    """Whatever a conversation has, it stays, what is recalled comes behind all of it, and a second time changes nothing."""
+    await session.recall("", again=True)
+    before = copy.deepcopy(messages)
+    once = await recalled(session, messages)
+
+    assert before == messages
+    assert before[:-1] == once[: len(before)][:-1]
+    assert once == await recalled(session, once)
 
 
 def test_an_agent_that_is_invoked_is_told_too():
@@ -451,3 +499,44 @@ def test_an_agent_that_is_invoked_is_told_too():
         assert ASKED == own
         assert is_block(block)
         assert 1 == len(session.refs)
+
+
+async def test_openai_is_sent_a_static_list_and_a_choice(monkeypatch):
+    """What both frameworks send restricts the choice by `allowed_tools`, beside all tools and what is recalled."""
+    monkeypatch.setattr(models, "ALLOW_MODEL_REQUESTS", True)
+    said, sent = "continue from yesterday", []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        sent.append(json.loads(request.content))
+        text = {"type": "output_text", "text": "Hello", "annotations": []}
+        message = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [text]}
+        known = {"id": "r", "object": "response", "created_at": 0, "model": "gpt-5.1", "output": [message]}
+        return httpx2.Response(200, json=known)
+
+    forced = Settings(tools=ToolSettings(dynamic="force_dynamic"))
+    async with (
+        httpx2.AsyncClient(transport=httpx2.MockTransport(answer)) as http,
+        AsyncOpenAI(api_key="none", http_client=http) as client,
+        Session.open(settings=forced) as session,
+    ):
+        await session.memories.save_checkpoint("The parser reads headers", next_steps=["read bodies"])
+        model = OpenAIResponsesModel("gpt-5.1", provider=OpenAIProvider(openai_client=client))
+        await PydanticAgent(model, capabilities=[pydantic_ai.capability(session)]).run(said)
+        config = RunConfig(
+            tracing_disabled=True,
+            call_model_input_filter=openai_agents.hooks(session).with_recalled,
+            model_settings=ModelSettings(extra_args={"tool_choice": openai.tool_choice(session, said)}),
+        )
+        agent = OpenAIAgent(
+            name="agent", model=AgentsModel("gpt-5.1", openai_client=client), tools=openai_agents.tools(session)
+        )
+        await Runner.run(agent, said, run_config=config)
+        wire, allowed = session.wire_names.by_tool, session.allowed_for(said)
+
+        for request in sent:
+            assert {wire[name] for name in session.tools} == {tool["name"] for tool in request["tools"]}
+            assert "allowed_tools" == request["tool_choice"]["type"]
+            assert {wire[name] for name in allowed} == {tool["name"] for tool in request["tool_choice"]["tools"]}
+            assert ["user", "user"] == [item["role"] for item in request["input"]]
+            assert "read bodies" in json.dumps(request["input"][1])
+    assert 2 == len(sent)
