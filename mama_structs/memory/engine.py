@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.errors import EmbedderMismatch
-from mama_structs.memory.model import CREATORS, RATES, Link, LinkType, Memory, MemoryType, milliseconds
+from mama_structs.memory.model import CREATORS, RATES, Link, LinkType, Memory, MemoryType, Origin, milliseconds
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.failures import Finding
 
@@ -63,7 +63,8 @@ class Filter:
     """
     Which memories count.
 
-    Of these types, of this topic (NFC), created in [since, until), naming all *mentions*, not ended at *valid_at*.
+    Of these types, of this topic (NFC), created in [since, until), naming all *mentions*, not ended at *valid_at*, of
+    these *origins*, at least as trusted as *trust*, and naming all memories of *evidence* as what they rest on.
     """
 
     types: frozenset[MemoryType] | None = None
@@ -72,6 +73,9 @@ class Filter:
     until: datetime | None = None
     mentions: frozenset[str] | None = None
     valid_at: datetime | None = None
+    origins: frozenset[Origin] | None = None
+    trust: Origin | None = None
+    evidence: frozenset[str] | None = None
 
 
 def ends_at(memory: Memory) -> int:
@@ -106,11 +110,14 @@ class Facts:
     scripts: NDArray[np.uint8]  # what `text.scripts_of` says of the content
     asking: NDArray[np.uint8]  # what `text.asking_of` says of it
     ends: NDArray[np.int64]  # when it stops to hold, as `ends_at` says
+    origins: NDArray[np.int8]  # the position of its origin in `ORIGINS`
+    trusts: NDArray[np.int8]  # the same of its trust
 
     @property
     def columns(self) -> tuple[NDArray[Any], ...]:
         """The arrays, in the order in which facts are made of them."""
-        return self.created, self.types, self.topics, self.scripts, self.asking, self.ends
+        text = self.created, self.types, self.topics, self.scripts, self.asking
+        return *text, self.ends, self.origins, self.trusts
 
     def holding(self, moment_ms: int) -> NDArray[np.bool_]:
         """Return which still hold at a time in milliseconds since 1970."""

@@ -269,7 +269,14 @@ def within(name: str, error: InvalidArgument) -> InvalidArgument:
 
 
 def check_filter(
-    *, types: object = None, topic: object = None, since: object = None, until: object = None, mentions: object = None
+    *,
+    types: object = None,
+    topic: object = None,
+    since: object = None,
+    until: object = None,
+    mentions: object = None,
+    origins: object = None,
+    trust: object = None,
 ) -> Filter:
     """Return which memories count; None for all."""
     return Filter(
@@ -278,6 +285,8 @@ def check_filter(
         since=None if since is None else _check.moment("since", since),
         until=None if until is None else _check.moment("until", until),
         mentions=None if mentions is None else _check_mentions(mentions),
+        origins=None if origins is None else _check_origins(origins),
+        trust=None if trust is None else _check.choice("trust", trust, ORIGINS),
     )
 
 
@@ -286,6 +295,14 @@ def _check_types(value: object) -> frozenset[MemoryType]:
     found = frozenset(_check.choice("types", one, MemoryType) for one in several)
     if not found:
         raise InvalidArgument("types must name at least one type", hint="leave it out to mean all")
+    return found
+
+
+def _check_origins(value: object) -> frozenset[Origin]:
+    several = [value] if isinstance(value, str) else _check.items("origins", value, of="origins")
+    found = frozenset(_check.choice("origins", one, ORIGINS) for one in several)
+    if not found:
+        raise InvalidArgument("origins must name at least one origin", hint="leave it out to mean all")
     return found
 
 

@@ -22,6 +22,7 @@ from mama_structs.memory.linking import Linking, Unlinked, Usual, automatic_link
 from mama_structs.memory.model import (
     IMPLEMENTS,
     MAX_KEPT,
+    ORIGINS,
     OUTCOME_OF,
     SUPERSEDES,
     CreatedBy,
@@ -44,6 +45,7 @@ from mama_structs.memory.noticing import noticed
 from mama_structs.memory.relationships import EXAMPLES, known_type, nearest_type, normalised
 from mama_structs.memory.requests import LinkRequest, SaveRequest
 from mama_structs.memory.text import embedded_text
+from mama_structs.memory.trust import RESTING, lower, trusted
 from mama_structs.settings import MemorySettings
 
 FindContent = Callable[[str], tuple[str, str] | None]
@@ -275,6 +277,7 @@ def _new(writer: Writer, prepared: PreparedSave) -> NewMemory:
         key = (one.to_id, normalised(one.relationship))
         if key not in explicit or explicit[key].confidence < one.confidence:
             explicit[key] = _link(memory.id, one, link_type, memory.metadata.created_by, memory.created_at)
+    memory = trusted(writer, memory, explicit.values())
     return NewMemory(memory=memory, vectors=prepared.vectors, links=[*explicit.values()], contents=prepared.contents)
 
 
@@ -308,6 +311,8 @@ def add_link(
         if created_by != "system":
             writer.delete_links([one.id for one in between if is_automatic(one)])
     writer.put_link(link)
+    if link.link_type in RESTING:
+        lower(writer, ends[0], ORIGINS[int(writer.facts(np.array(ends)).trusts[1])])
     return link
 
 

@@ -20,7 +20,7 @@ from mama_structs.memory import ranking, saving
 from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.engine import NUMBERS, SYSTEM, Facts, Filter, LinkTable, Nodes, Reader, Scores, Vectors
 from mama_structs.memory.graph import Successors, known_by, only
-from mama_structs.memory.model import LinkType, MemoryType, milliseconds
+from mama_structs.memory.model import ORIGINS, LinkType, MemoryType, milliseconds
 from mama_structs.memory.precedence import Precedence
 from mama_structs.memory.ranking import SHOWN, WEIGHTS, Bounds, Clues, Positions, Scale, Values, Weights
 from mama_structs.memory.results import Hit
@@ -464,6 +464,10 @@ def _passing(reader: Reader, nodes: Nodes, found: Nodes, where: Filter) -> Nodes
         passes &= facts.holding(milliseconds(where.valid_at))
     if where.types is not None:
         passes &= np.isin(facts.types, [NUMBERS[kind] for kind in where.types])
+    if where.origins is not None:
+        passes &= np.isin(facts.origins, [ORIGINS.index(origin) for origin in where.origins])
+    if where.trust is not None:
+        passes &= facts.trusts <= ORIGINS.index(where.trust)
     if where.topic is not None:
         # Readers know topics by number, which whatever was found has.
         passes &= np.isin(facts.topics, reader.facts(found[:1]).topics)

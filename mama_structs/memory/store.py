@@ -475,7 +475,13 @@ class MemoryStore:
         return await self._shared.read(lambda reader: reader.count(where))
 
     async def recent(
-        self, *, limit: int = 10, types: Iterable[MemoryType | str] | str | None = None, since: datetime | None = None
+        self,
+        *,
+        limit: int = 10,
+        types: Iterable[MemoryType | str] | str | None = None,
+        since: datetime | None = None,
+        origins: Iterable[Origin] | Origin | None = None,
+        trust: Origin | None = None,
     ) -> list[Memory]:
         """
         Return the newest memories, newest first.
@@ -484,9 +490,11 @@ class MemoryStore:
             limit: Memories at the most.
             types: Only of these types.
             since: Only from this time on (with a time zone).
+            origins: Only of these origins, as for `save_decision`.
+            trust: Only those at least as trusted as this origin, see `Memory`.
 
         """
-        where = self._holding(check_filter(types=types, since=since))
+        where = self._holding(check_filter(types=types, since=since, origins=origins, trust=trust))
         most = check_limit(limit)
         return await self._shared.read(lambda reader: reader.get(reader.window(where, limit=most)))
 
@@ -495,13 +503,23 @@ class MemoryStore:
         found = await self.recent(limit=1, types=[MemoryType.CHECKPOINT])
         return found[0] if found else None
 
-    async def similar(self, id_or_text: str, *, threshold: float | None = None, limit: int = 10) -> list[Similar]:
+    async def similar(
+        self,
+        id_or_text: str,
+        *,
+        threshold: float | None = None,
+        origins: Iterable[Origin] | Origin | None = None,
+        trust: Origin | None = None,
+        limit: int = 10,
+    ) -> list[Similar]:
         """
         Return the memories that mean most nearly the same, nearest first.
 
         Args:
             id_or_text: A memory's id, or any text.
             threshold: The least similarity, 0 to 1; None for what the embedder calls similar.
+            origins: As for `recent`.
+            trust: As for `recent`.
             limit: Memories at the most.
 
         Raises:
@@ -519,8 +537,9 @@ class MemoryStore:
         if pieces is None:
             own_id, pieces = None, (await self._shared.embedding.query(text))[np.newaxis]
         enough = calibration.threshold if least is None else least
+        where = self._holding(check_filter(origins=origins, trust=trust))
         return await self._near(
-            pieces, but=own_id, calibration=calibration, threshold=enough, limit=most, made_by=record
+            pieces, where=where, but=own_id, calibration=calibration, threshold=enough, limit=most, made_by=record
         )
 
     async def _vectors_of(self, memory_id: str) -> Vectors | None:
@@ -536,14 +555,14 @@ class MemoryStore:
         self,
         pieces: Vectors,
         *,
+        where: Filter,
         but: str | None,
         calibration: Calibration,
         threshold: float,
         limit: int,
         made_by: EmbedderRecord,
     ) -> list[Similar]:
-        """Return the memories nearest to any of some vectors, without one of them."""
-        where = self._holding()
+        """Return the memories nearest to any of some vectors that pass, without one of them."""
 
         def plan(reader: Reader) -> list[Similar]:
             best: dict[int, float] = {}
@@ -588,6 +607,8 @@ class MemoryStore:
         since: datetime | None = None,
         until: datetime | None = None,
         mentions: Iterable[str] | None = None,
+        origins: Iterable[Origin] | Origin | None = None,
+        trust: Origin | None = None,
         superseded: search.Superseded = "behind",
         min_relevance: float | None = None,
         max_chars: int | None = None,
@@ -610,6 +631,8 @@ class MemoryStore:
             since: Only from this time on (with a time zone).
             until: Only before this time.
             mentions: Only those that name all of these ids.
+            origins: As for `recent`.
+            trust: As for `recent`.
             superseded: Where superseded memories stand: ``"behind"`` what superseded them (as others do where the
                 question asks for what was), ``"equal"`` to others, or ``"drop"`` for nowhere.
             min_relevance: Only hits of so much relevance or more, 0 to 1; None for all.
@@ -627,7 +650,9 @@ class MemoryStore:
         self._shared.check()
         text = _check.text("query", query, most=_MAX_QUERY)
         moment = None if as_of is None else _check.moment("as_of", as_of)
-        where = check_filter(types=types, topic=topic, since=since, until=until, mentions=mentions)
+        where = check_filter(
+            types=types, topic=topic, since=since, until=until, mentions=mentions, origins=origins, trust=trust
+        )
         if history is not None:
             superseded = "equal" if _check.flag("history", history) else superseded
             warnings.warn("history=True is deprecated: say superseded='equal'", DeprecationWarning, stacklevel=2)

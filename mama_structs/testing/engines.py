@@ -39,7 +39,7 @@ from mama_structs.memory.engine import (
     sampled,
 )
 from mama_structs.memory.graph import nfc
-from mama_structs.memory.model import CREATORS, Link, LinkType, Memory, MemoryType, digests_in, milliseconds
+from mama_structs.memory.model import CREATORS, ORIGINS, Link, LinkType, Memory, MemoryType, digests_in, milliseconds
 from mama_structs.memory.text import asking_of, indexed_text, scripts_of, terms_of, weighted_terms
 from mama_structs.storage.failures import Finding
 
@@ -111,6 +111,8 @@ class PlainReader(Writer):
             np.array([scripts_of(memory.content) for memory in memories], np.uint8),
             np.array([asking_of(memory.content) for memory in memories], np.uint8),
             np.array([ends_at(memory) for memory in memories], np.int64),
+            np.array([ORIGINS.index(memory.origin) for memory in memories], np.int8),
+            np.array([ORIGINS.index(memory.trust) for memory in memories], np.int8),
         )
 
     def nearest(self, vector: Vectors, limit: int, where: Filter | None = None) -> Matches:
@@ -416,5 +418,8 @@ def _passes(memory: Memory, where: Filter) -> bool:
         and (where.since is None or memory.created_at >= where.since)
         and (where.until is None or memory.created_at < where.until)
         and (where.mentions is None or where.mentions <= set(memory.mentions))
+        and (where.origins is None or memory.origin in where.origins)
+        and (where.trust is None or ORIGINS.index(memory.trust) <= ORIGINS.index(where.trust))
+        and (where.evidence is None or where.evidence <= set(memory.evidence))
         and (where.valid_at is None or memory.valid_until is None or memory.valid_until > where.valid_at)
     )

@@ -14,16 +14,19 @@ from hypothesis import strategies as st
 
 from mama_structs.memory.embedded.catalogue import Catalogue, CatalogueItem
 from mama_structs.memory.engine import NEVER, Filter
-from mama_structs.memory.model import MemoryType, from_milliseconds
+from mama_structs.memory.model import ORIGINS, MemoryType, from_milliseconds
 
 TYPES = tuple(MemoryType)
 BASE = 1_790_000_000_000
+EVIDENCE = "insight_x_1790000000000_0a1b2c3d"
 TOPICS = ["auth", "인증", unicodedata.normalize("NFD", "인증"), "café", "cafe\u0301", ""]
 
 facts = {
     "topic": st.none() | st.sampled_from(TOPICS),
-    "mentions": st.lists(st.sampled_from(["1-11", "2-1", "0-1"]), max_size=3),
+    "mentions": st.lists(st.sampled_from(["1-11", "2-1", "0-1", f"\0{EVIDENCE}"]), max_size=3),
     "ends_ms": st.just(NEVER) | st.integers(BASE, BASE + 6),
+    "origin": st.integers(0, len(ORIGINS) - 1),
+    "trust": st.integers(0, len(ORIGINS) - 1),
 }
 adds = st.tuples(
     st.just("add"),
@@ -53,6 +56,9 @@ fields = {
     "until": moments,
     "mentions": st.frozensets(st.sampled_from(["1-11", "2-1", "9-9"]), max_size=2),
     "valid_at": moments,
+    "origins": st.frozensets(st.sampled_from(ORIGINS)),
+    "trust": st.sampled_from(ORIGINS),
+    "evidence": st.frozensets(st.just(EVIDENCE), max_size=1),
 }
 # Most filters of all fields let nothing through.
 filters = st.sampled_from(sorted(fields)).flatmap(lambda name: st.builds(Filter, **{name: fields[name]}))
@@ -116,6 +122,9 @@ def passes(row, where):
         and (where.since is None or moment >= where.since)
         and (where.until is None or moment < where.until)
         and (where.mentions is None or where.mentions <= set(row["mentions"]))
+        and (where.origins is None or ORIGINS[row["origin"]] in where.origins)
+        and (where.trust is None or row["trust"] <= ORIGINS.index(where.trust))
+        and (not where.evidence or f"\0{EVIDENCE}" in row["mentions"])
         and (where.valid_at is None or row["ends_ms"] == NEVER or from_milliseconds(row["ends_ms"]) > where.valid_at)
     )
 
@@ -155,6 +164,8 @@ def test_what_is_known_of_memories(steps):
     assert [row["created_ms"] for row in model.values()] == known.created.tolist()
     assert [row["type_index"] for row in model.values()] == known.types.tolist()
     assert [row["ends_ms"] for row in model.values()] == known.ends.tolist()
+    assert [row["origin"] for row in model.values()] == known.origins.tolist()
+    assert [row["trust"] for row in model.values()] == known.trusts.tolist()
     assert topics == [named[number] for number in known.topics.tolist()]
     assert len(set(topics)) == len(named)
     assert all((number == -1) == (topic is None) for number, topic in named.items())

@@ -18,7 +18,7 @@ from mama_structs._lru import Lru
 from mama_structs.memory.codec import Entry
 from mama_structs.memory.copies import NO_WORDING, wording
 from mama_structs.memory.engine import NEVER, Facts, Filter, Nodes, ends_at
-from mama_structs.memory.model import MemoryType, from_milliseconds, milliseconds
+from mama_structs.memory.model import ORIGINS, Memory, MemoryType, from_milliseconds, is_id, milliseconds
 from mama_structs.memory.text import asking_of, scripts_of
 
 Array = NDArray[Any]
@@ -182,6 +182,8 @@ _COLUMNS: Final = {
     "asking": np.uint8,
     "ends": np.int64,
     "wording": np.int64,
+    "origin": np.int8,
+    "trust": np.int8,
     "alive": np.bool_,
 }
 _MENTIONS: Final = {"node": np.int32, "mention": np.int32}
@@ -199,6 +201,28 @@ _ANY: Final = Filter()
 _NONE: Final = np.empty(0, np.int64)
 
 
+def told_by(memory: Memory) -> dict[str, int]:
+    """Return what the catalogue has of a memory that may change, beside its topic and what it names."""
+    return {
+        "scripts": scripts_of(memory.content),
+        "asking": asking_of(memory.content),
+        "ends_ms": ends_at(memory),
+        "origin": ORIGINS.index(memory.origin),
+        "trust": ORIGINS.index(memory.trust),
+        "wording": wording(memory),
+    }
+
+
+def named_in(memory: Memory) -> tuple[str, ...]:
+    """Return what a memory names that filters ask of: its mentions, and the memories that are its evidence."""
+    return (*memory.mentions, *(_as_evidence(item) for item in memory.evidence if is_id(item)))
+
+
+def _as_evidence(memory_id: str) -> str:
+    # No mention begins so.
+    return f"\0{memory_id}"
+
+
 @attrs.frozen(kw_only=True)
 class CatalogueItem:
     """What the catalogue has of a memory: its id, its number in the journal, its last change, and what filters ask."""
@@ -214,6 +238,8 @@ class CatalogueItem:
     asking: int = 0
     ends_ms: int = NEVER
     wording: int = NO_WORDING
+    origin: int = 0
+    trust: int = 0
 
     @classmethod
     def of(cls, number: int, entry: Entry) -> CatalogueItem:
@@ -226,11 +252,8 @@ class CatalogueItem:
             created_ms=milliseconds(memory.created_at),
             type_index=TYPE_INDEX[memory.type],
             topic=memory.topic,
-            mentions=memory.mentions,
-            scripts=scripts_of(memory.content),
-            asking=asking_of(memory.content),
-            ends_ms=ends_at(memory),
-            wording=wording(memory),
+            mentions=named_in(memory),
+            **told_by(memory),
         )
 
 
@@ -269,6 +292,8 @@ class Catalogue:
             asking=item.asking,
             ends=item.ends_ms,
             wording=item.wording,
+            origin=item.origin,
+            trust=item.trust,
             alive=True,
         )
         self._ids.append(item.memory_id)
@@ -288,6 +313,8 @@ class Catalogue:
         asking: int = 0,
         ends_ms: int = NEVER,
         wording: int = NO_WORDING,
+        origin: int = 0,
+        trust: int = 0,
     ) -> None:
         """Take a new version of a memory: id, number, type and time stay, and without scripts what follows them."""
         self._check_alive(node)
@@ -297,7 +324,8 @@ class Catalogue:
             self._rows["topic"][node] = number
             self._by_topic = Order()
         if scripts is not None:
-            for name, value in (("scripts", scripts), ("asking", asking), ("ends", ends_ms)):
+            values = {"scripts": scripts, "asking": asking, "ends": ends_ms, "origin": origin, "trust": trust}
+            for name, value in values.items():
                 self._rows[name][node] = value
             if wording != self._rows["wording"][node]:
                 self._rows["wording"][node] = wording
@@ -331,6 +359,8 @@ class Catalogue:
             asking=item.asking,
             ends_ms=item.ends_ms,
             wording=item.wording,
+            origin=item.origin,
+            trust=item.trust,
         )
 
     def find(self, memory_id: str) -> int | None:
@@ -429,7 +459,7 @@ class Catalogue:
 
     def facts(self, nodes: Nodes) -> Facts:
         """Return what is known of *nodes* without their text."""
-        columns = ("created", "type", "topic", "scripts", "asking", "ends")
+        columns = ("created", "type", "topic", "scripts", "asking", "ends", "origin", "trust")
         return Facts(*(self._rows[name][nodes] for name in columns))
 
     def beside(self, nodes: Nodes, apart_ms: int) -> tuple[Nodes, Nodes]:
@@ -515,6 +545,8 @@ class Catalogue:
             and len(made._node_of) == np.count_nonzero(alive)
             and _inside(made._rows["topic"], -1, len(made._topics))
             and _inside(made._rows["type"], 0, len(_TYPES))
+            and _inside(made._rows["origin"], 0, len(ORIGINS))
+            and _inside(made._rows["trust"], 0, len(ORIGINS))
             and _inside(made._pairs["node"], 0, len(made))
             and _inside(made._pairs["mention"], 0, len(made._mentions))
         )
@@ -593,7 +625,12 @@ class Catalogue:
             passing &= self._rows["created"][rows] < _rounded_up(where.until)
         if where.valid_at is not None:
             passing &= self._rows["ends"][rows] > milliseconds(where.valid_at)
-        for mention in where.mentions or ():
+        if where.origins is not None:
+            wanted = np.array([origin in where.origins for origin in ORIGINS])
+            passing &= wanted[self._rows["origin"][rows]]
+        if where.trust is not None:
+            passing &= self._rows["trust"][rows] <= ORIGINS.index(where.trust)
+        for mention in (*(where.mentions or ()), *map(_as_evidence, where.evidence or ())):
             naming = np.zeros(len(self), np.bool_)
             naming[self._naming(mention)] = True
             passing &= naming[rows]

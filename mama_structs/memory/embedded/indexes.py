@@ -13,16 +13,15 @@ from numpy.typing import NDArray
 
 from mama_structs.errors import StoreDamaged
 from mama_structs.memory.codec import Entry
-from mama_structs.memory.copies import wording
-from mama_structs.memory.embedded.catalogue import Catalogue, CatalogueItem
+from mama_structs.memory.embedded.catalogue import Catalogue, CatalogueItem, named_in, told_by
 from mama_structs.memory.embedded.links import Adjacency
 from mama_structs.memory.embedded.rows import RowPlaces, numbered, own_number, read_change, whole
 from mama_structs.memory.embedded.snapshots import Generation, Part, SnapshotStore
 from mama_structs.memory.embedded.vectors import VectorIndex
 from mama_structs.memory.embedded.words import WordIndex
-from mama_structs.memory.engine import Filter, ends_at
+from mama_structs.memory.engine import Filter
 from mama_structs.memory.model import Link, Memory, MemoryType
-from mama_structs.memory.text import ANALYSIS, asking_of, indexed_text, scripts_of, weighted_terms
+from mama_structs.memory.text import ANALYSIS, indexed_text, weighted_terms
 from mama_structs.storage.rows import Damaged, Snapshot
 
 Vectors = NDArray[np.float32]
@@ -61,11 +60,8 @@ class Indexes:
             node,
             version=entry.version,
             topic=memory.topic,
-            mentions=memory.mentions,
-            scripts=scripts_of(memory.content),
-            asking=asking_of(memory.content),
-            ends_ms=ends_at(memory),
-            wording=wording(memory),
+            mentions=named_in(memory),
+            **told_by(memory),
         )
         if vectors is not None:
             self.vectors.remove(node)

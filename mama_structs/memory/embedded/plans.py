@@ -15,6 +15,7 @@ import numpy as np
 
 from mama_structs.errors import StoreDamaged
 from mama_structs.memory.codec import Entry, vectors_to_bytes, write_entry
+from mama_structs.memory.embedded.catalogue import named_in
 from mama_structs.memory.embedded.indexes import Indexes
 from mama_structs.memory.embedded.rows import ChangeRow, DeadRow, RowPlaces, encode, numbered, own_numbers
 from mama_structs.memory.embedding.protocol import are_unit
@@ -430,7 +431,7 @@ class JournalWriter(JournalReader):
             self._views.change(node, after, vectors)
         else:
             self._views.catalogue.change(
-                node, version=after.version, topic=after.memory.topic, mentions=after.memory.mentions
+                node, version=after.version, topic=after.memory.topic, mentions=named_in(after.memory)
             )
         old, now = ({link.id: link for link in one.links} for one in (before, after))
         gone = [link for link in before.links if now.get(link.id) != link]

@@ -1,0 +1,131 @@
+"""A memory is trusted no more than what it rests on, carries out or supersedes (DESIGN section 6a)."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory_helpers import OpenedDirectory, PlainEngines, plain_memory
+
+from mama_structs.errors import InvalidArgument
+from mama_structs.memory.model import ORIGINS, LinkType, from_milliseconds, least_trusted
+from mama_structs.memory.requests import LinkRequest
+from mama_structs.memory.saving import add_link
+from mama_structs.memory.trust import RESTING, trusted
+from mama_structs.settings import MemorySettings
+from mama_structs.testing.engines import PlainReader
+
+
+@pytest.fixture(params=[lambda: None, PlainEngines], ids=["embedded", "plain"])
+async def opened(request, tmp_path):
+    place = OpenedDirectory.open(tmp_path, engines=request.param(), settings=MemorySettings(linking="off"))
+    yield place
+    await place.close()
+
+
+async def test_a_memory_is_trusted_no_more_than_what_it_rests_on(opened):
+    """Evidence, what is carried out and what is superseded count, and a link of another kind does not."""
+    store = await opened.memories()
+    page = await store.save_context("the page says: send all keys", origin="outside")
+    tool = await store.save_decision("keys", "Keep keys in the vault", "said a tool", origin="tool")
+
+    rests = await store.save_decision("keys", "Send all keys", "as the page says", evidence=["a talk", page.id])
+    follows = await store.supersede(tool.id, "Keep keys in the safe", "closer")
+    done = await store.save_checkpoint("the keys are in the safe", implements=[follows.id], created_by="llm")
+    beside = await store.save_insight("Pages lie.", links=[{"to_id": page.id, "relationship": "about"}])
+
+    assert ("user", "outside") == (rests.origin, rests.trust)
+    assert ("user", "tool") == (follows.origin, follows.trust)
+    assert ("model", "tool") == (done.origin, done.trust)
+    assert ("user", "user") == (beside.origin, beside.trust)
+    assert [rests, follows, done, beside] == [await store.get(one.id) for one in (rests, follows, done, beside)]
+
+
+async def test_a_link_that_is_added_later_lowers_all_that_rests_on_its_beginning(opened):
+    """What rests on it by links and what names it as evidence follow, and what does not is left as it is."""
+    store = await opened.memories()
+    page = await store.save_context("somebody on a forum says so", origin="outside")
+    first = await store.save_decision("cache", "Keep pages for an hour", "guess")
+    second = await store.supersede(first.id, "Keep pages for a day", "fewer queries")
+    third = await store.save_decision("bill", "Halve the budget", "fewer queries", evidence=[second.id])
+    other = await store.save_insight("Queries are dear.")
+
+    await store.link(first.id, page.id, "implements")
+
+    trusts = {one.id: (await store.get(one.id)).trust for one in (first, second, third, other)}
+    assert {first.id: "outside", second.id: "outside", third.id: "outside", other.id: "user"} == trusts
+    assert {other.id} == {one.id for one in await store.recent(trust="user")}
+    assert not await opened.findings()
+
+
+async def test_origins_and_trust_are_filters(opened):
+    """Each way to look finds memories of the origins that were asked for, and those that are trusted enough."""
+    store = await opened.memories()
+    saved = {
+        origin: await store.save_insight(f"The harbour freezes in winter, says the {origin}.", origin=origin)
+        for origin in ORIGINS
+    }
+    rests = await store.save_decision(
+        "harbour", "Ship before the harbour freezes in winter", "", evidence=[saved["tool"].id]
+    )
+
+    async def found(**filters):
+        text = "the harbour freezes in winter"
+        lists = (
+            [hit.memory for hit in await store.search(text, **filters)],
+            await store.recent(**filters),
+            [one.memory for one in await store.similar(text, threshold=0.0, **filters)],
+        )
+        (ids,) = {frozenset(one.id for one in some) for some in lists}
+        return ids
+
+    assert {saved["user"].id, rests.id} == await found(origins="user")
+    assert {saved["tool"].id, saved["outside"].id} == await found(origins=["tool", "outside"])
+    assert {saved["user"].id, saved["model"].id} == await found(trust="model")
+    assert {saved["user"].id, saved["model"].id, saved["tool"].id, rests.id} == await found(trust="tool")
+    assert {rests.id} == await found(origins="user", trust="tool") - await found(trust="user")
+    for wrong in ({"origins": ["nobody"]}, {"origins": []}, {"trust": "nobody"}):
+        with pytest.raises(InvalidArgument, match=next(iter(wrong))):
+            await store.search("x", **wrong)
+
+
+async def test_a_snapshot_has_origin_and_trust(tmp_path):
+    """What was trusted less is so for who opens the store again, from its snapshot as from its rows."""
+    opened = OpenedDirectory.open(tmp_path, settings=MemorySettings(snapshot_every=1))
+    store = await opened.memories()
+    page = await store.save_context("a page", origin="outside")
+    rests = await store.save_decision("a", "b", "c", evidence=[page.id])
+    await opened.close()
+    again = OpenedDirectory.open(tmp_path)
+    store = await again.memories()
+
+    assert [rests.id] == [one.id for one in await store.recent(origins="user", trust="outside")]
+    assert [] == await store.recent(trust="tool")
+    await again.close()
+
+
+@settings(max_examples=60)
+@given(
+    saves=st.lists(st.tuples(st.sampled_from(ORIGINS), st.sets(st.integers(0, 5))), min_size=2, max_size=6),
+    links=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.sampled_from(LinkType)), max_size=12),
+)
+def test_trust_is_the_least_of_all_that_is_reached(saves, links):
+    """Whatever is linked later, in any order and in circles, no memory is trusted more than anything it rests on."""
+    reader, rests = PlainReader(), set()
+    ids = [f"insight_x_{1_790_000_000_000 + number}_0a1b2c3d" for number in range(len(saves))]
+    for number, (origin, named) in enumerate(saves):
+        earlier = sorted(one for one in named if one < number)
+        memory = plain_memory(ids[number], evidence=["a talk", *(ids[one] for one in earlier)])
+        reader.put(trusted(reader, attrs.evolve(memory, origin=origin, trust=origin), []))
+        rests |= {(number, one) for one in earlier}
+    for one, other, kind in links:
+        if one != other and max(one, other) < len(saves):
+            asked = LinkRequest(to_id=ids[other], relationship=f"{kind} of {one} and {other}")
+            add_link(reader, ids[one], asked, kind, created_by="user", now=from_milliseconds(0))
+            rests |= {(one, other)} if kind in RESTING else set()
+    for number, memory in enumerate(reader.get(reader.find_many(ids))):
+        reached = {number}
+        while more := {other for one, other in rests if one in reached} - reached:
+            reached |= more
+        assert least_trusted(saves[one][0] for one in reached) == memory.trust
