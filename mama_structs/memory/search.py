@@ -431,7 +431,7 @@ def _kinship(reader: Reader, nodes: Nodes, before: Nodes, after: Nodes) -> float
     embedded = own[ones] & beside
     if not embedded.all():
         apart &= own[ones][:, np.newaxis] & beside
-    if not apart.any():
+    if not (apart.any() and embedded.any()):
         return 1.0
     strange = cosines[apart]
     usual, spread = float(strange.mean()), float(strange.std())
