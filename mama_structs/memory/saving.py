@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -17,7 +17,7 @@ from mama_structs._async import in_own_thread
 from mama_structs.errors import InvalidArgument, MemoryNotFound
 from mama_structs.memory.copies import repeated, standing_copy, wording
 from mama_structs.memory.embedding.service import EmbeddingService
-from mama_structs.memory.engine import NewMemory, Nodes, Reader, Writer
+from mama_structs.memory.engine import Filter, NewMemory, Nodes, Reader, Writer
 from mama_structs.memory.linking import Linking, Unlinked, Usual, automatic_links, candidates_of
 from mama_structs.memory.model import (
     IMPLEMENTS,
@@ -35,8 +35,11 @@ from mama_structs.memory.model import (
     MemoryType,
     Noticed,
     NoticedMemory,
+    Origin,
     OutcomeChange,
     digest_of,
+    is_id,
+    least_trusted,
     new_link_id,
     parse_kept,
     said_otherwise,
@@ -45,7 +48,6 @@ from mama_structs.memory.noticing import noticed
 from mama_structs.memory.relationships import EXAMPLES, known_type, nearest_type, normalised
 from mama_structs.memory.requests import LinkRequest, SaveRequest
 from mama_structs.memory.text import embedded_text
-from mama_structs.memory.trust import RESTING, lower, trusted
 from mama_structs.settings import MemorySettings
 
 FindContent = Callable[[str], tuple[str, str] | None]
@@ -55,6 +57,9 @@ AT_ONCE: Final = 50
 """Records that are checked before others have their turn."""
 TOGETHER: Final = 32
 """Records that are saved together at the most: looking for the links of one takes half as long as of many."""
+
+RESTING: Final = (LinkType.EVOLUTION, LinkType.IMPLEMENTATION)
+"""The types of links that begin at a memory which rests on the other one, and is trusted no more."""
 
 _NEAREST: Final = 3
 # Below this a thread costs more than the hashing.
@@ -314,6 +319,32 @@ def add_link(
     if link.link_type in RESTING:
         lower(writer, ends[0], ORIGINS[int(writer.facts(np.array(ends)).trusts[1])])
     return link
+
+
+def trusted(reader: Reader, memory: Memory, links: Iterable[Link]) -> Memory:
+    """Return a memory, which begins *links*, with the trust that it has beside what it rests on."""
+    ids = [item for item in memory.evidence if is_id(item)]
+    ids += [link.to_id for link in links if link.link_type in RESTING]
+    if not ids:
+        return memory
+    nodes = np.array([node for node in reader.find_many(ids) if node is not None], np.int64)
+    trusts = [ORIGINS[trust] for trust in reader.facts(nodes).trusts.tolist()]
+    return attrs.evolve(memory, trust=least_trusted([memory.trust, *trusts]))
+
+
+def lower(writer: Writer, node: int, trust: Origin) -> None:
+    """Trust a memory no more than so far, nor what rests on it in turn."""
+    nodes = np.array([node], np.int64)
+    while len(nodes := nodes[writer.facts(nodes).trusts < ORIGINS.index(trust)]):
+        memories = writer.get(nodes)
+        for memory in memories:
+            writer.put(attrs.evolve(memory, trust=trust))
+        nodes = np.unique(np.concatenate([writer.links(nodes, "in", RESTING).sources, *_naming(writer, memories)]))
+
+
+def _naming(reader: Reader, memories: Iterable[Memory]) -> list[Nodes]:
+    """Return the memories that name each of some as evidence."""
+    return [reader.window(Filter(evidence=frozenset({memory.id}))) for memory in memories]
 
 
 def is_automatic(link: Link) -> bool:

@@ -11,8 +11,7 @@ from memory_helpers import OpenedDirectory, PlainEngines, plain_memory
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.model import ORIGINS, LinkType, from_milliseconds, least_trusted
 from mama_structs.memory.requests import LinkRequest
-from mama_structs.memory.saving import add_link
-from mama_structs.memory.trust import RESTING, trusted
+from mama_structs.memory.saving import RESTING, add_link, trusted
 from mama_structs.settings import MemorySettings
 from mama_structs.testing.engines import PlainReader
 
