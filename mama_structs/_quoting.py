@@ -40,10 +40,17 @@ _RECALLED: Final = re.compile(f"<recalled>(?:[^<]|<(?!/?recalled>))*+{_END}")
 _LOOKED_AT: Final = 8
 
 
+# Without any of these there is nothing to change.
+_SUSPECT: Final = re.compile(f"[{_OPEN}&`~:\uff1a\\[\uff3b{''.join(map(chr, _QUOTES))}]")
+
+
 def plainly(text: str) -> str:
     """Return a text in one line in which nothing is hidden and nothing looks like a tag, turn, fence or handle."""
-    text = _HIDDEN.sub("", _COLOURS.sub("", text))
-    text = " ".join(unicodedata.normalize("NFC", text).split())
+    if not (text.isascii() and text.isprintable()):
+        text = unicodedata.normalize("NFC", _HIDDEN.sub("", _COLOURS.sub("", text)))
+    text = " ".join(text.split())
+    if _SUSPECT.search(text) is None:
+        return text
     text = _HANDLE.sub(r"\\", _ENTITIES.sub("<", text))
     text = _HALF_A_TAG.sub("(", _TAG.sub(r"(\1)", text))
     return _FENCE.sub("'''", _TURN.sub(r"(\1)", text)).translate(_QUOTES)

@@ -1,5 +1,6 @@
 """What a session recalls before its model answers."""
 
+import attrs
 import pytest
 from hostile_helpers import ROWS, check_block, save
 from hypothesis import given, settings
@@ -10,7 +11,6 @@ from test_quoting import hostile_texts
 from mama_structs import HashEmbedder, Hit, Outcome, Session
 from mama_structs.descriptors.told import Told
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.graph import Beside
 from mama_structs.memory.model import MemoryType
 from mama_structs.memory.store import Shared
 from mama_structs.recalling import Grounds, without_recalled, written
@@ -271,24 +271,23 @@ checkpoints = st.builds(
 )
 
 
-def alone(memory, links=()):
-    return Beside(memory=memory, links=tuple(links), superseded_by=None, outcome_of=None)
-
-
 @settings(max_examples=50)
 @given(
     st.lists(decisions, max_size=8, unique_by=lambda memory: memory.id),
     st.one_of(st.none(), checkpoints),
+    st.one_of(st.none(), hostile_texts),
     st.integers(300, 3000),
 )
-def test_a_text_is_quoted_and_as_long_as_it_may_be(found, checkpoint, room):
+def test_a_text_is_quoted_and_as_long_as_it_may_be(found, checkpoint, reason, room):
     """Whatever memories say, all that is not ours stands quoted, within so many characters, and once."""
-    links = [plain_link(IDS[0], IDS[1], "contradicts"), plain_link(checkpoint.id, IDS[2]) if checkpoint else None]
-    about = {one.id: alone(one, filter(None, links[:1])) for one in (*found, *filter(None, [checkpoint]))}
+    link = plain_link(IDS[0], IDS[1], "contradicts")
+    link = attrs.evolve(link, metadata=attrs.evolve(link.metadata, reason=reason))
+    known = {one.id: one for one in (*found, *filter(None, [checkpoint]))}
+    leads_to = {checkpoint.id: [one.id for one in found]} if checkpoint else {}
     told = Told()
 
     recalled = written(
-        Grounds(about=about, checkpoint=checkpoint),
+        Grounds(memories=known, leads_to=leads_to, against=[link], checkpoint=checkpoint),
         [Hit(memory=one, score=1.0, relevance=1.0, parts={}) for one in found],
         told,
         room,
@@ -307,7 +306,7 @@ def test_less_is_said_of_each_memory_before_any_is_left_out():
         plain_memory(f"decision_{one}_1700000000000_deadbeef", f"{one} " * 200, reasoning="x " * 99) for one in "ab"
     ]
     hits = [Hit(memory=one, score=1.0, relevance=1.0, parts={}) for one in found]
-    grounds = Grounds(about={one.id: alone(one) for one in found}, checkpoint=None)
+    grounds = Grounds(memories={one.id: one for one in found})
     whole = written(grounds, hits, Told(), 2_000)
 
     short = written(grounds, hits, Told(), len(whole.text) - 1)

@@ -64,10 +64,10 @@ class Told:
             keep(rows)
         return type(self).of(rows, keep)
 
-    def knows(self, fact: Fact) -> bool:
+    def knows(self, about: str, state: str) -> bool:
         """Tell whether it was told this already."""
-        row = self._rows.get(_hash(fact.about))
-        return row is not None and row.state == _hash(fact.state)
+        row = self._rows.get(_hash(about))
+        return row is not None and row.state == _hash(state)
 
     def was_told_of(self, about: str) -> bool:
         """Tell whether it was told something about this."""
