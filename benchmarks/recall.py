@@ -3,21 +3,33 @@ What recalling costs beside a plain search for the same, in turns: at most 1.3 t
 
 Nothing is embedded: questions' vectors are looked up, so that the search is as cheap as it can be.
 Every message is new to its conversation, and half of them go on with earlier work.
+
+Then the bound from which on something is told unasked, as it was chosen on half ``a`` of the month in the tests: how
+many questions get any of their answers, and how often nothing is said to what nothing answers, the messages of the
+exposure among that.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import attrs
 from _common import arguments, compared, comparison_rows, report, take_async_turns
 from memories import Corpus, corpus, timed
 
-from mama_structs import Session
+from mama_structs import HashEmbedder, Session
+from mama_structs.demo import table
 from mama_structs.descriptors.told import Told
-from mama_structs.recalling import recall
+from mama_structs.memory.search import worth_showing
+from mama_structs.recalling import BOUNDS, recall
+
+DATA = Path(__file__).parents[1] / "tests" / "data"
+FLOORS = (0.15, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6)
 
 SIZES = (1_000, 10_000)
 ROUNDS = 200
@@ -60,6 +72,47 @@ async def timed_with(call: Any) -> tuple[float, Any]:
     return await timed(kept()), found[0]
 
 
+async def told(lines: Sequence[dict[str, Any]], asked: Sequence[dict[str, Any]], *, quick: bool) -> list[Any]:
+    """Return for each question its half, whether it has an answer, and what a search for it found."""
+    async with Session.open(embedder=HashEmbedder() if quick else None) as session:
+        ids: dict[str, str] = {}
+        for half in "ab":
+            own = [line for line in lines if line["half"] == half]
+            saved = await session.memories.save_many([line["save"] for line in own])
+            ids.update(zip((line["id"] for line in own), (memory.id for memory in saved), strict=True))
+        found = []
+        for one in asked:
+            hits = await session.memories.search(one["question"], limit=10)
+            found.append((one["half"], {ids[answer] for answer in one["answers"]}, hits))
+        return found
+
+
+def bound_rows(found: Sequence[Any]) -> tuple[list[list[str]], list[dict[str, Any]]]:
+    """Return a row and figures for each bound."""
+    rows, figures = [], []
+    for bound in FLOORS:
+        row = [f"{bound:.2f}{' (ours)' if bound == BOUNDS.relevance else ''}"]
+        figure: dict[str, Any] = {"relevance": bound}
+        for half in ("a", "b", "other"):
+            shown = [
+                (answers, {hit.memory.id for hit in worth_showing(hits, bounds=attrs.evolve(BOUNDS, relevance=bound))})
+                for own, answers, hits in found
+                if own == half
+            ]
+            having = [bool(answers & ids) for answers, ids in shown if answers]
+            silent = [not ids for answers, ids in shown if not answers]
+            figure[half] = {"answered": sum(having), "of": len(having), "silent": sum(silent), "without": len(silent)}
+            row += [f"{sum(having)} of {len(having)}"] if having else []
+            row += [f"{sum(silent)} of {len(silent)}"]
+        rows.append(row)
+        figures.append(figure)
+    return rows, figures
+
+
+def read(path: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (DATA / path).read_text(encoding="utf-8").splitlines()]
+
+
 def main() -> None:
     options = arguments(__doc__)
     sizes, rounds = ((60,), 3) if options.quick else (SIZES, ROUNDS)
@@ -71,8 +124,22 @@ def main() -> None:
         every.append(figures)
         shown = {name: own for name, own in figures.items() if isinstance(own, dict)}
         rows += comparison_rows(f"{count:,} memories", shown)
+    lines, asked = read("month/saves.jsonl"), read("month/questions.jsonl")
+    asked += [{"half": "other", "question": one["text"], "answers": []} for one in read("exposure/messages.jsonl")]
+    asked = [one for one in asked if one["question"].strip()]
+    some = slice(None, None, 20 if options.quick else 1)
+    bounds, chosen = bound_rows(asyncio.run(told(lines, [*asked[:70], *asked[70:470]][some], quick=options.quick)))
     header = ("store", "what", "min ms", "median ms", "of the search (min)", "(median)")
-    report("recall", "Recalling beside searching", header, rows, figures=every, folder=options.results)
+    report(
+        "recall",
+        "Recalling beside searching",
+        header,
+        rows,
+        figures={"cost": every, "bounds": chosen},
+        folder=options.results,
+    )
+    header = ("relevance", "a: answered", "a: silent", "b: answered", "b: silent", "others: silent")
+    print(table(header, bounds, words=1))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """What a session recalls before its model answers."""
 
+from datetime import UTC, datetime
+
 import attrs
 import pytest
 from hostile_helpers import ROWS, check_block, save
@@ -75,6 +77,21 @@ async def test_the_last_checkpoint_is_told_where_work_goes_on(session, message):
     assert '"The parser reads bodies"; next: "write tests"; files: "parser.py"' in recalled.text
     assert [(decision.id, (newest.id,))] == [(hit.memory.id, hit.path) for hit in recalled.hits]
     assert "reads headers" not in recalled.text
+
+
+async def test_what_has_ended_is_not_told(session, login):
+    """A checkpoint, what it carries out and what contradicts another are told as long as they hold."""
+    ended = {"valid_until": datetime(2026, 1, 2, tzinfo=UTC), "created_at": datetime(2026, 1, 1, tzinfo=UTC)}
+    other = await session.memories.save_decision("auth", "Keep no sessions at all", "we scale", **ended)
+    await session.memories.link(other.id, login.id, "contradicts")
+    newest = await session.memories.save_checkpoint("The server reads cookies", implements=[other.id])
+    await session.memories.save_checkpoint("The server bakes cookies", valid_until=ended["valid_until"])
+
+    recalled = await session.recall(f"continue from yesterday. {LOGIN}")
+
+    assert newest == recalled.checkpoint
+    assert () == recalled.conflicts
+    assert "Keep no sessions at all" not in recalled.text
 
 
 async def test_other_messages_get_no_checkpoint(session):

@@ -47,6 +47,7 @@ from mama_structs import HashEmbedder, MemoryStore, Session, Settings, ToolSetti
 from mama_structs.adapters import anthropic, langchain, mcp, openai, openai_agents, pydantic_ai
 from mama_structs.descriptors.messages import said_by_user
 from mama_structs.errors import StoreError
+from mama_structs.memory.ranking import Bounds
 
 # What a model says or calls, by the texts of its user's side and the results of the calls so far.
 Step = str | tuple[str, dict[str, Any]]
@@ -347,7 +348,7 @@ async def test_a_memory_that_cannot_be_read_costs_no_turn(session, drive, monkey
 async def test_no_hostile_memory_leaves_its_block_anywhere(monkeypatch):
     """Sixty memories that try to are recalled for one message, in each place: the block is whole, and is all there is."""
     monkeypatch.setattr(recalling, "_LIMIT", 2 * len(ROWS))
-    monkeypatch.setattr(recalling, "_RELEVANT", 0.0)
+    monkeypatch.setattr(recalling, "BOUNDS", Bounds(relevance=0.0, share=0.0))
     monkeypatch.setattr("mama_structs.adapters.mcp.recalled.MAX_CHARS", ROOM)
     said = "continue from yesterday"
     async with Session.open(embedder=HashEmbedder()) as session, Client(mcp.server(session)) as client:
