@@ -643,6 +643,18 @@ class Session:
         await _expire(self._common.home, self._conversation, self.settings)
         return await self.memories.maintain()
 
+    async def warm_up(self) -> None:
+        """
+        Load what the first search would wait for: the embedder, the views, the reranker.
+
+        Raises:
+            EmbeddingFailed: The embedder cannot be loaded.
+            StoreError: The memories cannot be read.
+
+        """
+        self._check()
+        await self.memories.warm_up()
+
     def stats(self) -> dict[str, Any]:
         """Return figures about memories (as of the last call), refs and references, for people."""
         self._check_here()

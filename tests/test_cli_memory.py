@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import mama_structs
-from mama_structs import cli as parts
 from mama_structs.cli import main
+from mama_structs.commands import printing as parts
 from mama_structs.memory.embedding.callables import as_embedder
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.session import Session

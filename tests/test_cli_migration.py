@@ -17,7 +17,7 @@ import pytest
 from mama_v1_0 import OldStore
 
 import mama_structs
-from mama_structs import cli
+from mama_structs.commands import printing, table
 from mama_structs.errors import InvalidArgument, MigrationError
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.session import Session
@@ -37,7 +37,7 @@ def old(tmp_path):
 def run(*command):
     """Run a command, and return its code and what it printed."""
     with contextlib.redirect_stdout(io.StringIO()) as said:
-        code = cli._run(cli._parse([str(part) for part in command]))
+        code = table.run(table.parse([str(part) for part in command]))
     return code, said.getvalue()
 
 
@@ -68,7 +68,7 @@ def test_migrate_and_rollback(old, tmp_path):
 
 def test_progress_is_one_line(old, tmp_path, monkeypatch, capsys):
     """Where stderr is no terminal, only the last step is told, whatever the time between steps."""
-    monkeypatch.setattr(cli, "_TOLD_EVERY", 0)
+    monkeypatch.setattr(printing, "_TOLD_EVERY", 0)
     run("migrate", old, tmp_path / "new.mama", "--embedder", "hash")
     told = capsys.readouterr().err
 
@@ -117,7 +117,7 @@ def test_force(old, tmp_path):
 
 INTERRUPTED = """
     import sys
-    from mama_structs import cli
+    from mama_structs.commands import table
     from mama_structs.memory.embedding.hashed import HashEmbedder
 
     def slow(self, texts, **_):
@@ -125,7 +125,7 @@ INTERRUPTED = """
         import time; time.sleep(0.5); raise SystemError
 
     HashEmbedder.embed = slow
-    cli._run(cli._parse(sys.argv[1:]))
+    table.run(table.parse(sys.argv[1:]))
 """
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import logging
 import os
 import stat
 import warnings
@@ -316,3 +317,20 @@ def test_a_forked_child_gets_a_typed_error():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         assert 0 == asyncio.run(run())
+
+
+async def test_warming_up_leaves_nothing_for_the_first_search(caplog):
+    """`warm_up` loads the embedder, which the log says, and a search afterwards embeds its question alone."""
+    from mama_structs.memory.embedding import universal  # noqa: PLC0415 - where the model is kept
+
+    universal._model.cache_clear()
+    caplog.set_level(logging.INFO, "mama_structs")
+    async with Session.open() as session:
+        assert [] == [one for one in caplog.messages if "encoder" in one]
+        await session.warm_up()
+        told = [one for one in caplog.messages if "loading the sentence encoder" in one]
+        calls = session.memories._shared.embedding.stats.calls
+        await session.memories.search("why?")
+
+        assert len(told) == universal.is_installed()
+        assert calls + 1 == session.memories._shared.embedding.stats.calls

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 import attrs
 import numpy as np
+from numpy.typing import NDArray
 
 from mama_structs import _check
 from mama_structs._async import LoopBound
@@ -660,7 +661,7 @@ class MemoryStore:
         room = None if max_chars is None else check_limit(max_chars, name="max_chars")
         request = search.SearchRequest(
             text=text,
-            vector=await self._shared.embedding.query(text),
+            vector=await self._question(text),
             where=where,
             superseded=_check.choice("superseded", superseded, search.SUPERSEDED),
             min_relevance=0.0 if min_relevance is None else _check.share("min_relevance", min_relevance),
@@ -674,6 +675,20 @@ class MemoryStore:
         if reranking is not None:
             hits = (await reranking.reranked(text, hits, precedence))[:most]
         return hits if room is None else results.within_chars(hits, room)
+
+    async def _question(self, text: str) -> NDArray[np.float32]:
+        """Return what a search compares memories with."""
+        return await self._shared.embedding.query(text)
+
+    async def warm_up(self) -> None:
+        """
+        Load what a search needs: the embedder, the views, the reranker; the first search is then as quick as others.
+
+        Raises:
+            RerankingFailed: As for `search`.
+
+        """
+        await self.search("warm up", limit=1)
 
     # The graph
 

@@ -17,9 +17,10 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
-from mama_structs import HashEmbedder, Session, cli
+from mama_structs import HashEmbedder, Session
 from mama_structs.adapters.mcp import MESSAGE_KEY
-from mama_structs.cli import TOKEN_VARIABLE, _token
+from mama_structs.commands import serving, table
+from mama_structs.commands.serving import TOKEN_VARIABLE, token_of
 from mama_structs.errors import InvalidArgument
 
 COMMAND = [sys.executable, "-m", "mama_structs", "serve-mcp"]
@@ -192,8 +193,8 @@ async def test_an_http_server_is_stopped_while_clients_save(tmp_path):
 
 
 def run(*arguments):
-    with mock.patch.object(cli, "_say", lambda text: pytest.fail(f"said {text}")):
-        return cli._run(cli._parse(["serve-mcp", *map(str, arguments)]))
+    with mock.patch.object(serving, "say", lambda text: pytest.fail(f"said {text}")):
+        return table.run(table.parse(["serve-mcp", *map(str, arguments)]))
 
 
 @pytest.mark.parametrize(
@@ -256,7 +257,7 @@ def test_a_variable_that_was_not_filled_in_is_refused(tmp_path, monkeypatch, emp
 
     monkeypatch.delenv(TOKEN_VARIABLE)
 
-    assert _token(None, os.environ) is None
+    assert token_of(None, os.environ) is None
 
 
 def test_help_names_what_a_host_needs():

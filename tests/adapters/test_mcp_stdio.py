@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from mama_structs import Session, adapters
 from mama_structs.adapters.mcp import serve_stdio
 from mama_structs.adapters.mcp.stdio import _lines
-from mama_structs.cli import _adapter, _parse, _settings
+from mama_structs.commands.serving import adapter_module, settings_of
+from mama_structs.commands.table import parse
 from mama_structs.errors import MamaStructsError
 
 ABOUT = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
@@ -121,7 +122,7 @@ async def test_a_stdin_that_fails_is_its_end():
 
 
 def parsed(*arguments):
-    return _parse(["serve-mcp", "agent.mama", *arguments])
+    return parse(["serve-mcp", "agent.mama", *arguments])
 
 
 def test_options_stand_above_the_environment(monkeypatch):
@@ -129,8 +130,8 @@ def test_options_stand_above_the_environment(monkeypatch):
     monkeypatch.setenv("MAMA_STRUCTS_TOOLS_DYNAMIC", "force_dynamic")
     monkeypatch.setenv("MAMA_STRUCTS_REFERENCES_CACHE_TTL", "7")
 
-    assert "force_dynamic" == _settings(parsed()).tools.dynamic
-    settings = _settings(parsed("--dynamic", "force_static", "--deprecated"))
+    assert "force_dynamic" == settings_of(parsed()).tools.dynamic
+    settings = settings_of(parsed("--dynamic", "force_static", "--deprecated"))
     assert ("force_static", True) == (settings.tools.dynamic, settings.tools.deprecated)
     assert 7 == settings.references.cache_ttl
 
@@ -152,7 +153,7 @@ def test_a_missing_sdk_is_an_error_of_the_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "mcp_types", None)
 
     with pytest.raises(MamaStructsError, match=r"mama-structs\[mcp\]"):
-        _adapter()
+        adapter_module()
 
 
 def test_a_thread_that_still_reads_when_its_loop_is_closed_ends_in_silence():

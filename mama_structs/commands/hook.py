@@ -1,0 +1,133 @@
+"""
+The command ``mama-structs hook``: a coding agent's hook, answered by a helper process that stays.
+
+It imports next to nothing (a test counts), waits for nothing beyond its time, and whatever goes wrong it prints ``{}``
+and ends with 0: the agent works on as if there were no memory. What it was is a line on stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+SOCKET = "hook.sock"
+"""The helper's Unix socket in the store's directory, which only its owner may use."""
+
+_SECONDS = 2.0
+_MAX_CHARS = 2_000
+_MOST = 2**22
+_HELPER = "from mama_structs.commands.hook_helper import main; main()"
+# Seconds between two looks for the helper that was started.
+_STEP = 0.005
+
+
+def answer_hook(arguments: list[str]) -> int:
+    """Print the answer to the event that stdin describes, and return 0 whatever happens."""
+    told = b"{}\n"
+    before = None
+    try:
+        options = _options(arguments)
+        until = time.monotonic() + float(options["--seconds"])
+        event = _event(until)
+        before = os.getcwd()  # noqa: PTH109 - pathlib takes longer to import than all of this
+        # Below it, as the paths of sockets are short.
+        os.chdir(options["STORE"])
+        if not os.path.isdir("journal"):  # noqa: PTH112 - as above
+            raise OSError(f"{options['STORE']!r:.200} is no session's directory")
+        head = f"{options['--namespace']}\0{int(options['--max-chars'])}\0"
+        told = ask(head.encode() + event, until)
+    except Exception as error:  # noqa: BLE001 - no failure may reach the agent
+        _say(2, f"mama-structs hook: {error}\n".encode(errors="backslashreplace"))
+    finally:
+        if before is not None:
+            os.chdir(before)
+    _say(1, told)
+    return 0
+
+
+def ask(request: bytes, until: float, *, starts: bool = True) -> bytes:
+    """Return what the helper of the working directory answers, which is started if it is not there."""
+    # Without the classes around it, which take longer to import than the answer takes.
+    from _socket import AF_UNIX, SHUT_WR, SOCK_STREAM, socket  # noqa: PLC0415
+
+    while True:
+        connection = socket(AF_UNIX, SOCK_STREAM)
+        try:
+            connection.settimeout(max(until - time.monotonic(), _STEP))
+            connection.connect(SOCKET)
+        except (FileNotFoundError, ConnectionRefusedError):
+            connection.close()
+            if not starts and time.monotonic() >= until:
+                raise TimeoutError("the helper did not start in time") from None
+            if starts:
+                starts = False
+                _start()
+            time.sleep(_STEP)
+        else:
+            break
+    try:
+        view = memoryview(request)
+        while view:
+            view = view[connection.send(view) :]
+        connection.shutdown(SHUT_WR)
+        parts = []
+        while part := connection.recv(2**16):
+            parts.append(part)
+            connection.settimeout(max(until - time.monotonic(), _STEP))
+        answer = b"".join(parts)
+    finally:
+        connection.close()
+    if not answer.endswith(b"\n"):
+        raise OSError("the helper ended in the middle of its answer")
+    return answer
+
+
+def _options(arguments: list[str]) -> dict[str, str]:
+    """Return what the command line says; argparse takes as long to import as the answer to take."""
+    options = {"--namespace": "default", "--max-chars": str(_MAX_CHARS), "--seconds": str(_SECONDS)}
+    left = list(arguments)
+    while left:
+        name, _, value = left.pop(0).partition("=")
+        if name in options:
+            options[name] = value or left.pop(0)
+        elif name.startswith("--") or "STORE" in options:
+            raise ValueError(f"it takes no {name!r:.80}: see mama-structs hook --help")
+        else:
+            options["STORE"] = name
+    if "STORE" not in options:
+        raise ValueError("it needs STORE: see mama-structs hook --help")
+    return options
+
+
+def _event(until: float) -> bytes:
+    """Return what stdin holds; who leaves it open does not make the agent wait."""
+    import select  # noqa: PLC0415 - after what can go wrong before
+
+    parts: list[bytes] = []
+    size = 0
+    while size <= _MOST:
+        ready, _, _ = select.select([0], [], [], max(until - time.monotonic(), 0))
+        if not ready:
+            raise TimeoutError("stdin was not closed in time")
+        part = os.read(0, 2**16)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+        size += len(part)
+    raise ValueError(f"the event is longer than {_MOST:,} bytes")
+
+
+def _start() -> None:
+    """Start the helper, which outlives this process and holds none of its files."""
+    null = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
+    # -P: what lies in the store's directory is data.
+    os.posix_spawn(sys.executable, [sys.executable, "-P", "-c", _HELPER], os.environ, file_actions=null, setpgroup=0)
+
+
+def _say(file: int, text: bytes) -> None:
+    try:
+        os.write(file, text)
+    except OSError:
+        # Nobody listens.
+        return

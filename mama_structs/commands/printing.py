@@ -1,0 +1,97 @@
+"""What the commands print, and how far long work is."""
+
+# ruff: noqa: PLC0415 - what takes time to import is imported where it is used, see `mama_structs.cli`
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from mama_structs.errors import MamaStructsError
+
+# As often as a line says how far it is, where there is no bar.
+_TOLD_EVERY: Final = 1.0
+
+
+def say(*texts: str) -> None:
+    """Print to stdout, at once, for whoever started this may wait for it; without a text, what is not written yet."""
+    try:
+        for text in texts:
+            print(text)
+        # There is none where it was closed before the start (`>&-`).
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        drop_output()
+        raise MamaStructsError(f"the output cannot be written: {error.strerror or error}") from error
+
+
+def answer(given: argparse.Namespace, figures: Any, text: str) -> None:
+    """Print what a command found, as JSON where that is asked for."""
+    say(json.dumps(figures) if given.json else text)
+
+
+def drop_output() -> None:
+    """Send what is still to be written nowhere: the interpreter flushes again at its end, and must not complain."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def tell_stderr(text: str) -> None:
+    """Write to stderr, which is not there where it was closed before the start (`2>&-`)."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(text)
+            sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def shown(what: str, unit: str, *, resumable: bool = False, lines: bool = True) -> Iterator[Callable[[int, int], None]]:
+    """
+    Show how far work is: a bar on a terminal if there is tqdm, else a line now and then.
+
+    Without *lines* only a terminal gets those, and everything else a single one at the end.
+    """
+    import asyncio
+
+    is_terminal = False
+    with contextlib.suppress(OSError, ValueError):
+        is_terminal = sys.stderr is not None and sys.stderr.isatty()
+    bar: Any = None
+    if is_terminal:
+        with contextlib.suppress(ImportError):
+            from tqdm import tqdm  # type: ignore[import-untyped]  # it ships no types
+
+            bar = tqdm(desc=what, unit=f" {unit}", file=sys.stderr, leave=False, dynamic_ncols=True)
+    told, last = time.monotonic(), ""
+
+    def tell(done: int, total: int) -> None:
+        nonlocal told, last
+        if bar is not None:
+            bar.total = total
+            bar.update(done - bar.n)
+            return
+        last = f"{what} {done:,} of {total:,} {unit}\n"
+        if (lines or is_terminal) and time.monotonic() - told >= _TOLD_EVERY:
+            told = time.monotonic()
+            tell_stderr(last)
+
+    try:
+        yield tell
+    except asyncio.CancelledError:
+        if resumable:
+            tell_stderr("mama-structs: interrupted; run it again to go on\n")
+        raise
+    finally:
+        if bar is not None:
+            bar.close()
+        elif not (lines or is_terminal):
+            tell_stderr(last)

@@ -1,0 +1,232 @@
+"""One table of commands, from the line that a user types to the function that it runs."""
+
+# ruff: noqa: PLC0415 - what takes time to import is imported where it is used, see `mama_structs.cli`
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from mama_structs._check import printable
+from mama_structs.commands import serving, upkeep
+from mama_structs.commands.given import LAST_PORT, LOOPBACK, address, is_session, player_id, whole
+from mama_structs.commands.printing import drop_output, say, tell_stderr
+from mama_structs.errors import InvalidArgument, MamaStructsError
+
+# As a shell reports a process that died of SIGINT or SIGPIPE.
+_INTERRUPTED: Final = 130
+_NO_READER: Final = 141
+# A generated world has no room for fewer, see `mama_structs.testing.World.generate`.
+_SMALLEST_WORLD: Final = 12
+# The 50 references of a call, five at a time, are ten rounds, and have a deadline of 5 seconds.
+_SLOWEST_DEMO: Final = 400
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """
+    Run the command and return its exit code.
+
+    Args:
+        arguments: What stands behind the command's name; by default this process's.
+
+    """
+    try:
+        # Names on a chain are anybody's: a terminal that cannot show them gets an escape, not a crash.
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(AttributeError):
+                stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a host may have replaced it
+        try:
+            code = run(parse(arguments))
+        finally:
+            # What --help and --version print is not written yet.
+            say()
+    except MamaStructsError as error:
+        # What a node says may be quoted in it.
+        tell_stderr(f"mama-structs: {printable(str(error))}\n")
+        return 1
+    except BrokenPipeError:
+        # Nobody reads any more (`| head -1`).
+        drop_output()
+        return _NO_READER
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    return code
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return what a command line asks for, or exit as `argparse` does."""
+    import importlib.metadata
+
+    parser = argparse.ArgumentParser(prog="mama-structs", description="References, memory and refs for agents.")
+    version = importlib.metadata.version("mama-structs")
+    parser.add_argument("--version", action="version", version=f"mama-structs {version}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    groups: dict[str, Any] = {"": commands}
+    for path, (command, *members) in _COMMANDS.items():
+        group_name, _, name = path.rpartition(" ")
+        if group_name not in groups:
+            line = _LINES[group_name]
+            made = commands.add_parser(group_name, help=line, description=f"{line[:1].upper()}{line[1:]}.")
+            groups[group_name] = made.add_subparsers(title="commands", required=True, metavar="COMMAND")
+        about = command.__doc__ or ""
+        line = _LINES.get(path) or f"{about[:1].lower()}{about[1:-1]}"
+        epilog = _EPILOGS.get(path)
+        added = groups[group_name].add_parser(name, help=line, description=about, epilog=epilog)
+        added.set_defaults(run=command, usage_error=added.error, needs_store=_STORE in members)
+        group: Any = added
+        for argument in members:
+            if isinstance(argument, str):
+                group = added.add_argument_group(argument)
+                continue
+            title, text, *more = argument
+            flag, _, metavar = title.partition(" ")
+            options: Any = dict(*more, **({"metavar": metavar} if metavar else {})) or {"action": "store_true"}
+            group.add_argument(flag, help=text, **options)
+    return parser.parse_args(arguments)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Run the command of a parsed command line and return its exit code."""
+    import asyncio
+
+    if given.needs_store and not is_session(given.store):
+        # Opening would make one, and a slip would look like an empty store.
+        raise InvalidArgument(
+            f"{given.store!r:.200} is no session's directory", hint="nothing was made; check the path"
+        )
+
+    return asyncio.run(given.run(given)) or 0
+
+
+def _world(players: int, latency: int, slowest: int | None = None) -> Iterator[str | tuple[Any, ...]]:
+    yield "the generated world and its node"
+    yield "--seed N", "another seed, another world (%(default)s)", {"type": whole(), "default": 1}
+    many = f"how many players there are, {_SMALLEST_WORLD} or more (%(default)s)"
+    yield "--players N", many, {"type": whole(_SMALLEST_WORLD), "default": players}
+    pace = whole(0, slowest, why="" if slowest is None else ", or references would miss their deadline")
+    most = "" if slowest is None else f", {slowest} at most"
+    yield "--latency MS", f"milliseconds before every answer{most} (%(default)s)", {"type": pace, "default": latency}
+
+
+_STORE: Final = ("store STORE", "a session's directory, which must exist")
+_NAMESPACE: Final = ("--namespace NAME", "whose memories (%(default)s)", {"default": "default"})
+_NEW_NAMESPACE: Final = ("--namespace NAME", "the namespace that it is for from now on", {"required": True})
+_OLD_NAMESPACE: Final = ("--from NAME", "the one it is in (%(default)s)", {"dest": "origin", "default": "default"})
+_JSON: Final = ("--json", "print one JSON object")
+_REPORT: Final = ("--json", "print the report as one JSON object")
+_EMBEDDERS: Final = ("semantic", "hash")
+_EMBEDDER_HELP: Final = "semantic: the sentence encoder of the extra of that name; hash: words only, always there"
+_DEFAULT_HELP: Final = "by default the one that the store was written with, or else the better one that is installed"
+_PLAYER_HELP: Final = (
+    "the player in question, such as 1-11, with guild, planet and fleet, among the first 1,024 that the node lists; "
+    "by default 1-11 of the bundled node, and of a real one the first that has these"
+)
+_DYNAMIC_HELP: Final = (
+    "auto: who has subscribed to changes sees the tools that fit the user's message; force_static: all clients see "
+    "all tools; force_dynamic: all see what fits"
+)
+_TOKEN_HELP: Final = (
+    f"Over HTTP clients must send the token that {serving.TOKEN_VARIABLE} or --token-file holds as "
+    "'Authorization: Bearer ...'. On an address that others can reach there must be one."
+)
+_HOOK_HELP: Final = (
+    "stdin holds the event as the agent writes it: a session's start, a user's prompt, or what precedes a compaction. "
+    "stdout gets the answer as that agent reads it, {} where there is nothing to say or anything goes wrong, and the "
+    "exit code is 0 always. A helper process keeps the store open, and ends when nobody has asked for half an hour."
+)
+_LINES: Final = {
+    "demo": "an agent's question answered without references and with them",
+    "fake-node": "serve a generated Structs world until stopped",
+    "conversations": "list, delete and move conversations",
+    "serve-mcp": "serve a session's tools to MCP clients, over stdio or HTTP",
+}
+_EPILOGS: Final = {"serve-mcp": _TOKEN_HELP, "hook": _HOOK_HELP}
+# What runs a command, whose docstring describes it, in the list of commands too unless `_LINES` has something else; and
+# what it takes: names with their metavars, their help, and what else `add_argument` takes (with none of these it is a
+# flag). A text alone begins a group.
+_COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
+    "demo": (
+        serving.demo,
+        ("--base-url URL", "ask this node, such as http://localhost:1317"),
+        ("--player ID", _PLAYER_HELP, {"type": player_id}),
+        ("--json", "print nothing but the figures, as one JSON object"),
+        *_world(**serving.DEMO_WORLD, slowest=_SLOWEST_DEMO),
+    ),
+    "fake-node": (
+        serving.fake_node,
+        ("--host", "the address to listen on (%(default)s)", {"default": LOOPBACK}),
+        ("--port", "the port, 0 for any free one (%(default)s)", {"type": whole(0, LAST_PORT), "default": 1317}),
+        *_world(players=40, latency=0),
+    ),
+    "check": (upkeep.check, _STORE, _NAMESPACE, _JSON),
+    "stats": (upkeep.stats, _STORE, _NAMESPACE, _JSON),
+    "rebuild": (upkeep.rebuild, _STORE, _NAMESPACE),
+    "backup": (upkeep.backup_store, _STORE, ("target TARGET", "a directory that does not exist yet, or is empty")),
+    "conversations assign": (
+        upkeep.assign,
+        ("name CONVERSATION", "its name"),
+        _STORE,
+        _NEW_NAMESPACE,
+        _OLD_NAMESPACE,
+    ),
+    "conversations list": (upkeep.list_conversations, _STORE, _NAMESPACE, _JSON),
+    "conversations delete": (upkeep.delete_conversation, ("name CONVERSATION", "its name"), _STORE, _NAMESPACE),
+    "export": (upkeep.export, _STORE, ("file FILE", "the file, JSON lines; one that exists is replaced"), _NAMESPACE),
+    "import": (upkeep.import_file, _STORE, ("file FILE", "the file"), _NAMESPACE),
+    "maintain": (upkeep.maintain, _STORE, _NAMESPACE),
+    "reembed": (
+        upkeep.reembed,
+        _STORE,
+        _NAMESPACE,
+        ("--embedder", _EMBEDDER_HELP, {"choices": _EMBEDDERS, "required": True}),
+    ),
+    "migrate": (
+        upkeep.migrate,
+        ("old OLD.db", "the old file, such as ~/.claude/mama-memory.db"),
+        ("store STORE", "a session's directory; made if it does not exist"),
+        ("--dry-run", "only say what would be done"),
+        ("--embedder", f"{_EMBEDDER_HELP}; {_DEFAULT_HELP}", {"choices": _EMBEDDERS}),
+        _NAMESPACE,
+        _REPORT,
+    ),
+    "rollback": (
+        upkeep.roll_back,
+        _STORE,
+        ("--force", "delete also what was changed since, and what later memories link to"),
+        _NAMESPACE,
+        _REPORT,
+    ),
+    "hook": (
+        serving.hook,
+        _STORE,
+        ("--namespace NAME", "whose memories (%(default)s)", {"default": "default"}),
+        ("--max-chars N", "characters of the text at the most, 300 or more (%(default)s)", {"default": 2_000}),
+        ("--seconds S", "the agent waits for no longer (%(default)s)", {"default": 2.0}),
+    ),
+    "serve-mcp": (
+        serving.serve_mcp,
+        ("store STORE", "the session's directory, made if it is missing"),
+        ("--structs URL", "a Structs node, such as http://localhost:1317"),
+        ("--namespace NAME", "whose memories and conversations (%(default)s)", {"default": "default"}),
+        ("--conversation NAME", "whose refs; a fresh conversation by default"),
+        ("--files DIR", "the directory below which clients may write files; without it they have no tool for that"),
+        ("--dynamic", _DYNAMIC_HELP, {"choices": ("auto", "force_static", "force_dynamic")}),
+        ("--deprecated", "list the tools of v1.0, too"),
+        ("--verbose", "log on stderr what is decided, without any content"),
+        "over HTTP",
+        (
+            "--http [HOST:]PORT",
+            f"listen there, by default on {LOOPBACK} only; port 0 takes any free one",
+            {"type": address},
+        ),
+        ("--token-file FILE", "holds the token that clients must send"),
+        (
+            "--allow-host NAME",
+            "a further name by which clients may reach this server; can be repeated",
+            {"action": "append", "default": []},
+        ),
+    ),
+}

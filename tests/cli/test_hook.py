@@ -1,0 +1,274 @@
+"""``mama-structs hook``: what coding agents are told, and that nothing of it can stop them."""
+
+import asyncio
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+import time
+
+import pytest
+
+from mama_structs import HashEmbedder, Session, as_embedder
+from mama_structs.commands import hook as client
+from mama_structs.commands.hook_helper import QUIT, HookHelper, formed, kind_of, text_in
+
+COMMAND = [sys.executable, "-m", "mama_structs", "hook"]
+pytestmark = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="there are no Unix sockets here")
+
+RETRIES = "Acquirer Nordbank: timeouts are retried 3 times with exponential backoff"
+QUESTION = "How often are timeouts of the acquirer Nordbank retried?"
+
+
+@pytest.fixture
+async def store(tmp_path):
+    """A directory with two decisions and a checkpoint."""
+    async with Session.open(tmp_path / "a.mama", embedder=HashEmbedder()) as session:
+        await session.memories.save_decision("retries", RETRIES, "the bank asked for it")
+        await session.memories.save_decision("defence", "shield first", "raids doubled")
+        await session.memories.save_checkpoint("retries are in, alerts are not", next_steps=["alerts"])
+    return tmp_path / "a.mama"
+
+
+@pytest.fixture
+async def helper(store):
+    """A helper that is asked in this process."""
+    own = HookHelper(str(store))
+    yield own
+    for session in own._sessions.values():
+        await session.close()
+
+
+async def asked(helper, **event):
+    return await helper.answer("default", 2_000, json.dumps(event))
+
+
+# Events
+
+
+@pytest.mark.parametrize(
+    ("event", "kind", "message"),
+    [
+        ({"hook_event_name": "UserPromptSubmit", "prompt": "why?"}, "prompt", "why?"),
+        ({"hook_event_name": "SessionStart", "source": "startup"}, "start", ""),
+        ({"hook_event_name": "PreCompact", "trigger": "auto"}, "compact", ""),
+        ({"hook_event_name": "BeforeAgent", "prompt": "why?"}, "prompt", "why?"),
+        ({"hook_event_name": "PreCompress"}, "compact", ""),
+        ({"hook_event_name": "beforeSubmitPrompt", "prompt": "why?"}, "prompt", "why?"),
+        ({"agent_action_name": "pre_user_prompt", "tool_info": {"user_prompt": "why?"}}, "prompt", "why?"),
+        ({"event": "session.start"}, "start", ""),
+        ({"event": "message", "data": {"content": [{"type": "text", "text": "why?"}]}}, "prompt", "why?"),
+        ({"prompt": "why?"}, "prompt", "why?"),
+        ({"hook_event_name": "PreToolUse", "prompt": "why?"}, None, "why?"),
+        ({"hook_event_name": "SessionEnd"}, None, ""),
+        ({}, None, ""),
+    ],
+)
+def test_events_of_the_common_agents_are_understood(event, kind, message):
+    """Each agent's names for the three events and for the user's words are known; other events are none of ours."""
+    name = event.get("hook_event_name") or event.get("agent_action_name") or event.get("event") or ""
+
+    assert message == text_in(event)
+    assert kind == kind_of(name, message)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "answer"),
+    [
+        (
+            "UserPromptSubmit",
+            "prompt",
+            {"hookSpecificOutput": {"hookEventName": "UserPromptSubmit", "additionalContext": "text"}},
+        ),
+        ("PreCompact", "compact", {}),
+        ("beforeSubmitPrompt", "prompt", {"additional_context": "text"}),
+        ("", "prompt", {"additional_context": "text"}),
+        ("before_compaction", "compact", {"additional_context": "text"}),
+    ],
+)
+def test_an_answer_has_the_form_that_its_agent_reads(name, kind, answer):
+    """Who names events in capitals reads ``hookSpecificOutput``, and nothing before a compaction."""
+    assert answer == formed(name, kind, "text")
+    assert {} == formed(name, kind, "")
+
+
+# What is told
+
+
+async def test_a_prompt_is_answered_by_words_and_later_by_meaning(helper):
+    """Nothing is embedded before the embedder is loaded, and the same is found; what says nothing is empty."""
+    cold = await asked(helper, session_id="1", hook_event_name="UserPromptSubmit", prompt=QUESTION)
+    (session,) = helper._sessions.values()
+    calls = session.memories._shared.embedding.stats.calls
+    await helper._warm_up()
+    warm = await asked(helper, session_id="2", hook_event_name="UserPromptSubmit", prompt=QUESTION)
+
+    assert 0 == calls
+    assert RETRIES in cold["hookSpecificOutput"]["additionalContext"]
+    assert RETRIES in warm["hookSpecificOutput"]["additionalContext"]
+    assert {} == await asked(helper, session_id="1", hook_event_name="UserPromptSubmit", prompt="what is for lunch?")
+
+
+async def test_a_fact_is_told_once_until_the_context_is_lost(helper):
+    """A conversation is told again what it was told before where its context was compacted or cleared."""
+    prompt = {"session_id": "1", "hook_event_name": "UserPromptSubmit", "prompt": QUESTION}
+
+    assert {} != await asked(helper, **prompt)
+    assert {} == await asked(helper, **prompt)
+    assert {} != await asked(helper, **{**prompt, "session_id": "another"})
+    assert {} == await asked(helper, session_id="1", hook_event_name="PreCompact")
+    assert {} != await asked(helper, **prompt)
+
+
+async def test_a_session_begins_with_the_last_checkpoint(helper):
+    """At its start an agent is told where the work stood, and again after a compaction."""
+    begun = {"session_id": "1", "hook_event_name": "SessionStart"}
+
+    for source in ("startup", "compact"):
+        answer = await asked(helper, **begun, source=source)
+        assert "alerts are not" in answer["hookSpecificOutput"]["additionalContext"]
+    assert {} == await asked(helper, **begun, source="resume")
+
+
+async def test_conversations_are_bounded(helper):
+    """A helper keeps few conversations open, and closes the one that asked longest ago."""
+    for number in range(12):
+        await asked(helper, session_id=str(number), prompt=QUESTION)
+
+    assert [str(number) for number in range(4, 12)] == [name for _, name in helper._sessions]
+
+
+async def test_a_store_of_a_foreign_embedder_is_searched_by_words(tmp_path):
+    """Where the embedder is not at hand, words are all there is, and no error."""
+    foreign = as_embedder(lambda texts: [[1.0, 0.0]] * len(texts), name="mine", dimensions=2)
+    async with Session.open(tmp_path / "a.mama", embedder=foreign) as session:
+        for text in (RETRIES, "shield first, raids doubled", "alerts come later"):
+            await session.memories.save_context(text)
+    helper = HookHelper(str(tmp_path / "a.mama"))
+    await asked(helper, prompt="anything")
+    await helper._warm_up()
+    answer = await asked(helper, prompt=QUESTION)
+    for session in helper._sessions.values():
+        await session.close()
+
+    assert RETRIES in answer["additional_context"]
+
+
+# The command
+
+
+def test_the_command_imports_next_to_nothing(tmp_path):
+    """Beside the interpreter's own it loads five small modules, and none that takes long."""
+    code = (
+        "import sys\n"
+        "before = set(sys.modules)\n"
+        "from mama_structs.cli import main\n"
+        "main(['hook', sys.argv[1]])\n"
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, input="{}", check=True
+    )
+    loaded = done.stdout.splitlines()[-1].split()
+    slow = ("asyncio", "json", "argparse", "socket", "subprocess", "pathlib", "attr", "numpy", "logging", "tempfile")
+
+    assert ["mama_structs", "mama_structs._lazy", "mama_structs.cli", "mama_structs.commands"] == [
+        name for name in loaded if name.startswith("mama_structs")
+    ][:4]
+    assert 5 == len([name for name in loaded if name.startswith("mama_structs")])
+    assert [] == [name for name in loaded if name.startswith(slow)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "event", "said"),
+    [
+        ([], "{}", "it needs STORE"),
+        (["{nothing}"], "{}", "No such file or directory"),
+        (["{empty}"], "{}", "is no session's directory"),
+        (["{empty}", "--what"], "{}", "it takes no '--what'"),
+        (["{empty}", "--seconds", "soon"], "{}", "could not convert"),
+    ],
+)
+def test_whatever_is_wrong_the_agent_goes_on(arguments, event, said, tmp_path):
+    """A wrong command line or a store that is not there is an empty answer, exit code 0 and a line on stderr."""
+    (tmp_path / "empty").mkdir()
+    given = [one.format(nothing=tmp_path / "nothing", empty=tmp_path / "empty") for one in arguments]
+    done = subprocess.run([*COMMAND, *given], capture_output=True, text=True, input=event, check=False)
+
+    assert (0, "{}\n") == (done.returncode, done.stdout)
+    assert said in done.stderr
+    assert 1 == done.stderr.count("\n")
+    assert [] == list((tmp_path / "empty").iterdir())
+
+
+def test_a_helper_that_hangs_is_not_waited_for(store, monkeypatch, capfdbinary):
+    """Where the helper takes a request and never answers, the time that was given is the longest wait."""
+    read, write = os.pipe()
+    os.write(write, b"{}")
+    os.close(write)
+    monkeypatch.chdir(store)
+    with socket.socket(socket.AF_UNIX) as hanging:
+        hanging.bind(client.SOCKET)
+        hanging.listen()
+        monkeypatch.setattr(client, "_event", lambda until: b"{}")
+        assert 0 == client.answer_hook([str(store), "--seconds", "0.05"])
+    os.close(read)
+
+    assert b"{}\n" == capfdbinary.readouterr().out
+
+
+def test_an_event_that_never_ends_is_not_waited_for(store):
+    """An agent that leaves stdin open gets its answer in the time that was given."""
+    with subprocess.Popen(
+        [*COMMAND, str(store), "--seconds", "0.05"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert b"{}\n" == process.stdout.readline()
+        assert b"stdin was not closed in time" in process.stderr.read()
+        assert 0 == process.wait()
+
+
+@pytest.mark.parametrize("event", ["", "[1]", "no JSON", '{"prompt": 7}', '{"prompt": "\\ud800"}', "\0\0\0"])
+async def test_nonsense_is_answered_with_nothing(store, event, monkeypatch):
+    """Whatever the event is, the helper answers, and the next event finds it at work."""
+    own = HookHelper(str(store))
+    monkeypatch.chdir(store)
+    place = client.SOCKET
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(place)
+        listening.listen()
+        serving = asyncio.create_task(own.serve(listening))
+        for text in (event, json.dumps({"prompt": QUESTION})):
+            reader, writer = await asyncio.open_unix_connection(place)
+            writer.write(f"default\0{2_000}\0{text}".encode(errors="surrogatepass"))
+            writer.write_eof()
+            answer = json.loads(await reader.read())
+            writer.close()
+        reader, writer = await asyncio.open_unix_connection(place)
+        writer.write(f"\0{QUIT}\0".encode())
+        writer.write_eof()
+        await serving
+        writer.close()
+
+    assert RETRIES in answer["additional_context"]
+
+
+def test_a_helper_stays_and_serves_the_next_hooks(store, monkeypatch):
+    """The first hook starts the helper, which has the socket to its user alone, and the next ones find it."""
+    event = json.dumps({"session_id": "1", "hook_event_name": "UserPromptSubmit", "prompt": QUESTION})
+    answers = [
+        subprocess.run([*COMMAND, str(store), "--seconds=60"], capture_output=True, text=True, input=event, check=True)
+        for _ in range(2)
+    ]
+    mode = (store / client.SOCKET).stat().st_mode
+    monkeypatch.chdir(store)
+    client.ask(f"\0{QUIT}\0".encode(), time.monotonic() + 60, starts=False)
+
+    assert RETRIES in answers[0].stdout
+    assert "{}\n" == answers[1].stdout, "it is the same helper, and this conversation was told"
+    assert ["", ""] == [answer.stderr for answer in answers]
+    assert (True, 0o600) == (stat.S_ISSOCK(mode), stat.S_IMODE(mode))
