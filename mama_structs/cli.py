@@ -18,6 +18,9 @@ def main(arguments: list[str] | None = None) -> int:
         from mama_structs.commands.hook import answer_hook  # noqa: PLC0415 - see above
 
         return answer_hook(given[1:])
-    from mama_structs.commands.table import main as run  # noqa: PLC0415
-
+    try:
+        from mama_structs.commands.table import main as run  # noqa: PLC0415
+    except KeyboardInterrupt:
+        # As a shell reports a process that died of SIGINT.
+        return 130
     return run(given)
