@@ -24,8 +24,9 @@ from mama_structs._check import whole
 from mama_structs.descriptors.conversation_info import Conversations
 from mama_structs.descriptors.parser import Event
 from mama_structs.errors import DescriptorError, InvalidArgument, SessionClosed, StoreBusy, StoreError
+from mama_structs.memory.judging import Judge
 from mama_structs.memory.model import Maintained
-from mama_structs.memory.reranking import Reranker, check_reranker
+from mama_structs.memory.reranking import Reranker
 from mama_structs.recall import Recall
 from mama_structs.references.decorator import ReferenceDecorator, bound_to
 from mama_structs.references.options import ReferenceOptions
@@ -158,6 +159,7 @@ class Session:
         sources: Iterable[EntitySource] = (),
         embedder: mama_structs.Embedder | None = None,
         reranker: Reranker | None = None,
+        judge: Judge | None = None,
         namespace: str = "default",
         reads: Iterable[str] = (),
         conversation: str | None = None,
@@ -178,6 +180,8 @@ class Session:
             embedder: Turns texts into vectors for the memories; None for the one that the store was written with,
                 or the default in a new store: `UniversalSentenceEmbedder` where it is installed, else `HashEmbedder`.
             reranker: Reads the question and the best hits of a search together, and says their order; None for none.
+            judge: Is asked at each save how the new memory stands to older ones of its matter, see
+                `mama_structs.memory.judging.Judge`; None for nobody.
             namespace: Whose memories and conversations; those of other namespaces are never seen, but for *reads*.
             reads: Further namespaces whose memories are found and read, and never written; see `Memory.namespace`.
             conversation: The name of a conversation to come back to, or to begin; None for a fresh one.
@@ -203,7 +207,7 @@ class Session:
         from mama_structs.composition import MEMORY_IDS, chain_ids, memory_source, mentions_in, recall_from  # noqa: PLC0415
         from mama_structs.descriptors.log import check_conversation  # noqa: PLC0415
         from mama_structs.descriptors.store import RefStore  # noqa: PLC0415
-        from mama_structs.memory.opening import check_embedder, open_memories  # noqa: PLC0415
+        from mama_structs.memory.opening import check_helpers, open_memories  # noqa: PLC0415
         from mama_structs.memory.requests import check_scopes  # noqa: PLC0415
         from mama_structs.tools.exposure import Exposure  # noqa: PLC0415
         from mama_structs.tools.tool import Tool, ToolAnnotations  # noqa: PLC0415
@@ -215,8 +219,7 @@ class Session:
         all_sources = _sources(structs, sources, resolver=resolver, references=references)
         path = None if location is None else _path(location)
         name = None if conversation is None else check_conversation(conversation)
-        check_embedder(embedder)
-        check_reranker(reranker)
+        check_helpers(embedder, reranker, judge)
         own_namespace, *granted = check_scopes(namespace, reads)
         known = with_its_tools(settings or Settings())
         refs = RefStore(settings=known.descriptors, answers=known.answers, files=files)
@@ -236,6 +239,7 @@ class Session:
                     reads=granted,
                     embedder=embedder,
                     reranker=reranker,
+                    judge=judge,
                     settings=known.memory,
                     loop=loop,
                     find_mentions=functools.partial(mentions_in, schemes=schemes),

@@ -272,6 +272,7 @@ class MemorySettings:
         max_evidence: Bytes (UTF-8) that a text may have which is kept as evidence.
         embedding_cache: Texts whose vectors are kept for reuse.
         rerank_seconds: Seconds for which a search waits for its reranker, where the session has one.
+        judge_seconds: Seconds for which a save waits for its judge, where the session has one.
         rerank_at_most: So many of the best hits are reranked.
         snapshot_every: Changes after which what is derived from the journal is written aside, and an eighth of all
             at the least.
@@ -294,6 +295,7 @@ class MemorySettings:
     max_evidence: int = attrs.field(default=16 * 2**20, validator=_COUNT)
     embedding_cache: int = attrs.field(default=2_048, validator=_COUNT)
     rerank_seconds: float = attrs.field(default=2.0, validator=_SECONDS)
+    judge_seconds: float = attrs.field(default=10.0, validator=_SECONDS)
     rerank_at_most: int = attrs.field(default=50, validator=_POSITIVE)
     snapshot_every: int = attrs.field(default=10_000, validator=_POSITIVE)
 

@@ -18,6 +18,7 @@ from mama_structs.descriptors.wrapping import OwnShareOf
 from mama_structs.memory import search
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.engine import Direction, Progress
+from mama_structs.memory.judging import Judge
 from mama_structs.memory.model import CreatedBy, Link, LinkType, Maintained, Memory, MemoryType, Origin
 from mama_structs.memory.requests import OnDuplicate
 from mama_structs.memory.reranking import Reranker
@@ -220,9 +221,9 @@ class Session:
     @staticmethod
     def open(location: str | os.PathLike[str] | None = None, *, structs: str | Any | None = None,
         sources: Iterable[EntitySource] = (), embedder: Embedder | None = None, reranker: Reranker | None = None,
-        namespace: str = 'default', reads: Iterable[str] = (), conversation: str | None = None,
-        files: str | os.PathLike[str] | None = None, references: ReferenceOptions | None = None,
-        resolver: Resolver | None = None, settings: Settings | None = None,
+        judge: Judge | None = None, namespace: str = 'default', reads: Iterable[str] = (),
+        conversation: str | None = None, files: str | os.PathLike[str] | None = None,
+        references: ReferenceOptions | None = None, resolver: Resolver | None = None, settings: Settings | None = None,
         exposure: Exposure | None = None) -> Session: ...
     @staticmethod
     def conversations(location: str | os.PathLike[str], *, namespace: str = 'default') -> Conversations: ...

@@ -238,12 +238,14 @@ class Noticed:
         copy_of: What says the same, word for word (1.0) or in other words.
         may_contradict: What cannot hold together with it.
         may_replace: What does not hold any more, by what it says.
+        note: Why the session's judge was not heard, None where it was, or there is none.
 
     """
 
     copy_of: tuple[NoticedMemory, ...] = ()
     may_contradict: tuple[NoticedMemory, ...] = ()
     may_replace: tuple[NoticedMemory, ...] = ()
+    note: str | None = None
 
     def __bool__(self) -> bool:
         return bool(self.copy_of or self.may_contradict or self.may_replace)

@@ -23,6 +23,7 @@ from mama_structs.errors import StoreDamaged
 from mama_structs.memory.copies import has_failed, is_copy, superseded, wording
 from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.engine import Nodes, Reader
+from mama_structs.memory.judging import Verdict
 from mama_structs.memory.linking import LinkCandidates, Unlinked, probabilities
 from mama_structs.memory.model import DecisionMetadata, Memory, MemoryType, Noticed, NoticedMemory
 from mama_structs.memory.text import analysed, query_terms
@@ -216,6 +217,9 @@ CONTRADICTS: Final = "may_contradict"
 REPLACES: Final = "may_replace"
 """The fields of `Noticed`."""
 
+_SAID: Final[Mapping[str, Verdict]] = {COPIES: "copy", CONTRADICTS: "contradict", REPLACES: "replace"}
+"""What a judge says of what is noticed there."""
+
 
 def noticed(
     reader: Reader, asked: Sequence[Unlinked], found: Mapping[Unlinked, LinkCandidates], calibration: Calibration
@@ -230,6 +234,45 @@ def noticed(
         calibration: What the embedder's cosines mean.
 
     """
+    return [
+        _noticed_by(one.memory, older, calibration)
+        for one, older in zip(asked, _standing(reader, asked, found), strict=True)
+    ]
+
+
+def of_the_matter(reader: Reader, asked: Unlinked, found: Mapping[Unlinked, LinkCandidates]) -> list[Memory]:
+    """Return what stands on the matter of a memory, or says the same word for word, newest first."""
+    (older,) = _standing(reader, [asked], found)
+    memories = [one.memory for one in older if one.one_matter or is_copy(one.memory, asked.memory)]
+    return sorted(memories, key=lambda memory: memory.created_at, reverse=True)
+
+
+def judged_by(noticed: Noticed, verdicts: Mapping[str, Verdict], note: str | None) -> Noticed:
+    """Return what was noticed with a judge's words in the place of ours, and a note of why it said nothing."""
+    named = {
+        kind: (
+            *(NoticedMemory(memory_id, 1.0) for memory_id, word in verdicts.items() if word == _SAID[kind]),
+            *(one for one in getattr(noticed, kind) if one.id not in verdicts),
+        )
+        for kind in (COPIES, CONTRADICTS, REPLACES)
+    }
+    return _as_noticed(named, note)
+
+
+@attrs.frozen
+class _Older:
+    """A memory that still holds, and how near it is to another one."""
+
+    memory: Memory
+    cosine: float = -1.0
+    likeness: float = 0.0
+    one_matter: bool = False
+
+
+def _standing(
+    reader: Reader, asked: Sequence[Unlinked], found: Mapping[Unlinked, LinkCandidates]
+) -> list[list[_Older]]:
+    """Return, for each of some memories, what is likeliest to stand on its matter, and still holds."""
     alike = reader.alike([wording(one.memory) for one in asked])
     nodes = [
         one.seen(np.union1d(one.seen(same)[-_NAMED:], _likeliest(found.get(one))))
@@ -239,15 +282,34 @@ def noticed(
     others = sorted({node for some in nodes for node in some.tolist()} - own.keys())
     known = own | _readable(reader, others)
     gone = superseded(reader, np.array([*others, *own], np.int64))
-    standing = {
-        node: memory
-        for node, memory in known.items()
-        if node not in gone and not has_failed(memory) and memory.type is not MemoryType.CHECKPOINT
-    }
     return [
-        _noticed_by(one, {node: standing[node] for node in some if node in standing}, found.get(one), calibration)
-        for one, some in zip(asked, map(np.ndarray.tolist, nodes), strict=True)
+        [
+            _older(one.memory, known[node], node, found.get(one))
+            for node in some.tolist()
+            if node in known and node not in gone and _holds(known[node], one.memory)
+        ]
+        for one, some in zip(asked, nodes, strict=True)
     ]
+
+
+def _holds(old: Memory, new: Memory) -> bool:
+    """Tell whether what an older memory says may still hold; what was done by then always does."""
+    ended = old.valid_until is not None and old.valid_until <= new.created_at
+    return not ended and not has_failed(old) and MemoryType.CHECKPOINT not in {old.type, new.type}
+
+
+def _older(new: Memory, old: Memory, node: int, candidates: LinkCandidates | None) -> _Older:
+    at = np.zeros(0, np.int64) if candidates is None else np.flatnonzero(candidates.nodes == node)
+    if candidates is None or not len(at):
+        return _Older(old)
+    row = int(at[0])
+    one_topic = old.topic is not None and old.topic == new.topic
+    return _Older(
+        old,
+        float(candidates.cosines[row]),
+        float(candidates.features.likeness[row]),
+        one_topic or bool(probabilities(candidates.features)[row] >= _LIKELY),
+    )
 
 
 def _readable(reader: Reader, nodes: Sequence[int]) -> dict[int, Memory]:
@@ -264,34 +326,31 @@ def _likeliest(candidates: LinkCandidates | None) -> Nodes:
     return candidates.nodes[np.argsort(-probabilities(candidates.features), kind="stable")[:_READ]]
 
 
-def _noticed_by(
-    asked: Unlinked, older: Mapping[int, Memory], candidates: LinkCandidates | None, calibration: Calibration
-) -> Noticed:
-    new = asked.memory
+def _noticed_by(new: Memory, older: Sequence[_Older], calibration: Calibration) -> Noticed:
     named: dict[str, list[NoticedMemory]] = {}
-    if older:
-        said = Said.by(new)
-        places = {} if candidates is None else {node: at for at, node in enumerate(candidates.nodes.tolist())}
-        probable = () if candidates is None else probabilities(candidates.features)
-    for node, old in older.items():
-        if old.valid_until is not None and old.valid_until <= new.created_at:
-            continue
+    said = Said.by(new) if older else None
+    for one in older:
         found: Mapping[str, float] = {}
-        if is_copy(old, new):
+        if is_copy(one.memory, new):
             found = {COPIES: 1.0}
-        elif candidates is not None and node in places:
-            at, one_topic = places[node], old.topic is not None and old.topic == new.topic
+        elif said is not None:
+            choices = {(memory.type, memory.topic) for memory in (new, one.memory)}
             compared = Compared.of(
                 said,
-                Said.by(old),
-                cosine=calibration.slope * (float(candidates.cosines[at]) - calibration.midpoint),
-                likeness=float(candidates.features.likeness[at]),
-                one_matter=one_topic or bool(probable[at] >= _LIKELY),
-                one_choice=one_topic and old.type is new.type is MemoryType.DECISION,
+                Said.by(one.memory),
+                cosine=calibration.slope * (one.cosine - calibration.midpoint),
+                likeness=one.likeness,
+                one_matter=one.one_matter,
+                one_choice=len(choices) == 1 and new.type is MemoryType.DECISION,
             )
             found = judged(compared)
         for kind, probability in found.items():
             if probability >= _LIKELY:
-                named.setdefault(kind, []).append(NoticedMemory(old.id, probability))
-    surest = {kind: sorted(some, key=lambda one: -one.probability)[:_NAMED] for kind, some in named.items()}
-    return Noticed(**{kind: tuple(some) for kind, some in surest.items()})
+                named.setdefault(kind, []).append(NoticedMemory(one.memory.id, probability))
+    surest = {kind: tuple(sorted(some, key=lambda one: -one.probability)[:_NAMED]) for kind, some in named.items()}
+    return _as_noticed(surest)
+
+
+def _as_noticed(named: Mapping[str, tuple[NoticedMemory, ...]], note: str | None = None) -> Noticed:
+    copies, contradicted, replaced = (named.get(kind, ()) for kind in (COPIES, CONTRADICTS, REPLACES))
+    return Noticed(copy_of=copies, may_contradict=contradicted, may_replace=replaced, note=note)

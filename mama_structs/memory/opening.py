@@ -17,8 +17,10 @@ from mama_structs.memory.embedding.protocol import Calibration, Embedder
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder, is_installed
 from mama_structs.memory.engine import EmbedderRecord, Engines, mismatch
+from mama_structs.memory.judging import Judge, check_judge
+from mama_structs.memory.judging_service import JudgingService
 from mama_structs.memory.maintenance import record_of
-from mama_structs.memory.reranking import Reranker
+from mama_structs.memory.reranking import Reranker, check_reranker
 from mama_structs.memory.reranking_service import RerankingService
 from mama_structs.memory.saving import FindContent, no_content
 from mama_structs.memory.scopes import ScopedMemories, ScopedShared
@@ -61,6 +63,7 @@ async def open_memories(
     find_content: FindContent = no_content,
     clock: Callable[[], float] = time.time,
     reranker: Reranker | None = None,
+    judge: Judge | None = None,
     reads: Sequence[str] = (),
 ) -> tuple[MemoryStore, Callable[[], Any]]:
     """Return the memories of a namespace, with those of *reads*, which are never written, and what closes them."""
@@ -80,24 +83,29 @@ async def open_memories(
             "find_mentions": find_mentions,
             "clock": clock,
         }
+        judging = None
+        if judge is not None:
+            judging = JudgingService(judge, seconds=settings.judge_seconds, clock=clock)
         opened = []
         for name in names:
             engine = await engines.open(name, record_of(chosen), settings)
             closing.push_async_callback(engines.leave, name)
             opened.append(engine)
         if reads:
-            scoped = ScopedShared(opened[0], service, **known)
+            scoped = ScopedShared(opened[0], service, judging=judging, **known)
             scoped.others = tuple(MemoryStore(Shared(engine, service, **known)) for engine in opened[1:])
             memories: MemoryStore = ScopedMemories(scoped, find_content=find_content)
         else:
-            memories = MemoryStore(Shared(opened[0], service, **known), find_content=find_content)
+            memories = MemoryStore(Shared(opened[0], service, judging=judging, **known), find_content=find_content)
         # Before the engines are left: what still embeds may use them.
         closing.push_async_callback(memories.close)
         return memories, closing.pop_all().aclose
 
 
-def check_embedder(embedder: object) -> None:
-    """Refuse what cannot embed."""
+def check_helpers(embedder: object, reranker: object, judge: object) -> None:
+    """Refuse what cannot embed, rerank or judge; None is none."""
+    check_reranker(reranker)
+    check_judge(judge)
     if embedder is not None and not isinstance(embedder, Embedder):
         raise InvalidArgument(
             f"embedder must have name, dimensions, max_tokens, calibration and embed(), got {type(embedder).__name__}",

@@ -18,6 +18,7 @@ from mama_structs.errors import InvalidArgument, MemoryNotFound
 from mama_structs.memory.copies import repeated, standing_copy, wording
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.engine import Filter, NewMemory, Nodes, Reader, Writer
+from mama_structs.memory.judging import Verdict
 from mama_structs.memory.linking import Linking, Unlinked, Usual, automatic_links, candidates_of
 from mama_structs.memory.model import (
     IMPLEMENTS,
@@ -44,7 +45,7 @@ from mama_structs.memory.model import (
     parse_kept,
     said_otherwise,
 )
-from mama_structs.memory.noticing import noticed
+from mama_structs.memory.noticing import judged_by, noticed, of_the_matter
 from mama_structs.memory.relationships import EXAMPLES, known_type, nearest_type, normalised
 from mama_structs.memory.requests import LinkRequest, SaveRequest
 from mama_structs.memory.text import embedded_text
@@ -68,13 +69,19 @@ _LONG: Final = 2**20
 
 @attrs.frozen(kw_only=True, eq=False)
 class PreparedSave:
-    """A memory that was asked for, with texts by their hash; vectors and types of links when it is prepared."""
+    """
+    A memory that was asked for, with texts by their hash; vectors and types of links when it is prepared.
+
+    A judge said *verdicts* of older memories, or nothing, as a *note* says.
+    """
 
     request: SaveRequest
     memory: Memory
     contents: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     vectors: NDArray[np.float32] = attrs.field(factory=lambda: np.empty((0, 0), np.float32))
     link_types: Mapping[str, LinkType] = attrs.field(factory=dict)
+    verdicts: Mapping[str, Verdict] = attrs.field(factory=dict)
+    note: str | None = None
 
 
 def no_content(_item: str) -> None:
@@ -241,7 +248,20 @@ def _save_new(writer: Writer, prepared: Sequence[PreparedSave], linking: Linking
         return automatic_links(writer, asked, linking, usual, found=found)
 
     writer.put_new(new, links_of)
-    return [attrs.evolve(one.memory, noticed=what) for one, what in zip(new, seen, strict=True)]
+    return [
+        attrs.evolve(one.memory, noticed=judged_by(what, asked.verdicts, asked.note))
+        for one, what, asked in zip(new, seen, prepared, strict=True)
+    ]
+
+
+def on_the_matter(reader: Reader, prepared: PreparedSave, linking: Linking) -> list[Memory]:
+    """Return what a judge is to be asked about, before a memory is saved: nothing where that is merged anyway."""
+    request, memory = prepared.request, prepared.memory
+    if request.may_merge and standing_copy(reader, memory) is not None:
+        return []
+    explicit = [*request.implements, *(link.to_id for link in request.links)]
+    asked = Unlinked(memory=memory, vectors=prepared.vectors, explicit=explicit)
+    return of_the_matter(reader, asked, candidates_of(reader, [asked], linking, Usual.of(reader, linking.calibration)))
 
 
 @attrs.define
@@ -270,6 +290,11 @@ def _new(writer: Writer, prepared: PreparedSave) -> NewMemory:
         *((_certainly(to_id, IMPLEMENTS), LinkType.IMPLEMENTATION) for to_id in request.implements),
         *((link, prepared.link_types[link.relationship]) for link in request.links),
     ]
+    # Decisions alone are superseded, by decisions.
+    replaced = [memory_id for memory_id, verdict in prepared.verdicts.items() if verdict == "replace"]
+    if replaced and memory.type is MemoryType.DECISION:
+        older = writer.get([found(writer, memory_id) for memory_id in replaced])
+        asked += [(_by_judge(one.id), LinkType.EVOLUTION) for one in older if one.type is MemoryType.DECISION]
     if before is not None:
         at = _not_before(
             "created_at", memory.created_at, before, " that it supersedes", is_dated=request.created_at is not None
@@ -412,6 +437,10 @@ def _not_before(name: str, at: datetime, decided: Memory, which: str = "", *, is
         was = f"when the decision was made{which}, got {at.isoformat()}"
         raise InvalidArgument(f"{name} must not be before {first.isoformat()}, {was}")
     return max(at, first)
+
+
+def _by_judge(to_id: str) -> LinkRequest:
+    return attrs.evolve(_certainly(to_id, SUPERSEDES), reason="the judge said so", tags=("judge",))
 
 
 def _certainly(to_id: str, relationship: str) -> LinkRequest:

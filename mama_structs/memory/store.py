@@ -6,6 +6,7 @@ import asyncio
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from mama_structs.memory.embedding.protocol import Calibration, Embedder, Vector
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.engine import Direction, EmbedderRecord, Engine, Filter, Progress, Reader, Writer, mismatch
 from mama_structs.memory.graph import TraversalCache
+from mama_structs.memory.judging_service import JudgingService
 from mama_structs.memory.linking import Linking
 from mama_structs.memory.maintenance import record_of
 from mama_structs.memory.model import (
@@ -79,6 +81,7 @@ class Shared:
     settings: MemorySettings = attrs.field(kw_only=True)
     loop: LoopBound = attrs.field(kw_only=True)
     reranking: RerankingService | None = attrs.field(default=None, kw_only=True)
+    judging: JudgingService | None = attrs.field(default=None, kw_only=True)
     find_mentions: Callable[[str], Sequence[str]] = attrs.field(default=lambda _text: (), kw_only=True)
     clock: Callable[[], float] = attrs.field(default=time.time, kw_only=True)
     cache: TraversalCache[list[Reached]] = attrs.field(init=False)
@@ -142,14 +145,13 @@ class Shared:
         await before.close()
 
     async def close(self) -> None:
-        """Take nothing more, and end the embedder's and the reranker's work; again is no error."""
+        """Take nothing more, and end the work of the embedder, the reranker and the judge; again is no error."""
         if not self.closed:
             self.closed = True
-            try:
-                await self.embedding.close()
-            finally:
-                if self.reranking is not None:
-                    await self.reranking.close()
+            async with AsyncExitStack() as closing:
+                for service in (self.judging, self.reranking, self.embedding):
+                    if service is not None:
+                        closing.push_async_callback(service.close)
 
 
 class MemoryStore:
@@ -1142,7 +1144,7 @@ class MemoryStore:
 
     def figures(self) -> dict[str, Any]:
         """Return what `stats` does, as of the last call and without looking at the disk."""
-        reranking = self._shared.reranking
+        reranking, judging = self._shared.reranking, self._shared.judging
         return {
             "namespace": self.namespace,
             "embedder": self.embedder.name,
@@ -1150,6 +1152,7 @@ class MemoryStore:
             **self._engine.figures(),
             "embedding": attrs.asdict(self._shared.embedding.stats),
             **({} if reranking is None else {"reranking": attrs.asdict(reranking.stats)}),
+            **({} if judging is None else {"judging": attrs.asdict(judging.stats)}),
             "traversal_cache": dict(self._shared.cache.statistics),
         }
 
@@ -1175,7 +1178,10 @@ class MemoryStore:
         shared.check()
         record = shared.record
         (prepared,) = await self._prepare([await self._draft(request)])
-        return await shared.write(lambda writer: saving.save(writer, prepared, shared.linking), made_by=record)
+        read, write = partial(shared.read, made_by=record), partial(shared.write, made_by=record)
+        if shared.judging is not None:
+            return await shared.judging.save(prepared, shared.linking, read=read, write=write)
+        return await write(lambda writer: saving.save(writer, prepared, shared.linking))
 
     async def _draft(self, request: requests.SaveRequest) -> PreparedSave:
         return await saving.draft(

@@ -1,0 +1,189 @@
+"""A host's judge says how a new memory stands to older ones; only what it calls replaced is superseded."""
+
+import asyncio
+import threading
+
+import attrs
+import pytest
+from memory_helpers import SMALL
+
+from mama_structs import Session, Settings
+from mama_structs.errors import InvalidArgument
+from mama_structs.settings import MemorySettings
+
+
+class Judge:
+    """Says one word of everything, or what *answer* makes of what it is asked."""
+
+    def __init__(self, answer="none"):
+        self.answer, self.asked = answer, []
+
+    def __call__(self, new, candidates):
+        self.asked.append((new, candidates))
+        if callable(self.answer):
+            return self.answer(new, candidates)
+        return {one.id: self.answer for one in candidates}
+
+
+def opened(judge, **memory):
+    return Session.open(embedder=SMALL, judge=judge, settings=Settings(memory=MemorySettings(**memory)))
+
+
+async def decided(session, decision="Use sessions", **more):
+    return await session.memories.save_decision("login", decision, "so it is", **more)
+
+
+def ids(named):
+    return [one.id for one in named]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_what_the_judge_calls_replaced_is_superseded(is_async):
+    """As `supersede` does it, and the link says that it was the judge."""
+    threads = []
+
+    def answer(_new, candidates):
+        threads.append(threading.current_thread())
+        return {one.id: "replace" for one in candidates}
+
+    async def awaited(new, candidates):
+        return answer(new, candidates)
+
+    async with opened(awaited if is_async else answer) as session:
+        first = await decided(session, "Use JWT")
+        second = await decided(session)
+        (link,) = [one for one in await session.memories.links_of(first.id) if one.link_type == "evolution"]
+        chain = await session.memories.evolution(first.id)
+
+    assert (second.id, first.id, 1.0) == (link.from_id, link.to_id, link.confidence)
+    assert ("supersedes", ("judge",)) == (link.metadata.original_relationship, link.metadata.tags)
+    assert [second.id, first.id] == [memory.id for memory in chain.memories]
+    assert [(first.id, 1.0)] == [(one.id, one.probability) for one in second.noticed.may_replace]
+    assert is_async == (threads[0] is threading.main_thread())
+
+
+@pytest.mark.parametrize(("word", "field"), [("copy", "copy_of"), ("contradict", "may_contradict"), ("none", None)])
+async def test_every_other_word_only_says_what_is_noticed(word, field):
+    """The judge's word takes the place of what was noticed without it, and nothing is retired."""
+    async with opened(Judge(word)) as session:
+        first = await decided(session, "Use JWT")
+        second = await decided(session, "Do not use JWT")
+        links = await session.memories.links_of(first.id)
+
+    assert ({field: [first.id]} if field else {}) == {
+        name: ids(some) for name, some in attrs.asdict(second.noticed, recurse=False).items() if some
+    }
+    assert [] == [one for one in links if one.link_type == "evolution"]
+
+
+async def test_what_the_judge_leaves_out_is_noticed_as_without_it():
+    """None is no word of anything."""
+    async with opened(Judge(lambda _new, _candidates: None)) as session:
+        first = await decided(session, "Use JWT")
+        second = await decided(session, "Do not use JWT")
+
+    assert [first.id] == ids(second.noticed.may_contradict)
+    assert second.noticed.note is None
+
+
+async def test_it_is_asked_only_where_something_stands_on_the_matter():
+    """Not for the first of a matter, a checkpoint, a copy that is merged, nor what says itself whom it replaces."""
+    judge = Judge()
+    async with opened(judge) as session:
+        first = await decided(session, "Use JWT")
+        await session.memories.save_checkpoint("Use JWT at the login")
+        await decided(session, "use JWT!", on_duplicate="merge")
+        await session.memories.supersede(first.id, "Use sessions", "revocable")
+
+        assert [] == judge.asked
+        await decided(session, "Use passkeys")
+
+    ((new, candidates),) = judge.asked
+    assert ("Use passkeys", ["Use sessions"]) == (new.content, [one.content for one in candidates])
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (lambda _new, _candidates: 1 // 0, "it raised ZeroDivisionError"),
+        (lambda _new, _candidates: "replace", "it raised TypeError"),
+        (lambda _new, _candidates: {"decision_of_another": "replace"}, "it raised TypeError"),
+        (lambda _new, candidates: {candidates[0].id: "delete"}, "it raised TypeError"),
+        (lambda _new, candidates: {candidates[0].id: ["replace"]}, "it raised TypeError"),
+    ],
+)
+async def test_a_judge_that_fails_leaves_a_note_and_no_trace_of_what_it_read(answer, why, caplog):
+    """The memory is saved, and nothing is superseded."""
+    async with opened(Judge(answer)) as session:
+        first = await decided(session, "Use JWT")
+        second = await decided(session, "Do not use JWT")
+        stats = (await session.memories.stats())["judging"]
+
+    assert f"the judge was not heard: {why}" == second.noticed.note
+    assert [first.id] == ids(second.noticed.may_contradict)
+    assert (1, 1) == (stats["asked"], stats["failed"])
+    assert "JWT" not in caplog.text
+
+
+async def test_a_judge_that_takes_too_long_is_not_waited_for():
+    """After its seconds the save goes on without it."""
+    never = asyncio.Event()
+
+    async def judge(_new, _candidates):
+        await never.wait()
+
+    async with opened(judge, judge_seconds=0.01) as session:
+        await decided(session, "Use JWT")
+        second = await decided(session)
+        stats = (await session.memories.stats())["judging"]
+
+    assert "the judge was not heard: it took longer than 0.01 s" == second.noticed.note
+    assert 1 == stats["late"]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_it_is_asked_once_more_where_something_came_in_between(times):
+    """And no third time: then what it said is not followed."""
+    asked = []
+
+    async def judge(new, candidates):
+        asked.append([one.content for one in candidates])
+        if len(asked) <= times and new.content == "Use sessions":
+            # Nothing of a matter of its own, or the judge would be asked about that as well.
+            await other.memories.save_many(
+                [{"type": "decision", "topic": "login", "decision": f"Use keys {len(asked)}", "reasoning": ""}]
+            )
+        return {one.id: "replace" for one in candidates}
+
+    async with opened(judge) as session:
+        other = session
+        await decided(session, "Use JWT")
+        saved = await decided(session)
+        links = [one for one in await session.memories.links_of(saved.id) if one.link_type == "evolution"]
+        stats = (await session.memories.stats())["judging"]
+
+    assert [["Use JWT"], ["Use keys 1", "Use JWT"]] == asked
+    if times == 1:
+        assert 2 == len(links)
+        assert saved.noticed.note is None
+    else:
+        assert [] == links
+        assert "the judge was not heard, for what stands on the matter changed meanwhile" == saved.noticed.note
+    assert times - 1 == stats["outrun"]
+
+
+async def test_only_decisions_are_superseded():
+    """Of what else is replaced only that is said."""
+    async with opened(Judge("replace")) as session:
+        first = await session.memories.save_context("The cat sleeps on the sofa", topic="cat")
+        second = await session.memories.save_context("The cat sleeps on the bed", topic="cat")
+        links = await session.memories.links_of(first.id)
+
+    assert [first.id] == ids(second.noticed.may_replace)
+    assert [] == [one for one in links if one.link_type == "evolution"]
+
+
+def test_a_judge_is_a_function():
+    """Anything else is refused before anything is opened."""
+    with pytest.raises(InvalidArgument, match="judge must be a function of a memory and a list of memories, got str"):
+        Session.open(judge="me")
