@@ -115,6 +115,19 @@ async def test_what_failed_is_told_with_its_reason(session, login):
     assert recalled.text.index("Failed, or worked only in part:") < recalled.text.index(failed)
 
 
+async def test_what_was_tried_before_is_told_with_what_stands(session, login):
+    """Whoever is told what holds is told what failed before it, though only the new decision answers the message."""
+    await session.memories.set_outcome(login.id, "FAILED", reason="they were lost")
+    await session.memories.supersede(login.id, "Passkeys open the front door", "no state at all")
+
+    recalled = await session.recall("What opens the front door?")
+
+    assert [(), (recalled.hits[0].memory.id,)] == [hit.path for hit in recalled.hits]
+    assert login.id == recalled.hits[1].memory.id
+    assert f'FAILED because "they were lost"; in its place [{recalled.hits[0].memory.id}]' in recalled.text
+    assert not await session.recall("What opens the front door?")
+
+
 async def test_what_was_superseded_is_not_told_as_if_it_held(session, login):
     """Of a chain only what stands is told, and that it took the place of what was told before."""
     await session.recall(LOGIN)
