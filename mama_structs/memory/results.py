@@ -27,6 +27,7 @@ class Hit:
         parts: What it owes its score to, by name: ``meaning``, ``words``, ``graph`` and so on.
         path: Ids of the memories by which it was reached along links, the first one found by itself; else empty.
         superseded_by: The id of the memory that stands in its place today, None where it still holds.
+        copies: Ids of memories that say the same, and have no hits of their own.
 
     """
 
@@ -36,9 +37,11 @@ class Hit:
     parts: Mapping[str, float]
     path: tuple[str, ...] = ()
     superseded_by: str | None = None
+    copies: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         marks = "" if self.superseded_by is None else ", superseded"
+        marks += f", {len(self.copies)} copies" if self.copies else ""
         return f"<Hit {self.memory.id} relevance {self.relevance:.2f}{marks}: {shortened(self.memory.content)!r}>"
 
 

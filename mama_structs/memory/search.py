@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from mama_structs.memory import ranking, saving
 from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.engine import NUMBERS, SYSTEM, Facts, Filter, LinkTable, Nodes, Reader, Scores, Vectors
+from mama_structs.memory.folding import Likeness, folded
 from mama_structs.memory.graph import Successors, known_by, only
-from mama_structs.memory.model import ORIGINS, LinkType, MemoryType, milliseconds
+from mama_structs.memory.model import ORIGINS, LinkType, Memory, MemoryType, milliseconds
 from mama_structs.memory.precedence import Precedence
 from mama_structs.memory.ranking import SHOWN, WEIGHTS, Bounds, Clues, Positions, Scale, Values, Weights
 from mama_structs.memory.results import Hit
@@ -41,7 +42,7 @@ _TALK: Final = 0.4
 _NEXT: Final = 2
 _ALL: Final = 100
 # Where some of the best are left out, so many times more are looked at.
-_MORE: Final = 4
+_MORE: Final = 2
 _LONGEST_QUERY: Final = 4_000
 
 _CONTEXT: Final = NUMBERS[MemoryType.CONTEXT]
@@ -94,27 +95,59 @@ class Ranked:
 
 
 def hits(reader: Reader, request: SearchRequest) -> tuple[list[Hit], Precedence | None]:
-    """Return what answers a question best as callers get it, as it was at that moment, and what puts it in order."""
-    ranked, precedence = _search(reader, request, WEIGHTS)
-    relevant = [place for place, one in enumerate(ranked) if one.relevance >= request.min_relevance]
-    if precedence is None or not relevant:
-        return [], None
-    ranked, precedence = [ranked[place] for place in relevant], precedence.among(np.array(relevant, np.intp))
-    named = list({node for one in ranked for node in (*one.path, one.superseded_by) if node is not None})
+    """
+    Return what answers a question best as callers get it, as it was at that moment, and what puts it in order.
+
+    What says the same as a better one is folded into it, and others take its place.
+    """
+    found: list[tuple[Ranked, Memory, tuple[str, ...]]] = []
+    precedence = None
+    memories: dict[int, Memory] = {}
+    for results, whole in _rankings(reader, request, WEIGHTS):
+        relevant = np.array([at for at, one in enumerate(results) if one.relevance >= request.min_relevance], np.intp)
+        best = [results[place] for place in relevant]
+        new = [one.node for one in best if one.node not in memories]
+        memories.update(zip(new, reader.get(new), strict=True) if new else ())
+        own = [memories[one.node] for one in best]
+        if request.as_of is not None:
+            own = [saving.as_of(memory, request.as_of) for memory in own]
+        shown = folded(own, [one.superseded_by for one in best], _likeness(reader, best, request.calibration))
+        places = [place for place, first in enumerate(shown) if place == first][: request.limit]
+        copies = {place: tuple([own[at].id for at, one in enumerate(shown) if one == place != at]) for place in places}
+        found = [(best[place], own[place], copies[place]) for place in places]
+        precedence = whole.among(relevant[places])
+        if len(found) == request.limit or len(best) < len(results):
+            break
+    named = list({node for one, _, _ in found for node in (*one.path, one.superseded_by) if node is not None})
     ids = dict(zip(named, reader.ids(named), strict=True))
-    memories = reader.get([one.node for one in ranked])
-    found = [
+    return [
         Hit(
-            memory=memory if request.as_of is None else saving.as_of(memory, request.as_of),
+            memory=memory,
             score=one.score,
             relevance=one.relevance,
             parts=one.parts,
             path=tuple([ids[node] for node in one.path]),
             superseded_by=None if one.superseded_by is None else ids[one.superseded_by],
+            copies=same,
         )
-        for one, memory in zip(ranked, memories, strict=True)
-    ]
-    return found, precedence
+        for one, memory, same in found
+    ], precedence
+
+
+def _likeness(reader: Reader, results: Sequence[Ranked], calibration: Calibration) -> Likeness:
+    """Return how similar results are by the first vectors of both, 0 where one has none."""
+
+    def likeness(pairs: Sequence[tuple[int, int]]) -> Sequence[float]:
+        places = sorted({place for pair in pairs for place in pair})
+        pieces, counts = reader.pieces([results[place].node for place in places])
+        first = dict(zip(places, (np.cumsum(counts) - counts).tolist(), strict=True))
+        has = dict(zip(places, (counts > 0).tolist(), strict=True))
+        return [
+            float(calibration(float(pieces[first[one]] @ pieces[first[other]]))) if has[one] and has[other] else 0.0
+            for one, other in pairs
+        ]
+
+    return likeness
 
 
 class Judged(Protocol):

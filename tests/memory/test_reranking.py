@@ -279,7 +279,7 @@ def stores():
 SCORES = st.lists(st.floats(-5, 5).map(lambda one: round(one, 1)), min_size=12, max_size=12)
 
 
-@given(store=stores(), scores=SCORES, period=st.booleans(), superseded=st.sampled_from(search.SUPERSEDED))
+@given(store=stores(), scores=SCORES, period=st.booleans(), superseded=st.sampled_from(["behind", "equal"]))
 @settings(max_examples=60)
 def test_any_scores_reorder_the_same_hits_within_the_rules(store, scores, period, superseded):
     """Nothing is lost or doubled, scores fall, successors stay in front, and what is tied to nothing goes by score."""

@@ -1,0 +1,166 @@
+"""Results that say the same are one hit, which lists the others; what says otherwise has its own."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import attrs
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from memory_helpers import OpenedDirectory, PlainEngines, plain_memory
+
+from mama_structs.memory.folding import folded
+from mama_structs.memory.model import MemoryType, Outcome
+from mama_structs.memory.requests import request_of
+from mama_structs.memory.text import embedded_text
+
+MONTH = Path(__file__).parents[1] / "data" / "month" / "saves.jsonl"
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def alike(_pairs):
+    """Say of all that they are as similar as can be."""
+    return [1.0] * len(_pairs)
+
+
+def are_folded(first, second, **fields):
+    memories = [plain_memory("a", first, topic="x"), attrs.evolve(plain_memory("b", second, topic="x"), **fields)]
+    return [0, 0] == folded(memories, [None, None], alike)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("Deploys need 2 approvals.", "Deploys need 3 approvals."),
+        ("Retry a payment three times.", "Retry a payment two times."),
+        ("Fleet 9-11 guards the gate.", "Fleet 9-12 guards the gate."),
+        ("Fleet 9-11 guards the gate.", "Fleet 9-11 does not guard the gate."),
+        ("Back up the store before each deploy.", "Back up the store after each deploy."),
+        ("Keep sessions in Redis for now", "Keep the sessions in Postgres for now"),
+        ("Data moves from the cache to the disk.", "Data moves from the disk to the cache."),
+        ("Hashes use SHA256 here.", "Hashes use BLAKE2 here."),
+        ("결제 로그는 5년 보관한다", "결제 로그는 3년 보관한다"),
+        ("재고는 결제 이전 차감한다", "재고는 결제 이후 차감한다"),
+        ("스테이징 배포는 자동으로 한다", "스테이징 배포는 자동으로 하지 않는다"),
+    ],
+)
+def test_a_contradiction_is_never_folded(first, second):
+    """Another number, id, name, order or turn, or a denial, is told of by its own hit, however alike vectors are."""
+    assert not are_folded(first, second)
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        "Guild 0-1 asks a join fee of 10 alpha.",
+        "guild 0-1 asks a  join fee of 10 ALPHA",
+        "Join fee of guild 0-1: it asks 10 alpha",
+    ],
+)
+def test_what_is_said_once_more_is_folded(second):
+    """Letter case, blanks and little words make no other statement of it."""
+    assert are_folded("Guild 0-1 asks a join fee of 10 alpha.", second)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"topic": "y"},
+        {"trust": "outside"},
+        {"valid_until": START},
+        {"type": MemoryType.CHECKPOINT},
+        {"metadata": attrs.evolve(plain_memory("b").metadata, outcome=Outcome.FAILED)},
+    ],
+)
+def test_what_stands_otherwise_is_not_folded(fields):
+    """The same words of another topic, trust, end, type or outcome are no copy."""
+    assert not are_folded("Deploys need 2 approvals.", "Deploys need 2 approvals.", **fields)
+
+
+@given(texts=st.lists(st.sampled_from(["a b c", "a b c d", "a b 1", "A b c.", "x"]), max_size=9), yes=st.booleans())
+def test_each_copy_is_shown_with_one_that_is_shown(texts, yes):
+    """Whatever vectors say, copies stand behind what they are shown with, which is shown by itself."""
+    memories = [plain_memory(f"m{number}", text) for number, text in enumerate(texts)]
+    shown = folded(memories, [None] * len(texts), lambda pairs: [float(yes)] * len(pairs))
+
+    assert len(texts) == len(shown)
+    assert all(first <= place and shown[first] == first for place, first in enumerate(shown))
+    for place, text in enumerate(texts):
+        assert shown[texts.index(text)] == shown[place]
+
+
+@pytest.fixture(params=[lambda: None, PlainEngines], ids=["embedded", "plain"])
+async def store(request, tmp_path):
+    opened = OpenedDirectory.open(tmp_path, engines=request.param())
+    yield await opened.memories()
+    await opened.close()
+
+
+async def test_sixty_copies_of_one_insight_are_one_hit(store):
+    """Others have the places that copies would have, also where copies are more than are looked at first."""
+    copies = await store.save_many(
+        [{"type": "insight", "content": "Cached pages expire after a day."} for _ in range(60)]
+    )
+    others = [await store.save_insight(f"Cached pages of guild 0-{number} never expire.") for number in range(1, 13)]
+    hits = await store.search("when do cached pages expire", limit=10)
+    (told,) = (hit for hit in hits if hit.copies)
+
+    assert 10 == len(hits)
+    assert {one.id for one in copies} == {told.memory.id, *told.copies}
+    assert {hit.memory.id for hit in hits} - {told.memory.id} <= {one.id for one in others}
+
+
+async def test_copies_cost_no_question_that_others_do_not(store, monkeypatch):
+    """Where no two hits are alike, no vector is read for it."""
+    for number in range(12):
+        await store.save_insight(f"The harbour of island {number} freezes in winter.")
+    asked = []
+    monkeypatch.setattr("mama_structs.memory.search._likeness", lambda *_: asked.append)
+    await store.search("harbour freezes")
+
+    assert [] == asked
+
+
+def test_half_b_of_the_month_has_no_wrong_fold():
+    """Of all pairs of saves only copies and near copies are folded, and all copies word for word are; tuned on half a."""
+    universal = pytest.importorskip("mama_structs.memory.embedding.universal")
+    if not universal.is_installed():
+        pytest.skip("the default embedder is not installed")
+    embedder = universal.UniversalSentenceEmbedder()
+    rows = [json.loads(line) for line in MONTH.read_text(encoding="utf-8").splitlines()]
+    rows = [row for row in rows if row["half"] == "b"]
+    memories = [
+        attrs.evolve(
+            request_of(row["save"]).memory("x", now=START + timedelta(days=at), max_content=10**6), id=row["id"]
+        )
+        for at, row in enumerate(rows)
+    ]
+    vectors = embedder.embed([embedded_text(memory) for memory in memories])
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    stands, groups = {}, {row["id"]: {row["id"]} for row in rows}
+    for row in rows:
+        for one in row["stands"] or ():
+            stands[row["id"], one["of"]] = one["kind"]
+            if one["kind"] in {"copy", "near"} and one["of"] in groups:
+                groups[one["of"]] |= groups[row["id"]]
+                for name in groups[one["of"]]:
+                    groups[name] = groups[one["of"]]
+    counts = Counter()
+    for at, row in enumerate(rows):
+        for before in range(at):
+
+            def likeness(pairs, one=at, other=before):
+                return [float(embedder.calibration(float(vectors[one] @ vectors[other]))) for _ in pairs]
+
+            if [0, 0] == folded([memories[before], memories[at]], [None, None], likeness):
+                kind = stands.get((row["id"], rows[before]["id"]))
+                same = memories[before].content == memories[at].content
+                assert same or rows[before]["id"] in groups[row["id"]], (rows[before]["id"], row["id"])
+                counts[kind] += 1
+
+    assert sum(kind == "copy" for kind in stands.values()) == counts["copy"]
