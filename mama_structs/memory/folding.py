@@ -59,7 +59,7 @@ def folded(memories: Sequence[Memory], standing: Sequence[Hashable], likeness: L
     """
     count = len(memories)
     memories, standing = memories[:_COMPARED], standing[:_COMPARED]
-    texts = [_Text.of(memory, stands) for memory, stands in zip(memories, standing, strict=True)]
+    texts = [_Foldable.of(memory, stands) for memory, stands in zip(memories, standing, strict=True)]
     pairs = [pair for pair in combinations(range(len(texts)), 2) if _may_be_alike(texts[pair[0]], texts[pair[1]])]
     said = {place: _Said.of(memories[place]) for place in {place for pair in pairs for place in pair}}
     same = {pair for pair in pairs if texts[pair[0]].wording == texts[pair[1]].wording}
@@ -74,7 +74,7 @@ def folded(memories: Sequence[Memory], standing: Sequence[Hashable], likeness: L
 
 
 @attrs.frozen(eq=False)
-class _Text:
+class _Foldable:
     """What is looked at of every memory."""
 
     standing: Hashable
@@ -82,7 +82,7 @@ class _Text:
     beginnings: frozenset[str]
 
     @classmethod
-    def of(cls, memory: Memory, standing: Hashable) -> _Text:
+    def of(cls, memory: Memory, standing: Hashable) -> _Foldable:
         metadata = memory.metadata
         outcome = metadata.outcome if isinstance(metadata, DecisionMetadata) else None
         words = _WORD.findall(memory.content[:_CHARACTERS].lower())
@@ -93,7 +93,7 @@ class _Text:
         return cls(own, wording(memory), frozenset([word[:_BEGINNING] for word in words]))
 
 
-def _may_be_alike(one: _Text, other: _Text) -> bool:
+def _may_be_alike(one: _Foldable, other: _Foldable) -> bool:
     fewer = min(len(one.beginnings), len(other.beginnings))
     return one.standing == other.standing and len(one.beginnings & other.beginnings) >= _BEGINNINGS * fewer
 
