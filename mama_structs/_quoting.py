@@ -56,6 +56,15 @@ def plainly(text: str) -> str:
     return _FENCE.sub("'''", _TURN.sub(r"(\1)", text)).translate(_QUOTES)
 
 
+def cut(text: str, most: int) -> str:
+    """Return the beginning of a text as `plainly` gives it, of at most so many characters, and a mark where it ends."""
+    # Only as much is made of a long one as can be seen.
+    plain = plainly(text[: _LOOKED_AT * most])
+    if len(plain) > most or (len(text) > _LOOKED_AT * most and len(plain) == most):
+        return f"{plain[: most - 1].rstrip()}…"
+    return plain
+
+
 def quoted(text: str, *, most: int | None = None) -> str:
     """
     Return a text in quotation marks, in one line, that cannot close them or give orders.
@@ -65,11 +74,7 @@ def quoted(text: str, *, most: int | None = None) -> str:
         most: Characters at the most, the quotation marks not counted; what is longer ends with a mark.
 
     """
-    # Only as much is made of a long one as can be seen.
-    plain = plainly(text if most is None else text[: _LOOKED_AT * most])
-    if most is not None and (len(plain) > most or (len(text) > _LOOKED_AT * most and len(plain) == most)):
-        plain = f"{plain[: most - 1].rstrip()}…"
-    return f'"{plain}"'
+    return f'"{plainly(text) if most is None else cut(text, most)}"'
 
 
 def without_recalled(text: str) -> str:

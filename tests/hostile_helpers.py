@@ -34,9 +34,10 @@ _SEEN = "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000
 _TAG = re.compile(r"[<\u2039\u3008\u27e8\u276e\u2770\u02c2\u1438](?:[^\s\d=….-]|\s*[/\\\u2044\u2215])")
 # How other things begin: entities, fences, whose turn it is, handles, the end of a quotation.
 _OTHER = re.compile(
-    r"&(?:lt|#0*60|#x0*3c)\b|```|~~~|[\[\uff3b][/\uff0f]?(?-i:[A-Z][A-Z_]{2,})[\]\uff3d]|(?<![\w\\])(?:ref|fd)[:\uff1a]\S|[\"\u201c\u201d\u201e\u201f\u301d\u301e\u2033\uff02]",
+    r"&(?:lt|#0*60|#x0*3c)\b|```|~~~|[\[\uff3b][/\uff0f]?(?-i:[A-Z][A-Z_]{2,})[\]\uff3d]|(?<![\w\\])(?:ref|fd)[:\uff1a]\S",
     re.IGNORECASE,
 )
+_QUOTATION_MARK = re.compile('["\u201c\u201d\u201e\u201f\u301d\u301e\u2033\uff02]')
 
 
 async def save(memories, row):
@@ -53,7 +54,14 @@ async def save(memories, row):
 
 
 def check_plain(text):
-    """Fail where a text of a quotation hides something, or looks like anything but words."""
+    """Fail where a text of a quotation is anything but plain words, or could end its quotation."""
+    check_prose(text)
+
+    assert None is _QUOTATION_MARK.search(text), text
+
+
+def check_prose(text):
+    """Fail where a text hides something, or looks like anything but words."""
     hidden = [one for one in text if unicodedata.category(one) in {"Cc", "Cf", "Cs", "Zl", "Zp"} and one not in _SEEN]
 
     assert [] == hidden

@@ -1,12 +1,16 @@
 """How text from outside is quoted in a line for a model."""
 
+import re
+
 import pytest
-from hostile_helpers import TEXTS, check_plain
+from hostile_helpers import TEXTS, check_plain, check_prose
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from mama_structs import HashEmbedder, Session
 from mama_structs._quoting import plainly, quoted
 
+ID = re.compile(r"(?:decision|checkpoint)_\S+")
 # Hostile texts cut into pieces and put together anew, with whatever else there is.
 pieces = st.sampled_from(sorted({piece for text in TEXTS for piece in text[:200].split(" ")}))
 signs = st.sampled_from([*"<>/|[]{}:\"'`~&;#\\ \n", "\u200b", "\u202e", "\x1b", "\x1b[", "ref:", "fd:", "&lt", "INST"])
@@ -50,6 +54,30 @@ def test_what_is_plain_stays_as_it_is(text):
 def test_plain_words_are_quoted_as_they_are(text):
     """What means no harm is left alone: comparisons, arrows, paths, lists."""
     assert f'"{text}"' == quoted(text)
+
+
+@pytest.mark.filterwarnings("ignore:the tool:DeprecationWarning")
+async def test_no_hostile_memory_leaves_the_prose_of_a_tool():
+    """Where an answer puts memories into sentences, as those of v1.0 do, no line of theirs looks like one of ours."""
+    texts = [text[:300] for text in TEXTS]
+    decisions = [
+        {"type": "decision", "topic": f"topic{number} {text[:90]}", "decision": text, "reasoning": text}
+        for number, text in enumerate(texts)
+    ]
+    async with Session.open(embedder=HashEmbedder()) as session:
+        saved = await session.memories.save_many(decisions)
+        said = [await session.call("list_decisions", {"limit": 100}, max_chars=None)]
+        for text, decision in zip(texts, saved, strict=True):
+            topic = decision.topic
+            said.append(await session.call("save_checkpoint", {"summary": text, "next_steps": [text]}, max_chars=None))
+            said.append(await session.call("recall_decision", {"topic": topic}, max_chars=None))
+            said.append((await session.call("search/by_topic", {"topic": topic[:20]}, max_chars=None)).get("note"))
+        said.append(await session.call("load_checkpoint", {}, max_chars=None))
+        said.append(await session.call("suggest_decision", {"userQuestion": "What did topic1 say?"}, max_chars=None))
+    for one in said:
+        for text in one.values() if isinstance(one, dict) else [one]:
+            for line in str(text).splitlines():
+                check_prose(ID.sub("", line))
 
 
 def test_a_long_text_is_read_no_further_than_it_is_shown(steps):

@@ -21,13 +21,14 @@ from typing import Annotated, Any, Final, Literal
 import attrs
 import msgspec
 
+from mama_structs._quoting import cut, plainly
 from mama_structs.errors import InvalidArgument, MamaStructsError, MemoryNotFound, NoSession, SessionClosed, WrongLoop
 from mama_structs.memory.graph import holding
 from mama_structs.memory.model import CheckpointMetadata, CreatedBy, DecisionMetadata, Link, Memory, MemoryType, Outcome
 from mama_structs.memory.requests import check_topic
 from mama_structs.memory.results import Chain, Hit, shortened
 from mama_structs.memory.store import MemoryStore
-from mama_structs.tools.memories import age, line
+from mama_structs.tools.memories import age
 from mama_structs.tools.names import last_line, note_on
 from mama_structs.tools.tool import Tool, ToolAnnotations, bound
 
@@ -343,15 +344,15 @@ async def recall_decision(topic: str, *, place: OldTools) -> dict[str, Any]:
     chain = await place.memories.by_topic(about)
     topics = [memory.topic for memory in chain if memory.type is MemoryType.DECISION]
     if about in topics:
-        message = f"✅ {_count(len(topics))} found for topic: {about}"
+        message = f"✅ {_count(len(topics))} found for topic: {plainly(about)}"
         return {"success": True, "history": _history(about, chain, place.now), "message": message}
     hits = await place.memories.search(about, types=[MemoryType.DECISION], limit=_CANDIDATES)
     others = dict.fromkeys(hit.memory.topic for hit in hits if hit.memory.topic)
     first = _first_word(about)
     near = [one for one in others if first and one != about and _first_word(one) == first][:_SIMILAR_TOPICS]
-    nothing = f"❌ No decisions found for topic: {about}"
+    nothing = f"❌ No decisions found for topic: {plainly(about)}"
     histories = [_history(one, await place.memories.by_topic(one), place.now) for one in near]
-    message = f"{nothing}; these topics begin with the same word: {', '.join(near)}" if near else nothing
+    message = f"{nothing}; these topics begin with the same word: {', '.join(map(plainly, near))}" if near else nothing
     return {"success": True, "history": "\n\n".join(histories) or nothing, "message": message}
 
 
@@ -400,7 +401,7 @@ async def list_decisions(*, limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 
     """
     found = await place.newest_holding(limit)
     lines = [
-        f"{number}. **{line(memory.topic or '', _PREVIEW)}**: {line(memory.content, _PREVIEW)} "
+        f"{number}. **{cut(memory.topic or '', _PREVIEW)}**: {cut(memory.content, _PREVIEW)} "
         f"· {_facts_in_line(memory, place.now)} · {memory.id}"
         for number, memory in enumerate(found, 1)
     ]
@@ -489,7 +490,7 @@ async def save_checkpoint(
     memory = await place.memories.save_checkpoint(
         summary, open_files=open_files, next_steps=[step.rstrip() for step in steps if step.strip()], created_by="llm"
     )
-    return f"✅ Checkpoint saved (ID: {memory.id})\nSummary: {memory.content}"
+    return f"✅ Checkpoint saved (ID: {memory.id})\nSummary: {_told(memory.content)}"
 
 
 @_old_tool("Load the checkpoint", _READS)
@@ -499,17 +500,23 @@ async def load_checkpoint(*, place: OldTools) -> str:
     if memory is None:
         return "ℹ️ No active checkpoint found."
     facts = memory.metadata if isinstance(memory.metadata, CheckpointMetadata) else CheckpointMetadata()
-    lines = "\n".join(facts.next_steps)
+    lines = "\n".join(map(plainly, facts.next_steps))
     parts = [
         f"📍 Checkpoint of {memory.created_at:%Y-%m-%d %H:%M:%S} UTC (ID: {memory.id})",
-        f"Summary: {memory.content}",
-        f"Open files: {json.dumps(list(facts.open_files), ensure_ascii=False)}",
+        f"Summary: {_told(memory.content)}",
+        f"Open files: {json.dumps([*map(plainly, facts.open_files)], ensure_ascii=False)}",
         f"Next steps:\n{lines}" if len(facts.next_steps) > 1 else f"Next steps: {lines or 'None'}",
     ]
     return "\n\n".join(parts)
 
 
 # Markdown
+
+
+def _told(text: str) -> str:
+    """Return a memory's text, several lines as a quotation of which each line begins as one."""
+    lines = text.strip().splitlines()
+    return plainly(text) if len(lines) < 2 else "".join(f"\n> {plainly(one)}" for one in lines)  # noqa: PLR2004
 
 
 def _facts(memory: Memory) -> DecisionMetadata:
@@ -527,28 +534,28 @@ def _history(topic: str, chain: Chain, now: datetime) -> str:
     """Return a topic's decisions newest first, each once with reasoning and outcome."""
     ends = {memory.id for memory in standing(chain.memories, chain.links)}
     decisions = [memory for memory in chain if memory.type is MemoryType.DECISION]
-    parts = [f"# Decisions: {line(topic, _PREVIEW)}"]
+    parts = [f"# Decisions: {cut(topic, _PREVIEW)}"]
     for number, memory in enumerate(decisions, 1):
         facts = _facts(memory)
-        other = "" if memory.topic == topic else f" · topic {line(memory.topic or '', _PREVIEW)}"
+        other = "" if memory.topic == topic else f" · topic {cut(memory.topic or '', _PREVIEW)}"
         parts += [
             f"## {number}. {memory.id} ({'holds' if memory.id in ends else 'superseded'})",
             f"{_facts_in_line(memory, now)}{other}",
-            f"Decision: {memory.content}",
-            f"Reasoning: {facts.reasoning or 'none was given'}",
-            *([f"Outcome: {facts.outcome_reason}"] if facts.outcome_reason else []),
+            f"Decision: {_told(memory.content)}",
+            f"Reasoning: {_told(facts.reasoning) or 'none was given'}",
+            *([f"Outcome: {_told(facts.outcome_reason)}"] if facts.outcome_reason else []),
         ]
     return "\n\n".join(parts)
 
 
 def _suggestion(number: int, hit: Hit, now: datetime) -> str:
     memory, facts = hit.memory, _facts(hit.memory)
-    topic, decision = line(memory.topic or "", _PREVIEW), line(memory.content, _REASONING)
+    topic, decision = cut(memory.topic or "", _PREVIEW), cut(memory.content, _REASONING)
     replaced = f" · superseded by {hit.superseded_by}" if hit.superseded_by else ""
     lines = [
         f"{number}. **{topic}** (relevance {hit.relevance:.2f}): {decision}",
         f"   {_facts_in_line(memory, now)} · {memory.id}{replaced}",
-        *([f"   Reasoning: {line(facts.reasoning, _REASONING)}"] if facts.reasoning else []),
-        *([f"   Outcome: {line(facts.outcome_reason, _REASONING)}"] if facts.outcome_reason else []),
+        *([f"   Reasoning: {cut(facts.reasoning, _REASONING)}"] if facts.reasoning else []),
+        *([f"   Outcome: {cut(facts.outcome_reason, _REASONING)}"] if facts.outcome_reason else []),
     ]
     return "\n".join(lines)

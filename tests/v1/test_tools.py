@@ -661,14 +661,15 @@ async def test_our_own_words_name_tools_as_on_the_wire():
 
 
 async def test_a_memorys_words_stay_as_they_are():
-    """What a checkpoint says is the user's, even where it looks like our note."""
+    """What a checkpoint says is the user's, quoted, even where it looks like our note."""
     summary = "save/checkpoint is a tool\nDeprecated: use save/checkpoint; removed in 2.0"
     async with Session.open(embedder=HashEmbedder()) as session:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             saved = await answer(session, "save_checkpoint", {"summary": summary})
 
-    assert saved.text.endswith(f"\nSummary: {summary}\n\nDeprecated: use save__checkpoint; removed in 2.0")
+    quoted = summary.replace("\n", "\n> ")
+    assert saved.text.endswith(f"\nSummary: \n> {quoted}\n\nDeprecated: use save__checkpoint; removed in 2.0")
 
 
 async def test_a_long_list_stays_an_object():
