@@ -516,22 +516,28 @@ class ServedGraph:
         for plan in PLANS:
             if plan.reduced and self._rows.dimensions < _MANY:
                 continue
-            basis = self._axes() if plan.reduced else None
-            graph = Graph(self._rows.dimensions, plan=plan, capacity=self._rows.count + 1, basis=basis)
-            # It serves before those are in it that come meanwhile: a load may go on for minutes.
-            if not self._fill(graph, self._rows.count, threads=_cores()):
+            proved = self._built(plan)
+            if proved is None:
                 return
-            proved = self._proof(graph)
             if proved.recall >= RECALL or self._stop.is_set():
                 self._publish(proved)
                 return
-            best = max(best, proved.recall)
-            if proved.recall < _ALMOST and not plan.reduced:
+            recall, best = proved.recall, max(best, proved.recall)
+            # Its memory is given back before the next one takes as much.
+            del proved
+            if recall < _ALMOST and not plan.reduced:
                 break
         self._refused = 2 * self._rows.count
         _log.warning(
             "a graph of %d vectors finds only %.0f %% of the nearest; searching exactly", self._rows.count, 100 * best
         )
+
+    def _built(self, plan: GraphPlan) -> Proved | None:
+        """Return a graph of the rows that there are with what it finds, None where it was stopped."""
+        basis = self._axes() if plan.reduced else None
+        graph = Graph(self._rows.dimensions, plan=plan, capacity=self._rows.count + 1, basis=basis)
+        # It serves before those are in it that come meanwhile: a load may go on for minutes.
+        return self._proof(graph) if self._fill(graph, self._rows.count, threads=_cores()) else None
 
     def _publish(self, proved: Proved) -> None:
         with self._guard:
