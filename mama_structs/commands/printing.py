@@ -10,8 +10,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
+from unicodedata import combining, east_asian_width
 
 from mama_structs.errors import MamaStructsError
 
@@ -95,3 +96,22 @@ def shown(what: str, unit: str, *, resumable: bool = False, lines: bool = True) 
             bar.close()
         elif not (lines or is_terminal):
             tell_stderr(last)
+
+
+def visible(text: str) -> str:
+    """Return a line as a terminal may show it: it obeys what is not printable, and a memory may be anybody's."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows under each other, each column as wide as its widest cell."""
+    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
+    lines = (
+        "  ".join(cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)) for row in rows
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _width(text: str) -> int:
+    """Return the places that a text takes on a terminal, where East Asian letters take two."""
+    return sum(0 if combining(one) else 2 if east_asian_width(one) in "WF" else 1 for one in text)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from mama_structs._check import printable
-from mama_structs.commands import serving, upkeep
+from mama_structs.commands import reading, serving, upkeep
 from mama_structs.commands.given import LAST_PORT, LOOPBACK, address, is_session, player_id, whole
 from mama_structs.commands.printing import drop_output, say, tell_stderr
 from mama_structs.errors import InvalidArgument, MamaStructsError
@@ -111,11 +111,22 @@ def _world(players: int, latency: int, slowest: int | None = None) -> Iterator[s
     yield "--latency MS", f"milliseconds before every answer{most} (%(default)s)", {"type": pace, "default": latency}
 
 
+def _most(count: int) -> tuple[Any, ...]:
+    return "--limit N", "memories at the most, the newest (%(default)s)", {"type": whole(1), "default": count}
+
+
 _STORE: Final = ("store STORE", "a session's directory, which must exist")
 _NAMESPACE: Final = ("--namespace NAME", "whose memories (%(default)s)", {"default": "default"})
 _NEW_NAMESPACE: Final = ("--namespace NAME", "the namespace that it is for from now on", {"required": True})
 _OLD_NAMESPACE: Final = ("--from NAME", "the one it is in (%(default)s)", {"dest": "origin", "default": "default"})
 _JSON: Final = ("--json", "print one JSON object")
+_TYPES: Final = (
+    "--type TYPE",
+    "only decisions, checkpoints, insights or contexts; can be repeated",
+    {"action": "append", "dest": "types", "choices": ("decision", "checkpoint", "insight", "context")},
+)
+_TOPIC: Final = ("--topic TOPIC", "only of this topic")
+_ID: Final = ("id ID", "a memory's id")
 _REPORT: Final = ("--json", "print the report as one JSON object")
 _EMBEDDERS: Final = ("semantic", "hash")
 _EMBEDDER_HELP: Final = "semantic: the sentence encoder of the extra of that name; hash: words only, always there"
@@ -160,6 +171,24 @@ _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
         ("--host", "the address to listen on (%(default)s)", {"default": LOOPBACK}),
         ("--port", "the port, 0 for any free one (%(default)s)", {"type": whole(0, LAST_PORT), "default": 1317}),
         *_world(players=40, latency=0),
+    ),
+    "list": (reading.list_memories, _STORE, _most(20), _TYPES, _TOPIC, _NAMESPACE, _JSON),
+    "show": (reading.show, _STORE, _ID, _NAMESPACE, _JSON),
+    "search": (reading.search, _STORE, ("query QUERY", "in any words"), _most(10), _TYPES, _TOPIC, _NAMESPACE, _JSON),
+    "recall": (
+        reading.recall,
+        _STORE,
+        ("message MESSAGE", "what a user would say"),
+        ("--max-chars N", "characters at the most (%(default)s)", {"type": whole(300), "default": 2_000}),
+        _NAMESPACE,
+        _JSON,
+    ),
+    "view": (
+        reading.view,
+        _STORE,
+        ("-o FILE", "the page; by default the store's name with .html, here", {"dest": "output"}),
+        _most(10_000),
+        _NAMESPACE,
     ),
     "check": (upkeep.check, _STORE, _NAMESPACE, _JSON),
     "stats": (upkeep.stats, _STORE, _NAMESPACE, _JSON),

@@ -1,0 +1,275 @@
+"""The commands for people who want to know what is remembered, and the page for a browser."""
+
+import asyncio
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import pytest
+
+from mama_structs import HashEmbedder, Session, as_embedder
+from mama_structs.cli import main
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "</script><script>alert(2)</script>",
+    "<!--<script>",
+    '<img src=x onerror="alert(3)">',
+    "<a href='javascript:alert(4)'>here</a>",
+    "<svg onload=alert(5)><style>@import url(//evil)</style>",
+    "]]>&lt;b&gt;@DATA@ @POLICY@ \u2028\u2029 \x1b[31m red \u202e backwards",
+)
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A directory with a decision that was replaced, a context, and a checkpoint."""
+
+    async def fill():
+        async with Session.open(tmp_path / "a.mama", embedder=HashEmbedder()) as session:
+            old = await session.memories.save_decision("defence", "ore first", "ships cost ore", evidence=["fleet log"])
+            await session.memories.supersede(old.id, "shield first", "raids doubled")
+            await session.memories.save_checkpoint("the shield\nis half built", next_steps=["finish it"])
+            await session.memories.save_context("\x1b[31mred\u202e", topic="colour")
+
+    asyncio.run(fill())
+    return tmp_path / "a.mama"
+
+
+def said(capsys, *command, error=""):
+    """Run a command that works, and return what it printed."""
+    code = main([str(part) for part in command])
+    captured = capsys.readouterr()
+
+    assert (0, error) == (code, captured.err[: len(error) or None])
+    return captured.out
+
+
+def told(capsys, *command):
+    return json.loads(said(capsys, *command, "--json"))
+
+
+def test_list_has_a_line_for_each_memory(store, capsys):
+    """The newest is first, ids are whole, and what a terminal would obey is escaped."""
+    lines = said(capsys, "list", store).splitlines()
+
+    assert 4 == len(lines)
+    assert "\\x1b[31mred\\u202e" in lines[0]
+    assert [memory["id"] for memory in told(capsys, "list", store)] == [line.split()[-1] for line in lines]
+    assert 2 == len(said(capsys, "list", store, "--type", "decision").splitlines())
+    assert 2 == len(told(capsys, "list", store, "--topic", "defence"))
+    assert 0 == len(told(capsys, "list", store, "--topic", "defence", "--type", "insight"))
+    assert 1 == len(told(capsys, "list", store, "--limit", "1"))
+    assert "nothing found\n" == said(capsys, "list", store, "--namespace", "other")
+
+
+def test_show_has_the_whole_of_one(store, capsys):
+    """A memory's text, reasons, versions, evidence and links stand under each other."""
+    (old,) = [one for one in told(capsys, "list", store, "--topic", "defence") if one["content"] == "ore first"]
+    text = said(capsys, "show", store, old["id"])
+
+    assert [old["id"], "topic: defence"] == text.splitlines()[:2]
+    for part in ("ore first", "Why:\n  ships cost ore", "Evidence:\n  fleet log", "supersedes this", "How it evolved:"):
+        assert part in text
+    assert "close_in_time" not in text
+    assert {"memory", "chain", "around", "links", "evidence"} == set(told(capsys, "show", store, old["id"]))
+
+
+def test_what_is_not_there_is_one_line(store, capsys):
+    """An unknown id ends with 1 and one line on stderr, and so does a path that is no store, which is not made."""
+    assert 1 == main(["show", str(store), "nothing"])
+    assert "mama-structs: there is no memory with the id 'nothing'\n" == capsys.readouterr().err
+    assert 1 == main(["search", str(store.parent / "b.mama"), "shield"])
+    assert "is no session's directory" in capsys.readouterr().err
+    assert not (store.parent / "b.mama").exists()
+
+
+def test_search_and_recall_answer_as_the_methods_do(store, capsys):
+    """A search shows relevance first, and marks what was superseded; recall prints what a model would read."""
+    lines = said(capsys, "search", store, "ore or shield first?", "--topic", "defence").splitlines()
+    hits = told(capsys, "search", store, "ore or shield first?", "--topic", "defence")
+
+    assert "shield first" in lines[0]
+    assert "(superseded) ore first" in lines[1]
+    assert [f"{hit['relevance']:.2f}" for hit in hits] == [line.split()[0] for line in lines]
+    assert "the shield is half built" in said(capsys, "recall", store, "continue from yesterday")
+    assert "nothing\n" == said(capsys, "recall", store, "zebras")
+    assert {"text", "hits", "checkpoint", "conflicts"} == set(told(capsys, "recall", store, "zebras"))
+
+
+def test_a_store_of_a_foreign_embedder_is_searched_by_words(tmp_path, capsys):
+    """Where the embedder is not at hand, the words find it, and stderr says so."""
+
+    async def fill():
+        foreign = as_embedder(lambda texts: [[1.0, 0.0]] * len(texts), name="mine", dimensions=2)
+        async with Session.open(tmp_path / "a.mama", embedder=foreign) as session:
+            await session.memories.save_context("alerts by mail")
+            await session.memories.save_context("shield first")
+
+    asyncio.run(fill())
+
+    found = said(capsys, "search", tmp_path / "a.mama", "shield", error="mama-structs: by words alone: ")
+    assert "shield first" in found.splitlines()[0]
+
+
+# The page
+
+
+class Page(HTMLParser):
+    """What a browser makes of a page: its elements, and the text of its scripts."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.elements, self.inside, self.scripts = [], "", []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag == "script":
+            self.scripts.append("")
+        self.inside = tag
+
+    def handle_endtag(self, tag):
+        self.inside = ""
+
+    def handle_data(self, data):
+        if self.inside == "script":
+            self.scripts[-1] += data
+
+    @property
+    def shown(self):
+        return json.loads(self.scripts[0])
+
+    def attribute(self, tag, name):
+        return [attributes.get(name) for own, attributes in self.elements if own == tag]
+
+
+def fill_with(path, texts):
+    async def fill():
+        async with Session.open(path, embedder=HashEmbedder()) as session:
+            await session.memories.save_many(
+                {"type": "decision", "topic": text[:50], "decision": text, "reasoning": text} for text in texts
+            )
+
+    asyncio.run(fill())
+    return path
+
+
+def page_of(capsys, store, *options):
+    target = store.parent / "page.html"
+    said(capsys, "view", store, "-o", target, *options)
+    return target.read_text(encoding="utf-8")
+
+
+def test_a_page_holds_the_memories_and_their_chain(store, capsys, monkeypatch):
+    """The page is one file with every memory and the links between them, but those that only say when."""
+    monkeypatch.chdir(store.parent)
+    assert "4 of 4 memories are in a.mama.html\n" == said(capsys, "view", store)
+    page = Page((store.parent / "a.mama.html").read_text(encoding="utf-8"))
+    memories = page.shown["memories"]
+
+    assert {"ore first", "shield first"} < {one["text"] for one in memories}
+    assert ["shield first", "ore first", "evolution", "supersedes"] in [
+        [memories[start]["text"], memories[end]["text"], kind, word] for start, end, kind, word in page.shown["links"]
+    ]
+    assert "temporal" not in {kind for *_, kind, _ in page.shown["links"]}
+
+
+def test_hostile_texts_cannot_run(tmp_path, capsys):
+    """Whatever memories say, the page has the same elements and policy, asks no network, and shows the text as it is."""
+    plain = page_of(capsys, fill_with(tmp_path / "plain.mama", ["shield first"]))
+    hostile = page_of(capsys, fill_with(tmp_path / "hostile.mama", HOSTILE))
+    page = Page(hostile)
+
+    assert Page(plain).elements == page.elements
+    assert ["application/json", None] == page.attribute("script", "type")
+    assert sorted(HOSTILE) == sorted(one["text"] for one in page.shown["memories"])
+    policy = page.attribute("meta", "content")[1]
+    assert policy.startswith("default-src 'none'; base-uri 'none'; form-action 'none'; script-src 'sha256-")
+    assert "unsafe" not in policy
+    assert not {"src", "href", "action"} & {name for _, attributes in page.elements for name in attributes}
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|eval\(|fetch\(|import\(|\.write\(", page.scripts[1])
+
+
+def test_a_page_of_many_memories_is_bounded(tmp_path, capsys):
+    """Long texts are cut and say how long they are, and so many memories are shown as were asked for."""
+    store = fill_with(tmp_path / "a.mama", [f"{number} {'x' * 5_000}" for number in range(30)])
+    page = Page(page_of(capsys, store, "--limit", "20"))
+
+    assert 20 == len(page.shown["memories"])
+    assert {True} == {one["text"].endswith(" characters)") for one in page.shown["memories"][:5]}
+    assert "20 of 30 memories" in page_of(capsys, store, "--limit", "20")
+
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no browser is installed")
+def test_a_browser_shows_the_page(tmp_path, capsys):
+    """A real browser lists the memories under the page's own policy, and runs nothing of their texts."""
+    target = tmp_path / "page.html"
+    page_of(capsys, fill_with(tmp_path / "a.mama", HOSTILE))
+    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", target.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    page = Page(done.stdout)
+
+    assert len(HOSTILE) == len(page.attribute("li", "id"))
+    assert 2 == len(page.scripts)
+    assert "alert" not in done.stderr
+
+
+NODE = shutil.which("node")
+# As much of a document as the page uses; whatever would take a text for HTML is not there.
+DOCUMENT = """
+const texts = [];
+class Element {
+  constructor(name) { this.name = name; this.children = []; this.listeners = {}; this.value = ""; this.classList = { add() {} }; }
+  set textContent(text) { texts.push(text); this.text = text; }
+  get textContent() { return this.text; }
+  append(...parts) { this.children.push(...parts); }
+  replaceChildren(...parts) { this.children = parts; }
+  setAttribute() {}
+  addEventListener(name, call) { this.listeners[name] = call; }
+  all() { return [this, ...this.children.flatMap((one) => one.all())]; }
+}
+const known = {};
+const document = {
+  getElementById(id) { return known[id] ??= new Element(id); },
+  createElement(name) { return new Element(name); },
+  createElementNS(_, name) { return new Element(name); },
+};
+known.data = new Element("data"); known.data.text = DATA;
+"""
+
+
+@pytest.mark.skipif(NODE is None, reason="no node is installed")
+def test_the_page_searches_and_shows_chains_and_graph(tmp_path, capsys):
+    """The page's script lists at most 200 of 302, finds by words, and shows timeline and graph of bounded size."""
+
+    async def fill():
+        async with Session.open(tmp_path / "a.mama", embedder=HashEmbedder()) as session:
+            await session.memories.save_many({"type": "context", "content": f"number {n}"} for n in range(240))
+            old = await session.memories.save_decision("defence", "ore first", "ships")
+            new = await session.memories.supersede(old.id, "shield first", "raids doubled")
+            link = {"to_id": new.id, "relationship": "refers to"}
+            await session.memories.save_many(
+                {"type": "insight", "content": f"around {number}", "links": [link]} for number in range(60)
+            )
+
+    asyncio.run(fill())
+    page = Page(page_of(capsys, tmp_path / "a.mama"))
+    asked = """
+    const count = (id, name) => document.getElementById(id).all().filter((one) => one.name === name).length;
+    const first = [count("list", "li"), document.getElementById("count").textContent];
+    document.getElementById("query").value = "SHIELD first"; document.getElementById("query").listeners.input();
+    const found = document.getElementById("list").all().filter((one) => one.name === "button");
+    found[0].listeners.click();
+    console.log(JSON.stringify([first, found.length, count("detail", "li"), count("detail", "circle"), texts.includes("raids doubled")]));
+    """
+    source = DOCUMENT.replace("DATA", json.dumps(page.scripts[0])) + page.scripts[1] + asked
+    done = subprocess.run([NODE, "-"], input=source, capture_output=True, text=True, check=True)
+
+    assert [[200, "302 found, the newest 200 shown"], 1, 2, 40, True] == json.loads(done.stdout)
