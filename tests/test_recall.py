@@ -1,5 +1,6 @@
 """What a session recalls before its model answers."""
 
+import functools
 from datetime import UTC, datetime
 
 import attrs
@@ -13,6 +14,7 @@ from test_quoting import hostile_texts
 from mama_structs import HashEmbedder, Hit, Outcome, Session
 from mama_structs.descriptors.told import Told
 from mama_structs.errors import InvalidArgument
+from mama_structs.memory.engine import Filter
 from mama_structs.memory.model import MemoryType
 from mama_structs.memory.store import Shared
 from mama_structs.recalling import Grounds, without_recalled, written
@@ -223,6 +225,36 @@ async def test_what_was_told_goes_with_its_conversation(tmp_path):
         assert await session.recall(LOGIN)
 
 
+async def test_what_was_told_moves_with_its_conversation(tmp_path):
+    """A conversation that is moved to another namespace takes along what it was told, and leaves none of it behind."""
+    async with Session.open(tmp_path, namespace="from", conversation="one", embedder=HashEmbedder()) as session:
+        await session.memories.save_decision("auth", "Use server sessions for login", "tokens cannot be revoked")
+        await session.recall(LOGIN)
+    async with Session.open(tmp_path, namespace="to") as session:
+        home = session._common.home
+        before = await home.storage.keys("told/")
+        await home.assign("one", origin="from", namespace="to")
+        after = await home.storage.keys("told/")
+    async with Session.open(tmp_path, namespace="to", conversation="one") as session:
+        assert session.is_recalled("Use server sessions for login")
+
+    assert 1 == len(before) == len(after)
+    assert before != after
+
+
+async def test_a_row_that_cannot_be_read_is_told_again(tmp_path):
+    """What was told is no more than a convenience: a row of another form is passed over."""
+    async with Session.open(tmp_path, conversation="one", embedder=HashEmbedder()) as session:
+        await session.memories.save_decision("auth", "Use server sessions for login", "tokens cannot be revoked")
+        await session.recall(LOGIN)
+    async with Session.open(tmp_path) as session:
+        storage = session._common.home.storage
+        (key,) = await storage.keys("told/")
+        await storage.transact(lambda rows: rows.put(key, b'{"state": 1}'))
+    async with Session.open(tmp_path, conversation="one") as session:
+        assert await session.recall(LOGIN)
+
+
 async def test_what_was_told_is_kept_as_hashes(tmp_path):
     """No word of a memory stands in the rows of what a conversation was told: it could not be forgotten there."""
     async with Session.open(tmp_path, embedder=HashEmbedder()) as session:
@@ -360,14 +392,48 @@ async def test_a_bound_without_room_is_refused(session, max_chars):
 # What it costs
 
 
+class Counted:
+    """A reader whose calls are counted."""
+
+    def __init__(self, reader, calls):
+        self._reader = reader
+        self._calls = calls
+
+    def __getattr__(self, name):
+        value = getattr(self._reader, name)
+        if not callable(value):
+            return value
+
+        def call(*arguments, **more):
+            self._calls.append(name)
+            return value(*arguments, **more)
+
+        return call
+
+
+async def test_the_store_is_asked_as_often_however_much_was_found(session, login):
+    """What is known of one hit and of fifty takes the same questions."""
+    await session.memories.save_many({"type": "insight", "content": f"Note {number}"} for number in range(50))
+    hits = await session.memories.search("Note", limit=51)
+    counts = []
+    for some in (hits[:1], hits):
+        calls = []
+        plan = functools.partial(Grounds.of, hits=some, where=Filter(), resuming=False)
+        await session.memories._shared.read(lambda reader: plan(Counted(reader, calls)))  # noqa: B023 - awaited
+        counts.append(len(calls))
+
+    assert 51 == len(hits)
+    assert counts[0] == counts[1]
+
+
 async def test_it_costs_one_search_and_one_more_read(session, login, monkeypatch):
     """However much is remembered and told, the store is read twice, and once where nothing was found."""
     reads = []
     read = Shared.read
 
     async def counted(self, plan, **more):
-        reads.append(plan)
-        return await read(self, plan, **more)
+        reads.append(calls := [])
+        return await read(self, lambda reader: plan(Counted(reader, calls)), **more)
 
     await session.memories.save_checkpoint("The login server keeps sessions", implements=[login.id])
     other = await session.memories.save_decision("auth", "Keep no sessions on the login server", "we scale")
@@ -381,5 +447,6 @@ async def test_it_costs_one_search_and_one_more_read(session, login, monkeypatch
     assert recalled.checkpoint
     assert recalled.hits
     assert 2 == len(reads)
+    assert 20 >= len(reads[1])
     assert not await session.recall("How tall is the Eiffel tower?")
     assert 3 == len(reads)
