@@ -25,7 +25,8 @@ from mama_structs.descriptors.conversation_info import Conversations
 from mama_structs.descriptors.parser import Event
 from mama_structs.errors import DescriptorError, InvalidArgument, SessionClosed, StoreBusy, StoreError
 from mama_structs.memory.judging import Judge
-from mama_structs.memory.model import Maintained
+from mama_structs.memory.learned import Learned
+from mama_structs.memory.model import Maintained, Origin
 from mama_structs.memory.reranking import Reranker
 from mama_structs.recall import Recall
 from mama_structs.references.decorator import ReferenceDecorator, bound_to
@@ -503,6 +504,36 @@ class Session:
 
         self._check_here()
         return is_recalled(text, self._conversation.told)
+
+    async def remember(self, messages: object, *, extract: Callable[..., Any], origin: Origin | None = None) -> Learned:
+        """
+        Have a model of the host learn from a conversation, and save what it proposes and what holds against the rules.
+
+        *extract* is called as ``extract(prompt, schema)``, once for some 24,000 characters of messages: it gives the
+        prompt to a model, with the JSON schema where the provider takes one, and returns the answer, as text or data.
+        Of each record the messages that it comes from are kept as evidence, and it is trusted as the least of them.
+        What memories said, recalled or given by a tool, is not learnt again; copies are merged, nothing is retired.
+
+        Args:
+            messages: One message, a list, or a whole request or run, in any provider's shape; a text is the user's.
+            extract: A function, async or not; a plain one runs in a thread.
+            origin: The most that all of it is trusted, such as ``"outside"`` for mails; None for who said each.
+
+        Raises:
+            InvalidArgument: Something is no message, or another argument breaks its rule; nothing was saved.
+            EmbeddingFailed: The embedder failed; nothing was saved.
+            StoreError: The memories cannot be written.
+
+        """
+        from mama_structs.descriptors.spoken import spoken_in  # noqa: PLC0415 - a session is open: see the top
+        from mama_structs.memory.learning import Said, learn  # noqa: PLC0415
+
+        self._check()
+        said = [
+            Said(one.speaker, one.text, f"message:{one.speaker}{'' if one.id is None else f'/{one.id}'}")
+            for one in spoken_in(messages)
+        ]
+        return await learn(self.memories, said, extract, is_recalled=self.is_recalled, origin=origin)
 
     # Refs and descriptors
 

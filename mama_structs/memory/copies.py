@@ -59,6 +59,11 @@ def is_copy(one: Memory, other: Memory) -> bool:
     return same and not has_failed(one) and [*_said(one)] == [*_said(other)]
 
 
+def same_words(one: str, other: str) -> bool:
+    """Tell whether two texts have the same words in the same order, as copies have."""
+    return _plain(one) == _plain(other)
+
+
 def has_failed(memory: Memory) -> bool:
     """Tell whether a memory is a decision that came to nothing."""
     return isinstance(memory.metadata, DecisionMetadata) and memory.metadata.outcome is Outcome.FAILED

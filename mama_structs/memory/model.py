@@ -434,7 +434,7 @@ class Maintained:
 # which the store keeps it, once, for as long as any memory names it. Every other item is plain.
 
 # Of no other scheme: an address with such a fragment is plain evidence.
-_KEPT: Final = re.compile(r"((?:ref|fd):[^\s#]{1,200})#sha256:([0-9a-f]{64})")
+_KEPT: Final = re.compile(r"((?:ref|fd|message):[^\s#]{1,200})#sha256:([0-9a-f]{64})")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 MAX_KEPT: Final = 2**25
 """Bytes of UTF-8 of a kept text at the most: however it is escaped, a line of an export holds it."""

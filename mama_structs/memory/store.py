@@ -394,6 +394,10 @@ class MemoryStore:
             except MamaStructsError as error:
                 error.add_note(f"in records[{position}]")
                 raise
+        return await self._save_all(drafts, progress)
+
+    async def _save_all(self, drafts: Sequence[PreparedSave], progress: Progress | None = None) -> list[Memory]:
+        """Save what was drafted; see `save_many`."""
         # One may name by its hash what another one keeps.
         texts = {digest: text for draft in drafts for digest, text in draft.contents.items()}
         drafts = [attrs.evolve(draft, contents=texts) for draft in drafts]

@@ -1,0 +1,125 @@
+"""Who said what is read from the messages of every provider, and nobody's words are taken for another's."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs.descriptors.spoken import Spoken, spoken_in
+from mama_structs.errors import InvalidArgument
+
+SAID = [("user", "Use JWT?"), ("model", "Looking."), ("tool", "JWT is stateless"), ("model", "Yes.")]
+CHAT = [
+    {"role": "system", "content": "You are kind."},
+    {"role": "user", "content": "Use JWT?"},
+    {
+        "role": "assistant",
+        "content": "Looking.",
+        "tool_calls": [{"id": "t", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+    },
+    {"role": "tool", "tool_call_id": "t", "content": "JWT is stateless"},
+    {"role": "assistant", "content": "Yes."},
+]
+RESPONSES = [
+    {"role": "developer", "content": "You are kind."},
+    {"role": "user", "content": [{"type": "input_text", "text": "Use JWT?"}]},
+    {"type": "reasoning", "id": "r", "summary": []},
+    {
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "Looking.", "annotations": []}],
+    },
+    {"type": "function_call", "call_id": "t", "name": "f", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "t", "output": "JWT is stateless"},
+    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Yes.", "annotations": []}]},
+]
+ANTHROPIC = [
+    {"role": "user", "content": "Use JWT?"},
+    {
+        "role": "assistant",
+        "content": [
+            {"type": "thinking", "thinking": "hm", "signature": "s"},
+            {"type": "text", "text": "Looking."},
+            {"type": "tool_use", "id": "t", "name": "f", "input": {}},
+        ],
+    },
+    {
+        "role": "user",
+        "content": [
+            {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "JWT is stateless"}]}
+        ],
+    },
+    {"role": "assistant", "content": [{"type": "text", "text": "Yes."}]},
+]
+GOOGLE = [
+    {"role": "user", "parts": [{"text": "Use JWT?"}]},
+    {"role": "model", "parts": [{"text": "Looking."}, {"function_call": {"name": "f", "args": {}}}]},
+    {"role": "user", "parts": [{"function_response": {"name": "f", "response": {"text": "JWT is stateless"}}}]},
+    {"role": "model", "parts": [{"text": "Yes."}]},
+]
+
+
+def langchain():
+    messages = pytest.importorskip("langchain_core.messages")
+    return [
+        messages.SystemMessage("You are kind."),
+        messages.HumanMessage("Use JWT?"),
+        messages.AIMessage("Looking.", tool_calls=[{"name": "f", "args": {}, "id": "t"}]),
+        messages.ToolMessage("JWT is stateless", tool_call_id="t"),
+        messages.AIMessage("Yes."),
+    ]
+
+
+def pydantic_ai():
+    messages = pytest.importorskip("pydantic_ai.messages")
+    return [
+        messages.ModelRequest(parts=[messages.SystemPromptPart("You are kind."), messages.UserPromptPart("Use JWT?")]),
+        messages.ModelResponse(parts=[messages.TextPart("Looking."), messages.ToolCallPart("f", {}, "t")]),
+        messages.ModelRequest(parts=[messages.ToolReturnPart("f", "JWT is stateless", "t")]),
+        messages.ModelResponse(parts=[messages.TextPart("Yes.")]),
+    ]
+
+
+@pytest.mark.parametrize(
+    "conversation",
+    [lambda: CHAT, lambda: RESPONSES, lambda: ANTHROPIC, lambda: GOOGLE, langchain, pydantic_ai],
+    ids=["chat", "responses", "anthropic", "google", "langchain", "pydantic_ai"],
+)
+def test_each_provider_s_conversation_says_the_same(conversation):
+    """Instructions, calls and thinking are nobody's words; a request that holds the messages is read as well."""
+    messages = conversation()
+
+    assert SAID == [(one.speaker, one.text) for one in spoken_in(messages)]
+    assert SAID == [(one.speaker, one.text) for one in spoken_in({"messages": messages})]
+    assert SAID[:1] == [(one.speaker, one.text) for one in spoken_in(tuple(messages[:2]))][:1]
+
+
+def test_a_text_is_the_user_s_and_what_was_recalled_is_nobody_s():
+    """The block that recall puts beside a message is left out, whoever's message it stands in."""
+    recalled = '<recalled>\nFrom memory.\n- "use JWT"\n</recalled>'
+
+    assert [Spoken("user", "Use JWT?")] == spoken_in("Use JWT?")
+    assert [Spoken("user", "Go on")] == spoken_in([{"role": "user", "content": f"{recalled}\nGo on"}])
+    assert [] == spoken_in([{"role": "tool", "content": recalled}, {"role": "user", "content": recalled}])
+    assert [Spoken("model", "Yes", "msg_1")] == spoken_in([{"role": "assistant", "content": "Yes", "id": "msg_1"}])
+
+
+@pytest.mark.parametrize("message", [7, None, object(), {"role": "narrator", "content": "x"}, {"kind": "x"}, b"x"])
+def test_what_is_no_message_is_refused_by_its_place(message):
+    """Nothing is learnt from half of a conversation in silence; what it says is not in the error."""
+    with pytest.raises(InvalidArgument, match=r"messages\[1\] is no message"):
+        spoken_in(["hello", message])
+
+
+@given(
+    said=st.lists(st.tuples(st.sampled_from(["user", "assistant", "tool"]), st.text(max_size=20)), max_size=6),
+)
+def test_every_word_is_its_speaker_s(said):
+    """Whatever is said, also in signs that UTF-8 has not: it is told of who said it, in order."""
+    names = {"user": "user", "assistant": "model", "tool": "tool"}
+    told = spoken_in([{"role": role, "content": text} for role, text in said])
+
+    assert [(names[role], text.strip()) for role, text in said if text.strip()] == [
+        (one.speaker, one.text) for one in told
+    ]
