@@ -15,7 +15,7 @@ from mama_structs.memory.copies import is_copy, wording
 from mama_structs.memory.linking import Linking, Unlinked, Usual, candidates_of
 from mama_structs.memory.model import MemoryType
 from mama_structs.memory.noticing import noticed
-from mama_structs.settings import LinkingPolicy
+from mama_structs.settings import LinkingPolicy, MemorySettings
 from mama_structs.testing import FakeClock
 from mama_structs.testing.engines import PlainReader
 
@@ -225,6 +225,27 @@ async def test_what_was_superseded_is_noticed_no_more(store):
     assert not second.noticed.may_contradict
     assert [second.id] == ids(third.noticed.copy_of)
     assert () == third.noticed.may_contradict
+
+
+async def test_what_a_memory_says_now_is_what_copies_are_of(tmp_path):
+    """A text that was corrected has no copies any more but the new one, a deleted one none, whoever reads the journal."""
+    for _ in range(2):
+        place = OpenedDirectory.open(tmp_path, settings=MemorySettings(snapshot_every=1))
+        store = await place.memories()
+        first = await merged(store, "The moon is near.")
+        corrected = await store.correct(first.id, "The moon is far.")
+        other = await merged(store, "The moon is near.")
+        same = await merged(store, "The moon is far.")
+        await store.delete(other.id)
+        again = await merged(store, "The moon is near.")
+        await store.delete(again.id)
+        await store.delete(corrected.id)
+
+        assert first.id == same.id
+        assert 3 == len({first.id, other.id, again.id})
+        assert 0 == await store.count()
+        assert [] == await place.findings()
+        await place.close()
 
 
 class Counting:

@@ -1,0 +1,143 @@
+"""
+What saves notice in a month of an agent's life (tests/data/month): copies, near copies, contradictions, replacements.
+
+The constants of mama_structs/memory/noticing.py were chosen on half a; half b was only counted. All 300 saves go into
+one store, in their order and at their times; what is named is compared with what a careful reader named.
+A pair counts where its newer memory is of the half. *disagrees* is contradictions and replacements together, whichever
+of the two was named. *merged* is of a second store, in which copies are merged: a pair is right where it is a copy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from _common import RESULTS, report
+
+from mama_structs._async import LoopBound
+from mama_structs._home import Home
+from mama_structs.memory.embedding.hashed import HashEmbedder
+from mama_structs.memory.embedding.protocol import Embedder
+from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder
+from mama_structs.memory.model import Memory
+from mama_structs.memory.opening import open_memories
+from mama_structs.settings import MemorySettings
+
+MONTH = Path(__file__).parents[1] / "tests" / "data" / "month" / "saves.jsonl"
+EMBEDDERS = {"use": UniversalSentenceEmbedder, "hash": HashEmbedder}
+FIELDS = {"contradicts": "may_contradict", "replaces": "may_replace"}
+KINDS = ("merged", "copy", "near", "contradicts", "replaces", "disagrees")
+MERGING = ("decision", "insight", "context")
+Rows = Sequence[Mapping[str, Any]]
+Pairs = dict[str, set[tuple[str, str]]]
+
+
+def read(path: Path = MONTH) -> list[dict[str, Any]]:
+    """Return the saves, in their order."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+async def live(rows: Rows, embedder: Embedder, **more: Any) -> dict[str, Memory]:
+    """Save a month, and return what each save gave."""
+    now = 0.0
+    home = Home.in_memory()
+    store, close = await open_memories(
+        home.engines,
+        namespace="month",
+        embedder=embedder,
+        # Merging asks nothing of what links are made of.
+        settings=MemorySettings(linking="off" if more else "default"),
+        loop=LoopBound("month"),
+        find_mentions=lambda _text: (),
+        clock=lambda: now,
+    )
+    given = {}
+    for row in rows:
+        now = datetime.fromisoformat(row["at"]).timestamp()
+        merging = more if row["save"]["type"] in MERGING else {}
+        (given[row["id"]],) = await store.save_many([{**row["save"], **merging}])
+    # Nothing is retired by itself: no save of the month says what it supersedes.
+    assert not [one for one in await store.relationships() if one.word == "supersedes"]
+    await close()
+    await home.close()
+    return given
+
+
+def labelled(rows: Rows) -> Pairs:
+    """Return which saves stand how to which, as a careful reader sees it."""
+    pairs: Pairs = defaultdict(set)
+    for row in rows:
+        for one in row["stands"] or ():
+            pairs[one["kind"]].add((row["id"], one["of"]))
+    pairs["merged"] = pairs["copy"]
+    pairs["disagrees"] = pairs["contradicts"] | pairs["replaces"]
+    return pairs
+
+
+def named(kept: Mapping[str, Memory], merged: Mapping[str, Memory]) -> Pairs:
+    """Return which saves stand how to which, by what was noticed and merged."""
+    known = {memory.id: name for name, memory in kept.items()}
+    pairs: Pairs = defaultdict(set)
+    first: dict[str, str] = {}
+    for name, memory in kept.items():
+        for one in memory.noticed.copy_of:
+            pairs["copy" if one.probability == 1 else "near"].add((name, known[one.id]))
+        for kind, field in FIELDS.items():
+            pairs[kind] |= {(name, known[one.id]) for one in getattr(memory.noticed, field)}
+    for name, memory in merged.items():
+        if memory.id in first:
+            pairs["merged"].add((name, first[memory.id]))
+        first.setdefault(memory.id, name)
+    pairs["disagrees"] = pairs["contradicts"] | pairs["replaces"]
+    return pairs
+
+
+async def figures(rows: Rows, embedder: Embedder) -> dict[str, dict[str, Counter[str]]]:
+    """Return how many pairs were named rightly and wrongly, and how many there are, by half and kind."""
+    found = named(await live(rows, embedder), await live(rows, embedder, on_duplicate="merge"))
+    true = labelled(rows)
+    half = {row["id"]: row["half"] for row in rows}
+    counted: dict[str, dict[str, Counter[str]]] = {one: {kind: Counter() for kind in KINDS} for one in "ab"}
+    for kind in KINDS:
+        for pair in found[kind] | true[kind]:
+            outcome = "right" if pair in found[kind] & true[kind] else "wrong" if pair in found[kind] else "missed"
+            counted[half[pair[0]]][kind][outcome] += 1
+    return counted
+
+
+def shares(one: Mapping[str, int]) -> tuple[float, float]:
+    """Return precision and recall."""
+    right, wrong, missed = (one.get(name, 0) for name in ("right", "wrong", "missed"))
+    return right / max(right + wrong, 1), right / max(right + missed, 1)
+
+
+def main() -> None:
+    """Print precision and recall for both halves and both embedders."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a tiny run that only shows that it works")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder for the JSON (%(default)s)")
+    given = parser.parse_args()
+    rows = read()[: 60 if given.quick else None]
+    lines, kept = [], {}
+    for name in ("hash",) if given.quick else tuple(EMBEDDERS):
+        kept[name] = asyncio.run(figures(rows, EMBEDDERS[name]()))
+        for kind in KINDS:
+            cells = []
+            for half in "ab":
+                one = kept[name][half][kind]
+                precision, recall = shares(one)
+                cells += [f"{precision:.2f}", f"{recall:.2f}", f"{one['right']}/{one['wrong']}/{one['missed']}"]
+            lines.append([name, kind, *cells])
+    header = ["embedder", "pairs", *(f"{what} {half}" for half in "ab" for what in ("precision", "recall", "r/w/m"))]
+    title = f"What {len(rows)} saves notice; chosen on half a; r/w/m: right, wrong, missed"
+    report("month", title, header, lines, figures=kept, folder=given.results)
+
+
+if __name__ == "__main__":
+    main()
