@@ -130,15 +130,24 @@ _RIVALRY: Final = 0.46
 _LOW: Final = 0.1
 
 
-def evidence(clues: Clues, weights: Weights = WEIGHTS) -> Values:
-    """Return what speaks for each candidate by itself, more than 0."""
+def odds(clues: Clues, weights: Weights = WEIGHTS) -> dict[str, Values]:
+    """Return the log-odds that speak for each candidate by itself, by what they come from."""
     # What is written in another script says the same in other words: it is given those that go with its meaning.
     instead = weights.foreign * np.clip(clues.nearness / max(clues.nearest, 1.0), 0.0, 1.0) ** 2
     matches = np.where(clues.foreign, np.maximum(clues.matches, instead), clues.matches)
-    odds = weights.meaning * clues.nearness + weights.words * matches + weights.share * clues.shares
-    odds += weights.brevity * np.log(np.clip(clues.lengths, weights.short, weights.long) / weights.long)
+    lengths = np.clip(clues.lengths, weights.short, weights.long)
+    return {
+        "meaning": weights.meaning * clues.nearness,
+        "words": weights.words * matches + weights.share * clues.shares,
+        "length": weights.brevity * np.log(lengths / weights.long),
+    }
+
+
+def evidence(clues: Clues, weights: Weights = WEIGHTS) -> Values:
+    """Return what speaks for each candidate by itself, more than 0."""
+    meaning, words, length = odds(clues, weights).values()
     # Soft at 0: the order of the weakest stays, and what they lend vanishes.
-    return np.logaddexp(0.0, odds)
+    return np.logaddexp(0.0, meaning + words + length)
 
 
 def beside(

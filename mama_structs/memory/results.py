@@ -46,6 +46,47 @@ class Hit:
 
 
 @attrs.frozen(kw_only=True, repr=False)
+class Explanation:
+    """
+    Why a memory came up in a search, or did not; a reranker is not asked.
+
+    Args:
+        id: The memory's.
+        rank: Its place among the hits, 1 for the first; None for no hit.
+        left_out_by: The argument of the search that left it out, ``"limit"`` where others answer better, ``"copies"``
+            where it is shown with a hit that says the same, ``"valid_until"`` where it has ended; None for a hit.
+        score: Its score, None where a filter left it out.
+        relevance: How well it answers, 0 to 1, likewise.
+        terms: What adds up to the score, by name: ``meaning``, ``words`` and ``length`` (log-odds), ``floor`` (what
+            keeps these above 0), what else is in `Hit.parts`, and ``place`` (what the place is worth beyond that, to
+            which a successor or a period moved it).
+        copy_of: The id of the hit that it is shown with.
+        superseded_by: As in `Hit`.
+
+    """
+
+    id: str
+    rank: int | None = None
+    left_out_by: str | None = None
+    score: float | None = None
+    relevance: float | None = None
+    terms: Mapping[str, float] = attrs.field(factory=dict)
+    copy_of: str | None = None
+    superseded_by: str | None = None
+
+    def __str__(self) -> str:
+        shown = f"left out by {self.left_out_by}" if self.rank is None else f"hit {self.rank}"
+        lines = [f"{self.id}: {shown}{'' if self.copy_of is None else f', with {self.copy_of}'}"]
+        if self.score is not None:
+            lines += [f"{name:<12}{term:>8.3f}" for name, term in self.terms.items()]
+            lines += [f"{'score':<12}{self.score:>8.3f}", f"{'relevance':<12}{self.relevance:>8.3f}"]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<Explanation of {self}>"
+
+
+@attrs.frozen(kw_only=True, repr=False)
 class Reached:
     """
     A memory that a traversal reached.

@@ -24,6 +24,7 @@ from mama_structs.memory.correcting import Correction
 from mama_structs.memory.embedding.protocol import Calibration, Embedder, Vectors
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.engine import Direction, EmbedderRecord, Engine, Filter, Progress, Reader, Writer, mismatch
+from mama_structs.memory.explaining import explained
 from mama_structs.memory.graph import TraversalCache
 from mama_structs.memory.judging_service import JudgingService
 from mama_structs.memory.linking import Linking
@@ -52,6 +53,7 @@ from mama_structs.memory.reranking_service import RerankingService
 from mama_structs.memory.results import (
     Chain,
     Evidence,
+    Explanation,
     Hit,
     Imported,
     OutcomeWord,
@@ -61,6 +63,7 @@ from mama_structs.memory.results import (
     Surroundings,
 )
 from mama_structs.memory.saving import AT_ONCE, FindContent, PreparedSave
+from mama_structs.memory.search import SearchRequest, Superseded
 from mama_structs.memory.text import embedded_text
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.failures import Finding
@@ -616,7 +619,7 @@ class MemoryStore:
         mentions: Iterable[str] | None = None,
         origins: Iterable[Origin] | Origin | None = None,
         trust: Origin | None = None,
-        superseded: search.Superseded = "behind",
+        superseded: Superseded = "behind",
         min_relevance: float | None = None,
         max_chars: int | None = None,
         history: bool | None = None,
@@ -655,32 +658,104 @@ class MemoryStore:
 
         """
         self._shared.check()
-        text = _check.text("query", query, most=_MAX_QUERY)
-        moment = None if as_of is None else _check.moment("as_of", as_of)
-        where = check_filter(
-            types=types, topic=topic, since=since, until=until, mentions=mentions, origins=origins, trust=trust
-        )
         if history is not None:
             superseded = "equal" if _check.flag("history", history) else superseded
             warnings.warn("history=True is deprecated: say superseded='equal'", DeprecationWarning, stacklevel=2)
         record, reranking, most = self._shared.record, self._shared.reranking, check_limit(limit)
         room = None if max_chars is None else check_limit(max_chars, name="max_chars")
-        request = search.SearchRequest(
+        request = await self._request(
+            query,
+            check_filter(
+                types=types, topic=topic, since=since, until=until, mentions=mentions, origins=origins, trust=trust
+            ),
+            superseded=superseded,
+            min_relevance=min_relevance,
+            as_of=as_of,
+            limit=most if reranking is None else max(most, reranking.at_most),
+        )
+        hits, precedence = await self._shared.read(lambda reader: search.hits(reader, request), made_by=record)
+        if reranking is not None:
+            hits = (await reranking.reranked(request.text, hits, precedence))[:most]
+        return hits if room is None else results.within_chars(hits, room)
+
+    async def explain(
+        self,
+        query: str,
+        id: str,  # noqa: A002 - as above
+        *,
+        types: Iterable[MemoryType | str] | str | None = None,
+        topic: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        mentions: Iterable[str] | None = None,
+        origins: Iterable[Origin] | Origin | None = None,
+        trust: Origin | None = None,
+        superseded: Superseded = "behind",
+        min_relevance: float | None = None,
+        max_chars: int | None = None,
+        as_of: datetime | None = None,
+        limit: int = 10,
+    ) -> Explanation:
+        """
+        Say why a memory came up in a search, or did not; print it for a small table.
+
+        Args:
+            query: The question.
+            id: The memory's.
+            types: As for `search`, like the rest.
+            topic: As for `search`.
+            since: As for `search`.
+            until: As for `search`.
+            mentions: As for `search`.
+            origins: As for `search`.
+            trust: As for `search`.
+            superseded: As for `search`.
+            min_relevance: As for `search`.
+            max_chars: As for `search`.
+            as_of: As for `search`.
+            limit: As for `search`.
+
+        """
+        self._shared.check()
+        room = None if max_chars is None else check_limit(max_chars, name="max_chars")
+        request = await self._request(
+            query,
+            check_filter(
+                types=types, topic=topic, since=since, until=until, mentions=mentions, origins=origins, trust=trust
+            ),
+            superseded=superseded,
+            min_relevance=min_relevance,
+            as_of=as_of,
+            limit=check_limit(limit),
+        )
+        return await self._read(id, lambda reader, node: explained(reader, request, node, room))
+
+    async def _request(
+        self,
+        query: str,
+        where: Filter,
+        *,
+        superseded: Superseded,
+        min_relevance: float | None,
+        as_of: datetime | None,
+        limit: int,
+    ) -> SearchRequest:
+        """Return a search whose arguments were checked."""
+        text = _check.text("query", query, most=_MAX_QUERY)
+        stands = _check.choice("superseded", superseded, search.SUPERSEDED)
+        moment = None if as_of is None else _check.moment("as_of", as_of)
+        least = 0.0 if min_relevance is None else _check.share("min_relevance", min_relevance)
+        return SearchRequest(
             text=text,
             vector=await self._question(text),
             where=where,
-            superseded=_check.choice("superseded", superseded, search.SUPERSEDED),
-            min_relevance=0.0 if min_relevance is None else _check.share("min_relevance", min_relevance),
+            superseded=stands,
+            min_relevance=least,
             as_of=moment,
             now=self._shared.now,
-            limit=most if reranking is None else max(most, reranking.at_most),
+            limit=limit,
             calibration=self.embedder.calibration,
         )
-
-        hits, precedence = await self._shared.read(lambda reader: search.hits(reader, request), made_by=record)
-        if reranking is not None:
-            hits = (await reranking.reranked(text, hits, precedence))[:most]
-        return hits if room is None else results.within_chars(hits, room)
 
     async def _question(self, text: str) -> NDArray[np.float32]:
         """Return what a search compares memories with."""

@@ -13,10 +13,11 @@ from memory_helpers import plain_link, plain_memory
 
 from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.engine import Filter
+from mama_structs.memory.explaining import explained
 from mama_structs.memory.graph import Successors
 from mama_structs.memory.model import LinkType, MemoryType
 from mama_structs.memory.ranking import Bounds
-from mama_structs.memory.search import SUPERSEDED, SearchRequest, asks_for_history, search, worth_showing
+from mama_structs.memory.search import SUPERSEDED, SearchRequest, asks_for_history, hits, search, worth_showing
 from mama_structs.testing.engines import PlainReader
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -366,3 +367,44 @@ def test_what_is_worth_showing_begins_with_the_best(hits, relevance, share):
     assert bool(kept) == (max((own for _, own in hits), default=-1.0) >= relevance)
     assert all(hit.score >= share * given_hits[0].score for hit in kept)
     assert all(hit.score < share * given_hits[0].score for hit in given_hits[len(kept) :] if kept)
+
+
+@settings(max_examples=60)
+@given(
+    reader=stores(),
+    text=st.sampled_from(["", "backup", "lock yesterday", "왜 백업을 했나"]),
+    limit=st.integers(1, 6),
+    superseded=st.sampled_from(SUPERSEDED),
+    topic=st.none() | st.just("ops"),
+    least=st.sampled_from([0.0, 0.1, 0.5]),
+    day=st.none() | st.integers(0, 6),
+    room=st.none() | st.integers(1, 40),
+)
+def test_terms_add_up_to_the_score_of_each_memory(  # noqa: PLR0917 - drawn by name
+    reader, text, limit, superseded, topic, least, day, room
+):
+    """Of hits rank, score and relevance are theirs; of all others it is said what left them out."""
+    as_of = None if day is None else START + timedelta(days=day)
+    request = asked(
+        text,
+        direction(1),
+        limit=limit,
+        superseded=superseded,
+        where=Filter(topic=topic),
+        as_of=as_of,
+        min_relevance=least,
+    )
+    found, _ = hits(reader, request)
+    ranks = {hit.memory.id: rank for rank, hit in enumerate(found, 1)}
+    for node in reader.window().tolist():
+        one = explained(reader, request, node, room)
+        if one.score is not None:
+            assert one.score == pytest.approx(sum(one.terms.values()), abs=1e-5)
+        if one.id in ranks and one.left_out_by is None:
+            hit = found[ranks[one.id] - 1]
+            assert (hit.score, hit.relevance, hit.superseded_by) == (one.score, one.relevance, one.superseded_by)
+            assert one.rank <= ranks[one.id]
+        assert (one.rank is None) == (one.left_out_by is not None)
+        assert (one.id in ranks) == (one.left_out_by in {None, "max_chars"})
+        assert one.id in str(one)
+        assert (one.copy_of is not None) <= (one.left_out_by in {"copies", "superseded"})

@@ -1,0 +1,67 @@
+"""Why a memory came up in a search, or did not."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from memory_helpers import OpenedDirectory, PlainEngines
+
+from mama_structs.errors import MemoryNotFound
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+NOW = START + timedelta(days=100)
+DAY = 86_400.0
+
+
+@pytest.fixture(params=[lambda: None, PlainEngines], ids=["embedded", "plain"])
+async def store(request, tmp_path):
+    opened = OpenedDirectory.open(tmp_path, engines=request.param(), clock=NOW.timestamp)
+    yield await opened.memories()
+    await opened.close()
+
+
+async def test_each_argument_that_leaves_a_memory_out_is_named(store):
+    """The filter, the end, the cut, the place of a copy: whatever it was, it has the name of the argument."""
+    old = await store.save_decision("auth", "Use JWT for logins", "stateless", created_at=START)
+    new = await store.supersede(old.id, "Keep logins in Redis", "can be ended", origin="tool")
+    copy = await store.save_insight("Logins by JWT cannot be ended.")
+    again = await store.save_insight("logins by JWT cannot be ended")
+    ended = await store.save_insight(
+        "JWT is out of order until noon", created_at=START, valid_until=START + timedelta(days=1)
+    )
+    query = "JWT for logins"
+
+    async def why(memory, **given):
+        return (await store.explain(query, memory.id, **given)).left_out_by
+
+    shown = {name for hit in await store.search(query) for name in (hit.memory.id,)}
+    (folded,) = {copy.id, again.id} - shown
+
+    assert await why(new) is None
+    assert "types" == await why(new, types="insight")
+    assert "topic" == await why(copy, topic="auth")
+    assert "since" == await why(old, since=START + timedelta(seconds=DAY))
+    assert "until" == await why(new, until=START + timedelta(seconds=DAY))
+    assert "mentions" == await why(new, mentions=["2-1"])
+    assert "origins" == await why(new, origins="user")
+    assert "trust" == await why(new, trust="user")
+    assert "superseded" == await why(old, superseded="drop")
+    assert "min_relevance" == await why(old, min_relevance=1.0)
+    assert "max_chars" == await why(old, max_chars=1)
+    assert "as_of" == await why(new, as_of=START + timedelta(seconds=DAY))
+    assert "valid_until" == await why(ended)
+    assert "limit" == await why(old, limit=1)
+    assert "copies" == (await store.explain(query, folded)).left_out_by
+    with pytest.raises(MemoryNotFound):
+        await store.explain(query, "decision_unknown_1790000000000_0a1b2c3d")
+
+
+async def test_an_explanation_is_a_small_table(store):
+    """Each term has a line, the score and the relevance are below, and no text of the memory is in it."""
+    memory = await store.save_insight("The harbour freezes in winter.")
+    lines = str(await store.explain("when does the harbour freeze", memory.id)).splitlines()
+
+    assert f"{memory.id}: hit 1" == lines[0]
+    assert ["meaning", "words", "length", "floor"] == [line.split()[0] for line in lines[1:5]]
+    assert ["score", "relevance"] == [line.split()[0] for line in lines[-2:]]
