@@ -15,7 +15,6 @@ from mama_structs.descriptors.search import SearchResult
 from mama_structs.descriptors.store import HasRefs, Log
 from mama_structs.descriptors.text import Excerpt, Mode
 from mama_structs.descriptors.wrapping import OwnShareOf
-from mama_structs.memory import search
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.engine import Direction, Progress
 from mama_structs.memory.judging import Judge
@@ -23,9 +22,10 @@ from mama_structs.memory.learned import Learned
 from mama_structs.memory.model import CreatedBy, Link, LinkType, Maintained, Memory, MemoryType, Origin
 from mama_structs.memory.requests import OnDuplicate
 from mama_structs.memory.reranking import Reranker
-from mama_structs.memory.results import (Chain, Evidence, Hit, Imported, OutcomeWord, Reached, RelationshipWord,
-    Similar, Surroundings)
+from mama_structs.memory.results import (Chain, Evidence, Explanation, Hit, Imported, OutcomeWord, Reached,
+    RelationshipWord, Similar, Surroundings)
 from mama_structs.memory.saving import FindContent
+from mama_structs.memory.search import Superseded
 from mama_structs.recall import Recall
 from mama_structs.references.decorator import ReferenceDecorator
 from mama_structs.references.found import Found
@@ -96,8 +96,13 @@ class MemoryStore:
     def search(self, query: str, *, types: Iterable[MemoryType | str] | str | None = None, topic: str | None = None,
         since: datetime | None = None, until: datetime | None = None, mentions: Iterable[str] | None = None,
         origins: Iterable[Origin] | Origin | None = None, trust: Origin | None = None,
-        superseded: search.Superseded = 'behind', min_relevance: float | None = None, max_chars: int | None = None,
+        superseded: Superseded = 'behind', min_relevance: float | None = None, max_chars: int | None = None,
         history: bool | None = None, as_of: datetime | None = None, limit: int = 10) -> list[Hit]: ...
+    def explain(self, query: str, id: str, *, types: Iterable[MemoryType | str] | str | None = None,
+        topic: str | None = None, since: datetime | None = None, until: datetime | None = None,
+        mentions: Iterable[str] | None = None, origins: Iterable[Origin] | Origin | None = None,
+        trust: Origin | None = None, superseded: Superseded = 'behind', min_relevance: float | None = None,
+        max_chars: int | None = None, as_of: datetime | None = None, limit: int = 10) -> Explanation: ...
     def warm_up(self) -> None: ...
     def by_topic(self, topic: str) -> Chain: ...
     def evolution(self, id: str) -> Chain: ...
