@@ -13,8 +13,8 @@ import logging
 import os
 import uuid
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -23,8 +23,8 @@ import attrs
 from mama_structs._async import in_own_thread, to_its_end
 from mama_structs._shared import Registry
 from mama_structs.descriptors.conversation_info import ConversationInfo
-from mama_structs.descriptors.conversations import assign, delete, is_unused, listed, note_use, unknown, unused
-from mama_structs.descriptors.entries import Entries
+from mama_structs.descriptors.conversations import assign, delete, is_unused, keys_of, listed, note_use, unknown, unused
+from mama_structs.descriptors.entries import DeletedEntry, Entries
 from mama_structs.descriptors.log import (
     ConversationKey,
     ConversationLog,
@@ -40,6 +40,7 @@ from mama_structs.errors import InvalidArgument, MamaStructsError, StoreBusy, St
 from mama_structs.memory.embedded.engine import EmbeddedEngines
 from mama_structs.memory.engine import Engines
 from mama_structs.memory.requests import check_namespace
+from mama_structs.settings import DescriptorSettings
 from mama_structs.storage.failures import Finding
 from mama_structs.storage.locks import DirectoryLocks
 from mama_structs.storage.rows import Change, Rows
@@ -47,13 +48,15 @@ from mama_structs.storage.store import Storage
 
 _log: Final = logging.getLogger("mama_structs")
 
+HELD: Final = "a conversation that another process or event loop has open may hold texts of the evidence"
+
 # The real path, and device and inode, which another directory of the same path would not have.
 Key = tuple[str, int, int]
 
 
 def embedded_engines(storage: Storage, *, views: Path | None) -> Engines:
     """Return the engines that keep memories in a store: the one place that decides which these are."""
-    return EmbeddedEngines(storage, snapshots=views)
+    return EmbeddedEngines(storage, views=views)
 
 
 @attrs.define(eq=False)
@@ -250,6 +253,40 @@ class Home:
         if count:
             await reclaim(self.storage)
         return count
+
+    async def erase_texts(
+        self, digests: Collection[str], *, namespace: str, dry_run: bool
+    ) -> tuple[int, tuple[str, ...]]:
+        """Delete all refs and descriptors that have the text of some hashes; return how many, and what holds others."""
+        count, held = 0, False
+        for key in dict.fromkeys([*self._open, *await self.storage.look(lambda rows: keys_of(rows, namespace))]):
+            known = self._open.get(key)
+            if key.namespace != namespace:
+                continue
+            if known is not None and not known.is_forsaken:
+                if known.refs.is_here:
+                    count += known.refs.erase(digests, dry_run=dry_run)
+                else:
+                    held = True
+                continue
+            try:
+                self._claim(key)
+            except StoreBusy:
+                held = True
+                continue
+            try:
+                entries, log = await load(self.storage, key, DescriptorSettings())
+                doomed = entries.saying(digests)
+                for handle in [] if dry_run else doomed:
+                    log.put(handle, DeletedEntry(datetime.now(UTC)))
+                count += len(doomed)
+                await self.storage.flush()
+            finally:
+                self._release(key)
+        await self.storage.flush()
+        if not dry_run:
+            await reclaim(self.storage)
+        return count, (HELD,) if held else ()
 
     async def _note_use(self, conversation: Conversation) -> None:
         """Keep that it was used just now, unless the disk would have to be waited for: nothing depends on it."""

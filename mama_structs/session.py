@@ -244,6 +244,7 @@ class Session:
                     settings=known.memory,
                     loop=loop,
                     find_mentions=functools.partial(mentions_in, schemes=schemes),
+                    erase_texts=functools.partial(home.erase_texts, namespace=own_namespace),
                 )
                 closing.push_async_callback(close_memories)
                 shared = resolver or Resolver(all_sources, settings=known.references, home=loop)

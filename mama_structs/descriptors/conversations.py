@@ -68,6 +68,11 @@ def listed(rows: Snapshot, namespace: str, is_open: Callable[[ConversationKey], 
     return tuple(sorted(found, key=lambda info: info.used_at or info.created_at, reverse=True))
 
 
+def keys_of(rows: Snapshot, namespace: str) -> list[ConversationKey]:
+    """Return the conversations of a namespace."""
+    return [start.key for start in _starts(rows, namespace)]
+
+
 def unused(rows: Snapshot, namespace: str, before: datetime) -> list[ConversationKey]:
     """Return the conversations of a namespace that were last used before a time, as far as that can be told."""
     return [start.key for start in _starts(rows, namespace) if is_unused(rows, start.key, before)]

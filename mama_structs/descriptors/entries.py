@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import ChainMap
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 from itertools import islice
 from typing import Final, Self, TypeVar
@@ -440,6 +440,10 @@ class Entries:
     def live(self) -> Iterator[Entry]:
         """Go through all entries, the oldest first."""
         return (slot for _, slot in self._slots.items() if isinstance(slot, Ref | Descriptor))
+
+    def saying(self, digests: Collection[str]) -> list[str]:
+        """Return the handles, with their versions, of texts that have some hashes."""
+        return [one.versioned for one in self.live() if one.content.is_text and one.body.hash in digests]
 
     def _slot(self, handle: Handle) -> Slot | None:
         if isinstance(handle, FdHandle) or handle.version is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol, Self, get_args
@@ -585,6 +585,14 @@ class RefStore:
         doomed, deleted = self._entries.named_by(handle), DeletedEntry(self._clock())
         for one in doomed:
             self._put(one, deleted)
+
+    def erase(self, digests: Collection[str], *, dry_run: bool) -> int:
+        """Delete all that has the text of some hashes (SHA-256), or only count it; what is left of it says so."""
+        self._check_open()
+        doomed, deleted = self._entries.saying(digests), DeletedEntry(self._clock())
+        for one in [] if dry_run else doomed:
+            self._put(one, deleted)
+        return len(doomed)
 
     def prompt(self, *, handles: bool = False) -> str:
         """

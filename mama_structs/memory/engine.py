@@ -348,6 +348,9 @@ class Writer(Reader, Protocol):
     def delete_links(self, link_ids: Collection[str]) -> int:
         """Delete links, and return how many of them there were."""
 
+    def leave_no_trace(self) -> None:
+        """Have what this plan deletes or replaces leave the disk, too, with the next `Engine.erase`."""
+
     def set_note(self, name: str, text: str | None) -> None:
         """Keep a text beside the memories (None forgets it); it changes no memory, and no export carries it."""
 
@@ -396,6 +399,13 @@ class Engine(Protocol):
 
     async def adopt(self, embedder: EmbedderRecord) -> bool:
         """Let an embedder's vectors count, and drop all others; False, and nothing done, while memories lack them."""
+
+    async def erase(self, *, wait: float) -> tuple[str, ...]:
+        """
+        Have what plans were to leave no trace of leave the disk, and return what still holds some of it, for people.
+
+        *wait* says how many seconds to wait for others that use the data. Where nothing is to be done it is cheap.
+        """
 
     def figures(self) -> dict[str, Any]:
         """Return figures about what is kept, as they were at the last call, from any thread."""

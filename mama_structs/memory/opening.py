@@ -17,6 +17,7 @@ from mama_structs.memory.embedding.protocol import Calibration, Embedder
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder, is_installed
 from mama_structs.memory.engine import EmbedderRecord, Engines, mismatch
+from mama_structs.memory.forgetting import EraseTexts, no_texts
 from mama_structs.memory.judging import Judge, check_judge
 from mama_structs.memory.judging_service import JudgingService
 from mama_structs.memory.maintenance import record_of
@@ -65,6 +66,7 @@ async def open_memories(
     reranker: Reranker | None = None,
     judge: Judge | None = None,
     reads: Sequence[str] = (),
+    erase_texts: EraseTexts = no_texts,
 ) -> tuple[MemoryStore, Callable[[], Any]]:
     """Return the memories of a namespace, with those of *reads*, which are never written, and what closes them."""
     names = (namespace, *reads)
@@ -81,6 +83,7 @@ async def open_memories(
             "loop": loop,
             "reranking": reranking,
             "find_mentions": find_mentions,
+            "erase_texts": erase_texts,
             "clock": clock,
         }
         judging = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import attrs
 import numpy as np
@@ -240,6 +240,48 @@ class Imported:
     known: int = 0
     embedded: int = 0
     dropped_links: int = 0
+
+
+NOT_REACHED: Final = (
+    "backups that were made before",
+    "exports, and other files that were written",
+    "what other namespaces and other memories say, and refs that only quote it",
+    "the source of a migration from v1.0",
+)
+"""What forgetting does not reach."""
+
+
+@attrs.frozen(kw_only=True)
+class Forgotten:
+    """
+    What `MemoryStore.forget` removed, and from where; it repeats nothing of it.
+
+    Args:
+        memories: How many memories, by type; the reasons of outcomes that went along are contexts.
+        links: Links that began or ended at them.
+        mended: Other memories that named them, out of which their ids were taken.
+        texts: Texts that were kept as their evidence, and named by nothing else.
+        refs: Refs and descriptors that were those texts, versions counted.
+        pending: What still holds some of it, in words; that goes at the next chance: when the store is opened or looked
+            after next, or when who holds it closes.
+        not_reached: What was not looked at, in words.
+        dry_run: Whether nothing was done, and all this is only what would be.
+
+    """
+
+    memories: Mapping[str, int] = attrs.field(factory=dict)
+    links: int = 0
+    mended: int = 0
+    texts: int = 0
+    refs: int = 0
+    pending: tuple[str, ...] = ()
+    not_reached: tuple[str, ...] = NOT_REACHED
+    dry_run: bool = False
+
+    @property
+    def count(self) -> int:
+        """How many memories of all types."""
+        return sum(self.memories.values())
 
 
 OutcomeWord = Outcome | Literal["SUCCESS", "FAILED", "PARTIAL"]

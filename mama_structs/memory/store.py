@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 from mama_structs import _check
 from mama_structs._async import LoopBound
 from mama_structs.errors import InvalidArgument, LinkNotFound, MamaStructsError, MemoryNotFound, SessionClosed
-from mama_structs.memory import graph, maintenance, requests, results, saving, search, transfer
+from mama_structs.memory import forgetting, graph, maintenance, requests, results, saving, search, transfer
 from mama_structs.memory.correcting import Correction
 from mama_structs.memory.embedding.protocol import Calibration, Embedder, Vectors
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.engine import Direction, EmbedderRecord, Engine, Filter, Progress, Reader, Writer, mismatch
 from mama_structs.memory.explaining import explained
+from mama_structs.memory.forgetting import EraseTexts
 from mama_structs.memory.graph import TraversalCache
 from mama_structs.memory.judging_service import JudgingService
 from mama_structs.memory.linking import Linking
@@ -54,6 +55,7 @@ from mama_structs.memory.results import (
     Chain,
     Evidence,
     Explanation,
+    Forgotten,
     Hit,
     Imported,
     OutcomeWord,
@@ -86,6 +88,7 @@ class Shared:
     reranking: RerankingService | None = attrs.field(default=None, kw_only=True)
     judging: JudgingService | None = attrs.field(default=None, kw_only=True)
     find_mentions: Callable[[str], Sequence[str]] = attrs.field(default=lambda _text: (), kw_only=True)
+    erase_texts: EraseTexts = attrs.field(default=forgetting.no_texts, kw_only=True)
     clock: Callable[[], float] = attrs.field(default=time.time, kw_only=True)
     cache: TraversalCache[list[Reached]] = attrs.field(init=False)
     record: EmbedderRecord = attrs.field(init=False)
@@ -472,6 +475,50 @@ class MemoryStore:
             return writer.delete(memory_id)
 
         return await self._shared.write(plan)
+
+    async def forget(
+        self,
+        ids: Iterable[str] | str | None = None,
+        *,
+        about: str | None = None,
+        source: str | None = None,
+        before: datetime | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> Forgotten:
+        """
+        Delete memories for good: nothing of their texts stays in any file of the store.
+
+        Of several filters all must hold; without any it is an error. Only this namespace's own memories go.
+        With them go the reasons of their outcomes, texts that were kept as their evidence and are named by nothing
+        else, the refs and descriptors that are these texts, and their ids in what other memories say.
+        The whole journal is written anew: meanwhile searches go on and saves wait.
+        What others still hold, such as a process that reads for long, is named in the answer, and goes at the next
+        chance; a process that is killed half-way leaves the rest to the next opening.
+
+        Args:
+            ids: Ids of memories.
+            about: A mention or a topic, exactly; no search.
+            source: A source of insights or contexts, or an item of evidence; a handle with its version or without.
+            before: Only what was created before this time (with a time zone).
+            dry_run: Whether only to say how much that would be.
+            progress: Called with how many memories are deleted, and of how many.
+
+        Raises:
+            InvalidArgument: No filter was given, or one breaks its rule; nothing was changed.
+            MemoryNotFound: Nothing has an id that was given; nothing was changed.
+
+        """
+        self._shared.check()
+        check_progress(progress)
+        request = forgetting.ForgetRequest.checked(ids, about, source, before)
+        return await forgetting.forget(
+            self._engine,
+            request,
+            self._shared.erase_texts,
+            dry_run=_check.flag("dry_run", dry_run),
+            progress=progress,
+        )
 
     async def count(self, *, types: Iterable[MemoryType | str] | str | None = None) -> int:
         """
@@ -1114,6 +1161,7 @@ class MemoryStore:
         A store that is opened once in three months prunes an old link one opening later.
         """
         self._shared.check()
+        await forgetting.resume(self._engine, self._shared.erase_texts)
         every = int(self._settings.prune_every * 1000)
         as_of = await self._engine.begin_maintenance(milliseconds(self._shared.now), every)
         if as_of is None:

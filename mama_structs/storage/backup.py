@@ -16,6 +16,7 @@ from urllib.parse import quote
 from mama_structs._async import in_own_thread
 from mama_structs.errors import StoreBusy, StoreDamaged, StoreError
 from mama_structs.storage.connection import in_use
+from mama_structs.storage.erasing import ERASING
 from mama_structs.storage.failures import damaged, is_busy, store_error
 from mama_structs.storage.files import DATABASE, JOURNAL, MARK_FILE, DraftDirectory, NewFile, from_os
 from mama_structs.storage.wal import crashed
@@ -99,12 +100,17 @@ def _copy_database(source: Path, journal: Path, tell: Callable[[int, int], objec
                 crash.findings()
             size = pages * int(origin.execute("PRAGMA page_size").fetchone()[0])
             rows: int = origin.execute("SELECT COUNT(*) FROM Cache").fetchone()[0]
+            erasing = origin.execute("SELECT 1 FROM Cache WHERE key GLOB ? LIMIT 1", (f"{ERASING}*",)).fetchone()
         except sqlite3.Error as error:
             raise _copy_error(error, source, source) from error
         with _connected(path, "rw") as copied:
             try:
                 copied.execute("PRAGMA synchronous = OFF")  # it is flushed as a whole, before it gets its name
                 origin.backup(copied, pages=_PAGES, progress=lambda _status, left, total: tell(total - left, total))
+                if erasing:
+                    # What was erased and could not leave the original's free pages yet does not come along.
+                    copied.execute("PRAGMA temp_store = 2").fetchall()
+                    copied.execute("VACUUM")
             except (sqlite3.Error, OSError) as error:
                 # SQLite has emptied the file: whether there is room is found out where the copy would have ended.
                 os.truncate(path, size)

@@ -35,10 +35,11 @@ from weakref import WeakKeyDictionary, ref
 
 import diskcache  # type: ignore[import-untyped]  # it ships no types
 
-from mama_structs._async import LoopBound
+from mama_structs._async import LoopBound, in_own_thread
 from mama_structs._check import seconds
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreBusy, StoreError, StoreFull
 from mama_structs.storage.connection import Database
+from mama_structs.storage.erasing import scrub
 from mama_structs.storage.failures import Finding, is_busy, store_error
 from mama_structs.storage.files import TemporaryDirectory, check_path, sweep
 from mama_structs.storage.opening import inspect_store
@@ -219,6 +220,19 @@ class Storage:
             self._looks.put(run)
             self._submit(functools.partial(_run_next, self._looks))
         return done
+
+    async def scrub(self, *, wait: float | None = None) -> bool:
+        """
+        Leave nothing on the disk of what was deleted or replaced, and tell whether that was possible.
+
+        Looks go on meanwhile, and writes wait. *wait* says how many seconds to wait for others that read or write,
+        None for as many as the store waits; where they are in the way for longer it is False.
+        """
+        self._check_open()
+        if not self._has_database():
+            return True
+        seconds = self._wait if wait is None else min(wait, self._wait)
+        return await in_own_thread(lambda: scrub(self.directory, wait=seconds))
 
     async def check(self) -> list[Finding]:
         """Look at every page, row, setting and file, and return what is wrong."""

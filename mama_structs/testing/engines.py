@@ -292,6 +292,8 @@ class PlainReader(Writer):
         if text is not None:
             self._notes[name] = text
 
+    def leave_no_trace(self) -> None: ...
+
     def put_vectors(self, embedder: EmbedderRecord, vectors: Mapping[str, Vectors]) -> None:
         found = {self._nodes[memory_id]: one for memory_id, one in vectors.items() if memory_id in self._nodes}
         self._others[embedder] = self._others.get(embedder, {}) | found
@@ -393,6 +395,10 @@ class PlainEngine:
             self.memories.take_vectors(embedder)
             self.embedder = embedder
         return True
+
+    async def erase(self, *, wait: float) -> tuple[str, ...]:  # noqa: ARG002 - the protocol's
+        """Return at once: there is no disk."""
+        return ()
 
     def figures(self) -> dict[str, Any]:
         """Return figures about what is kept."""

@@ -520,10 +520,10 @@ class Catalogue:
         # Ids are made of a memory's text: of what was deleted nothing stays.
         ids = [memory_id if there else "" for memory_id, there in zip(self._ids, alive.tolist(), strict=True)]
         arrays["topic"][~alive] = -1
-        topics, arrays["topic"] = _used(self._topics, arrays["topic"])
+        topics, arrays["topic"] = used(self._topics, arrays["topic"])
         pairs = alive[self._pairs["node"]]
         arrays["pair_node"] = self._pairs["node"][pairs]
-        mentions, arrays["pair_mention"] = _used(self._mentions, self._pairs["mention"][pairs])
+        mentions, arrays["pair_mention"] = used(self._mentions, self._pairs["mention"][pairs])
         for name, texts in (("ids", ids), ("topics", topics), ("mentions", mentions)):
             arrays[f"{name}_text"], arrays[f"{name}_ends"] = packed(texts)
         return {"nodes": len(self)}, arrays
@@ -653,7 +653,7 @@ class Catalogue:
         return [memory_id for memory_id in self._node_of if piece in memory_id][-_CANDIDATES:]
 
 
-def _used(texts: Vocabulary, numbers: NDArray[np.int32]) -> tuple[list[str], NDArray[np.int32]]:
+def used(texts: Vocabulary, numbers: NDArray[np.int32]) -> tuple[list[str], NDArray[np.int32]]:
     """Return the texts that some of *numbers* (-1 for none) are of, and the same numbers among these alone."""
     used = np.unique(numbers[numbers >= 0])
     renumbered = np.full(len(texts) + 1, -1, np.int32)

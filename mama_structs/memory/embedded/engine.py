@@ -10,15 +10,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
 import attrs
 
 from mama_structs._shared import Registry
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreBusy, StoreDamaged, StoreError, StoreFull
 from mama_structs.memory.embedded.check import Inspection
+from mama_structs.memory.embedded.erasing import finish_erasing, folder_of
 from mama_structs.memory.embedded.indexes import (
     UNUSABLE,
     Derivation,
@@ -44,6 +44,7 @@ from mama_structs.memory.embedded.snapshots import SnapshotStore, ViewLost
 from mama_structs.memory.embedded.witness import Witness
 from mama_structs.memory.engine import EmbedderRecord, Progress, Reader, Writer, mismatch
 from mama_structs.settings import MemorySettings
+from mama_structs.storage.erasing import ERASING
 from mama_structs.storage.failures import Finding
 from mama_structs.storage.rows import Rows, Snapshot
 from mama_structs.storage.store import Storage, again, outcome
@@ -132,14 +133,15 @@ class EmbeddedEngine:
         embedder: EmbedderRecord,
         settings: MemorySettings,
         *,
-        snapshots: Path | None,
+        views: Path | None,
     ) -> None:
         self._storage = storage
         self.namespace: str = namespace
         self.settings: MemorySettings = settings
-        self._snapshots_in = snapshots
+        self._all_views = views
+        self._snapshots_in = None if views is None else folder_of(views, namespace)
         self._snapshots: SnapshotStore | None = None
-        self._witness = Witness(snapshots)
+        self._witness = Witness(self._snapshots_in)
         self._place = RowPlaces(namespace, embedder, str(storage.directory))
         self._head: Head | None = None
         self._views: Indexes | None = None
@@ -293,6 +295,18 @@ class EmbeddedEngine:
             pass
         return True
 
+    async def erase(self, *, wait: float) -> tuple[str, ...]:
+        """Have what plans were to leave no trace of leave the disk, and return what still holds some of it."""
+        if not await self._look(lambda rows: rows.last(ERASING)):
+            return ()
+        while await self.write(lambda writer: cast("JournalWriter", writer).clean_up()):
+            """Rows may still have links to what is gone, by its id."""
+        had_snapshot = await self._look(lambda _rows: self._snapshots is not None and self._snapshots.last() > 0)
+        held = await finish_erasing(self._storage, self._all_views, wait=wait)
+        if had_snapshot and not held:
+            await self.snapshot()
+        return held
+
     async def snapshot(self) -> bool:
         """Write what is derived aside, and tell whether it is there now."""
         return await self._look(self._write_snapshot)
@@ -308,6 +322,11 @@ class EmbeddedEngine:
             await outcome(self._storage.in_thread(lambda: self._storage.look_here(self._finish)))
         except StoreError as error:
             _log.warning("no snapshot of the memories was written: %s", error)
+        try:
+            # It may be this one that was in the way.
+            await finish_erasing(self._storage, self._all_views, wait=0)
+        except StoreError as error:
+            _log.warning("what was forgotten is still on the disk: %s", error)
 
     async def _look(self, look: Callable[[Snapshot], T]) -> T:
         self._check_open()
@@ -765,9 +784,9 @@ def _tell(plans: Sequence[_Write[Any]], failure: BaseException | None) -> None:
 class EmbeddedEngines:
     """Opens each namespace once."""
 
-    def __init__(self, storage: Storage, *, snapshots: Path | None) -> None:
+    def __init__(self, storage: Storage, *, views: Path | None) -> None:
         self._storage = storage
-        self._snapshots = snapshots
+        self._views = views
         self._open: Registry[str, EmbeddedEngine] = Registry()
 
     async def recorded(self, namespace: str) -> EmbedderRecord | None:
@@ -777,9 +796,8 @@ class EmbeddedEngines:
 
     async def open(self, namespace: str, embedder: EmbedderRecord, settings: MemorySettings) -> EmbeddedEngine:
         """Open a namespace, or share it; undone by `leave`."""
-        folder = None if self._snapshots is None else self._snapshots / _folder(namespace)
         engine = self._open.join(
-            namespace, lambda: EmbeddedEngine(self._storage, namespace, embedder, settings, snapshots=folder)
+            namespace, lambda: EmbeddedEngine(self._storage, namespace, embedder, settings, views=self._views)
         )
         known = engine.settings
         try:
@@ -801,8 +819,3 @@ class EmbeddedEngines:
         last = self._open.leave(namespace)
         if last is not None:
             await last.close()
-
-
-def _folder(namespace: str) -> str:
-    # Namespaces may have characters that file systems refuse or confuse.
-    return blake2b(namespace.encode(), digest_size=8).hexdigest()

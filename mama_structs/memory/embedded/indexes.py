@@ -38,6 +38,8 @@ class Indexes:
         self.vectors: VectorIndex = VectorIndex(dimensions, exact_up_to=exact_up_to)
         self.links: Adjacency = Adjacency()
         self._counts: Counter[str] = Counter()
+        # Whether what is gone is still known and is not to be, when it is written aside.
+        self.holds_erased: bool = False
         # Nodes whose words are not indexed yet; they are taken up in slices.
         self.unindexed: dict[int, None] = {}
 
@@ -128,6 +130,13 @@ class Indexes:
         """Index the words of a memory that were left out before."""
         if self.unindexed.pop(node, 0) is None:
             self.words.add(node, indexed_terms(memory))
+
+    def forget_gone(self) -> None:
+        """Keep nothing of what was erased."""
+        if self.holds_erased:
+            self.words.forget_gone()
+            self.vectors.forget_gone()
+            self.holds_erased = False
 
     def count(self) -> None:
         """Count the memories of each type, after the catalogue was loaded."""
@@ -237,12 +246,14 @@ class Changes:
     count: int
     changed: set[int]
     deleted: set[int]
+    erased: bool = False  # Whether some of that is to leave no trace.
 
 
 def changes_since(rows: Snapshot, place: RowPlaces, change: int) -> Changes | None:
     """Return what was changed after a change, None where one of the rows cannot be read."""
     changed: set[int] = set()
     deleted: set[int] = set()
+    erased = False
     after = rows.items(place.changes, after=numbered(place.changes, change))
     # A key that nobody of ours made is named by check() alone, and would be in the way for ever.
     found = [value for key, value in after if own_number(place.changes, key) is not None]
@@ -254,7 +265,8 @@ def changes_since(rows: Snapshot, place: RowPlaces, change: int) -> Changes | No
             return None
         changed.update(row.changed)
         deleted.update(row.deleted)
-    return Changes(len(found), changed, deleted)
+        erased |= row.erased
+    return Changes(len(found), changed, deleted, erased)
 
 
 def replay(
@@ -272,6 +284,7 @@ def replay(
     What is there already, since rows were read that are newer than the views' change, is taken again where *anew*.
     """
     views = loaded.views
+    views.holds_erased |= changes.erased
     new = rows.items(place.memories, after=numbered(place.memories, loaded.change))
 
     def leave_out(key: str, error: StoreDamaged) -> None:
@@ -320,6 +333,7 @@ def replay(
 
 def snapshot_parts(rows: Snapshot, place: RowPlaces, views: Indexes, change: int) -> dict[str, Part]:
     """Return what a snapshot holds."""
+    views.forget_gone()
     words, arrays = views.words.state()
     return {
         "journal": Part({"mark": _mark(rows, place, change)}),

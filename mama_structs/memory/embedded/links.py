@@ -9,7 +9,17 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.embedded.catalogue import Columns, Order, Rows, Vocabulary, are_many, packed, runs, unpacked
+from mama_structs.memory.embedded.catalogue import (
+    Columns,
+    Order,
+    Rows,
+    Vocabulary,
+    are_many,
+    packed,
+    runs,
+    unpacked,
+    used,
+)
 from mama_structs.memory.engine import Direction, LinkTable, Nodes
 from mama_structs.memory.model import CREATORS, Link, LinkType, milliseconds
 
@@ -127,7 +137,8 @@ class Adjacency:
         """Return all of it as plain numbers and arrays, for `from_state`."""
         alive = self._rows["alive"]
         arrays = {name: self._rows[name][alive] for name in _STORED}
-        arrays["words_text"], arrays["words_ends"] = packed(self._words)
+        words, arrays["word"] = used(self._words, arrays["word"])
+        arrays["words_text"], arrays["words_ends"] = packed(words)
         return {"links": len(self)}, arrays
 
     @classmethod

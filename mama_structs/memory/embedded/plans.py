@@ -16,6 +16,7 @@ import numpy as np
 from mama_structs.errors import StoreDamaged
 from mama_structs.memory.codec import Entry, vectors_to_bytes, write_entry
 from mama_structs.memory.embedded.catalogue import named_in
+from mama_structs.memory.embedded.erasing import erasing_key
 from mama_structs.memory.embedded.indexes import Indexes
 from mama_structs.memory.embedded.rows import ChangeRow, DeadRow, RowPlaces, encode, numbered, own_numbers
 from mama_structs.memory.embedding.protocol import are_unit
@@ -249,6 +250,7 @@ class JournalWriter(JournalReader):
         self._changed: set[int] = set()
         self._deleted: list[int] = []
         self._touched_now: set[int] = set()
+        self._erases = False
         # False while a view is being changed: an error there leaves it half done.
         self._is_whole = True
 
@@ -365,6 +367,12 @@ class JournalWriter(JournalReader):
             self._writable.put(key, encode(DeadRow(id=dead.id, sources=left[done:])))
         return True
 
+    def leave_no_trace(self) -> None:
+        """Have what this plan deletes or replaces leave the disk with `Engine.erase`."""
+        key, change = erasing_key(self._place.namespace), self._change_of_plan()
+        self._erases = self._views.holds_erased = True
+        self._writable.put(key, encode(change))
+
     def set_note(self, name: str, text: str | None) -> None:
         """Keep a text beside the memories, or forget it."""
         key = f"{self._place.notes}{name}"
@@ -388,7 +396,9 @@ class JournalWriter(JournalReader):
             if self._change in self._deleted:
                 # No row would have the last number: for others the journal would end before it, as if it had gone back.
                 self._own = self._next_change()
-            change = ChangeRow(salt=secrets.token_hex(8), changed=sorted(self._changed), deleted=self._deleted)
+            change = ChangeRow(
+                salt=secrets.token_hex(8), changed=sorted(self._changed), deleted=self._deleted, erased=self._erases
+            )
             self._writable.put(numbered(self._place.changes, self._own), encode(change))
         if self._change != self._before:
             self._touched.note(self._change, self._touched_now)

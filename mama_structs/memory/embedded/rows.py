@@ -49,6 +49,8 @@ class ChangeRow(msgspec.Struct, kw_only=True):
     salt: str
     changed: list[int] = []
     deleted: list[int] = []
+    # Whether what it deleted or replaced is to leave no trace: a version that does not know this keeps traces.
+    erased: bool = False
 
 
 class DeadRow(msgspec.Struct, kw_only=True):

@@ -262,20 +262,32 @@ class SnapshotStore:
                 changes += [manifest["change"]] if manifest["identity"] == self._identity else []
         return max(changes)
 
-    def clear(self) -> bool:
-        """Delete every generation, and tell whether that was possible."""
+    def clear(self, *, before: int | None = None) -> bool:
+        """
+        Delete every generation, and tell whether that was possible.
+
+        With *before* those of that change and of later ones in the same history stay.
+        """
         try:
             if not self._directory.is_dir():
                 return True
             with self._alone() as alone:
                 if alone:
                     for name in (MANIFEST, PREVIOUS):
-                        (self._directory / name).unlink(missing_ok=True)
-                    self._sweep(set())
+                        if before is None or not self._is_of(name, before):
+                            (self._directory / name).unlink(missing_ok=True)
+                    self._sweep(set() if before is None else self._named())
                 return alone
         except OSError as error:
             _log.warning("snapshots cannot be deleted: %s", error)
             return False
+
+    def _is_of(self, name: str, change: int) -> bool:
+        """Tell whether a manifest is of a change in this history, or of a later one."""
+        with contextlib.suppress(*_UNREADABLE):
+            manifest = _manifest(_text(self._directory / name))
+            return bool(manifest["identity"] == self._identity and manifest["change"] >= change)
+        return False
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[bool]:

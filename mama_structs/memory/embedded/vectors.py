@@ -127,6 +127,11 @@ class VectorIndex:
         if self._rows.dead > max(_SMALLEST_DEAD, self._rows.count // 3):
             self._compact()
 
+    def forget_gone(self) -> None:
+        """Keep nothing of vectors that nobody has any more."""
+        if self._rows.dead:
+            self._compact()
+
     def get(self, node: int) -> Vectors:
         """Return a node's vectors, of shape (pieces, dimensions); no pieces where it has none."""
         return self.pieces([node])[0]

@@ -236,6 +236,11 @@ class WordIndex:
         if len(self._words) - self._used > max(_UNUSED_WORDS, self._used):
             self._forget_words()
 
+    def forget_gone(self) -> None:
+        """Keep nothing of memories that are gone, nor words that only they had."""
+        self._take_up()
+        self._forget_words()
+
     def terms(self, node: int) -> list[str]:
         """Return the terms of a memory, each once; none where it is not there."""
         self._take_up()

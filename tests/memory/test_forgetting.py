@@ -1,0 +1,436 @@
+"""What is forgotten is found by nobody, and in no file of the store."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import attrs
+import pytest
+from memory_helpers import SMALL, OpenedDirectory, PlainEngines
+
+import mama_structs
+from mama_structs import MemorySettings, Session, Settings
+from mama_structs._home import HELD
+from mama_structs.descriptors.log import ConversationKey
+from mama_structs.errors import InvalidArgument, MemoryNotFound
+from mama_structs.memory.embedded.erasing import JOURNAL_HELD, VIEWS_HELD
+from mama_structs.memory.embedded.snapshots import LOCK, SnapshotStore
+from mama_structs.storage import erasing
+from mama_structs.storage.backup import backup
+from mama_structs.storage.locks import DirectoryLocks, LockFile
+from mama_structs.storage.rows import Rows
+
+PATHS = os.pathsep.join((str(Path(mama_structs.__file__).parents[1]), str(Path(__file__).parents[1])))
+QUIET = MemorySettings(linking="off")
+SETTINGS = Settings(memory=attrs.evolve(QUIET, snapshot_every=50))
+SECRET = 'the Quokkafish "vault" is at Zürichsee\n\tbehind 비밀계좌의 문 \\ öffnen ✓ \U0001f512'
+WORDS = ("quokkafish", "zürichsee", "비밀계좌", "\U0001f512")
+
+
+def spellings(text):
+    """Return a text as files may hold it: UTF-8, and JSON with either kind of escapes."""
+    short, long = (json.dumps(text, ensure_ascii=escaped)[1:-1].encode() for escaped in (False, True))
+    return {text.encode(), short, long, long.replace(rb"\u", rb"\U"), text.encode("utf-16-le")}
+
+
+def files_with(directory, *texts):
+    """Return which files below a directory hold one of some texts, whatever its case."""
+    wanted = {one for text in texts for way in (text, text.lower(), text.upper()) for one in spellings(way)}
+    holding = []
+    for path in Path(directory).rglob("*"):
+        # A snapshot that is being written may go meanwhile.
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+            held = path.read_bytes()
+            holding += [path.name] if any(one in held for one in wanted) else []
+    return sorted(holding)
+
+
+def opened(path, **options):
+    return OpenedDirectory.open(path, embedder=SMALL, settings=QUIET, **options)
+
+
+async def keep_traces(storage):
+    """Have SQLite overwrite nothing that it frees, as most builds of it do; some overwrite by themselves."""
+    await storage.transact(lambda rows: None)
+    connection = storage._opened.connection
+    done = storage.in_thread(lambda: connection.execute("PRAGMA secure_delete = 0").fetchall())
+    assert [(0,)] == await asyncio.wrap_future(done)
+
+
+@contextlib.asynccontextmanager
+async def filled(path, *, settings=QUIET, count=60):
+    """Give the memories of a directory with one that is to be forgotten among others, and its id."""
+    place = OpenedDirectory.open(path, embedder=SMALL, settings=settings, wait=0.2)
+    store = await place.memories()
+    await keep_traces(place.storage)
+    await store.save_many([{"type": "context", "content": f"note {number} of the day"} for number in range(count)])
+    secret = await store.save_insight(SECRET, tags=["quokkafish"], source="crm")
+    for number in range(3):
+        other = await store.save_context(f"after it came {number}")
+        await store.link(secret.id, other.id, "quokkafish rule")
+    try:
+        yield place, store, secret
+    finally:
+        await place.close()
+
+
+async def life_of_a_secret(session):
+    """Save a secret in all places that a memory has, and return the decision."""
+    memories = session.memories
+    session.refs.put("plan", f"```text\n{SECRET} plan\n```")
+    session.refs.put("other", "a plan of no interest")
+    decision = await memories.save_decision("storage", "one vault", "cheap", evidence=["ref:plan", "ref:other"])
+    await memories.save_decision("trust", "trust nobody", "as said", evidence=["ref:other"])
+    await memories.correct(decision.id, f"{SECRET} one", reason=f"{SECRET} two")
+    await memories.correct(decision.id, "two vaults", reasoning=f"{SECRET} three")
+    await memories.set_outcome(decision.id, "FAILED", reason=f"{SECRET} four")
+    topic = await memories.save_decision(
+        "Quokkafish",
+        "hide it",
+        "quiet",
+        links=[{"to_id": decision.id, "relationship": "part of", "reason": f"{SECRET} five"}],
+    )
+    told = f"The vault that was spoken of yesterday is no longer in use: see {topic.id}, it names Quokkafish by its id alone".replace(
+        "Quokkafish", "that"
+    )
+    await memories.save_checkpoint(told, next_steps=[f"undo {topic.id}"])
+    return decision, topic
+
+
+async def test_no_byte_of_what_was_forgotten_is_left_in_any_file(tmp_path):
+    """Content, former texts, reasons, evidence, its ref, ids made of text, words, topics: all are gone, backups too."""
+    path = tmp_path / "agent.mama"
+    async with Session.open(path, embedder=SMALL, settings=SETTINGS, conversation="talk") as session:
+        memories = session.memories
+        await keep_traces(session._common.home.storage)
+        await memories.save_many([{"type": "context", "content": f"note {number} of a day"} for number in range(200)])
+        decision, topic = await life_of_a_secret(session)
+        await session.flush()
+        await memories.rebuild()
+        before = files_with(path, *WORDS)
+        dry = await memories.forget([decision.id, topic.id], dry_run=True)
+        untouched = await memories.count()
+        receipt = await memories.forget([decision.id, topic.id])
+        at_once = files_with(path, *WORDS)
+        await session.backup(tmp_path / "backup")
+        left = await memories.recent(types=["checkpoint"])
+        found = [hit.memory.id for hit in await memories.search(SECRET)]
+        report = await session.check()
+        handles = [(one.versioned, one.text) for one in [session.refs.get("ref:other")]]
+        with pytest.raises(mama_structs.errors.HandleNotFound):
+            session.refs.get("ref:plan")
+    async with Session.open(path, embedder=SMALL, settings=SETTINGS, conversation="talk") as session:
+        kept = await session.memories.count()
+        evidence = await session.memories.evidence_of((await session.memories.by_topic("trust")).newest.id)
+
+    assert {"cache.db", "cache.db-wal"} & set(before)
+    assert any(name.endswith(".view") for name in before)
+    assert ([], [], []) == (at_once, files_with(path, *WORDS), files_with(tmp_path / "backup", *WORDS))
+    assert {"decision": 2, "context": 1} == receipt.memories == dry.memories
+    assert (3, 1, 1, 1) == (receipt.count, receipt.texts, receipt.refs, receipt.mended)
+    assert receipt == attrs.evolve(dry, dry_run=False)
+    assert () == receipt.pending
+    assert not any(word in repr(receipt).lower() for word in WORDS)
+    assert (205, 202) == (untouched, kept)
+    assert [
+        "The vault that was spoken of yesterday is no longer in use: see forgotten, it names that by its id alone"
+    ] == [one.content for one in left]
+    assert ("undo forgotten",) == left[0].metadata.next_steps
+    assert not {decision.id, topic.id} & set(found)
+    assert report.ok, str(report)
+    assert [("ref:other@1", "a plan of no interest")] == handles
+    assert ["a plan of no interest"] == [one.text for one in evidence]
+
+
+@pytest.mark.parametrize("engines", [lambda: None, PlainEngines], ids=["embedded", "plain"])
+async def test_of_several_filters_all_must_hold(tmp_path, engines):
+    """Ids, a mention or topic, a source and a time each narrow; nothing is looked for by meaning, nothing else goes."""
+    place = opened(tmp_path, engines=engines(), find_mentions=lambda text: [w for w in text.split() if "-" in w])
+    store, other = await place.memories(), await place.memories("other")
+    early, late = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)
+    saved = {
+        "named": await store.save_context("dock at 2-1", created_at=early),
+        "topic": await store.save_decision("2-1", "dock", "near", created_at=late, evidence=["https://crm.example/7"]),
+        "crm": await store.save_insight("ships", source="crm", created_at=late),
+        "2-1 far": await store.save_insight("not at 2-11 docks", source="crm", created_at=early),
+    }
+    kept = await other.save_insight("dock at 2-1", source="crm", created_at=early)
+    questions = {
+        "about": {"about": "2-1"},
+        "about before": {"about": "2-1", "before": late},
+        "source": {"source": "crm"},
+        "source before": {"source": "crm", "before": late},
+        "evidence": {"source": "https://crm.example/7"},
+        "ids about": {"ids": [saved["named"].id, saved["crm"].id], "about": "2-1"},
+        "before": {"before": early},
+        "unknown": {"about": "3-1"},
+    }
+    dry = {name: (await store.forget(**asked, dry_run=True)).count for name, asked in questions.items()}
+
+    assert dry == {
+        "about": 2, "about before": 1, "source": 2, "source before": 1, "evidence": 1, "ids about": 1, "before": 0,
+        "unknown": 0,
+    }  # fmt: skip
+    assert 4 == await store.count()
+    assert 1 == (await store.forget(about="2-1", before=late)).count
+    with pytest.raises(MemoryNotFound):
+        await store.get(saved["named"].id)
+    assert 2 == (await store.forget(source="crm")).count
+    assert [saved["topic"]] == await store.recent()
+    assert [kept] == await other.recent()
+    assert [] == await place.findings()
+    await place.close()
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({}, "forget needs ids, about, source or before"),
+        ({"about": " "}, "about must not be empty"),
+        ({"ids": 7}, "ids must be a list"),
+        ({"source": ""}, "source must not be empty"),
+        ({"before": "tomorrow"}, "before must be an ISO 8601 time"),
+        ({"about": "x", "dry_run": 1}, "dry_run must be True or False"),
+        ({"about": "x", "progress": 1}, "progress must be a function"),
+    ],
+)
+async def test_a_request_that_names_nothing_is_refused(tmp_path, asked, said):
+    """No filter never means everything, and nothing is gone."""
+    place = opened(tmp_path)
+    store = await place.memories()
+    await store.save_context("kept")
+    with pytest.raises(InvalidArgument, match=said):
+        await store.forget(**asked)
+    with pytest.raises(MemoryNotFound):
+        await store.forget([(await store.recent())[0].id, "context_none_1790000000000_00000000"])
+
+    assert 1 == await store.count()
+    await place.close()
+
+
+@pytest.mark.parametrize("engines", [lambda: None, PlainEngines], ids=["embedded", "plain"])
+async def test_a_reason_that_is_forgotten_leaves_its_decision_with_the_outcome(tmp_path, engines):
+    """The decision stays and says no more why; its other reasons stay."""
+    place = opened(tmp_path, engines=engines())
+    store = await place.memories()
+    decision = await store.save_decision("storage", "one vault", "cheap")
+    await store.set_outcome(decision.id, "PARTIAL", reason="too small")
+    await store.set_outcome(decision.id, "FAILED", reason=SECRET)
+    (reason,) = [hit.memory for hit in await store.search(SECRET) if hit.memory.content == SECRET]
+    receipt = await store.forget(reason.id)
+    left = (await store.get(decision.id)).metadata
+
+    assert ({"context": 1}, 2) == (receipt.memories, await store.count())
+    assert ("FAILED", None) == (left.outcome, left.outcome_reason)
+    assert ["too small", None] == [change.reason for change in left.history]
+    assert [] == await place.findings()
+    await place.close()
+    assert [] == files_with(tmp_path, *WORDS)
+
+
+async def test_what_a_reader_holds_is_pending_and_goes_at_the_next_chance(tmp_path):
+    """A process that reads what was before is named; the next look after the store finishes, and so does an opening."""
+    async with filled(tmp_path) as (place, store, secret):
+        reader = sqlite3.connect(tmp_path / "journal" / "cache.db", isolation_level=None)
+        reader.execute("BEGIN")
+        reader.execute("SELECT COUNT(*) FROM Cache").fetchone()
+        receipt = await store.forget(secret.id)
+        held = files_with(tmp_path, *WORDS)
+        await store.maintain()
+        still = files_with(tmp_path, *WORDS)
+        await backup(tmp_path, tmp_path.with_name("copy"))
+        copied = files_with(tmp_path.with_name("copy"), *WORDS)
+        with pytest.raises(MemoryNotFound):
+            await store.get(secret.id)
+        reader.close()
+        await store.maintain()
+        after = files_with(tmp_path, *WORDS)
+        findings = await place.findings()
+
+    assert (JOURNAL_HELD,) == receipt.pending
+    assert held
+    assert held == still
+    assert ([], [], []) == (copied, after, findings)
+
+
+async def test_the_close_of_who_was_in_the_way_finishes_it(tmp_path):
+    """Whoever closes the store looks whether something is still to be cleaned up."""
+    other = OpenedDirectory.open(tmp_path, embedder=SMALL, settings=QUIET)
+    async with filled(tmp_path) as (_, store, secret):
+        reader = sqlite3.connect(tmp_path / "journal" / "cache.db", isolation_level=None)
+        reader.execute("BEGIN")
+        reader.execute("SELECT COUNT(*) FROM Cache").fetchone()
+        await other.memories()
+        receipt = await store.forget(secret.id)
+        reader.close()
+        await other.close()
+        after = files_with(tmp_path, *WORDS)
+
+    assert (JOURNAL_HELD,) == receipt.pending
+    assert [] == after
+
+
+async def test_views_that_somebody_writes_are_pending(tmp_path):
+    """Where a snapshot is being written it may be one of before: it is deleted at the next chance."""
+    settings = attrs.evolve(QUIET, snapshot_every=20)
+    async with filled(tmp_path, settings=settings) as (_, store, secret):
+        await store._engine.snapshot()
+        (folder,) = (tmp_path / "views").iterdir()
+        assert any(name.endswith(".view") for name in files_with(tmp_path, *WORDS))
+        lock = LockFile.open(folder / LOCK)
+        lock.try_lock(0)
+        receipt = await store.forget(secret.id)
+        lock.close()
+        again = await store.forget(about="nothing at all")
+        after = files_with(tmp_path, *WORDS)
+
+    assert (VIEWS_HELD,) == receipt.pending
+    assert ((), []) == (again.pending, after)
+
+
+async def test_a_process_that_knew_it_writes_no_view_with_it(tmp_path):
+    """Another process that had it in its views takes the change up, and its later snapshots have no word of it."""
+    settings = attrs.evolve(QUIET, snapshot_every=20)
+    async with filled(tmp_path, settings=settings) as (_, store, secret):
+        other = OpenedDirectory.open(tmp_path, embedder=SMALL, settings=settings)
+        theirs = await other.memories()
+        assert secret == await theirs.get(secret.id)
+        await store.forget(secret.id)
+        await theirs.save_many([{"type": "context", "content": f"later {number}"} for number in range(40)])
+        await theirs._engine.snapshot()
+        views = list((tmp_path / "views").rglob("*.view"))
+        after = files_with(tmp_path, *WORDS)
+        findings = await other.findings()
+        await other.close()
+
+    assert views
+    assert ([], []) == (after, findings)
+
+
+async def test_others_save_between_the_slices_of_a_large_forgetting(tmp_path, monkeypatch):
+    """Many memories go in many transactions; what somebody saves meanwhile does not wait for all of them."""
+    monkeypatch.setattr("mama_structs.memory.embedded.engine._TRANSACTION_SECONDS", 0)
+    async with filled(tmp_path, count=30) as (_, store, _secret):
+        told, between = [], []
+
+        def tell(done, total):
+            told.append((done, total))
+            if done == 3:
+                between.append(asyncio.ensure_future(store.save_context("in between")))
+                between[0].add_done_callback(lambda _saved: told.append("saved"))
+
+        receipt = await store.forget(before=datetime.now(UTC) + timedelta(days=1), progress=tell)
+        left = await store.recent()
+
+    assert [(done, 34) for done in range(1, 35)] == [one for one in told if one != "saved"]
+    assert told.index("saved") < 8
+    assert 34 == receipt.count
+    assert ["in between"] == [memory.content for memory in left]
+
+
+async def test_a_kill_at_any_point_is_made_good_by_the_next_opening(tmp_path, monkeypatch):
+    """What every transaction and every step of the cleaning leaves on the disk is finished by who opens it."""
+    path, images = tmp_path / "store", tmp_path / "images"
+    images.mkdir()
+    monkeypatch.setattr("mama_structs.memory.embedded.engine._TRANSACTION_SECONDS", 0)
+    settings = attrs.evolve(QUIET, snapshot_every=20)
+    async with filled(path, settings=settings, count=25) as (_, store, secret):
+        notes = await store.save_decision("Quokkafish", "leave it", "quiet")
+        await store.save_checkpoint("All that was spoken of yesterday in the long meeting is in", next_steps=[notes.id])
+
+        def image(*_args):
+            shutil.copytree(path, images / f"{len(list(images.iterdir())):02}")
+
+        for owner, name in ((Rows, "commit"), (erasing, "_rewritten"), (erasing, "_emptied"), (SnapshotStore, "clear")):
+            real = getattr(owner, name)
+
+            def stopping(*args, real=real, **options):
+                image()
+                result = real(*args, **options)
+                image()
+                return result
+
+            monkeypatch.setattr(owner, name, stopping)
+        await store.forget([secret.id, notes.id])
+        monkeypatch.undo()
+    begun, outcomes = False, []
+    for copied in sorted(images.iterdir()):
+        place = OpenedDirectory.open(copied, embedder=SMALL, settings=settings)
+        store = await place.memories()
+        await store.maintain()
+        gone = not {secret.id, notes.id} & {memory.id for memory in await store.recent(limit=100)}
+        assert gone or not begun, "what was begun is finished"
+        assert gone is (files_with(copied, *WORDS) == [])
+        assert [] == [one for one in await place.findings() if one.kind != "lost"]
+        begun |= gone
+        outcomes.append(gone)
+        await place.close()
+
+    assert [False, True] == sorted(set(outcomes))
+    assert len(outcomes) > 15
+
+
+KILLED = """
+import asyncio, os, signal, sys
+from mama_structs import HashEmbedder, Session
+from mama_structs.storage import erasing
+
+async def main():
+    session = await Session.open(sys.argv[1], embedder=HashEmbedder(dimensions=64))
+    erasing._emptied = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    await session.memories.forget(about="Quokkafish")
+
+asyncio.run(main())
+"""
+
+
+async def test_a_killed_process_leaves_the_rest_to_the_next_session(tmp_path):
+    """Killed before the disk was cleaned, what was forgotten is gone from the disk after the next opening."""
+    path = tmp_path / "agent.mama"
+    async with Session.open(path, embedder=SMALL, settings=SETTINGS) as session:
+        await session.memories.save_decision("Quokkafish", SECRET, "quiet")
+        await session.memories.save_context("kept")
+    command, environment = [sys.executable, "-c", KILLED, str(path)], {**os.environ, "PYTHONPATH": PATHS}
+    killed = await asyncio.to_thread(subprocess.run, command, check=False, env=environment)
+    left = files_with(path, *WORDS)
+    async with Session.open(path, embedder=SMALL, settings=SETTINGS) as session:
+        after = files_with(path, *WORDS)
+        kept = [memory.content for memory in await session.memories.recent()]
+
+    assert -signal.SIGKILL == killed.returncode
+    assert left
+    assert ([], ["kept"]) == (after, kept)
+
+
+async def test_evidence_in_a_conversation_that_is_open_elsewhere_is_pending(tmp_path):
+    """Its text goes when the conversation is free again; a text that another memory names stays in both places."""
+    path = tmp_path / "agent.mama"
+    async with Session.open(path, embedder=SMALL, settings=SETTINGS, conversation="talk") as session:
+        session.refs.put("plan", SECRET)
+        session.refs.put("shared", "a plan of both")
+        memory = await session.memories.save_decision("a", "one", "x", evidence=["ref:plan", "ref:shared"])
+        await session.memories.save_decision("b", "two", "y", evidence=["ref:shared"])
+    locks = DirectoryLocks(path)
+    locks.claim(ConversationKey("default", "talk").lock)
+    async with Session.open(path, embedder=SMALL, settings=SETTINGS) as session:
+        receipt = await session.memories.forget(memory.id)
+        held = files_with(path, *WORDS)
+        locks.close()
+        await session.maintain()
+        after = files_with(path, *WORDS)
+    async with Session.open(path, embedder=SMALL, settings=SETTINGS, conversation="talk") as session:
+        shared = session.refs.get("ref:shared").text
+
+    assert ((HELD,), 1) == (receipt.pending, receipt.texts)
+    assert held
+    assert ([], "a plan of both") == (after, shared)
