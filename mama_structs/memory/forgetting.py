@@ -114,10 +114,15 @@ class ForgetRequest:
 
 
 async def forget(
-    engine: Engine, request: ForgetRequest, erase_texts: EraseTexts, *, dry_run: bool, progress: Progress | None
+    engine: Engine,
+    request: ForgetRequest,
+    chosen: Sequence[str],
+    erase_texts: EraseTexts,
+    *,
+    dry_run: bool,
+    progress: Progress | None,
 ) -> Forgotten:
-    """Forget what was asked for, or only say how much that would be."""
-    chosen = await engine.read(request.candidates)
+    """Forget which of the *chosen* candidates were asked for, or only say how much that would be."""
     if request.source is not None:
         chosen = [one.id async for one in _memories(engine, chosen) if request.is_from(one)]
     reasons = [one for page in _pages(chosen) for one in await engine.read(lambda reader: _reasons(reader, page))]  # noqa: B023 - awaited

@@ -515,6 +515,7 @@ class MemoryStore:
         return await forgetting.forget(
             self._engine,
             request,
+            await self._shared.read(request.candidates),
             self._shared.erase_texts,
             dry_run=_check.flag("dry_run", dry_run),
             progress=progress,
