@@ -117,6 +117,7 @@ WRITES = {
     "prune": lambda store, memory_id: store.prune(now=START + timedelta(days=100)),
     "maintain": lambda store, memory_id: store.maintain(),
     "rebuild": lambda store, memory_id: store.rebuild(),
+    "forget": lambda store, memory_id: store.forget(source="outcome_of"),
     "delete": lambda store, memory_id: store.delete(memory_id),
 }
 # They need a file or an embedder, or tell of the process and not of the memories, or give the same memories.
