@@ -89,6 +89,9 @@ READS = {
     "search": lambda store, memory_id: store.search(
         "the login of planet 2-1 of the other namespace", superseded="equal", limit=100
     ),
+    "explain": lambda store, memory_id: store.explain(
+        "the login of planet 2-1 of the other namespace", memory_id, superseded="equal", limit=100
+    ),
     "by_topic": lambda store, memory_id: store.by_topic("auth"),
     "evolution": lambda store, memory_id: store.evolution(memory_id),
     "links_of": lambda store, memory_id: store.links_of(memory_id),
