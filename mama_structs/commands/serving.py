@@ -120,6 +120,7 @@ async def serve_mcp(given: argparse.Namespace) -> None:
         given.store,
         structs=given.structs,
         namespace=given.namespace,
+        reads=given.reads,
         conversation=given.conversation,
         files=given.files,
         settings=settings_of(given),

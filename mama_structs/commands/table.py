@@ -240,6 +240,11 @@ _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
         ("store STORE", "the session's directory, made if it is missing"),
         ("--structs URL", "a Structs node, such as http://localhost:1317"),
         ("--namespace NAME", "whose memories and conversations (%(default)s)", {"default": "default"}),
+        (
+            "--reads NAME",
+            "a further namespace that is searched and never written; can be repeated",
+            {"action": "append", "default": []},
+        ),
         ("--conversation NAME", "whose refs; a fresh conversation by default"),
         ("--files DIR", "the directory below which clients may write files; without it they have no tool for that"),
         ("--dynamic", _DYNAMIC_HELP, {"choices": ("auto", "force_static", "force_dynamic")}),

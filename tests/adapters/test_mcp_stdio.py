@@ -136,6 +136,12 @@ def test_options_stand_above_the_environment(monkeypatch):
     assert 7 == settings.references.cache_ttl
 
 
+def test_whoever_starts_the_server_says_what_it_reads():
+    """Namespaces are granted on the command line, one by one, and none without it."""
+    assert ["team:core", "b"] == parsed("--reads", "team:core", "--reads", "b").reads
+    assert [] == parsed().reads
+
+
 @pytest.mark.parametrize(
     ("given", "address"),
     [("8317", ("127.0.0.1", 8317)), ("[::1]:0", ("::1", 0)), ("agents.example:80", ("agents.example", 80))],
