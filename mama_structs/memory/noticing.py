@@ -341,17 +341,20 @@ def _likeliest(candidates: LinkCandidates | None) -> Nodes:
 
 def _noticed_by(new: Memory, older: Sequence[_Older], calibration: Calibration) -> Noticed:
     named: dict[str, list[NoticedMemory]] = {}
-    said = Said.by(new) if older else None
+    said: Said | None = None
     for one in older:
+        cosine = calibration.slope * (one.cosine - calibration.midpoint)
         found: Mapping[str, float] = {}
         if is_copy(one.memory, new):
             found = {COPIES: 1.0}
-        elif said is not None:
+        # What is neither of the matter nor alike is not worth taking apart.
+        elif one.one_matter or cosine > 0:
+            said = said or Said.by(new)
             choices = {(memory.type, memory.topic) for memory in (new, one.memory)}
             compared = Compared.of(
                 said,
                 Said.by(one.memory),
-                cosine=calibration.slope * (one.cosine - calibration.midpoint),
+                cosine=cosine,
                 likeness=one.likeness,
                 one_matter=one.one_matter,
                 one_choice=len(choices) == 1 and new.type is MemoryType.DECISION,

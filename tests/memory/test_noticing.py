@@ -90,6 +90,7 @@ async def test_two_processes_that_save_the_same_have_one_memory(tmp_path):
     await place.close()
 
 
+@pytest.mark.parametrize("store", [PlainEngines], indirect=True, ids=["plain"])
 @pytest.mark.parametrize(
     "more",
     [
@@ -195,6 +196,7 @@ async def test_a_decision_and_its_opposite_are_noticed_and_both_stand(store):
     assert [] == [link for link in await store.links_of(first.id) if link.link_type == "evolution"]
 
 
+@pytest.mark.parametrize("store", [PlainEngines], indirect=True, ids=["plain"])
 @pytest.mark.parametrize(
     ("older", "newer", "kind"),
     [
