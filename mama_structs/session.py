@@ -590,14 +590,20 @@ class Session:
 
     def system_prompt(self, *, handles: bool = False) -> str:
         """
-        Return what the system prompt should say about what this session can do.
+        Return what the system prompt should say about what this session can do: memories, refs and descriptors.
+
+        It names tools as they are on the wire, and only those that there are.
 
         Args:
             handles: Whether to list the refs and descriptors that there are.
 
         """
+        from mama_structs.recall import SENTENCE  # noqa: PLC0415 - a session is open: see the top
+        from mama_structs.tools.instructions import memory_instructions  # noqa: PLC0415
+
         self._check_here()
-        return self.refs.prompt(handles=handles)
+        memory = self.wire_names.said(memory_instructions(self.tools, recalled=SENTENCE))
+        return "\n\n".join(filter(None, (memory, self.refs.prompt(handles=handles))))
 
     def fork(self, conversation: str | None = None) -> Session:
         """

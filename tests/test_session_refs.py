@@ -332,7 +332,7 @@ async def test_the_tools_for_refs_are_there(tmp_path):
             "search_fd",
             "edit_ref",
             "put_ref",
-        ) == session.tools.names[10:]
+        ) == session.tools.names[-7:]
         assert {"fd"} == set(session.tools["read_fd"].input_schema["required"])
         assert session.tools["search_fd"].annotations.read_only
         assert session.tools["fd_to_file"].annotations.destructive
@@ -515,7 +515,8 @@ async def test_descriptors_that_are_switched_off_leave_neither_tools_nor_words(t
     """Nothing is shortened, and what a host stores itself is stored."""
     async with Session.open(files=tmp_path, settings=typed(enabled=False)) as session:
         assert not {"read_fd", "fd_to_file", "list_refs", "get_ref", "search_fd"} & set(session.tools)
-        assert "" == session.system_prompt(handles=True)
+        assert "" == session.refs.prompt(handles=True)
+        assert "fd:1" not in session.system_prompt(handles=True)
         session.tools.add(long_list)
         assert list(range(9_000)) == await session.call("long_list", {"count": 9_000})
         await session.observe('<ref id="a">1</ref>')

@@ -142,10 +142,10 @@ def read_by(start: int, steps: Iterable[Step]) -> frozenset[int]:
 # How decisions evolved
 
 
-def by_topic(reader: Reader, topic: str, *, now_ms: int) -> TopicNodes:
+def by_topic(reader: Reader, topic: str, *, now_ms: int, types: Collection[LinkType] | None = None) -> TopicNodes:
     """Return a topic's memories with their evolution, however long it is, and what is around that, if they hold."""
     chain = evolution(reader, reader.window(Filter(topic=topic, valid_at=from_milliseconds(now_ms))))
-    around = traverse(reader, chain.nodes, now_ms=now_ms, max_depth=TOPIC_DEPTH)
+    around = traverse(reader, chain.nodes, now_ms=now_ms, types=types, max_depth=TOPIC_DEPTH)
     reached = np.array([step.node for step in around], np.int64)
     ended = {*chain.nodes[~reader.facts(chain.nodes).holding(now_ms)], *reached[~reader.facts(reached).holding(now_ms)]}
     if ended:

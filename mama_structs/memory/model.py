@@ -370,6 +370,7 @@ OUTCOME_OF: Final = "outcome_of"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _SLUG_LENGTH: Final = 50
+_SHORT_SLUG: Final = 24
 _BETWEEN: Final = re.compile(r"[\0-/:-`{-\x7f]+")
 MIN_RANDOM: Final = 4
 """Characters at an id's end in v1.0."""
@@ -382,7 +383,8 @@ _ID: Final = re.compile(
 
 def new_id(kind: MemoryType, title: str, created_at: datetime) -> str:
     """Return an id for a new memory: ``<type>_<slug>_<milliseconds>_<8 hexadecimal digits>``."""
-    return f"{kind.value}_{slug(title)}_{milliseconds(created_at)}_{secrets.token_hex(4)}"
+    # Every answer that names a memory has its id: a few words tell what it is.
+    return f"{kind.value}_{slug(title, most=_SHORT_SLUG)}_{milliseconds(created_at)}_{secrets.token_hex(4)}"
 
 
 def new_link_id() -> str:
@@ -390,13 +392,13 @@ def new_link_id() -> str:
     return f"link_{secrets.token_hex(12)}"
 
 
-def slug(title: str) -> str:
+def slug(title: str, *, most: int = _SLUG_LENGTH) -> str:
     """Return the readable part of an id: lower case, other characters than letters and digits become ``_``."""
     text = unicodedata.normalize("NFC", title[: 8 * _SLUG_LENGTH]).lower()
     if not text.isascii():
         # Marks belong to the letters of many scripts, and are no letters themselves.
         text = "".join(letter if unicodedata.category(letter)[0] in "LNM" else "_" for letter in text)
-    return _BETWEEN.sub("_", text).strip("_")[:_SLUG_LENGTH].strip("_") or "untitled"
+    return _BETWEEN.sub("_", text).strip("_")[:most].strip("_") or "untitled"
 
 
 def is_id(text: str) -> bool:

@@ -821,19 +821,21 @@ class MemoryStore:
 
     # The graph
 
-    async def by_topic(self, topic: str) -> Chain:
+    async def by_topic(self, topic: str, *, link_types: Iterable[LinkType | str] | None = None) -> Chain:
         """
         Return all memories of a topic with how they evolved, newest first; an unknown topic gives an empty chain.
 
         Args:
             topic: Exactly as it was saved.
+            link_types: As for `traverse`, to what is around the chain.
 
         """
         named = requests.check_topic(topic)
+        types = None if link_types is None else requests.check_link_types(link_types)
         now_ms = milliseconds(self._shared.now)
 
         def plan(reader: Reader) -> Chain:
-            found = graph.by_topic(reader, named, now_ms=now_ms)
+            found = graph.by_topic(reader, named, now_ms=now_ms, types=types)
             return results.chain_of(reader, found.chain, around=results.reached_along(reader, found.around))
 
         return await self._shared.read(plan)
@@ -1121,8 +1123,21 @@ class MemoryStore:
         """
         return await self.traverse(check_id("id", id), max_depth=1, direction=direction, limit=2**31)
 
-    async def load_context(self, id: str) -> Surroundings:  # noqa: A002 - as above
-        """Return a memory with how it evolved and what is around it."""
+    async def load_context(
+        self,
+        id: str,  # noqa: A002 - as above
+        *,
+        link_types: Iterable[LinkType | str] | None = None,
+    ) -> Surroundings:
+        """
+        Return a memory with how it evolved and what is around it.
+
+        Args:
+            id: The memory's.
+            link_types: As for `traverse`, to what is around it.
+
+        """
+        types = None if link_types is None else requests.check_link_types(link_types)
         now_ms = milliseconds(self._shared.now)
 
         def plan(reader: Reader, node: int) -> Surroundings:
@@ -1130,7 +1145,7 @@ class MemoryStore:
                 memory=reader.get([node])[0],
                 chain=results.chain_of(reader, graph.evolution(reader, node)),
                 around=results.reached_along(
-                    reader, graph.traverse(reader, node, now_ms=now_ms, max_depth=graph.CONTEXT_DEPTH)
+                    reader, graph.traverse(reader, node, now_ms=now_ms, types=types, max_depth=graph.CONTEXT_DEPTH)
                 ),
                 links=tuple(reader.read_links(node)),
             )

@@ -1,5 +1,5 @@
 """
-The ten tools through which a model uses memories, in the order of DESIGN section 7.
+The tools through which a model uses memories, in the order of DESIGN section 7.
 
 An answer asks the store a fixed number of questions, however much it shows.
 """
@@ -12,8 +12,8 @@ import difflib
 import functools
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal, NoReturn, TypedDict, TypeVar, cast
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final, Literal, NoReturn, NotRequired, TypedDict, TypeVar, cast
 
 import attrs
 import msgspec
@@ -25,6 +25,7 @@ from mama_structs.errors import InvalidArgument, MamaStructsError, MemoryNotFoun
 from mama_structs.memory.graph import Beside, holding, successors
 from mama_structs.memory.model import (
     OUTCOME_OF,
+    SUPERSEDES,
     CheckpointMetadata,
     ContextMetadata,
     DecisionMetadata,
@@ -32,12 +33,15 @@ from mama_structs.memory.model import (
     LinkType,
     Memory,
     MemoryType,
+    Noticed,
     OutcomeChange,
+    is_id,
     parse_kept,
 )
 from mama_structs.memory.relationships import MAX_RELATIONSHIP
 from mama_structs.memory.requests import MAX_ID, MAX_ITEM, MAX_ITEMS, MAX_LINKS, MAX_TOPIC, check_id
-from mama_structs.memory.results import Chain, Evidence, Hit, Surroundings
+from mama_structs.memory.results import Chain, Evidence, Reached, Surroundings
+from mama_structs.memory.search import worth_showing
 from mama_structs.memory.store import MemoryStore
 from mama_structs.tools.names import MEMORY_TOOLS
 from mama_structs.tools.tool import Tool, ToolAnnotations, bound
@@ -64,31 +68,54 @@ Result = Literal["SUCCESS", "FAILED", "PARTIAL"]
 
 
 class LinkTo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A link that a model asks for, from what it saves to a memory that there is."""
+    """A link that a model asks for, from what it saves to a memory that there is; *to_id* is an earlier name."""
 
-    to_id: Annotated[Id, Meta(description="The id of the memory that it leads to, as another tool gave it")]
-    relationship: Annotated[
-        str,
-        Meta(
-            min_length=1,
-            max_length=MAX_RELATIONSHIP,
-            description="Any word or two for it, such as depends on, contradicts, caused by, refines",
-        ),
-    ]
-    confidence: Annotated[Share, Meta(description="How sure it is")] = 0.8
-    reason: Annotated[Item | None, Meta(description="Why they belong together")] = None
-    tags: Annotated[Items, Meta(description="Words to group links by")] = ()
+    id: Id | None = None
+    relationship: Annotated[str, Meta(min_length=1, max_length=MAX_RELATIONSHIP)] = "related to"
+    to_id: Id | None = None
+    confidence: Share = 0.8
+    reason: Item | None = None
+    tags: Items = ()
 
 
-Links = Annotated[Sequence[LinkTo], Meta(max_length=MAX_LINKS)]
+Links = Annotated[Sequence[Id | LinkTo], Meta(max_length=MAX_LINKS)]
+# What models are shown of it: the rest is accepted, too.
+_NOTHING: Final[tuple[str, Any]] = ("default", [])
+_LINKS_SHOWN: Final[Mapping[str, Any]] = {
+    "type": "array",
+    "items": {
+        "anyOf": [
+            {"type": "string"},
+            {
+                "type": "object",
+                "properties": {
+                    "id": {"type": "string"},
+                    "relationship": {"type": "string", "description": "Such as implements, depends on, contradicts"},
+                },
+                "required": ["id"],
+                "additionalProperties": False,
+            },
+        ]
+    },
+}
+# Bounds of which a model thinks by itself, and the tool says when one is passed: every list of tools has them.
+_UNSAID: Final = frozenset({"minLength", "maxLength", "minItems", "maxItems"})
 
 
 def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a model gave to a tool that saves, as the method of `MemoryStore` of the same name takes it."""
     given = {name: value for name, value in arguments.items() if name != "memories"}
     if "links" in given:
-        given["links"] = [msgspec.structs.asdict(link) for link in given["links"]]
+        given["links"] = [_link_asked(place, link) for place, link in enumerate(given["links"])]
     return {**given, "created_by": "llm"}
+
+
+def _link_asked(place: int, link: str | LinkTo) -> dict[str, Any]:
+    asked = msgspec.structs.asdict(LinkTo(id=link) if isinstance(link, str) else link)
+    known = {asked.pop("id"), asked["to_id"]} - {None}
+    if len(known) != 1:
+        raise InvalidArgument(f"links[{place}] must have one id", hint="such as {id, relationship}, or the id alone")
+    return {**asked, "to_id": known.pop()}
 
 
 def _moment(name: str, text: str) -> datetime:
@@ -118,7 +145,6 @@ _MOST: Final = 400
 # Characters of a text beside others of its kind, such as one of several pieces of evidence.
 _BESIDE: Final = 400
 # How many of each an answer shows.
-_MADE_LINKS: Final = 5
 _LINKS: Final = 20
 _OUTCOMES: Final = 10
 _EVIDENCE: Final = 10
@@ -128,8 +154,14 @@ _AROUND: Final = 15
 _AROUND_A_TOPIC: Final = 5
 _NEAR_TOPICS: Final = 5
 _TOPICS_LOOKED_AT: Final = 500
+_DAY: Final = timedelta(days=1)
+# The confidence that a decision has where nobody said one.
+_USUAL: Final = DecisionMetadata().confidence
 _UNITS: Final = {"year": 31_536_000, "month": 2_592_000, "week": 604_800, "day": 86_400, "hour": 3600, "minute": 60}
 
+
+# That two were saved at nearly one time is no news.
+_TELLING: Final = frozenset(LinkType) - {LinkType.TEMPORAL}
 
 _T = TypeVar("_T")
 
@@ -151,59 +183,52 @@ class More(Cut, total=False):
     fd: str
 
 
-class MadeLink(TypedDict):
-    """A link that a save made, to another memory."""
+class LinkLine(TypedDict, total=False):
+    """A link that begins (*to*) or ends (*from_id*) at the memory."""
 
     to_id: str
-    relationship: str
-    type: str
-    confidence: float
-    created_by: str
-
-
-class LinkLine(MadeLink):
-    """A link."""
-
     from_id: str
-
-
-class LinkWithReason(LinkLine, total=False):
-    """A link."""
-
+    relationship: str
     reason: str
 
 
 class OneMemory(TypedDict):
-    """What every answer says of a memory."""
+    """What every answer says of a memory; its time is left out where that is the time of the one before."""
 
     id: str
-    type: str
     content: str
-    created_at: str
+    at: NotRequired[str]
 
 
 class BriefMemory(OneMemory, total=False):
-    """A memory in a line."""
+    """A memory in a line; its id begins with its type, else that is told."""
 
+    type: str
     namespace: str
+    trust: str
     topic: str
     outcome: str
     outcome_reason: str
 
 
-class AroundLine(BriefMemory):
-    """A memory near another one."""
+class AroundLine(BriefMemory, total=False):
+    """A memory near another one, by one link where *depth* says nothing else."""
 
     depth: int
 
 
-class FoundMemory(BriefMemory, total=False):
-    """A memory that a search found."""
+class RecentMemory(BriefMemory, total=False):
+    """A memory among the newest ones."""
 
-    reasoning: str
     superseded_by: str
     in_its_place: str
     tells_outcome_of: str
+
+
+class FoundMemory(RecentMemory, total=False):
+    """A memory that a search found."""
+
+    reasoning: str
 
 
 class Answering(FoundMemory):
@@ -215,7 +240,9 @@ class Answering(FoundMemory):
 class Version(OneMemory, total=False):
     """One version of what was decided on a topic."""
 
+    type: str
     namespace: str
+    trust: str
     reasoning: str
     confidence: float
     outcome: str
@@ -259,59 +286,36 @@ class SavedMemory(TypedDict):
     """What was saved."""
 
     id: str
-    type: str
 
 
-class Saved(SavedMemory, Noted, total=False):
+class Saved(SavedMemory, Noted):
     """What a tool that saves answers."""
-
-    topic: str
-    supersedes: str
-    links: list[MadeLink]
-    more_links: int
 
 
 class Superseding(SavedMemory, Noted, total=False):
     """What holds after a decision took the place of another one."""
 
     topic: str
-    decision: str
-    replaced: BriefMemory
-    supersedes: str
-    links: list[MadeLink]
-    more_links: int
+    replaced: str
 
 
-class Looked(TypedDict):
-    """Whether there is one."""
-
-    found: bool
-
-
-class LastCheckpoint(Looked, Noted, total=False):
+class LastCheckpoint(Noted, total=False):
     """What load/checkpoint answers."""
 
-    id: str
     summary: str
     open_files: list[str]
     next_steps: list[str]
     implements: list[str]
-    created_at: str
-    age: str
+    at: str
     more: list[More]
 
 
-class WholeMemory(OneMemory):
-    """What every answer says of one memory."""
-
-    created_by: str
-    age: str
-
-
-class Whole(WholeMemory, total=False):
+class Whole(OneMemory, total=False):
     """One memory, whole."""
 
     namespace: str
+    type: str
+    trust: str
     topic: str
     reasoning: str
     confidence: float
@@ -342,7 +346,7 @@ class WithContext(AboutOne, Noted, total=False):
     more_versions: int
     around: list[AroundLine]
     more_around: int
-    links: list[LinkWithReason]
+    links: list[LinkLine]
     more_links: int
     evidence: list[EvidenceLine]
     more_evidence: int
@@ -362,7 +366,7 @@ class ByContext(FoundByContext, Noted):
 class FoundRecent(TypedDict):
     """The newest memories."""
 
-    found: list[FoundMemory]
+    found: list[RecentMemory]
 
 
 class Recent(FoundRecent, Noted):
@@ -380,7 +384,6 @@ class ByTopic(OnTopic, Noted, total=False):
     """What search/by_topic answers."""
 
     older_versions: int
-    links: list[LinkWithReason]
     forks: list[str]
     around: list[BriefMemory]
     near_topics: list[str]
@@ -389,7 +392,6 @@ class ByTopic(OnTopic, Noted, total=False):
 class EvolvedDecision(TypedDict):
     """A decision with its outcome."""
 
-    id: str
     decision: str
     outcome: str
 
@@ -397,10 +399,15 @@ class EvolvedDecision(TypedDict):
 class Evolved(EvolvedDecision, Noted, total=False):
     """What holds after a decision was given an outcome."""
 
-    topic: str
-    outcome_reason: str
     outcomes_before: list[str]
     superseded_by: str
+
+
+class Corrected(TypedDict):
+    """What a memory says from now on."""
+
+    id: str
+    content: str
 
 
 def beginning(text: str, most: int) -> str:
@@ -494,7 +501,12 @@ def make_room(refs: RefStore) -> None:
 
 
 def _written(moment: datetime) -> str:
-    return moment.isoformat(timespec="seconds")
+    return f"{moment:%Y-%m-%dT%H:%MZ}"
+
+
+def when(moment: datetime, now: datetime) -> str:
+    """Say when something was: ``3 hours ago`` within a day, else the date."""
+    return age(moment, now) if abs(now - moment) < _DAY else f"{moment:%Y-%m-%d}"
 
 
 def age(moment: datetime, now: datetime) -> str:
@@ -520,40 +532,48 @@ def _outcome_of(memory: Memory) -> tuple[str | None, str | None]:
     return metadata.outcome.value, metadata.outcome_reason
 
 
-def _told(kind: type[_T], memory: Memory, *, most: int = _LINE, **more: object) -> _T:
+def _told(kind: type[_T], memory: Memory, memories: MemoryStore, *, most: int = _LINE, **more: object) -> _T:
     """Tell of a memory what an answer of one kind says of it: its texts in lines of so many characters, and *more*."""
     decision = memory.metadata if isinstance(memory.metadata, DecisionMetadata) else None
     outcome, reason = _outcome_of(memory)
     known = {
-        "id": memory.id,
-        "type": memory.type.value,
-        "topic": memory.topic,
+        **_named(memory, memories),
         "content": line(memory.content, most),
         "reasoning": _short(decision.reasoning or None, most) if decision else None,
-        "confidence": round(decision.confidence, 2) if decision else None,
         "outcome": outcome,
         "outcome_reason": _short(reason, most),
-        "created_at": _written(memory.created_at),
         **more,
     }
     return _answer(kind, known)
+
+
+def _named(memory: Memory, memories: MemoryStore) -> dict[str, object]:
+    """Return what tells a memory from others, without what goes without saying."""
+    confidence = getattr(memory.metadata, "confidence", None)
+    return {
+        "id": memory.id,
+        "type": None if memory.id.startswith(f"{memory.type.value}_") else memory.type.value,
+        "trust": memory.trust if memory.trust in ("tool", "outside") else None,
+        "namespace": _read_only(memories, memory),
+        "topic": memory.topic,
+        "confidence": None if confidence in (None, _USUAL) else round(confidence, 2),
+        "at": when(memory.created_at, memories._shared.now),  # noqa: SLF001 - the store's own clock
+    }
 
 
 def _id_of(memory: Memory | None) -> str | None:
     return None if memory is None else memory.id
 
 
-def _link(kind: type[_T], link: Link, *, reason: str | None = None) -> _T:
+def _link(link: Link, memory_id: str, *, reason: str | None = None) -> LinkLine:
+    begins = link.from_id == memory_id
     known = {
-        "from_id": link.from_id,
-        "to_id": link.to_id,
+        "to_id": link.to_id if begins else None,
+        "from_id": None if begins else link.from_id,
         "relationship": link.metadata.original_relationship,
-        "type": link.link_type.value,
-        "confidence": round(link.confidence, 2),
-        "created_by": link.created_by,
         "reason": reason,
     }
-    return _answer(kind, known)
+    return _answer(LinkLine, known)
 
 
 def _answer(kind: type[_T], known: Mapping[str, object]) -> _T:
@@ -603,21 +623,19 @@ async def save_decision(
     memories: MemoryStore,
 ) -> Saved:
     """
-    Save a decision with its reasons, so that later conversations find it.
+    Save a decision with its reasons, for later conversations.
 
-    Use it when something was decided that later work has to respect: a choice between ways, a rule, a design.
-    Don't use it for what was merely learnt (save/insight), for where the work stands (save/checkpoint), to replace a
-    decision whose id you have (evolve/supersede), or to say how one turned out (evolve/outcome).
+    Use it when later work has to respect a choice, rule or design; search before.
+    Don't use it for what was learnt (save/insight), where the work stands (save/checkpoint), or to replace a decision
+    (evolve/supersede).
 
     Args:
-        topic: What it is about, in a word or two such as auth_strategy; use the same topic for what belongs together
-        decision: What was decided, in a sentence or two that stand alone
-        reasoning: Why, with the alternatives that were turned down
+        topic: A word or two, such as auth_strategy; the same for what belongs together
+        decision: What was decided, in a sentence that stands alone
+        reasoning: Why, and what was turned down
         confidence: How sure it is
-        supersedes: The id of the decision whose place it takes
-        implements: Ids of decisions that it carries out
-        links: Further links to memories that there are
-        evidence: What it rests on: ref:<id> or fd:<number>, whose text is kept with it, ids of memories, or addresses
+        links: Memories that it belongs to
+        evidence: What it rests on: ref:<id>, fd:<number>, ids or addresses
 
     """
     given = _given(locals())
@@ -630,26 +648,26 @@ async def save_decision(
             )
     async with _naming_the_decision(memories, "supersedes", supersedes):
         memory = await memories.save_decision(**given, on_duplicate="merge")
-    return await _saved(Saved, memories, memory, supersedes=supersedes)
+    return _saved(memory)
 
 
 async def save_checkpoint(
     summary: Text, *, open_files: Items = (), next_steps: Items = (), implements: Ids = (), memories: MemoryStore
 ) -> Saved:
     """
-    Save where the work stands, so that another conversation can go on from there; load/checkpoint gives the newest.
+    Save where the work stands, for load/checkpoint.
 
-    Use it at the end of a piece of work, before a break, or when the user says that they will go on later.
-    Don't use it for a choice that was made (save/decision) or for what was learnt (save/insight).
+    Use it at the end of a piece of work, before a break, or when the user will go on later.
+    Don't use it for a choice (save/decision) or what was learnt (save/insight).
 
     Args:
-        summary: What was done, what holds, and what is open
-        open_files: Paths of the files that are being worked on
-        next_steps: What is to be done next, one step an item
-        implements: Ids of the decisions that this work carries out
+        summary: What was done, what holds, what is open
+        open_files: Paths that are being worked on
+        next_steps: What to do next, a step an item
+        implements: Ids of decisions that this carries out
 
     """
-    return await _saved(Saved, memories, await memories.save_checkpoint(**_given(locals())))
+    return _saved(await memories.save_checkpoint(**_given(locals())))
 
 
 async def save_insight(
@@ -662,37 +680,43 @@ async def save_insight(
     memories: MemoryStore,
 ) -> Saved:
     """
-    Save something that was learnt and is worth knowing later.
+    Save what was learnt and is worth knowing later.
 
-    Use it for a fact, cause, pattern or preference that was found out: why something broke, what the user likes.
-    Don't use it for a choice between ways (save/decision), for how a decision turned out (evolve/outcome), or for
-    where the work stands (save/checkpoint).
+    Use it for a fact, cause, pattern or preference that was found out.
+    Don't use it for a choice (save/decision), or how one turned out (evolve/outcome).
 
     Args:
-        content: What was learnt, in a sentence or two that stand alone
-        category: What kind of insight it is, in a word such as performance
-        tags: Words to group insights by
-        source: Where it comes from, such as a file, an address or a person
-        links: Links to memories that there are
+        content: What was learnt, in a sentence that stands alone
+        tags: Words to group by
+        source: Where it comes from: a file, address, person
+        links: Memories that it belongs to
 
     """
-    return await _saved(Saved, memories, await memories.save_insight(**_given(locals()), on_duplicate="merge"))
+    return _saved(await memories.save_insight(**_given(locals()), on_duplicate="merge"))
 
 
-async def _saved(kind: type[_T], memories: MemoryStore, memory: Memory, **more: object) -> _T:
-    """Say what was saved, with the links that were made: those that were asked for first, then the surest."""
-    links = [link for link in (await _beside_one(memories, memory)).links if link.from_id == memory.id]
-    links.sort(key=lambda link: (link.created_by == "system", -link.confidence))
-    made = [_link(MadeLink, link) for link in links[:_MADE_LINKS]]
-    known = {
-        "id": memory.id,
-        "type": memory.type.value,
-        "topic": memory.topic,
-        "links": made,
-        "more_links": len(links) - len(made),
-        **more,
-    }
-    return _answer(kind, known)
+def _saved(memory: Memory) -> Saved:
+    """Say what was saved, and what stands on its matter; what else a model knows it has said itself."""
+    return _answer(Saved, {"id": memory.id, "note": _noticed(memory.id, memory.noticed)})
+
+
+def _noticed(saved: str, seen: Noticed | None) -> str | None:
+    """Say in a line what was noticed: what matters most, and the id by which a model settles it."""
+    if not seen:
+        return None
+    if any(one.id == saved for one in seen.copy_of):
+        return "This was saved before, word for word: its id is the earlier one."
+    what, found = next(
+        (what, found)
+        for what, found in (
+            ("May replace", seen.may_replace),
+            ("May contradict", seen.may_contradict),
+            ("Says the same as", seen.copy_of),
+        )
+        if found
+    )
+    others = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"{what} {found[0].id}{others}: if that no longer holds, evolve/supersede it by this id."
 
 
 @contextlib.asynccontextmanager
@@ -718,15 +742,12 @@ async def load_checkpoint(*, memories: MemoryStore, refs: RefStore) -> LastCheck
     """
     Load where the work stood last: summary, open files, next steps.
 
-    Use it first when the user wants to go on with earlier work ("continue", "where were we?").
-    Don't use it to find out why something is as it is (search/by_context).
+    Use it first when the user goes on with earlier work ("continue", "where were we?").
+    Don't use it for why something is as it is (search/by_context).
     """
     memory = await memories.latest_checkpoint()
     if memory is None:
-        return {
-            "found": False,
-            "note": "There is no checkpoint yet: search/recent shows what else was saved, save/checkpoint saves one.",
-        }
+        return {"note": "There is no checkpoint yet: search/recent shows what else was saved."}
     metadata = memory.metadata
     assert isinstance(metadata, CheckpointMetadata)  # noqa: S101 - a checkpoint has no other
     cutter = Cutter(refs, f"load/checkpoint {memory.id}")
@@ -736,14 +757,11 @@ async def load_checkpoint(*, memories: MemoryStore, refs: RefStore) -> LastCheck
         if link.from_id == memory.id and link.link_type is LinkType.IMPLEMENTATION
     ]
     known = {
-        "found": True,
-        "id": memory.id,
         "summary": cutter.cut("summary", memory.content),
         "open_files": cutter.cut_items("open_files", metadata.open_files),
         "next_steps": cutter.cut_items("next_steps", metadata.next_steps),
         "implements": cutter.cut_items("implements", list(dict.fromkeys(carried_out)), most=_LINKS),
-        "created_at": _written(memory.created_at),
-        "age": age(memory.created_at, refs.now()),
+        "at": when(memory.created_at, refs.now()),
         "more": cutter.more,
     }
     return _answer(LastCheckpoint, known)
@@ -751,16 +769,16 @@ async def load_checkpoint(*, memories: MemoryStore, refs: RefStore) -> LastCheck
 
 async def load_context(id: Id, *, memories: MemoryStore, refs: RefStore) -> WithContext:  # noqa: A002 - DESIGN's name
     """
-    Load one memory whole: how it evolved, what is linked to it up to two links away, and what it rests on.
+    Load one memory whole: how it evolved, what is linked to it, what it rests on.
 
-    Use it when a search gave an id and its few lines do not say enough.
+    Use it when a search gave an id and too little.
     Don't use it to search (search/by_context), or for the last checkpoint (load/checkpoint).
 
     Args:
-        id: The memory's id, as another tool gave it
+        id: As another tool gave it
 
     """
-    found = await memories.load_context(id)
+    found = await memories.load_context(id, link_types=_TELLING)
     memory = found.memory
     cutter = Cutter(refs, f"load/context {memory.id}")
     known = await _beside_one(memories, memory)
@@ -772,18 +790,22 @@ async def load_context(id: Id, *, memories: MemoryStore, refs: RefStore) -> With
     if today is not None:
         whose = f"This {memory.type.value}" if told is None else f"The decision that this is about, {told},"
         note = f"{whose} no longer holds: {today} took its place."
-    about = {"today": today, "told": told, "whose": _read_only(memories, memory)}
-    whole = _whole(found, cutter, how_old=age(memory.created_at, refs.now()), **about)
+    whole = _whole(found, cutter, memories, today=today, told=told)
     evidence = _evidence_lines(await memories.evidence_of(memory.id), cutter)
-    links = _link_lines(found.links, cutter)
+    versions = _near(found.chain.memories, memory)
+    around = _around(found.around, found.chain)
+    links = [link for link in found.links if _is_told(link)]
     answer = {
         "memory": whole,
-        "evolution": [_told(BriefMemory, one) for one in _near(found.chain.memories, memory)],
-        "more_versions": max(0, len(found.chain) - _NEAR_VERSIONS),
-        "around": [_told(AroundLine, one.memory, depth=one.depth) for one in found.around[:_AROUND]],
-        "more_around": max(0, len(found.around) - _AROUND),
-        "links": links,
-        "more_links": max(0, len(found.links) - len(links)),
+        "evolution": [_told(BriefMemory, one, memories) for one in versions if one.id != memory.id],
+        "more_versions": len(found.chain) - len(versions),
+        "around": [
+            _told(AroundLine, one.memory, memories, depth=one.depth if one.depth > 1 else None)
+            for one in around[:_AROUND]
+        ],
+        "more_around": max(0, len(around) - _AROUND),
+        "links": _link_lines(links, memory.id, cutter),
+        "more_links": max(0, len(links) - _LINKS),
         "evidence": evidence,
         "more_evidence": max(0, len(memory.evidence) - len(evidence)),
         "more": cutter.more,
@@ -792,34 +814,43 @@ async def load_context(id: Id, *, memories: MemoryStore, refs: RefStore) -> With
     return _answer(WithContext, answer)
 
 
-def _whole(
-    found: Surroundings, cutter: Cutter, *, today: str | None, told: str | None, how_old: str, whose: str | None
-) -> Whole:
+def _around(around: Sequence[Reached], chain: Chain) -> list[Reached]:
+    """Leave out what is told already: versions of the same, and why outcomes came so, which stand beside these."""
+    versions = {memory.id for memory in chain.memories}
+    return [one for one in around if one.memory.id not in versions and not _is_reason(one.memory)]
+
+
+def _is_reason(memory: Memory) -> bool:
+    return isinstance(memory.metadata, ContextMetadata) and memory.metadata.source == OUTCOME_OF
+
+
+def _is_told(link: Link) -> bool:
+    """Tell whether a link says more than what stands around: somebody made it, and no other field tells of it."""
+    word, reason = link.metadata.original_relationship, link.metadata.reason
+    return link.created_by != "system" and (word not in (SUPERSEDES, OUTCOME_OF) or reason is not None)
+
+
+def _whole(found: Surroundings, cutter: Cutter, memories: MemoryStore, *, today: str | None, told: str | None) -> Whole:
     memory = found.memory
     outcome, reason = _outcome_of(memory)
     # What a memory of its type has not is left empty.
     part = functools.partial(getattr, memory.metadata)
     after = cutter.cut_items("successors", successors(found.links, memory.id), most=_LINKS)
     known = {
-        "id": memory.id,
-        "type": memory.type.value,
-        "namespace": whose,
-        "topic": memory.topic,
+        **_named(memory, memories),
         "content": cutter.cut("content", memory.content),
         "reasoning": cutter.cut_or_none("reasoning", part("reasoning", None)),
-        "confidence": part("confidence", None),
         "outcome": outcome,
         "outcome_reason": cutter.cut_or_none("outcome_reason", reason),
-        "outcomes": _outcome_lines(part("history", ()), cutter),
+        # Of one alone all stands above.
+        "outcomes": _outcome_lines(history, cutter) if len(history := part("history", ())) > 1 else None,
         "category": cutter.cut_or_none("category", part("category", None)),
         "tags": cutter.cut_items("tags", part("tags", ())),
         "source": cutter.cut_or_none("source", part("source", None)),
         "open_files": cutter.cut_items("open_files", part("open_files", ())),
         "next_steps": cutter.cut_items("next_steps", part("next_steps", ())),
         "mentions": cutter.cut_items("mentions", memory.mentions, most=_LINKS),
-        "created_by": memory.metadata.created_by,
-        "created_at": _written(memory.created_at),
-        "age": how_old,
+        "at": _written(memory.created_at),
         "superseded_by": today,
         "successors": _others(after, today),
         "tells_outcome_of": told,
@@ -849,12 +880,12 @@ def _outcome_lines(history: Sequence[OutcomeChange], cutter: Cutter) -> list[Out
     return shown
 
 
-def _link_lines(links: Sequence[Link], cutter: Cutter) -> list[LinkWithReason]:
+def _link_lines(links: Sequence[Link], memory_id: str, cutter: Cutter) -> list[LinkLine]:
     """Show the first of a memory's links, with the others behind a handle."""
     shown = []
     for place, link in enumerate(links[:_LINKS]):
         reason = cutter.cut_or_none(f"links[{place}].reason", link.metadata.reason, most=_LINE)
-        shown.append(_link(LinkWithReason, link, reason=reason))
+        shown.append(_link(link, memory_id, reason=reason))
     rest = [
         f"{link.from_id} {link.metadata.original_relationship} {link.to_id}"
         f"{f': {link.metadata.reason}' if link.metadata.reason else ''}"
@@ -889,26 +920,21 @@ def _evidence_lines(evidence: Sequence[Evidence], cutter: Cutter) -> list[Eviden
 
 async def by_topic(topic: Topic, *, memories: MemoryStore) -> ByTopic:
     """
-    Show how what was decided on one topic evolved: every version, newest first, with outcomes and their reasons.
+    Show how what was decided on one topic evolved, newest first, with outcomes and why.
 
-    Use it when you know the topic: what holds now, what was tried before, and why it was left.
-    Don't use it for a question in words (search/by_context), or for one memory whose id you have (load/context).
+    Use it when you know the topic: what holds, what was tried before, why it was left.
+    Don't use it for a question in words (search/by_context), or an id (load/context).
 
     Args:
-        topic: The topic exactly as it was saved, such as auth_strategy
+        topic: Exactly as it was saved
 
     """
-    chain = await memories.by_topic(topic)
+    chain = await memories.by_topic(topic, link_types=_TELLING)
     # The reason of an outcome stands beside the outcome.
-    versions = [
-        memory
-        for memory in chain.memories
-        if not (isinstance(memory.metadata, ContextMetadata) and memory.metadata.source == OUTCOME_OF)
-    ]
+    versions = [memory for memory in chain.memories if not _is_reason(memory)]
     shown = versions[:_VERSIONS]
     most = _share(len(shown))
     standing = _standing(chain)
-    ids = {memory.id for memory in shown}
     near: list[str] = []
     note = None
     if not chain:
@@ -919,24 +945,23 @@ async def by_topic(topic: Topic, *, memories: MemoryStore) -> ByTopic:
         note = (
             f"{len(versions) - len(shown)} older versions are left out: load/context with the last id here shows more."
         )
-    links = [link for link in chain.links if link.from_id in ids][:_VERSIONS]
+    around = [reached.memory for reached in _around(chain.around, chain)]
     known = {
         "topic": topic,
         "versions": [
             _told(
                 Version,
                 memory,
+                memories,
                 most=most,
-                namespace=_read_only(memories, memory),
                 superseded_by=standing.get(memory.id),
                 successors=_others(successors(chain.links, memory.id), standing.get(memory.id))[:_AROUND_A_TOPIC],
             )
             for memory in shown
         ],
         "older_versions": len(versions) - len(shown),
-        "links": [_link(LinkWithReason, link, reason=_short(link.metadata.reason)) for link in links],
         "forks": [memory.id for memory in chain.forks][:_VERSIONS],
-        "around": [_told(BriefMemory, reached.memory) for reached in chain.around[:_AROUND_A_TOPIC]],
+        "around": [_told(BriefMemory, memory, memories) for memory in around[:_AROUND_A_TOPIC]],
         "near_topics": near,
         "note": note,
     }
@@ -978,41 +1003,44 @@ async def by_context(
     query: Question, *, types: Kinds | None = None, limit: Limit = 5, memories: MemoryStore
 ) -> ByContext:
     """
-    Find what was decided, learnt or done, by meaning, words, links and time; English and Korean.
+    Find what was decided, learnt or done, by meaning, words, links and time.
 
-    Use it for any question about the past, such as "why did we leave JWT?" or "what did we decide last week?".
-    The answer names outcomes with their reasons, and what superseded what.
-    Don't use it when you know the exact topic (search/by_topic), have an id (load/context), or only want the newest
-    (search/recent).
+    Use it for any question about the past, such as "why did we leave JWT last week?".
+    Don't use it for an exact topic (search/by_topic), an id (load/context), or just the newest (search/recent).
 
     Args:
         query: The question, in whole words
-        types: Only memories of these types; leave it out for all
-        limit: How many to find at most
+        types: Only these
+        limit: At most
 
     """
     hits = await memories.search(query, types=types, limit=limit)
-    shown = await _found(memories, [hit.memory for hit in hits])
+    best = worth_showing(hits)
+    shown = await _found(FoundMemory, memories, [hit.memory for hit in best])
     found: list[Answering] = [
-        {**one, "relevance": round(hit.relevance, 2)} for one, hit in zip(shown, hits, strict=True)
+        {**one, "relevance": round(hit.relevance, 2)} for one, hit in zip(shown, best, strict=True)
     ]
-    return _answer(ByContext, {"found": found, "note": _note(hits)})
+    note = None
+    if not best:
+        note = "Nothing was found: ask in other words, leave out types, or see search/recent."
+    elif len(best) < len(hits):
+        note = f"{len(hits) - len(best)} less relevant are left out."
+    return _answer(ByContext, {"found": found, "note": note})
 
 
 async def recent(
     *, limit: Limit = 10, types: Kinds | None = None, since: Time | None = None, memories: MemoryStore
 ) -> Recent:
     """
-    List the newest memories, newest first.
+    List the newest memories, newest first, each day named once.
 
-    Use it to see what happened lately, as when the user comes back after a while.
-    Don't use it to find something in particular (search/by_context), or to go on with the last work (load/checkpoint).
+    Use it to see what happened lately.
+    Don't use it to find something (search/by_context), or to go on with the last work (load/checkpoint).
 
     Args:
-        limit: How many at most
-        types: Only memories of these types; leave it out for all
-        since: Only from this date or time on, in ISO 8601, such as 2026-03-01 or 2026-03-01T09:30:00Z; without a
-            time zone it is UTC
+        limit: At most
+        types: Only these
+        since: From this date or time on (ISO 8601, UTC)
 
     """
     found = await memories.recent(limit=limit, types=types, since=None if since is None else _moment("since", since))
@@ -1020,10 +1048,15 @@ async def recent(
     if not found:
         narrowed = types is not None or since is not None
         note = f"There is nothing{' like this: leave out types or since' if narrowed else ' saved yet'}."
-    return _answer(Recent, {"found": await _found(memories, found), "note": note})
+    shown = await _found(RecentMemory, memories, found)
+    days = ["", *(one["at"] for one in shown)]
+    for one, before in zip(shown, days, strict=False):
+        if one["at"] == before:
+            del one["at"]
+    return _answer(Recent, {"found": shown, "note": note})
 
 
-async def _found(memories: MemoryStore, found: Sequence[Memory]) -> list[FoundMemory]:
+async def _found(kind: type[_T], memories: MemoryStore, found: Sequence[Memory]) -> list[_T]:
     """Show memories that a search found, with what holds in their place: all of it is read at once."""
     beside = await _beside(memories, *(memory.id for memory in found)) if found else {}
     most = _share(len(found))
@@ -1033,28 +1066,16 @@ async def _found(memories: MemoryStore, found: Sequence[Memory]) -> list[FoundMe
         today = None if known is None else known.superseded_by
         shown.append(
             _told(
-                FoundMemory,
+                kind,
                 memory,
+                memories,
                 most=most,
-                namespace=_read_only(memories, memory),
                 superseded_by=_id_of(today),
                 in_its_place=None if today is None else line(today.content, most),
                 tells_outcome_of=None if known is None else known.outcome_of,
             )
         )
     return shown
-
-
-def _note(hits: Sequence[Hit]) -> str | None:
-    if not hits:
-        return "Nothing was found: ask in other words, leave out types, or see search/recent."
-    best = max(hit.relevance for hit in hits)
-    if best < _LOW:
-        return (
-            f"Nothing answers this well (the best relevance is {best:.2f}; below {_LOW} it is likely about something "
-            "else): ask in other words, or see search/recent. Don't take these for an answer."
-        )
-    return "load/context with an id gives the whole of a memory, and what belongs to it."
 
 
 # Evolving
@@ -1064,32 +1085,28 @@ async def set_outcome(
     decision_id: Id, outcome: Result, *, reason: Text | None = None, memories: MemoryStore
 ) -> Evolved:
     """
-    Say how a decision turned out; its reason is found later by whoever asks why.
+    Say how a decision turned out.
 
-    Use it when it has become clear that a decision worked, failed, or worked in part. Say it again when that changes.
-    Don't use it to put another decision in its place (evolve/supersede, after the outcome if it failed), or for what
-    was learnt beyond this decision (save/insight).
+    Use it when a decision has worked, failed, or worked in part; again when that changes.
+    Don't use it to replace one (evolve/supersede).
 
     Args:
-        decision_id: The decision's id, as a search or save gave it
+        decision_id: As a search or save gave it
         outcome: How it turned out
-        reason: What showed it and why it came so; a FAILED outcome needs one
+        reason: What showed it, and why; FAILED needs one
 
     """
     decision_id = check_id("decision_id", decision_id)
     async with _naming_the_decision(memories, "decision_id", decision_id):
         decision = await memories.set_outcome(decision_id, outcome, reason=reason, created_by="llm")
-    now, why = _outcome_of(decision)
+    now, _ = _outcome_of(decision)
     today = _id_of((await _beside_one(memories, decision)).superseded_by)
     note = None
     if outcome == "FAILED" and today is None:
         note = "This decision still stands: evolve/supersede says what takes its place."
     known = {
-        "id": decision.id,
-        "topic": decision.topic,
         "decision": line(decision.content),
         "outcome": now or outcome,
-        "outcome_reason": _short(why),
         "outcomes_before": [change.outcome.value for change in getattr(decision.metadata, "history", ())[:-1]][-5:],
         "superseded_by": today,
         "note": note,
@@ -1101,21 +1118,20 @@ async def supersede(
     decision_id: Id, decision: Text, reasoning: str, *, confidence: Share = 0.7, memories: MemoryStore
 ) -> Superseding:
     """
-    Put a new decision in the place of an earlier one, under the same topic; the earlier one stays in the history.
+    Put a decision in the place of an earlier one, which stays in the history.
 
-    Use it when a decision changes: find its id with search/by_topic or search/by_context first.
-    Don't use it for a new matter (save/decision), or only to say that a decision failed (evolve/outcome).
+    Use it when a decision changes; find its id by a search.
+    Don't use it for a new matter (save/decision), or only to say that one failed (evolve/outcome).
 
     Args:
-        decision_id: The id of the decision that is replaced
-        decision: What was decided instead, in a sentence or two that stand alone
+        decision_id: The one that is replaced
+        decision: What was decided instead, in a sentence that stands alone; or the id of one
         reasoning: Why the change
-        confidence: How sure it is
 
     """
     decision_id = check_id("decision_id", decision_id)
     async with _naming_the_decision(memories, "decision_id", decision_id):
-        new = await memories.supersede(decision_id, decision, reasoning, confidence=confidence, created_by="llm")
+        new = await _successor(memories, decision_id, decision, reasoning, confidence=confidence)
     before = (await _beside(memories, decision_id)).get(decision_id)
     others = [] if before is None else [one for one in before.successors if one != new.id]
     note = None
@@ -1127,11 +1143,49 @@ async def supersede(
             f"{decision_id} was superseded before, by {others[0]}{whose}: there are {len(others) + 1} successors now, "
             "see search/by_topic."
         )
-    replaced = None if before is None else _told(BriefMemory, before.memory)
-    # What was replaced names itself, unless it cannot be read.
-    unread = decision_id if replaced is None else None
-    told = {"decision": line(new.content), "replaced": replaced, "supersedes": unread, "note": note}
-    return await _saved(Superseding, memories, new, **told)
+    replaced = None if before is None else line(before.memory.content)
+    return _answer(Superseding, {"id": new.id, "topic": new.topic, "replaced": replaced, "note": note})
+
+
+_OTHERWISE: Final = "say in words what was decided instead"
+
+
+async def _successor(
+    memories: MemoryStore, decision_id: str, decision: str, reasoning: str, *, confidence: float
+) -> Memory:
+    """Save what supersedes a decision, or let a memory supersede one of its type that is saved already."""
+    if not is_id(named := decision.strip()):
+        return await memories.supersede(decision_id, decision, reasoning, confidence=confidence, created_by="llm")
+    new, old = await memories.get(named), await memories.get(decision_id)
+    if new.type is not old.type or new.type is MemoryType.CHECKPOINT:
+        raise InvalidArgument(f"decision must be the id of a {old.type.value}, as decision_id is", hint=_OTHERWISE)
+    reason = beginning(reasoning.strip(), MAX_ITEM) or None
+    await memories.link(new.id, decision_id, SUPERSEDES, confidence=1.0, reason=reason, created_by="llm")
+    return new
+
+
+async def correct(
+    id: Id,  # noqa: A002 - as above
+    *,
+    content: Text | None = None,
+    reason: Text | None = None,
+    reasoning: str | None = None,
+    memories: MemoryStore,
+) -> Corrected:
+    """
+    Correct what a memory says; it keeps its id, and what it said before as history.
+
+    Use it for a slip, such as a wrong number or name.
+    Don't use it when a decision changed (evolve/supersede).
+
+    Args:
+        id: As a search or save gave it
+        content: What it says from now on
+        reason: What was wrong
+
+    """
+    memory = await memories.correct(check_id("id", id), content, reasoning=reasoning, reason=reason)
+    return {"id": memory.id, "content": line(memory.content)}
 
 
 # The tools
@@ -1150,6 +1204,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Awaitable[Any]]]] = {
     "search/recent": recent,
     "evolve/outcome": set_outcome,
     "evolve/supersede": supersede,
+    "evolve/correct": correct,
 }
 
 
@@ -1161,25 +1216,40 @@ def memory_tools(memories: MemoryStore, refs: RefStore, *, forget: bool = False)
 
 @functools.cache
 def _templates() -> tuple[Tool, ...]:
-    return tuple(
-        attrs.evolve(
-            Tool.from_function(
-                functools.partial(
-                    _FUNCTIONS[name],
-                    **dict.fromkeys(inspect.signature(_FUNCTIONS[name]).parameters.keys() & {"memories", "refs"}),
-                ),
-                name=name,
-                title=title,
-                annotations=_READS if name.startswith(("load/", "search/")) else _ADDS,
-            ),
-            on_error=_raise,
-            # A text that is saved would be gone with its conversation, were it kept as a handle.
-            resolve=name.startswith(("save/", "evolve/")),
-            handles=frozenset({"evidence"}) if name == "save/decision" else frozenset(),
-        )
-        for name, title in MEMORY_TOOLS.items()
-        if name in _FUNCTIONS
+    return tuple(_template(name, title) for name, title in MEMORY_TOOLS.items() if name in _FUNCTIONS)
+
+
+def _template(name: str, title: str) -> Tool:
+    function = _FUNCTIONS[name]
+    places = dict.fromkeys(inspect.signature(function).parameters.keys() & {"memories", "refs"})
+    tool = Tool.from_function(
+        functools.partial(function, **places),
+        name=name,
+        title=title,
+        annotations=_READS if name.startswith(("load/", "search/")) else _ADDS,
     )
+    return attrs.evolve(
+        tool,
+        input_schema=_shown(tool.input_schema),
+        on_error=_raise,
+        # A text that is saved would be gone with its conversation, were it kept as a handle.
+        resolve=name.startswith(("save/", "evolve/")),
+        handles=frozenset({"evidence"}) if name == "save/decision" else frozenset(),
+    )
+
+
+def _shown(schema: Any) -> Any:
+    """Return what models are shown of a schema: what they have to know, as every request pays for it."""
+    if not isinstance(schema, Mapping):
+        return schema
+    shown = {key: _shown(value) for key, value in schema.items() if key not in _UNSAID and (key, value) != _NOTHING}
+    if "properties" in shown:
+        # What is not described is accepted, and other arguments or tools say it as well.
+        described = {name: one for name, one in shown["properties"].items() if "description" in one}
+        if "links" in described:
+            described["links"] = {"description": described["links"]["description"], **_LINKS_SHOWN}
+        shown["properties"] = described
+    return shown
 
 
 def _raise(error: MamaStructsError, _arguments: Mapping[str, Any]) -> NoReturn:

@@ -108,10 +108,12 @@ def _as_one_of(value: Any, kinds: Iterable[Any], notes: list[str]) -> Any:
     if len(wanted) == 1:
         return mended(value, wanted[0], notes)
     meanings: list[Any] = []
+    tried: list[str] = []
     for kind in wanted:
-        meaning = mended(value, kind, [])
+        meaning = mended(value, kind, tried)
         if fits(meaning, kind) and meaning not in meanings:
             meanings.append(meaning)
+    notes.extend(tried if not meanings else ())
     return meanings[0] if len(meanings) == 1 else value
 
 

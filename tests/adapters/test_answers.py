@@ -210,7 +210,7 @@ async def test_tools_are_named_as_on_the_wire_in_what_we_say_ourselves(session):
     assert not saved.is_error
     assert "call save/decision first" == found.data["found"][0]["content"]
     assert "search__" in unknown.text
-    assert "save__checkpoint" in empty.data["note"]
+    assert "search__recent" in empty.data["note"]
     assert not [tool for _, tool in offered(session) if "save/" in tool.description]
 
 
@@ -225,7 +225,8 @@ async def test_a_session_takes_both_spellings_json_text_and_tools_that_are_not_s
     answered = await answer(session, name, arguments)
 
     assert "save/insight" not in shown
-    assert "insight" == saved["type"] == answered.data["type"]
+    assert saved["id"] == answered.data["id"]
+    assert "it rains" == (await session.memories.get(saved["id"])).content
 
 
 async def test_a_session_says_what_is_wrong_with_json_text_and_with_names(session):

@@ -26,6 +26,7 @@ SEEN_WHEN_RESUMING = {"save__decision", "save__checkpoint", "load__checkpoint", 
 HIDDEN_WHEN_RESUMING = {"save__insight", "search__by_topic", "search__by_context"} | {
     "evolve__outcome",
     "evolve__supersede",
+    "evolve__correct",
 }
 ERAS = ("legacy", "2026-07-28")
 
@@ -41,6 +42,7 @@ ARGUMENTS = {
     "search__recent": {"limit": 3},
     "evolve__outcome": {"decision_id": "?", "outcome": "FAILED", "reason": "tokens could not be revoked"},
     "evolve__supersede": {"decision_id": "?", "decision": "Use sessions", "reasoning": "they can be revoked"},
+    "evolve__correct": {"id": "?", "content": "Use short JWT", "reason": "a word was missing"},
     "read_fd": {"fd": "ref:plan"},
     "fd_to_file": {"fd": "ref:plan", "file_path": "plan.md"},
     "list_refs": {},

@@ -158,6 +158,7 @@ async def test_every_tool_of_memories_and_refs_answers_what_was_announced():
             "load__checkpoint": {},
             "evolve__outcome": {"decision_id": first.id, "outcome": "FAILED", "reason": text},
             "evolve__supersede": {"decision_id": first.id, "decision": note, "reasoning": text},
+            "evolve__correct": {"id": first.id, "content": f"better: {text}"},
             "load__context": {"id": first.id},
             "search__by_topic": {"topic": "defence"},
             "search__by_context": {"query": "why the shield?", "limit": 50},

@@ -239,12 +239,14 @@ class TestToolsOfASession:
         """So are those further in."""
         schema = strict_schema(session.tools["save/insight"].input_schema)
         first = await session.call("save/insight", {"content": "caches leak"})
-        link = {"to_id": first["id"], "relationship": "refines", "confidence": None, "reason": None, "tags": None}
+        link = {"id": first["id"], "relationship": None}
         arguments = {**dict.fromkeys(schema["properties"]), "content": "only over night", "links": [link]}
         Draft202012Validator(schema).validate(arguments)
         saved = await session.call("save/insight", arguments)
 
-        assert [0.8] == [one["confidence"] for one in saved["links"] if one["relationship"] == "refines"]
+        links = [one for one in await session.memories.links_of(saved["id"]) if one.created_by == "llm"]
+
+        assert ["related to"] == [one.metadata.original_relationship for one in links]
 
 
 class TestToolsOfHosts:

@@ -215,11 +215,11 @@ def test_what_memories_gave_makes_room_for_what_is_nowhere_else():
         async with Session.open(settings=chosen, embedder=HashEmbedder()) as session:
             session.tools.add(rows)
             own = session.refs.add("the host's own")
-            for n in range(40):
+            for n in range(50):
                 await session.memories.save_insight(f"{n} {LONG[:3_000]}")
             (newest,) = await session.memories.recent(limit=1)
             for _ in range(30):
-                assert "fd" in (await session.call("search/recent", {"limit": 40}))["shortened"]["/found"]
+                assert "fd" in (await session.call("search/recent", {"limit": 50}))["shortened"]["/found"]
                 assert "fd" in (await session.call("load/context", {"id": newest.id}))["more"][0]
             kept = await session.call("rows", {"count": 4_000})
             return own.text, kept[-1]["shortened"][""]["fd"]

@@ -1,4 +1,4 @@
-"""The ten memory tools: what a model is told, what is stored, and what it can go on with."""
+"""The memory tools: what a model is told, what is stored, and what it can go on with."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from mama_structs.adapters.schemas import strict_schema
 from mama_structs.descriptors.store import RefStore
 from mama_structs.errors import InvalidArgument, MemoryNotFound, StoreError
 from mama_structs.memory import graph
-from mama_structs.memory.model import LinkType
+from mama_structs.memory.model import LinkType, Noticed, NoticedMemory
 from mama_structs.memory.results import chain_of
 from mama_structs.settings import DescriptorSettings
 from mama_structs.testing.engines import PlainReader
-from mama_structs.tools.memories import _standing, age, beginning, line, memory_tools
+from mama_structs.tools.memories import _noticed, _standing, age, beginning, line, memory_tools
 
 NAMES = [
     "save/decision",
@@ -33,6 +33,7 @@ NAMES = [
     "search/recent",
     "evolve/outcome",
     "evolve/supersede",
+    "evolve/correct",
 ]
 READING = {name for name in NAMES if name.startswith(("load/", "search/"))}
 NOON = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
@@ -99,7 +100,7 @@ def objects_in(schema):
             yield from objects_in(inner)
 
 
-async def test_there_are_ten_tools_in_the_order_of_the_design(tools):
+async def test_the_tools_are_in_the_order_of_the_design(tools):
     """Save, load, search, evolve, in this order."""
     assert NAMES == [tool.name for tool in tools]
 
@@ -120,29 +121,43 @@ async def test_schemas_are_strict_and_describe_every_argument(tools):
         Draft202012Validator.check_schema(tool.output_schema)
         for found in objects_in(tool.input_schema):
             assert found["additionalProperties"] is False
-            assert all(one.get("description") for one in found["properties"].values()), tool.name
+            described = {name for name, one in found["properties"].items() if one.get("description")}
+            assert found["properties"].keys() - described <= {"id"}, tool.name
 
 
-async def test_links_take_five_things(tools):
-    """A link has an end, a word, and if wanted a confidence of 0.8, a reason and tags."""
+async def test_a_link_is_shown_as_an_id_or_an_id_with_a_word(tools):
+    """What else a link takes need not be in every request."""
     for tool in (tools[0], tools[2]):
-        item = tool.input_schema["properties"]["links"]["items"]
+        an_id, an_object = tool.input_schema["properties"]["links"]["items"]["anyOf"]
 
-        assert ["to_id", "relationship", "confidence", "reason", "tags"] == list(item["properties"])
-        assert ["to_id", "relationship"] == item["required"]
-        assert 0.8 == item["properties"]["confidence"]["default"]
+        assert {"type": "string"} == an_id
+        assert ["id", "relationship"] == list(an_object["properties"])
+        assert ["id"] == an_object["required"]
 
 
 async def test_defaults_and_bounds_are_in_the_schemas(tools):
     """What a model may leave out, and how far it may go, stands in the schema."""
     by_name = {tool.name: tool.input_schema["properties"] for tool in tools}
 
-    assert 0.7 == by_name["save/decision"]["confidence"]["default"]
-    assert 0.7 == by_name["evolve/supersede"]["confidence"]["default"]
+    assert (0, 1, 0.7) == tuple(
+        by_name["save/decision"]["confidence"][key] for key in ("minimum", "maximum", "default")
+    )
     assert (5, 50) == tuple(by_name["search/by_context"]["limit"][key] for key in ("default", "maximum"))
     assert (10, 50) == tuple(by_name["search/recent"]["limit"][key] for key in ("default", "maximum"))
     assert {"SUCCESS", "FAILED", "PARTIAL"} == set(by_name["evolve/outcome"]["outcome"]["enum"])
-    assert len("2026-03-01") == by_name["search/recent"]["since"]["minLength"]
+
+
+async def test_what_is_not_shown_is_accepted(call, memories, jwt):
+    """Arguments that are seldom of use, and what else a link takes, cost no request anything."""
+    first = await call("save/decision", topic="auth", decision="d", reasoning="", supersedes=jwt[1], implements=jwt[:1])
+    fact = await call("save/insight", content="a fact", category="speed")
+    second = await call("evolve/supersede", decision_id=first["id"], decision="e", reasoning="", confidence=0.2)
+
+    assert [first["id"], jwt[1]] == [
+        one.id for one in (await memories.evolution(jwt[1])).memories if one.id in (first["id"], jwt[1])
+    ]
+    assert "speed" == (await memories.get(fact["id"])).metadata.category
+    assert 0.2 == (await memories.get(second["id"])).metadata.confidence
 
 
 async def test_no_description_repeats_what_the_schema_says(tools):
@@ -156,15 +171,15 @@ async def test_no_description_repeats_what_the_schema_says(tools):
 async def test_a_wrong_argument_is_refused_in_a_few_words(call):
     """Only what is wrong is explained, with what a link has inside."""
     with pytest.raises(InvalidArgument) as refused:
-        await call("save/decision", topic="", decision="d", reasoning="r", links=[{"to_id": "x"}])
+        await call("save/decision", topic="", decision="d", reasoning="r", links=[{"to": "x"}])
 
     assert (
         "save/decision: topic must be a string of 1 to 200 characters, got ''; "
-        "links must be an array of at most 100 items "
-        "(each an object {to_id, relationship, confidence?, reason?, tags?}), got [{'to_id': 'x'}]"
-        ": at [0], object missing required field relationship"
+        "links must be an array of at most 100 items (each a string of 1 to 512 characters or an object "
+        "{id?, relationship?, to_id?, confidence?, reason?, tags?}), got [{'to': 'x'}]"
+        ": at [0], object contains unknown field to; did you mean to_id by 'to'?"
     ) == refused.value.args[0]
-    assert refused.value.hint.startswith("topic (required): What it is about")
+    assert refused.value.hint.startswith("topic (required): A word or two")
     assert "reasoning" not in str(refused.value)
     assert 500 > len(str(refused.value))
 
@@ -239,31 +254,102 @@ async def test_a_decision_is_stored_as_it_was_given(call, memories, jwt):
         asked.metadata.reason,
         asked.metadata.tags,
     )
-    assert [(jwt[1], "implements"), (jwt[0], "learns from")] == [
-        (link["to_id"], link["relationship"]) for link in answer["links"][:2]
-    ]
+    assert {(jwt[1], "implements"), (jwt[0], "learns from")} == {
+        (link.to_id, link.metadata.original_relationship) for link in mine
+    }
 
 
-async def test_a_decision_can_supersede_when_it_is_saved(call, memories, jwt):
-    """The answer says what was superseded."""
-    answer = await call(
-        "save/decision", topic="auth", decision="Use passkeys", reasoning="No passwords", supersedes=jwt[1]
+async def test_links_are_ids_or_ids_with_a_word(call, memories, jwt):
+    """An id alone, an id with a word, and the earlier name of it all make a link; without an id nothing is saved."""
+    links = [jwt[0], {"id": jwt[1], "relationship": "depends on"}, {"to_id": jwt[1], "relationship": "explains"}]
+    saved = await call("save/insight", content="a fact", links=links)
+    made = {
+        (link.to_id, link.metadata.original_relationship)
+        for link in await memories.links_of(saved["id"])
+        if link.created_by == "llm"
+    }
+
+    assert {(jwt[0], "related to"), (jwt[1], "depends on"), (jwt[1], "explains")} == made
+    for wrong in ({"relationship": "explains"}, {"id": jwt[0], "to_id": jwt[1]}):
+        with pytest.raises(InvalidArgument, match=r"links\[0\] must have one id"):
+            await call("save/insight", content="another", links=[wrong])
+    with pytest.raises(InvalidArgument, match="did you mean relationship"):
+        await call("save/insight", content="another", links=[{"id": jwt[0], "relation": "explains"}])
+
+
+async def test_a_save_answers_with_its_id_alone(call, jwt):
+    """What a model has said itself, and the links that were made by themselves, are no news to it."""
+    saved = await call("save/decision", topic="auth", decision="d", reasoning="r", links=[jwt[0]], implements=[jwt[1]])
+
+    assert ["id"] == list(saved)
+
+
+async def test_a_saved_decision_can_take_the_place_of_another(call, memories, jwt):
+    """What a save's note names is superseded by what was saved: nothing is written twice."""
+    saved = await call("save/decision", topic="login", decision="Use passkeys", reasoning="No passwords")
+    before = await memories.count()
+    answer = await call("evolve/supersede", decision_id=jwt[1], decision=saved["id"], reasoning="They are safer")
+
+    assert (saved["id"], "Keep sessions in Redis") == (answer["id"], answer["replaced"])
+    assert before == await memories.count()
+    assert saved["id"] == (await call("load/context", id=jwt[1]))["memory"]["superseded_by"]
+    old = await call("save/insight", content="The export runs at night")
+    new = await call("save/insight", content="The invoices leave at noon")
+    await call("evolve/supersede", decision_id=old["id"], decision=new["id"], reasoning="")
+
+    assert new["id"] == (await call("load/context", id=old["id"]))["memory"]["superseded_by"]
+    with pytest.raises(InvalidArgument, match="decision must be the id of a decision, as decision_id is"):
+        await call("evolve/supersede", decision_id=jwt[1], decision=new["id"], reasoning="")
+
+
+async def test_a_save_says_in_one_line_what_stands_on_its_matter(call, memories):
+    """A copy is the first one; what contradicts or replaces names the id, by which it can be superseded at once."""
+    first = await call("save/decision", topic="logins", decision="Use JWT for logins", reasoning="No state")
+    again = await call("save/decision", topic="logins", decision="use JWT for logins.", reasoning="No state")
+    against = await call("save/decision", topic="logins", decision="Do not use JWT for logins", reasoning="No state")
+
+    assert first["id"] == again["id"]
+    assert again["note"].startswith("This was saved before")
+    assert f"May contradict {first['id']}: if that no longer holds, evolve/supersede it by this id." == against["note"]
+    assert 2 == await memories.count()
+    await call("evolve/supersede", decision_id=first["id"], decision=against["id"], reasoning="Tokens were stolen")
+
+    assert against["id"] == (await memories.search("JWT"))[0].memory.id
+    assert 2 == await memories.count()
+
+
+@given(
+    kinds=st.fixed_dictionaries(
+        {
+            name: st.lists(
+                st.builds(NoticedMemory, st.sampled_from(["decision_" + 50 * "x", "insight_y"]), st.just(0.9))
+            )
+            for name in ("copy_of", "may_contradict", "may_replace")
+        }
     )
+)
+def test_a_note_on_a_save_is_one_short_line_with_one_id(kinds):
+    """However much is noticed, one id is named, of what matters most, and nothing where nothing is."""
+    seen = Noticed(**{name: tuple(found) for name, found in kinds.items()})
+    note = _noticed("decision_z", seen)
+    first = [*kinds["may_replace"], *kinds["may_contradict"], *kinds["copy_of"]]
 
-    assert jwt[1] == answer["supersedes"]
-    assert answer["id"] == (await memories.evolution(jwt[0])).newest.id
+    assert (note is None) is (not first)
+    if note is not None:
+        assert first[0].id in note
+        assert (1, True) == (note.count("_") - note.count("evolve_"), len(note) <= 160)
 
 
-async def test_many_links_are_counted_and_few_are_shown(call):
-    """Of eight links that were asked for, five are shown."""
-    ids = [(await call("save/insight", content=f"fact number {number}"))["id"] for number in range(8)]
-    answer = await call(
-        "save/insight", content="all of it", links=[{"to_id": one, "relationship": "sums up"} for one in ids]
-    )
+async def test_a_slip_is_corrected_under_its_id(call, memories):
+    """What it says now is answered, and what it said before stays as history."""
+    saved = await call("save/insight", content="The fort has 12 towers")
+    answer = await call("evolve/correct", id=saved["id"], content="The fort has 21 towers", reason="swapped digits")
+    memory = await memories.get(saved["id"])
 
-    assert 5 == len(answer["links"])
-    assert 3 <= answer["more_links"]
-    assert {"llm"} == {link["created_by"] for link in answer["links"]}
+    assert {"id": saved["id"], "content": "The fort has 21 towers"} == answer
+    assert ["The fort has 12 towers"] == [one.content for one in memory.former]
+    with pytest.raises(MemoryNotFound):
+        await call("evolve/correct", id="insight_nothing", content="x")
 
 
 async def test_what_is_saved_is_answered_even_if_it_cannot_be_read_again(call, memories, monkeypatch):
@@ -279,9 +365,8 @@ async def test_what_is_saved_is_answered_even_if_it_cannot_be_read_again(call, m
         "evolve/supersede", decision_id=first["id"], decision="Rent disks", reasoning="They still break"
     )
 
-    assert "links" not in first
     assert "SUCCESS" == outcome["outcome"]
-    assert first["id"] == second["supersedes"]
+    assert ["id", "topic"] == list(second)
     assert 2 == await memories.count()
 
 
@@ -349,7 +434,7 @@ async def test_what_is_no_id_is_answered_with_where_ids_come_from(call, jwt, wro
 
 
 @pytest.mark.parametrize("query", ["why did we leave JWT?", "왜 JWT를 버렸지?"])
-@pytest.mark.parametrize(("limit", "types"), [(1, None), (2, None), (5, None), (5, ["decision"]), (5, ["context"])])
+@pytest.mark.parametrize(("limit", "types"), [(1, None), (2, None), (5, None), (5, ["decision"])])
 async def test_one_search_tells_why_jwt_was_left_and_for_what(call, jwt, query, limit, types):
     """Whichever memory is found first, the answer holds the failure's reason and what took its place."""
     answer = await call("search/by_context", query=query, limit=limit, types=types)
@@ -359,6 +444,18 @@ async def test_one_search_tells_why_jwt_was_left_and_for_what(call, jwt, query, 
     assert "Keep sessions in Redis" in told
     assert jwt[0] in told
     assert jwt[1] in told
+
+
+async def test_why_an_outcome_came_so_leads_to_what_holds(call, jwt):
+    """Asked of contexts alone, the answer names the decision that failed and what took its place."""
+    (found,) = (await call("search/by_context", query="Which stolen token?", types=["context"]))["found"]
+
+    assert "A stolen token could not be revoked" == found["content"]
+    assert (jwt[0], jwt[1], "Keep sessions in Redis") == (
+        found["tells_outcome_of"],
+        found["superseded_by"],
+        found["in_its_place"],
+    )
 
 
 async def test_a_hit_shows_what_a_decision_came_to(call, jwt):
@@ -524,7 +621,7 @@ async def test_an_answer_asks_as_often_for_thirty_memories_as_for_three(call, me
         ("search/by_context", {"query": "walls", "limit": 3}, {"query": "walls", "limit": 30}, "found"),
         ("search/recent", {"limit": 3}, {"limit": 30}, "found"),
         ("search/by_topic", {"topic": "forts 3"}, {"topic": "forts 30"}, "versions"),
-        ("load/context", {"id": first[3]}, {"id": first[30]}, "links"),
+        ("load/context", {"id": first[3]}, {"id": first[30]}, "evolution"),
     ):
         less, plans_of_few, asked_of_few = await questions(name, **few)
         more, plans_of_many, asked_of_many = await questions(name, **many)
@@ -536,12 +633,12 @@ async def test_an_answer_asks_as_often_for_thirty_memories_as_for_three(call, me
 
 
 async def test_nothing_found_says_what_to_try(call, jwt):
-    """An unrelated question is answered with a warning, and an empty store says that it is empty."""
+    """An unrelated question is answered with nothing, and an empty store says that it is empty."""
     answer = await call("search/by_context", query="Quetzalcoatl", limit=1)
     none = await call("search/by_context", query="JWT", types=["insight"])
     recent = await call("search/recent", since="2100-01-01")
 
-    assert "Don't take these for an answer" in answer["note"]
+    assert ([], True) == (answer["found"], answer["note"].startswith("Nothing was found"))
     assert ([], True) == (none["found"], none["note"].startswith("Nothing was found"))
     assert ([], True) == (recent["found"], "leave out types or since" in recent["note"])
 
@@ -554,7 +651,7 @@ async def test_an_empty_store_is_no_error(call):
 
 
 async def test_a_topic_shows_its_versions_newest_first(call, jwt):
-    """Versions, outcomes, reasons and the links between them."""
+    """Versions, outcomes, reasons, and what holds in whose place."""
     answer = await call("search/by_topic", topic="auth")
     versions = {one["id"]: one for one in answer["versions"]}
 
@@ -562,9 +659,6 @@ async def test_a_topic_shows_its_versions_newest_first(call, jwt):
     assert "A stolen token could not be revoked" == versions[jwt[0]]["outcome_reason"]
     assert (jwt[1], None) == (versions[jwt[0]]["superseded_by"], versions[jwt[0]].get("successors"))
     assert (None, None) == (versions[jwt[1]].get("superseded_by"), versions[jwt[1]].get("successors"))
-    assert [(jwt[1], jwt[0], "supersedes")] == [
-        (link["from_id"], link["to_id"], link["relationship"]) for link in answer["links"]
-    ]
     assert "forks" not in answer
 
 
@@ -605,8 +699,8 @@ async def test_a_long_history_is_walked_from_one_answer_to_the_next(call):
     assert (20, 5) == (len(shown["versions"]), shown["older_versions"])
     assert last == ids[5]
     assert ids[0] == around["evolution"][-1]["id"]
-    assert (10, 15) == (len(around["evolution"]), around["more_versions"])
-    assert {ids[11], ids[12], ids[13]} < {one["id"] for one in middle["evolution"]}
+    assert (9, 15) == (len(around["evolution"]), around["more_versions"])
+    assert {ids[11], ids[13]} < {one["id"] for one in middle["evolution"]}
 
 
 async def test_recent_memories_go_by_time_and_type(call, memories):
@@ -665,25 +759,25 @@ async def test_a_missing_checkpoint_is_an_answer(call):
     """Nothing to go on with is no error."""
     answer = await call("load/checkpoint")
 
-    assert (False, None) == (answer["found"], answer.get("id"))
+    assert ["note"] == list(answer)
     assert "There is no checkpoint yet" in answer["note"]
 
 
 async def test_the_newest_checkpoint_is_loaded(call, jwt):
     """Summary, files, steps, what it carries out, and how old it is."""
     await call("save/checkpoint", summary="older")
-    saved = await call(
+    await call(
         "save/checkpoint", summary="newer", open_files=["a.py", "b.py"], next_steps=["test it"], implements=[jwt[1]]
     )
     answer = await call("load/checkpoint")
 
-    assert (True, saved["id"], "newer") == (answer["found"], answer["id"], answer["summary"])
+    assert "newer" == answer["summary"]
     assert (["a.py", "b.py"], ["test it"], [jwt[1]]) == (
         answer["open_files"],
         answer["next_steps"],
         answer["implements"],
     )
-    assert "just now" == answer["age"]
+    assert "just now" == answer["at"]
     assert "more" not in answer
 
 
@@ -749,23 +843,19 @@ async def test_a_few_long_items_are_shortened_and_said_to_be(memories, call, ses
 
 async def test_a_memory_comes_with_all_that_belongs_to_it(call, jwt):
     """The whole text, outcomes, evolution, links, and what is around."""
-    await call("save/insight", content="Tokens live long", links=[{"to_id": jwt[0], "relationship": "explains"}])
+    saved = await call(
+        "save/insight", content="Tokens live long", links=[{"to_id": jwt[0], "relationship": "explains"}]
+    )
     answer = await call("load/context", id=jwt[0])
     memory = answer["memory"]
 
-    assert ("Use JWT for logins", "No state on the server", 0.7) == (
-        memory["content"],
-        memory["reasoning"],
-        memory["confidence"],
-    )
-    assert [("FAILED", "A stolen token could not be revoked")] == [
-        (one["outcome"], one["reason"]) for one in memory["outcomes"]
-    ]
+    assert ("Use JWT for logins", "No state on the server") == (memory["content"], memory["reasoning"])
+    assert ("FAILED", "A stolen token could not be revoked") == (memory["outcome"], memory["outcome_reason"])
     assert (jwt[1], None) == (memory["superseded_by"], memory.get("successors"))
     assert f"{jwt[1]} took its place" in answer["note"]
-    assert [jwt[1], jwt[0]] == [one["id"] for one in answer["evolution"]]
-    assert {"supersedes", "outcome_of", "explains"} <= {link["relationship"] for link in answer["links"]}
-    assert "Tokens live long" in {one["content"] for one in answer["around"]}
+    assert [jwt[1]] == [one["id"] for one in answer["evolution"]]
+    assert [(saved["id"], "explains")] == [(link["from_id"], link["relationship"]) for link in answer["links"]]
+    assert ["Tokens live long"] == [one["content"] for one in answer["around"]]
 
 
 @pytest.mark.parametrize("kind", ["insight", "checkpoint", "context"])
@@ -934,11 +1024,7 @@ async def test_an_outcome_can_change_and_the_earlier_ones_stay(call, memories):
     await call("evolve/outcome", decision_id=saved["id"], outcome="SUCCESS")
     answer = await call("evolve/outcome", decision_id=saved["id"], outcome="FAILED", reason="It broke on Saturday")
 
-    assert ("FAILED", "It broke on Saturday", ["SUCCESS"]) == (
-        answer["outcome"],
-        answer["outcome_reason"],
-        answer["outcomes_before"],
-    )
+    assert ("FAILED", ["SUCCESS"]) == (answer["outcome"], answer["outcomes_before"])
     assert "still stands" in answer["note"]
     assert "FAILED" == (await memories.get(saved["id"])).metadata.outcome
 
@@ -969,11 +1055,7 @@ async def test_a_successor_keeps_the_topic(call, memories, jwt):
     memory = await memories.get(answer["id"])
 
     assert ("auth", 0.9) == (memory.topic, memory.metadata.confidence)
-    assert ("auth", jwt[1], "Keep sessions in Redis") == (
-        answer["topic"],
-        answer["replaced"]["id"],
-        answer["replaced"]["content"],
-    )
+    assert ("auth", "Keep sessions in Redis") == (answer["topic"], answer["replaced"])
 
 
 # ---- words

@@ -165,7 +165,14 @@ async def test_tools_that_take_handles_get_the_handle(session):
     session.tools.add(attrs.evolve(TAKE, name="raw", resolve=False))
     assert "ref:code" == (await session.call("raw", {"text": "ref:code"}))["text"]
     assert CODE == (await session.call("raw", {"text": {"$ref": "ref:code"}}))["text"]
-    saving = {"save/decision", "save/checkpoint", "save/insight", "evolve/outcome", "evolve/supersede"}
+    saving = {
+        "save/decision",
+        "save/checkpoint",
+        "save/insight",
+        "evolve/outcome",
+        "evolve/supersede",
+        "evolve/correct",
+    }
     assert {"take", *saving} == {name for name, tool in session.tools.items() if tool.resolve}
     await session.call("put_ref", {"ref_id": "note", "text": "fd:1"})
     assert "fd:1" == session.refs.get("note").text

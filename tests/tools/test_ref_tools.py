@@ -263,7 +263,7 @@ async def test_what_a_default_session_teaches_is_short():
     async with Session.open() as session:
         shown = [tool for tool in session.tools.values() if "/" not in tool.name]
         texts = [
-            session.system_prompt(),
+            session.refs.prompt(),
             *(json_text({"name": t.name, "description": t.description, "input_schema": t.input_schema}) for t in shown),
         ]
 

@@ -9,7 +9,7 @@ import unicodedata
 
 import pytest
 from call_helpers import broken, from_schema
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -163,6 +163,8 @@ def test_a_decision_is_stored_exactly_as_it_was_given(world, data):
     arguments["implements"] = [world.ids[place] for place in given_.get("implements", [])]
     arguments["links"] = [{**one, "to_id": world.ids[one["to_id"]]} for one in given_.get("links", [])]
     answer = world.call("save/decision", arguments)
+    # What was said before but for letter case is the memory that says so, see DESIGN 6a.
+    assume("note" not in answer or not answer["note"].startswith("This was saved before"))
     memory = world.runner.run(world.session.memories.get(answer["id"]))
     links = [one for one in world.runner.run(world.session.memories.links_of(memory.id)) if one.created_by == "llm"]
     wanted = {(one, "implements"): 1.0 for one in arguments["implements"]}
@@ -186,11 +188,10 @@ def test_a_decision_is_stored_exactly_as_it_was_given(world, data):
 )
 def test_a_checkpoint_comes_back_exactly_as_it_was_given(world, summary, open_files, next_steps):
     """What save/checkpoint is given, load/checkpoint gives back."""
-    saved = world.call("save/checkpoint", {"summary": summary, "open_files": open_files, "next_steps": next_steps})
+    world.call("save/checkpoint", {"summary": summary, "open_files": open_files, "next_steps": next_steps})
     loaded = world.call("load/checkpoint", {})
 
-    assert (saved["id"], summary, open_files, next_steps) == (
-        loaded["id"],
+    assert (summary, open_files, next_steps) == (
         loaded["summary"],
         loaded.get("open_files", []),
         loaded.get("next_steps", []),

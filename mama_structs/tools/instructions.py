@@ -1,0 +1,33 @@
+"""What a system prompt says about memories, as far as a session has the tools for it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+# Each part with the tools that it names.
+_PARTS: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
+    (
+        ("search/by_context",),
+        "Search first: before you decide, save, or say what was done, ask search/by_context what is known of it.",
+    ),
+    (("load/checkpoint",), "When work goes on from earlier, begin with load/checkpoint."),
+    (
+        ("save/decision",),
+        "Save a choice, rule or design that later work has to respect with save/decision, one topic for one matter.",
+    ),
+    (("save/insight",), "Save what was learnt and is worth knowing in another conversation with save/insight."),
+    (("save/checkpoint",), "Save where the work stands with save/checkpoint when a piece of work or the user stops."),
+    (
+        ("evolve/supersede",),
+        "When a decision changes, evolve/supersede it, don't save it twice. A save's note may name what to replace.",
+    ),
+    (("evolve/outcome",), "Say how a decision turned out with evolve/outcome."),
+)
+_BLOCK: Final = "<memory_instructions>\nMemories outlive this conversation.\n{}\n</memory_instructions>"
+
+
+def memory_instructions(names: Collection[str], *, recalled: str) -> str:
+    """Return the block on memories for a session that has tools of these *names*, *recalled* last; empty without."""
+    parts = [text for needed, text in _PARTS if all(name in names for name in needed)]
+    return _BLOCK.format("\n".join(f"- {part}" for part in (*parts, recalled))) if parts else ""

@@ -1,0 +1,133 @@
+"""What a model pays for memories: the list of tools, the system prompt, and the answers, in tokens of 4 characters."""
+
+import json
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from mama_structs import HashEmbedder, Session
+from mama_structs._plain import json_text
+from mama_structs.adapters import anthropic, openai
+from mama_structs.settings import Settings, ToolSettings
+from mama_structs.tools.names import MEMORY_TOOLS, wire_name
+
+MONTH = Path(__file__).parents[1] / "data" / "month"
+# Characters of all answers of one tool at commit 4b56ab1, on the same store and for the same calls.
+BEFORE = {
+    "search/by_context": 102_638,
+    "search/by_topic": 132_732,
+    "search/recent": 23_987,
+    "load/context": 175_962,
+    "load/checkpoint": 376,
+}
+
+
+def tokens(value):
+    return len(value if isinstance(value, str) else json_text(value)) // 4
+
+
+def rows(name):
+    return [json.loads(line) for line in (MONTH / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture
+async def month():
+    """Give a session with a month of memories, and the ids that they were given."""
+    async with Session.open(embedder=HashEmbedder()) as session:
+        saves = rows("saves")
+        made = await session.memories.save_many(
+            {**row["save"], "created_at": datetime.fromisoformat(row["at"])} for row in saves
+        )
+        yield session, {row["id"]: memory for row, memory in zip(saves, made, strict=True)}
+
+
+# Adapters: before, 2,734 and 2,657 for the ten, without `evolve/correct`. They may only fall.
+@pytest.mark.parametrize(
+    ("adapter", "strict", "most"), [(openai, False, 1_899), (anthropic, False, 1_820), (openai, True, 2_140)]
+)
+async def test_the_tools_of_memories_fit_their_share_of_a_request(adapter, strict, most):
+    """Name, description and schema of all that a model is shown, as an adapter sends them."""
+    async with Session.open(embedder=HashEmbedder()) as session:
+        sent = adapter.tools(session, strict=strict)
+    memory = {wire_name(name) for name in MEMORY_TOOLS}
+    own = [one for one in sent if one["name"] in memory]
+
+    assert len(MEMORY_TOOLS) - 1 == len(own)
+    assert tokens(own) <= most
+
+
+async def test_the_system_prompt_is_short(tmp_path):
+    """Memories, refs and files together."""
+    async with Session.open(embedder=HashEmbedder(), files=tmp_path) as session:
+        prompt = session.system_prompt()
+
+    assert tokens(prompt) <= 620
+    for name in ("search__by_context", "save__decision", "evolve__supersede", "read_fd", "<recalled>"):
+        assert name in prompt
+    assert "save/decision" not in prompt
+
+
+async def test_the_system_prompt_names_only_tools_that_there_are():
+    """A profile that leaves out what supersedes has no word on it, and one without memories none on these."""
+    for profile, named in ((["save/insight"], "save__insight"), ("memory", "evolve__supersede")):
+        async with Session.open(
+            embedder=HashEmbedder(), settings=Settings(tools=ToolSettings(profile=profile))
+        ) as session:
+            prompt = session.system_prompt()
+
+            assert named in prompt
+            assert ("evolve__supersede" in prompt) is (profile == "memory")
+            assert "read_fd" not in prompt
+    async with Session.open(settings=Settings(tools=ToolSettings(memory=False))) as session:
+        assert "memory" not in session.system_prompt()
+
+
+async def test_answers_on_a_month_are_a_third_shorter(month):
+    """Each tool that reads answers in at most 65 % of the characters of before, however long it may be."""
+    session, made = month
+    asked = rows("questions")
+    calls = {
+        "search/by_context": [{"query": row["question"]} for row in asked],
+        "search/by_topic": [{"topic": one} for one in sorted({memory.topic for memory in made.values()} - {None})],
+        "search/recent": [
+            {},
+            {"limit": 50},
+            *({"types": [kind]} for kind in ("decision", "checkpoint", "insight", "context")),
+        ],
+        "load/context": [{"id": made[row["answers"][0]].id} for row in asked if row["answers"]],
+        "load/checkpoint": [{}],
+    }
+    sizes = {
+        name: sum([len(json_text(await session.call(name, one, max_chars=None))) for one in several])
+        for name, several in calls.items()
+    }
+
+    assert BEFORE.keys() == sizes.keys()
+    assert {name for name, size in sizes.items() if size > 0.65 * BEFORE[name]} == set(), sizes
+
+
+async def test_no_answer_on_a_month_tells_of_time_alone(month):
+    """That two were saved at nearly one time stands in no answer, as a link or as what is around."""
+    session, made = month
+    for memory in list(made.values())[::29]:
+        answer = await session.call("load/context", {"id": memory.id})
+        near = await session.memories.traverse(
+            memory.id, link_types=["evolution", "implementation", "association"], max_depth=2
+        )
+
+        assert "close_in_time" not in json_text(answer)
+        assert {one["id"] for one in answer.get("around", ())} <= {one.memory.id for one in near}
+
+
+async def test_a_save_answers_in_few_words(month):
+    """Whatever is saved again or anew, of each type that a tool saves."""
+    session, _ = month
+    most = 0
+    names = {"decision": "save/decision", "checkpoint": "save/checkpoint", "insight": "save/insight"}
+    for row in rows("saves")[::12]:
+        given = {key: value for key, value in row["save"].items() if key != "type"}
+        if row["save"]["type"] in names:
+            most = max(most, tokens(await session.call(names[row["save"]["type"]], given)))
+
+    assert 0 < most <= 60
