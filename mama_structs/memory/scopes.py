@@ -112,9 +112,9 @@ class ScopedMemories(MemoryStore):
         """Return the newest checkpoint of the own namespace: where others stand is not where this work goes on."""
         return await self._own.latest_checkpoint()
 
-    async def by_topic(self, topic: str) -> Chain:
+    async def by_topic(self, topic: str, **given: Any) -> Chain:
         """Return what every namespace has on a topic, newest first; see `MemoryStore.by_topic`."""
-        chains = [await one.by_topic(topic) for one in self._scopes]
+        chains = [await one.by_topic(topic, **given) for one in self._scopes]
         return Chain(
             memories=tuple(_newest([chain.memories for chain in chains])),
             links=tuple(sorted((link for chain in chains for link in chain.links), key=_made, reverse=True)),
