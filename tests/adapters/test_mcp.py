@@ -611,7 +611,7 @@ async def test_each_decision_is_logged_without_the_message(narrowing, era, caplo
     own = [record.getMessage() for record in caplog.records if record.name == "mama_structs"]
     assert any("resuming" in line for line in own)
     assert any("is told that the list of tools has changed" in line for line in own)
-    assert any("is listed 12 of 17 tools" in line for line in own)
+    assert any("is listed 12 of 18 tools" in line for line in own)
     assert not any(RESUMING in line for line in own)
 
 

@@ -35,34 +35,39 @@ BUDGETS = {
 }
 
 
+def often(text, count, most):
+    """Return how often a text is given: what a host answers with fits into its own memory."""
+    return min(abs(count) % most, 1 + 5_000_000 // (len(text) or 1))
+
+
 async def rows(count: int, text: str = "text") -> list[dict[str, object]]:
     """Give rows."""
-    return [{"n": n, "text": text, "owner": f"1-{n}"} for n in range(abs(count) % 5_000)]
+    return [{"n": n, "text": text, "owner": f"1-{n}"} for n in range(often(text, count, 5_000))]
 
 
 async def mapping(keys: list[str], text: str = "text") -> dict[str, str]:
     """Give as many texts as there are keys."""
-    return {f"{key}{n}": text for n in range(500) for key in keys}
+    return {f"{key}{n}": text for n in range(often(text, 500, 501)) for key in keys}
 
 
 async def document(text: str, times: int) -> str:
     """Give a long text."""
-    return text * (abs(times) % 2_000)
+    return text * often(text, times, 2_000)
 
 
 async def written(count: int, text: str) -> str:
     """Give JSON as text."""
-    return json.dumps({"rows": await rows(count, text), "text": text * 50})
+    return json.dumps({"rows": await rows(count, text), "text": text * often(text, 50, 51)})
 
 
 async def blocks(texts: list[str], count: int) -> list[dict[str, str]]:
     """Give blocks of text."""
-    return [{"type": "text", "text": text * 100} for text in texts for _ in range(abs(count) % 300)]
+    return [{"type": "text", "text": text * 100} for text in texts for _ in range(often(text * 100, count, 300))]
 
 
 async def raising(text: str, times: int) -> str:
     """Fail at length."""
-    raise ValueError(text * (abs(times) % 5_000))
+    raise ValueError(text * often(text, times, 5_000))
 
 
 HOSTS = (rows, mapping, document, written, blocks, raising)
