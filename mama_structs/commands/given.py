@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 import mama_structs  # for the annotations: what they name loads when a session opens
@@ -41,6 +42,15 @@ def player_id(text: str) -> str:
     if entity_id.type is not EntityType.PLAYER:
         raise wrong(f"must be the id of a player, such as 1-11, got {text}")
     return str(entity_id)
+
+
+def moment(text: str) -> datetime:
+    """Take a day or a time; one without a time zone is UTC."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise wrong(f"must be a day or a time such as 2026-09-01 or 2026-09-01T12:00Z, got {text!r:.80}") from error
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def address(text: str) -> tuple[str, int]:

@@ -14,6 +14,9 @@ import time
 SOCKET = "hook.sock"
 """The helper's Unix socket in the store's directory, which only its owner may use."""
 
+QUIT = "quit"
+"""In the place of the characters: the helper is to close the store and end."""
+
 _SECONDS = 2.0
 _MAX_CHARS = 2_000
 _MOST = 2**22
@@ -81,6 +84,33 @@ def ask(request: bytes, until: float, *, starts: bool = True) -> bytes:
     if not answer.endswith(b"\n"):
         raise OSError("the helper ended in the middle of its answer")
     return answer
+
+
+def end_helper(store: str) -> None:
+    """Have the helper of a store close it and end, where there is one."""
+    import fcntl  # noqa: PLC0415 - a hook needs none
+
+    before = os.getcwd()  # noqa: PTH109 - as above
+    os.chdir(store)
+    directory = os.open(".", os.O_RDONLY)
+    try:
+        until = time.monotonic() + _SECONDS
+        if os.path.exists(SOCKET):  # noqa: PTH110 - as above
+            ask(f"\0{QUIT}\0".encode(), time.monotonic(), starts=False)
+        while time.monotonic() < until:
+            try:
+                # It holds this until its end.
+                fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                time.sleep(_STEP)
+            else:
+                break
+    except OSError:
+        # One that was killed left its socket.
+        return
+    finally:
+        os.close(directory)
+        os.chdir(before)
 
 
 def _options(arguments: list[str]) -> dict[str, str]:

@@ -14,15 +14,12 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from mama_structs.commands.hook import SOCKET
+from mama_structs.commands.hook import QUIT, SOCKET
 
 if TYPE_CHECKING:
     import asyncio
 
     from mama_structs.session import Session
-
-QUIT: Final = "quit"
-"""In the place of the characters: the helper is to close the store and end."""
 
 _IDLE: Final = 1_800.0
 # Seconds that a helper may take to close its store.

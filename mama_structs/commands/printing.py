@@ -98,6 +98,15 @@ def shown(what: str, unit: str, *, resumable: bool = False, lines: bool = True) 
             tell_stderr(last)
 
 
+def confirmed(question: str) -> bool:
+    """Ask on stderr, and return whether the answer on stdin is yes; no answer is none."""
+    tell_stderr(f"{question} [y/N] ")
+    try:
+        return sys.stdin is not None and sys.stdin.readline().strip().lower() in ("y", "yes")
+    except (OSError, ValueError):
+        return False
+
+
 def visible(text: str) -> str:
     """Return a line as a terminal may show it: it obeys what is not printable, and a memory may be anybody's."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)

@@ -11,7 +11,8 @@ from typing import Any
 
 import mama_structs  # for the annotations: what they name loads when a session opens
 from mama_structs.commands.given import opened
-from mama_structs.commands.printing import answer, columns, say, tell_stderr, visible
+from mama_structs.commands.hook import end_helper
+from mama_structs.commands.printing import answer, columns, confirmed, say, shown, tell_stderr, visible
 
 _TEXT = 72
 
@@ -73,6 +74,37 @@ async def view(given: argparse.Namespace) -> None:
     target = _target(given)
     page.write(target)
     say(visible(f"{page.shown:,} of {page.count:,} memories are in {target}"))
+
+
+async def forget(given: argparse.Namespace) -> int:
+    """Delete memories for good, so that nothing of their texts stays in the store; asks first."""
+    from mama_structs._plain import to_jsonable
+
+    filters = {"about": given.about, "source": given.source, "before": given.before}
+    # What a hook's helper has open would be pending.
+    end_helper(given.store)
+    async with opened(given) as session:
+        planned = await session.memories.forget(given.ids or None, **filters, dry_run=True)
+        if given.dry_run or not planned.count:
+            answer(given, to_jsonable(planned), _receipt(planned))
+            return 0
+        if not given.yes and not confirmed(f"forget {planned.count:,} memories for good?"):
+            tell_stderr("mama-structs: nothing was forgotten (--yes does not ask)\n")
+            return 1
+        with shown("forgotten", "memories") as progress:
+            done = await session.memories.forget(given.ids or None, **filters, progress=progress)
+    answer(given, to_jsonable(done), _receipt(done))
+    return 0
+
+
+def _receipt(done: Any) -> str:
+    counted = ", ".join(f"{count:,} {kind}" for kind, count in done.memories.items()) or "no memories"
+    also = ((done.links, "links"), (done.mended, "memories mended"), (done.texts, "texts"), (done.refs, "refs"))
+    parts = [counted, *(f"{count:,} {what}" for count, what in also if count)]
+    lines = [f"{'would be ' if done.dry_run else ''}forgotten: {', '.join(parts)}"]
+    lines += [f"pending: {one}" for one in done.pending]
+    lines += [f"not reached: {one}" for one in done.not_reached]
+    return "\n".join(map(visible, lines))
 
 
 def _target(given: argparse.Namespace) -> Path:

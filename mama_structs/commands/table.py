@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from mama_structs._check import printable
 from mama_structs.commands import reading, serving, upkeep
-from mama_structs.commands.given import LAST_PORT, LOOPBACK, address, is_session, player_id, whole
+from mama_structs.commands.given import LAST_PORT, LOOPBACK, address, is_session, moment, player_id, whole
 from mama_structs.commands.printing import drop_output, say, tell_stderr
 from mama_structs.errors import InvalidArgument, MamaStructsError
 
@@ -189,6 +189,18 @@ _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
         ("-o FILE", "the page; by default the store's name with .html, here", {"dest": "output"}),
         _most(10_000),
         _NAMESPACE,
+    ),
+    "forget": (
+        reading.forget,
+        _STORE,
+        ("ids ID", "ids of memories", {"nargs": "*"}),
+        ("--about NAME", "only what names this id, or has this topic, exactly"),
+        ("--source SOURCE", "only what has this source, or rests on it"),
+        ("--before TIME", "only what was saved before this day or time (UTC)", {"type": moment}),
+        ("--dry-run", "only say how much that would be"),
+        ("--yes", "do not ask"),
+        _NAMESPACE,
+        _REPORT,
     ),
     "check": (upkeep.check, _STORE, _NAMESPACE, _JSON),
     "stats": (upkeep.stats, _STORE, _NAMESPACE, _JSON),

@@ -1,10 +1,12 @@
 """The commands for people who want to know what is remembered, and the page for a browser."""
 
 import asyncio
+import io
 import json
 import re
 import shutil
 import subprocess
+import sys
 from html.parser import HTMLParser
 
 import pytest
@@ -273,3 +275,38 @@ def test_the_page_searches_and_shows_chains_and_graph(tmp_path, capsys):
     done = subprocess.run([NODE, "-"], input=source, capture_output=True, text=True, check=True)
 
     assert [[200, "302 found, the newest 200 shown"], 1, 2, 40, True] == json.loads(done.stdout)
+
+
+# Forgetting
+
+
+def test_forgetting_asks_first(store, capsys, monkeypatch):
+    """Without a yes nothing is forgotten; a dry run only counts; afterwards the receipt says what went, and no text."""
+    (old, *_) = [
+        one["id"] for one in told(capsys, "list", store, "--topic", "defence") if one["content"] == "ore first"
+    ]
+    planned = said(capsys, "forget", store, old, "--dry-run")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("no\n"))
+    assert 1 == main(["forget", str(store), old])
+    assert "forget 1 memories for good? [y/N] " in capsys.readouterr().err
+    assert 4 == len(told(capsys, "list", store))
+
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    assert 0 == main(["forget", str(store), old])
+    receipt = capsys.readouterr().out
+
+    assert planned.startswith("would be forgotten: 1 decision")
+    assert receipt.startswith("forgotten: 1 decision")
+    assert "ore first" not in receipt
+    assert 3 == len(told(capsys, "list", store))
+    assert not any(b"ships cost ore" in file.read_bytes() for file in store.rglob("*") if file.is_file())
+
+
+def test_forgetting_by_what_memories_are_about(store, capsys):
+    """Filters must all hold, a day is taken as UTC, and without any filter it is an error."""
+    assert {} == told(capsys, "forget", store, "--about", "colour", "--before", "2020-01-01", "--yes")["memories"]
+    assert {"context": 1} == told(capsys, "forget", store, "--about", "colour", "--yes")["memories"]
+    assert 1 == main(["forget", str(store), "--yes"])
+    assert 1 == capsys.readouterr().err.count("\n")
+    with pytest.raises(SystemExit):
+        main(["forget", str(store), "--before", "yesterday"])
