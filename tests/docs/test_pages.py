@@ -313,7 +313,7 @@ async def test_a_sessions_tools_are_in_the_reference_with_their_arguments(docs):
                 parameter
                 if "default" not in properties[parameter]
                 else f"{parameter}={properties[parameter]['default']!r}"
-                for parameter in tool.signature.parameters
+                for parameter in properties
             ]
 
     assert known == {
