@@ -109,9 +109,10 @@ def test_links_lead_somewhere(page):
 
 
 def test_index_links_every_page(docs):
-    """docs/index.md leads to every page, and the README to the index."""
+    """docs/index.md leads to every page, to those of the reference by the reference's first page, and the README to it."""
     index = docs.root / "docs" / "index.md"
-    linked = {(index.parent / link).resolve() for link in _links(index)}
+    fronts = (index, docs.root / "docs" / "reference.md")
+    linked = {(front.parent / link).resolve() for front in fronts for link in _links(front)}
 
     assert set() == {page for page in docs.pages if page.parent != docs.root and page != index} - linked
     assert "docs/index.md" in _links(docs.root / "README.md")
@@ -129,10 +130,23 @@ def test_one_sentence_per_line(page):
 
 
 @functools.cache
-def _reference_names(path):
+def _reference(root):
+    """Return all pages of the reference as one text."""
+    pages = sorted((root / "docs" / "reference").glob("*.md"))
+    return "\n".join(page.read_text(encoding="utf-8") for page in pages)
+
+
+@functools.cache
+def _reference_names(root):
     """Return every name that stands in code in the reference, dotted ones in parts as well."""
-    spans = re.findall(r"`([^`\n]+)`", path.read_text(encoding="utf-8"))
+    spans = re.findall(r"`([^`\n]+)`", _reference(root))
     return frozenset(name for span in spans for name in re.findall(r"[A-Za-z_]\w*", span))
+
+
+def _section(docs, heading):
+    section = re.search(rf"^##? {heading}$(.*?)^#", _reference(docs.root) + "\n#", re.MULTILINE | re.DOTALL)
+    assert section, f"the reference has no section {heading}"
+    return section[1]
 
 
 def _home_of(name):
@@ -148,7 +162,7 @@ def _home_of(name):
 def test_public_names_are_in_the_reference(docs, module):
     """Every public name loads and is in the reference."""
     public = importlib.import_module(module).__all__
-    known = _reference_names(docs.root / "docs" / "reference.md")
+    known = _reference_names(docs.root)
 
     assert list(public), f"{module} has no public names"
     assert [] == [name for name in public if not hasattr(importlib.import_module(module), name)]
@@ -157,7 +171,7 @@ def test_public_names_are_in_the_reference(docs, module):
 
 def test_errors_are_in_the_reference(docs):
     """Every error class is in the reference."""
-    known = _reference_names(docs.root / "docs" / "reference.md")
+    known = _reference_names(docs.root)
 
     assert len(ERRORS) > 10
     assert [] == [name for name in ERRORS if name not in known]
@@ -177,13 +191,11 @@ def test_errors_are_in_the_reference(docs):
 )
 def test_every_parameter_is_in_the_reference(docs, documented):
     """The section of a class names each of its parameters."""
-    text = (docs.root / "docs" / "reference.md").read_text(encoding="utf-8")
-    section = re.search(rf"^### {documented}$(.*?)^##", text, re.MULTILINE | re.DOTALL)
-    assert section, f"the reference has no section {documented}"
+    section = _section(docs, documented)
     parameters = inspect.signature(getattr(_home_of(documented), documented)).parameters
 
     assert [] == [
-        name for name in parameters if not name.startswith("_") and not re.search(rf"`[^`]*\b{name}\b", section[1])
+        name for name in parameters if not name.startswith("_") and not re.search(rf"`[^`]*\b{name}\b", section)
     ]
 
 
@@ -200,10 +212,8 @@ def test_every_parameter_is_in_the_reference(docs, documented):
 )
 def test_every_member_is_in_the_reference(docs, documented):
     """The section of a class names each of its public methods and properties."""
-    text = (docs.root / "docs" / "reference.md").read_text(encoding="utf-8")
-    section = re.search(rf"^### {documented}$(.*?)^##", text, re.MULTILINE | re.DOTALL)
-    assert section, f"the reference has no section {documented}"
-    named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", section[1]))))
+    section = _section(docs, documented)
+    named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", section))))
     home = _home_of(documented)
     members = {
         name
@@ -215,13 +225,6 @@ def test_every_member_is_in_the_reference(docs, documented):
 
     assert members
     assert set() == members - named
-
-
-def _section(docs, heading):
-    text = (docs.root / "docs" / "reference.md").read_text(encoding="utf-8")
-    section = re.search(rf"^### {heading}$(.*?)^##", text, re.MULTILINE | re.DOTALL)
-    assert section, f"the reference has no section {heading}"
-    return section[1]
 
 
 def test_events_are_in_the_reference_with_their_signatures(docs):
@@ -323,10 +326,9 @@ async def test_a_sessions_tools_are_in_the_reference_with_their_arguments(docs):
 
 def test_models_are_in_the_reference_with_their_attributes(docs):
     """The rows of entities, attributes, answers and enums say what the classes have, no more and no less."""
-    text = (docs.root / "docs" / "reference.md").read_text(encoding="utf-8")
     rows = {
         name: set(re.findall(r"`(\w+)`", has))
-        for name, has in re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", text, re.MULTILINE)
+        for name, has in re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", _section(docs, "Models of the chain"), re.MULTILINE)
     }
     bookkeeping = {"extra", "absent", "as_written"}
     wrong = {}
@@ -348,8 +350,9 @@ def test_models_are_in_the_reference_with_their_attributes(docs):
 
 def test_the_tree_of_errors_is_as_the_reference_says(docs):
     """Each error's row names a base class that it has, its type's word, and attributes that it documents."""
-    text = (docs.root / "docs" / "reference.md").read_text(encoding="utf-8").partition("## Errors")[2]
-    rows = re.findall(r"^\| `(\w+)` \| (?:`(\w+)`)? ?\| `(\w+)` \| .* \| (.*?) ?\|$", text, re.MULTILINE)
+    rows = re.findall(
+        r"^\| `(\w+)` \| (?:`(\w+)`)? ?\| `(\w+)` \| .* \| (.*?) ?\|$", _section(docs, "Errors"), re.MULTILINE
+    )
 
     assert set(ERRORS) == {name for name, *_ in rows}
     for name, base, word, data in rows:
