@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from types import ModuleType
@@ -40,6 +41,23 @@ def attach(
 def homes(package: str, names: Names) -> dict[str, str]:
     """Return the module of each name."""
     return {name: f"{package}.{module}" for module, several in names.items() for name in several.split()}
+
+
+_awaited: Final[dict[str, list[Callable[[], object]]]] = {}
+
+
+def when_loaded(module: str, then: Callable[[], object]) -> None:
+    """Call *then* once a module that announces itself is loaded: for what has to know it, and must not load it."""
+    if module in sys.modules:
+        then()
+    else:
+        _awaited.setdefault(module, []).append(then)
+
+
+def announce(module: str) -> None:
+    """Call, at the end of a module, what waited for it."""
+    for then in _awaited.pop(module, ()):
+        then()
 
 
 _loading: Final = threading.RLock()

@@ -12,6 +12,7 @@ from typing import Self
 
 import attrs
 
+from mama_structs._lazy import announce
 from mama_structs._plain import written
 from mama_structs.errors import InvalidArgument
 
@@ -111,3 +112,6 @@ class EntityId:
 
 # A tool may return models: an id in them is found like its text.
 written.register(EntityId, str)
+
+
+announce(__name__)

@@ -1,13 +1,19 @@
-"""What Hypothesis calls when it is imported; at no cost where it never is."""
+"""What Hypothesis calls when it is imported: nothing of this package is loaded for it before a test does so itself."""
 
 from __future__ import annotations
 
+from mama_structs._lazy import when_loaded
+
 
 def register() -> None:
-    """Register strategies for `EntityId` and `EntityType`; they are built when first drawn from."""
+    """Register strategies for `EntityId` and `EntityType`, as soon as there are these types."""
+    when_loaded("mama_structs.structs.ids", _register)
+
+
+def _register() -> None:
     from hypothesis import strategies as st  # noqa: PLC0415 - Hypothesis is an extra
 
-    from mama_structs.structs.ids import EntityId, EntityType  # noqa: PLC0415 - only with Hypothesis
+    from mama_structs.structs.ids import EntityId, EntityType  # noqa: PLC0415 - loaded: see above
 
     def entity_ids(_: type[EntityId]) -> st.SearchStrategy[EntityId]:
         from mama_structs.testing import strategies  # noqa: PLC0415 - only when drawn from
