@@ -8,6 +8,7 @@ import contextlib
 import functools
 import inspect
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -76,11 +77,7 @@ class LoopThread:
     def _check(self) -> None:
         if os.getpid() != self._pid:
             raise WrongLoop("the object belongs to the process that made it", hint="open another session here")
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass
-        else:
+        if _is_in_loop() and not _is_in_cell():
             raise WrongLoop(
                 "mama_structs.sync would block the event loop that runs in this thread",
                 hint="use mama_structs.Session here, and await it",
@@ -105,6 +102,20 @@ class LoopThread:
         self._is_closed = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+
+
+def _is_in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _is_in_cell() -> bool:
+    """Tell whether the loop here is a notebook's, which waits for a cell whatever that does."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel") and threading.current_thread() is threading.main_thread()
 
 
 def _at_end(call: Callable[[], None]) -> None:

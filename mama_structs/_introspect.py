@@ -98,6 +98,20 @@ def layers_of(function: Any) -> list[FunctionLayer]:
     return layers
 
 
+def written_as(function: Any) -> object:
+    """
+    Return module and qualified name of a function at the top of a module, where the same code defines it again.
+
+    Anything else is only itself: functions inside others, methods and partials of one name may differ in what they hold.
+    """
+    # A method has its function's `__wrapped__`, without what it is bound to.
+    while inspect.isfunction(function) and hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    if inspect.isfunction(function) and "<" not in function.__qualname__:
+        return (function.__module__, function.__qualname__)
+    return function
+
+
 def bound_by_partials(function: Any) -> frozenset[str]:
     """Return the names of the keyword arguments that partials around a function have set."""
     names: set[str] = set()

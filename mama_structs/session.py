@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, Self, runtime_checkable
 
 import attrs
 
@@ -50,6 +50,11 @@ _log = logging.getLogger("mama_structs")
 _LEAST_BUDGET = 100
 # Bytes that file systems allow a name.
 _MAX_PART = 255
+# What a newcomer forgets.
+_FORGOTTEN = (
+    "session = await Session.open(...), or async with Session.open(...) as session; "
+    "where nothing can be awaited: from mama_structs.sync import Session"
+)
 
 
 @runtime_checkable
@@ -144,9 +149,11 @@ class Session:
             own = [*memory_tools(self.memories, self.refs, forget=forgets), *own, *deprecated]
         named = [tool.name for tool in own]
         chosen = in_profile(settings.tools.profile, [*named, *common.ready_made])
-        self._own: frozenset[str] = chosen & frozenset(named)
-        for tool in (*(one for one in (*own, *tools) if one.name in chosen), *added):
+        self._own: dict[str, Tool] = {tool.name: tool for tool in own if tool.name in chosen}
+        for tool in (*self._own.values(), *(one for one in tools if one.name in chosen)):
             self.tools.add(tool)
+        for tool in added:
+            self.tools.add(tool, replace=True)
         common.users += 1
         self._closed = False
         open_sessions.add(self)
@@ -442,8 +449,9 @@ class Session:
             return data
         # What the tools of handles read is kept already, and what memories gave makes room for what is new.
         keeps = tool.wrapped and not is_error and self.settings.descriptors.enabled
-        source = tool.name if tool.name in self._own else "tool_result"
-        if keeps and tool.name in self._own:
+        is_own = self._is_own(tool)
+        source = tool.name if is_own else "tool_result"
+        if keeps and is_own:
             make_room(self.refs)
         shown = within_budget(
             self.refs, data, what=tool.name, budget=budget, keeps=keeps, schema=tool.output_schema, source=source
@@ -471,6 +479,10 @@ class Session:
         """Return a tool by its name here or on the wire, one of v1.0 too."""
         name = name if name in self.tools else self.wire_names.by_wire.get(name, name)
         return self._deprecated[name] if name in self.hidden else self.tools[name]
+
+    def _is_own(self, tool: Tool) -> bool:
+        """Tell whether it is one for memories or refs, which are made anew for a fork; a host may replace each."""
+        return self._own.get(tool.name) is tool
 
     # Memories
 
@@ -622,13 +634,16 @@ class Session:
         """
         self._check_here()
         forked = self._common.home.fork(self._conversation, conversation, self._common.loop.loop)
-        return type(self)(
+        session = type(self)(
             self._common,
             forked,
             settings=self.settings,
             exposure=self._exposure,
-            added=[tool for name, tool in self.tools.items() if name not in self._own],
+            added=[tool for tool in self.tools.values() if not self._is_own(tool)],
         )
+        for name in set(session.tools) - set(self.tools):
+            session.tools.remove(name)
+        return session
 
     async def check(self) -> CheckReport:
         """
@@ -850,12 +865,28 @@ class CheckReport:
 
 
 class Opening:
-    """A session that is about to open: await it, or enter it with ``async with``."""
+    """A session that is about to open: await it, or enter it with ``async with``; used before, it says so."""
 
     def __init__(self, make: Callable[[], Awaitable[Session]]) -> None:
         self._make = make
         self._opening = asyncio.Lock()
         self._session: Session | None = None
+
+    def __repr__(self) -> str:
+        """Say what was forgotten."""
+        return f"<Session that is not open: {_FORGOTTEN}>"
+
+    # Type checkers see the mistake where it is written, as long as they do not know of these.
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(f"the session is not open, so it has no {name!r} ({_FORGOTTEN})")
+
+        def __enter__(self) -> NoReturn:
+            raise InvalidArgument("a session is entered with async with", hint=_FORGOTTEN)
+
+        def __exit__(self, *_: object) -> None:
+            """Be there, or nobody would call `__enter__`."""
 
     def __await__(self) -> Generator[Any, None, Session]:
         return self._open().__await__()

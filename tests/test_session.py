@@ -58,6 +58,17 @@ class TestOpening:
         await session.close()
         await session.close()
 
+    async def test_it_says_what_was_forgotten(self):
+        """Who forgets await, or the async of async with, reads so, in a cell and in an error."""
+        opening = session_on()
+
+        assert "Session that is not open" in repr(opening)
+        with pytest.raises(AttributeError, match=r"not open, so it has no 'memories' \(session = await Session\.open"):
+            _ = opening.memories
+        with pytest.raises(InvalidArgument, match=r"entered with async with .*from mama_structs\.sync import Session"):
+            with opening:
+                pass
+
     async def test_an_awaited_session_can_be_entered(self):
         session = await session_on()
         async with session as entered:

@@ -428,6 +428,23 @@ async def test_a_file_is_written_below_the_working_directory_at_open(tmp_path, m
     assert "a.py" == answer_in(answer).get("file_path")
 
 
+async def test_a_fork_has_the_tools_that_its_origin_has():
+    """What a host removed or replaced, ready-made tools included, is so in the fork and in its forks."""
+
+    async def search_fd(query: str) -> str:
+        return f"looked for {query}"
+
+    async with Session.open() as session:
+        session.tools.remove("edit_ref")
+        session.tools.add(search_fd, replace=True)
+        async with session.fork() as child, child.fork() as grandchild:
+            for one in (session, child, grandchild):
+                assert set(session.tools) == set(one.tools)
+                assert "looked for ore" == await one.call("search_fd", {"query": "ore"})
+                with pytest.raises(UnknownTool):
+                    await one.call("edit_ref", {})
+
+
 async def test_without_a_directory_for_files_no_model_writes_one(tmp_path, monkeypatch):
     """There is no such tool and no word of it; the host's own code writes as before, and nothing is made unasked."""
     monkeypatch.chdir(tmp_path)

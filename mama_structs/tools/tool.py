@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar, overload
 import attrs
 
 from mama_structs._async import from_model
-from mama_structs._introspect import awaited, layers_of
+from mama_structs._introspect import awaited, layers_of, written_as
 from mama_structs._plain import to_jsonable
 from mama_structs.errors import InvalidArgument, MamaStructsError, UnknownTool
 from mama_structs.tools.names import hint_at
@@ -250,9 +250,13 @@ class ToolSet(Mapping[str, Tool]):
         title: str | None = None,
         description: str | None = None,
         annotations: ToolAnnotations | None = None,
+        replace: bool = False,
     ) -> Tool:
         """
         Add a tool, or a function as a tool, and return the tool.
+
+        The same function again, as from a cell of a notebook that runs again, takes the place of the first: the same
+        object, or one of the same qualified name at the top of the same module.
 
         Args:
             function: A tool, or what `Tool.from_function` takes.
@@ -260,9 +264,10 @@ class ToolSet(Mapping[str, Tool]):
             title: As above.
             description: As above.
             annotations: As above.
+            replace: Whether it takes the place of any other tool of its name.
 
         Raises:
-            InvalidArgument: The name is taken, or the function cannot be a tool; nothing was added.
+            InvalidArgument: The name is taken by something else, or the function cannot be a tool; nothing was added.
 
         """
         if isinstance(function, Tool):
@@ -273,10 +278,23 @@ class ToolSet(Mapping[str, Tool]):
             tool = Tool.from_function(
                 function, name=name, title=title, description=description, annotations=annotations
             )
-        if tool.name in self._tools:
-            raise InvalidArgument(f"there already is a tool named {tool.name!r}", hint="pass another name=...")
+        known = self._tools.get(tool.name)
+        if known is not None and not replace and written_as(known.function) != written_as(tool.function):
+            raise InvalidArgument(
+                f"there already is a tool named {tool.name!r}", hint="pass another name=..., or replace=True"
+            )
         self._tools[tool.name] = tool
         return tool
+
+    def remove(self, name: str) -> Tool:
+        """
+        Take a tool away and return it; lists that were made of the tools before still have it, and cannot run it.
+
+        Raises:
+            UnknownTool: No tool has this name.
+
+        """
+        return self._tools.pop(self[name].name)
 
     async def call(self, name: str, arguments: Mapping[str, Any], *, host: Mapping[str, Any] | None = None) -> Any:
         """

@@ -1,5 +1,7 @@
 """The tools of a session."""
 
+import functools
+
 import pytest
 
 from mama_structs.errors import InvalidArgument, MamaStructsError, UnknownTool
@@ -60,10 +62,88 @@ def test_of_many_tools_an_unknown_name_hints_at_ten():
 
 def test_a_name_is_taken_once(tools):
     """A second tool of the same name is refused."""
-    with pytest.raises(InvalidArgument, match="already is a tool named 'search'"):
-        tools.add(search)
+    with pytest.raises(InvalidArgument, match="already is a tool named 'search'.*replace=True"):
+        tools.add(save, name="search")
 
     assert 2 == len(tools)
+
+
+CELL = """
+import functools
+from mama_structs import with_references
+
+async def find(query: str) -> str:
+    return "%s"
+
+def count(text: str) -> int:
+    return len(text)
+
+@with_references
+async def look(query: str) -> dict:
+    return {}
+
+functions = find, count, look
+"""
+
+
+def test_a_cell_that_adds_a_tool_can_run_again():
+    """The same code, run again, replaces its functions in their places: async ones, plain ones, decorated ones."""
+    tools, cells = ToolSet(), {"__name__": "__main__"}
+    for answer in ("first", "second"):
+        exec(CELL % answer, cells)
+        for function in cells["functions"]:
+            tools.add(function)
+
+    assert ("find", "count", "look") == tools.names
+    assert [cells["find"]] == [tool.function for tool in tools.values()][:1]
+
+
+class Shop:
+    async def find(self, query: str) -> str:
+        return query
+
+    def count(self, text: str) -> int:
+        return len(text)
+
+
+def _made(_number):
+    async def inner(query: str) -> str:
+        return query
+
+    return inner
+
+
+@pytest.mark.parametrize(
+    "several",
+    [
+        lambda: (Shop().find, Shop().find),
+        lambda: (Shop().count, Shop().count),
+        lambda: (_made(1), _made(2)),
+        lambda: (functools.partial(save, "a"), functools.partial(save, "b")),
+        lambda: (Tool.from_function(save), Tool.from_function(search)),
+    ],
+)
+def test_what_may_hold_something_else_does_not_replace(several):
+    """Methods of two objects, functions made twice and partials share a name, and only the very same one is the same."""
+    tools = ToolSet()
+    first, second = several()
+    tools.add(first, name="one")
+    tools.add(first, name="one")
+    with pytest.raises(InvalidArgument, match="already is a tool"):
+        tools.add(second, name="one")
+    replaced = tools.add(second, name="one", replace=True)
+
+    assert [replaced] == [*tools.values()]
+
+
+def test_a_tool_is_taken_away(tools):
+    """What is removed is returned, and unknown from then on."""
+    search_tool = tools["search"]
+
+    assert search_tool is tools.remove("search")
+    assert ("save/decision",) == tools.names
+    with pytest.raises(UnknownTool):
+        tools.remove("search")
 
 
 def test_a_tool_is_added_as_it_is_or_under_another_name(tools):
