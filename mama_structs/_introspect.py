@@ -102,7 +102,7 @@ def written_as(function: Any) -> object:
     """
     Return module and qualified name of a function at the top of a module, where the same code defines it again.
 
-    Anything else is only itself: functions inside others, methods and partials of one name may differ in what they hold.
+    Anything else is only itself: functions inside others, methods and partials may hold different things.
     """
     # A method has its function's `__wrapped__`, without what it is bound to.
     while inspect.isfunction(function) and hasattr(function, "__wrapped__"):

@@ -62,7 +62,7 @@ def test_of_many_tools_an_unknown_name_hints_at_ten():
 
 def test_a_name_is_taken_once(tools):
     """A second tool of the same name is refused."""
-    with pytest.raises(InvalidArgument, match="already is a tool named 'search'.*replace=True"):
+    with pytest.raises(InvalidArgument, match=r"already is a tool named 'search'.*replace=True"):
         tools.add(save, name="search")
 
     assert 2 == len(tools)
