@@ -31,7 +31,7 @@ from mama_structs.references.decorator import ReferenceDecorator
 from mama_structs.references.found import Found
 from mama_structs.references.options import Kind, ReferenceOptions
 from mama_structs.references.outcomes import ResolverStats
-from mama_structs.references.resolver import Recall
+from mama_structs.references.resolver import AboutEntities
 from mama_structs.references.schemes import EntitySource, IdScheme
 from mama_structs.references.section import References
 from mama_structs.session import CheckReport
@@ -194,8 +194,9 @@ class Resolver:
     sources: tuple[EntitySource, ...]
     settings: ReferenceSettings
     def __init__(self, sources: Iterable[EntitySource] = (), *, settings: ReferenceSettings | None = None,
-        clock: Callable[[], float] = ..., home: LoopBound | None = None, recall: Recall | None = None) -> None: ...
-    def joined_by(self, sources: Iterable[EntitySource], *, recall: Recall | None = None, strange: Callable[[],
+        clock: Callable[[], float] = ..., home: LoopBound | None = None,
+        recall: AboutEntities | None = None) -> None: ...
+    def joined_by(self, sources: Iterable[EntitySource], *, recall: AboutEntities | None = None, strange: Callable[[],
         Iterable[IdScheme]] = ...) -> Resolver: ...
     def detect(self, payload: object, options: ReferenceOptions | None = None, *, subject: str | None = None,
         kind: Kind = 'auto') -> Sequence[Found]: ...

@@ -42,7 +42,7 @@ from mama_structs.settings import ReferenceSettings
 _log = logging.getLogger("mama_structs")
 
 # Gives the newest decisions about ids; an id about which there are none is left out.
-Recall = Callable[[Sequence[str]], Awaitable[Mapping[str, Sequence[Mapping[str, Any]]]]]
+AboutEntities = Callable[[Sequence[str]], Awaitable[Mapping[str, Sequence[Mapping[str, Any]]]]]
 
 UNKNOWN: Final = FieldRule(type="unknown", field=None)
 
@@ -80,7 +80,7 @@ class Resolver:
         settings: ReferenceSettings | None = None,
         clock: Callable[[], float] = time.monotonic,
         home: LoopBound | None = None,
-        recall: Recall | None = None,
+        recall: AboutEntities | None = None,
     ) -> None:
         if settings is not None and not isinstance(settings, ReferenceSettings):
             raise InvalidArgument(f"settings must be ReferenceSettings, got {settings!r:.80}")
@@ -110,7 +110,7 @@ class Resolver:
         self,
         sources: Iterable[EntitySource],
         *,
-        recall: Recall | None = None,
+        recall: AboutEntities | None = None,
         strange: Callable[[], Iterable[IdScheme]] = tuple,
     ) -> Resolver:
         """
