@@ -23,7 +23,17 @@ import attrs
 from mama_structs._async import in_own_thread, to_its_end
 from mama_structs._shared import Registry
 from mama_structs.descriptors.conversation_info import ConversationInfo
-from mama_structs.descriptors.conversations import assign, delete, is_unused, keys_of, listed, note_use, unknown, unused
+from mama_structs.descriptors.conversations import (
+    assign,
+    delete,
+    is_unused,
+    keys_of,
+    listed,
+    namespaces_of,
+    note_use,
+    unknown,
+    unused,
+)
 from mama_structs.descriptors.entries import DeletedEntry, Entries
 from mama_structs.descriptors.log import (
     ConversationKey,
@@ -199,6 +209,11 @@ class Home:
 
         # The locks are let go when it is done, whoever waits for it.
         return await to_its_end(move())
+
+    async def namespaces(self) -> tuple[str, ...]:
+        """Return whose memories or conversations it keeps, sorted."""
+        spoken = await self.storage.look(namespaces_of)
+        return tuple(sorted({*await self.engines.namespaces(), *spoken}))
 
     async def conversations(self, namespace: str) -> tuple[ConversationInfo, ...]:
         """Return what conversations a namespace has, the last used first."""

@@ -5,7 +5,8 @@ Every error that this package raises on purpose.
 
     MamaStructsError                         error             .hint: what to do about it
     ├─ InvalidArgument (ValueError)          invalid_argument  a value at the door breaks a rule
-    │  └─ InvalidSetting                     invalid_setting   .name: the setting or environment variable
+    │  ├─ InvalidSetting                     invalid_setting   .name: the setting or environment variable
+    │  └─ UnknownNamespace (LookupError)     unknown_namespace .namespace
     ├─ StructsError                          source_error      the Structs chain, or another source of entities
     │  ├─ EntityNotFound (LookupError)       not_found         .entity_id
     │  ├─ RateLimited                        rate_limited      .retry_after: seconds, or None
@@ -189,6 +190,16 @@ class QueryTimeout(MamaStructsError, TimeoutError):
 
     type = "timeout"
     seconds: float
+
+
+class UnknownNamespace(InvalidArgument, LookupError):
+    """A store has nothing of this namespace."""
+
+    type = "unknown_namespace"
+    namespace: str
+
+    def __init__(self, namespace: str, *, hint: str | None = None) -> None:
+        super().__init__(f"there is nothing of a namespace {namespace!r:.80}", hint=hint, namespace=namespace)
 
 
 class UnknownTool(MamaStructsError, LookupError):

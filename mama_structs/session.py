@@ -295,9 +295,7 @@ class Session:
             StoreError: It cannot be read.
 
         """
-        path = _path(location)
-        if not is_store(path):
-            raise InvalidArgument(f"{os.fspath(path)!r:.200} is no session's directory")
+        path = _store(location)
         async with _home_at(path) as home:
             found = await home.conversations(namespace)
 
@@ -306,6 +304,22 @@ class Session:
                 await home.delete(name, namespace=namespace)
 
         return Conversations(found, what=f"{namespace!r:.80} at {os.fspath(path)!r}", delete=delete)
+
+    @staticmethod
+    async def namespaces(location: str | os.PathLike[str]) -> tuple[str, ...]:
+        """
+        Return the namespaces of which a directory keeps memories or conversations, sorted.
+
+        Args:
+            location: A session's directory.
+
+        Raises:
+            InvalidArgument: There is no session's directory.
+            StoreError: It cannot be read.
+
+        """
+        async with _home_at(_store(location)) as home:
+            return await home.namespaces()
 
     def __repr__(self) -> str:
         where = f" at {os.fspath(self.location)!r}" if self.location else ""
@@ -951,6 +965,13 @@ def _sources(
             hint="Resolver([StructsSource(URL), ...]) for all sessions, or leave resolver out",
         )
     return resolver.sources
+
+
+def _store(location: str | os.PathLike[str]) -> Path:
+    path = _path(location)
+    if not is_store(path):
+        raise InvalidArgument(f"{os.fspath(path)!r:.200} is no session's directory")
+    return path
 
 
 def _path(location: str | os.PathLike[str]) -> Path:

@@ -110,6 +110,18 @@ def test_namespaces(store, tmp_path, capsys):
     assert 5 == json.loads(said(capsys, "stats", store, "--json"))["memories"]
 
 
+@pytest.mark.parametrize("command", ["stats", "list", "check", "export", "conversations list"])
+def test_a_namespace_that_is_not_there_is_named(store, tmp_path, capsys, command):
+    """A slip in a namespace is no empty answer: the error says which there are, and nothing is made."""
+    make(store, 1, namespace="user:ada/1")
+    more = [tmp_path / "x.jsonl"] if command == "export" else []
+
+    for name, hint in (("other", "there are: default, user:ada/1"), ("user:ada", "did you mean user:ada/1?")):
+        said = complaint(capsys, *command.split(), store, *more, "--namespace", name)
+        assert f"nothing of a namespace '{name}' ({hint}" in said
+    assert ("default", "user:ada/1") == asyncio.run(Session.namespaces(store))
+
+
 def test_check(store, capsys):
     """Warnings are listed and are no failure."""
     lines = said(capsys, "check", store).splitlines()

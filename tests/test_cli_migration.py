@@ -63,7 +63,7 @@ def test_migrate_and_rollback(old, tmp_path):
     assert f"{memories} memories added" in text
     assert (0, memories) == (again["added"], again["known"])
     assert (memories, 0) == (undone["memories"], count(store, "mine"))
-    assert "nothing to roll back" in run("rollback", store)[1]
+    assert "nothing to roll back" in run("rollback", store, "--namespace", "mine")[1]
 
 
 def test_progress_is_one_line(old, tmp_path, monkeypatch, capsys):

@@ -29,6 +29,7 @@ EXAMPLES = {
     "ResponseTooLarge": lambda: errors.ResponseTooLarge(10, hint="do"),
     "StructsUnreachable": lambda: errors.StructsUnreachable("what", hint="do"),
     "QueryTimeout": lambda: errors.QueryTimeout("what", seconds=2.0, hint="do"),
+    "UnknownNamespace": lambda: errors.UnknownNamespace("user:eve", hint="do"),
     "UnknownTool": lambda: errors.UnknownTool("fly", hint="do"),
     "MigrationError": lambda: errors.MigrationError("what", path="old.db", hint="do"),
     "StoreError": lambda: errors.StoreError("what", hint="do"),

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 import mama_structs  # for the annotations: what they name loads when a session opens
-from mama_structs.errors import InvalidArgument
+from mama_structs.errors import InvalidArgument, UnknownNamespace
 
 LAST_PORT: Final = 65_535
 LOOPBACK: Final = "127.0.0.1"
@@ -91,11 +91,29 @@ def embedder_named(name: Literal["semantic", "hash"]) -> Any:
     return UniversalSentenceEmbedder()
 
 
+async def check_known(given: argparse.Namespace) -> None:
+    """Refuse a namespace of which the store has nothing, unless it has nothing at all: it is a slip."""
+    from mama_structs.session import Session
+    from mama_structs.tools.names import hint_at
+
+    known = await Session.namespaces(given.store)
+    if given.namespace not in (known or ("default",)):
+        raise UnknownNamespace(given.namespace, hint=hint_at(given.namespace, known))
+
+
 @contextlib.asynccontextmanager
-async def opened(given: argparse.Namespace, record: Any = None) -> AsyncIterator[mama_structs.Session]:
-    """Open the session without its embedder, which most commands need not have; a new store takes that of *record*."""
+async def opened(
+    given: argparse.Namespace, record: Any = None, *, is_new: bool = False
+) -> AsyncIterator[mama_structs.Session]:
+    """
+    Open the session without its embedder, which most commands need not have; a new store takes that of *record*.
+
+    Unless it may be new, the namespace must be there.
+    """
     from mama_structs.memory.opening import Unavailable
     from mama_structs.session import Session
 
+    if not is_new:
+        await check_known(given)
     async with Session.open(given.store, namespace=given.namespace, embedder=Unavailable(record)) as session:
         yield session

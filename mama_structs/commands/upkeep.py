@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mama_structs._check import printable
-from mama_structs.commands.given import embedder_named, is_session, opened
+from mama_structs.commands.given import check_known, embedder_named, is_session, opened
 from mama_structs.commands.printing import answer, say, shown
 
 
@@ -97,6 +97,7 @@ async def list_conversations(given: argparse.Namespace) -> None:
 
     from mama_structs.session import Session
 
+    await check_known(given)
     found = await Session.conversations(given.store, namespace=given.namespace)
     figures = [
         {name: str(value) if name.endswith("_at") and value else value for name, value in attrs.asdict(one).items()}
@@ -110,6 +111,7 @@ async def delete_conversation(given: argparse.Namespace) -> None:
     """Delete a conversation, which is open nowhere; what its forks and memories use stays."""
     from mama_structs.session import Session
 
+    await check_known(given)
     await (await Session.conversations(given.store, namespace=given.namespace)).delete(given.name)
     say(printable(f"{given.name} is deleted"))
 
@@ -126,7 +128,7 @@ async def import_file(given: argparse.Namespace) -> None:
     """Add the memories of a file that `export` wrote; again, nothing is added twice."""
     from mama_structs.memory.transfer import embedder_of
 
-    async with opened(given, embedder_of(given.file)) as session:
+    async with opened(given, embedder_of(given.file), is_new=True) as session:
         with shown("imported", "memories", resumable=True) as progress:
             done = await session.memories.import_jsonl(given.file, progress=progress)
     parts = [f"{done.added:,} memories added", f"{done.known:,} were there already"]

@@ -73,6 +73,12 @@ def keys_of(rows: Snapshot, namespace: str) -> list[ConversationKey]:
     return [start.key for start in _starts(rows, namespace)]
 
 
+def namespaces_of(rows: Snapshot) -> set[str]:
+    """Return whose conversations there are, as far as that can be read."""
+    read = (start_of(row) for _, row in rows.items(STARTS))
+    return {start.namespace for start in read if isinstance(start, StartRecord)}
+
+
 def unused(rows: Snapshot, namespace: str, before: datetime) -> list[ConversationKey]:
     """Return the conversations of a namespace that were last used before a time, as far as that can be told."""
     return [start.key for start in _starts(rows, namespace) if is_unused(rows, start.key, before)]

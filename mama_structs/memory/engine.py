@@ -414,6 +414,9 @@ class Engine(Protocol):
 class Engines(Protocol):
     """Opens the namespaces of one store, each once, and shares them."""
 
+    async def namespaces(self) -> list[str]:
+        """Return whose memories there are."""
+
     async def recorded(self, namespace: str) -> EmbedderRecord | None:
         """Return which embedder made a namespace's vectors, None where there is nothing yet."""
 

@@ -64,7 +64,7 @@ def test_list_has_a_line_for_each_memory(store, capsys):
     assert 2 == len(told(capsys, "list", store, "--topic", "defence"))
     assert 0 == len(told(capsys, "list", store, "--topic", "defence", "--type", "insight"))
     assert 1 == len(told(capsys, "list", store, "--limit", "1"))
-    assert "nothing found\n" == said(capsys, "list", store, "--namespace", "other")
+    assert "nothing found\n" == said(capsys, "list", store, "--type", "insight")
 
 
 def test_show_has_the_whole_of_one(store, capsys):

@@ -36,6 +36,7 @@ from mama_structs.memory.embedded.rows import (
     RowPlaces,
     encode,
     last_number,
+    namespaces_in,
     numbered,
     own_numbers,
     read_head,
@@ -788,6 +789,10 @@ class EmbeddedEngines:
         self._storage = storage
         self._views = views
         self._open: Registry[str, EmbeddedEngine] = Registry()
+
+    async def namespaces(self) -> list[str]:
+        """Return whose memories there are."""
+        return await self._storage.look(namespaces_in)
 
     async def recorded(self, namespace: str) -> EmbedderRecord | None:
         """Return which embedder made a namespace's vectors, None where there is nothing yet."""

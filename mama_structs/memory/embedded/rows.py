@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from typing import Any, Final, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -21,6 +21,7 @@ from mama_structs.storage.rows import Damaged, Snapshot
 T = TypeVar("T")
 
 FORMAT: Final = 1
+_ALL: Final = "memories/"
 _DIGITS: Final = 16
 _HEXADECIMAL: Final = "fedcba9876543210"
 # The first digits are zeros for as long as anyone writes.
@@ -135,7 +136,19 @@ def read_head(rows: Snapshot, namespace: str, directory: str) -> Head | None:
 
 
 def _prefix(namespace: str) -> str:
-    return f"memories/{quote(namespace, safe='')}/"
+    return f"{_ALL}{quote(namespace, safe='')}/"
+
+
+def namespaces_in(rows: Snapshot) -> list[str]:
+    """Return whose memories there are, with one look for each."""
+    found: list[str] = []
+    after = ""
+    while row := rows.items(_ALL, after=after, limit=1):
+        part = row[0][0].split("/")[1]
+        found.append(unquote(part))
+        # What comes right behind all that begins with the part and a slash.
+        after = f"{_ALL}{part}{chr(ord('/') + 1)}"
+    return found
 
 
 class RowPlaces:
