@@ -18,7 +18,7 @@ SENTENCE: Final = (
 @attrs.frozen(kw_only=True)
 class Conflict:
     """
-    Two memories that stand, and of which a link says that they contradict each other.
+    Two memories that stand, and contradict each other: a link says so, or what they say of one topic.
 
     Args:
         memories: Both, the newer one first.

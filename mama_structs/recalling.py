@@ -35,6 +35,7 @@ from mama_structs.memory.model import (
     Outcome,
     least_trusted,
 )
+from mama_structs.memory.noticing import disagreeing
 from mama_structs.memory.ranking import SHOWN
 from mama_structs.memory.relationships import normalised
 from mama_structs.memory.results import Hit
@@ -62,6 +63,8 @@ _STEPS: Final = 8
 _MOST: Final = 3
 # Memories whose links are looked through for contradictions.
 _MOST_READ: Final = 64
+# Memories whose words are held against each other.
+_MOST_COMPARED: Final = 6
 _CONTRADICTS: Final = frozenset(
     map(
         normalised,
@@ -90,6 +93,7 @@ async def recall(
     *,
     told: Told | None = None,
     exposure: Exposure | None = None,
+    resuming: bool = False,
     max_chars: int = 2_000,
 ) -> Recall:
     """
@@ -100,16 +104,18 @@ async def recall(
         message: As for `Session.recall`.
         told: What the conversation was told before; None for nothing, and nothing is kept.
         exposure: Tells whether the message goes on with earlier work; None for the cues that come along.
+        resuming: Whether work goes on whatever the message is, as where nobody has said anything yet.
         max_chars: As for `Session.recall`.
 
     """
     room = _check.whole("max_chars", max_chars, _LEAST_CHARS)
     told = Told() if told is None else told
-    text = _bounded(said_by_user(message))
-    if not text.strip():
-        return Recall()
-    hits = worth_showing(await memories.search(text, limit=_LIMIT), bounds=BOUNDS)
-    resuming = (exposure or _exposure()).detect(text).kind == "resuming"
+    # Half of a surrogate pair is no text that could be searched for.
+    text = _bounded(said_by_user(message)).encode("utf-8", "replace").decode()
+    hits: list[Hit] = []
+    if text.strip():
+        hits = worth_showing(await memories.search(text, limit=_LIMIT), bounds=BOUNDS)
+        resuming = resuming or (exposure or _exposure()).detect(text).kind == "resuming"
     if not hits and not resuming:
         return Recall()
     plan = functools.partial(Grounds.of, hits=hits, where=memories._holding(), resuming=resuming)  # noqa: SLF001 - as below
@@ -212,8 +218,8 @@ class Grounds:
         memory = self.memories.get(memory_id)
         return memory is not None and memory_id not in self.superseded_by and _outcome(memory) is not Outcome.FAILED
 
-    def conflicts(self) -> Iterator[Conflict]:
-        """Yield what stands against what else stands, each pair once."""
+    def conflicts(self, hits: Iterable[Hit]) -> Iterator[Conflict]:
+        """Yield what stands against what else stands, each pair once: what links say, then what *hits* say."""
         seen: set[frozenset[str]] = set()
         for link in self.against:
             pair = frozenset((link.from_id, link.to_id))
@@ -221,6 +227,10 @@ class Grounds:
                 seen.add(pair)
                 both = sorted((self.memories[one] for one in pair), key=lambda one: (one.created_at, one.id))
                 yield Conflict(memories=(both[1], both[0]), reason=link.metadata.reason)
+        found = (hit.memory for hit in hits if self.stands(hit.memory.id) and not _is_reason(hit.memory))
+        for newer, older in disagreeing(islice(found, _MOST_COMPARED)):
+            if frozenset((newer.id, older.id)) not in seen:
+                yield Conflict(memories=(newer, older))
 
 
 def _pairs(reader: Reader, nodes: Iterable[int]) -> list[tuple[int, int, int]]:
@@ -281,7 +291,7 @@ class _Line:
         )
 
 
-def written(grounds: Grounds, hits: Iterable[Hit], told: Told, room: int) -> Recall:
+def written(grounds: Grounds, hits: Sequence[Hit], told: Told, room: int) -> Recall:
     """Return what is new to a conversation and fits, and note it as told."""
     sections: list[list[str]] = [[] for _ in _TITLES]
     left = room + 1 - len(_FRAME.format(""))
@@ -311,12 +321,12 @@ def written(grounds: Grounds, hits: Iterable[Hit], told: Told, room: int) -> Rec
     )
 
 
-def _lines(grounds: Grounds, hits: Iterable[Hit], told: Told) -> Iterator[_Line]:
+def _lines(grounds: Grounds, hits: Sequence[Hit], told: Told) -> Iterator[_Line]:
     """Yield what may be told, what matters most first."""
     checkpoint = grounds.checkpoint
     if checkpoint is not None:
         yield _line(checkpoint, checkpoint, _CHECKPOINT)
-    yield from map(_against, islice(grounds.conflicts(), _MOST))
+    yield from map(_against, islice(grounds.conflicts(hits), _MOST))
     for hit in hits:
         if not _is_reason(hit.memory):
             yield from _of(grounds, hit, told)
@@ -373,14 +383,18 @@ def _whence(memory: Memory) -> str:
     return least_trusted((memory.origin, memory.trust))
 
 
+def _marks(memory: Memory) -> list[str]:
+    """Say of a memory from outside or from a tool that it is."""
+    mark = {"outside": "from outside, unchecked", "tool": "from a tool"}.get(_whence(memory))
+    return [] if mark is None else [mark]
+
+
 def _said(memory: Memory, notes: Sequence[str], most: int) -> str:
     """Say what a memory holds, in one line."""
     about = [memory.type.value, f"{memory.created_at:%Y-%m-%d}"]
     if memory.topic:
         about.append(f"on {quoted(memory.topic, most=_SIZES[-1])}")
-    whence = _whence(memory)
-    if whence in {"outside", "tool"}:
-        about.append("from outside, unchecked" if whence == "outside" else "from a tool")
+    about += _marks(memory)
     said = [f"- {', '.join(about)}: {quoted(memory.content, most=most)}"]
     metadata = memory.metadata
     if isinstance(metadata, DecisionMetadata):
@@ -407,7 +421,10 @@ def _against(conflict: Conflict) -> _Line:
     reason = conflict.reason or ""
 
     def form(most: int) -> str:
-        both = [" ".join(filter(None, (quoted(one.content, most=most // 2), _id(one.id)))) for one in (newer, older)]
+        both = [
+            " ".join(filter(None, (quoted(one.content, most=most // 2), *_marks(one), _id(one.id))))
+            for one in (newer, older)
+        ]
         why = f" because {quoted(reason, most=most // 2)}" if reason else ""
         return f"- {both[0]} against {both[1]}{why}"
 

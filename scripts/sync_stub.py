@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 import sys
 import textwrap
 from collections import defaultdict
@@ -68,6 +69,9 @@ def stub() -> str:
     needed: dict[str, set[str]] = defaultdict(set)
     classes = [f"class {name}:\n" + "".join(_members(vars(sync)[name], needed)) for name in sync.__all__]
     needed.pop("builtins", None)
+    every = sorted(name for names in needed.values() for name in names)
+    if twice := {name for name, after in itertools.pairwise(every) if name == after}:
+        raise ValueError(f"a stub has each name once, and these stand for two things: {', '.join(sorted(twice))}")
     lines = sorted(_import(home, sorted(names)) for home, names in needed.items())
     names = ", ".join(f'"{name}"' for name in sync.__all__)
     return f"{_HEAD}\n{''.join(lines)}\n__all__ = [{names}]\n\n" + "\n".join(classes)

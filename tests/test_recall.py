@@ -163,6 +163,29 @@ async def test_what_contradicts_each_other_is_told_as_a_conflict(session, login)
     assert () == (await session.recall(LOGIN, again=True)).conflicts
 
 
+async def test_what_disagrees_on_a_topic_is_a_conflict_without_a_link(session):
+    """Of what was found, two that stand on one topic and say the opposite are against each other, once."""
+    older = await session.memories.save_decision("auth", "Use JWT for login", "stateless", origin="outside")
+    newer = await session.memories.save_decision("auth", "Do not use JWT for login", "it cannot be revoked")
+    await session.memories.save_decision("signing", "Use JWT for login", "stateless")
+
+    recalled = await session.recall("Do we use JWT for login?")
+
+    assert [(newer, older)] == [conflict.memories for conflict in recalled.conflicts]
+    (line,) = [one for one in recalled.text.splitlines() if " against " in one]
+    assert f"[{newer.id}] against" in line
+    assert f'"Use JWT for login" from outside, unchecked [{older.id}]' in line
+    await session.memories.link(newer.id, older.id, "contradicts", reason="one or the other")
+    assert ["one or the other"] == [one.reason for one in (await session.recall("JWT login?", again=True)).conflicts]
+    await session.memories.set_outcome(older.id, "FAILED", reason="tokens leaked")
+    assert () == (await session.recall("Do we use JWT for login?", again=True)).conflicts
+
+
+async def test_half_a_character_hides_nothing(session, login):
+    """A message with half of a surrogate pair, as of an emoji cut in two, is searched for with a mark in its place."""
+    assert [login.id] == [hit.memory.id for hit in (await session.recall(f"{LOGIN} \ud83d")).hits]
+
+
 async def test_where_it_comes_from_is_marked(session):
     """What was written by somebody outside, or rests on it, says so."""
     await session.memories.save_insight("The login server allows 9 sessions", origin="outside")

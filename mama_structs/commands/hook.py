@@ -27,7 +27,7 @@ _STEP = 0.005
 
 def answer_hook(arguments: list[str]) -> int:
     """Print the answer to the event that stdin describes, and return 0 whatever happens."""
-    told = b"{}\n"
+    told, wrong = b"{}\n", b""
     before = None
     try:
         options = _options(arguments)
@@ -39,12 +39,15 @@ def answer_hook(arguments: list[str]) -> int:
         if not os.path.isdir("journal"):  # noqa: PTH112 - as above
             raise OSError(f"{options['STORE']!r:.200} is no session's directory")
         head = f"{options['--namespace']}\0{int(options['--max-chars'])}\0"
-        told = ask(head.encode() + event, until)
-    except Exception as error:  # noqa: BLE001 - no failure may reach the agent
-        _say(2, f"mama-structs hook: {error}\n".encode(errors="backslashreplace"))
+        answer, newline, wrong = ask(head.encode() + event, until).partition(b"\n")
+        told = answer + newline
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - no failure may reach the agent
+        wrong = f"{str(error) or type(error).__name__}\n".encode(errors="backslashreplace")
     finally:
         if before is not None:
             os.chdir(before)
+    if wrong:
+        _say(2, b"mama-structs hook: " + wrong)
     _say(1, told)
     return 0
 
@@ -54,6 +57,7 @@ def ask(request: bytes, until: float, *, starts: bool = True) -> bytes:
     # Without the classes around it, which take longer to import than the answer takes.
     from _socket import AF_UNIX, SHUT_WR, SOCK_STREAM, socket  # noqa: PLC0415
 
+    helper = 0
     while True:
         connection = socket(AF_UNIX, SOCK_STREAM)
         try:
@@ -65,7 +69,9 @@ def ask(request: bytes, until: float, *, starts: bool = True) -> bytes:
                 raise TimeoutError("the helper did not start in time") from None
             if starts:
                 starts = False
-                _start()
+                helper = _start()
+            elif helper and _has_failed(helper):
+                raise OSError("the helper cannot start: see mama-structs check") from None
             time.sleep(_STEP)
         else:
             break
@@ -118,9 +124,9 @@ def _options(arguments: list[str]) -> dict[str, str]:
     options = {"--namespace": "default", "--max-chars": str(_MAX_CHARS), "--seconds": str(_SECONDS)}
     left = list(arguments)
     while left:
-        name, _, value = left.pop(0).partition("=")
+        name, equals, value = left.pop(0).partition("=")
         if name in options:
-            options[name] = value or left.pop(0)
+            options[name] = value if equals else left.pop(0)
         elif name.startswith("--") or "STORE" in options:
             raise ValueError(f"it takes no {name!r:.80}: see mama-structs hook --help")
         else:
@@ -148,11 +154,22 @@ def _event(until: float) -> bytes:
     raise ValueError(f"the event is longer than {_MOST:,} bytes")
 
 
-def _start() -> None:
-    """Start the helper, which outlives this process and holds none of its files."""
+def _start() -> int:
+    """Start the helper, which outlives this process and holds none of its files, and return its id."""
     null = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
     # -P: what lies in the store's directory is data.
-    os.posix_spawn(sys.executable, [sys.executable, "-P", "-c", _HELPER], os.environ, file_actions=null, setpgroup=0)
+    command = [sys.executable, "-P", "-c", _HELPER]
+    return os.posix_spawn(sys.executable, command, os.environ, file_actions=null, setpgroup=0)
+
+
+def _has_failed(helper: int) -> bool:
+    """Tell whether the helper has ended with an error; where another one serves already it ends without."""
+    try:
+        ended, status = os.waitpid(helper, os.WNOHANG)
+    except ChildProcessError:
+        # It was asked for before, or the agent ignores how its children end.
+        return False
+    return bool(ended and status)
 
 
 def _say(file: int, text: bytes) -> None:

@@ -2,7 +2,8 @@
 The process that answers ``mama-structs hook``: it keeps a store open, and ends when nobody has asked for a while.
 
 A request is a namespace, the characters of the answer, and the event as the agent wrote it, with NULs between; the
-answer is a line of JSON. Until the encoder is loaded, memories are found by words alone.
+answer is a line of JSON, and a second one that says what went wrong, if anything did. Until the encoder is loaded,
+memories are found by words alone.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from mama_structs.commands.hook import QUIT, SOCKET
 if TYPE_CHECKING:
     import asyncio
 
+    from mama_structs.descriptors.told import Told
     from mama_structs.session import Session
 
 _IDLE: Final = 1_800.0
@@ -27,7 +29,6 @@ _ENDING: Final = 10.0
 _MOST: Final = 2**23
 # Agents at work on one store, each a conversation that knows what it was told.
 _CONVERSATIONS: Final = 8
-_START: Final = "continue from where we left off"
 _RESUMING: Final = (
     "continue",
     "carry on",
@@ -80,6 +81,20 @@ def _is_the_one() -> bool:
     return False
 
 
+def _version() -> int | None:
+    """Return what another version of this package would change."""
+    with contextlib.suppress(OSError):
+        return os.stat(__file__).st_mtime_ns  # noqa: PTH116 - as above
+    return None
+
+
+def _said_of(error: Exception) -> str:
+    """Return an error as a line, without what could be somebody's text."""
+    from mama_structs.errors import MamaStructsError  # noqa: PLC0415 - see `main`
+
+    return f"{' '.join(str(error).split()) if isinstance(error, MamaStructsError) else type(error).__name__}\n"
+
+
 class _FewCues:
     """Tells who goes on with earlier work; all the cues of an `Exposure` take a fifth of a second to compile."""
 
@@ -99,6 +114,8 @@ class HookHelper:
         self._store = store
         self._idle = idle
         self._sessions: dict[tuple[str, str], Session] = {}
+        # What the conversation was told that asked last.
+        self._told: Told | None = None
         self._is_warm = False
         self._warming: asyncio.Task[None] | None = None
 
@@ -106,25 +123,25 @@ class HookHelper:
         """Answer until nobody asks for long enough, or somebody says that it is to end."""
         import asyncio  # noqa: PLC0415 - see `main`
 
-        asked, done = asyncio.Event(), asyncio.Event()
+        version, asked, done = _version(), asyncio.Event(), asyncio.Event()
         turn = asyncio.Lock()
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             asked.set()
-            answer: Any = {}
-            with contextlib.suppress(Exception):
-                namespace, chars, event = (await reader.read(-1)).decode(errors="replace").split("\0", 2)
-                if chars == QUIT:
-                    done.set()
-                else:
-                    async with turn:
-                        answer = await self.answer(namespace, int(chars), event)
-            import json  # noqa: PLC0415 - see `main`
-
-            with contextlib.suppress(OSError):
-                writer.write(json.dumps(answer).encode() + b"\n")
+            request = (await reader.read(-1)).decode(errors="replace")
+            async with turn:
+                answer, told = await self._answered(request), self._told
+            try:
+                writer.write(answer)
                 await writer.drain()
+            except OSError:
+                # Who asked has waited long enough and is gone: nobody was told anything.
+                if told is not None:
+                    told.clear()
             writer.close()
+            # Where another version was installed in this one's place, the next hook starts that.
+            if request.split("\0")[1:2] == [QUIT] or _version() != version:
+                done.set()
             if self._warming is None and self._sessions:
                 self._warming = asyncio.create_task(self._warm_up())
 
@@ -140,10 +157,29 @@ class HookHelper:
             # Who comes now starts another helper, which waits for the end of this one.
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(SOCKET)  # noqa: PTH108
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the store."""
         if self._warming is not None:
             self._warming.cancel()
         for session in self._sessions.values():
             await session.close()
+
+    async def _answered(self, request: str) -> bytes:
+        """Return the answer to a request, whatever is wrong with it: the next ones come here, too."""
+        import json  # noqa: PLC0415 - see `main`
+
+        self._told = None
+        told: dict[str, Any] = {}
+        wrong = ""
+        try:
+            namespace, chars, event = request.split("\0", 2)
+            if chars != QUIT:
+                told = await self.answer(namespace, int(chars), event)
+        except Exception as error:  # noqa: BLE001 - as above
+            wrong = _said_of(error)
+        return f"{json.dumps(told)}\n{wrong}".encode(errors="replace")
 
     async def _warm_up(self) -> None:
         """Load the encoder and the cues once; where there is no encoder, words are all there is."""
@@ -153,7 +189,7 @@ class HookHelper:
         from mama_structs.tools.exposure import Exposure  # noqa: PLC0415
 
         session = next(iter(self._sessions.values()))
-        await asyncio.to_thread(lambda: Exposure().detect(_START))
+        await asyncio.to_thread(lambda: Exposure().detect("continue"))
         with contextlib.suppress(MamaStructsError):
             await session.warm_up()
             self._is_warm = True
@@ -173,21 +209,23 @@ class HookHelper:
         session = await self._session(namespace, first(given, _CONVERSATION_IDS))
         # What the agent's context loses is told again.
         again = kind == "compact" or given.get("source") in ("clear", "compact")
-        recalled = await self._recalled(session, message if kind == "prompt" else _START, max_chars, again=again)
+        recalled = await self._recalled(session, message if kind == "prompt" else "", max_chars, again=again)
         return formed(name, kind, recalled)
 
     async def _recalled(self, session: Session, message: str, max_chars: int, *, again: bool) -> str:
-        if self._is_warm:
-            return (await session.recall(message, max_chars=max_chars, again=again)).text
+        """Do as `Session.recall`, without what is not loaded; where nobody said anything, for work that goes on."""
         from mama_structs.memory.by_words import WordsAlone  # noqa: PLC0415 - see `main`
         from mama_structs.recalling import recall  # noqa: PLC0415
 
-        told = session._conversation.told  # noqa: SLF001 - what `Session.recall` does, without what is not loaded
+        self._told = told = session._conversation.told  # noqa: SLF001 - as there
         if again:
             told.clear()
-        words = WordsAlone(session.memories._shared)  # noqa: SLF001 - another view of the same
-        few: Any = _FewCues()
-        return (await recall(words, message, told=told, exposure=few, max_chars=max_chars)).text
+        # The words alone are another view of the same memories.
+        memories = session.memories if self._is_warm else WordsAlone(session.memories._shared)  # noqa: SLF001 - as above
+        few: Any = None if self._is_warm else _FewCues()
+        return (
+            await recall(memories, message, told=told, exposure=few, resuming=not message, max_chars=max_chars)
+        ).text
 
     async def _session(self, namespace: str, conversation: str) -> Session:
         """Return the session of an agent's conversation, the last one used being the last one closed."""

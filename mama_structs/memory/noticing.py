@@ -8,12 +8,13 @@ are strangers, however alike they look. So what two texts do not have in common 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Final
 
 import attrs
@@ -223,6 +224,20 @@ def judged(compared: Compared) -> Mapping[str, float]:
     cosine, likeness, frame, bias = _SAME
     odds = cosine * compared.cosine + likeness * compared.likeness + frame * compared.frame + bias
     return {COPIES: 0.5 + 0.5 * math.tanh(0.5 * odds)}
+
+
+def disagreeing(memories: Iterable[Memory]) -> Iterator[tuple[Memory, Memory]]:
+    """Yield those pairs, the newer one first, of one topic of which one contradicts or replaces the other."""
+    said = functools.cache(Said.by)
+    some = [memory for memory in memories if memory.topic and memory.type is not MemoryType.CHECKPOINT]
+    for new, old in combinations(sorted(some, key=lambda memory: (memory.created_at, memory.id), reverse=True), 2):
+        if new.topic == old.topic:
+            is_choice = new.type is old.type is MemoryType.DECISION
+            compared = Compared.of(
+                said(new), said(old), cosine=0.0, likeness=0.0, one_matter=True, one_choice=is_choice
+            )
+            if not judged(compared).keys().isdisjoint((CONTRADICTS, REPLACES)):
+                yield new, old
 
 
 COPIES: Final = "copy_of"

@@ -13,7 +13,9 @@ import pytest
 
 from mama_structs import HashEmbedder, Session, as_embedder
 from mama_structs.commands import hook as client
+from mama_structs.commands import hook_helper
 from mama_structs.commands.hook_helper import QUIT, HookHelper, formed, kind_of, text_in
+from mama_structs.memory.store import MemoryStore
 
 COMMAND = [sys.executable, "-m", "mama_structs", "hook"]
 pytestmark = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="there are no Unix sockets here")
@@ -37,12 +39,30 @@ async def helper(store):
     """A helper that is asked in this process."""
     own = HookHelper(str(store))
     yield own
-    for session in own._sessions.values():
-        await session.close()
+    await own.close()
 
 
 async def asked(helper, **event):
     return await helper.answer("default", 2_000, json.dumps(event))
+
+
+async def sent(request):
+    """Return what the helper of the working directory answers."""
+    reader, writer = await asyncio.open_unix_connection(client.SOCKET)
+    writer.write(request)
+    writer.write_eof()
+    answer = (await reader.read()).decode()
+    writer.close()
+    return answer
+
+
+async def served(helper, listening, *requests):
+    """Have a helper serve until it has answered some requests, and return its answers."""
+    serving = asyncio.create_task(helper.serve(listening))
+    answers = [await sent(request) for request in requests]
+    await sent(f"\0{QUIT}\0".encode())
+    await serving
+    return answers
 
 
 # Events
@@ -132,6 +152,56 @@ async def test_a_session_begins_with_the_last_checkpoint(helper):
     assert {} == await asked(helper, **begun, source="resume")
 
 
+async def test_nothing_is_searched_for_where_nobody_said_anything(helper, monkeypatch):
+    """At the start of a session there is no message: what is told is where the work stood, warm or not."""
+    monkeypatch.setattr(MemoryStore, "search", None)
+    for helper._is_warm in (False, True):
+        began = {"session_id": str(helper._is_warm), "hook_event_name": "SessionStart"}
+        assert "alerts are not" in str(await asked(helper, **began))
+
+
+async def test_what_nobody_waited_for_was_not_told(helper, store, monkeypatch):
+    """An answer whose hook is gone counts as never given: the next prompt of its conversation gets it."""
+    monkeypatch.chdir(store)
+    request = f"default\0{2_000}\0{json.dumps({'session_id': '1', 'prompt': QUESTION})}".encode()
+    with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as gone:
+        listening.bind(client.SOCKET)
+        listening.listen()
+        gone.connect(client.SOCKET)
+        gone.send(request)
+        gone.close()
+        answers = await served(helper, listening, request)
+
+    assert RETRIES in answers[0]
+
+
+async def test_an_error_is_a_line_for_people(helper, store, monkeypatch):
+    """What goes wrong in the helper stands behind the empty answer, without what could be somebody's text."""
+    monkeypatch.chdir(store)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(client.SOCKET)
+        listening.listen()
+        answers = await served(helper, listening, b'default\x0010\0{"prompt": "why?"}', b"default\x002000\0secret")
+
+    assert ["{}\nmax_chars must be a whole number of 300 or more, got 10\n", "{}\nJSONDecodeError\n"] == answers
+
+
+async def test_a_helper_of_another_version_makes_room(helper, store, monkeypatch):
+    """A helper whose code was replaced on disk answers once more, and ends, so that the next hook starts the new one."""
+    monkeypatch.chdir(store)
+    versions = iter([1, 2])
+    monkeypatch.setattr(hook_helper, "_version", lambda: next(versions))
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(client.SOCKET)
+        listening.listen()
+        serving = asyncio.create_task(helper.serve(listening))
+        answer = await sent(json.dumps({"prompt": QUESTION}).join(["default\x002000\0", ""]).encode())
+        await serving
+
+    assert RETRIES in answer
+    assert not (store / client.SOCKET).exists()
+
+
 async def test_conversations_are_bounded(helper):
     """A helper keeps few conversations open, and closes the one that asked longest ago."""
     for number in range(12):
@@ -150,8 +220,7 @@ async def test_a_store_of_a_foreign_embedder_is_searched_by_words(tmp_path):
     await asked(helper, prompt="anything")
     await helper._warm_up()
     answer = await asked(helper, prompt=QUESTION)
-    for session in helper._sessions.values():
-        await session.close()
+    await helper.close()
 
     assert RETRIES in answer["additional_context"]
 
@@ -219,6 +288,26 @@ def test_a_helper_that_hangs_is_not_waited_for(store, monkeypatch, capfdbinary):
     assert b"{}\n" == capfdbinary.readouterr().out
 
 
+def test_a_helper_that_cannot_start_is_not_waited_for(store, monkeypatch):
+    """Where the helper ends at once with an error there is nothing to wait for, however much time there is."""
+    monkeypatch.chdir(store)
+    monkeypatch.setattr(client, "_HELPER", "raise SystemExit(1)")
+    with pytest.raises(OSError, match="the helper cannot start"):
+        client.ask(b"", time.monotonic() + 20)
+
+
+def test_ctrl_c_is_an_empty_answer(monkeypatch, capfdbinary):
+    """Whoever interrupts an agent sees no traceback of its hook."""
+
+    def interrupted(_until):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(client, "_event", interrupted)
+
+    assert 0 == client.answer_hook(["anywhere"])
+    assert (b"{}\n", b"mama-structs hook: KeyboardInterrupt\n") == capfdbinary.readouterr()
+
+
 def test_an_event_that_never_ends_is_not_waited_for(store):
     """An agent that leaves stdin open gets its answer in the time that was given."""
     with subprocess.Popen(
@@ -237,24 +326,14 @@ async def test_nonsense_is_answered_with_nothing(store, event, monkeypatch):
     """Whatever the event is, the helper answers, and the next event finds it at work."""
     own = HookHelper(str(store))
     monkeypatch.chdir(store)
-    place = client.SOCKET
+    texts = (event, json.dumps({"prompt": QUESTION}))
     with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(place)
+        listening.bind(client.SOCKET)
         listening.listen()
-        serving = asyncio.create_task(own.serve(listening))
-        for text in (event, json.dumps({"prompt": QUESTION})):
-            reader, writer = await asyncio.open_unix_connection(place)
-            writer.write(f"default\0{2_000}\0{text}".encode(errors="surrogatepass"))
-            writer.write_eof()
-            answer = json.loads(await reader.read())
-            writer.close()
-        reader, writer = await asyncio.open_unix_connection(place)
-        writer.write(f"\0{QUIT}\0".encode())
-        writer.write_eof()
-        await serving
-        writer.close()
+        requests = (f"default\0{2_000}\0{text}".encode(errors="surrogatepass") for text in texts)
+        answers = await served(own, listening, *requests)
 
-    assert RETRIES in answer["additional_context"]
+    assert RETRIES in json.loads(answers[1])["additional_context"]
 
 
 def test_a_helper_stays_and_serves_the_next_hooks(store, monkeypatch):

@@ -15,8 +15,6 @@ from mama_structs.session import Session
 
 PROMPT: Final = "recall"
 URI: Final = "mama-structs://recall"
-# What asks for the last checkpoint.
-_RESUMING: Final = "continue where we left off"
 _PLAIN: Final = "text/plain"
 _WHAT: Final = "what was decided on it, what failed and why, and where the work stood; empty where nothing is known"
 
@@ -103,11 +101,20 @@ class Recalled:
         base, _, message = params.uri.partition(f"{URI}/")
         if params.uri != URI and (base or not message):
             raise MCPError(types.INVALID_PARAMS, f"there is no resource {params.uri!r:.80}")
-        text = await self._text(unquote(message) or _RESUMING)
+        text = await self._text(unquote(message))
         return types.ReadResourceResult(
             contents=[types.TextResourceContents(uri=params.uri, mime_type=_PLAIN, text=text)]
         )
 
     async def _text(self, message: str) -> str:
         session = self._session
-        return (await recall(session.memories, message, exposure=session.exposed.exposure, max_chars=MAX_CHARS)).text
+        # Nobody has said anything: where the work stood is all there is to say.
+        return (
+            await recall(
+                session.memories,
+                message,
+                exposure=session.exposed.exposure,
+                resuming=not message,
+                max_chars=MAX_CHARS,
+            )
+        ).text
