@@ -186,15 +186,7 @@ class Home:
         return self._keep(Conversation(key, refs, log, [loop], told))
 
     async def assign(self, name: str, *, origin: str, namespace: str) -> int:
-        """
-        Move a conversation that is open nowhere from one namespace to another, and return how many handles it holds.
-
-        Raises:
-            InvalidArgument: There is none, there is one of this name already, or a name breaks its rule.
-            StoreBusy: One of the two is open.
-            StoreDamaged: It cannot be moved as it is.
-
-        """
+        """Move a conversation that is open nowhere to another namespace, and return how many handles it holds."""
         checked = check_conversation(name)
         source, target = (ConversationKey(check_namespace(one), checked) for one in (origin, namespace))
         if source == target:
@@ -222,16 +214,7 @@ class Home:
         return await self.storage.look(lambda rows: listed(rows, space, lambda key: claimed(key.lock)))
 
     async def delete(self, name: str, *, namespace: str) -> None:
-        """
-        Delete a conversation that is open nowhere, wholly or not at all; its texts leave the store, unless others use
-        them.
-
-        Raises:
-            InvalidArgument: There is none of this name.
-            StoreBusy: It is open.
-            StoreDamaged: A fork needs what is damaged.
-
-        """
+        """Delete a conversation that is open nowhere, wholly or not at all; texts that others use stay."""
         key = ConversationKey(check_namespace(namespace), check_conversation(name))
         if not await to_its_end(self._deleted([key])):
             raise await unknown(self.storage, key)

@@ -22,7 +22,8 @@ import attrs
 from mama_structs.errors import MalformedResponse, MamaStructsError
 
 MAX_DEPTH: Final = 100
-# Deeper answers of a source are not data but an attack on recursive readers.
+# Deeper answers of a source are not data but an attack on recursive readers, and containers that share others level by
+# level would be copied without end.
 MAX_ANSWER_MEMBERS: Final = 1_000_000
 
 SCALARS: Final = frozenset({int, float, bool, type(None), str, bytes})
@@ -263,15 +264,7 @@ def _order(member: object) -> str:
 
 
 def own_copy(answer: object) -> dict[str, Any]:
-    """
-    Return a source's answer as a dict of our own: its dicts and lists are nobody else's.
-
-    It is bounded, since containers that share others level by level would be copied without end.
-
-    Raises:
-        MalformedResponse: It is no mapping, is nested deeper than 100 levels, or has more than a million members.
-
-    """
+    """Return a source's answer as a dict whose containers are nobody else's, or raise `MalformedResponse`."""
     mapping = as_mapping(answer)
     if mapping is None:
         raise MalformedResponse(f"the source answered {type(answer).__name__} instead of a mapping")

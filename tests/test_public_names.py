@@ -335,7 +335,7 @@ ALLOWED = {
     "memory": {*BASE, "storage"},
     "tools": {*BASE, "descriptors", "memory"},
     "structs": {*BASE, "references", "tools"},
-    "v1": {*BASE, "memory", "tools"},
+    "v1": {*BASE, "storage", "memory", "tools"},
     "_shared": set(),
     "_quoting": set(),
     "_facade": {"errors"},

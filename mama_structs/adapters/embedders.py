@@ -287,20 +287,17 @@ class SentenceTransformerEmbedder(Calibrating):
         return np.asarray(given, dtype=np.float32)
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(eq=False)
 class _OnnxModel:
-    """A model in ONNX form with its tokenizer, read at the first use; *failure* is raised where that cannot be."""
+    """The files of an embedder or reranker, read at the first use; *failure* is raised where that cannot be."""
 
-    model: str | os.PathLike[str]
-    tokenizer: str | os.PathLike[str]
-    max_tokens: int
-    threads: int
+    owner: OnnxEmbedder | OnnxReranker
     failure: type[MemoryStoreError]
     loaded: tuple[Any, Any, frozenset[str]] | None = attrs.field(default=None, init=False)
     _lock: Any = attrs.field(factory=threading.Lock, init=False)
 
     def __attrs_post_init__(self) -> None:
-        _check.whole("threads", self.threads, 1, mark=",")
+        _check.whole("threads", self.owner.threads, 1, mark=",")
 
     def run(self, texts: Sequence[str] | Sequence[tuple[str, str]]) -> tuple[Any, NDArray[np.int64]]:
         """Return the model's first output for texts, or for pairs of texts, and 0 or 1 for each token: 0 is padding."""
@@ -315,20 +312,21 @@ class _OnnxModel:
         return np.asarray(session.run(None, {name: feed[name] for name in feed if name in inputs})[0]), mask
 
     def _load(self) -> tuple[Any, Any, frozenset[str]]:
+        owner = self.owner
         with self._lock:
             if self.loaded is None:
                 runtime, tokenizers = (_installed(name, "onnx", self.failure) for name in ("onnxruntime", "tokenizers"))
-                for path in (self.model, self.tokenizer):
+                for path in (owner.model, owner.tokenizer):
                     if not Path(path).is_file():
                         raise self.failure(f"there is no file {os.fspath(path)}")
                 options = runtime.SessionOptions()
-                options.intra_op_num_threads = self.threads
+                options.intra_op_num_threads = owner.threads
                 options.inter_op_num_threads = 1
                 session = runtime.InferenceSession(
-                    os.fspath(self.model), sess_options=options, providers=["CPUExecutionProvider"]
+                    os.fspath(owner.model), sess_options=options, providers=["CPUExecutionProvider"]
                 )
-                tokenizer = tokenizers.Tokenizer.from_file(os.fspath(self.tokenizer))
-                tokenizer.enable_truncation(max_length=self.max_tokens)
+                tokenizer = tokenizers.Tokenizer.from_file(os.fspath(owner.tokenizer))
+                tokenizer.enable_truncation(max_length=owner.max_tokens)
                 tokenizer.enable_padding()
                 self.loaded = session, tokenizer, frozenset(one.name for one in session.get_inputs())
             return self.loaded
@@ -375,13 +373,7 @@ class OnnxEmbedder(Calibrating):
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        self._files = _OnnxModel(
-            model=self.model,
-            tokenizer=self.tokenizer,
-            max_tokens=self.max_tokens,
-            threads=self.threads,
-            failure=EmbeddingFailed,
-        )
+        self._files = _OnnxModel(self, EmbeddingFailed)
         if self.pooling not in ("mean", "cls"):
             raise InvalidArgument(f"pooling must be 'mean' or 'cls', got {self.pooling!r:.40}")
 
@@ -453,13 +445,7 @@ class OnnxReranker:
         self.name = self.name or Path(self.model).stem
         check_reranker(self)
         _check.whole("max_tokens", self.max_tokens, LEAST_TOKENS, mark=",")
-        self._files = _OnnxModel(
-            model=self.model,
-            tokenizer=self.tokenizer,
-            max_tokens=self.max_tokens,
-            threads=self.threads,
-            failure=RerankingFailed,
-        )
+        self._files = _OnnxModel(self, RerankingFailed)
 
     def rerank(self, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
         """

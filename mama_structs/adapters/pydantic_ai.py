@@ -99,14 +99,7 @@ class _SessionToolset(AbstractToolset[Any]):
         ctx: RunContext[Any],
         tool: ToolsetTool[Any],  # noqa: ARG002 - the name says which
     ) -> Any:
-        """
-        Run a tool and return what it gave, as JSON-able data.
-
-        Raises:
-            ModelRetry: The arguments are wrong, and the model may correct them.
-            ToolFailed: Something else went wrong, or the model has had its tries; the run goes on.
-
-        """
+        """Run a tool and return what it gave; what the model may correct is a `ModelRetry`, the rest a `ToolFailed`."""
         await self._hear(ctx)
         answered = await answer(self._session, name, tool_args, host=dict.fromkeys(HOST_PARAMETERS, ctx))
         if answered.has_media:

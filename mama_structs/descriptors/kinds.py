@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import functools
 import itertools
 import json
 import re
 import unicodedata
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Final, Literal
 
 import attrs
@@ -29,29 +31,6 @@ def _any_of(words: str) -> str:
     return "|".join(map(re.escape, words.split()))
 
 
-_WORDS: Final[Mapping[Category, str]] = {
-    "code": (
-        "code source script program snippet function module"
-        " python py python3 ipython pycon javascript js jsx mjs cjs typescript ts tsx java kotlin kt kts scala groovy"
-        " c h cpp c++ cc cxx hpp objective-c objc csharp c# cs fsharp f# vb go golang rust rs swift dart zig nim d v"
-        " ruby rb php perl pl lua r julia jl matlab octave fortran cobol pascal ada haskell hs ocaml ml elixir ex exs"
-        " erlang erl clojure clj lisp scheme racket prolog sql plsql tsql mysql postgresql psql sqlite graphql gql"
-        " cypher sparql html html5 xhtml css scss sass less vue svelte astro jinja jinja2 handlebars"
-        " shell shell-session shellscript sh bash zsh fish console powershell ps1 pwsh bat batch cmd awk sed"
-        " makefile make cmake dockerfile docker nix hcl terraform tf bicep bazel starlark gradle"
-        " solidity sol vyper move cairo wasm wat asm assembly nasm glsl hlsl wgsl cuda verilog vhdl systemverilog"
-        " diff patch regex mermaid dot graphviz plantuml protobuf proto thrift ecmascript emacs-lisp elisp vim viml"
-    ),
-    "data": (
-        "data dataset table json json5 jsonc jsonl ndjson json-lines geojson jsonld csv tsv yaml yml toml xml rss atom"
-        " svg ini cfg conf config properties env dotenv tab-separated-values log logs"
-    ),
-    "text": (
-        "text txt plain plaintext prose markdown md mdx rst restructuredtext asciidoc adoc org textile tex latex"
-        " note notes summary essay letter email article story report"
-    ),
-}
-_CATEGORY_OF: Final = {word: category for category, words in _WORDS.items() for word in words.split()}
 _HTML_TAGS: Final = _words("html head body div span p a ul ol li table section main header nav form script style")
 
 _YAML_LINE: Final = re.compile(r"\s*(?:- )?(?:[\w./-]{1,80}|\"[^\"]{1,80}\"|'[^']{1,80}'):(?:\s|\Z)|\s*- \S|\s*#")
@@ -102,7 +81,14 @@ def category_of_word(word: str) -> Category | None:
             # A picture's format may be written in XML; where the type is image/svg+xml the content is still markup.
             return "data" if word.endswith(("+xml", "+json")) else None
         word = word.rpartition("+")[2].removeprefix("x-").removeprefix("vnd.")
-    return _CATEGORY_OF.get(word)
+    return _categories().get(word)
+
+
+@functools.cache
+def _categories() -> Mapping[str, Category]:
+    """Return the categories that languages and other words stand for."""
+    words = json.loads(Path(__file__).with_name("categories.json").read_text(encoding="utf-8"))
+    return {word: category for category, lines in words.items() for line in lines for word in line.split()}
 
 
 def _look(sample: str, *, cut: bool, unfenced: bool) -> Category:

@@ -30,16 +30,7 @@ _BEGINNINGS: Final[Mapping[str, re.Pattern[bytes]]] = {
 
 @attrs.frozen
 class Media:
-    """
-    An image, audio, or a file of another type.
-
-    Args:
-        kind: ``"image"``, ``"audio"`` or ``"file"``.
-        mime_type: Such as ``image/png``; None for one at a URL that nobody looked at.
-        data: The bytes in base64.
-        url: Where it is, in place of *data*.
-
-    """
+    """An image, audio or file: its kind, its type (None for a URL nobody looked at), and base64 data or a URL."""
 
     kind: str
     mime_type: str | None = None

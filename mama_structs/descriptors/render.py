@@ -9,11 +9,13 @@ Control characters other than tab and line breaks become U+FFFD, and the element
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
+from pathlib import Path
 from typing import Final, TypeVar
 
 import attrs
@@ -434,37 +436,6 @@ def _parts(name: str, attributes: Mapping[str, Attribute], parts: Sequence[str])
 
 # The system prompt
 
-_REFERENCES: Final = f"""\
-<reference_id_instructions>
-Mark a part of your answer that you or the user may need again, and use it by its id in place of writing it again:
-<ref id="parser" lang="python">
-def parse(text): ...
-</ref>
-
-- The id is {ID_RULE}, in quotes.
-- ref:parser is the part in every later call, in the same turn too.
-- The same id again makes a new version: ref:parser is the newest, ref:parser@1 the first.
-  <ref id="parser" append> adds to the end, edit_ref changes a piece.
-- Put the tags outside of code fences. One fence around a whole part is markup, and is left out.
-- Inside a part write &lt;ref or &lt;/ref for the plain word, or store the text with put_ref.
-</reference_id_instructions>"""
-
-_DESCRIPTORS: Final = """\
-<file_descriptor_instructions>
-{intro}
-Pages (of {page_size:,} characters), lines and characters count from 1. "next" in an answer is the call that reads on.
-Search before you read many pages.
-
-read_fd(fd="fd:1", page=2)
-read_fd(fd="fd:1", mode="line", start=10, count=5)
-search_fd(fd="fd:1", query="error", context=2)
-fd_to_file(fd="fd:1", file_path="log.txt")
-
-Pass a text to any other tool by its handle, as plain text: an argument that is exactly ref:parser or fd:1 becomes the
-whole text, and {{{{ref:parser}}}} or {{{{ref:parser:10-20}}}} (lines) inside a longer text is replaced.
-With a backslash in front, \\ref:parser or \\{{{{ref:parser}}}}, the words stay.
-</file_descriptor_instructions>"""
-
 _WRAPPING: Final = (
     "Of what is too long you see a part, and all of it is kept as fd:1, fd:2 and so on.\n"
     'Where JSON says "shortened", line n of the fd of an array is row n.'
@@ -476,8 +447,13 @@ def instructions(settings: DescriptorSettings, *, files: bool = False) -> str:
     """Return the blocks for a system prompt; with *files*, how one is written."""
     if not settings.enabled:
         return ""
-    blocks = [_DESCRIPTORS.format(intro=_WRAPPING, page_size=settings.page_size)]
+    blocks = [_prompt("prompt_descriptors").format(intro=_WRAPPING, page_size=settings.page_size)]
     if settings.references_enabled:
-        blocks.insert(0, _REFERENCES)
+        blocks.insert(0, _prompt("prompt_refs").format(id_rule=ID_RULE))
     prompt = "\n\n".join(blocks)
     return prompt if files else _FILE_CALL.sub("", prompt)
+
+
+@functools.cache
+def _prompt(name: str) -> str:
+    return Path(__file__).with_name(f"{name}.txt").read_text(encoding="utf-8").rstrip()

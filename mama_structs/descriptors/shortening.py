@@ -140,16 +140,7 @@ def _free(members: Mapping[str, Any]) -> str:
 
 
 def fitting(plan: Callable[[int], Plan], handles: Callable[[Texts], Handles], budget: Budget, *, chars: int) -> Plan:
-    """
-    Return the plan with the largest room, among few, whose finished answer a budget holds.
-
-    Args:
-        plan: Makes the plan for a room; for the room 0 it must be as small as can be.
-        handles: Tells which handles a plan's texts will have.
-        budget: What the answer may have.
-        chars: The characters of the whole answer, of which it is known that the budget does not hold them.
-
-    """
+    """Return the plan with the largest room, among few, whose answer a budget holds; of *chars* it holds none."""
     low, high, best = 0, max(chars, 2), plan(0)
     room = budget.limit if budget.size is len else min(chars, 4 * budget.limit)
     for _ in range(_TRIES):

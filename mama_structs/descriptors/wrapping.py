@@ -46,17 +46,7 @@ _LONGEST_SOURCE: Final = 80
 
 @attrs.frozen(kw_only=True)
 class Shelf:
-    """
-    Where what is left out is kept.
-
-    Args:
-        next_number: Gives the number of the next descriptor.
-        check_room: Raises `QuotaExceeded` unless there is room for all that it is given.
-        describe: Makes a descriptor that is not kept yet.
-        keep: Keeps it.
-        show: Writes the beginning and the end of a text, and what was left out, as a model reads it.
-
-    """
+    """Where what is left out is kept: how descriptors are numbered, made, kept and shown."""
 
     next_number: Callable[[], int]
     check_room: Callable[..., None]

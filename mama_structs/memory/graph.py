@@ -186,8 +186,8 @@ def holding(links: Iterable[tuple[K, K]], newest_first: Iterable[K]) -> dict[K, 
     for end in sorted(newer, key=lambda one: bool(newer[one])):
         if end in standing or end in replaced:
             continue
-        below = _reached([end], older) if newer[end] else set()
-        if not _reached([end], newer) <= below:
+        below = reached([end], older) if newer[end] else set()
+        if not reached([end], newer) <= below:
             replaced |= below
             continue
         waiting = [end]
@@ -199,7 +199,7 @@ def holding(links: Iterable[tuple[K, K]], newest_first: Iterable[K]) -> dict[K, 
     return {one: end for one, end in standing.items() if one != end}
 
 
-def _reached(starts: Iterable[K], edges: Mapping[K, Sequence[K]]) -> set[K]:
+def reached(starts: Iterable[K], edges: Mapping[K, Sequence[K]]) -> set[K]:
     """Return what *edges* lead to; a start itself only where they lead back to it."""
     found: set[K] = set()
     waiting = list(starts)
@@ -349,7 +349,7 @@ def _component(begun: set[int], table: LinkTable) -> Nodes:
     for source, target in zip(table.sources.tolist(), table.targets.tolist(), strict=True):
         neighbours.setdefault(source, []).append(target)
         neighbours.setdefault(target, []).append(source)
-    return np.array(sorted(begun | _reached(begun, neighbours)), np.int64)
+    return np.array(sorted(begun | reached(begun, neighbours)), np.int64)
 
 
 def _newest_first(reader: Reader, nodes: Nodes) -> Nodes:

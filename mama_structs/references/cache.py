@@ -88,18 +88,7 @@ class AnswerCache:
 
 
 class Caches:
-    """
-    The caches that one resolver uses: one of its own, and those of sources that share theirs.
-
-    A source says by ``shared_as`` whose answers are like its own: what resolvers of one event loop ask such sources
-    is kept for all of them that have the same settings for caching and the same clock, and invalidated for all.
-
-    Args:
-        settings: Limits.
-        clock: Monotonic seconds.
-        forget: Lets no one join the queries under way that match, whose answers are no longer wanted.
-
-    """
+    """The caches that one resolver uses: one of its own, and those of sources that share theirs by ``shared_as``."""
 
     def __init__(
         self, settings: ReferenceSettings, clock: Callable[[], float], *, forget: Callable[[Matches], None]

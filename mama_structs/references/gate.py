@@ -111,13 +111,7 @@ class Gate:
     async def turn(
         self, attempt: Attempt, *, left: Callable[[], float], sleep: Callable[[float], Awaitable[None]]
     ) -> AsyncIterator[int]:
-        """
-        Wait until the node is open, and give the number of this open period; whoever has a slot sends in here.
-
-        Raises:
-            RateLimited: It stays closed for longer than is *left*; nothing may be sent.
-
-        """
+        """Wait until the node is open, and give this open period's number; `RateLimited` where less time is *left*."""
         waited = False
         while (closed := self.closed_for()) or self._trial is not None:
             if closed and closed >= left():

@@ -55,11 +55,7 @@ _SECONDS = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,12})?", re.ASCII)
 
 @attrs.frozen(kw_only=True)
 class Backoff:
-    """
-    Exponential backoff with full jitter, in seconds: *base* is the longest first pause, *cap* the longest.
-
-    The *clock* gives monotonic seconds, and *sleep* lets them pass.
-    """
+    """Exponential backoff with full jitter: *base* seconds is the longest first pause, *cap* the longest."""
 
     base: float = 0.1
     cap: float = 2.0

@@ -190,18 +190,7 @@ class ApiDocument:
 
 
 class OpenApiSource:
-    """
-    Answers for the entities of an HTTP API; `Source.from_openapi` makes one.
-
-    Args:
-        document: What the API offers.
-        fields: Further fields that name entities, with the type of each.
-        base_url: Where its paths begin; None for the document's first server.
-        headers: Sent with every request, such as ``Authorization``; never shown.
-        session: The host's `aiohttp.ClientSession`, None for one of its own.
-        name: The scheme's name.
-
-    """
+    """Answers for the entities of an HTTP API; `Source.from_openapi` makes one, and says what its arguments are."""
 
     fetch_many: None = None
 
@@ -252,14 +241,7 @@ class OpenApiSource:
         return gate
 
     async def fetch(self, key: str) -> Mapping[str, Any]:
-        """
-        Return what the API answers for ``type:id``.
-
-        Raises:
-            EntityNotFound: It answered 404 or 410.
-            MamaStructsError: It gave no answer, or none that is an object of JSON.
-
-        """
+        """Return what the API answers for ``type:id``; `EntityNotFound` for 404 and 410."""
         kind, _, bare = key.partition(":")
         route = self.routes.get(kind)
         # A path of dots leads elsewhere, however it is written.

@@ -57,11 +57,7 @@ class SourceAnswer:
 
 @attrs.frozen
 class Failure:
-    """
-    Why there is no answer for an id: a word for statistics, what happened for the agent, and the exception.
-
-    *asked_at* is as in `SourceAnswer`.
-    """
+    """Why there is no answer for an id: a word for statistics, what happened for the agent, and the exception."""
 
     kind: str
     error: str

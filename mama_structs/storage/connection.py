@@ -130,14 +130,7 @@ def in_use(directory: Path) -> Iterator[None]:
 
 
 class Database:
-    """
-    What a store's thread has open; taken while it is used, and used by one thread at a time.
-
-    Args:
-        directory: Where the database is, made where there is none; it is taken when it is made.
-        temporary: A directory that is removed when this is closed.
-
-    """
+    """What a store's thread has open, taken from when it is made; one thread at a time takes and uses it."""
 
     def __init__(self, directory: Path, *, temporary: TemporaryDirectory | None) -> None:
         self._directory = directory

@@ -236,14 +236,19 @@ def _is_kept(identity: tuple[int, int], fd: int) -> bool:
     return False
 
 
-def is_locked(fd: int, offset: int, *, by_others: bool) -> bool | None:
-    """Tell whether any process holds a lock at *offset*, or one *by_others* than this; None where it is not known."""
+def is_locked(fd: int, offset: int, *, by_others: bool, length: int = 1, to_read: bool = False) -> bool | None:
+    """
+    Tell whether any process holds a lock on bytes from *offset*, or one *by_others* than this; None: it is not known.
+
+    Locks that only readers have do not count for who wants *to_read*.
+    """
     if sys.platform != "linux" or not _HAS_OWN_LOCKS:
         return None
     # What belongs to an opening conflicts with all that belong to processes, this one included.
     command = fcntl.F_GETLK if by_others else fcntl.F_OFD_GETLK
     try:
-        answer = fcntl.fcntl(fd, command, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0))
+        wanted = fcntl.F_RDLCK if to_read else fcntl.F_WRLCK
+        answer = fcntl.fcntl(fd, command, _LOCK.pack(wanted, os.SEEK_SET, offset, length, 0))
     except OSError:
         return None
     return bool(_LOCK.unpack(answer)[0] != fcntl.F_UNLCK)

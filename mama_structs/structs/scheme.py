@@ -6,32 +6,18 @@ Types by field follow the proto of structsd v0.16.0; names that mislead were fou
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Final
 
 from mama_structs.references.schemes import IdScheme
 from mama_structs.structs.ids import MAX_INDEX, EntityType
 
-_DENY: Final = (
-    "pfp", "pfpClientRenderAttributes", "endpoint", "name", "username", "description", "message", "error",
-    "version", "schema_version", "api_version", "coordinates", "coords", "position", "range", "score",
-    "timestamp", "created_at", "updated_at", "next_key", "total", "pagination",
-    # Free text of the guild API, which once allowed names such as 1-11.
-    "search_string", "tag", "label", "entry",
-)  # fmt: skip
-
-# The fields that hold ids of one type.
-_FIELDS: Final = {
-    "player": "owner controller proposer",
-    "reactor": "reactorId primaryReactorId",
-    "substation": "substationId entrySubstationId",
-    "struct": "commandStruct space air land water structDefenders protectedStructIndex",
-    "allocation": "allocationId",
-    "fleet": "locationListStart locationListLast locationListForward locationListBackward",
-    "provider": "providerId",
-    "agreement": "agreementId",
-}
+# Names that are denied (some hold free text of the guild API, which once allowed names such as 1-11), that hold ids of
+# one type, that are direct relations, and that a reader needs first of an entity: its name, whose and where, its state.
+_WORDS: Final = json.loads(Path(__file__).with_name("scheme.json").read_text(encoding="utf-8"))
 # The types whose ids stand under many names that end alike (`attackerStructId`, `member_guild_ids`).
 _ENDINGS: Final = {
     f"{start}{number}": kind
@@ -39,30 +25,11 @@ _ENDINGS: Final = {
     for start in (f"{kind}Id", f"*{kind.capitalize()}Id", f"*_{kind}_id")
     for number in ("", "s")
 }
-_HINTS: Final = {name: (kind,) for kind, names in _FIELDS.items() for name in names.split()} | {
+_HINTS: Final = {name: (kind,) for kind, names in _WORDS["hints"].items() for name in names.split()} | {
     **{name: (kind,) for name, kind in _ENDINGS.items()},
     "locationId": ("planet", "fleet"),
     "destinationId": ("reactor", "substation", "struct"),
     "sourceObjectId": ("player", "reactor", "substation"),
-}
-
-_PRIMARY: Final = (
-    "owner", "guildId", "planetId", "fleetId", "substationId", "primaryReactorId", "entrySubstationId",
-    "reactorId", "locationId", "providerId", "allocationId", "sourceObjectId", "destinationId", "controller",
-)  # fmt: skip
-
-# What a reader needs first of an entity: its name, whose and where it is, its state.
-_BRIEF: Final = {
-    "guild": "name owner primaryReactorId entrySubstationId",
-    "player": "name guildId planetId fleetId substationId",
-    "planet": "name owner status",
-    "reactor": "owner guildId",
-    "substation": "name owner",
-    "struct": "type owner locationId operatingAmbit",
-    "allocation": "type sourceObjectId destinationId controller",
-    "fleet": "owner status locationId",
-    "provider": "owner substationId rate accessPolicy",
-    "agreement": "owner providerId allocationId capacity",
 }
 
 
@@ -70,7 +37,7 @@ def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
-def _both_forms(names: tuple[str, ...]) -> Iterator[str]:
+def _both_forms(names: Iterable[str]) -> Iterator[str]:
     """The chain writes ``guildId`` and the guild API ``guild_id``."""
     for name in names:
         yield name
@@ -93,15 +60,15 @@ STRUCTS_SCHEME: Final = IdScheme(
     name="structs",
     pattern=re.compile(rf"([0-9]|1[01])-(?:{_whole_numbers(MAX_INDEX)})", re.ASCII),
     type_of={str(member.code): str(member) for member in EntityType},
-    deny=frozenset(_both_forms(_DENY)),
+    deny=frozenset(_both_forms(" ".join(_WORDS["deny"]).split())),
     deny_subtrees=frozenset({"pagination"}),
     hints={form: types for name, types in _HINTS.items() for form in _both_forms((name,))},
-    primary=frozenset(_both_forms(_PRIMARY)),
+    primary=frozenset(_both_forms(" ".join(_WORDS["primary"]).split())),
     contains="-",
     bare={"protectedStructIndex": "5-", "protected_struct_index": "5-"},
     embedded=frozenset({"map", "detail"}),
     types=frozenset(EntityType),
     # The plan counts 7-n and 8-n among the ids; the chain has none, so a payload cannot mean them.
     unresolvable=frozenset(member for member in EntityType if not member.has_ids),
-    brief={kind: tuple(fields.split()) for kind, fields in _BRIEF.items()},
+    brief={kind: tuple(fields.split()) for kind, fields in _WORDS["brief"].items()},
 )

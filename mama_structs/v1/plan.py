@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import graphlib
 import hashlib
 import re
 import unicodedata
@@ -16,6 +17,7 @@ from typing import Any, Final
 import attrs
 
 from mama_structs.errors import InvalidArgument
+from mama_structs.memory.graph import reached
 from mama_structs.memory.model import (
     OUTCOME_OF,
     SUPERSEDES,
@@ -606,33 +608,22 @@ class _Links:
 
 
 def circles(links: Iterable[Link]) -> list[tuple[str, ...]]:
-    """Return the groups of memories that supersede each other in a circle, by Kosaraju's algorithm."""
-    older: dict[str, list[str]] = {}
-    newer: dict[str, list[str]] = {}
+    """Return the groups of memories that supersede each other in a circle."""
+    older: defaultdict[str, list[str]] = defaultdict(list)
+    newer: defaultdict[str, list[str]] = defaultdict(list)
     for link in links:
         if link.link_type is LinkType.EVOLUTION:
-            older.setdefault(link.from_id, []).append(link.to_id)
-            newer.setdefault(link.to_id, []).append(link.from_id)
-    seen: set[str] = set()
-    left = [one for begin in older for one in _walk(begin, older, seen)]
-    seen.clear()
-    groups = (_walk(begin, newer, seen) for begin in reversed(left))
-    return sorted(tuple(sorted(members)) for members in groups if len(members) > 1)
-
-
-def _walk(begin: str, edges: Mapping[str, Sequence[str]], seen: set[str]) -> list[str]:
-    """Return all that is reached from a memory and was not seen before, each after all that it leads to."""
-    left: list[str] = []
-    if begin not in seen:
-        seen.add(begin)
-        # Without recursion: chains may be long.
-        work = [(begin, iter(edges.get(begin, ())))]
-        while work:
-            _, ahead = work[-1]
-            following = next((one for one in ahead if one not in seen), None)
-            if following is None:
-                left.append(work.pop()[0])
-            else:
-                seen.add(following)
-                work.append((following, iter(edges.get(following, ()))))
-    return left
+            older[link.from_id].append(link.to_id)
+            newer[link.to_id].append(link.from_id)
+    groups = []
+    while True:
+        try:
+            graphlib.TopologicalSorter(older).prepare()
+        except graphlib.CycleError as error:
+            begin: str = error.args[1][0]
+            members = reached([begin], older) & reached([begin], newer)
+            groups.append(tuple(sorted(members)))
+            for member in members:
+                del older[member]
+        else:
+            return sorted(groups)

@@ -12,7 +12,6 @@ import shutil
 import sqlite3
 import stat
 import struct
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -29,9 +28,7 @@ import msgspec
 from mama_structs._check import FIRST, LAST, printable
 from mama_structs.errors import InvalidArgument, MigrationError
 from mama_structs.memory.model import from_milliseconds, milliseconds
-
-if sys.platform != "win32":
-    import fcntl
+from mama_structs.storage.locks import is_locked
 
 DECISIONS: Final = "decisions"
 EDGES: Final = "decision_edges"
@@ -51,12 +48,8 @@ _SHOWN: Final = 5
 _ELSEWHERE: Final = "v1.0 keeps its own in ~/.claude/mama-memory.db unless told otherwise"
 _BUSY: Final = "stop MAMA, or copy the file, and try again"
 _VIRTUAL: Final = re.compile(r'(?is)\s*CREATE\s+VIRTUAL\s+TABLE\s.*?\sUSING\s+"?([a-z0-9_]+)')
-# The tables that modules keep inside a virtual one, as their documentation names them.
+# The tables that the modules for vectors keep inside a virtual one, as their documentation names them.
 _INNER: Final[Mapping[str, str]] = {
-    "fts3": "content|segments|segdir|docsize|stat",
-    "fts4": "content|segments|segdir|docsize|stat",
-    "fts5": "data|idx|content|docsize|config",
-    "rtree": "node|rowid|parent",
     "vec0": "chunks|rowids|info|auxiliary|(?:vector_chunks|metadatachunks|metadatatext)[0-9]+",
     "vss0": "index|data",
 }
@@ -68,9 +61,9 @@ _MAGIC: Final = b"SQLite format 3\x00"
 _HEADER: Final = struct.Struct(">16xH6xII60xI4x")
 # Its source, os.h and wal.c: the bytes that it locks; a reader locks only the last ones, and only against writers.
 _PENDING: Final = 0x40000000
-_SHARED_END: Final = _PENDING + 512
+_LOCKED: Final = 512
 _WAL_WRITE: Final = 120
-_WAL_RECOVER: Final = 123
+_WAL_LOCKED: Final = 3
 # A text of a memory that is longer is cut: SQLite takes up to a gigabyte, a line of an export a quarter of that.
 _MAX_TEXT: Final = 2**24
 _MAX_DEPTH: Final = 50
@@ -259,30 +252,13 @@ def _wait_for_writers(path: Path, real: Path, file: FileIO, stack: contextlib.Ex
         shared = _regular(Path(f"{real}-shm"))
     if shared is not None:
         stack.enter_context(shared)
+    asked = [(file, _PENDING, _LOCKED), *([(shared, _WAL_WRITE, _WAL_LOCKED)] if shared else [])]
     until = time.monotonic() + PATIENCE
-    while _is_locked(file, _PENDING, _SHARED_END) or (shared and _is_locked(shared, _WAL_WRITE, _WAL_RECOVER)):
+    # Where the system tells nothing of locks, it is still found out whether the file changes while it is read.
+    while any(is_locked(one.fileno(), at, by_others=False, length=size, to_read=True) for one, at, size in asked):
         if time.monotonic() >= until:
             raise _refused(path, "is locked: another program is writing to it", _BUSY)
         time.sleep(_PAUSE)
-
-
-def _is_locked(file: FileIO, start: int, end: int) -> bool:
-    """Tell whether somebody has a lock on some bytes that keeps readers out."""
-    if sys.platform == "win32":
-        # There such a file cannot be read at all.
-        return False
-    # The locks of open files see those of this process, too, as others do not.
-    ask = getattr(fcntl, "F_OFD_GETLK", fcntl.F_GETLK)
-    # As the C library of each has it.
-    is_darwin = sys.platform == "darwin"
-    form = "qqihh" if is_darwin else "hhqqi4x"
-    lock, span = (fcntl.F_RDLCK, os.SEEK_SET), (start, end - start, 0)
-    asked = struct.pack(form, *(span + lock if is_darwin else lock + span))
-    try:
-        found = struct.unpack(form, fcntl.fcntl(file.fileno(), ask, asked))
-    except (OSError, struct.error):
-        return False
-    return bool(found[3 if is_darwin else 0] != fcntl.F_UNLCK)
 
 
 def _refused(path: Path, what: str, hint: str) -> MigrationError:
@@ -341,7 +317,7 @@ def _tables(database: sqlite3.Connection) -> list[str]:
         str(name): "" if sql is None else str(sql)
         for name, sql in database.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table' ORDER BY name")
     }
-    # It names those of the modules that this SQLite has, and an SQLite before 3.37 gives no row.
+    # It names those of the modules that this SQLite has.
     inner = {str(row[1]) for row in database.execute("PRAGMA table_list") if row[2] == "shadow"}
     for name, sql in names.items():
         virtual = _VIRTUAL.match(sql)

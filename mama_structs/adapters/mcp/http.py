@@ -102,18 +102,7 @@ async def serve_http(
 
 
 async def address_for(host: str, port: int, *, token: str | None) -> ListenAddress:
-    """
-    Return where to listen.
-
-    Args:
-        host: The address, or a name of one.
-        port: The port.
-        token: What clients must send; None for nothing, on a loopback address only.
-
-    Raises:
-        InvalidArgument: There is no such address, the token is no good one, or one is missing.
-
-    """
+    """Return where to listen, or raise `InvalidArgument`; without a *token* that is on a loopback address only."""
     if token is not None:
         check_token(token)
     address = await ListenAddress.of(host, port)

@@ -20,15 +20,7 @@ _WHAT: Final = "what was decided on it, what failed and why, and where the work 
 
 
 class Recalled:
-    """
-    Answers the requests of clients for what a session recalls.
-
-    Its clients' conversations are not known, so each request is told all of it.
-
-    Args:
-        session: Whose memories.
-
-    """
+    """Answers what clients ask of what is remembered; of their conversations nothing is known, so each is told all."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import attrs
@@ -36,45 +37,9 @@ MESSAGE_METHOD: Final = "mama-structs/message"
 _UNTRUE: Final = "The tool has done its work. What it gave is not what it announces, at {}:"
 _MAX_PATH: Final = 100
 
-# What clients are told, each part where there is this tool.
-_INSTRUCTIONS: Final[Mapping[str, str]] = {
-    "save/decision": (
-        "A memory that outlives this conversation: decisions with their reasons and outcomes, checkpoints and insights."
-        " When work goes on from earlier, load the checkpoint first. Before deciding, search for what was decided on"
-        " the subject; when a decision turns out well or badly, mark its outcome; supersede it rather than save it"
-        " twice."
-    ),
-    "read_fd": "What a long answer leaves out is kept: the answer names an fd:1, which read_fd and search_fd take.",
-    "put_ref": "put_ref keeps a text as ref:x, which stands for it in arguments of other tools.",
-}
-# The server sees no answer of a model: a ref comes from put_ref and not from a mark, of which these say nothing.
-_WITHOUT_MARKS: Final[Mapping[str, tuple[str, str]]] = {
-    "put_ref": (
-        "Store a text",
-        (
-            "Store a text under an id: ref:x then stands for it in arguments of other tools.\n\n"
-            "Use it for a text that several calls need. Don't use it for one that a single call takes."
-        ),
-    ),
-    "edit_ref": (
-        "Edit a stored text",
-        (
-            "Change a text that put_ref stored: old becomes new, in a new version.\n\n"
-            "Use it for a small change. Don't use it to write most of it anew: put_ref does."
-        ),
-    ),
-    "get_ref": (
-        "Get a stored text",
-        (
-            "Return a text that put_ref stored.\n\n"
-            "Use it for a short one. Don't use it for a long one: read_fd reads pages and lines."
-        ),
-    ),
-    "list_refs": (
-        "List stored texts",
-        "List what put_ref stored, the newest first, with time, size and version.",
-    ),
-}
+# What clients are told, each part where there is this tool; and title and description of the tools for refs. No answer
+# of a model comes by here: a ref comes from put_ref and not from a mark, of which these say nothing.
+_TEXTS: Final = json.loads(Path(__file__).with_name("texts.json").read_text(encoding="utf-8"))
 
 
 class MessageParams(types.RequestParams):
@@ -107,11 +72,12 @@ class McpServer(Server[Client]):
         self._clients = Clients(session)
         self._validators: dict[str, Any] = {}
         self._unsubscribe: Callable[[], None] | None = None
+        told = [text for name, text in _TEXTS["instructions"].items() if name in session.tools]
         super().__init__(
             name,
             version=importlib.metadata.version("mama-structs"),
             title="mama-structs",
-            instructions=" ".join(text for name, text in _INSTRUCTIONS.items() if name in session.tools) or None,
+            instructions=" ".join(told) or None,
             lifespan=self._connection,
             # Else the SDK would ask for the list itself, as if the client had.
             get_tool_input_schema=self._input_schema,
@@ -260,7 +226,7 @@ def _wire_tool(wire: str, tool: Tool) -> types.Tool:
     # A host's own tool of such a name takes no handles.
     title, description = tool.title, tool.description
     if tool.handles:
-        title, description = _WITHOUT_MARKS.get(tool.name, (title, description))
+        title, description = _TEXTS["without_marks"].get(tool.name, (title, description))
     return types.Tool(
         name=wire,
         title=title,
