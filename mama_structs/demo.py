@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 import attrs
 
 from mama_structs._plain import json_text
+from mama_structs._showing import visible
 from mama_structs.errors import MamaStructsError, StructsUnreachable
 from mama_structs.references.detection import META, SECTION
 from mama_structs.references.section import References
@@ -412,7 +413,7 @@ def _milliseconds(seconds: float) -> str:
 
 
 def _fact(fact: Mapping[str, str]) -> str:
-    return printable(", ".join(f"{name} {part}" for name, part in fact.items()))
+    return visible(", ".join(f"{name} {part}" for name, part in fact.items()))
 
 
 def _heading(text: str) -> str:
@@ -422,7 +423,7 @@ def _heading(text: str) -> str:
 def _exchange(call: DemoCall, story: Story) -> str:
     arguments = ", ".join(f"{name}={_json(value)}" for name, value in call.arguments.items())
     shown = {fact["id"] for fact in story.one.without.facts.values()}
-    answer = shortened(call.answer, shown) if isinstance(call.answer, Mapping) else printable(call.answer[:_WIDTH])
+    answer = shortened(call.answer, shown) if isinstance(call.answer, Mapping) else visible(call.answer[:_WIDTH])
     return f"> {call.tool}({arguments})\n{answer}"
 
 
@@ -458,11 +459,4 @@ def _fields(value: Any) -> str:
 
 
 def _json(value: Any) -> str:
-    return printable(json.dumps(value, ensure_ascii=False))
-
-
-def printable(text: str) -> str:
-    """Return *text* with escapes for what a terminal would obey: names on a chain are anybody's."""
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
-    )
+    return visible(json.dumps(value, ensure_ascii=False))

@@ -317,6 +317,7 @@ BASE = {
     "_lazy",
     "_shared",
     "_quoting",
+    "_showing",
     "settings",
 }
 ALLOWED = {
@@ -338,6 +339,7 @@ ALLOWED = {
     "v1": {*BASE, "storage", "memory", "tools"},
     "_shared": set(),
     "_quoting": set(),
+    "_showing": set(),
     "_facade": {"errors"},
     "_home": {*BASE, "storage", "descriptors", "memory"},
     "composition": {*BASE, "storage", "references", "descriptors", "memory", "tools", "structs"},

@@ -107,11 +107,6 @@ def confirmed(question: str) -> bool:
         return False
 
 
-def visible(text: str) -> str:
-    """Return a line as a terminal may show it: it obeys what is not printable, and a memory may be anybody's."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
-
-
 def columns(rows: Sequence[Sequence[str]]) -> str:
     """Return rows under each other, each column as wide as its widest cell."""
     widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]

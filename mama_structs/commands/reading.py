@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import mama_structs  # for the annotations: what they name loads when a session opens
+from mama_structs._showing import visible
 from mama_structs.commands.given import opened
 from mama_structs.commands.hook import end_helper
-from mama_structs.commands.printing import answer, columns, confirmed, say, shown, tell_stderr, visible
+from mama_structs.commands.printing import answer, columns, confirmed, say, shown, tell_stderr
 
 _TEXT = 72
 

@@ -12,6 +12,7 @@ from typing import Final, Self, TypeVar
 
 import attrs
 
+from mama_structs._showing import Seen, Showing, counted
 from mama_structs.descriptors.kinds import Category
 from mama_structs.descriptors.parser import ref_id_in
 from mama_structs.descriptors.text import TEXT, Content
@@ -73,7 +74,7 @@ def parse_handle(text: object) -> Handle:
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class _StoredText:
+class _StoredText(Showing):
     """A text that is kept, whatever it came from."""
 
     category: Category
@@ -111,6 +112,10 @@ class _StoredText:
         """Bytes of the content."""
         return self.content.size
 
+    @property
+    def _counts(self) -> tuple[str, ...]:
+        return counted(self.chars, "character"), counted(self.lines, "line")
+
 
 @attrs.frozen(kw_only=True, repr=False)
 class Ref(_StoredText):
@@ -134,9 +139,9 @@ class Ref(_StoredText):
     attributes: Mapping[str, str] = attrs.field(factory=dict)
     complete: bool = True
 
-    def __repr__(self) -> str:
-        state = "" if self.complete else ", never closed"
-        return f"<Ref {self.versioned}: {self.category}, {self.chars:,} characters, lines: {self.lines:,}{state}>"
+    def _seen(self) -> Seen:
+        state = None if self.complete else "never closed"
+        return Seen(text=self.body.text, facts=(self.category, *self._counts, state), id=self.versioned)
 
     @property
     def body(self) -> Content:
@@ -186,9 +191,9 @@ class Descriptor(_StoredText):
     source: str
     mime_type: str = TEXT
 
-    def __repr__(self) -> str:
-        size = f"{self.chars:,} characters, lines: {self.lines:,}" if self.is_text else self._kind
-        return f"<Descriptor {self.handle} of {self.source}: {size}>"
+    def _seen(self) -> Seen:
+        text, counts = (self.content.text, self._counts) if self.is_text else (self._kind, ())
+        return Seen(text=text, facts=(self.source, *counts), id=self.handle)
 
     @property
     def is_text(self) -> bool:

@@ -14,6 +14,8 @@ from typing import Any, Final, Literal
 
 import attrs
 
+from mama_structs._showing import Seen, Showing
+
 CreatedBy = Literal["user", "system", "llm"]
 """Who made a memory or link: the host's user, this package, or a model."""
 
@@ -251,8 +253,8 @@ class Noticed:
         return bool(self.copy_of or self.may_contradict or self.may_replace)
 
 
-@attrs.frozen(kw_only=True)
-class Memory:
+@attrs.frozen(kw_only=True, repr=False)
+class Memory(Showing):
     """
     A decision, checkpoint, insight or context.
 
@@ -279,7 +281,7 @@ class Memory:
 
     id: str
     type: MemoryType
-    content: str = attrs.field(repr=_shortened)
+    content: str
     topic: str | None = None
     metadata: Metadata
     mentions: tuple[str, ...] = ()
@@ -292,7 +294,11 @@ class Memory:
     valid_until: datetime | None = None
     repeats: tuple[datetime, ...] = ()
     former: tuple[FormerText, ...] = ()
-    noticed: Noticed | None = attrs.field(default=None, eq=False, repr=False)
+    noticed: Noticed | None = attrs.field(default=None, eq=False)
+
+    def _seen(self) -> Seen:
+        outcome = getattr(self.metadata, "outcome", None)
+        return Seen(text=self.content, facts=(f"{self.created_at:%Y-%m-%d}", outcome and outcome.value), id=self.id)
 
 
 @attrs.frozen(kw_only=True)
@@ -316,8 +322,8 @@ class LinkMetadata:
     extra: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
 
 
-@attrs.frozen(kw_only=True)
-class Link:
+@attrs.frozen(kw_only=True, repr=False)
+class Link(Showing):
     """
     A link from the memory that acts to the one that it acts on, so normally from newer to older.
 
@@ -341,6 +347,22 @@ class Link:
     created_by: CreatedBy
     metadata: LinkMetadata
     created_at: datetime
+    # Neither compared nor stored: what begins with an underscore is not written.
+    _texts: tuple[str, str] | None = attrs.field(default=None, init=False, eq=False)
+
+    @property
+    def texts(self) -> tuple[str, str] | None:
+        """How the contents of both ends begin, the one that acts first; None where they were not read with it."""
+        return self._texts
+
+    def _seen(self) -> Seen:
+        one, other = self._texts or (self.from_id, self.to_id)
+        return Seen(
+            text=one,
+            other=(self.metadata.original_relationship, other),
+            facts=(f"{self.confidence:.2f}",),
+            id=self.id,
+        )
 
     def strength(self, now: datetime) -> float:
         """
@@ -352,6 +374,17 @@ class Link:
             return self.confidence
         days = max((now - self.created_at) / timedelta(days=1), 0.0)
         return self.confidence * math.exp(-RATES[self.link_type] * days)
+
+
+def with_texts(links: Iterable[Link], memories: Iterable[Memory]) -> tuple[Link, ...]:
+    """Return links that know how those of their ends begin that are among some memories."""
+    texts = {memory.id: memory.content[:_SHOWN] for memory in memories}
+    told = []
+    for link in links:
+        known = attrs.evolve(link)
+        object.__setattr__(known, "_texts", (texts.get(link.from_id, link.from_id), texts.get(link.to_id, link.to_id)))
+        told.append(known)
+    return tuple(told)
 
 
 RATES: Final[Mapping[LinkType, float]] = {

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import attrs
 import numpy as np
 
+from mama_structs._showing import Seen, Showing, counted, line, lines
+from mama_structs.errors import StoreDamaged
 from mama_structs.memory import graph
 from mama_structs.memory.engine import Reader
-from mama_structs.memory.model import Link, LinkType, Memory, Outcome
+from mama_structs.memory.model import Link, LinkType, Memory, Outcome, with_texts
 
 _SHOWN = 60
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Hit:
+class Hit(Showing):
     """
     A memory that a search found.
 
@@ -39,10 +42,10 @@ class Hit:
     superseded_by: str | None = None
     copies: tuple[str, ...] = ()
 
-    def __repr__(self) -> str:
-        marks = "" if self.superseded_by is None else ", superseded"
-        marks += f", {len(self.copies)} copies" if self.copies else ""
-        return f"<Hit {self.memory.id} relevance {self.relevance:.2f}{marks}: {shortened(self.memory.content)!r}>"
+    def _seen(self) -> Seen:
+        superseded = None if self.superseded_by is None else "superseded"
+        copies = counted(len(self.copies), "copy", "copies") if self.copies else None
+        return seen_with(self.memory, f"relevance {self.relevance:.2f}", superseded, copies)
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -87,7 +90,7 @@ class Explanation:
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Reached:
+class Reached(Showing):
     """
     A memory that a traversal reached.
 
@@ -104,8 +107,8 @@ class Reached:
     path: tuple[str, ...]
     strength: float
 
-    def __repr__(self) -> str:
-        return f"<Reached {self.memory.id} depth {self.depth} strength {self.strength:.2f}>"
+    def _seen(self) -> Seen:
+        return seen_with(self.memory, f"depth {self.depth}", f"strength {self.strength:.2f}")
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -141,12 +144,15 @@ class Chain:
         return "\n".join(_line(memory) for memory in self.memories) or "nothing"
 
     def __repr__(self) -> str:
-        forks = f", {len(self.forks)} forks" if self.forks else ""
-        return f"<Chain of {len(self.memories)} memories, {len(self.links)} links{forks}>"
+        counts = [counted(len(self.memories), "version"), counted(len(self.links), "link")]
+        if self.forks:
+            counts.append(counted(len(self.forks), "fork"))
+        versions = [line("", memory._seen(), opening="  ", closing="") for memory in self.memories]  # noqa: SLF001 - ours
+        return lines([f"<Chain of {', '.join(counts)}>", *versions])
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Similar:
+class Similar(Showing):
     """
     A memory that is like another, or like a text.
 
@@ -159,12 +165,12 @@ class Similar:
     memory: Memory
     similarity: float
 
-    def __repr__(self) -> str:
-        return f"<Similar {self.memory.id} {self.similarity:.2f}: {shortened(self.memory.content)!r}>"
+    def _seen(self) -> Seen:
+        return seen_with(self.memory, f"similarity {self.similarity:.2f}")
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Surroundings:
+class Surroundings(Showing):
     """
     A memory with what is around it.
 
@@ -181,12 +187,13 @@ class Surroundings:
     around: tuple[Reached, ...]
     links: tuple[Link, ...]
 
-    def __repr__(self) -> str:
-        return f"<Surroundings of {self.memory.id}: {len(self.chain)} versions, {len(self.around)} around>"
+    def _seen(self) -> Seen:
+        counts = counted(len(self.chain), "version"), f"{len(self.around):,} around", counted(len(self.links), "link")
+        return seen_with(self.memory, *counts)
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Evidence:
+class Evidence(Showing):
     """
     Something that a memory rests on.
 
@@ -201,9 +208,10 @@ class Evidence:
     digest: str | None = None
     text: str | None = None
 
-    def __repr__(self) -> str:
-        kept = "" if self.text is None else f", {len(self.text):,} characters: {shortened(self.text)!r}"
-        return f"<Evidence {shortened(self.source)!r}{kept}>"
+    def _seen(self) -> Seen:
+        if self.text is None:
+            return Seen(text=self.source)
+        return Seen(text=self.text, facts=(f"{len(self.text):,} characters", self.source))
 
 
 @attrs.frozen(kw_only=True)
@@ -298,6 +306,22 @@ def within_chars(hits: Sequence[Hit], most: int) -> list[Hit]:
     return kept
 
 
+def seen_with(memory: Memory, *facts: str | None) -> Seen:
+    """Return what is shown of a memory where something more is known of it."""
+    seen = memory._seen()  # noqa: SLF001 - one of ours
+    return seen._replace(facts=(*facts, *seen.facts[1:]))
+
+
+def read_texts(reader: Reader, links: Sequence[Link]) -> tuple[Link, ...]:
+    """Return links that know how both of their ends begin."""
+    memories: list[Memory] = []
+    # A memory that cannot be read has links that can.
+    with contextlib.suppress(StoreDamaged):
+        ends = list({end for link in links for end in (link.from_id, link.to_id)})
+        memories = reader.get([node for node in reader.find_many(ends) if node is not None])
+    return with_texts(links, memories)
+
+
 def shortened(text: str) -> str:
     """Return the beginning of a text in one line."""
     line = " ".join(text[: 4 * _SHOWN].split())
@@ -330,7 +354,7 @@ def chain_of(reader: Reader, found: graph.ChainNodes, *, around: tuple[Reached, 
     links = [link for own in having for link in own if link.link_type is LinkType.EVOLUTION and link.to_id in ids]
     return Chain(
         memories=tuple(memories),
-        links=tuple(sorted(links, key=lambda link: (link.created_at, link.id), reverse=True)),
+        links=with_texts(sorted(links, key=lambda link: (link.created_at, link.id), reverse=True), memories),
         forks=tuple(by_node[node] for node in found.forks.tolist()),
         around=around,
     )

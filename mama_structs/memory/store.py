@@ -46,6 +46,7 @@ from mama_structs.memory.model import (
     is_id,
     milliseconds,
     parse_kept,
+    with_texts,
 )
 from mama_structs.memory.relationships import near_synonyms, normalised
 from mama_structs.memory.requests import OnDuplicate, check_filter, check_id, check_limit, check_progress
@@ -1048,7 +1049,7 @@ class MemoryStore:
 
     async def links_of(self, id: str) -> list[Link]:  # noqa: A002 - as above
         """Return the links that begin or end at a memory, oldest first."""
-        return await self._read(id, lambda reader, node: reader.read_links(node))
+        return await self._read(id, lambda reader, node: list(results.read_texts(reader, reader.read_links(node))))
 
     async def _beside(self, ids: Iterable[str]) -> dict[str, graph.Beside]:
         """Return what the tools show beside memories, by id; those that are not there are left out."""
@@ -1141,13 +1142,14 @@ class MemoryStore:
         now_ms = milliseconds(self._shared.now)
 
         def plan(reader: Reader, node: int) -> Surroundings:
+            (memory,) = reader.get([node])
+            steps = graph.traverse(reader, node, now_ms=now_ms, types=types, max_depth=graph.CONTEXT_DEPTH)
+            around = results.reached_along(reader, steps)
             return Surroundings(
-                memory=reader.get([node])[0],
+                memory=memory,
                 chain=results.chain_of(reader, graph.evolution(reader, node)),
-                around=results.reached_along(
-                    reader, graph.traverse(reader, node, now_ms=now_ms, types=types, max_depth=graph.CONTEXT_DEPTH)
-                ),
-                links=tuple(reader.read_links(node)),
+                around=around,
+                links=with_texts(reader.read_links(node), [memory, *(one.memory for one in around)]),
             )
 
         return await self._read(id, plan)

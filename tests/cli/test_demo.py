@@ -8,7 +8,7 @@ from mama_structs import MamaStructsError, Session, Settings
 from mama_structs import demo as scenario
 from mama_structs._plain import json_text
 from mama_structs.cli import main
-from mama_structs.demo import DemoRun, at_once, one_by_one, play, printable, shortened, table, tell
+from mama_structs.demo import DemoRun, at_once, one_by_one, play, shortened, table, tell
 from mama_structs.testing import Fault, World
 
 SMALL = ["--latency", "0"]
@@ -309,9 +309,3 @@ def test_what_is_left_out_is_counted():
 def test_what_is_whole_has_no_dots():
     """Where nothing is left out, nothing says so."""
     assert '{\n  "Player": [\n    {"id": "1-1"}\n  ]\n}' == shortened({"Player": [{"id": "1-1"}]}, {"1-1"})
-
-
-def test_printable_text_stays():
-    """Only what a terminal would obey is escaped."""
-    assert "häuser 星" == printable("häuser 星")
-    assert "\\x1b\\x07\\u202e" == printable("\x1b\x07\u202e")

@@ -49,7 +49,7 @@ async def test_bytes_are_not_read_as_text(tmp_path):
         with pytest.raises(InvalidParameter):
             await refs.search("fd:1", "x")
         assert "image/png of 10 bytes" in await session.call("read_fd", {"fd": "fd:1"})
-        assert "<Descriptor fd:1 of host: image/png of 10 bytes>" == repr(made)
+        assert "<Descriptor 'image/png of 10 bytes' host, fd:1>" == repr(made)
 
 
 async def test_bytes_are_written_to_a_file_as_they_are(tmp_path):
