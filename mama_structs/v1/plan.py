@@ -621,7 +621,8 @@ def circles(links: Iterable[Link]) -> list[tuple[str, ...]]:
             graphlib.TopologicalSorter(older).prepare()
         except graphlib.CycleError as error:
             begin: str = error.args[1][0]
-            members = reached([begin], older) & reached([begin], newer)
+            behind = reached([begin], newer)
+            members = reached([begin], older) & behind
             groups.append(tuple(sorted(members)))
             for member in members:
                 del older[member]
