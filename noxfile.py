@@ -33,10 +33,10 @@ def _show_pyenv_interpreters() -> None:
 _show_pyenv_interpreters()
 # Hundreds of tests start an interpreter: without bytecode each compiles again all that it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-nox.options.sessions = ["lint", "types", "tests"]
+nox.options.sessions = ["lint", "types", "docs", "tests"]
 nox.options.error_on_missing_interpreters = False
 nox.options.default_venv_backend = "venv"
-nox.needs_version = ">=2024.4"
+nox.needs_version = ">=2024.4.15"
 
 HNSWLIB = "hnswlib>=0.8"
 
@@ -67,6 +67,14 @@ def types(session: nox.Session) -> None:
     session.run("mypy")
     session.run("pyright", "--verifytypes", "mama_structs", "--ignoreexternal")
     session.run("pyright", "tests/typing")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The site, in build/site; a link that leads nowhere or a page that no list names is an error."""
+    # Pages are read, not imported: the package itself is not needed.
+    session.install(*nox.project.load_toml("pyproject.toml")["project"]["optional-dependencies"]["docs"])
+    session.run("sphinx-build", "-q", "-W", "--keep-going", "-j", "auto", "-d", "build/doctrees", "docs", "build/site")
 
 
 # The examples of property tests are the same at every run, here as in CI.

@@ -16,6 +16,7 @@ import io
 import ipaddress
 import re
 import sys
+import tempfile
 import textwrap
 import types
 import warnings
@@ -233,7 +234,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
     """Give the functions of this module, in a directory where pages may write."""
-    monkeypatch.chdir(tmp_path)
+    work, own = tmp_path / "here", tmp_path / "own"
+    work.mkdir()
+    own.mkdir()
+    monkeypatch.chdir(work)
+    # Pages make a directory of their own there.
+    monkeypatch.setattr(tempfile, "tempdir", str(own))
     return types.SimpleNamespace(
-        root=ROOT, pages=PAGES, run_page=run_page, blocks_of=blocks_of, check_block=check_block, PageError=PageError
+        root=ROOT,
+        here=work,
+        pages=PAGES,
+        run_page=run_page,
+        blocks_of=blocks_of,
+        check_block=check_block,
+        PageError=PageError,
     )

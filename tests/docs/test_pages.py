@@ -23,6 +23,8 @@ from mama_structs.descriptors import entries, export, kinds, parser, search, sto
 from mama_structs.descriptors import text as content
 from mama_structs.memory import model, results
 
+# The first code that a newcomer sees: it has no line that makes a directory.
+SHORT = ("README.md", "index.md")
 DEMO = "python3 -m venv .venv && .venv/bin/pip install '.[semantic]' && .venv/bin/mama-structs demo"
 TESTS = "python3 -m venv .venv-test && .venv-test/bin/pip install nox && .venv-test/bin/nox"
 
@@ -42,8 +44,20 @@ ERRORS = sorted(
 
 
 def test_every_block_of_a_page_runs(docs, page):
-    """Every Python block runs and prints what the page shows."""
+    """Every Python block runs and prints what the page shows, and the next page finds nothing that it left."""
     docs.run_page(page)
+
+    assert page.name in SHORT or [] == list(docs.here.iterdir())
+
+
+def test_pages_run_in_one_directory_and_again(docs):
+    """
+    All pages may be run in one directory, and twice: each prints the same.
+
+    The others begin in an empty directory and leave none, so these two stand for all.
+    """
+    for page in 2 * [page for page in docs.pages if page.name in SHORT]:
+        docs.run_page(page)
 
 
 def test_there_are_blocks_to_run(docs):
@@ -108,14 +122,51 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in _anchors(target.read_text(encoding="utf-8")), f"{page.name}: {link}"
 
 
-def test_index_links_every_page(docs):
-    """docs/index.md leads to every page, to those of the reference by the reference's first page, and the README to it."""
-    index = docs.root / "docs" / "index.md"
-    fronts = (index, docs.root / "docs" / "reference.md")
-    linked = {(front.parent / link).resolve() for front in fronts for link in _links(front)}
+def _clicks(index):
+    """Return how many clicks on links in texts lead from a page to each other page."""
+    clicks, reached = {index: 0}, [index]
+    for page in reached:
+        for link in _links(page):
+            target = (page.parent / link.partition("#")[0]).resolve()
+            if target.suffix == ".md" and target not in clicks:
+                clicks[target] = clicks[page] + 1
+                reached.append(target)
+    return clicks
 
-    assert set() == {page for page in docs.pages if page.parent != docs.root and page != index} - linked
+
+def test_every_page_is_two_clicks_away(docs):
+    """From docs/index.md two clicks lead to every page, and one leads from the README to docs/index.md."""
+    clicks = _clicks(docs.root / "docs" / "index.md")
+
+    assert {} == {page: clicks.get(page) for page in docs.pages[1:] if clicks.get(page, 3) > 2}
     assert "docs/index.md" in _links(docs.root / "README.md")
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ("how-to/memories.md", ["save_decision(", ".search("]),
+        *((f"how-to/{name}.md", ["session"]) for name in ("openai", "anthropic", "langchain", "pydantic-ai")),
+        *((f"how-to/{name}.md", ["session"]) for name in ("openai-agents", "mcp", "own-loop", "hooks")),
+        ("explanation/on-disk.md", ["`journal/cache.db`", "`views/`", "`locks`", "0700"]),
+        ("explanation/on-disk.md", ["## What a crash leaves", "killed", "power", "disk is full"]),
+        ("explanation/cost.md", ["## Tokens", "characters", "## Time", "ms"]),
+    ],
+)
+def test_what_people_ask_first_is_two_clicks_away(docs, asked, says):
+    """Saving and searching, each framework, the disk, a crash, the price of a turn: two clicks, and the page says it."""
+    target = docs.root / "docs" / asked
+    text = target.read_text(encoding="utf-8")
+
+    assert _clicks(docs.root / "docs" / "index.md")[target] <= 2
+    assert [] == [words for words in says if words not in text]
+
+
+def test_an_agent_of_ones_own_has_forty_lines(docs):
+    """The first block of how-to/own-loop.md is the whole agent, in 40 lines."""
+    agent, *_ = docs.blocks_of(docs.root / "docs" / "how-to" / "own-loop.md")
+
+    assert len(agent.text.splitlines()) <= 40
 
 
 def test_one_sentence_per_line(page):
@@ -400,7 +451,7 @@ def test_second_command_runs_the_docs_and_the_tests(docs):
     default = re.search(r"nox\.options\.sessions = \[(.*?)\]", noxfile, re.DOTALL)
 
     assert default
-    assert {"lint", "types", "tests"} == set(re.findall(r'"(\w+)"', default[1]))
+    assert {"lint", "types", "docs", "tests"} == set(re.findall(r'"(\w+)"', default[1]))
     assert 'session.run("pytest", *(session.posargs or ON_ALL_CORES)' in noxfile
     with (docs.root / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)
