@@ -23,6 +23,7 @@ _PARTS: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
         "When a decision changes, evolve/supersede it, don't save it twice. A save's note may name what to replace.",
     ),
     (("evolve/outcome",), "Say how a decision turned out with evolve/outcome."),
+    (("evolve/forget",), "Only where the user asks that something be forgotten, evolve/forget it."),
 )
 _BLOCK: Final = "<memory_instructions>\nMemories outlive this conversation.\n{}\n</memory_instructions>"
 

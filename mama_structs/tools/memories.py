@@ -403,6 +403,22 @@ class Evolved(EvolvedDecision, Noted, total=False):
     superseded_by: str
 
 
+class ForgottenCounts(TypedDict):
+    """How many memories were forgotten, by type."""
+
+    forgotten: dict[str, int]
+
+
+class Forgot(ForgottenCounts, Noted, total=False):
+    """What is gone, or would be: nothing of it is repeated."""
+
+    links: int
+    mended: int
+    texts: int
+    refs: int
+    pending: list[str]
+
+
 class Corrected(TypedDict):
     """What a memory says from now on."""
 
@@ -1188,11 +1204,47 @@ async def correct(
     return {"id": memory.id, "content": line(memory.content)}
 
 
+async def forget(
+    *,
+    ids: Ids | None = None,
+    about: Topic | None = None,
+    source: Item | None = None,
+    before: Time | None = None,
+    dry_run: bool = False,
+    memories: MemoryStore,
+) -> Forgot:
+    """
+    Delete memories for good, with all that was kept of their texts; of several arguments all must hold.
+
+    Use it only where the user asks that something be forgotten; dry_run says first how much that is.
+    Don't use it for what no longer holds (evolve/supersede), or a slip (evolve/correct).
+
+    Args:
+        ids: As searches or saves gave them
+        about: Only what names this id, or has this topic, exactly
+        source: Only what has this source, or rests on it
+        before: Only what was saved before this date or time (ISO 8601, UTC)
+        dry_run: Only say how much that would be
+
+    """
+    until = None if before is None else _moment("before", before)
+    done = await memories.forget(ids, about=about, source=source, before=until, dry_run=dry_run)
+    note = None
+    if not done.count:
+        note = "There is nothing like this."
+    elif dry_run:
+        note = "Nothing is gone yet: without dry_run it would be."
+    return _answer(
+        Forgot, {**attrs.asdict(done), "forgotten": dict(done.memories), "pending": [*done.pending], "note": note}
+    )
+
+
 # The tools
 
 _READS: Final = ToolAnnotations(read_only=True, open_world=False)
 # Nothing is lost: an earlier outcome stays in the history, and a superseded decision stays where it is.
 _ADDS: Final = ToolAnnotations(destructive=False, open_world=False)
+_DESTROYS: Final = ToolAnnotations(destructive=True, idempotent=True, open_world=False)
 _FUNCTIONS: Final[Mapping[str, Callable[..., Awaitable[Any]]]] = {
     "save/decision": save_decision,
     "save/checkpoint": save_checkpoint,
@@ -1205,6 +1257,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Awaitable[Any]]]] = {
     "evolve/outcome": set_outcome,
     "evolve/supersede": supersede,
     "evolve/correct": correct,
+    "evolve/forget": forget,
 }
 
 
@@ -1216,24 +1269,25 @@ def memory_tools(memories: MemoryStore, refs: RefStore, *, forget: bool = False)
 
 @functools.cache
 def _templates() -> tuple[Tool, ...]:
-    return tuple(_template(name, title) for name, title in MEMORY_TOOLS.items() if name in _FUNCTIONS)
+    return tuple(_template(name, title) for name, title in MEMORY_TOOLS.items())
 
 
 def _template(name: str, title: str) -> Tool:
     function = _FUNCTIONS[name]
+    changes = _DESTROYS if function is forget else _ADDS
     places = dict.fromkeys(inspect.signature(function).parameters.keys() & {"memories", "refs"})
     tool = Tool.from_function(
         functools.partial(function, **places),
         name=name,
         title=title,
-        annotations=_READS if name.startswith(("load/", "search/")) else _ADDS,
+        annotations=_READS if name.startswith(("load/", "search/")) else changes,
     )
     return attrs.evolve(
         tool,
         input_schema=_shown(tool.input_schema),
         on_error=_raise,
         # A text that is saved would be gone with its conversation, were it kept as a handle.
-        resolve=name.startswith(("save/", "evolve/")),
+        resolve=name.startswith(("save/", "evolve/")) and function is not forget,
         handles=frozenset({"evidence"}) if name == "save/decision" else frozenset(),
     )
 

@@ -18,7 +18,7 @@ from mama_structs.errors import InvalidArgument, MemoryNotFound, StoreError
 from mama_structs.memory import graph
 from mama_structs.memory.model import LinkType, Noticed, NoticedMemory
 from mama_structs.memory.results import chain_of
-from mama_structs.settings import DescriptorSettings
+from mama_structs.settings import DescriptorSettings, Settings, ToolSettings
 from mama_structs.testing.engines import PlainReader
 from mama_structs.tools.memories import _noticed, _standing, age, beginning, line, memory_tools
 
@@ -350,6 +350,33 @@ async def test_a_slip_is_corrected_under_its_id(call, memories):
     assert ["The fort has 12 towers"] == [one.content for one in memory.former]
     with pytest.raises(MemoryNotFound):
         await call("evolve/correct", id="insight_nothing", content="x")
+
+
+async def test_a_model_forgets_where_its_host_allows_it():
+    """It is asked for by what it is or is about, counted beforehand where that is asked for, and gone; never all."""
+    async with Session.open(embedder=HashEmbedder(), settings=Settings(tools=ToolSettings(forget=True))) as session:
+        tool = session.tools["evolve/forget"]
+        one = await session.memories.save_insight("Ada lives in Ghent", source="ref:mail")
+        await session.memories.save_decision("ada", "Write to Ada", "she asked")
+        for arguments in ({}, {"about": None}):
+            with pytest.raises(InvalidArgument, match="forget needs ids"):
+                await session.call("evolve__forget", arguments)
+        nothing = await session.call("evolve/forget", {"ids": [], "before": "2099-01-01"})
+        planned = await session.call("evolve/forget", {"source": "ref:mail", "dry_run": True})
+        before = await session.memories.count()
+        gone = [
+            await session.call("evolve/forget", {"about": "ada"}),
+            await session.call("evolve/forget", {"ids": [one.id]}),
+        ]
+
+        assert "There is nothing like this." == nothing["note"]
+        assert ({"insight": 1}, 2) == (planned["forgotten"], before)
+        assert [{"decision": 1}, {"insight": 1}] == [answer["forgotten"] for answer in gone]
+        assert 0 == await session.memories.count()
+        assert tool.annotations.destructive
+        assert "evolve__forget" in session.system_prompt()
+        for answer in (nothing, planned, *gone):
+            Draft202012Validator(tool.output_schema).validate(answer)
 
 
 async def test_what_is_saved_is_answered_even_if_it_cannot_be_read_again(call, memories, monkeypatch):
