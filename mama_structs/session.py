@@ -21,6 +21,7 @@ import mama_structs  # for the annotations: what they name loads when a session 
 from mama_structs._async import LoopBound, enter_session, leave_session, open_sessions, to_its_end, using_session
 from mama_structs._budget import Budget
 from mama_structs._check import whole
+from mama_structs._telemetry import Figures, load, observed
 from mama_structs.descriptors.conversation_info import Conversations
 from mama_structs.descriptors.parser import Event
 from mama_structs.errors import DescriptorError, InvalidArgument, SessionClosed, StoreBusy, StoreError
@@ -209,6 +210,7 @@ class Session:
             EmbedderMismatch: Another embedder made the vectors of the memories; raised when the session opens.
             WrongLoop: *resolver* belongs to another event loop; raised when the session opens.
             SessionClosed: *resolver* is closed; raised when the session opens.
+            ImportError: *settings* ask for OpenTelemetry, which is not installed; raised at once.
 
         """
         from mama_structs._home import Home  # noqa: PLC0415
@@ -220,8 +222,7 @@ class Session:
         from mama_structs.tools.exposure import Exposure  # noqa: PLC0415
         from mama_structs.tools.tool import Tool, ToolAnnotations  # noqa: PLC0415
 
-        if settings is not None and not isinstance(settings, Settings):
-            raise InvalidArgument(f"settings must be Settings, got {settings!r:.80}")
+        known = _known(settings)
         if exposure is not None and not isinstance(exposure, Exposure):
             raise InvalidArgument(f"exposure must be an Exposure, got {exposure!r:.80}")
         all_sources = _sources(structs, sources, resolver=resolver, references=references)
@@ -229,7 +230,6 @@ class Session:
         name = None if conversation is None else check_conversation(conversation)
         check_helpers(embedder, reranker, judge)
         own_namespace, *granted = check_scopes(namespace, reads)
-        known = with_its_tools(settings or Settings())
         refs = RefStore(settings=known.descriptors, answers=known.answers, files=files)
 
         async def make() -> Session:
@@ -431,8 +431,11 @@ class Session:
                 note = f"{tool.name} got the text of {', '.join(given.handles)}"
                 _log.info("%s", note)
                 self._heard.say(note)
-            with using_session(self):
+            about = {"conversation__id": self.conversation}
+            with using_session(self), observed("execute_tool", tool.name, **about) as found:
                 result = await tool.run(given.arguments, host=host)
+                if kind := getattr(result, "type", None) if isinstance(result, str) else None:
+                    found["error__type"] = kind
         shown = self._told(tool, result, budget)
         if len(self.refs) != kept:
             try:
@@ -523,7 +526,10 @@ class Session:
         told = self._conversation.told
         if again:
             told.clear()
-        return await recall(self.memories, message, told=told, exposure=self._exposure, max_chars=max_chars)
+        namespace = self.memories.namespace
+        about = {"data_source__id": namespace, "conversation__id": self.conversation}
+        with observed("retrieval", namespace, **about):
+            return await recall(self.memories, message, told=told, exposure=self._exposure, max_chars=max_chars)
 
     def is_recalled(self, text: str) -> bool:
         """Tell whether a text says only what `recall` told this conversation, so that it is no news to learn."""
@@ -727,13 +733,13 @@ class Session:
         await self.memories.warm_up()
 
     def stats(self) -> dict[str, Any]:
-        """Return figures about memories (as of the last call), refs and references, for people."""
+        """Return figures about memories (as of the last call), refs and references, for people: shown as a table."""
         self._check_here()
-        return {
-            "memories": self.memories.figures(),
-            "refs": {"handles": len(self.refs)},
-            "references": attrs.asdict(self.resolver.stats),
-        }
+        return Figures(
+            memories=self.memories.figures(),
+            refs={"handles": len(self.refs)},
+            references=attrs.asdict(self.resolver.stats),
+        )
 
     async def flush(self) -> None:
         """
@@ -919,6 +925,16 @@ class Opening:
     ) -> None:
         if self._session is not None:
             await self._session.__aexit__(kind, error, traceback)
+
+
+def _known(settings: object) -> Settings:
+    """Return a session's settings, after a check and with what they ask for loaded."""
+    if settings is not None and not isinstance(settings, Settings):
+        raise InvalidArgument(f"settings must be Settings, got {settings!r:.80}")
+    known = with_its_tools(settings or Settings())
+    if known.telemetry.enabled:
+        load()
+    return known
 
 
 def _read(arguments: Mapping[str, Any] | str | None) -> Mapping[str, Any]:

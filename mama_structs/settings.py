@@ -355,6 +355,22 @@ def with_its_tools(settings: Settings) -> Settings:
 
 
 @attrs.frozen(kw_only=True)
+class TelemetrySettings:
+    """
+    What is told of a session's work; without it, spans and metrics for a host that has set up OpenTelemetry itself.
+
+    Args:
+        enabled: Whether to load OpenTelemetry (extra ``otel``) where the host has not, as where variables set it up.
+
+    Raises:
+        InvalidSetting: A value breaks its rule.
+
+    """
+
+    enabled: bool = attrs.field(default=False, validator=_FLAG)
+
+
+@attrs.frozen(kw_only=True)
 class Settings:
     """
     All settings of a `Session`, one section a concern.
@@ -365,6 +381,7 @@ class Settings:
         memory: How memories are linked, searched and kept.
         tools: Which tools a model sees.
         answers: How long what a model reads may be.
+        telemetry: What is told of the work.
 
     """
 
@@ -377,6 +394,9 @@ class Settings:
     memory: MemorySettings = attrs.field(factory=MemorySettings, validator=setting(_instance, MemorySettings))
     tools: ToolSettings = attrs.field(factory=ToolSettings, validator=setting(_instance, ToolSettings))
     answers: AnswerSettings = attrs.field(factory=AnswerSettings, validator=setting(_instance, AnswerSettings))
+    telemetry: TelemetrySettings = attrs.field(
+        factory=TelemetrySettings, validator=setting(_instance, TelemetrySettings)
+    )
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:

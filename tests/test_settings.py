@@ -17,6 +17,7 @@ from mama_structs.settings import (
     MemorySettings,
     ReferenceSettings,
     Settings,
+    TelemetrySettings,
     ToolSettings,
 )
 
@@ -161,6 +162,7 @@ SETTINGS = st.builds(
     descriptors=DESCRIPTORS,
     memory=memory(st.sampled_from(list(PRESETS.values()))),
     tools=TOOLS,
+    telemetry=st.builds(TelemetrySettings, enabled=st.booleans()),
 )
 
 
@@ -191,7 +193,7 @@ def test_the_environment_can_say_every_setting(settings, form):
             if isinstance(value, tuple)
             else value
         )
-        for section in ("references", "descriptors", "memory", "tools")
+        for section in ("references", "descriptors", "memory", "tools", "telemetry")
         for name, value in attrs.asdict(getattr(settings, section), recurse=False).items()
         if value is not None
     }

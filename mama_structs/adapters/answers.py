@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypeGuard
 import attrs
 
 from mama_structs._plain import json_text
+from mama_structs._telemetry import raised
 from mama_structs.descriptors.media import Media, media_in
 from mama_structs.descriptors.messages import are_blocks, block_text
 from mama_structs.errors import InvalidArgument, MamaStructsError, QuotaExceeded, SessionClosed, StoreError, WrongLoop
@@ -83,8 +84,8 @@ async def _answer(session: Session, wire: str, arguments: object, *, host: Mappi
     except MamaStructsError as error:
         return failed(error, names=names)
     except Exception as error:  # noqa: BLE001 - a host's own tool may raise anything, and an agent goes on
-        # A host's own tool: its model may know what to do about it, and the host finds all of it in the log.
-        _log.exception("the tool %s failed", wire)
+        # A host's own tool: its model may know what to do about it, and the host finds in the log where it failed.
+        _log.error("the tool %s failed: %s", wire, raised(error))
         return failed(MamaStructsError(f"{wire} failed: {type(error).__name__}: {error!s:.500}"), names=names)
     # A host's own tool may have a name of v1.0, too.
     is_old = name in session.hidden or (name in SUCCESSORS and session.tools[name].deprecated)

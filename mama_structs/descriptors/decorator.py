@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, overload
 from mama_structs._async import find_session, no_session
 from mama_structs._budget import Budget
 from mama_structs._introspect import awaited, called_by, disguise, name_of
+from mama_structs._telemetry import raised
 from mama_structs.descriptors.store import RefStore
 from mama_structs.errors import InvalidArgument
 
@@ -71,9 +72,10 @@ def within_budget(
     for keeping in (True, False) if keeps else (False,):
         try:
             return store.within(result, store.budget if budget is None else budget, keeps=keeping, **options)
-        except Exception:  # noqa: BLE001 - see below
+        except Exception as error:  # noqa: BLE001 - see below
             # Objects of any kind come back from tools, and measuring one may run its own code; or the disk is gone.
-            _log.exception("the result of %s could not be shortened%s", what, " with handles" if keeping else "")
+            how = " with handles" if keeping else ""
+            _log.error("the result of %s could not be shortened%s: %s", what, how, raised(error))
     return result
 
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from mama_structs import _check
 from mama_structs._async import LoopBound
+from mama_structs._telemetry import observed
 from mama_structs.errors import InvalidArgument, LinkNotFound, MamaStructsError, MemoryNotFound, SessionClosed
 from mama_structs.memory import forgetting, graph, maintenance, requests, results, saving, search, transfer
 from mama_structs.memory.correcting import Correction
@@ -408,22 +409,23 @@ class MemoryStore:
         # One may name by its hash what another one keeps.
         texts = {digest: text for draft in drafts for digest, text in draft.contents.items()}
         drafts = [attrs.evolve(draft, contents=texts) for draft in drafts]
-        await self._shared.read(lambda reader: _check_ends(reader, drafts))
-        saved: list[Memory] = []
-        pace = saving.Pace()
-        try:
-            for start in range(0, len(drafts), _CHUNK):
-                write = partial(self._shared.write, made_by=self._shared.record)
-                prepared = await self._prepare(drafts[start : start + _CHUNK])
-                while prepared:
-                    some = await write(partial(pace.save, prepared=prepared, linking=self._shared.linking))
-                    saved += some
-                    prepared = prepared[len(some) :]
-                if progress is not None:
-                    progress(len(saved), len(drafts))
-        except BaseException as error:
-            error.add_note(f"{len(saved)} of {len(drafts)} memories were saved")
-            raise
+        with self._observed("create_memory", count=len(drafts)):
+            await self._shared.read(lambda reader: _check_ends(reader, drafts))
+            saved: list[Memory] = []
+            pace = saving.Pace()
+            try:
+                for start in range(0, len(drafts), _CHUNK):
+                    write = partial(self._shared.write, made_by=self._shared.record)
+                    prepared = await self._prepare(drafts[start : start + _CHUNK])
+                    while prepared:
+                        some = await write(partial(pace.save, prepared=prepared, linking=self._shared.linking))
+                        saved += some
+                        prepared = prepared[len(some) :]
+                    if progress is not None:
+                        progress(len(saved), len(drafts))
+            except BaseException as error:
+                error.add_note(f"{len(saved)} of {len(drafts)} memories were saved")
+                raise
         return saved
 
     # Reading
@@ -475,7 +477,8 @@ class MemoryStore:
             saving.found(writer, memory_id)
             return writer.delete(memory_id)
 
-        return await self._shared.write(plan)
+        with self._observed("delete_memory", count=1):
+            return await self._shared.write(plan)
 
     async def forget(
         self,
@@ -513,14 +516,15 @@ class MemoryStore:
         self._shared.check()
         check_progress(progress)
         request = forgetting.ForgetRequest.checked(ids, about, source, before)
-        return await forgetting.forget(
-            self._engine,
-            request,
-            await self._shared.read(request.candidates),
-            self._shared.erase_texts,
-            dry_run=_check.flag("dry_run", dry_run),
-            progress=progress,
-        )
+        with self._observed("delete_memory"):
+            return await forgetting.forget(
+                self._engine,
+                request,
+                await self._shared.read(request.candidates),
+                self._shared.erase_texts,
+                dry_run=_check.flag("dry_run", dry_run),
+                progress=progress,
+            )
 
     async def count(self, *, types: Iterable[MemoryType | str] | str | None = None) -> int:
         """
@@ -712,20 +716,24 @@ class MemoryStore:
             warnings.warn("history=True is deprecated: say superseded='equal'", DeprecationWarning, stacklevel=2)
         record, reranking, most = self._shared.record, self._shared.reranking, check_limit(limit)
         room = None if max_chars is None else check_limit(max_chars, name="max_chars")
-        request = await self._request(
-            query,
-            check_filter(
-                types=types, topic=topic, since=since, until=until, mentions=mentions, origins=origins, trust=trust
-            ),
-            superseded=superseded,
-            min_relevance=min_relevance,
-            as_of=as_of,
-            limit=most if reranking is None else max(most, reranking.at_most),
+        where = check_filter(
+            types=types, topic=topic, since=since, until=until, mentions=mentions, origins=origins, trust=trust
         )
-        hits, precedence = await self._shared.read(lambda reader: search.hits(reader, request), made_by=record)
-        if reranking is not None:
-            hits = (await reranking.reranked(request.text, hits, precedence))[:most]
-        return hits if room is None else results.within_chars(hits, room)
+        with self._observed("search_memory") as told:
+            request = await self._request(
+                query,
+                where,
+                superseded=superseded,
+                min_relevance=min_relevance,
+                as_of=as_of,
+                limit=most if reranking is None else max(most, reranking.at_most),
+            )
+            hits, precedence = await self._shared.read(lambda reader: search.hits(reader, request), made_by=record)
+            if reranking is not None:
+                hits = (await reranking.reranked(request.text, hits, precedence))[:most]
+            hits = hits if room is None else results.within_chars(hits, room)
+            told["memory__record__count"] = len(hits)
+        return hits
 
     async def explain(
         self,
@@ -889,12 +897,14 @@ class MemoryStore:
             )
             (prepared,) = await self._prepare([await self._draft(asked)])
         change = OutcomeChange(outcome=result, reason=why, at=moment)
-        return await self._shared.write(
-            lambda writer: saving.set_outcome(
-                writer, memory_id, change, prepared, self._shared.linking, created_by=creator, is_dated=at is not None
-            ),
-            made_by=record,
-        )
+        linking, is_dated = self._shared.linking, at is not None
+        with self._observed("update_memory", count=1):
+            return await self._shared.write(
+                lambda writer: saving.set_outcome(
+                    writer, memory_id, change, prepared, linking, created_by=creator, is_dated=is_dated
+                ),
+                made_by=record,
+            )
 
     async def correct(
         self,
@@ -925,15 +935,16 @@ class MemoryStore:
         self._shared.check()
         now, record = self._shared.now, self._shared.record
         asked = Correction.checked(id, content, reasoning, reason, at=now, most=self._settings.max_content)
-        memory, is_written = await self._shared.read(asked.made), False
-        while not is_written:
-            text = embedded_text(memory)
-            (vectors,) = await self._shared.embedding.documents([text])
-            prepared = attrs.evolve(memory, mentions=tuple(self._shared.find_mentions(text)))
-            # Somebody else may have corrected it meanwhile.
-            memory, is_written = await self._shared.write(
-                partial(asked.write, prepared=prepared, vectors=vectors), made_by=record
-            )
+        with self._observed("update_memory", count=1):
+            memory, is_written = await self._shared.read(asked.made), False
+            while not is_written:
+                text = embedded_text(memory)
+                (vectors,) = await self._shared.embedding.documents([text])
+                prepared = attrs.evolve(memory, mentions=tuple(self._shared.find_mentions(text)))
+                # Somebody else may have corrected it meanwhile.
+                memory, is_written = await self._shared.write(
+                    partial(asked.write, prepared=prepared, vectors=vectors), made_by=record
+                )
         return memory
 
     async def supersede(
@@ -1322,11 +1333,17 @@ class MemoryStore:
         shared = self._shared
         shared.check()
         record = shared.record
-        (prepared,) = await self._prepare([await self._draft(request)])
-        read, write = partial(shared.read, made_by=record), partial(shared.write, made_by=record)
-        if shared.judging is not None:
-            return await shared.judging.save(prepared, shared.linking, read=read, write=write)
-        return await write(lambda writer: saving.save(writer, prepared, shared.linking))
+        with self._observed("create_memory", count=1):
+            (prepared,) = await self._prepare([await self._draft(request)])
+            read, write = partial(shared.read, made_by=record), partial(shared.write, made_by=record)
+            if shared.judging is not None:
+                return await shared.judging.save(prepared, shared.linking, read=read, write=write)
+            return await write(lambda writer: saving.save(writer, prepared, shared.linking))
+
+    def _observed(self, operation: str, *, count: int | None = None) -> AbstractContextManager[dict[str, str | int]]:
+        """Let whoever watches know of some work on so many memories."""
+        about: dict[str, str | int] = {} if count is None else {"memory__record__count": count}
+        return observed(operation, memory__store__id=self.namespace, **about)
 
     async def _draft(self, request: requests.SaveRequest) -> PreparedSave:
         return await saving.draft(

@@ -11,6 +11,7 @@ import attrs
 
 from mama_structs._async import find_session, from_model, no_session
 from mama_structs._introspect import AddedParameters, awaited, called_by, disguise, name_of
+from mama_structs._telemetry import raised
 from mama_structs.errors import InvalidArgument
 from mama_structs.references.options import Kind, ReferenceOptions, check_kind, check_primary
 from mama_structs.references.parameters import ACCEPTED, SHOWN, reference_parameters
@@ -266,9 +267,9 @@ class _Decoration:
                 result = await function(*args, **kwargs)
                 try:
                     return await self._enriched(result, asked, subject)
-                except Exception:  # noqa: BLE001 - see below
+                except Exception as error:  # noqa: BLE001 - see below
                     # The tool did its work, perhaps for money or for good: it is never lost for the sake of references.
-                    _log.exception("references could not be added to the result of %s, which stays as it is", name)
+                    _log.error("references could not be added to the result of %s: %s", name, raised(error))
                     return result
             finally:
                 from_model.reset(token)

@@ -228,10 +228,9 @@ class Detector:
         if scan.present:
             scan.found = scan.found.where(lambda text, _: text not in scan.present)
         if scan.lookalikes:
-            message = (
-                "skipped %d probable false positives, ids of a type that their field does not hold; first: %s in %r"
-            )
-            _log.info(message, len(scan.lookalikes), scan.lookalikes[0].id, scan.lookalikes[0].field)
+            # Neither id nor field is told: both are content.
+            message = "skipped %d probable false positives, ids of a type that their field does not hold"
+            _log.info(message, len(scan.lookalikes))
         return scan
 
     def read(self, scan: Scan, container: Mapping[Any, Any], members: Members, holder: str) -> Members:

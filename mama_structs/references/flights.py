@@ -15,12 +15,14 @@ from typing import Any, Final
 import attrs
 
 from mama_structs._plain import json_size, own_copy
+from mama_structs._telemetry import observed
 from mama_structs.errors import EntityNotFound, MalformedResponse, MamaStructsError, StructsError
 from mama_structs.references.gate import Gate
 from mama_structs.references.outcomes import (
     NOT_FOUND,
     Attempt,
     Counters,
+    Failure,
     SourceAnswer,
     SourceOutcome,
     current_attempt,
@@ -236,7 +238,12 @@ class Flights:
             expiry = loop.call_at(expires, self._expire, batch)
             try:
                 questions = {key: flight.question for key, flight in batch.flights.items()}
-                outcomes = await _ask(questions, asked_at=self._clock())
+                where = getattr(getattr(batch.origin, "scheme", None), "name", "")
+                with observed("retrieval", where, data_source__id=where) as told:
+                    outcomes = await _ask(questions, asked_at=self._clock())
+                    for one in outcomes.values():
+                        if isinstance(one, Failure):
+                            told["error__type"] = one.kind
             finally:
                 expiry.cancel()
                 self._counters.retries += attempt.retries

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias, get_args
 import attrs
 
 from mama_structs import _check
+from mama_structs._telemetry import raised
 from mama_structs.errors import InvalidArgument
 from mama_structs.tools.exposure import NO_CONTEXT, Context, Exposure
 from mama_structs.tools.names import SUCCESSORS
@@ -145,8 +146,8 @@ class ToolView:
         for subscriber in tuple(self._subscribers.values()) if changed else ():
             try:
                 subscriber(exposed)
-            except Exception:  # noqa: BLE001 - a subscriber's fault must cost neither the turn nor the others
-                _log.exception("a subscriber to the exposed tools failed at version %d", exposed.version)
+            except Exception as error:  # noqa: BLE001 - a subscriber's fault must cost neither the turn nor the others
+                _log.error("a subscriber failed at version %d of the tools: %s", exposed.version, raised(error))
             if self._current is not exposed:
                 # A subscriber asked for another message: everyone has been told of the newer version by now.
                 break

@@ -16,6 +16,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 import attrs
 
 from mama_structs._shared import Registry
+from mama_structs._telemetry import raised
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreBusy, StoreDamaged, StoreError, StoreFull
 from mama_structs.memory.embedded.check import Inspection
 from mama_structs.memory.embedded.erasing import finish_erasing, folder_of
@@ -699,9 +700,9 @@ class EmbeddedEngine:
         try:
             for writer in reversed(writers):
                 writer.undo()
-        except Exception:  # noqa: BLE001 - whatever it is, the views are not whole
+        except Exception as error:  # noqa: BLE001 - whatever it is, the views are not whole
             # Better no views than wrong ones.
-            _log.exception("the views of the memories are derived anew")
+            _log.error("the views of the memories are derived anew: %s", raised(error))
             self._drop_views()
             return False
         return True
@@ -757,7 +758,7 @@ class EmbeddedEngine:
         def told(done: Future[Any]) -> None:
             error = done.exception()
             if error is not None:
-                _log.warning("work on the memories' views failed: %s", error)
+                _log.warning("work on the memories' views failed: %s", raised(error))
 
         with contextlib.suppress(SessionClosed):
             self._storage.in_thread(lambda: self._storage.look_here(work)).add_done_callback(told)

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs._lazy import loaded
+from mama_structs._telemetry import raised
 from mama_structs.memory.embedded.snapshots import LoadedPart, Part
 from mama_structs.memory.embedded.vector_rows import Labels, VectorRows, Vectors
 
@@ -452,8 +453,8 @@ class ServedGraph:
                 step()
             except GraphFailed as error:
                 self.fail(error)
-            except Exception:  # noqa: BLE001 - memory that is short, first of all: searches go on without a graph
-                _log.exception("the vector graph cannot be built; searching exactly from now on")
+            except Exception as error:  # noqa: BLE001 - memory that is short, first of all: searches go on without a graph
+                _log.error("the vector graph cannot be built; searching exactly from now on: %s", raised(error))
                 self._failures = _FAILURES
 
     def _do_little(self) -> None:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from mama_structs import _check
 from mama_structs._async import LoopBound, OneThread, in_own_thread, to_its_end
 from mama_structs._lru import Lru
+from mama_structs._telemetry import observed
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, SessionClosed
 from mama_structs.memory.embedding.pieces import LEAST_TOKENS, clean, cut
 from mama_structs.memory.embedding.protocol import Calibration, Embedder, Kind, Vectors, calibrated, embedded
@@ -84,6 +85,7 @@ class EmbeddingService:
         _check.whole("the embedder's max_tokens", embedder.max_tokens, LEAST_TOKENS, mark=",")
         self.embedder: Final = embedder
         self.stats: Final = EmbeddingStats()
+        self._name: Final = embedder.name
         self._batch_size = batch_size
         self._bound = LoopBound("embedding service")
         self._cache: Lru[bytes, NDArray[np.float32]] = Lru(cache_entries)
@@ -273,7 +275,9 @@ class EmbeddingService:
         started = time.perf_counter()
         self.stats.calls += 1
         try:
-            done = await embedded(self.embedder, [one.text for one in batch], batch[0].kind, in_thread=self._thread.run)
+            with observed("embeddings", self._name, request__model=self._name):
+                texts = [one.text for one in batch]
+                done = await embedded(self.embedder, texts, batch[0].kind, in_thread=self._thread.run)
         except EmbeddingFailed as error:
             return error
         finally:

@@ -1,0 +1,125 @@
+"""
+What is told of the work to whoever runs it: spans and metrics of OpenTelemetry, and errors in logs; never any content.
+
+Names are those of OpenTelemetry's conventions for generative AI (``semantic-conventions-genai``, all still in
+development): ``execute_tool``, ``search_memory``, ``create_memory``, ``retrieval``, ``embeddings`` and so on.
+Nothing is imported: where the host has not loaded OpenTelemetry by itself, or by its settings, nothing is recorded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from mama_structs.errors import MamaStructsError
+
+_SCOPE: Final = "mama_structs"
+_TOOL: Final = "execute_tool"
+# Seconds. From 10 ms on they are those of the conventions; most of what is done here takes less.
+_BUCKETS: Final = (
+    0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
+)  # fmt: skip
+
+
+def load() -> None:
+    """
+    Load OpenTelemetry for a host whose settings ask for it.
+
+    Raises:
+        ImportError: It is not installed.
+
+    """
+    try:
+        importlib.import_module("opentelemetry.trace")
+        importlib.import_module("opentelemetry.metrics")
+    except ImportError as error:
+        raise ImportError(
+            "TelemetrySettings(enabled=True) needs OpenTelemetry: pip install 'mama-structs[otel]'"
+        ) from error
+
+
+@functools.lru_cache(maxsize=2)
+def _instruments(tracers: Any, meters: Any) -> tuple[Any, Any, Any]:
+    """Return what makes spans, and what takes the seconds of tools and of everything else."""
+    meter = meters.get_meter(_SCOPE)
+    names = ("gen_ai.execute_tool.duration", "gen_ai.client.operation.duration")
+    tools, others = (
+        meter.create_histogram(name, unit="s", explicit_bucket_boundaries_advisory=_BUCKETS) for name in names
+    )
+    return tracers.get_tracer(_SCOPE), tools, others
+
+
+@contextlib.contextmanager
+def observed(operation: str, name: str = "", /, **about: str | int) -> Iterator[dict[str, str | int]]:
+    """
+    Record what is done inside as a span and in a histogram, with its error's type.
+
+    Args:
+        operation: The conventions' name of it.
+        name: What stands behind that in the span's name, and beside it in the metric's attributes.
+        about: Attributes of the span alone, with ``__`` for each full stop and without ``gen_ai.``.
+
+    Yields:
+        Further attributes of the span, to be filled in.
+
+    """
+    trace, metrics = sys.modules.get("opentelemetry.trace"), sys.modules.get("opentelemetry.metrics")
+    found: dict[str, str | int] = {}
+    if trace is None or metrics is None:
+        yield found
+        return
+    tracer, tools, others = _instruments(trace.get_tracer_provider(), metrics.get_meter_provider())
+    labels: dict[str, Any] = {"gen_ai.operation.name": operation, "gen_ai.provider.name": _SCOPE}
+    if operation == _TOOL:
+        labels |= {"gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
+    started = time.perf_counter()
+    # An error's text may hold what was said: its type is told, and no event with its text and its traceback.
+    with tracer.start_as_current_span(
+        f"{operation} {name}".rstrip(), attributes=labels, record_exception=False, set_status_on_exception=False
+    ) as span:
+        try:
+            yield found
+        except BaseException as error:
+            found["error__type"] = error.type if isinstance(error, MamaStructsError) else type(error).__qualname__
+            raise
+        finally:
+            if failure := found.pop("error__type", None):
+                labels["error.type"] = failure
+                span.set_attribute("error.type", failure)
+                span.set_status(trace.Status(trace.StatusCode.ERROR))
+            for key, value in (about | found).items():
+                span.set_attribute(f"gen_ai.{key.replace('__', '.')}", value)
+            (tools if operation == _TOOL else others).record(time.perf_counter() - started, labels)
+
+
+class Figures(dict[str, Any]):
+    """Figures by name, in groups: a dict, whose ``repr`` is a table with a line for each that is not zero."""
+
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """Yield names, with those of their groups in front, and what there is to read of each."""
+        yield from _rows(self, "")
+
+    def __repr__(self) -> str:
+        rows = [*self.rows()]
+        width = max((len(name) for name, _ in rows), default=0)
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+
+def _rows(figures: Mapping[str, Any], group: str) -> Iterator[tuple[str, str]]:
+    for name, value in figures.items():
+        if isinstance(value, Mapping):
+            yield from _rows(value, f"{group}{name} ")
+        elif value:
+            shown = f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
+            yield f"{group}{name}".replace("_", " "), f"{shown}"
+
+
+def raised(error: BaseException) -> str:
+    """Return an error as a log may have it: its traceback and its type, without its text, which may be content."""
+    return "".join(["\n", *traceback.format_tb(error.__traceback__), type(error).__qualname__])
