@@ -1,7 +1,7 @@
 """
-The demo: a scripted agent answers two questions without references and with them, and every call is counted.
+The demo: what an agent remembers, then two questions without references and with them, and what that costs.
 
-Its session has the default settings: what is counted is what a model reads.
+Its sessions have the default settings: what is counted is what a model reads.
 The text of it has plain tables, and answers shortened to what matters here.
 """
 
@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import textwrap
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Self
 
 import attrs
 
-from mama_structs._plain import json_text
 from mama_structs._showing import visible
+from mama_structs.demo_memory import DemoCall, TwoDays
 from mama_structs.errors import MamaStructsError, StructsUnreachable
 from mama_structs.references.detection import META, SECTION
 from mama_structs.references.section import References
@@ -37,27 +37,12 @@ _AGAIN: Final = "run the demo again"
 _CHOOSE: Final = "leave --player out, and a player with guild, planet and fleet is chosen"
 _SHOWN_FIELDS: Final = (
     "reference_type", "id", "name", "owner", "guildId", "planetId", "fleetId", "status", "locationId",
-    "gridAttributes", "ore", "next_key",
+    "gridAttributes", "ore",
 )  # fmt: skip
 _WIDTH: Final = 100
-_SHOWN_CALLS: Final = 6
 
 Facts = dict[str, Any]
 Entity = Mapping[str, Any]
-
-
-@attrs.frozen
-class DemoCall:
-    """One tool call of the agent, and what it read."""
-
-    tool: str
-    arguments: Entity
-    answer: Entity | str
-
-    @property
-    def chars(self) -> int:
-        """How long what the model read is."""
-        return len(self.answer if isinstance(self.answer, str) else json_text(self.answer))
 
 
 @attrs.define
@@ -337,8 +322,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 
     )
 
 
-def tell(story: Story) -> str:
-    """Return the whole story: both questions, both ways to the answer, and what each cost."""
+def tell(days: TwoDays, story: Story) -> str:
+    """Return the whole story: memory, references in the common case, and what they cost, there and for a list."""
     costs = [
         (
             question, way, str(len(run.calls)), str(run.upstream_queries), f"{run.chars:,}",
@@ -352,28 +337,43 @@ def tell(story: Story) -> str:
         for note in _notes(story)
     )
     parts = [
-        *_told(story, story.one, "The common case"),
-        *_told(story, story.page, "A list"),
-        _heading("What it cost, with the default settings"),
+        *_remembered(days),
+        *_asked(story),
+        _heading("What references cost, with the default settings"),
+        textwrap.fill(f"The same for a list: {story.page.text} {_found_out(story.page)}.", _WIDTH),
         table(header, costs, words=2),
         "\n".join(notes),
     ]
     return "\n\n".join(parts)
 
 
-def _told(story: Story, question: Question, what: str) -> Iterator[str]:
-    """Yield one question, both ways to its answer, and what was found out."""
-    yield _heading(f"{what}: {question.text}")
+def _remembered(days: TwoDays) -> Iterator[str]:
+    """Yield what was saved on one day, and what the model is told on the next."""
+    yield _heading("Memory: what was decided on Monday, and what the model is told on Tuesday")
+    yield "Monday. The agent decides, finds out, decides again, and stops for the day:"
+    yield "\n".join(_call(call) for call in days.calls)
+    yield "Tuesday. Another session opens the same directory. Before the model answers, it is told by itself:"
+    for message, text in days.told.items():
+        yield f'"{message}"\n{textwrap.indent(text or "(nothing: nothing is relevant)", "  ")}'
+    told = sum(map(len, days.told.values()))
+    yield f"That is {told:,} characters (some {told // _CHARS_PER_TOKEN:,} tokens) for {len(days.told)} messages."
+
+
+def _asked(story: Story) -> Iterator[str]:
+    """Yield the question about one player, both ways to its answer, and what was found out."""
+    question = story.one
+    yield _heading(f"References: {question.text}")
     for way, run in (("Without references", question.without), ("With references", question.with_references)):
-        calls = run.calls if len(run.calls) <= _SHOWN_CALLS else run.calls[:1]
         yield f"{way}: {len(run.calls)} call{'' if len(run.calls) == 1 else 's'}"
-        yield from (_exchange(call, story) for call in calls)
-        if len(calls) < len(run.calls):
-            yield f"> ... {len(run.calls) - len(calls)} more calls, one for each guild and planet"
-    yield f"Found out, {'the same both ways' if question.same_facts else 'NOT the same'}:"
+        yield from (_exchange(call) for call in run.calls)
+    yield f"{_found_out(question)}:"
     runs = (question.without,) if question.same_facts else (question.without, question.with_references)
     for run in runs:
         yield "\n".join(f"{name:<8} {_fact(fact)}" for name, fact in run.facts.items())
+
+
+def _found_out(question: Question) -> str:
+    return f"Found out: {'the same both ways' if question.same_facts else 'NOT the same'}"
 
 
 def _notes(story: Story) -> Iterator[str]:
@@ -420,34 +420,24 @@ def _heading(text: str) -> str:
     return f"{text}\n{'=' * len(text)}"
 
 
-def _exchange(call: DemoCall, story: Story) -> str:
-    arguments = ", ".join(f"{name}={_json(value)}" for name, value in call.arguments.items())
-    shown = {fact["id"] for fact in story.one.without.facts.values()}
-    answer = shortened(call.answer, shown) if isinstance(call.answer, Mapping) else visible(call.answer[:_WIDTH])
-    return f"> {call.tool}({arguments})\n{answer}"
+def _exchange(call: DemoCall) -> str:
+    return f"{_call(call)}\n{shortened(call.answer)}"
 
 
-def shortened(answer: Mapping[str, Any], shown: Collection[str]) -> str:
-    """Return an answer with a line for each entity whose id is *shown*, and ``...`` for what is left out."""
+def _call(call: DemoCall) -> str:
+    return f"> {call.tool}({', '.join(f'{name}={_json(value)}' for name, value in call.arguments.items())})"
+
+
+def shortened(answer: Mapping[str, Any]) -> str:
+    """Return an answer with a line for each part and each reference, and ``...`` for what is left out."""
     parts = []
     for key, value in answer.items():
-        if isinstance(value, list):
-            text = _members("[]", [(row.get("id"), _fields(row)) for row in value], shown)
-        elif key == SECTION:
-            entries = [(name, f"{_json(name)}: {_fields(entry)}") for name, entry in value.items()]
-            text = _members("{}", entries, shown)
+        if key == SECTION:
+            inner = ",\n    ".join(f"{_json(name)}: {_fields(entry)}" for name, entry in value.items())
+            parts.append(f"{_json(key)}: {{\n    {inner}\n  }}")
         else:
-            text = _fields(value)
-        parts.append(f"{_json(key)}: {text}")
+            parts.append(f"{_json(key)}: {_fields(value)}")
     return "{\n  " + ",\n  ".join(parts) + "\n}"
-
-
-def _members(brackets: str, members: Sequence[tuple[Any, str]], shown: Collection[str]) -> str:
-    lines = [text for entity_id, text in members if entity_id in shown]
-    if hidden := len(members) - len(lines):
-        lines.append(f"... {hidden} more")
-    inner = ",\n    ".join(lines)
-    return f"{brackets[0]}\n    {inner}\n  {brackets[1]}"
 
 
 def _fields(value: Any) -> str:

@@ -300,6 +300,7 @@ TOP = {
     "cli",
     "commands",
     "demo",
+    "demo_memory",
     "sync",
     "__main__",
     "adapters",

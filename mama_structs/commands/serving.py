@@ -29,7 +29,7 @@ _GRACE: Final = 5.0
 
 async def demo(given: argparse.Namespace) -> None:
     """
-    Answer an agent's question without references and with them, and show what each costs.
+    Show what an agent remembers, its questions without references and with them, and what references cost.
 
     It starts a small Structs node of its own, unless it is given a real one.
     """
@@ -38,12 +38,13 @@ async def demo(given: argparse.Namespace) -> None:
     if given.base_url is not None and changed:
         given.usage_error(f"{', '.join(changed)}: not together with --base-url, whose node has a world of its own")
     from mama_structs.demo import play, tell
+    from mama_structs.demo_memory import two_days
 
     latency = given.latency / _MILLI
     story = await play(
         base_url=given.base_url, player_id=given.player, seed=given.seed, players=given.players, latency=latency
     )
-    answer(given, story.figures, "" if given.json else tell(story))
+    answer(given, story.figures, "" if given.json else tell(await two_days(), story))
     if not story.same_facts:
         raise MamaStructsError(
             "the runs found different facts", hint="a chain that moves may change one meanwhile: run the demo again"

@@ -60,21 +60,26 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return what a command line asks for, or exit as `argparse` does."""
     import importlib.metadata
 
-    parser = argparse.ArgumentParser(prog="mama-structs", description="References, memory and refs for agents.")
+    parser = argparse.ArgumentParser(
+        prog="mama-structs",
+        description="Memory, references and refs for agents.",
+        epilog=_overview(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     version = importlib.metadata.version("mama-structs")
     parser.add_argument("--version", action="version", version=f"mama-structs {version}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    # Without help of their own: the overview has them, by what they are for.
+    commands = parser.add_subparsers(title="command", required=True, metavar="COMMAND", help="one of those below")
     groups: dict[str, Any] = {"": commands}
     for path, (command, *members) in _COMMANDS.items():
         group_name, _, name = path.rpartition(" ")
         if group_name not in groups:
             line = _LINES[group_name]
-            made = commands.add_parser(group_name, help=line, description=f"{line[:1].upper()}{line[1:]}.")
+            made = commands.add_parser(group_name, description=f"{line[:1].upper()}{line[1:]}.")
             groups[group_name] = made.add_subparsers(title="commands", required=True, metavar="COMMAND")
-        about = command.__doc__ or ""
-        line = _LINES.get(path) or f"{about[:1].lower()}{about[1:-1]}"
-        epilog = _EPILOGS.get(path)
-        added = groups[group_name].add_parser(name, help=line, description=about, epilog=epilog)
+        shown = {"help": _line(path)} if group_name else {}
+        epilog = " ".join(filter(None, (_EPILOGS.get(path), f"Example: mama-structs {path} {_EXAMPLES[path]}")))
+        added = groups[group_name].add_parser(name, **shown, description=command.__doc__, epilog=epilog)
         added.set_defaults(run=command, usage_error=added.error, needs_store=_STORE in members)
         group: Any = added
         for argument in members:
@@ -86,6 +91,23 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             options: Any = dict(*more, **({"metavar": metavar} if metavar else {})) or {"action": "store_true"}
             group.add_argument(flag, help=text, **options)
     return parser.parse_args(arguments)
+
+
+def _line(path: str) -> str:
+    """Return what a list of commands says of one: what there is to say there, or else its docstring."""
+    about = _COMMANDS[path][0].__doc__ if path in _COMMANDS else ""
+    return _LINES.get(path) or f"{about[:1].lower()}{about[1:-1]}"
+
+
+def _overview() -> str:
+    """Return all commands by what they are for, and examples."""
+    parts = []
+    for title, names in _GROUPS.items():
+        lines = (f"  {name:<14}{_line(name)}" for name in names)
+        parts.append("\n".join((f"{title}:", *lines)))
+    examples = (f"  mama-structs {path} {_EXAMPLES[path]}".rstrip() for path in _FIRST)
+    parts.append("\n".join(("examples:", *examples)))
+    return "\n\n".join((*parts, "mama-structs COMMAND --help says more of one."))
 
 
 def run(given: argparse.Namespace) -> int:
@@ -111,8 +133,8 @@ def _world(players: int, latency: int, slowest: int | None = None) -> Iterator[s
     yield "--latency MS", f"milliseconds before every answer{most} (%(default)s)", {"type": pace, "default": latency}
 
 
-def _most(count: int) -> tuple[Any, ...]:
-    return "--limit N", "memories at the most, the newest (%(default)s)", {"type": whole(1), "default": count}
+def _most(count: int, which: str = "newest") -> tuple[Any, ...]:
+    return "--limit N", f"memories at the most, the {which} (%(default)s)", {"type": whole(1), "default": count}
 
 
 _STORE: Final = ("store STORE", "a session's directory, which must exist")
@@ -148,8 +170,56 @@ _HOOK_HELP: Final = (
     "stdout gets the answer as that agent reads it, {} where there is nothing to say or anything goes wrong, and the "
     "exit code is 0 always. A helper process keeps the store open, and ends when nobody has asked for half an hour."
 )
+_GROUPS: Final = {
+    "try it": ("demo", "fake-node"),
+    "see what is remembered": ("list", "search", "show", "recall", "view", "stats"),
+    "delete for good": ("forget",),
+    "connect an agent": ("serve-mcp", "hook"),
+    "look after a store": (
+        "check", "backup", "export", "import", "conversations", "maintain", "rebuild", "reembed",
+    ),
+    "come over from MAMA v1.0": ("migrate", "rollback"),
+}  # fmt: skip
+# What stands behind the command in an example of it.
+_EXAMPLES: Final = {
+    "demo": "",
+    "fake-node": "--port 1317",
+    "list": "agent.mama --type decision",
+    "search": "agent.mama 'why did we leave JWT?'",
+    "show": "agent.mama decision_auth_1795436746081_3188da2e",
+    "recall": "agent.mama 'continue from yesterday'",
+    "view": "agent.mama -o memories.html",
+    "stats": "agent.mama --namespace user:ada",
+    "forget": "agent.mama --about customer-17 --dry-run",
+    "serve-mcp": "agent.mama --http 8317",
+    "hook": "agent.mama < event.json",
+    "check": "agent.mama",
+    "backup": "agent.mama copies/monday.mama",
+    "export": "agent.mama memories.jsonl",
+    "import": "other.mama memories.jsonl",
+    "conversations list": "agent.mama",
+    "conversations delete": "monday agent.mama",
+    "conversations assign": "monday agent.mama --namespace user:ada",
+    "maintain": "agent.mama",
+    "rebuild": "agent.mama",
+    "reembed": "agent.mama --embedder semantic",
+    "migrate": "~/.claude/mama-memory.db agent.mama --dry-run",
+    "rollback": "agent.mama",
+}
+# The examples that are shown before a command is chosen.
+_FIRST: Final = ("demo", "search", "view", "serve-mcp")
 _LINES: Final = {
-    "demo": "an agent's question answered without references and with them",
+    "demo": "memory, then references, then what references cost",
+    "show": "show one memory whole, how it evolved, what is linked to it",
+    "view": "write one page for a browser: search, timelines, a graph",
+    "forget": "delete memories so that nothing of their texts stays; asks first",
+    "hook": "tell a coding agent, by its hooks, what it should know",
+    "check": "look for damage; nothing is repaired",
+    "import": "add the memories of a file that export wrote",
+    "maintain": "remove weak and old automatic links",
+    "rebuild": "build the search indexes anew; no memory is lost",
+    "reembed": "change over to another embedder",
+    "migrate": "take over the memories of a MAMA v1.0 database",
     "fake-node": "serve a generated Structs world until stopped",
     "conversations": "list, delete and move conversations",
     "serve-mcp": "serve a session's tools to MCP clients, over stdio or HTTP",
@@ -174,7 +244,16 @@ _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
     ),
     "list": (reading.list_memories, _STORE, _most(20), _TYPES, _TOPIC, _NAMESPACE, _JSON),
     "show": (reading.show, _STORE, _ID, _NAMESPACE, _JSON),
-    "search": (reading.search, _STORE, ("query QUERY", "in any words"), _most(10), _TYPES, _TOPIC, _NAMESPACE, _JSON),
+    "search": (
+        reading.search,
+        _STORE,
+        ("query QUERY", "in any words"),
+        _most(10, "best"),
+        _TYPES,
+        _TOPIC,
+        _NAMESPACE,
+        _JSON,
+    ),
     "recall": (
         reading.recall,
         _STORE,

@@ -54,7 +54,7 @@ def _flat(figures: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, s
 
 
 async def rebuild(given: argparse.Namespace) -> int:
-    """Forget what was derived from the journal, and derive it anew."""
+    """Build the search indexes anew from the saved memories, of which nothing is lost."""
     async with opened(given) as session:
         with shown("rebuilt", "memories") as progress:
             damaged = await session.memories.rebuild(progress=progress)

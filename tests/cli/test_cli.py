@@ -4,7 +4,9 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import re
 import runpy
+import shlex
 import signal
 import socket
 import subprocess
@@ -16,6 +18,7 @@ import pytest
 
 from mama_structs import demo as scenario
 from mama_structs.cli import main
+from mama_structs.commands import table
 from mama_structs.testing import FakeNode, Fault
 
 VERSION = f"mama-structs {importlib.metadata.version('mama-structs')}"
@@ -215,6 +218,32 @@ def test_a_full_disk(arguments, unbuffered):
         done.returncode,
         done.stderr,
     )
+
+
+def test_help_is_grouped_and_every_command_is_in_it_once(capsys):
+    """Each command stands under what it is for, with one line, and examples follow."""
+    with pytest.raises(SystemExit):
+        table.parse(["--help"])
+    groups = dict(part.split(":\n", 1) for part in capsys.readouterr().out.split("\n\n") if ":\n" in part)
+    commands = {path.split()[0] for path in table._COMMANDS}
+    listed = [line.split()[0] for names in groups.values() for line in names.splitlines() if re.match(r"  \w", line)]
+
+    assert ["try it", "see what is remembered"] == list(groups)[2:4]
+    assert sorted(commands) == sorted(name for name in listed if name in commands)
+    assert 4 == groups["examples"].count("  mama-structs ")
+    assert 80 >= max(len(line) for names in groups.values() for line in names.splitlines())
+
+
+@pytest.mark.parametrize("path", table._COMMANDS)
+def test_every_command_has_an_example_that_can_be_typed(path, capsys):
+    """The example at the end of a command's help is a command line that it takes."""
+    with pytest.raises(SystemExit):
+        table.parse([*path.split(), "--help"])
+    example = " ".join(capsys.readouterr().out.partition("Example: mama-structs ")[2].split())
+    words = shlex.split(example.partition("<")[0])
+
+    assert path.split() == words[: len(path.split())]
+    assert table.parse(words).run is table._COMMANDS[path][0]
 
 
 @pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("demo", "--help")])

@@ -9,9 +9,11 @@ from mama_structs import demo as scenario
 from mama_structs._plain import json_text
 from mama_structs.cli import main
 from mama_structs.demo import DemoRun, at_once, one_by_one, play, shortened, table, tell
+from mama_structs.demo_memory import TwoDays
 from mama_structs.testing import Fault, World
 
 SMALL = ["--latency", "0"]
+NO_DAYS = TwoDays((), {})
 
 
 @pytest.fixture(scope="module")
@@ -119,17 +121,27 @@ def test_every_world_has_the_scenario(options, capsys):
     assert json.loads(capsys.readouterr().out)["same_facts"] is True
 
 
-def test_people_see_both_answers_and_the_cost(capsys):
-    """The text shows the question, the calls, the section with the references, the facts, and the table."""
+def test_people_see_memory_then_references_then_the_price(capsys):
+    """The text shows what a model is told of a failed decision, an answer with its references, and what they cost."""
     code = main(["demo", *SMALL])
     text = capsys.readouterr().out
 
     assert 0 == code
-    assert text.index("Who is player 1-11") < text.index("players on this page")
-    assert 4 == text.count("> structs_list_players(") + text.count("> structs_query_player(")
-    assert 2 == text.count('  "references": {\n    "0-')
+    places = [
+        '> save/decision(topic="auth", decision="Use JWT for logins"',
+        'FAILED because "A stolen JWT could not be revoked"',
+        '"Keep logins as sessions in Redis"; since "can be ended at once"',
+        "Last checkpoint:",
+        "(nothing: nothing is relevant)",
+        "References: Who is player 1-11",
+        '  "references": {\n    "0-',
+        "What references cost",
+        "the players on this page",
+        "calls  upstream queries  characters read  tokens (1/4)",
+    ]
+    assert sorted(text.rindex(place) for place in places) == [text.rindex(place) for place in places]
+    assert 2 == text.count("> structs_query_player(")
     assert 2 == text.count("the same both ways")
-    assert "calls  upstream queries  characters read  tokens (1/4)" in text
     assert 2 == text.count("* The price: ")
     assert "and the node was asked for " in " ".join(text.split())
     assert text.isascii()
@@ -137,7 +149,7 @@ def test_people_see_both_answers_and_the_cost(capsys):
 
 def test_a_difference_is_said(story):
     """Where the runs found different facts, both are shown."""
-    text = tell(moved(story))
+    text = tell(NO_DAYS, moved(story))
 
     assert "NOT the same" in text
     assert "status away" in text
@@ -163,7 +175,7 @@ def test_a_difference_is_an_error(story, monkeypatch, capsys):
 def test_the_price_is_said_either_way(story):
     """What references add to the answer, and what they spare, where they spare anything."""
     one = story.one.with_references
-    text = " ".join(tell(story).split())
+    text = " ".join(tell(NO_DAYS, story).split())
 
     assert f"{one.chars:,} characters instead of {story.one.without.calls[0].chars:,}" in text
     assert "it then saves 3 calls." in text
@@ -202,14 +214,14 @@ def test_a_player_of_ones_choice(mama_structs_node, capsys):
     assert sum(asked) + 2 == len(mama_structs_node.requests)
 
 
-def test_a_player_on_another_page(capsys):
+async def test_a_player_on_another_page():
     """The demo reads the page of the list that the player in question is on."""
-    assert 0 == main(["demo", *SMALL, "--players", "60", "--player", "1-7"])
+    story = await play(players=60, player_id="1-7", latency=0)
+    calls = [run.calls[0] for run in (story.page.without, story.page.with_references)]
 
-    text = capsys.readouterr().out
-    assert "Who is player 1-7," in text
-    assert 'structs_list_players(pagination_limit=16, pagination_key="' in text
-    assert "the same both ways" in text
+    assert "Who is player 1-7," in story.one.text
+    assert all("pagination_key" in call.arguments for call in calls)
+    assert story.same_facts
 
 
 def test_the_bundled_player_is_found_in_a_large_world(capsys):
@@ -289,23 +301,11 @@ def test_numbers_of_a_table_stand_right():
     assert "a    b   n\n---  -  --\nbcd  e  10" == table(("a", "b", "n"), [("bcd", "e", "10")], words=2)
 
 
-def test_what_is_left_out_is_counted():
-    """Every row and reference that is not shown is counted, every field that is not shown leaves dots."""
-    answer = {
-        "Player": [{"id": "1-1", "pfp": "x"}, {"id": "1-2"}],
-        "pagination": {"next_key": None},
-        "references": {"0-1": {"reference_type": "guild", "id": "0-1"}, "0-2": {"id": "0-2"}},
-    }
+def test_what_is_left_out_leaves_dots():
+    """Every part and every reference has a line, and every field that is not shown leaves dots."""
+    answer = {"Player": {"id": "1-1", "pfp": "x"}, "references": {"0-1": {"reference_type": "guild", "id": "0-1"}}}
 
     assert (
-        "{\n"
-        '  "Player": [\n    {"id": "1-1", ...},\n    ... 1 more\n  ],\n'
-        '  "pagination": {"next_key": null},\n'
-        '  "references": {\n    "0-1": {"reference_type": "guild", "id": "0-1"},\n    ... 1 more\n  }\n'
-        "}"
-    ) == shortened(answer, {"1-1", "0-1"})
-
-
-def test_what_is_whole_has_no_dots():
-    """Where nothing is left out, nothing says so."""
-    assert '{\n  "Player": [\n    {"id": "1-1"}\n  ]\n}' == shortened({"Player": [{"id": "1-1"}]}, {"1-1"})
+        '{\n  "Player": {"id": "1-1", ...},\n'
+        '  "references": {\n    "0-1": {"reference_type": "guild", "id": "0-1"}\n  }\n}'
+    ) == shortened(answer)
