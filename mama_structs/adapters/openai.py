@@ -26,7 +26,12 @@ _ACCEPTED: Final = "pass a response, a completion, its message, or a list of its
 
 
 def tools(
-    session: Session, *, message: object = None, api: API = "responses", strict: bool | Collection[str] = True
+    session: Session,
+    *,
+    message: object = None,
+    api: API = "responses",
+    strict: bool | Collection[str] = True,
+    defer: Collection[str] = (),
 ) -> list[dict[str, Any]]:
     """
     Return a session's tools as the argument ``tools`` of OpenAI's clients.
@@ -38,16 +43,24 @@ def tools(
         strict: Whether the model is held to the schemas, or for which tools (``["save/decision"]``). What is optional
             is then required and may be null. A tool that takes free-form data has no strict schema, and is sent as it
             is.
+        defer: Names of tools that the model is not told of until it searches for them, with a tool of OpenAI's that is
+            added: another way to choose from fewer, by which the list, and the prompt's cache, stay the same.
 
     Raises:
-        InvalidArgument: There is no such *api*.
-        UnknownTool: *strict* names a tool that there is not.
+        InvalidArgument: There is no such *api*, or *defer* names tools for the API of chats, which has no such search.
+        UnknownTool: *strict* or *defer* names a tool that there is not.
 
     """
     _check_api(api)
-    held = named(session.tools, "strict", which=strict)
-    functions = [_function(wire, tool, strict=tool.name in held) for wire, tool in offered(session, message)]
-    return [{"type": "function", **({"function": one} if api == "chat" else one)} for one in functions]
+    held, later = named(session.tools, "strict", which=strict), named(session.tools, "defer", which=defer)
+    if later and api == "chat":
+        raise InvalidArgument("Chat Completions has no search for tools", hint="use defer with api='responses'")
+    sent: list[dict[str, Any]] = []
+    for wire, tool in offered(session, message):
+        one = _function(wire, tool, strict=tool.name in held)
+        waits = {"defer_loading": True} if tool.name in later else {}
+        sent.append({"type": "function", **({"function": one} if api == "chat" else one), **waits})
+    return [*sent, {"type": "tool_search"}] if later else sent
 
 
 async def handle(session: Session, answered: object, *, host: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:

@@ -349,6 +349,22 @@ class TestTools:
         TypeAdapter(openai.types.responses.ToolChoiceAllowedParam).validate_python(choice)
         TypeAdapter(openai.types.chat.ChatCompletionAllowedToolChoiceParam).validate_python(chat)
 
+    async def test_some_can_be_left_out_until_the_model_searches_for_them(self, session):
+        """They are sent all the same, with the search that finds them, where the API has one."""
+        sent = adapter.tools(session, defer=["shout", "evolve/outcome"])
+        deferred = {one["name"] for one in sent if one.get("defer_loading")}
+
+        assert {"shout", "evolve__outcome"} == deferred
+        assert {"type": "tool_search"} == sent[-1]
+        assert adapter.tools(session) == [
+            {key: value for key, value in one.items() if key != "defer_loading"} for one in sent[:-1]
+        ]
+        TypeAdapter(list[openai.types.responses.ToolParam]).validate_python(sent)
+        with pytest.raises(InvalidArgument, match="no search"):
+            adapter.tools(session, api="chat", defer=["shout"])
+        with pytest.raises(UnknownTool, match="shoot"):
+            adapter.tools(session, defer=["shoot"])
+
     async def test_wrong_options_are_refused(self, session):
         """The error names what there is."""
         with pytest.raises(InvalidArgument, match="'responses' or 'chat'"):
