@@ -16,7 +16,7 @@ import attrs
 import pytest
 
 import mama_structs
-from mama_structs import LinkingPolicy, MemoryStore, Session, errors, structs, testing
+from mama_structs import LinkingPolicy, MemoryStore, Session, Settings, ToolSettings, errors, structs, testing
 from mama_structs._lazy import homes
 from mama_structs.adapters import embedders
 from mama_structs.descriptors import entries, export, kinds, parser, search, store
@@ -360,7 +360,8 @@ async def test_a_sessions_tools_are_in_the_reference_with_their_arguments(docs):
     """The row of each tool names its arguments, in order, with their defaults; schemas leave None and False unsaid."""
     rows = re.findall(r"^\| `([\w/]+)` \| (.*?) \|", _section(docs, "Tools for models"), re.MULTILINE)
     known = {}
-    async with Session.open(files=".") as session:
+    allowed = Settings(tools=ToolSettings(forget=True))
+    async with Session.open(files=".", settings=allowed) as session:
         for name, tool in session.tools.items():
             properties = tool.input_schema["properties"]
             known[name] = [
