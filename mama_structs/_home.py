@@ -13,7 +13,7 @@ import logging
 import os
 import uuid
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -31,11 +31,13 @@ from mama_structs.descriptors.conversations import (
     listed,
     namespaces_of,
     note_use,
+    strip,
     unknown,
     unused,
 )
-from mama_structs.descriptors.entries import DeletedEntry, Entries
+from mama_structs.descriptors.entries import DeletedEntry, Entries, Erasure
 from mama_structs.descriptors.log import (
+    DEBT,
     ConversationKey,
     ConversationLog,
     check_conversation,
@@ -58,7 +60,8 @@ from mama_structs.storage.store import Storage
 
 _log: Final = logging.getLogger("mama_structs")
 
-HELD: Final = "a conversation that another process or event loop has open may hold texts of the evidence"
+HELD: Final = "a conversation that another process or event loop has open holds texts of the evidence, or read them"
+DAMAGED: Final = "a conversation is damaged, and may need texts that are to go: check() says which"
 
 # The real path, and device and inode, which another directory of the same path would not have.
 Key = tuple[str, int, int]
@@ -252,39 +255,48 @@ class Home:
             await reclaim(self.storage)
         return count
 
-    async def erase_texts(
-        self, digests: Collection[str], *, namespace: str, dry_run: bool
-    ) -> tuple[int, tuple[str, ...]]:
-        """Delete all refs and descriptors that have the text of some hashes; return how many, and what holds others."""
-        count, held = 0, False
-        for key in dict.fromkeys([*self._open, *await self.storage.look(lambda rows: keys_of(rows, namespace))]):
-            known = self._open.get(key)
-            if key.namespace != namespace:
-                continue
-            if known is not None and not known.is_forsaken:
-                if known.refs.is_here:
-                    count += known.refs.erase(digests, dry_run=dry_run)
-                else:
-                    held = True
-                continue
+    async def erase_texts(self, erasure: Erasure, *, namespace: str, dry_run: bool) -> tuple[int, tuple[str, ...]]:
+        """Delete the refs and descriptors of a namespace that are to go; return how many, and what holds others."""
+        count = 0
+        held: dict[str, None] = {}
+        keys = [key for key in self._open if key.namespace == namespace]
+        for key in dict.fromkeys([*keys, *await self.storage.look(lambda rows: keys_of(rows, namespace))]):
             try:
-                self._claim(key)
+                count += await self._erased(key, erasure, dry_run=dry_run)
             except StoreBusy:
-                held = True
-                continue
-            try:
-                entries, log = await load(self.storage, key, DescriptorSettings())
-                doomed = entries.saying(digests)
-                for handle in [] if dry_run else doomed:
-                    log.put(handle, DeletedEntry(datetime.now(UTC)))
-                count += len(doomed)
-                await self.storage.flush()
-            finally:
-                self._release(key)
-        await self.storage.flush()
+                held[HELD] = None
+            except StoreDamaged:
+                held[DAMAGED] = None
         if not dry_run:
             await reclaim(self.storage)
-        return count, (HELD,) if held else ()
+            # It deletes nothing where it cannot tell what a damaged row needs.
+            held |= dict.fromkeys([DAMAGED] if DEBT in await self.storage.read([DEBT]) else [])
+        return count, (*held,)
+
+    async def _erased(self, key: ConversationKey, erasure: Erasure, *, dry_run: bool) -> int:
+        """Delete what is to go from one conversation, and return how much; StoreBusy where others have it open."""
+        known = self._open.get(key)
+        with contextlib.ExitStack() as claims:
+            if known is not None and known.refs.is_here and not known.is_forsaken:
+                going = known.refs.erase(erasure, dry_run=dry_run)
+            else:
+                busy: StoreBusy | None = None
+                try:
+                    self._claim(key)
+                    claims.callback(self._release, key)
+                except StoreBusy as error:
+                    busy = error
+                entries, log = await load(self.storage, key, DescriptorSettings())
+                going = entries.going(erasure)
+                if busy is not None and going:
+                    raise busy
+                for one in () if dry_run else going:
+                    log.put(one.versioned, DeletedEntry(datetime.now(UTC)))
+            if not dry_run:
+                await self.storage.flush()
+                hashes = erasure.digests.union(one.content.hash for one in going)
+                await self.storage.transact(lambda rows: strip(rows, key, hashes, erasure.is_read))
+        return len(going)
 
     async def _note_use(self, conversation: Conversation) -> None:
         """Keep that it was used just now, unless the disk would have to be waited for: nothing depends on it."""

@@ -6,15 +6,18 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
+from mama_structs.descriptors.entries import Erasure
 from mama_structs.descriptors.shortening import OwnShare
 from mama_structs.descriptors.store import RefStore
 from mama_structs.errors import EntityNotFound, MemoryNotFound
+from mama_structs.memory.forgetting import Doomed, EraseTexts
 from mama_structs.memory.model import MAX_RANDOM, MIN_RANDOM, DecisionMetadata, Memory, MemoryType
 from mama_structs.memory.results import shortened
 from mama_structs.memory.store import MemoryStore
 from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import IdScheme, Source
 from mama_structs.references.shrinking import ReferenceShare
+from mama_structs.tools.names import MEMORY_TOOLS, SUCCESSORS
 
 _HANDLES: Final = ("fd:", "ref:")
 _MAX_MENTIONS: Final = 1000
@@ -75,6 +78,20 @@ def chain_ids() -> tuple[IdScheme, ...]:
     from mama_structs.structs.scheme import STRUCTS_SCHEME  # noqa: PLC0415 - most sessions without the chain meet none
 
     return (STRUCTS_SCHEME,)
+
+
+def erasing(erase: Callable[..., Awaitable[tuple[int, tuple[str, ...]]]]) -> EraseTexts:
+    """Return what deletes refs and descriptors with the memories whose evidence they are, or that tools read there."""
+
+    def erase_texts(doomed: Doomed, *, dry_run: bool) -> Awaitable[tuple[int, tuple[str, ...]]]:
+        def is_read(source: str) -> bool:
+            tool = source.partition(" ")[0]
+            # What another memory gave goes, too: it can be loaded again, and may stand beside what goes.
+            return tool in MEMORY_TOOLS or tool in SUCCESSORS or doomed.names(source)
+
+        return erase(Erasure(doomed.digests, is_read, doomed.names), dry_run=dry_run)
+
+    return erase_texts
 
 
 def memory_source(memories: MemoryStore) -> Source:

@@ -214,7 +214,14 @@ class Session:
 
         """
         from mama_structs._home import Home  # noqa: PLC0415
-        from mama_structs.composition import MEMORY_IDS, chain_ids, memory_source, mentions_in, recall_from  # noqa: PLC0415
+        from mama_structs.composition import (  # noqa: PLC0415
+            MEMORY_IDS,
+            chain_ids,
+            erasing,
+            memory_source,
+            mentions_in,
+            recall_from,
+        )
         from mama_structs.descriptors.log import check_conversation  # noqa: PLC0415
         from mama_structs.descriptors.store import RefStore  # noqa: PLC0415
         from mama_structs.memory.opening import check_helpers, open_memories  # noqa: PLC0415
@@ -251,7 +258,7 @@ class Session:
                     settings=known.memory,
                     loop=loop,
                     find_mentions=functools.partial(mentions_in, schemes=schemes),
-                    erase_texts=functools.partial(home.erase_texts, namespace=own_namespace),
+                    erase_texts=erasing(functools.partial(home.erase_texts, namespace=own_namespace)),
                 )
                 closing.push_async_callback(close_memories)
                 shared = resolver or Resolver(all_sources, settings=known.references, home=loop)
@@ -456,6 +463,7 @@ class Session:
         """Return a tool's result as data within the budget."""
         from mama_structs._plain import to_jsonable  # noqa: PLC0415
         from mama_structs.descriptors.decorator import within_budget  # noqa: PLC0415
+        from mama_structs.descriptors.entries import TOOL_RESULT  # noqa: PLC0415
         from mama_structs.descriptors.media import with_blocks  # noqa: PLC0415
         from mama_structs.tools.memories import make_room  # noqa: PLC0415
         from mama_structs.tools.tool import ErrorText  # noqa: PLC0415
@@ -467,7 +475,7 @@ class Session:
         # What the tools of handles read is kept already, and what memories gave makes room for what is new.
         keeps = tool.wrapped and not is_error and self.settings.descriptors.enabled
         is_own = self._is_own(tool)
-        source = tool.name if is_own else "tool_result"
+        source = tool.name if is_own or tool.name in self.hidden else TOOL_RESULT
         if keeps and is_own:
             make_room(self.refs)
         shown = within_budget(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import Final, cast
 
@@ -77,6 +77,16 @@ def namespaces_of(rows: Snapshot) -> set[str]:
     """Return whose conversations there are, as far as that can be read."""
     read = (start_of(row) for _, row in rows.items(STARTS))
     return {start.namespace for start in read if isinstance(start, StartRecord)}
+
+
+def strip(rows: Rows, key: ConversationKey, hashes: Collection[str], is_read: Callable[[str], bool]) -> None:
+    """Leave nothing but handles of what was deleted of some hashes, or was read from what goes."""
+    changes = [(name, change_of(name, row)) for name, row in rows.items(key.changes)]
+    gone = {change.handle for _, change in changes if isinstance(change.record, DeleteRecord)}
+    for name, change in changes:
+        bare = change.bare
+        if change.handle in gone and bare is not None and (change.hash in hashes or is_read(change.source)):
+            rows.put(name, ENCODER.encode(bare))
 
 
 def unused(rows: Snapshot, namespace: str, before: datetime) -> list[ConversationKey]:

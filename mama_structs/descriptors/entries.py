@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import ChainMap
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from itertools import islice
 from typing import Final, Self, TypeVar
@@ -27,6 +27,10 @@ _HINT: Final = "write fd:1, ref:name, or ref:name@1 for a version"
 _NEAREST: Final = 3
 _COMPARED: Final = 2_000
 _REMEMBERED: Final = 64
+TOOL_RESULT: Final = "tool_result"
+"""How the source of what a host's tools gave begins."""
+EXTRACT: Final = "extract of "
+"""How the source of a part of another text begins; that one's handle follows."""
 
 
 @attrs.frozen
@@ -253,6 +257,32 @@ class Descriptor(_StoredText):
 
 
 @attrs.frozen
+class Erasure:
+    """
+    Which texts are to leave no trace.
+
+    Args:
+        digests: The hashes (SHA-256) of some of them.
+        is_read: Tells by its source whether a descriptor was read from what goes.
+        names: Tells whether what a tool gave names what goes.
+
+    """
+
+    digests: frozenset[str]
+    is_read: Callable[[str], bool]
+    names: Callable[[str], bool]
+
+    def takes(self, one: Entry) -> bool:
+        """Tell whether an entry is to go."""
+        if not one.content.is_text:
+            return False
+        if isinstance(one, Ref):
+            return one.body.hash in self.digests
+        is_of_tool = one.source.partition(" ")[0] == TOOL_RESULT
+        return one.body.hash in self.digests or self.is_read(one.source) or (is_of_tool and self.names(one.text))
+
+
+@attrs.frozen
 class DeletedEntry:
     """What is left of something that was deleted at a time (UTC)."""
 
@@ -446,9 +476,13 @@ class Entries:
         """Go through all entries, the oldest first."""
         return (slot for _, slot in self._slots.items() if isinstance(slot, Ref | Descriptor))
 
-    def saying(self, digests: Collection[str]) -> list[str]:
-        """Return the handles, with their versions, of texts that have some hashes."""
-        return [one.versioned for one in self.live() if one.content.is_text and one.body.hash in digests]
+    def going(self, erasure: Erasure) -> tuple[Entry, ...]:
+        """Return what is to be erased, and what was extracted from that, the oldest first."""
+        going: dict[str, Entry] = {}
+        for one in self.live():
+            if erasure.takes(one) or (isinstance(one, Descriptor) and one.source.removeprefix(EXTRACT) in going):
+                going[one.versioned] = one
+        return tuple(going.values())
 
     def _slot(self, handle: Handle) -> Slot | None:
         if isinstance(handle, FdHandle) or handle.version is not None:

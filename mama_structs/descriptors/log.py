@@ -345,6 +345,18 @@ class _Change:
         return getattr(self.record, "mime_type", TEXT)
 
     @property
+    def source(self) -> str:
+        """Where the text came from, as far as it says so."""
+        return getattr(self.record, "source", "")
+
+    @property
+    def bare(self) -> _Record | None:
+        """What it says without a word on where the text came from and what its tag said, None where it has none."""
+        words = {"attributes": {}, "source": ""}
+        said = {name: none for name, none in words.items() if getattr(self.record, name, none) != none}
+        return msgspec.structs.replace(self.record, **said) if said and isinstance(self.record, _Record) else None
+
+    @property
     def at(self) -> datetime | None:
         """When it was made, None where that cannot be read."""
         return getattr(self.record, "created_at", None) or getattr(self.record, "at", None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol, Self, get_args
@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, Self, get_args
 from mama_structs import _check
 from mama_structs._async import LoopBound, in_own_thread
 from mama_structs._budget import Budget
-from mama_structs.descriptors.entries import DeletedEntry, Descriptor, Entries, Entry, Ref, Usage
+from mama_structs.descriptors.entries import EXTRACT, DeletedEntry, Descriptor, Entries, Entry, Erasure, Ref, Usage
 from mama_structs.descriptors.export import ExportMode, FileOrder, FileResult, export
 from mama_structs.descriptors.fences import fenced_blocks
 from mama_structs.descriptors.kinds import Category, Suggestion, category_of, suggest
@@ -472,7 +472,7 @@ class RefStore:
         """Store a part of something as a descriptor of its own; see `read`."""
         self._check_open()
         excerpt = self.read(handle, mode=mode, start=start, count=count, read_all=read_all)
-        return self._add(Content.of(excerpt.text), f"extract of {excerpt.handle}")
+        return self._add(Content.of(excerpt.text), f"{EXTRACT}{excerpt.handle}")
 
     async def search(
         self,
@@ -586,13 +586,13 @@ class RefStore:
         for one in doomed:
             self._put(one, deleted)
 
-    def erase(self, digests: Collection[str], *, dry_run: bool) -> int:
-        """Delete all that has the text of some hashes (SHA-256), or only count it; what is left of it says so."""
+    def erase(self, erasure: Erasure, *, dry_run: bool) -> tuple[Entry, ...]:
+        """Delete what is to be erased, or only find it, and return it; what is left of it says so."""
         self._check_open()
-        doomed, deleted = self._entries.saying(digests), DeletedEntry(self._clock())
-        for one in [] if dry_run else doomed:
-            self._put(one, deleted)
-        return len(doomed)
+        doomed, deleted = self._entries.going(erasure), DeletedEntry(self._clock())
+        for one in () if dry_run else doomed:
+            self._put(one.versioned, deleted)
+        return doomed
 
     def prompt(self, *, handles: bool = False) -> str:
         """

@@ -7,11 +7,13 @@ The note holds ids, which are made of text, and is gone before the disk is clean
 
 from __future__ import annotations
 
+import itertools
 import re
 import secrets
 from collections import Counter
 from collections.abc import Awaitable, Collection, Iterable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, Protocol
 
 import attrs
@@ -22,16 +24,20 @@ from mama_structs import _check
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory import saving
 from mama_structs.memory.codec import MemoryRecord, memory_of, record_of
-from mama_structs.memory.engine import Engine, Filter, Progress, Reader, Writer, in_turns
+from mama_structs.memory.engine import Direction, Engine, Filter, Progress, Reader, Writer, in_turns
 from mama_structs.memory.model import (
     OUTCOME_OF,
+    SUPERSEDES,
     ContextMetadata,
     DecisionMetadata,
+    Link,
+    LinkMetadata,
+    LinkType,
     Memory,
     digests_in,
     parse_kept,
 )
-from mama_structs.memory.requests import check_id, check_ids, check_topic
+from mama_structs.memory.requests import LinkRequest, check_id, check_ids, check_topic
 from mama_structs.memory.results import Forgotten
 
 WAIT: Final = 2.0
@@ -41,29 +47,43 @@ _NOTE: Final = "forgetting/"
 _PAGE: Final = 500
 # In the place of an id in what other memories say.
 _GONE: Final = "forgotten"
-# How ids end, by which they are looked for in texts.
-_END: Final = re.compile(r"_[0-9]{10,}_[0-9a-z]{4,8}")
+# How ids end, by which they are looked for in texts: it holds no word of any text. The rest of an id may look like one.
+_END: Final = re.compile(r"(?=(_[0-9]{10,}_[0-9a-z]{4,8}))")
 _read_record: Final = msgspec.json.Decoder(MemoryRecord[msgspec.Raw]).decode
+_read_label: Final = msgspec.json.Decoder(LinkMetadata).decode
+
+
+@attrs.frozen
+class Doomed:
+    """Tells what conversations are to lose: texts of some hashes, and what was read of memories whose ids end so."""
+
+    digests: frozenset[str]
+    ends: frozenset[str]
+
+    def names(self, text: str) -> bool:
+        """Tell whether a text has the id of such a memory."""
+        return not self.ends.isdisjoint(_END.findall(text))
 
 
 class EraseTexts(Protocol):
-    """Deletes the refs and descriptors of a namespace that are texts of some hashes."""
+    """Deletes the refs of a namespace that are texts of some hashes, and descriptors that name what is forgotten."""
 
-    def __call__(self, digests: Collection[str], *, dry_run: bool) -> Awaitable[tuple[int, tuple[str, ...]]]:
+    def __call__(self, doomed: Doomed, *, dry_run: bool) -> Awaitable[tuple[int, tuple[str, ...]]]:
         """Return how many those are, and what still holds some, for people."""
 
 
-async def no_texts(digests: Collection[str], *, dry_run: bool) -> tuple[int, tuple[str, ...]]:  # noqa: ARG001 - the protocol's
+async def no_texts(doomed: Doomed, *, dry_run: bool) -> tuple[int, tuple[str, ...]]:  # noqa: ARG001 - the protocol's
     """Know no refs; an `EraseTexts`."""
     return 0, ()
 
 
 class _Left(msgspec.Struct, frozen=True):
-    """What is still to go: memories, what names them, and texts that were kept for them."""
+    """What is still to go: memories, what names them, texts that were kept for them, and by the ends of ids others."""
 
     ids: tuple[str, ...] = ()
     naming: tuple[str, ...] = ()
     digests: tuple[str, ...] = ()
+    ends: tuple[str, ...] = ()
 
 
 _read_left: Final = msgspec.json.Decoder(_Left).decode
@@ -137,7 +157,7 @@ async def forget(
         counted = await engine.read(lambda reader: _links(reader, ids))
         kept = {digest for one in await _others(engine, ids) for digest in digests_in(one.evidence)}
         own = digests.keys() - kept
-        refs, held = await erase_texts(own, dry_run=True)
+        refs, held = await erase_texts(Doomed(frozenset(own), frozenset(_ends(ids))), dry_run=True)
         return Forgotten(
             memories=dict(kinds),
             links=counted,
@@ -150,7 +170,7 @@ async def forget(
     if not ids:
         return Forgotten(pending=await resume(engine, erase_texts))
     name = f"{_NOTE}{secrets.token_hex(8)}"
-    left = _Left(ids=ids, naming=naming, digests=tuple(digests))
+    left = _Left(ids=ids, naming=naming, digests=tuple(digests), ends=tuple(_ends(ids)))
     await engine.write(lambda writer: _note(writer, name, left))
     links, texts, refs, held = await _finish(engine, name, left, erase_texts, progress)
     held += await engine.erase(wait=WAIT)
@@ -177,14 +197,26 @@ async def _finish(
         if node is not None:
             writer.leave_no_trace()
             (memory,) = writer.get([node])
-            writer.put(_without_ids(memory, ends))
+            links = [link for link in writer.read_links(node, "out") if _named_in(link.metadata, ends)]
+            writer.put(_without_ids(memory, ends), links=[_unlabelled(link, ends) for link in links])
 
     def erase(writer: Writer, memory_id: str) -> int:
         if writer.find(memory_id) is None:
             return 0
         writer.leave_no_trace()
         _mend_outcome(writer, memory_id, doomed)
-        return writer.delete(memory_id)
+        bridged = _bridges(writer, memory_id, doomed)
+        count = writer.delete(memory_id)
+        for link in bridged:
+            saving.add_link(
+                writer,
+                link.from_id,
+                LinkRequest(to_id=link.to_id, relationship=SUPERSEDES, confidence=link.confidence),
+                LinkType.EVOLUTION,
+                created_by=link.created_by,
+                now=link.created_at,
+            )
+        return count
 
     async for _ in in_turns(engine.write, left.naming, mend, most=_PAGE):
         pass
@@ -195,11 +227,12 @@ async def _finish(
             progress(done, len(left.ids))
     kept = await engine.read(lambda reader: reader.known_contents(left.digests))
     gone = tuple(digest for digest in left.digests if digest not in kept)
+    rest = _Left(digests=gone, ends=left.ends)
     if left.ids:
         # Its ids go before the disk is cleaned.
-        await engine.write(lambda writer: _note(writer, name, _Left(digests=gone)))
-    refs, held = await erase_texts(gone, dry_run=False) if gone else (0, ())
-    await engine.write(lambda writer: _note(writer, name, _Left(digests=gone) if held else None))
+        await engine.write(lambda writer: _note(writer, name, rest))
+    refs, held = await erase_texts(Doomed(frozenset(gone), frozenset(left.ends)), dry_run=False)
+    await engine.write(lambda writer: _note(writer, name, rest if held else None))
     return links, len(gone), refs, held
 
 
@@ -257,38 +290,78 @@ def _ends(ids: Iterable[str]) -> dict[str, list[str]]:
 
 
 async def _naming(engine: Engine, ids: Collection[str]) -> tuple[str, ...]:
-    """Return the other memories whose texts name some ids."""
+    """Return the other memories that name some ids, in what they or the links that begin at them say."""
     ends, doomed = _ends(ids), frozenset(ids)
+
+    def plan(reader: Reader, page: Sequence[str]) -> list[str]:
+        nodes = [node for node in reader.find_many(page) if node is not None]
+        said = zip(reader.get(nodes), reader.links_of_many(nodes, "out"), strict=True)
+        return [
+            memory.id
+            for memory, links in said
+            if any(_named_in(one, ends) for one in (record_of(memory), *(link.metadata for link in links)))
+        ]
+
     every = await engine.read(lambda reader: reader.ids(np.sort(reader.window())))
     others = [one for one in every if one not in doomed]
-    return tuple([memory.id async for memory in _memories(engine, others) if _named_by(memory, ends)])
+    return tuple([one for page in _pages(others) for one in await engine.read(partial(plan, page=page))])
 
 
-def _named_by(memory: Memory, ends: dict[str, list[str]]) -> list[str]:
-    """Return the ids, of those that have *ends*, that a memory names in any of its fields."""
-    text = msgspec.json.encode(record_of(memory)).decode()
+def _named_in(record: object, ends: dict[str, list[str]]) -> list[str]:
+    """Return the ids, of those that have *ends*, that are named in any field; a longer one may begin with another."""
+    text = msgspec.json.encode(record).decode()
     likely = {one for end in set(_END.findall(text)) for one in ends.get(end, ())}
-    return [one for one in likely if _in_json(one) in text]
+    return sorted((one for one in likely if _in_json(one) in text), key=len, reverse=True)
 
 
 def _in_json(text: str) -> str:
     return msgspec.json.encode(text).decode()[1:-1]
 
 
+def _replaced(record: object, named: Iterable[str]) -> str:
+    """Return a record in JSON, without some ids."""
+    text = msgspec.json.encode(record).decode()
+    for one in named:
+        text = text.replace(_in_json(one), _GONE)
+    return text
+
+
 def _without_ids(memory: Memory, ends: dict[str, list[str]]) -> Memory:
     """Return a memory that names none of the ids that have *ends*, wherever it did."""
-    named = _named_by(memory, ends)
+    named = _named_in(record_of(memory), ends)
     memory = attrs.evolve(
         memory,
         mentions=tuple(one for one in memory.mentions if one not in named),
         evidence=tuple(one for one in memory.evidence if one not in named),
     )
-    text = msgspec.json.encode(record_of(memory)).decode()
-    # A longer one may begin with a shorter one.
-    for one in sorted(named, key=len, reverse=True):
-        text = text.replace(_in_json(one), _GONE)
     # Its own id may be made of a text that named one: others know it by that.
-    return attrs.evolve(memory_of(_read_record(text)), id=memory.id)
+    return attrs.evolve(memory_of(_read_record(_replaced(record_of(memory), named))), id=memory.id)
+
+
+def _unlabelled(link: Link, ends: dict[str, list[str]]) -> Link:
+    return attrs.evolve(link, metadata=_read_label(_replaced(link.metadata, _named_in(link.metadata, ends))))
+
+
+def _bridges(reader: Reader, memory_id: str, doomed: Collection[str]) -> list[Link]:
+    """Return the links by which what a memory superseded stays superseded, by what superseded that memory."""
+
+    def ends(direction: Direction) -> list[Link]:
+        """Return the evolution links by which what stays is reached over what goes."""
+        found, seen, waiting = [], {memory_id}, [memory_id]
+        while waiting:
+            nodes = [node for node in reader.find_many(waiting) if node is not None]
+            links = [one for own in reader.links_of_many(nodes, direction) for one in own]
+            links = [one for one in links if one.link_type is LinkType.EVOLUTION]
+            others = {one.from_id if direction == "in" else one.to_id: one for one in links}
+            found += [one for other, one in others.items() if other not in doomed]
+            waiting = [other for other in others if other in doomed and other not in seen]
+            seen.update(waiting)
+        return found
+
+    # First what is older: that goes first, so that of a long chain which goes as a whole nothing is walked twice.
+    earlier = ends("out")
+    pairs = itertools.product(ends("in") if earlier else (), earlier)
+    return [attrs.evolve(one, to_id=other.to_id) for one, other in pairs if one.from_id != other.to_id]
 
 
 def _mend_outcome(writer: Writer, memory_id: str, doomed: Collection[str]) -> None:

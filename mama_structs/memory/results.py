@@ -254,6 +254,7 @@ NOT_REACHED: Final = (
     "backups that were made before",
     "exports, and other files that were written",
     "what other namespaces and other memories say, and refs that only quote it",
+    "the names of refs that went with it, which stay to say so",
     "the source of a migration from v1.0",
 )
 """What forgetting does not reach."""

@@ -20,7 +20,7 @@ from memory_helpers import SMALL, OpenedDirectory, PlainEngines
 
 import mama_structs
 from mama_structs import MemorySettings, Session, Settings
-from mama_structs._home import HELD
+from mama_structs._home import DAMAGED, HELD
 from mama_structs.descriptors.log import ConversationKey
 from mama_structs.errors import InvalidArgument, MemoryNotFound
 from mama_structs.memory.embedded.erasing import JOURNAL_HELD, VIEWS_HELD
@@ -434,3 +434,113 @@ async def test_evidence_in_a_conversation_that_is_open_elsewhere_is_pending(tmp_
     assert ((HELD,), 1) == (receipt.pending, receipt.texts)
     assert held
     assert ([], "a plan of both") == (after, shared)
+
+
+async def test_what_tools_gave_of_it_goes_with_it(tmp_path):
+    """Long texts that a model read, extracts of them, and where they came from leave the store; a user's own stay."""
+    path = tmp_path / "agent.mama"
+    long = "\n".join(f"line {number} on the Quokkafish vault" for number in range(400))
+    async with Session.open(path, embedder=SMALL, settings=SETTINGS, conversation="talk") as session:
+        memories, refs = session.memories, session.refs
+        await keep_traces(session._common.home.storage)
+        await session.observe('<ref id="plan" title="Quokkafish">the Quokkafish plan</ref>')
+        decision = await memories.save_decision("storage", "Quokkafish", long, evidence=["ref:plan"])
+        checkpoint = await memories.save_checkpoint(long)
+        await session.call("load/checkpoint")
+        await session.call("load/context", {"id": decision.id})
+        await session.call("read_fd", {"fd": "fd:2", "extract_to_new_fd": True})
+        await session.call("search/recent", {"limit": 50}, max_chars=100)
+        with pytest.warns(DeprecationWarning, match="load_checkpoint"):
+            await session.call("load_checkpoint")
+        await session.wrap({"rows": [f"{decision.id} is remembered"] * 500})
+        pasted = refs.add(f"as {decision.id.replace('quokkafish', 'x')} says", source="user_input").handle
+        kept = [one.handle for one in refs.descriptors()]
+        # What was deleted before still says where it came from.
+        refs.delete(kept[0])
+        await session.flush()
+        dry = await memories.forget([decision.id, checkpoint.id], dry_run=True)
+        receipt = await memories.forget([decision.id, checkpoint.id])
+        after = files_with(path, *WORDS)
+        left = [one.handle for one in refs.descriptors()]
+
+    assert len(kept) > 5
+    assert (len(kept) - 1, ()) == (receipt.refs, receipt.pending)
+    assert receipt == attrs.evolve(dry, dry_run=False)
+    assert ([pasted], []) == (left, after)
+
+
+async def test_no_link_between_others_names_it(tmp_path):
+    """A reason, tag or word of a link that names what is forgotten names it no more; the link stays."""
+    place = opened(tmp_path)
+    store = await place.memories()
+    gone = await store.save_decision("Quokkafish", "leave it", "quiet")
+    one, other = await store.save_context("one thing"), await store.save_insight("another thing")
+    await store.link(other.id, one.id, "explains", reason=f"as {gone.id} said", tags=[gone.id, "kept"])
+    receipt = await store.forget(gone.id)
+    (link,) = await store.links_of(one.id)
+
+    assert (1, ()) == (receipt.mended, receipt.pending)
+    assert (other.id, one.id, "explains") == (link.from_id, link.to_id, link.metadata.original_relationship)
+    assert ("as forgotten said", ("forgotten", "kept")) == (link.metadata.reason, link.metadata.tags)
+    assert [] == await place.findings()
+    await place.close()
+    assert [] == files_with(tmp_path, *WORDS)
+
+
+@pytest.mark.parametrize("engines", [lambda: None, PlainEngines], ids=["embedded", "plain"])
+@pytest.mark.parametrize("gone", [[1], [2], [1, 2], [2, 1], [0], [3], [0, 2, 3]])
+async def test_what_was_superseded_stays_so_when_what_came_between_is_forgotten(tmp_path, engines, gone):
+    """Of a chain only its newest holds, whichever of those in the middle are forgotten, at once or one by one."""
+    place = opened(tmp_path, engines=engines())
+    store = await place.memories()
+    chain = [await store.save_decision("auth", "use tokens", "cheap")]
+    chain += [await store.supersede(chain[-1].id, "use sessions", "safe")]
+    chain += [await store.supersede(chain[-1].id, "use keys", "fast")]
+    chain += [await store.supersede(chain[-1].id, "use passes", "new")]
+    dry = await store.forget([chain[place].id for place in gone], dry_run=True)
+    receipt = await store.forget([chain[place].id for place in gone])
+    left = [memory.id for number, memory in enumerate(chain) if number not in gone]
+    hits = {hit.memory.id: hit.superseded_by for hit in await store.search("use")}
+
+    assert receipt == attrs.evolve(dry, dry_run=False)
+    assert {one: None if one == left[-1] else left[-1] for one in left} == hits
+    assert left[::-1] == [memory.id for memory in await store.evolution(left[0])]
+    assert [] == await place.findings()
+    await place.close()
+
+
+async def test_a_damaged_conversation_is_pending_and_keeps_nobody_from_opening(tmp_path):
+    """Where it cannot be told what a damaged row needs, no text is deleted, and the receipt says so."""
+    path = tmp_path / "agent.mama"
+    async with Session.open(path, embedder=SMALL, settings=SETTINGS, conversation="other") as session:
+        session.refs.put("x", "of no interest")
+        await session.fork("fork").close()
+    connection = sqlite3.connect(path / "journal" / "cache.db")
+    connection.execute("UPDATE Cache SET value = zeroblob(30) WHERE key GLOB '*/other' OR key GLOB 'refs/other/*'")
+    connection.commit()
+    connection.close()
+    async with Session.open(path, embedder=SMALL, settings=SETTINGS) as session:
+        session.refs.put("plan", SECRET)
+        memory = await session.memories.save_decision("a", "one", "x", evidence=["ref:plan"])
+        receipt = await session.memories.forget(memory.id)
+    async with Session.open(path, embedder=SMALL, settings=SETTINGS) as session:
+        again = await session.memories.forget([])
+        count = await session.memories.count()
+
+    assert ((DAMAGED,), (DAMAGED,), 0) == (receipt.pending, again.pending, count)
+
+
+async def test_a_conversation_that_is_open_elsewhere_and_read_nothing_of_it_is_not_pending(tmp_path):
+    """Only what holds something is named."""
+    path = tmp_path / "agent.mama"
+    async with Session.open(path, embedder=SMALL, settings=SETTINGS, conversation="talk") as session:
+        session.refs.put("plan", "of no interest")
+        memory = await session.memories.save_decision("a", SECRET, "x")
+    locks = DirectoryLocks(path)
+    locks.claim(ConversationKey("default", "talk").lock)
+    async with Session.open(path, embedder=SMALL, settings=SETTINGS) as session:
+        receipt = await session.memories.forget(memory.id)
+        after = files_with(path, *WORDS)
+    locks.close()
+
+    assert ((), []) == (receipt.pending, after)
