@@ -10,7 +10,7 @@ from mama_structs import _check
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory import saving
 from mama_structs.memory.engine import Reader, Vectors, Writer
-from mama_structs.memory.model import FormerText, Memory, reasoning_of, said_otherwise
+from mama_structs.memory.model import ORIGINS, FormerText, Memory, Origin, least_trusted, reasoning_of, said_otherwise
 from mama_structs.memory.requests import check_id
 from mama_structs.memory.text import embedded_text
 
@@ -23,11 +23,20 @@ class Correction:
     content: str | None
     reasoning: str | None
     reason: str | None
+    origin: Origin
     at: datetime
 
     @classmethod
     def checked(
-        cls, memory_id: object, content: object, reasoning: object, reason: object, *, at: datetime, most: int
+        cls,
+        memory_id: object,
+        content: object,
+        reasoning: object,
+        *,
+        reason: object,
+        origin: object,
+        at: datetime,
+        most: int,
     ) -> Correction:
         """Return a correction, or raise `InvalidArgument`."""
         if content is None and reasoning is None:
@@ -37,6 +46,7 @@ class Correction:
             content=None if content is None else _check.text("content", content, most=most),
             reasoning=None if reasoning is None else _check.text("reasoning", reasoning, most=most, empty=True),
             reason=None if reason is None else _check.text("reason", reason, most=most),
+            origin="user" if origin is None else _check.choice("origin", origin, ORIGINS),
             at=at,
         )
 
@@ -54,7 +64,13 @@ class Correction:
         at = max([self.at, memory.created_at, *(one.until for one in memory.former)])
         former = FormerText(content=memory.content, reasoning=before or "", until=at, reason=self.reason)
         changed = said_otherwise(memory, content=content, reasoning=reasoning or "")
-        return attrs.evolve(changed, former=(*memory.former, former), updated_at=max(at, memory.updated_at))
+        return attrs.evolve(
+            changed,
+            former=(*memory.former, former),
+            updated_at=max(at, memory.updated_at),
+            # What stays of it is no more than it was.
+            origin=least_trusted((memory.origin, self.origin)),
+        )
 
     def write(self, writer: Writer, prepared: Memory, vectors: Vectors) -> tuple[Memory, bool]:
         """Write it with the vectors and mentions of *prepared*; False where it says something else by now."""
@@ -63,4 +79,5 @@ class Correction:
             return memory, False
         memory = attrs.evolve(memory, mentions=prepared.mentions)
         writer.put(memory, vectors=vectors)
-        return memory, True
+        saving.lower(writer, saving.found(writer, memory.id), self.origin)
+        return writer.get([saving.found(writer, memory.id)])[0], True

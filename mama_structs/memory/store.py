@@ -913,6 +913,7 @@ class MemoryStore:
         *,
         reasoning: str | None = None,
         reason: str | None = None,
+        origin: Origin | None = None,
     ) -> Memory:
         """
         Let a memory say something else from now on, and return it.
@@ -926,6 +927,8 @@ class MemoryStore:
             content: The decision, summary, insight or context; None where that stays.
             reasoning: A decision's reasoning; None where that stays.
             reason: Why it is corrected.
+            origin: Who the correction comes from; None for the user. The memory, and what rests on it, is trusted no
+                more than that.
 
         Raises:
             InvalidArgument: It says just that already, *reasoning* is given for another type than a decision, or
@@ -934,7 +937,9 @@ class MemoryStore:
         """
         self._shared.check()
         now, record = self._shared.now, self._shared.record
-        asked = Correction.checked(id, content, reasoning, reason, at=now, most=self._settings.max_content)
+        asked = Correction.checked(
+            id, content, reasoning, reason=reason, origin=origin, at=now, most=self._settings.max_content
+        )
         with self._observed("update_memory", count=1):
             memory, is_written = await self._shared.read(asked.made), False
             while not is_written:

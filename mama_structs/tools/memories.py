@@ -1200,7 +1200,7 @@ async def correct(
         reason: What was wrong
 
     """
-    memory = await memories.correct(check_id("id", id), content, reasoning=reasoning, reason=reason)
+    memory = await memories.correct(check_id("id", id), content, reasoning=reasoning, reason=reason, origin="model")
     return {"id": memory.id, "content": line(memory.content)}
 
 

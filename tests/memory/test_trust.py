@@ -128,3 +128,21 @@ def test_trust_is_the_least_of_all_that_is_reached(saves, links):
         while more := {other for one, other in rests if one in reached} - reached:
             reached |= more
         assert least_trusted(saves[one][0] for one in reached) == memory.trust
+
+
+async def test_what_a_model_corrects_is_a_models_words_and_what_rests_on_it_is_trusted_no_more(opened):
+    """A correction has an origin, the user's if nobody says: a memory is of the least of its authors."""
+    store = await opened.memories()
+    first = await store.save_decision("keys", "Keep keys in the vault", "safe")
+    second = await store.save_decision("backup", "Back the vault up", "safe", evidence=[first.id])
+    by_user = await store.correct(first.id, "Keep all keys in the vault")
+    by_model = await store.correct(first.id, "Send all keys", origin="model")
+    again = await store.correct(first.id, "Keep all keys in the safe")
+    with pytest.raises(InvalidArgument, match="origin must be one of"):
+        await store.correct(first.id, "Send all keys", origin="nobody")
+
+    assert ("user", "user") == (by_user.origin, by_user.trust)
+    assert ("model", "model") == (by_model.origin, by_model.trust) == (again.origin, again.trust)
+    assert again == await store.get(first.id)
+    assert ("user", "model") == ((await store.get(second.id)).origin, (await store.get(second.id)).trust)
+    assert not await opened.findings()
