@@ -324,10 +324,10 @@ def _sources(asked: ProposedRecord, batch: Sequence[Utterance]) -> list[Utteranc
     A tool's result may have talked the model into naming the user for what only it says.
     """
     named = {batch[number - 1] for number in asked.messages}
-    terms = query_terms(asked.content)
+    words = set(itertools.chain.from_iterable(one.terms for one in named))
 
-    def worth(words: Iterable[str]) -> float:
+    def worth(terms: Mapping[str, float], words: Iterable[str]) -> float:
         return sum(terms.get(word, 0.0) for word in words)
 
-    told = worth(set(itertools.chain.from_iterable(one.terms for one in named)))
-    return [one for one in batch if one in named or worth(one.terms) > told]
+    told = [(terms, worth(terms, words)) for terms in map(query_terms, filter(None, (asked.content, asked.reasoning)))]
+    return [one for one in batch if one in named or any(worth(terms, one.terms) > most for terms, most in told)]

@@ -14,12 +14,13 @@ from typing import Any, NoReturn, TypeVar
 import attrs
 
 from mama_structs.errors import InvalidArgument, LinkNotFound, MemoryNotFound, MemoryReadOnly
+from mama_structs.memory import saving
 from mama_structs.memory.embedding.protocol import Vectors
 from mama_structs.memory.engine import EmbedderRecord, Reader, Writer
-from mama_structs.memory.model import Link, Memory
-from mama_structs.memory.requests import check_limit
+from mama_structs.memory.model import Link, Memory, is_id
+from mama_structs.memory.requests import SaveRequest, check_limit
 from mama_structs.memory.results import Chain, Hit, Reached, Similar, within_chars
-from mama_structs.memory.saving import FindContent, no_content
+from mama_structs.memory.saving import FindContent, PreparedSave, no_content
 from mama_structs.memory.store import MemoryStore, Shared
 
 T = TypeVar("T")
@@ -144,6 +145,15 @@ class ScopedMemories(MemoryStore):
     async def _near(self, pieces: Vectors, *, limit: int, **given: Any) -> list[Similar]:
         found = [near for one in self._scopes for near in await one._near(pieces, limit=limit, **given)]  # noqa: SLF001
         return sorted(found, key=lambda near: near.similarity, reverse=True)[:limit]
+
+    async def _draft(self, request: SaveRequest) -> PreparedSave:
+        """Draft a memory that is trusted no more than its evidence, whichever of the namespaces that is in."""
+        draft = await super()._draft(request)
+        for one in self._scopes[1:] if any(map(is_id, draft.memory.evidence)) else ():
+            memory = draft.memory
+            known = await one._shared.read(lambda reader: saving.trusted(reader, memory, ()))  # noqa: B023, SLF001 - awaited
+            draft = attrs.evolve(draft, memory=known)
+        return draft
 
     async def _each(self, plan: Callable[[Reader], T]) -> list[T]:
         return [await one._shared.read(plan) for one in self._scopes]  # noqa: SLF001 - the same class
