@@ -10,7 +10,6 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +18,7 @@ from mama_structs import HashEmbedder, Session
 from mama_structs.adapters import anthropic, openai
 from mama_structs.adapters.answers import Turns, answer
 from mama_structs.settings import DescriptorSettings, Settings, ToolSettings
+from mama_structs.testing.scripted import ModelTurn, ScriptedModel
 from mama_structs.tools.tool import ToolAnnotations
 
 CODE = "def aim(targets):\n    return targets[:3]"
@@ -28,83 +28,54 @@ FENCE = "`" * 3
 IN_FENCE = f'{FENCE}\n<ref id="aim">\n{CODE}\n</ref>\n{FENCE}'
 
 
-@attrs.frozen
-class Said:
-    """One message of the model: its text, and its calls by name and arguments."""
-
-    text: str
-    calls: tuple[tuple[str, dict[str, Any]], ...] = ()
+Run = Callable[[Session, list[ModelTurn]], Awaitable[list[str]]]
 
 
-Run = Callable[[Session, list[Said]], Awaitable[list[str]]]
-
-
-async def in_openai_responses(session: Session, script: list[Said]) -> list[str]:
-    """Run the loop of a host on the Responses API, strict, with objects of the SDK."""
-    types = importlib.import_module("openai.types.responses")
-    assert all(tool["strict"] for tool in openai.tools(session) if tool["name"] in {"get_ref", "measure"})
-    outputs = []
-    for said in script:
-        content = [{"type": "output_text", "text": said.text, "annotations": []}]
-        message = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": content}
-        calls = [
-            {"type": "function_call", "call_id": f"c{n}", "name": name, "arguments": json.dumps(arguments)}
-            for n, (name, arguments) in enumerate(said.calls)
-        ]
-        fields = {"id": "r", "object": "response", "created_at": 0, "model": "m", "tools": [], "tool_choice": "auto"}
-        response = types.Response(output=[message, *calls], parallel_tool_calls=True, **fields)
-        outputs += await openai.handle(session, response)
+async def in_openai_responses(session: Session, script: list[ModelTurn]) -> list[str]:
+    """Run the loop of a host on the Responses API, strict."""
+    client, tools = ScriptedModel(*script).openai(), openai.tools(session)
+    assert all(tool["strict"] for tool in tools if tool["name"] in {"get_ref", "measure"})
+    items, outputs = [{"role": "user", "content": "go"}], []
+    for _ in script:
+        response = await client.responses.create(model="any", input=items, tools=tools)
+        answered = await openai.handle(session, response)
+        items += [*(item.model_dump(exclude_none=True) for item in response.output), *answered]
+        outputs += answered
     return [one["output"] for one in outputs]
 
 
-async def in_openai_chat(session: Session, script: list[Said]) -> list[str]:
-    """Run the loop of a host on Chat Completions with objects of the SDK."""
-    types = importlib.import_module("openai.types.chat")
-    outputs = []
-    for said in script:
-        calls = [
-            {"type": "function", "id": f"c{n}", "function": {"name": name, "arguments": json.dumps(arguments)}}
-            for n, (name, arguments) in enumerate(said.calls)
-        ]
-        message = {"role": "assistant", "content": said.text, "tool_calls": calls or None}
-        choice = {"index": 0, "finish_reason": "tool_calls" if calls else "stop", "message": message}
-        completion = {"id": "c", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
-        outputs += await openai.handle(session, types.ChatCompletion.model_validate(completion))
+async def in_openai_chat(session: Session, script: list[ModelTurn]) -> list[str]:
+    """Run the loop of a host on Chat Completions."""
+    client, tools = ScriptedModel(*script).openai(), openai.tools(session, api="chat")
+    messages, outputs = [{"role": "user", "content": "go"}], []
+    for _ in script:
+        completion = await client.chat.completions.create(model="any", messages=messages, tools=tools)
+        answered = await openai.handle(session, completion)
+        messages += [completion.choices[0].message.model_dump(exclude_none=True), *answered]
+        outputs += answered
     return [one["content"] for one in outputs]
 
 
-async def in_anthropic(session: Session, script: list[Said]) -> list[str]:
-    """Run the loop of a host on the Messages API with objects of the SDK."""
-    types = importlib.import_module("anthropic.types")
+async def in_anthropic(session: Session, script: list[ModelTurn]) -> list[str]:
+    """Run the loop of a host on the Messages API."""
     strict = [name for name in ("get_ref", "measure") if name in session.tools]
-    assert all(tool["strict"] for tool in anthropic.tools(session, strict=strict) if tool["name"] in strict)
-    outputs = []
-    for said in script:
-        calls = [
-            {"type": "tool_use", "id": f"c{n}", "name": name, "input": arguments}
-            for n, (name, arguments) in enumerate(said.calls)
-        ]
-        message = {"id": "m", "type": "message", "role": "assistant", "model": "m", "usage": {}}
-        content = [{"type": "text", "text": said.text}, *calls]
-        results = await anthropic.handle(session, types.Message.model_construct(**message, content=content))
-        outputs += results["content"] if results else []
+    client, tools = ScriptedModel(*script).anthropic(), anthropic.tools(session, strict=strict)
+    assert all(tool["strict"] for tool in tools if tool["name"] in strict)
+    messages, outputs = [{"role": "user", "content": "go"}], []
+    for _ in script:
+        message = await client.messages.create(model="any", max_tokens=100, messages=messages, tools=tools)
+        answered = await anthropic.handle(session, message)
+        messages += [{"role": "assistant", "content": message.content}, *([answered] if answered else [])]
+        outputs += answered["content"] if answered else []
     return [one["content"] for one in outputs]
 
 
-async def in_pydantic_ai(session: Session, script: list[Said]) -> list[str]:
+async def in_pydantic_ai(session: Session, script: list[ModelTurn]) -> list[str]:
     """Run an agent of Pydantic AI."""
     pydantic_ai = importlib.import_module("pydantic_ai")
     messages = importlib.import_module("pydantic_ai.messages")
-    function = importlib.import_module("pydantic_ai.models.function")
     adapter = importlib.import_module("mama_structs.adapters.pydantic_ai")
-    steps = iter(script)
-
-    def respond(_history, _info):
-        said = next(steps)
-        calls = [messages.ToolCallPart(name, arguments) for name, arguments in said.calls]
-        return messages.ModelResponse([messages.TextPart(said.text), *calls])
-
-    agent = pydantic_ai.Agent(function.FunctionModel(respond), toolsets=[adapter.toolset(session)])
+    agent = pydantic_ai.Agent(ScriptedModel(*script).pydantic_ai(), toolsets=[adapter.toolset(session)])
     result = await agent.run("go")
     parts = [part for message in result.all_messages() for part in message.parts]
     return [
@@ -114,53 +85,26 @@ async def in_pydantic_ai(session: Session, script: list[Said]) -> list[str]:
     ]
 
 
-async def in_openai_agents(session: Session, script: list[Said]) -> list[str]:
+async def in_openai_agents(session: Session, script: list[ModelTurn]) -> list[str]:
     """Run an agent of the OpenAI Agents SDK, strict."""
-    agents, testing = importlib.import_module("agents"), importlib.import_module("agents.testing")
+    agents = importlib.import_module("agents")
     adapter = importlib.import_module("mama_structs.adapters.openai_agents")
-    outputs = [
-        [
-            testing.assistant_message(said.text),
-            *(
-                testing.function_call(name, arguments, call_id=f"c{turn}_{n}")
-                for n, (name, arguments) in enumerate(said.calls)
-            ),
-        ]
-        for turn, said in enumerate(script)
-    ]
     tools = adapter.tools(session)
     assert all(tool.strict_json_schema for tool in tools if tool.name in {"get_ref", "measure"})
-    agent = agents.Agent(name="agent", model=testing.ScriptedModel(outputs), tools=tools)
+    agent = agents.Agent(name="agent", model=ScriptedModel(*script).openai_agents(), tools=tools)
     quiet = agents.RunConfig(tracing_disabled=True)
     result = await agents.Runner.run(agent, "go", run_config=quiet, hooks=adapter.hooks(session))
     return [item.output for item in result.new_items if item.type == "tool_call_output_item"]
 
 
-async def in_langchain(session: Session, script: list[Said]) -> list[str]:
+async def in_langchain(session: Session, script: list[ModelTurn]) -> list[str]:
     """Run an agent of LangChain with its middleware."""
     agents = pytest.importorskip("langchain.agents", reason="create_agent is not in langchain_core")
-    models = importlib.import_module("langchain_core.language_models.fake_chat_models")
-    messages = importlib.import_module("langchain_core.messages")
     adapter = importlib.import_module("mama_structs.adapters.langchain")
-
-    class Model(models.GenericFakeChatModel):
-        def bind_tools(self, tools, **_options):
-            return self
-
-    answers = [
-        messages.AIMessage(
-            said.text,
-            tool_calls=[
-                {"type": "tool_call", "id": f"c{turn}_{n}", "name": name, "args": arguments}
-                for n, (name, arguments) in enumerate(said.calls)
-            ],
-        )
-        for turn, said in enumerate(script)
-    ]
     agent = agents.create_agent(
-        Model(messages=iter(answers)), tools=adapter.tools(session), middleware=[adapter.middleware(session)]
+        ScriptedModel(*script).langchain(), tools=adapter.tools(session), middleware=[adapter.middleware(session)]
     )
-    state = await agent.ainvoke({"messages": [messages.HumanMessage("go")]})
+    state = await agent.ainvoke({"messages": [{"role": "user", "content": "go"}]})
     return [one.content for one in state["messages"] if one.type == "tool"]
 
 
@@ -189,7 +133,7 @@ async def measure(text: str) -> dict[str, int]:
 @EVERYWHERE
 async def test_a_ref_is_used_by_a_call_of_the_same_message(session, run: Run):
     """What a model marks is there for the calls that stand behind it, and no host observes anything."""
-    (answered,) = await run(session, [Said(MARKED, (call("get_ref", ref_id="aim"),)), Said("Done.")])
+    (answered,) = await run(session, [ModelTurn(MARKED, (call("get_ref", ref_id="aim"),)), ModelTurn("Done.")])
 
     assert CODE in answered
     assert CODE == session.refs.get("aim").body.text
@@ -199,7 +143,7 @@ async def test_a_ref_is_used_by_a_call_of_the_same_message(session, run: Run):
 async def test_a_ref_is_passed_by_its_handle_to_a_call_of_the_same_message(session, run: Run):
     """Also under strict schemas, which want a text: the tool gets what the handle stands for."""
     session.tools.add(measure)
-    (answered,) = await run(session, [Said(MARKED, (call("measure", text="ref:aim"),)), Said("Done.")])
+    (answered,) = await run(session, [ModelTurn(MARKED, (call("measure", text="ref:aim"),)), ModelTurn("Done.")])
 
     assert len(CODE) == json.loads(answered)["characters"]
     assert ["measure got the text of ref:aim@1"] == json.loads(answered)["ref_notes"]
@@ -209,7 +153,7 @@ async def test_a_ref_is_passed_by_its_handle_to_a_call_of_the_same_message(sessi
 async def test_a_text_that_is_put_is_read_by_the_next_call(session, run: Run):
     """Put and read in one message act in this order."""
     calls = (call("put_ref", ref_id="aim", text=CODE), call("get_ref", ref_id="aim"))
-    _, answered = await run(session, [Said("", calls), Said("Done.")])
+    _, answered = await run(session, [ModelTurn("", calls), ModelTurn("Done.")])
 
     assert CODE in answered
 
@@ -217,7 +161,7 @@ async def test_a_text_that_is_put_is_read_by_the_next_call(session, run: Run):
 @EVERYWHERE
 async def test_an_answer_without_calls_is_stored(session, run: Run):
     """Also what a model marks in its last words is there for the next turn."""
-    await run(session, [Said(MARKED)])
+    await run(session, [ModelTurn(MARKED)])
 
     assert CODE == session.refs.get("aim").body.text
     assert 1 == len(session.refs)
@@ -227,7 +171,7 @@ async def test_an_answer_without_calls_is_stored(session, run: Run):
 async def test_a_message_with_several_calls_makes_one_version(session, run: Run):
     """Whether a framework shows a message once or with each call, what it marks is stored once."""
     calls = (call("list_refs", category=None), call("get_ref", ref_id="aim"), call("get_ref", ref_id="aim@2"))
-    *_, answered = await run(session, [Said(MARKED, calls), Said("Done.")])
+    *_, answered = await run(session, [ModelTurn(MARKED, calls), ModelTurn("Done.")])
 
     assert "not_found" in answered
     assert ("ref:aim@1",) == session.refs.versions("aim")
@@ -243,9 +187,9 @@ async def test_a_malformed_mark_is_explained_once(session, run: Run, marked, wor
     first, second, third = await run(
         session,
         [
-            Said(marked, (call("measure", text="abc"), call("measure", text="abcd"))),
-            Said("Let me see.", (call("measure", text="abcde"),)),
-            Said("Done."),
+            ModelTurn(marked, (call("measure", text="abc"), call("measure", text="abcd"))),
+            ModelTurn("Let me see.", (call("measure", text="abcde"),)),
+            ModelTurn("Done."),
         ],
     )
     told = json.loads(first)
@@ -259,7 +203,7 @@ async def test_a_malformed_mark_is_explained_once(session, run: Run, marked, wor
 @EVERYWHERE
 async def test_a_call_for_what_was_marked_in_a_fence_says_so(session, run: Run):
     """The model that looks for its mark in the same turn is told why there is none."""
-    (answered,) = await run(session, [Said(IN_FENCE, (call("get_ref", ref_id="aim"),)), Said("Done.")])
+    (answered,) = await run(session, [ModelTurn(IN_FENCE, (call("get_ref", ref_id="aim"),)), ModelTurn("Done.")])
 
     assert "there is no ref:aim" in answered
     assert "put the tags outside" in answered
@@ -268,9 +212,9 @@ async def test_a_call_for_what_was_marked_in_a_fence_says_so(session, run: Run):
 @EVERYWHERE
 async def test_a_malformed_mark_of_an_answer_is_explained_in_the_next_turn(session, run: Run):
     """What stood in an answer without calls is explained by the first tool of the next."""
-    await run(session, [Said(MALFORMED)])
+    await run(session, [ModelTurn(MALFORMED)])
 
-    (answered,) = await run(session, [Said("Again.", (call("list_refs", category=None),)), Said("Done.")])
+    (answered,) = await run(session, [ModelTurn("Again.", (call("list_refs", category=None),)), ModelTurn("Done.")])
 
     assert re.search(r"\n<ref_notes>\n'my aim' is no id.*\n</ref_notes>$", answered, re.DOTALL)
 
@@ -295,7 +239,7 @@ async def test_calls_of_one_message_run_in_their_order(session, run: Run):
     session.tools.add(read, annotations=ToolAnnotations(read_only=True))
     calls = (call("write", note="a"), call("read"), call("write", note="b"), call("read"))
 
-    answered = await run(session, [Said("Both.", calls), Said("Done.")])
+    answered = await run(session, [ModelTurn("Both.", calls), ModelTurn("Done.")])
 
     assert ["written", "a", "written", "a,b"] == answered
 
@@ -304,7 +248,7 @@ async def test_calls_of_one_message_run_in_their_order(session, run: Run):
 async def test_a_memory_is_found_by_a_search_of_the_same_message(session, run: Run):
     """A model that saves and searches at once finds what it saved."""
     save = call("save__decision", topic="auth", decision="Use JWT", reasoning="No state")
-    _, found = await run(session, [Said("", (save, call("search__by_topic", topic="auth"))), Said("Done.")])
+    _, found = await run(session, [ModelTurn("", (save, call("search__by_topic", topic="auth"))), ModelTurn("Done.")])
 
     assert "Use JWT" in found
 
@@ -403,10 +347,9 @@ async def test_an_earlier_run_in_the_history_is_not_stored_again(session):
 
 async def test_a_streamed_run_of_the_agents_sdk_is_stored(session):
     """The hooks are asked there, too."""
-    agents, testing = importlib.import_module("agents"), importlib.import_module("agents.testing")
+    agents = importlib.import_module("agents")
     adapter = importlib.import_module("mama_structs.adapters.openai_agents")
-    call = testing.function_call("get_ref", {"ref_id": "aim"}, call_id="c")
-    model = testing.ScriptedModel([[testing.assistant_message(MARKED), call], [testing.assistant_message("Done.")]])
+    model = ScriptedModel(ModelTurn(MARKED, [call("get_ref", ref_id="aim")]), "Done.").openai_agents()
     agent = agents.Agent(name="agent", model=model, tools=adapter.tools(session))
     quiet = agents.RunConfig(tracing_disabled=True)
     result = agents.Runner.run_streamed(agent, "go", run_config=quiet, hooks=adapter.hooks(session))
@@ -423,7 +366,7 @@ async def test_a_streamed_run_of_the_agents_sdk_is_stored(session):
 
 async def test_hooks_of_a_host_go_beside(session):
     """A host's own hooks derive from those of the session."""
-    agents, testing = importlib.import_module("agents"), importlib.import_module("agents.testing")
+    agents = importlib.import_module("agents")
     adapter = importlib.import_module("mama_structs.adapters.openai_agents")
     seen = []
 
@@ -432,7 +375,7 @@ async def test_hooks_of_a_host_go_beside(session):
             await super().on_llm_end(context, agent, response)
             seen.append(len(session.refs))
 
-    agent = agents.Agent(name="agent", model=testing.ScriptedModel([[testing.assistant_message(MARKED)]]))
+    agent = agents.Agent(name="agent", model=ScriptedModel(MARKED).openai_agents())
     await agents.Runner.run(agent, "go", run_config=agents.RunConfig(tracing_disabled=True), hooks=Own(session))
 
     assert [1] == seen
@@ -442,18 +385,11 @@ async def test_a_structured_answer_of_langchain_is_stored(session):
     """Where an agent answers by a tool of its own, the model's message is not the last one."""
     agents = pytest.importorskip("langchain.agents", reason="create_agent is not in langchain_core")
     structured = importlib.import_module("langchain.agents.structured_output")
-    models = importlib.import_module("langchain_core.language_models.fake_chat_models")
     messages = importlib.import_module("langchain_core.messages")
     adapter = importlib.import_module("mama_structs.adapters.langchain")
-
-    class Model(models.GenericFakeChatModel):
-        def bind_tools(self, tools, **_options):
-            return self
-
     schema = {"title": "Answer", "type": "object", "properties": {"sum": {"type": "integer"}}, "description": "It"}
-    call = {"type": "tool_call", "id": "c", "name": "Answer", "args": {"sum": 3}}
     agent = agents.create_agent(
-        Model(messages=iter([messages.AIMessage(MARKED, tool_calls=[call])])),
+        ScriptedModel(ModelTurn(MARKED, [call("Answer", sum=3)])).langchain(),
         tools=adapter.tools(session),
         middleware=[adapter.middleware(session)],
         response_format=structured.ToolStrategy(schema),

@@ -33,6 +33,7 @@ PUBLIC_MODULES = (
     "mama_structs.adapters.embedders",
     "mama_structs.structs",
     "mama_structs.testing",
+    "mama_structs.testing.scripted",
     "mama_structs.testing.strategies",
 )
 MOVED = homes("mama_structs", mama_structs._MOVED)
