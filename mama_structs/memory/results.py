@@ -26,7 +26,7 @@ class Hit(Showing):
     Args:
         memory: The memory; searched with ``as_of``, as it was then.
         score: What orders this list; scores of two searches do not compare.
-        relevance: How well it answers, 0 to 1, absolutely; below some 0.3 nothing was found.
+        relevance: How well it answers, 0 to 1, comparable between searches; below 0.3 it does not answer.
         parts: What it owes its score to, by name: ``meaning``, ``words``, ``graph`` and so on.
         path: Ids of the memories by which it was reached along links, the first one found by itself; else empty.
         superseded_by: The id of the memory that stands in its place today, None where it still holds.

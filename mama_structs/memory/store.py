@@ -683,7 +683,7 @@ class MemoryStore:
         Find memories by meaning, words, links and time, best first.
 
         Words of time in the question ("last week", "지난주") favour that time.
-        As many memories as *limit* come back if so many pass the filters, unless *min_relevance* or *max_chars* leaves
+        Returns *limit* memories if at least so many pass the filters, unless *min_relevance* or *max_chars* leaves
         some out; `Hit.relevance` says how well each answers.
         A session's reranker puts the best in its order, where it answers within ``settings.memory.rerank_seconds``.
 

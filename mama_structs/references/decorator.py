@@ -167,7 +167,7 @@ def with_references(
     **defaults: Any,
 ) -> Any:
     """
-    Let a tool add, once each, what the ids in its result stand for.
+    Add to a tool's result what each id in it stands for.
 
     Works bare and with arguments, on functions, methods and callable objects; a plain one runs in a thread and is
     awaited.

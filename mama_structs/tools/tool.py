@@ -40,7 +40,7 @@ class ErrorText(str):
 @attrs.frozen(kw_only=True)
 class ToolAnnotations:
     """
-    How a tool behaves, for hosts that ask before they run one; as in MCP, the defaults presume the worst.
+    How a tool behaves, for hosts that ask before they run one; by default it may change anything, as in MCP.
 
     Args:
         read_only: It changes nothing.
@@ -133,7 +133,7 @@ class Tool:
             name: By default the function's name, or its class's in snake_case.
             title: By default the function's attribute ``tool_title``, or made from the name.
             description: By default the docstring without its ``Args:`` section, which describes the parameters.
-            annotations: How the tool behaves; by default the worst is presumed.
+            annotations: How the tool behaves; by default it may change anything.
 
         Raises:
             InvalidArgument: It is a generator or no function, or a parameter cannot be offered to a model.
