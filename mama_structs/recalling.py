@@ -39,7 +39,6 @@ from mama_structs.memory.noticing import disagreeing
 from mama_structs.memory.ranking import SHOWN
 from mama_structs.memory.relationships import normalised
 from mama_structs.memory.results import Hit
-from mama_structs.memory.search import worth_showing
 from mama_structs.memory.store import MemoryStore
 from mama_structs.recall import Conflict, Recall
 from mama_structs.tools.exposure import Exposure
@@ -114,12 +113,12 @@ async def recall(
     text = _bounded(said_by_user(message)).encode("utf-8", "replace").decode()
     hits: list[Hit] = []
     if text.strip():
-        hits = worth_showing(await memories.search(text, limit=_LIMIT), bounds=BOUNDS)
+        hits, _ = await memories._worth_showing(text, limit=_LIMIT, bounds=BOUNDS)  # noqa: SLF001 - a plan for this answer
         resuming = resuming or (exposure or _exposure()).detect(text).kind == "resuming"
     if not hits and not resuming:
         return Recall()
-    plan = functools.partial(Grounds.of, hits=hits, where=memories._holding(), resuming=resuming)  # noqa: SLF001 - as below
-    grounds = await memories._each(plan)  # noqa: SLF001 - a plan for this answer
+    plan = functools.partial(Grounds.of, hits=hits, where=memories._holding(), resuming=resuming)  # noqa: SLF001 - as above
+    grounds = await memories._each(plan)  # noqa: SLF001 - as above
     return written(Grounds.joined(grounds), hits, told, room)
 
 

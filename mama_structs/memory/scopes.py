@@ -101,6 +101,12 @@ class ScopedMemories(MemoryStore):
         found = merged([await one.search(query, limit=limit, **given) for one in self._scopes], check_limit(limit))
         return found if room is None else within_chars(found, room)
 
+    async def _worth_showing(self, query: str, *, limit: int, **given: Any) -> tuple[list[Hit], int]:
+        # Each by its own search, whose scores are cut: those of the merged list mean something else.
+        found = [await one._worth_showing(query, limit=limit, **given) for one in self._scopes]  # noqa: SLF001
+        shown = merged([hits for hits, _ in found], limit)
+        return shown, min(sum(len(hits) + more for hits, more in found), limit) - len(shown)
+
     async def recent(self, *, limit: int = 10, **given: Any) -> list[Memory]:
         """Return the newest memories of all namespaces; see `MemoryStore.recent`."""
         return _newest([await one.recent(limit=limit, **given) for one in self._scopes], check_limit(limit))

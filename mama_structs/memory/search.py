@@ -170,6 +170,7 @@ def worth_showing(hits: Sequence[JudgedT], *, bounds: Bounds = SHOWN) -> list[Ju
     Return those of a search's hits that belong in a prompt: nothing where the best of them hardly answers.
 
     What answers scores nearly as much as the best does, how sure the best may be: a hit's own relevance says less.
+    They must be of one search in one namespace: scores of a list that several namespaces gave are relevances.
     """
     if max((hit.relevance for hit in hits), default=0.0) < bounds.relevance:
         return []

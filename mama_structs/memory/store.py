@@ -49,6 +49,7 @@ from mama_structs.memory.model import (
     parse_kept,
     with_texts,
 )
+from mama_structs.memory.ranking import SHOWN, Bounds
 from mama_structs.memory.relationships import near_synonyms, normalised
 from mama_structs.memory.requests import OnDuplicate, check_filter, check_id, check_limit, check_progress
 from mama_structs.memory.reranking import Reranker
@@ -734,6 +735,14 @@ class MemoryStore:
             hits = hits if room is None else results.within_chars(hits, room)
             told["memory__record__count"] = len(hits)
         return hits
+
+    async def _worth_showing(
+        self, query: str, *, limit: int, bounds: Bounds = SHOWN, **given: Any
+    ) -> tuple[list[Hit], int]:
+        """Return those of a search's hits that belong in a prompt, and how many more it has."""
+        found = await self.search(query, limit=limit, **given)
+        shown = search.worth_showing(found, bounds=bounds)
+        return shown, len(found) - len(shown)
 
     async def explain(
         self,

@@ -41,7 +41,6 @@ from mama_structs.memory.model import (
 from mama_structs.memory.relationships import MAX_RELATIONSHIP
 from mama_structs.memory.requests import MAX_ID, MAX_ITEM, MAX_ITEMS, MAX_LINKS, MAX_TOPIC, check_id
 from mama_structs.memory.results import Chain, Evidence, Reached, Surroundings
-from mama_structs.memory.search import worth_showing
 from mama_structs.memory.store import MemoryStore
 from mama_structs.tools.names import MEMORY_TOOLS
 from mama_structs.tools.tool import Tool, ToolAnnotations, bound
@@ -1030,8 +1029,7 @@ async def by_context(
         limit: At most
 
     """
-    hits = await memories.search(query, types=types, limit=limit)
-    best = worth_showing(hits)
+    best, more = await memories._worth_showing(query, types=types, limit=limit)  # noqa: SLF001 - its tools are ours
     shown = await _found(FoundMemory, memories, [hit.memory for hit in best])
     found: list[Answering] = [
         {**one, "relevance": round(hit.relevance, 2)} for one, hit in zip(shown, best, strict=True)
@@ -1039,8 +1037,8 @@ async def by_context(
     note = None
     if not best:
         note = "Nothing was found: ask in other words, leave out types, or see search/recent."
-    elif len(best) < len(hits):
-        note = f"{len(hits) - len(best)} less relevant are left out."
+    elif more:
+        note = f"{more} less relevant are left out."
     return _answer(ByContext, {"found": found, "note": note})
 
 
