@@ -1,5 +1,6 @@
 """The session without an event loop."""
 
+import asyncio
 import contextvars
 import inspect
 import os
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import traceback
+import types
 from pathlib import Path
 
 import pytest
@@ -95,6 +97,26 @@ async def test_a_running_loop_is_not_blocked():
     """In a thread whose loop runs the facade refuses, and names the class to use."""
     with pytest.raises(WrongLoop, match=r"would block the event loop .* \(use mama_structs\.Session here"):
         sync.Session.open()
+
+
+async def test_a_cell_of_a_notebook_may_wait(monkeypatch):
+    """Where the loop is a kernel's, which waits for its cell anyway, the same lines work as in a script."""
+    shell = types.SimpleNamespace(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
+    with sync.Session.open(embedder=SMALL) as session:
+        saved = session.memories.save_insight("shields help")
+
+        assert saved == session.memories.get(saved.id)
+
+        def elsewhere():
+            with pytest.raises(WrongLoop, match="block"):
+                asyncio.run(_count(session))
+
+        await asyncio.to_thread(elsewhere)
+
+
+async def _count(session):
+    return session.memories.count()
 
 
 def test_ctrl_c_undoes_what_runs_and_leaves_the_data_whole(tmp_path):

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -161,6 +162,18 @@ def test_what_people_ask_first_is_two_clicks_away(docs, asked, says):
 
     assert _clicks(docs.root / "docs" / "index.md")[target] <= 2
     assert [] == [words for words in says if words not in text]
+
+
+def test_the_readme_is_short_and_its_picture_is_made_by_the_code(docs):
+    """A front page is read in two minutes, its first code has eight lines, and its picture is what a store says."""
+    readme = docs.root / "README.md"
+    code = next(block for block in docs.blocks_of(readme) if block.info == "python")
+    made = runpy.run_path(str(docs.root / "scripts" / "picture.py"))
+
+    assert len(readme.read_text(encoding="utf-8").splitlines()) <= 120
+    assert 8 == len([line for line in code.text.splitlines() if line])
+    assert "docs/pictures/decisions.svg" in readme.read_text(encoding="utf-8")
+    assert made["picture"]() == made["TARGET"].read_text(encoding="utf-8"), "run scripts/picture.py"
 
 
 def test_an_agent_of_ones_own_has_forty_lines(docs):

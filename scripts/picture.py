@@ -1,0 +1,104 @@
+"""
+Writes ``docs/pictures/decisions.svg``: a decision that failed and what replaced it, as a store has them.
+
+``python scripts/picture.py`` makes it; a test compares the file with what this gives.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+from mama_structs import Chain, HashEmbedder, Hit, LinkType
+from mama_structs.sync import Session
+
+TARGET = Path(__file__).parents[1] / "docs" / "pictures" / "decisions.svg"
+QUESTION = "Why did we leave JWT?"
+# Fill and edge: such that dark letters on it, and it on a page of either colour, can be read.
+_BAD, _GOOD, _PLAIN, _ASKED = (
+    ("#fee2e2", "#dc2626"),
+    ("#dcfce7", "#16a34a"),
+    ("#f1f5f9", "#64748b"),
+    ("#dbeafe", "#2563eb"),
+)
+_QUIET = "#7c8aa0"
+_HEAD = """\
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 258" width="720" height="258" role="img" \
+font-family="system-ui, sans-serif" font-size="15">
+  <title>A decision failed, another replaced it, and a search finds both</title>
+  <defs>
+    <marker id="a" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="8" markerHeight="8" orient="auto-start-reverse">
+      <path d="M0 0 10 5 0 10z" fill="#64748b"/>
+    </marker>
+  </defs>
+"""
+
+
+def remembered() -> tuple[Chain, str, list[Hit]]:
+    """Return how a decision evolved in a store, why it failed, and what a question finds there."""
+    with tempfile.TemporaryDirectory() as place, Session.open(place, embedder=HashEmbedder()) as session:
+        memories = session.memories
+        monday, thursday = datetime(2026, 3, 2, tzinfo=UTC), datetime(2026, 3, 5, tzinfo=UTC)
+        jwt = memories.save_decision("auth", "Use JWT for logins", "The server keeps no state", created_at=monday)
+        memories.set_outcome(jwt.id, "FAILED", reason="A stolen JWT could not be revoked")
+        memories.supersede(jwt.id, "Keep logins in Redis", "They can be ended at once", created_at=thursday)
+        why = memories.get(jwt.id).metadata.outcome_reason
+        return memories.evolution(jwt.id), why, memories.search(QUESTION, types=["decision"])
+
+
+def picture() -> str:
+    """Return the picture."""
+    chain, why, hits = remembered()
+    new, old = chain.memories
+    (link,) = (one for one in chain.links if one.link_type is LinkType.EVOLUTION)
+    failed = next(hit.memory for hit in hits if hit.superseded_by == new.id)
+    assert (link.from_id, link.to_id, failed.id) == (new.id, old.id, old.id)
+    back = 'd="M 590 100 C 550 142, 180 142, 110 104" fill="none" stroke="#64748b" stroke-width="2"'
+    parts = [
+        *_said(105, 22, f"{old.created_at:%A}"),
+        *_box(10, 34, 190, 66, _BAD, old.content, old.metadata.reasoning),
+        *_arrow(200, 67, 232, 67),
+        *_box(234, 34, 264, 66, _BAD, str(failed.metadata.outcome), why),
+        *_said(609, 22, f"{new.created_at:%A}"),
+        *_box(508, 34, 202, 66, _GOOD, new.content, new.metadata.reasoning),
+        f'<path {back} marker-end="url(#a)"/>',
+        *_said(360, 152, "takes its place"),
+        *_box(10, 186, 212, 56, _ASKED, QUESTION),
+        *_arrow(222, 214, 252, 214),
+        *_box(254, 186, 456, 56, _PLAIN, None, f"{failed.content}: {failed.metadata.outcome}. {why}.", _since(new)),
+    ]
+    return _HEAD + "".join(f"  {part}\n" for part in parts) + "</svg>\n"
+
+
+def _since(memory: object) -> str:
+    return f"Since then: {memory.content}."  # type: ignore[attr-defined]
+
+
+def _box(x: int, y: int, width: int, height: int, colours: tuple[str, str], *lines: str | None) -> Iterator[str]:
+    """Give a box with lines in its middle, of which the first is bold, if there is one."""
+    fill, edge = colours
+    yield (
+        f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="8" fill="{fill}" stroke="{edge}" '
+        'stroke-width="1.5"/>'
+    )
+    shown = [line for line in lines if line is not None]
+    for number, line in enumerate(shown):
+        bold = ' font-weight="600"' if line == lines[0] else ""
+        at = y + height / 2 + 5 + 21 * (number - (len(shown) - 1) / 2)
+        yield f'<text x="{x + width / 2:g}" y="{at:g}" text-anchor="middle" fill="#1e293b"{bold}>{escape(line)}</text>'
+
+
+def _said(x: int, y: int, text: str) -> Iterator[str]:
+    yield f'<text x="{x}" y="{y}" text-anchor="middle" fill="{_QUIET}" font-size="13">{escape(text)}</text>'
+
+
+def _arrow(x1: int, y1: int, x2: int, y2: int) -> Iterator[str]:
+    line = f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="#64748b" stroke-width="2" marker-end="url(#a)"/>'
+    yield line
+
+
+if __name__ == "__main__":
+    TARGET.write_text(picture(), encoding="utf-8")
