@@ -14,7 +14,7 @@ import attrs
 from mama_structs._plain import json_text
 from mama_structs._telemetry import raised
 from mama_structs.descriptors.media import Media, media_in
-from mama_structs.descriptors.messages import are_blocks, block_text
+from mama_structs.descriptors.messages import are_blocks, block_text, field, said_by_user
 from mama_structs.errors import InvalidArgument, MamaStructsError, QuotaExceeded, SessionClosed, StoreError, WrongLoop
 from mama_structs.session import Session
 from mama_structs.tools.names import MEMORY_TOOLS, SUCCESSORS, WireNames, last_line
@@ -23,6 +23,8 @@ from mama_structs.tools.tool import ErrorText, Tool, ToolAnnotations, ToolSet
 
 _log = logging.getLogger("mama_structs")
 _MAX_FAULT: Final = 1000
+# Characters of what is recalled, by default.
+MAX_CHARS: Final = 2_000
 _CUT_OFF: Final = "the call was cut off before its arguments were complete, and nothing was done"
 _NO_NAMES: Final = WireNames.of(())
 # What of a memory tool's answer are our own words.
@@ -314,3 +316,35 @@ async def answer_call(session: Session, call: ToolCall, *, host: Mapping[str, An
     if call.is_cut_off:
         return failed(InvalidArgument(_CUT_OFF, hint="call the tool again, with shorter arguments"))
     return await answer(session, call.name, call.arguments, host=host)
+
+
+async def recall_for(session: Session, messages: object, *, max_chars: int, again: bool = False) -> str:
+    """
+    Return what is recalled for the message at the end: "" where the model has begun to answer it, or was told already.
+
+    What cannot be recalled costs no turn: the host finds it in the log.
+    """
+    said = asked_now(messages)
+    if not said:
+        return ""
+    try:
+        return (await session.recall(said, max_chars=max_chars, again=again)).text
+    except (SessionClosed, WrongLoop):
+        raise
+    except MamaStructsError as error:
+        _log.warning("nothing is recalled: %s", error)
+        return ""
+
+
+def asked_now(messages: object) -> str:
+    """Return what the user wrote at the end of a conversation: "" where anybody has said something since."""
+    if not isinstance(messages, list | tuple):
+        return said_by_user(messages)
+    others = ("system", "developer")
+    last = next((one for one in reversed(messages) if (field(one, "role") or field(one, "type")) not in others), None)
+    return said_by_user([last])
+
+
+def recalled_message(text: str) -> dict[str, str]:
+    """Return what was recalled as a message: of the user, since no text from memory may speak for the developer."""
+    return {"role": "user", "content": text}

@@ -13,8 +13,18 @@ from typing import Any, Final
 import attrs
 
 from mama_structs._quoting import without_recalled
-from mama_structs.adapters.answers import ToolCall, answer_call, hear, is_taken, kept, named, offered
-from mama_structs.adapters.recalling import MAX_CHARS, asked_now, recall_for
+from mama_structs.adapters.answers import (
+    MAX_CHARS,
+    ToolCall,
+    answer_call,
+    asked_now,
+    hear,
+    is_taken,
+    kept,
+    named,
+    offered,
+    recall_for,
+)
 from mama_structs.adapters.schemas import is_recursive, plain_schema, strict_schema
 from mama_structs.descriptors.media import Media
 from mama_structs.descriptors.messages import field, text_field

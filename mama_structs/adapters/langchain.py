@@ -9,8 +9,7 @@ import attrs
 
 from mama_structs import sync
 from mama_structs._facade import bare, run_beside
-from mama_structs.adapters.answers import Turns, hear, kept, offered
-from mama_structs.adapters.recalling import MAX_CHARS, recall_for
+from mama_structs.adapters.answers import MAX_CHARS, Turns, hear, kept, offered, recall_for
 from mama_structs.adapters.schemas import plain_schema
 from mama_structs.descriptors.media import Media
 from mama_structs.session import Session

@@ -11,8 +11,18 @@ from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
-from mama_structs.adapters.answers import ToolCall, answer_call, hear, is_taken, kept, named, offered
-from mama_structs.adapters.recalling import MAX_CHARS, recall_for, recalled_message
+from mama_structs.adapters.answers import (
+    MAX_CHARS,
+    ToolCall,
+    answer_call,
+    hear,
+    is_taken,
+    kept,
+    named,
+    offered,
+    recall_for,
+    recalled_message,
+)
 from mama_structs.adapters.schemas import plain_schema, strict_schema
 from mama_structs.descriptors.media import Media
 from mama_structs.descriptors.messages import field, text_field

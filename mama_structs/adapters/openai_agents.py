@@ -6,8 +6,17 @@ from typing import Any, Final, TypeAlias, cast
 from weakref import WeakKeyDictionary
 
 from mama_structs._lru import Lru
-from mama_structs.adapters.answers import Turns, hear, is_taken, kept, offered
-from mama_structs.adapters.recalling import MAX_CHARS, asked_now, recall_for, recalled_message
+from mama_structs.adapters.answers import (
+    MAX_CHARS,
+    Turns,
+    asked_now,
+    hear,
+    is_taken,
+    kept,
+    offered,
+    recall_for,
+    recalled_message,
+)
 from mama_structs.adapters.schemas import plain_schema, strict_schema
 from mama_structs.descriptors.media import Media
 from mama_structs.descriptors.messages import said_by_user

@@ -8,8 +8,7 @@ from typing import Any, Final, Self
 
 import attrs
 
-from mama_structs.adapters.answers import answer, hear, kept, offered
-from mama_structs.adapters.recalling import MAX_CHARS, recall_for
+from mama_structs.adapters.answers import MAX_CHARS, answer, hear, kept, offered, recall_for
 from mama_structs.adapters.schemas import plain_schema
 from mama_structs.descriptors.media import Media
 from mama_structs.session import Session

@@ -35,6 +35,8 @@ class AnswerCache:
             settings.cache_entries, max_cost=settings.cache_bytes, clock=clock
         )
         self._chains: dict[int, _ChainHeight] = {}
+        # Who else has it, where resolvers share it.
+        self.users: weakref.WeakSet[Caches] = weakref.WeakSet()
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -97,10 +99,11 @@ class Caches:
         self._clock = clock
         self.forget = forget
         self._own = AnswerCache(settings, clock)
-        self._shared: dict[Hashable, tuple[_Commons, AnswerCache]] = {}
+        # By event loop and name.
+        self._shared: dict[tuple[Hashable, ...], AnswerCache] = {}
 
     def __len__(self) -> int:
-        return len(self._own) + sum(len(cache) for _, cache in self._shared.values())
+        return len(self._own) + sum(map(len, self._shared.values()))
 
     def get(self, key: str, origin: object) -> SourceOutcome | None:
         """Return what is known of *key*, which *origin* answers for, and still valid, else None."""
@@ -117,10 +120,11 @@ class Caches:
             self._of(origin)
         self.forget(matches)
         dropped = self._own.invalidate(matches)
-        for commons, _ in self._shared.values():
-            for user in list(commons.users):
-                user.forget(matches)
-            dropped += sum(cache.invalidate(matches) for cache in list(commons.caches.values()))
+        for (loop, name, _, _), cache in list(_shared.items()):
+            if (loop, name) in self._shared:
+                for user in list(cache.users):
+                    user.forget(matches)
+                dropped += cache.invalidate(matches)
         return dropped
 
     def close(self) -> None:
@@ -134,36 +138,17 @@ class Caches:
         loop = _running_loop()
         if name is None or loop is None:
             return self._own, origin
-        if name not in self._shared:
-            commons = _commons.get((loop, name)) or _commons.setdefault((loop, name), _Commons())
-            commons.users.add(self)
-            settings = self._settings
-            alike = (
-                self._clock,
-                settings.cache_ttl,
-                settings.cache_until,
-                settings.cache_entries,
-                settings.cache_bytes,
-                settings.not_found_ttl,
-            )
-            cache = commons.caches.get(alike)
-            if cache is None:
-                cache = commons.caches[alike] = AnswerCache(settings, self._clock)
-            self._shared[name] = commons, cache
-        return self._shared[name][1], None
+        if (loop, name) not in self._shared:
+            alike = tuple(getattr(self._settings, setting) for setting in _ALIKE)
+            key = loop, name, self._clock, alike
+            cache = self._shared[loop, name] = _shared.setdefault(key, AnswerCache(self._settings, self._clock))
+            cache.users.add(self)
+        return self._shared[loop, name], None
 
 
-class _Commons:
-    """What the resolvers of one event loop have in common of sources that answer alike."""
-
-    def __init__(self) -> None:
-        self.caches: weakref.WeakValueDictionary[Hashable, AnswerCache] = weakref.WeakValueDictionary()
-        self.users: weakref.WeakSet[Caches] = weakref.WeakSet()
-
-
-_commons: Final[weakref.WeakValueDictionary[tuple[asyncio.AbstractEventLoop, Hashable], _Commons]] = (
-    weakref.WeakValueDictionary()
-)
+# What the resolvers of one event loop have in common of sources that answer alike.
+_ALIKE: Final = ("cache_ttl", "cache_until", "cache_entries", "cache_bytes", "not_found_ttl")
+_shared: Final[weakref.WeakValueDictionary[tuple[Hashable, ...], AnswerCache]] = weakref.WeakValueDictionary()
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

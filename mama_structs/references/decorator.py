@@ -13,8 +13,15 @@ from mama_structs._async import find_session, from_model, no_session
 from mama_structs._introspect import AddedParameters, awaited, called_by, disguise, name_of
 from mama_structs._telemetry import raised
 from mama_structs.errors import InvalidArgument
-from mama_structs.references.options import Kind, ReferenceOptions, check_kind, check_primary
-from mama_structs.references.parameters import ACCEPTED, SHOWN, reference_parameters
+from mama_structs.references.options import (
+    ACCEPTED,
+    SHOWN,
+    Kind,
+    ReferenceOptions,
+    check_kind,
+    check_primary,
+    reference_parameters,
+)
 from mama_structs.references.resolver import Resolver
 
 _log = logging.getLogger("mama_structs")

@@ -15,8 +15,7 @@ from urllib.parse import quote
 
 from mama_structs._async import in_own_thread
 from mama_structs.errors import StoreBusy, StoreDamaged, StoreError
-from mama_structs.storage.connection import in_use
-from mama_structs.storage.erasing import ERASING
+from mama_structs.storage.connection import ERASING, in_use
 from mama_structs.storage.failures import damaged, is_busy, store_error
 from mama_structs.storage.files import DATABASE, JOURNAL, MARK_FILE, DraftDirectory, NewFile, from_os
 from mama_structs.storage.wal import crashed

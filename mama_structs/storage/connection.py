@@ -24,7 +24,7 @@ from weakref import WeakMethod
 import attrs
 
 from mama_structs.errors import StoreError
-from mama_structs.storage.failures import Finding, damaged
+from mama_structs.storage.failures import Finding, damaged, is_busy, store_error
 from mama_structs.storage.files import DATABASE, MARK_FILE, TemporaryDirectory
 from mama_structs.storage.locks import LockFile, unwatch
 from mama_structs.storage.opening import check_schema, open_database
@@ -32,8 +32,12 @@ from mama_structs.storage.wal import others
 
 # How long a fork waits for what is going on, in seconds.
 _PATIENCE: Final = 5.0
+# Seconds between tries to leave nothing of what was deleted.
+_PAUSE: Final = 0.01
 # The place in the mark file that a process locks until it has the right to write.
 _TURN: Final = 1
+ERASING: Final = "erasing/"
+"""How the keys of rows begin that say what is still to be done, by whoever has the store open next."""
 _WAL: Final = f"{DATABASE}-wal"
 _INDEX: Final = f"{DATABASE}-shm"
 
@@ -304,3 +308,52 @@ def _look(path: str | Path) -> tuple[Identity | None, int]:
     except OSError:
         return None, 0
     return (status.st_dev, status.st_ino), status.st_size
+
+
+# Leaving nothing of what was deleted: old bytes outlive their row in free pages, gaps of pages, and the log.
+# SQLite's `secure_delete` overwrites what it frees, and misses copies in the gaps of pages which were divided. So the
+# database is written anew, and the log emptied; neither can be done while somebody reads what was there before.
+
+
+def scrub(directory: Path, *, wait: float) -> bool:
+    """
+    Write a database anew and empty its log, and tell whether it is done; False where others were in the way.
+
+    Others go on reading meanwhile, and wait to write. *wait* says how many seconds to wait for them, blocking.
+    """
+    until = time.monotonic() + wait
+    with in_use(directory):
+        connection = sqlite3.connect(directory / DATABASE, timeout=0, isolation_level=None)
+        with contextlib.closing(connection):
+            try:
+                # A temporary file would be elsewhere, where it may stay.
+                connection.execute("PRAGMA temp_store = 2").fetchall()
+                connection.execute("PRAGMA synchronous = 2").fetchall()
+                # First, as it is little work: whoever reads what was there before is in the way of both.
+                return _emptied(connection, until) and _rewritten(connection, until) and _emptied(connection, until)
+            except sqlite3.Error as error:
+                raise store_error(error, directory) from error
+
+
+def _emptied(connection: sqlite3.Connection, until: float) -> bool:
+    """Empty the log, and tell whether that was possible."""
+    while connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+        if time.monotonic() >= until:
+            return False
+        # Without SQLite's own waiting, which would keep everybody from writing meanwhile.
+        time.sleep(_PAUSE)
+    return True
+
+
+def _rewritten(connection: sqlite3.Connection, until: float) -> bool:
+    while True:
+        try:
+            connection.execute("VACUUM")
+        except sqlite3.OperationalError as error:
+            if not is_busy(error):
+                raise
+            if time.monotonic() >= until:
+                return False
+            time.sleep(_PAUSE)
+        else:
+            return True

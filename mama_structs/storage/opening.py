@@ -17,15 +17,15 @@ from collections import Counter
 from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import attrs
 import diskcache  # type: ignore[import-untyped]  # it ships no types
 
-from mama_structs.errors import InvalidArgument, StoreDamaged, StoreError
+from mama_structs.errors import StoreDamaged, StoreError
 from mama_structs.storage.failures import Finding, damaged, damaged_file
 from mama_structs.storage.files import DATABASE, MARK_FILE, TemporaryDirectory, make_directory, sync_directory
-from mama_structs.storage.rows import Damaged, check_key, foreign_value, is_own_key, unseal
+from mama_structs.storage.rows import Damaged, foreign_value, is_own_key, unseal
 from mama_structs.storage.wal import crashed
 
 _MARK: Final = b"mama-structs journal 1\n"
@@ -69,47 +69,6 @@ _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 # Type, name, table, SQL.
 _Item = tuple[object, object, object, object]
-
-
-class ForeignRow(Exception):
-    """A row that this package did not write; it was not decoded."""
-
-
-class _BytesDisk(diskcache.Disk):  # type: ignore[misc]  # the base class has no types
-    """Bytes under ASCII keys, inline: the library itself would unpickle what was planted, and obey names of files."""
-
-    def __init__(self, directory: str, **_settings: object) -> None:
-        super().__init__(directory, min_file_size=2**62, pickle_protocol=0)
-
-    def put(self, key: object) -> tuple[str, bool]:
-        """Return the columns of a key."""
-        return check_key(key), True
-
-    def get(self, key: Any, raw: object) -> str:
-        """Return the key in a row."""
-        if not is_own_key(key, raw):
-            raise ForeignRow("a key that this package did not write")
-        return str(key)
-
-    def store(self, value: object, read: object, key: object = None) -> tuple[int, int, None, bytes]:  # noqa: ARG002 - the base class's signature
-        """Return the columns of a value."""
-        if type(value) is not bytes:
-            raise InvalidArgument(f"only bytes are stored, got {type(value).__name__}")
-        return 0, diskcache.core.MODE_RAW, None, value
-
-    def fetch(self, mode: object, filename: object, value: Any, read: object) -> bytes:
-        """Return the bytes in a row, and nothing else: no number, text, file or pickle."""
-        foreign = "it was asked for as a file" if read else foreign_value(mode, filename, value)
-        if foreign:
-            raise ForeignRow(foreign)
-        return bytes(value)
-
-    def filename(self, key: object = None, value: object = None) -> NoReturn:  # noqa: ARG002 - as above
-        """Refuse: no row of ours has a file."""
-        raise ForeignRow("a value in a file of its own")
-
-    def remove(self, file_path: object) -> None:
-        """Leave a file alone that a foreign row names: its name is not to be trusted."""
 
 
 @attrs.frozen
@@ -238,8 +197,9 @@ def _make(connection: sqlite3.Connection, directory: Path) -> None:
 def _have_made(directory: Path) -> None:
     cache = diskcache.Cache.__new__(diskcache.Cache)
     try:
-        # In two steps, so that a connection is closed that a failing constructor leaves behind.
-        cache.__init__(str(directory), timeout=0, disk=_BytesDisk, **SETTINGS)
+        # In two steps, so that a connection is closed that a failing constructor leaves behind. It reads and writes no
+        # row: what the library would make of one, such as to unpickle it, is never done.
+        cache.__init__(str(directory), timeout=0, **SETTINGS)
     finally:
         cache.close()
 

@@ -38,8 +38,7 @@ import diskcache  # type: ignore[import-untyped]  # it ships no types
 from mama_structs._async import LoopBound, in_own_thread
 from mama_structs._check import seconds
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreBusy, StoreError, StoreFull
-from mama_structs.storage.connection import Database
-from mama_structs.storage.erasing import scrub
+from mama_structs.storage.connection import Database, scrub
 from mama_structs.storage.failures import Finding, is_busy, store_error
 from mama_structs.storage.files import TemporaryDirectory, check_path, sweep
 from mama_structs.storage.opening import inspect_store

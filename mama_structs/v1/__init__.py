@@ -6,8 +6,7 @@ What is left of MAMA v1.0: its memories taken over and given back, and its seven
 
 from mama_structs.v1.read import OldDatabase, read_old
 from mama_structs.v1.report import MigrationReport, OddRow, RollbackReport, TableCount
-from mama_structs.v1.undo import rollback
-from mama_structs.v1.write import migrate, migrate_old
+from mama_structs.v1.write import migrate, migrate_old, rollback
 
 __all__ = [
     "MigrationReport",

@@ -6,6 +6,7 @@ import copy
 import itertools
 import json
 import socket
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -349,7 +350,7 @@ async def test_no_hostile_memory_leaves_its_block_anywhere(monkeypatch):
     """Sixty memories that try to are recalled for one message, in each place: the block is whole, and is all there is."""
     monkeypatch.setattr(recalling, "_LIMIT", 2 * len(ROWS))
     monkeypatch.setattr(recalling, "BOUNDS", Bounds(relevance=0.0, share=0.0))
-    monkeypatch.setattr("mama_structs.adapters.mcp.recalled.MAX_CHARS", ROOM)
+    monkeypatch.setattr(sys.modules["mama_structs.adapters.mcp.server"], "MAX_CHARS", ROOM)
     said = "continue from yesterday"
     async with Session.open(embedder=HashEmbedder()) as session, Client(mcp.server(session)) as client:
         for row in ROWS:

@@ -25,7 +25,7 @@ from mama_structs.descriptors.log import ConversationKey
 from mama_structs.errors import InvalidArgument, MemoryNotFound
 from mama_structs.memory.embedded.erasing import JOURNAL_HELD, VIEWS_HELD
 from mama_structs.memory.embedded.snapshots import LOCK, SnapshotStore
-from mama_structs.storage import erasing
+from mama_structs.storage import connection
 from mama_structs.storage.backup import backup
 from mama_structs.storage.locks import DirectoryLocks, LockFile
 from mama_structs.storage.rows import Rows
@@ -351,7 +351,12 @@ async def test_a_kill_at_any_point_is_made_good_by_the_next_opening(tmp_path, mo
         def image(*_args):
             shutil.copytree(path, images / f"{len(list(images.iterdir())):02}")
 
-        for owner, name in ((Rows, "commit"), (erasing, "_rewritten"), (erasing, "_emptied"), (SnapshotStore, "clear")):
+        for owner, name in (
+            (Rows, "commit"),
+            (connection, "_rewritten"),
+            (connection, "_emptied"),
+            (SnapshotStore, "clear"),
+        ):
             real = getattr(owner, name)
 
             def stopping(*args, real=real, **options):
@@ -383,11 +388,11 @@ async def test_a_kill_at_any_point_is_made_good_by_the_next_opening(tmp_path, mo
 KILLED = """
 import asyncio, os, signal, sys
 from mama_structs import HashEmbedder, Session
-from mama_structs.storage import erasing
+from mama_structs.storage import connection
 
 async def main():
     session = await Session.open(sys.argv[1], embedder=HashEmbedder(dimensions=64))
-    erasing._emptied = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    connection._emptied = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     await session.memories.forget(about="Quokkafish")
 
 asyncio.run(main())

@@ -19,7 +19,7 @@ from mama_structs import (
     with_references,
 )
 from mama_structs.errors import InvalidArgument, MamaStructsError, SessionClosed, WrongLoop
-from mama_structs.references.parameters import ACCEPTED
+from mama_structs.references.options import ACCEPTED
 from mama_structs.settings import MemorySettings, ReferenceSettings, Settings
 from mama_structs.testing import FakeNode
 from mama_structs.testing.fakes import FakeSource

@@ -7,13 +7,11 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-import diskcache
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.storage.opening import ForeignRow, _BytesDisk
 from mama_structs.storage.rows import (
     LONGEST_KEY,
     Damaged,
@@ -95,44 +93,10 @@ def test_keys_that_could_be_mistaken_are_refused(key):
         check_key(key)
 
 
-def test_the_disk_decodes_nothing_but_its_own(tmp_path):
-    """A pickled key or value, a file, text or a number is refused before it is looked into."""
-    fired = tmp_path / "fired"
-    trap = pickle.dumps(Trap(fired))
-    disk = _BytesDisk(str(tmp_path), min_file_size=0, pickle_protocol=5, compress_level=1)
-
-    for key, raw in ((trap, 0), (trap, 1), ("k", 0), (1, 1), ("ä", 1)):
-        with pytest.raises(ForeignRow):
-            disk.get(key, raw)
-    for mode, filename, value, read in (
-        (diskcache.core.MODE_PICKLE, None, trap, False),
-        (diskcache.core.MODE_BINARY, "../secret", None, False),
-        (diskcache.core.MODE_TEXT, "x", None, False),
-        (diskcache.core.MODE_RAW, None, "text", False),
-        (diskcache.core.MODE_RAW, None, 1, False),
-        (diskcache.core.MODE_RAW, "x", b"", False),
-        (diskcache.core.MODE_RAW, None, b"", True),
-    ):
-        with pytest.raises(ForeignRow):
-            disk.fetch(mode, filename, value, read)
-    with pytest.raises(InvalidArgument):
-        disk.store("text", False, key="k")
-    with pytest.raises(ForeignRow):
-        disk.filename()
-    assert not fired.exists()
-
-
-def test_a_file_that_a_row_names_is_left_alone(tmp_path):
-    """Replacing a row that names a file deletes no file."""
-    (tmp_path / "precious").write_text("")
-    _BytesDisk(str(tmp_path)).remove("precious")
-
-    assert (tmp_path / "precious").exists()
-
-
 async def test_planted_pickles_are_never_run(tmp_path):
-    """Pickles planted as key and as value run no code in any call; the other rows load."""
-    fired = tmp_path / "fired"
+    """Pickles planted as key and as value run no code in any call, no file goes that a row names, and the others load."""
+    fired, precious = tmp_path / "fired", tmp_path / "precious"
+    precious.touch()
     trap = pickle.dumps(Trap(fired))
     storage = Storage.open(tmp_path / "journal")
     storage.enqueue([("good", b"1"), ("bad", b"2")])
@@ -141,9 +105,7 @@ async def test_planted_pickles_are_never_run(tmp_path):
         connection.execute("UPDATE Cache SET mode = 4, value = ? WHERE key = 'bad'", (trap,))
         connection.execute("INSERT INTO Cache (key, raw, mode, value) VALUES (?, 0, 4, ?)", (trap, trap))
         connection.execute("INSERT INTO Cache (key, raw, mode, value) VALUES (?, 1, 0, 1)", (trap,))
-        connection.execute(
-            "INSERT INTO Cache (key, raw, mode, filename) VALUES ('filed', 1, 2, ?)", (str(tmp_path / "precious"),)
-        )
+        connection.execute("INSERT INTO Cache (key, raw, mode, filename) VALUES ('filed', 1, 2, ?)", (str(precious),))
 
     found = await storage.read(["good", "bad", "filed"])
 
@@ -159,6 +121,7 @@ async def test_planted_pickles_are_never_run(tmp_path):
     assert {"bad": b"3"} == await storage.read(["bad", "filed"])
     await storage.close()
     assert not fired.exists()
+    assert precious.exists()
 
 
 @given(st.lists(st.lists(st.tuples(st.sampled_from("abc"), CHANGES), max_size=4), max_size=6), st.data())

@@ -36,7 +36,7 @@ class Refused(Exception):
 def small_chunks(monkeypatch):
     """Many transactions for few memories."""
     monkeypatch.setattr("mama_structs.v1.write.CHUNK", 2)
-    monkeypatch.setattr("mama_structs.v1.undo.CHUNK", 2)
+    monkeypatch.setattr("mama_structs.v1.write.CHUNK", 2)
 
 
 def supersede(store, topic, number, before):

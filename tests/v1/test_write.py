@@ -35,7 +35,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).paren
 def small_chunks(monkeypatch):
     """Many transactions for few memories."""
     monkeypatch.setattr("mama_structs.v1.write.CHUNK", 4)
-    monkeypatch.setattr("mama_structs.v1.undo.CHUNK", 4)
+    monkeypatch.setattr("mama_structs.v1.write.CHUNK", 4)
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ from mama_structs.memory.embedded.snapshots import SnapshotStore, ViewLost
 from mama_structs.memory.embedded.witness import Witness
 from mama_structs.memory.engine import EmbedderRecord, Progress, Reader, Writer, mismatch
 from mama_structs.settings import MemorySettings
-from mama_structs.storage.erasing import ERASING
+from mama_structs.storage.connection import ERASING
 from mama_structs.storage.failures import Finding
 from mama_structs.storage.rows import Rows, Snapshot
 from mama_structs.storage.store import Storage, again, outcome

@@ -11,7 +11,7 @@ import msgspec
 
 from mama_structs.memory.embedded.rows import read_head
 from mama_structs.memory.embedded.snapshots import SnapshotStore
-from mama_structs.storage.erasing import ERASING
+from mama_structs.storage.connection import ERASING
 from mama_structs.storage.rows import Rows
 from mama_structs.storage.store import Storage
 
