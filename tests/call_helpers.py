@@ -1,12 +1,13 @@
 """Arguments of calls as models give them: what a JSON Schema accepts, and what it does not."""
 
 import contextlib
-import functools
 import json
 import math
 import re
 
 from hypothesis import strategies as st
+
+from mama_structs.testing.strategies import tool_arguments
 
 HANDLES = ["ref:plan", "ref:plan@1", "ref:plam", "fd:1", "fd:99", "plan"]
 ENTITY_ID = re.compile(r"\A[0-9]{1,2}-[0-9]{1,3}\Z")
@@ -27,48 +28,17 @@ BAD_TEXTS = [
 ]
 
 
-def from_schema(schema, ids, name=""):
-    """Return a strategy for what a JSON Schema accepts, with ids and handles that exist where one is wanted."""
-    inner = functools.partial(from_schema, ids=ids)
-    if "enum" in schema:
-        return st.sampled_from(schema["enum"])
-    if "anyOf" in schema:
-        return st.one_of(*(inner(one, name=name) for one in schema["anyOf"]))
-    makers = {
-        "object": lambda: objects_for(schema, ids),
-        "array": lambda: st.lists(
-            inner(schema.get("items", {}), name=name), min_size=schema.get("minItems", 0), max_size=4
-        ),
-        "string": lambda: texts_for(schema, name, ids),
-        "integer": lambda: st.integers(schema.get("minimum", -3), schema.get("maximum", 60)),
-        "number": lambda: st.floats(schema.get("minimum", -1e9), schema.get("maximum", 1e9)),
-        "boolean": st.booleans,
-        "null": st.none,
-    }
-    return makers.get(schema.get("type"), lambda: st.none() | st.booleans() | st.text(max_size=5))()
-
-
-def objects_for(schema, ids):
-    properties = {key: from_schema(one, ids, key) for key, one in schema.get("properties", {}).items()}
-    required = set(schema.get("required", ()))
-    return st.fixed_dictionaries(
-        {key: one for key, one in properties.items() if key in required},
-        optional={key: one for key, one in properties.items() if key not in required},
-    )
-
-
-def texts_for(schema, name, ids):
-    texts = st.text(min_size=schema.get("minLength", 0), max_size=min(schema.get("maxLength", 60), 60))
+def from_schema(schema, ids):
+    """Return a strategy for what a tool accepts, with ids and handles that exist where one is wanted."""
     known = {
         **dict.fromkeys(["id", "to_id", "decision_id", "supersedes", "implements"], st.sampled_from(ids)),
         **dict.fromkeys(["fd", "ref_id", "evidence"], st.sampled_from(HANDLES)),
         "since": st.datetimes().map(lambda moment: moment.isoformat()) | st.dates().map(str),
         "relationship": st.sampled_from(["refines", "depends on", "모순"]),
         "query": st.sampled_from(["why did we leave JWT?", "지난주에 뭘 정했지?", "last week", "Step"]),
+        "*_id": st.from_regex(ENTITY_ID),
     }
-    if name in known:
-        return known[name] | texts
-    return st.from_regex(ENTITY_ID) | texts if name.endswith("_id") else texts
+    return tool_arguments(schema, texts=known)
 
 
 def nested(depth, leaf):

@@ -1,12 +1,13 @@
 """
 Hypothesis strategies for Structs data: ids, texts that merely look like ids, payloads with planted ids, worlds, delays.
-And for refs: documents with planted refs, and ways to cut a text.
+For refs: documents with planted refs, and ways to cut a text. For agents: memories, arguments of tools, messages.
 
 They share no code with the detector or the parser, so that they can tell whether these are right.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import itertools
 import json
@@ -18,16 +19,22 @@ from typing import Any, Final
 import attrs
 from hypothesis import strategies as st
 
+from mama_structs.memory.model import Memory
+from mama_structs.memory.store import MemoryStore
 from mama_structs.structs.ids import MAX_INDEX, EntityId, EntityType
 from mama_structs.testing.world import TABLES, World
 
 __all__ = [
     "Delays",
+    "PlantedChain",
+    "PlantedMessage",
     "PlantedPayload",
     "PlantedRef",
     "PlantedReference",
     "RefDocument",
+    "chains",
     "chunkings",
+    "decisions",
     "delays",
     "entity_id_texts",
     "entity_ids",
@@ -35,9 +42,12 @@ __all__ = [
     "latencies",
     "list_payloads",
     "look_alikes",
+    "memories",
+    "messages",
     "payloads",
     "ref_documents",
     "ref_ids",
+    "tool_arguments",
     "worlds",
 ]
 
@@ -601,3 +611,213 @@ def chunkings(text: str) -> st.SearchStrategy[list[str]]:
 
     anywhere: st.SearchStrategy[Any] = st.lists(st.integers(0, len(text)), max_size=8).map(at)
     return anywhere | st.integers(1, 20).map(of)
+
+
+# Memories, as `MemoryStore.save_many` takes them
+
+_WORDS: Final = (
+    "shield", "raid", "guild", "login", "token", "session", "queue", "use", "keep", "not", "2-1", "42 %", "JWT",
+    "마이그레이션", "로그인은", "\U0001f600", "'quoted'", "<b>", "</memory>", "a\nline",
+)  # fmt: skip
+# Of few words, so that memories are of one matter; and of any, so that nothing is taken for granted.
+_SAID: Final = st.lists(st.sampled_from(_WORDS), min_size=1, max_size=8).map(" ".join) | st.text(
+    st.characters(codec="utf-8"), min_size=1, max_size=40
+).filter(str.strip)
+_TOPICS: Final = st.sampled_from(["auth", "raids", "storage", "마이그레이션"])
+
+
+def decisions(*, topics: st.SearchStrategy[str] = _TOPICS) -> st.SearchStrategy[dict[str, Any]]:
+    """
+    Give decisions as `MemoryStore.save_many` takes them; without ``type`` they are the arguments of `save_decision`.
+
+    Args:
+        topics: Their topics; a few by default, so that they meet.
+
+    """
+    said = {"type": st.just("decision"), "topic": topics, "decision": _SAID, "reasoning": _SAID | st.just("")}
+    return st.fixed_dictionaries(said, optional={"confidence": st.floats(0, 1)})
+
+
+def memories(*, topics: st.SearchStrategy[str] = _TOPICS) -> st.SearchStrategy[dict[str, Any]]:
+    """
+    Give memories of any type, as `MemoryStore.save_many` takes them.
+
+    Args:
+        topics: As for `decisions`.
+
+    """
+    several = st.lists(_SAID, max_size=3)
+
+    def record(kind: str, optional: dict[str, Any], **fields: Any) -> st.SearchStrategy[dict[str, Any]]:
+        return st.fixed_dictionaries({"type": st.just(kind), **fields}, optional=optional)
+
+    return st.one_of(
+        decisions(topics=topics),
+        record("checkpoint", {"open_files": several, "next_steps": several}, summary=_SAID),
+        record("insight", {"category": _SAID, "tags": several}, content=_SAID),
+        record("context", {"topic": topics, "source": _SAID}, content=_SAID),
+    )
+
+
+@attrs.frozen
+class PlantedChain:
+    """
+    Decisions of one topic, most of which take the place of an earlier one.
+
+    Args:
+        decisions: The arguments of `save_decision`, oldest first.
+        supersedes: For each of them the position of the one whose place it takes, None for none.
+
+    """
+
+    decisions: tuple[dict[str, Any], ...]
+    supersedes: tuple[int | None, ...]
+
+    async def save(self, memories: MemoryStore) -> list[Memory]:
+        """Save them, and return them oldest first."""
+        saved: list[Memory] = []
+        for given, earlier in zip(self.decisions, self.supersedes, strict=True):
+            before = None if earlier is None else saved[earlier].id
+            saved.append(await memories.save_decision(**given, supersedes=before))
+        return saved
+
+
+def chains(*, max_size: int = 6) -> st.SearchStrategy[PlantedChain]:
+    """
+    Give chains of decisions, forks among them.
+
+    Args:
+        max_size: The most decisions.
+
+    """
+    return _chains(max_size)
+
+
+@st.composite
+def _chains(draw: Draw, max_size: int) -> PlantedChain:
+    told = draw(st.lists(decisions(topics=st.just(draw(_TOPICS))), min_size=1, max_size=max_size))
+    earlier = [None, *(draw(st.none() | st.integers(0, number)) for number in range(len(told) - 1))]
+    given = [{name: value for name, value in one.items() if name != "type"} for one in told]
+    return PlantedChain(tuple(given), tuple(earlier))
+
+
+# Arguments of tools
+
+
+def tool_arguments(
+    schema: Mapping[str, Any], *, texts: Mapping[str, st.SearchStrategy[Any]] | None = None
+) -> st.SearchStrategy[dict[str, Any]]:
+    """
+    Give what a tool takes.
+
+    Args:
+        schema: The tool's ``input_schema``.
+        texts: What to give, beside any text, for parameters by name, such as ids that there are:
+            ``{"planet_id": st.sampled_from(ids), "*_id": ...}``. The first pattern that fits counts.
+
+    """
+    return _accepted(schema, "", dict(texts or {}), schema)
+
+
+def _accepted(
+    schema: Mapping[str, Any], name: str, texts: dict[str, st.SearchStrategy[Any]], root: Mapping[str, Any]
+) -> st.SearchStrategy[Any]:
+    """Give what a JSON schema, of the kind that signatures become, accepts."""
+    if "$ref" in schema:
+        target: Any = root
+        for part in schema["$ref"].removeprefix("#/").split("/"):
+            target = target[part]
+        return st.deferred(lambda: _accepted(target, name, texts, root))
+    for several in ("anyOf", "oneOf"):
+        if several in schema:
+            return st.one_of(*(_accepted(one, name, texts, root) for one in schema[several]))
+    if "enum" in schema or "const" in schema:
+        return st.sampled_from(schema.get("enum") or [schema["const"]])
+    kinds = schema.get("type", "any")
+    if not isinstance(kinds, str):
+        return st.one_of(*(_accepted({**schema, "type": kind}, name, texts, root) for kind in kinds))
+    least, most = schema.get("minimum"), schema.get("maximum")
+    makers: dict[str, Any] = {
+        "object": lambda: _objects(schema, texts, root),
+        "array": lambda: st.lists(
+            _accepted(schema.get("items", {}), name, texts, root),
+            min_size=schema.get("minItems", 0), max_size=max(4, schema.get("minItems", 0)),
+        ),
+        "string": lambda: _texts(schema, name, texts),
+        "integer": lambda: st.integers(-3 if least is None else least, 60 if most is None else most),
+        "number": lambda: st.floats(-1e9 if least is None else least, 1e9 if most is None else most),
+        "boolean": st.booleans,
+        "null": st.none,
+    }  # fmt: skip
+    maker: Any = makers.get(kinds, lambda: st.none() | st.booleans() | st.integers(-3, 60) | st.text(max_size=5))
+    given: st.SearchStrategy[Any] = maker()
+    return given
+
+
+def _objects(
+    schema: Mapping[str, Any], texts: dict[str, st.SearchStrategy[Any]], root: Mapping[str, Any]
+) -> st.SearchStrategy[dict[str, Any]]:
+    members = {name: _accepted(one, name, texts, root) for name, one in schema.get("properties", {}).items()}
+    required = set(schema.get("required", ()))
+    return st.fixed_dictionaries(
+        {name: one for name, one in members.items() if name in required},
+        optional={name: one for name, one in members.items() if name not in required},
+    )
+
+
+def _texts(schema: Mapping[str, Any], name: str, texts: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[str]:
+    least = schema.get("minLength", 0)
+    most = min(schema.get("maxLength", 60), max(least, 60))
+    if schema.get("format") in ("date-time", "date"):
+        moments = st.datetimes(timezones=st.timezones()) if schema["format"] == "date-time" else st.dates()
+        return moments.map(lambda moment: moment.isoformat())
+    if "pattern" in schema:
+        return st.from_regex(schema["pattern"]).filter(lambda text: least <= len(text) <= schema.get("maxLength", 200))
+    written = st.text(min_size=least, max_size=most)
+    known = next((one for pattern, one in texts.items() if fnmatch.fnmatchcase(name, pattern)), None)
+    return written if known is None else known | written
+
+
+# Messages of a model
+
+
+@attrs.frozen
+class PlantedMessage:
+    """
+    A model's message as a provider gives it, in which the refs are known.
+
+    Args:
+        message: For `Session.observe` or `RefStore.ingest`.
+        document: Its text, and the refs in it.
+
+    """
+
+    message: Any
+    document: RefDocument
+
+
+def messages(*, documents: st.SearchStrategy[RefDocument] | None = None) -> st.SearchStrategy[PlantedMessage]:
+    """
+    Give a model's messages: bare texts, and messages of OpenAI (both APIs) and Anthropic, with a tool call or without.
+
+    Args:
+        documents: Their texts; None for `ref_documents`.
+
+    """
+
+    def message(document: RefDocument, shape: str, has_call: bool) -> PlantedMessage:  # noqa: FBT001 - drawn
+        text, calls = document.text, range(int(has_call))
+        chat = [{"id": "c", "type": "function", "function": {"name": "list_refs", "arguments": "{}"}} for _ in calls]
+        blocks = [{"type": "tool_use", "id": "c", "name": "list_refs", "input": {}} for _ in calls]
+        called = [{"type": "function_call", "call_id": "c", "name": "list_refs", "arguments": "{}"} for _ in calls]
+        said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
+        shapes: dict[str, Any] = {
+            "text": text,
+            "chat": {"role": "assistant", "content": text, "tool_calls": chat},
+            "responses": {"output": [said, *called]},
+            "anthropic": {"role": "assistant", "content": [{"type": "text", "text": text}, *blocks]},
+        }
+        return PlantedMessage(shapes[shape], document)
+
+    shapes = st.sampled_from(["text", "chat", "responses", "anthropic"])
+    return st.builds(message, ref_documents() if documents is None else documents, shapes, st.booleans())

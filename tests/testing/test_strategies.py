@@ -1,3 +1,4 @@
+import asyncio
 import json
 import os
 import subprocess
@@ -7,18 +8,24 @@ from importlib.metadata import entry_points
 import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
+from mama_structs import HashEmbedder, RefStore, Session
 from mama_structs.errors import InvalidArgument
 from mama_structs.structs.ids import EntityId, EntityType
 from mama_structs.testing.strategies import (
     Delays,
+    chains,
     delays,
     entity_id_texts,
     entity_ids,
     latencies,
     list_payloads,
     look_alikes,
+    memories,
+    messages,
     payloads,
+    tool_arguments,
     worlds,
 )
 
@@ -166,3 +173,72 @@ def test_importing_hypothesis_loads_only_the_hook():
 
     ours = {"mama_structs", "mama_structs._lazy", "mama_structs.testing", "mama_structs.testing.hypothesis_hook"}
     assert ours == loaded() - loaded(HYPOTHESIS_NO_PLUGINS="1")
+
+
+# Memories, tools and messages
+
+
+async def save_all(records, chain):
+    async with Session.open(embedder=HashEmbedder(dimensions=32)) as session:
+        saved = await session.memories.save_many(records)
+        made = await chain.save(session.memories)
+        links = {(link.from_id, link.to_id) for one in made for link in await session.memories.links_of(one.id)
+                 if link.link_type == "evolution"}  # fmt: skip
+    return saved, made, links
+
+
+@settings(max_examples=max(10, settings.default.max_examples // 5))
+@given(records=st.lists(memories(), max_size=4), chain=chains())
+def test_every_memory_that_is_given_can_be_saved(records, chain):
+    """Records are what `save_many` takes, and a chain's decisions take the places that it says."""
+    saved, made, links = asyncio.run(save_all(records, chain))
+
+    assert [record["type"] for record in records] == [memory.type for memory in saved]
+    assert [given["decision"] for given in chain.decisions] == [memory.content for memory in made]
+    assert 1 == len({memory.topic for memory in made})
+    assert links == {
+        (memory.id, made[earlier].id)
+        for memory, earlier in zip(made, chain.supersedes, strict=True)
+        if earlier is not None
+    }
+
+
+SCHEMA = {
+    "type": "object",
+    "required": ["planet_id", "how", "where"],
+    "properties": {
+        "planet_id": {"type": "string"},
+        "how": {"$ref": "#/$defs/How"},
+        "where": {"anyOf": [{"type": "array", "items": {"$ref": "#/$defs/How"}, "minItems": 1}, {"type": "null"}]},
+        "when": {"type": "string", "format": "date-time"},
+        "code": {"type": "string", "pattern": "^[A-Z]{3}$"},
+        "kind": {"const": "raid"},
+        "share": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
+        "free": {},
+    },
+    "$defs": {"How": {"type": "object", "properties": {"fast": {"type": "boolean"}}, "required": ["fast"]}},
+}
+
+
+@given(arguments=tool_arguments(SCHEMA, texts={"*_id": st.sampled_from(["2-1", "2-2"])}))
+def test_arguments_are_what_the_schema_accepts(arguments):
+    """References, unions, enums, bounds, patterns and formats are kept."""
+    Draft202012Validator(SCHEMA).validate(arguments)
+
+
+def test_known_texts_are_given_for_the_parameters_that_they_fit():
+    """An id that there is comes up, beside any text."""
+    ids = tool_arguments(SCHEMA, texts={"*_id": st.just("2-1")})
+
+    assert "2-1" == find(ids, lambda given: given["planet_id"] == "2-1")["planet_id"]
+    assert "2-1" != find(ids, lambda given: given["planet_id"] != "2-1")["planet_id"]
+
+
+@given(planted=messages())
+def test_a_message_holds_the_refs_that_were_planted(planted):
+    """In every provider's shape."""
+    seen = RefStore().ingest(planted.message)
+
+    assert [(ref.id, ref.content, ref.complete) for ref in planted.document.refs] == [
+        (ref.id, ref.text, ref.complete) for ref in seen.refs
+    ]

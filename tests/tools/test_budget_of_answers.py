@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import operator
 import re
 
 import pytest
@@ -151,7 +152,8 @@ def arguments_for(tool, ids):
     """Return right arguments, with handles and ids that exist, and here and there what is hostile."""
     strategies = {}
     for name, schema in tool.input_schema["properties"].items():
-        one = from_schema(schema, ids, name)
+        alone = {**tool.input_schema, "properties": {name: schema}, "required": [name]}
+        one = from_schema(alone, ids).map(operator.itemgetter(name))
         if name in ("fd", "ref_id", "evidence"):
             one = HANDLES | one
         if schema.get("type") == "integer":
