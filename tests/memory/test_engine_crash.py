@@ -219,6 +219,9 @@ def test_kill_9_loses_nothing_that_was_acknowledged(place, processes, tasks):
         if turn % 4 != 3:
             for writer in writers:
                 oracle.hear(writer.stdout.readline())
+        # On a busy machine all others may be killed before anything is acknowledged.
+        while turn == 0 and not oracle.saved and (line := writers[0].stdout.readline()):
+            oracle.hear(line)
         time.sleep(chance.uniform(0.0, 0.35))
         for writer in chance.sample(writers, len(writers)):
             time.sleep(chance.choice([0.0, 0.02]))

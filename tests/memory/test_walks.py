@@ -8,7 +8,8 @@ from pathlib import Path
 import mama_structs
 from mama_structs import HashEmbedder, Session
 
-MOST_IN_THE_LOOP, MOST = 15, 30
+# What is said of older memories at a save is two modules of the 35, and watching it one.
+MOST_IN_THE_LOOP, MOST = 15, 35
 PACKAGE = Path(mama_structs.__file__).parent
 
 

@@ -74,11 +74,15 @@ def test_slots_are_never_more_than_the_least_limit_and_go_in_order(data):
     """Whoever joins, leaves, asks, is served or is cancelled meanwhile, and nothing is left at the end."""
 
     async def main():
-        gate, users, tasks, holding, order, cancelled = Gate(Closure(), FakeClock().now), {}, {}, {}, [], set()
+        gate, users, tasks, holding, cancelled = Gate(Closure(), FakeClock().now), {}, {}, {}, set()
+        at_once, queued = [], []
 
         async def query(number):
-            async with gate.slot(Attempt()):
-                order.append(number)
+            attempt = Attempt()
+            async with gate.slot(attempt):
+                # Who is let in at once passes nobody but those who were let in before and have not woken up yet.
+                assert attempt.gate_waits or not gate._queue
+                (queued if attempt.gate_waits else at_once).append(number)
                 holding[number] = asyncio.Event()
                 try:
                     await holding[number].wait()
@@ -113,8 +117,8 @@ def test_slots_are_never_more_than_the_least_limit_and_go_in_order(data):
                 done.set()
             await asyncio.sleep(0)
 
-        assert order == sorted(order)
-        assert set(tasks) - cancelled <= set(order)
+        assert all(order == sorted(order) for order in (at_once, queued))
+        assert set(tasks) - cancelled <= {*at_once, *queued}
         assert at_rest(gate)
 
     asyncio.run(main())
