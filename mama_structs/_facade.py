@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from mama_structs.errors import SessionClosed, WrongLoop
 
-_FORWARDED: Final = ("__len__", "__contains__", "__getitem__")
+_FORWARDED: Final = ("__len__", "__contains__", "__getitem__", "_repr_html_")
 # What ends with the interpreter's threads must end after the loop: it is imported, and so registered, before.
 _ENDED_AFTER: Final = concurrent.futures.thread
 

@@ -6,10 +6,13 @@ Texts may be anybody's: they are cut, control and bidirectional characters becom
 
 from __future__ import annotations
 
+import html
+import importlib
 import unicodedata
 from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 WIDTH: Final = 120
 """Columns of a line at the most."""
@@ -29,19 +32,34 @@ class Seen(NamedTuple):
     """A word or two each, None for nothing."""
     id: str = ""
     other: tuple[str, str] | None = None
-    """A second text, and the word between both."""
+    """The word between it and a second text, and that."""
+    more: tuple[str | None, ...] = ()
+    """What only HTML has room for."""
+    details: tuple[tuple[str, str], ...] = ()
+    """Names and texts that only HTML has, of a thing that is shown by itself."""
+    terms: Mapping[str, float] = {}
+    """What adds up to a score."""
+    is_gone: bool = False
+    """Whether something else stands in its place."""
 
 
 class Showing:
-    """Shows itself in one line, its text first."""
+    """Shows itself: in one line, its text first, and in HTML."""
 
     __slots__ = ()
 
     def _seen(self) -> Seen:
         raise NotImplementedError
 
+    def _record(self) -> dict[str, Any]:
+        """Return what a table has of it."""
+        raise NotImplementedError
+
     def __repr__(self) -> str:
         return line(type(self).__name__, self._seen())
+
+    def _repr_html_(self) -> str:
+        return boxed(entry(self._seen(), is_alone=True))
 
 
 def visible(text: str) -> str:
@@ -101,3 +119,157 @@ def _columns(text: str) -> int:
     if text.isascii():
         return len(text)
     return sum(2 if unicodedata.east_asian_width(one) in "WF" else 1 for one in text)
+
+
+def needed(package: str) -> Any:
+    """Return a module that an extra installs, or say which."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise ImportError(f"this needs {package}: pip install 'mama-structs[notebook]'", name=package) from error
+
+
+# HTML: no script, no class and no style sheet, which would be the whole page's. Colours are of a middle lightness, and
+# text has the page's own, so that both are read on a light page and on a dark one.
+
+_LONGEST: Final = 600  # Characters of a text.
+_ENTRIES: Final = 50
+_KEPT: Final = "\n\t\u200c\u200d"  # Without joiners some scripts cannot be read.
+_LINE: Final = "#8885"
+_DIM: Final = "opacity:.7;font-size:85%"
+_COLOURS: Final = {
+    "meaning": "#3b7dd8",
+    "words": "#1f9e89",
+    "length": "#9a9a9a",
+    "beside": "#8a63d2",
+    "graph": "#c98a1b",
+    "outcome": "#d1495b",
+    "period": "#c2679f",
+    "recency": "#4fa3c7",
+    "superseded": "#a5643a",
+    "SUCCESS": "#2e9e5b",
+    "FAILED": "#d1495b",
+    "PARTIAL": "#c98a1b",
+}
+_OTHER: Final = "#777"
+_SMALLEST: Final = 0.005
+
+
+def escaped(text: str, most: int = _LONGEST) -> str:
+    """Return the beginning of a text for HTML, in which what hides is seen."""
+    shown = "".join(one if one in _KEPT else visible(one) for one in text[:most])
+    rest = f" … ({len(text):,} characters)" if len(text) > most else ""
+    return f'<bdi style="overflow-wrap:anywhere">{html.escape(shown + rest)}</bdi>'
+
+
+def boxed(*parts: str) -> str:
+    """Return HTML as a notebook shows it."""
+    style = "max-width:60em;line-height:1.45;text-align:left;overflow-x:auto"
+    return f'<div style="{style}">{"".join(parts)}</div>'
+
+
+def heading(text: str) -> str:
+    """Return a line above others."""
+    return f'<div style="{_DIM};margin-top:.5em"><b>{escaped(text)}</b></div>'
+
+
+def entry(seen: Seen, *, whole: float = 0.0, is_alone: bool = False) -> str:
+    """Return a thing as a block; *whole* is what the longest bar stands for."""
+    texts = [escaped(seen.text)]
+    if seen.other is not None:
+        texts += [f'<span style="opacity:.7">— {escaped(seen.other[0], _WORD)} →</span>', escaped(seen.other[1])]
+    said = f'<div style="white-space:pre-wrap{";opacity:.6" if seen.is_gone else ""}">{" ".join(texts)}</div>'
+    facts = [_fact(fact) for fact in (*seen.facts, *seen.more) if fact]
+    facts += [f'<code style="background:none;color:inherit">{escaped(seen.id)}</code>'] if seen.id else []
+    parts = [said, f'<div style="{_DIM}">{" · ".join(facts)}</div>', _bars(seen.terms, whole)]
+    if is_alone and seen.details:
+        parts.append(table(seen.details))
+    return f'<div style="padding:.4em 0 .4em .7em;border-left:3px solid {_LINE};margin:.3em 0">{"".join(parts)}</div>'
+
+
+def entries(items: Iterable[Seen]) -> str:
+    """Return things below each other, and how many more there are."""
+    every = list(items)
+    whole = max((_above(seen.terms) for seen in every), default=0.0)
+    return "".join(entry(seen, whole=whole) for seen in every[:_ENTRIES]) + more(len(every) - _ENTRIES)
+
+
+def more(count: int) -> str:
+    """Return how many things are not shown."""
+    return f'<div style="{_DIM}">… {count:,} more</div>' if count > 0 else ""
+
+
+def table(rows: Sequence[Sequence[object]], *, head: Sequence[str] = ()) -> str:
+    """Return rows of texts, the first column of which names the others."""
+    top = "".join(f'<th style="text-align:left;padding:.15em .8em .15em 0">{escaped(name)}</th>' for name in head)
+    cells = ["".join(_cell(str(cell), is_name=at == 0) for at, cell in enumerate(row)) for row in rows[:_ENTRIES]]
+    body = "".join(f"<tr>{row}</tr>" for row in [top, *cells] if row)
+    style = "border-collapse:collapse;margin:.3em 0;font-size:90%;background:none"
+    return f'<table style="{style}">{body}</table>{more(len(rows) - _ENTRIES)}'
+
+
+class Figures(dict[str, Any]):
+    """Figures by name, in groups: a dict, whose ``repr`` is a table with a line for each that is not zero."""
+
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """Yield names, with those of their groups in front, and what there is to read of each."""
+        yield from _rows(self, "")
+
+    def __repr__(self) -> str:
+        rows = [*self.rows()]
+        width = max((len(name) for name, _ in rows), default=0)
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+    def _repr_html_(self) -> str:
+        return boxed(table([*self.rows()]))
+
+
+def _rows(figures: Mapping[str, Any], group: str) -> Iterator[tuple[str, str]]:
+    for name, value in figures.items():
+        if isinstance(value, Mapping):
+            yield from _rows(value, f"{group}{name} ")
+        elif value:
+            shown = f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
+            yield f"{group}{name}".replace("_", " "), f"{shown}"
+
+
+def _cell(text: str, *, is_name: bool) -> str:
+    dim = "opacity:.7;white-space:nowrap" if is_name else "white-space:pre-wrap"
+    style = f"text-align:left;vertical-align:top;padding:.15em .8em .15em 0;{dim}"
+    return f'<td style="{style}">{escaped(text)}</td>'
+
+
+def _fact(text: str) -> str:
+    colour = _COLOURS.get(text)
+    return (_swatch(colour) if colour else "") + escaped(text, _WORD)
+
+
+def _swatch(colour: str) -> str:
+    size = "display:inline-block;width:.65em;height:.65em;margin-right:.3em;border-radius:2px"
+    return f'<span style="{size};background:{colour}"></span>'
+
+
+def _above(terms: Mapping[str, float]) -> float:
+    return sum(term for term in terms.values() if term > 0)
+
+
+def _bars(terms: Mapping[str, float], whole: float) -> str:
+    """Return a bar for each term, one behind the other; what is taken away again lies hatched over their end."""
+    told = {name: term for name, term in terms.items() if abs(term) >= _SMALLEST}
+    if not told:
+        return ""
+    scale = 100 / max(whole, _above(told), _SMALLEST)
+    at, bars, sums = 0.0, [], []
+    for name, term in sorted(told.items(), key=lambda one: one[1] < 0):
+        start, end = sorted((at, at + term))
+        at += term
+        colour = _COLOURS.get(name, _OTHER)
+        filled = colour if term > 0 else f"repeating-linear-gradient(45deg,{colour} 0 2px,#fff 2px 5px)"
+        place = f"position:absolute;height:100%;left:{scale * start:.2f}%;width:{scale * (end - start):.2f}%"
+        bars.append(f'<span title="{html.escape(name)}" style="{place};background:{filled}"></span>')
+        sums.append(f"{'+' if term > 0 else '-'} {_swatch(colour)}{escaped(name)} {abs(term):.2f}")
+    track = f"position:relative;height:.6em;margin:.25em 0;max-width:40em;overflow:hidden;background:{_LINE}"
+    return (
+        f'<div style="{track}">{"".join(bars)}</div>'
+        f'<div style="{_DIM}">{" ".join(sums).removeprefix("+ ")} = {sum(terms.values()):.2f}</div>'
+    )

@@ -14,7 +14,7 @@ import importlib
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 from mama_structs.errors import MamaStructsError
@@ -96,28 +96,6 @@ def observed(operation: str, name: str = "", /, **about: str | int) -> Iterator[
             for key, value in (about | found).items():
                 span.set_attribute(f"gen_ai.{key.replace('__', '.')}", value)
             (tools if operation == _TOOL else others).record(time.perf_counter() - started, labels)
-
-
-class Figures(dict[str, Any]):
-    """Figures by name, in groups: a dict, whose ``repr`` is a table with a line for each that is not zero."""
-
-    def rows(self) -> Iterator[tuple[str, str]]:
-        """Yield names, with those of their groups in front, and what there is to read of each."""
-        yield from _rows(self, "")
-
-    def __repr__(self) -> str:
-        rows = [*self.rows()]
-        width = max((len(name) for name, _ in rows), default=0)
-        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
-
-
-def _rows(figures: Mapping[str, Any], group: str) -> Iterator[tuple[str, str]]:
-    for name, value in figures.items():
-        if isinstance(value, Mapping):
-            yield from _rows(value, f"{group}{name} ")
-        elif value:
-            shown = f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
-            yield f"{group}{name}".replace("_", " "), f"{shown}"
 
 
 def raised(error: BaseException) -> str:

@@ -21,7 +21,8 @@ import mama_structs  # for the annotations: what they name loads when a session 
 from mama_structs._async import LoopBound, enter_session, leave_session, open_sessions, to_its_end, using_session
 from mama_structs._budget import Budget
 from mama_structs._check import whole
-from mama_structs._telemetry import Figures, load, observed
+from mama_structs._showing import Figures, boxed, counted, escaped, heading, table
+from mama_structs._telemetry import load, observed
 from mama_structs.descriptors.conversation_info import Conversations
 from mama_structs.descriptors.parser import Event
 from mama_structs.errors import DescriptorError, InvalidArgument, SessionClosed, StoreBusy, StoreError
@@ -332,6 +333,22 @@ class Session:
         where = f" at {os.fspath(self.location)!r}" if self.location else ""
         handles = self._conversation.refs.usage.handles
         return f"<Session{where}, {len(self.tools)} tools, {handles} handles{', closed' if self._closed else ''}>"
+
+    def _repr_html_(self) -> str:
+        if self._closed or self._common.loop.is_elsewhere:
+            return boxed(escaped(repr(self)))
+        figures = self.memories.figures()
+        rows = {
+            "location": self.location or "none: nothing is left of it",
+            "conversation": self.conversation,
+            "namespace": ", reads ".join([self.memories.namespace, *self.memories.reads]),
+            "memories": f"{figures.get('memories', 0):,}",
+            "links": f"{figures.get('links', 0):,}",
+            "embedder": self.memories.embedder.name,
+            "refs": counted(len(self.refs), "handle"),
+            "tools": f"{len(self.tools):,}",
+        }
+        return boxed(heading("Session"), table([*rows.items()]))
 
     @property
     def hidden(self) -> tuple[str, ...]:

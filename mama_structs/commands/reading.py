@@ -22,7 +22,7 @@ async def list_memories(given: argparse.Namespace) -> None:
     """List memories, the newest first."""
     async with opened(given) as session:
         if given.topic is None:
-            found = await session.memories.recent(limit=given.limit, types=given.types or None)
+            found: Sequence[Any] = await session.memories.recent(limit=given.limit, types=given.types or None)
         else:
             chain = await session.memories.by_topic(given.topic)
             found = [one for one in chain.memories if not given.types or one.type.value in given.types][: given.limit]

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol, Self, get_args
 from mama_structs import _check
 from mama_structs._async import LoopBound, in_own_thread
 from mama_structs._budget import Budget
+from mama_structs._showing import boxed, entries, heading
 from mama_structs.descriptors.entries import EXTRACT, DeletedEntry, Descriptor, Entries, Entry, Erasure, Ref, Usage
 from mama_structs.descriptors.export import ExportMode, FileOrder, FileResult, export
 from mama_structs.descriptors.fences import fenced_blocks
@@ -173,6 +174,10 @@ class RefStore:
         usage = self._entries.usage
         state = ", closed" if self._closed else ""
         return f"<RefStore {usage.handles} handles, {usage.bytes:,} of {usage.max_bytes:,} bytes{state}>"
+
+    def _repr_html_(self) -> str:
+        live = [] if self._closed else [*self._entries.live()]
+        return boxed(heading(repr(self)[1:-1]), entries([one._seen() for one in reversed(live)]))  # noqa: SLF001 - ours
 
     def __len__(self) -> int:
         """Count the descriptors and refs, each version of a ref for itself."""

@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.results import Hit
+from mama_structs.memory.results import Hit, Results
 from mama_structs.memory.store import MemoryStore
 
 # On half `a` of tests/data/month a relevance of 0.2 by words alone is as precise (0.77) as 0.6 with the encoder (0.82);
@@ -22,7 +22,7 @@ class WordsAlone(MemoryStore):
     async def _question(self, text: str) -> NDArray[np.float32]:  # noqa: ARG002 - as the other's
         return np.zeros(self.embedder.dimensions, np.float32)
 
-    async def search(self, query: str, **filters: Any) -> list[Hit]:
+    async def search(self, query: str, **filters: Any) -> Results[Hit]:
         """Do as `MemoryStore.search`, with relevances by words."""
         hits = await super().search(query, **filters)
-        return [attrs.evolve(hit, relevance=min(1.0, _SCALE * hit.relevance)) for hit in hits]
+        return Results(attrs.evolve(hit, relevance=min(1.0, _SCALE * hit.relevance)) for hit in hits)

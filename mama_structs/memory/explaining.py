@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import timedelta
 
 import attrs
@@ -49,7 +49,7 @@ def explained(reader: Reader, request: SearchRequest, node: int, room: int | Non
         left_out_by=left_out_by,
         score=own.score,
         relevance=own.relevance,
-        terms=_terms(reader, found, node, own.score, own.parts),
+        terms=own.terms,
         copy_of=copy_of,
         superseded_by=None if newest is None else reader.ids([newest])[0],
     )
@@ -73,15 +73,3 @@ def _with(reader: Reader, found: Gathered | None, node: int) -> Gathered:
         return found
     own = found.query.judged(reader, np.array([node], np.int64), found.best)
     return attrs.evolve(found, candidates=found.candidates.joined(own))
-
-
-def _terms(reader: Reader, found: Gathered, node: int, score: float, parts: Mapping[str, float]) -> dict[str, float]:
-    """Return what adds up to a score."""
-    nodes = np.array([node], np.int64)
-    clues, _ = found.query.clues(reader, nodes, reader.facts(nodes), found.best)
-    terms = {name: float(values[0]) for name, values in ranking.odds(clues, found.query.weights).items()}
-    terms["floor"] = float(ranking.evidence(clues, found.query.weights)[0]) - sum(terms.values())
-    terms |= {name: part for name, part in parts.items() if name not in {"meaning", "words"}}
-    place = score - sum(terms.values())
-    # What is left of adding up floats is no place.
-    return terms | ({"place": place} if abs(place) > 1e-6 else {})  # noqa: PLR2004

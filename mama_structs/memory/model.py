@@ -7,7 +7,7 @@ import math
 import re
 import secrets
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any, Final, Literal
@@ -298,7 +298,47 @@ class Memory(Showing):
 
     def _seen(self) -> Seen:
         outcome = getattr(self.metadata, "outcome", None)
-        return Seen(text=self.content, facts=(f"{self.created_at:%Y-%m-%d}", outcome and outcome.value), id=self.id)
+        ended = None if self.valid_until is None else f"until {self.valid_until:%Y-%m-%d}"
+        return Seen(
+            text=self.content,
+            facts=(f"{self.created_at:%Y-%m-%d}", outcome and outcome.value),
+            id=self.id,
+            more=(self.type.value, self.topic, ended, None if self.origin == "user" else f"from {self.origin}"),
+            details=tuple(self._details()),
+        )
+
+    def _details(self) -> Iterator[tuple[str, str]]:
+        for name in ("reasoning", "outcome_reason", "category", "source", "tags", "open_files", "next_steps"):
+            if value := getattr(self.metadata, name, None):
+                yield name.replace("_", " "), value if isinstance(value, str) else "\n".join(value)
+        for name in ("mentions", "evidence"):
+            if several := getattr(self, name):
+                yield name, "\n".join(several)
+        for one in self.former:
+            yield f"until {one.until:%Y-%m-%d}", one.content
+        if self.noticed is not None:
+            for field in attrs.fields(Noticed)[:3]:
+                for found in getattr(self.noticed, field.name):
+                    yield field.name.replace("_", " "), f"{found.id} ({found.probability:.2f})"
+
+    def _record(self) -> dict[str, Any]:
+        own = self.metadata
+        return {
+            "id": self.id,
+            "type": self.type.value,
+            "topic": self.topic,
+            "content": self.content,
+            "reasoning": getattr(own, "reasoning", None),
+            "confidence": getattr(own, "confidence", None),
+            "outcome": (outcome := getattr(own, "outcome", None)) and outcome.value,
+            "created_at": self.created_at,
+            "updated_at": self.updated_at,
+            "valid_until": self.valid_until,
+            "mentions": self.mentions,
+            "origin": self.origin,
+            "trust": self.trust,
+            "namespace": self.namespace,
+        }
 
 
 @attrs.frozen(kw_only=True)
@@ -362,7 +402,25 @@ class Link(Showing):
             other=(self.metadata.original_relationship, other),
             facts=(f"{self.confidence:.2f}",),
             id=self.id,
+            more=(self.link_type.value, f"{self.created_at:%Y-%m-%d}", f"by {self.created_by}"),
+            details=(("reason", self.metadata.reason),) if self.metadata.reason else (),
         )
+
+    def _record(self) -> dict[str, Any]:
+        one, other = self._texts or (None, None)
+        return {
+            "id": self.id,
+            "from_id": self.from_id,
+            "to_id": self.to_id,
+            "link_type": self.link_type.value,
+            "relationship": self.metadata.original_relationship,
+            "confidence": self.confidence,
+            "similarity": self.metadata.similarity,
+            "created_by": self.created_by,
+            "created_at": self.created_at,
+            "from_text": one,
+            "to_text": other,
+        }
 
     def strength(self, now: datetime) -> float:
         """

@@ -13,7 +13,7 @@ judged with what was chosen on the others (``benchmarks/retrieval.py --leave-one
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import attrs
@@ -145,7 +145,12 @@ def odds(clues: Clues, weights: Weights = WEIGHTS) -> dict[str, Values]:
 
 def evidence(clues: Clues, weights: Weights = WEIGHTS) -> Values:
     """Return what speaks for each candidate by itself, more than 0."""
-    meaning, words, length = odds(clues, weights).values()
+    return together(odds(clues, weights))
+
+
+def together(found: Mapping[str, Values]) -> Values:
+    """Return what log-odds say together, more than 0."""
+    meaning, words, length = found.values()
     # Soft at 0: the order of the weakest stays, and what they lend vanishes.
     return np.logaddexp(0.0, meaning + words + length)
 

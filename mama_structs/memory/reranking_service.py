@@ -20,7 +20,7 @@ from mama_structs.memory.embedding.protocol import numbers_in
 from mama_structs.memory.precedence import Precedence
 from mama_structs.memory.ranking import Values
 from mama_structs.memory.reranking import Reranker, batch_size_of, check_reranker, max_chars_of
-from mama_structs.memory.results import Hit
+from mama_structs.memory.results import Hit, placed
 from mama_structs.memory.text import embedded_text
 
 _logger: Final = logging.getLogger("mama_structs")
@@ -162,6 +162,11 @@ def reordered(hits: Sequence[Hit], precedence: Precedence, given: Values) -> lis
     """
     order = precedence.among(np.arange(len(hits))).reordered(np.argsort(-given, kind="stable"))
     return [
-        attrs.evolve(hits[one], score=place.score, parts={**hits[one].parts, "reranker": float(given[one])})
+        attrs.evolve(
+            hits[one],
+            score=place.score,
+            parts={**hits[one].parts, "reranker": float(given[one])},
+            terms=placed(hits[one].terms, place.score),
+        )
         for one, place in zip(order.tolist(), hits, strict=True)
     ]

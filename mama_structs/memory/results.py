@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, SupportsIndex, TypeVar, overload
 
 import attrs
 import numpy as np
 
-from mama_structs._showing import Seen, Showing, counted, line, lines
+from mama_structs._showing import Seen, Showing, boxed, counted, entries, entry, heading, line, lines, needed
 from mama_structs.errors import StoreDamaged
 from mama_structs.memory import graph
 from mama_structs.memory.engine import Reader
@@ -28,6 +28,7 @@ class Hit(Showing):
         score: What orders this list; scores of two searches do not compare.
         relevance: How well it answers, 0 to 1, comparable between searches; below 0.3 it does not answer.
         parts: What it owes its score to, by name: ``meaning``, ``words``, ``graph`` and so on.
+        terms: What adds up to the score, by name, as in `Explanation`.
         path: Ids of the memories by which it was reached along links, the first one found by itself; else empty.
         superseded_by: The id of the memory that stands in its place today, None where it still holds.
         copies: Ids of memories that say the same, and have no hits of their own.
@@ -41,11 +42,18 @@ class Hit(Showing):
     path: tuple[str, ...] = ()
     superseded_by: str | None = None
     copies: tuple[str, ...] = ()
+    terms: Mapping[str, float] = attrs.field(factory=dict)
 
     def _seen(self) -> Seen:
         superseded = None if self.superseded_by is None else "superseded"
         copies = counted(len(self.copies), "copy", "copies") if self.copies else None
-        return seen_with(self.memory, f"relevance {self.relevance:.2f}", superseded, copies)
+        seen = seen_with(self.memory, f"relevance {self.relevance:.2f}", superseded, copies)
+        return seen._replace(terms=self.terms, is_gone=superseded is not None)
+
+    def _record(self) -> dict[str, Any]:
+        own = {"score": self.score, "relevance": self.relevance, "superseded_by": self.superseded_by}
+        terms = {f"terms.{name}": term for name, term in self.terms.items()}
+        return self.memory._record() | own | terms  # noqa: SLF001 - one of ours
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -110,6 +118,9 @@ class Reached(Showing):
     def _seen(self) -> Seen:
         return seen_with(self.memory, f"depth {self.depth}", f"strength {self.strength:.2f}")
 
+    def _record(self) -> dict[str, Any]:
+        return self.memory._record() | {"depth": self.depth, "strength": self.strength}  # noqa: SLF001 - one of ours
+
 
 @attrs.frozen(kw_only=True, repr=False)
 class Chain:
@@ -143,12 +154,23 @@ class Chain:
     def __str__(self) -> str:
         return "\n".join(_line(memory) for memory in self.memories) or "nothing"
 
-    def __repr__(self) -> str:
+    @property
+    def _title(self) -> str:
         counts = [counted(len(self.memories), "version"), counted(len(self.links), "link")]
         if self.forks:
             counts.append(counted(len(self.forks), "fork"))
+        return f"Chain of {', '.join(counts)}"
+
+    def _all_seen(self) -> list[Seen]:
+        gone = {link.to_id for link in self.links}
+        return [memory._seen()._replace(is_gone=memory.id in gone) for memory in self.memories]  # noqa: SLF001 - as above
+
+    def _repr_html_(self) -> str:
+        return boxed(heading(self._title), entries(self._all_seen()), _listed("Around it", self.around))
+
+    def __repr__(self) -> str:
         versions = [line("", memory._seen(), opening="  ", closing="") for memory in self.memories]  # noqa: SLF001 - ours
-        return lines([f"<Chain of {', '.join(counts)}>", *versions])
+        return lines([f"<{self._title}>", *versions])
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -167,6 +189,9 @@ class Similar(Showing):
 
     def _seen(self) -> Seen:
         return seen_with(self.memory, f"similarity {self.similarity:.2f}")
+
+    def _record(self) -> dict[str, Any]:
+        return self.memory._record() | {"similarity": self.similarity}  # noqa: SLF001 - one of ours
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -190,6 +215,15 @@ class Surroundings(Showing):
     def _seen(self) -> Seen:
         counts = counted(len(self.chain), "version"), f"{len(self.around):,} around", counted(len(self.links), "link")
         return seen_with(self.memory, *counts)
+
+    def _repr_html_(self) -> str:
+        chain = self.chain._all_seen() if len(self.chain) > 1 else []  # noqa: SLF001 - as above
+        return boxed(
+            entry(self.memory._seen(), is_alone=True),  # noqa: SLF001 - as above
+            *([heading("How it evolved"), entries(chain)] if chain else []),
+            _listed("Around it", self.around),
+            _listed("Links", self.links),
+        )
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -296,6 +330,14 @@ class Forgotten:
 OutcomeWord = Outcome | Literal["SUCCESS", "FAILED", "PARTIAL"]
 
 
+def placed(terms: Mapping[str, float], score: float) -> dict[str, float]:
+    """Return what adds up to the score of the place that something was moved to."""
+    known = {name: term for name, term in terms.items() if name != "place"}
+    place = score - sum(known.values())
+    # What is left of adding up floats is no place.
+    return known | ({"place": place} if abs(place) > 1e-6 else {})  # noqa: PLR2004
+
+
 def within_chars(hits: Sequence[Hit], most: int) -> list[Hit]:
     """Return hits whose content and reasoning have so many characters together, leaving out what does not fit."""
     kept: list[Hit] = []
@@ -305,6 +347,40 @@ def within_chars(hits: Sequence[Hit], most: int) -> list[Hit]:
             kept.append(hit)
             most -= size
     return kept
+
+
+def _listed(title: str, items: Sequence[Showing]) -> str:
+    return heading(title) + entries([one._seen() for one in items]) if items else ""  # noqa: SLF001 - as above
+
+
+ShownT = TypeVar("ShownT", bound=Showing)
+
+
+class Results(list[ShownT]):
+    """What a call found, in order: a list that shows itself in a notebook, and that `to_frame` makes a table of."""
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> ShownT: ...
+    @overload
+    def __getitem__(self, index: slice) -> Results[ShownT]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> ShownT | Results[ShownT]:
+        return Results(super().__getitem__(index)) if isinstance(index, slice) else super().__getitem__(index)
+
+    def __repr__(self) -> str:
+        return lines([*map(repr, self)]) or "[]"
+
+    def _repr_html_(self) -> str:
+        return boxed(entries([one._seen() for one in self]) or "nothing")  # noqa: SLF001 - as above
+
+    def to_frame(self) -> Any:
+        """
+        Return a `pandas.DataFrame` with a row for each.
+
+        Raises:
+            ImportError: pandas is not installed, which the extra ``notebook`` has.
+
+        """
+        return needed("pandas").DataFrame([one._record() for one in self])  # noqa: SLF001 - as above
 
 
 def seen_with(memory: Memory, *facts: str | None) -> Seen:

@@ -19,7 +19,7 @@ from mama_structs.memory.embedding.protocol import Vectors
 from mama_structs.memory.engine import EmbedderRecord, Reader, Writer
 from mama_structs.memory.model import Link, Memory, is_id
 from mama_structs.memory.requests import SaveRequest, check_limit
-from mama_structs.memory.results import Chain, Hit, Reached, Similar, within_chars
+from mama_structs.memory.results import Chain, Hit, Reached, Results, Similar, placed, within_chars
 from mama_structs.memory.saving import FindContent, PreparedSave, no_content
 from mama_structs.memory.store import MemoryStore, Shared
 
@@ -95,11 +95,11 @@ class ScopedMemories(MemoryStore):
         """The namespaces that are read beside the own one."""
         return tuple(one.namespace for one in self._scopes[1:])
 
-    async def search(self, query: str, *, max_chars: int | None = None, limit: int = 10, **given: Any) -> list[Hit]:
+    async def search(self, query: str, *, max_chars: int | None = None, limit: int = 10, **given: Any) -> Results[Hit]:
         """Find memories in every namespace; see `MemoryStore.search`, and `merged` for their order."""
         room = None if max_chars is None else check_limit(max_chars, name="max_chars")
         found = merged([await one.search(query, limit=limit, **given) for one in self._scopes], check_limit(limit))
-        return found if room is None else within_chars(found, room)
+        return Results(found if room is None else within_chars(found, room))
 
     async def _worth_showing(self, query: str, *, limit: int, **given: Any) -> tuple[list[Hit], int]:
         # Each by its own search, whose scores are cut: those of the merged list mean something else.
@@ -107,11 +107,11 @@ class ScopedMemories(MemoryStore):
         shown = merged([hits for hits, _ in found], limit)
         return shown, min(sum(len(hits) + more for hits, more in found), limit) - len(shown)
 
-    async def recent(self, *, limit: int = 10, **given: Any) -> list[Memory]:
+    async def recent(self, *, limit: int = 10, **given: Any) -> Results[Memory]:
         """Return the newest memories of all namespaces; see `MemoryStore.recent`."""
         return _newest([await one.recent(limit=limit, **given) for one in self._scopes], check_limit(limit))
 
-    async def about(self, mention: str, *, limit: int = 10, **given: Any) -> list[Memory]:
+    async def about(self, mention: str, *, limit: int = 10, **given: Any) -> Results[Memory]:
         """Return the newest memories of all namespaces that name an id; see `MemoryStore.about`."""
         return _newest([await one.about(mention, limit=limit, **given) for one in self._scopes], check_limit(limit))
 
@@ -131,7 +131,7 @@ class ScopedMemories(MemoryStore):
             ),
         )
 
-    async def traverse(self, start_id: str, **given: Any) -> list[Reached]:
+    async def traverse(self, start_id: str, **given: Any) -> Results[Reached]:
         """Return what is reached in the namespace that has the start; see `MemoryStore.traverse`."""
         return await self._where_it_is(lambda one: one.traverse(start_id, **given))
 
@@ -148,9 +148,9 @@ class ScopedMemories(MemoryStore):
     async def _vectors_of(self, memory_id: str) -> Vectors | None:
         return await self._where_it_is(lambda one: one._vectors_of(memory_id))  # noqa: SLF001 - the same class
 
-    async def _near(self, pieces: Vectors, *, limit: int, **given: Any) -> list[Similar]:
+    async def _near(self, pieces: Vectors, *, limit: int, **given: Any) -> Results[Similar]:
         found = [near for one in self._scopes for near in await one._near(pieces, limit=limit, **given)]  # noqa: SLF001
-        return sorted(found, key=lambda near: near.similarity, reverse=True)[:limit]
+        return Results(sorted(found, key=lambda near: near.similarity, reverse=True)[:limit])
 
     async def _draft(self, request: SaveRequest) -> PreparedSave:
         """Draft a memory that is trusted no more than its evidence, whichever of the namespaces that is in."""
@@ -183,16 +183,17 @@ def merged(found: Sequence[Sequence[Hit]], limit: int) -> list[Hit]:
     is the score of the merged list; `Hit.parts` stay those of the search in the memory's own namespace.
     """
     by_reranker = all("reranker" in hit.parts for hits in found for hit in hits)
-    placed: list[tuple[float, Hit]] = []
+    ordered: list[tuple[float, Hit]] = []
     for hits in found:
         worth = sorted((hit.parts["reranker"] if by_reranker else hit.relevance for hit in hits), reverse=True)
-        placed += zip(worth, hits, strict=True)
-    placed.sort(key=lambda one: -one[0])
-    return [attrs.evolve(hit, score=value) for value, hit in placed[:limit]]
+        ordered += zip(worth, hits, strict=True)
+    ordered.sort(key=lambda one: -one[0])
+    return [attrs.evolve(hit, score=value, terms=placed(hit.terms, value)) for value, hit in ordered[:limit]]
 
 
-def _newest(found: Sequence[Sequence[Memory]], limit: int | None = None) -> list[Memory]:
-    return sorted((memory for some in found for memory in some), key=lambda one: one.created_at, reverse=True)[:limit]
+def _newest(found: Sequence[Sequence[Memory]], limit: int | None = None) -> Results[Memory]:
+    every = (memory for some in found for memory in some)
+    return Results(sorted(every, key=lambda one: one.created_at, reverse=True)[:limit])
 
 
 def _made(link: Link) -> tuple[datetime, str]:

@@ -24,7 +24,7 @@ from mama_structs.memory.graph import Successors, known_by, only
 from mama_structs.memory.model import ORIGINS, LinkType, Memory, MemoryType, milliseconds
 from mama_structs.memory.precedence import Precedence
 from mama_structs.memory.ranking import SHOWN, WEIGHTS, Bounds, Clues, Positions, Scale, Values, Weights
-from mama_structs.memory.results import Hit
+from mama_structs.memory.results import Hit, placed
 from mama_structs.memory.text import query_terms, scripts_of
 from mama_structs.memory.time_words import Period, period_in
 
@@ -90,6 +90,7 @@ class Ranked:
     score: float
     relevance: float
     parts: Mapping[str, float]
+    terms: Mapping[str, float]
     path: tuple[int, ...] = ()
     superseded_by: int | None = None
 
@@ -126,6 +127,7 @@ def hits(reader: Reader, request: SearchRequest) -> tuple[list[Hit], Precedence 
             score=one.score,
             relevance=one.relevance,
             parts=one.parts,
+            terms=one.terms,
             path=tuple([ids[node] for node in one.path]),
             superseded_by=None if one.superseded_by is None else ids[one.superseded_by],
             copies=same,
@@ -309,7 +311,8 @@ class PreparedQuery:
         """Return *nodes*, which must ascend, with what speaks for each of them."""
         facts = reader.facts(nodes)
         clues, meanings = self.clues(reader, nodes, facts, best)
-        return ScoredNodes(nodes, facts, meanings, clues.shares, ranking.evidence(clues, self.weights))
+        odds = ranking.odds(clues, self.weights)
+        return ScoredNodes(nodes, facts, meanings, clues.shares, ranking.together(odds), odds)
 
 
 # Who asks for reasons, or for what was given up, wants the decision that was: its successor only says what came next.
@@ -368,6 +371,8 @@ class ScoredNodes:
     """The share of the question's rarity that each has."""
     evidence: Values
     """Both together."""
+    odds: Mapping[str, Values]
+    """The log-odds that this comes from, see `ranking.odds`."""
 
     def joined(self, other: ScoredNodes) -> ScoredNodes:
         """Return these and *other* ones."""
@@ -376,7 +381,8 @@ class ScoredNodes:
         nodes, *facts, meanings, shares, evidence = (
             np.concatenate(column)[order] for column in zip(*both, strict=True)
         )
-        return ScoredNodes(nodes, Facts(*facts), meanings, shares, evidence)
+        odds = {name: np.concatenate([some, other.odds[name]])[order] for name, some in self.odds.items()}
+        return ScoredNodes(nodes, Facts(*facts), meanings, shares, evidence, odds)
 
     def positions(self, nodes: Collection[int] | Nodes) -> Positions:
         """Return where *nodes* stand here, -1 for those that do not."""
@@ -634,14 +640,17 @@ def ranked(found: Gathered) -> tuple[list[Ranked], Precedence]:
     results = []
     for position, score in zip(order.tolist(), places.tolist(), strict=True):
         why = {"meaning": float(candidates.meanings[position]), "words": float(candidates.shares[position])}
-        why.update({name: float(part[position]) for name, part in parts.items() if part[position]})
+        gained = {name: float(part[position]) for name, part in parts.items() if part[position]}
+        terms = {name: float(odds[position]) for name, odds in candidates.odds.items()}
+        terms["floor"] = float(candidates.evidence[position]) - sum(terms.values())
         lent = givers[position] >= 0 and gains[position] > candidates.evidence[position]
         results.append(
             Ranked(
                 node=int(nodes[position]),
                 score=score,
                 relevance=float(relevances[position]),
-                parts=why,
+                parts=why | gained,
+                terms=placed(terms | gained, score),
                 path=(int(nodes[givers[position]]),) if lent else (),
                 superseded_by=precedence.newest.get(int(nodes[position])),
             )

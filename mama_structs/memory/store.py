@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from mama_structs import _check
 from mama_structs._async import LoopBound
+from mama_structs._showing import Figures
 from mama_structs._telemetry import observed
 from mama_structs.errors import InvalidArgument, LinkNotFound, MamaStructsError, MemoryNotFound, SessionClosed
 from mama_structs.memory import forgetting, graph, maintenance, requests, results, saving, search, transfer
@@ -64,6 +65,7 @@ from mama_structs.memory.results import (
     OutcomeWord,
     Reached,
     RelationshipWord,
+    Results,
     Similar,
     Surroundings,
 )
@@ -368,7 +370,7 @@ class MemoryStore:
 
     async def save_many(
         self, records: Iterable[Mapping[str, Any]], *, progress: Progress | None = None
-    ) -> list[Memory]:
+    ) -> Results[Memory]:
         """
         Save several memories, in order, as many in one transaction as it has time for.
 
@@ -405,14 +407,14 @@ class MemoryStore:
                 raise
         return await self._save_all(drafts, progress)
 
-    async def _save_all(self, drafts: Sequence[PreparedSave], progress: Progress | None = None) -> list[Memory]:
+    async def _save_all(self, drafts: Sequence[PreparedSave], progress: Progress | None = None) -> Results[Memory]:
         """Save what was drafted; see `save_many`."""
         # One may name by its hash what another one keeps.
         texts = {digest: text for draft in drafts for digest, text in draft.contents.items()}
         drafts = [attrs.evolve(draft, contents=texts) for draft in drafts]
         with self._observed("create_memory", count=len(drafts)):
             await self._shared.read(lambda reader: _check_ends(reader, drafts))
-            saved: list[Memory] = []
+            saved: Results[Memory] = Results()
             pace = saving.Pace()
             try:
                 for start in range(0, len(drafts), _CHUNK):
@@ -546,7 +548,7 @@ class MemoryStore:
         since: datetime | None = None,
         origins: Iterable[Origin] | Origin | None = None,
         trust: Origin | None = None,
-    ) -> list[Memory]:
+    ) -> Results[Memory]:
         """
         Return the newest memories, newest first.
 
@@ -560,7 +562,10 @@ class MemoryStore:
         """
         where = self._holding(check_filter(types=types, since=since, origins=origins, trust=trust))
         most = check_limit(limit)
-        return await self._shared.read(lambda reader: reader.get(reader.window(where, limit=most)))
+        return await self._newest(where, most)
+
+    async def _newest(self, where: Filter, most: int) -> Results[Memory]:
+        return Results(await self._shared.read(lambda reader: reader.get(reader.window(where, limit=most))))
 
     async def latest_checkpoint(self) -> Memory | None:
         """Return the newest checkpoint, None where there is none."""
@@ -575,7 +580,7 @@ class MemoryStore:
         origins: Iterable[Origin] | Origin | None = None,
         trust: Origin | None = None,
         limit: int = 10,
-    ) -> list[Similar]:
+    ) -> Results[Similar]:
         """
         Return the memories that mean most nearly the same, nearest first.
 
@@ -625,10 +630,10 @@ class MemoryStore:
         threshold: float,
         limit: int,
         made_by: EmbedderRecord,
-    ) -> list[Similar]:
+    ) -> Results[Similar]:
         """Return the memories nearest to any of some vectors that pass, without one of them."""
 
-        def plan(reader: Reader) -> list[Similar]:
+        def plan(reader: Reader) -> Results[Similar]:
             best: dict[int, float] = {}
             for piece in pieces:
                 matches = reader.nearest(piece, limit + 1, where)
@@ -641,13 +646,13 @@ class MemoryStore:
             alike = [(near, float(calibration(score))) for near, score in ranked]
             kept = [(near, similarity) for near, similarity in alike if similarity >= threshold][:limit]
             memories = reader.get([near for near, _ in kept])
-            return [Similar(memory=one, similarity=kept[place][1]) for place, one in enumerate(memories)]
+            return Results(Similar(memory=one, similarity=kept[place][1]) for place, one in enumerate(memories))
 
         return await self._shared.read(plan, made_by=made_by)
 
     async def about(
         self, mention: str, *, limit: int = 10, types: Iterable[MemoryType | str] | str | None = None
-    ) -> list[Memory]:
+    ) -> Results[Memory]:
         """
         Return the newest memories whose text names an id, newest first.
 
@@ -660,7 +665,7 @@ class MemoryStore:
         where = self._holding(check_filter(types=types))
         where = attrs.evolve(where, mentions=frozenset({check_id("mention", mention)}))
         most = check_limit(limit)
-        return await self._shared.read(lambda reader: reader.get(reader.window(where, limit=most)))
+        return await self._newest(where, most)
 
     async def search(
         self,
@@ -679,7 +684,7 @@ class MemoryStore:
         history: bool | None = None,
         as_of: datetime | None = None,
         limit: int = 10,
-    ) -> list[Hit]:
+    ) -> Results[Hit]:
         """
         Find memories by meaning, words, links and time, best first.
 
@@ -734,7 +739,7 @@ class MemoryStore:
                 hits = (await reranking.reranked(request.text, hits, precedence))[:most]
             hits = hits if room is None else results.within_chars(hits, room)
             told["memory__record__count"] = len(hits)
-        return hits
+        return Results(hits)
 
     async def _worth_showing(
         self, query: str, *, limit: int, bounds: Bounds = SHOWN, **given: Any
@@ -1072,9 +1077,9 @@ class MemoryStore:
 
         await self._shared.write(plan)
 
-    async def links_of(self, id: str) -> list[Link]:  # noqa: A002 - as above
+    async def links_of(self, id: str) -> Results[Link]:  # noqa: A002 - as above
         """Return the links that begin or end at a memory, oldest first."""
-        return await self._read(id, lambda reader, node: list(results.read_texts(reader, reader.read_links(node))))
+        return await self._read(id, lambda reader, node: Results(results.read_texts(reader, reader.read_links(node))))
 
     async def _beside(self, ids: Iterable[str]) -> dict[str, graph.Beside]:
         """Return what the tools show beside memories, by id; those that are not there are left out."""
@@ -1101,7 +1106,7 @@ class MemoryStore:
         direction: Direction = "both",
         min_strength: float = 0.0,
         limit: int = 1000,
-    ) -> list[Reached]:
+    ) -> Results[Reached]:
         """
         Return what is reached from a memory along links, nearest first, strongest first within a level.
 
@@ -1125,20 +1130,20 @@ class MemoryStore:
         how.update(min_strength=least, limit=most)
         key = (start, *how.values())
 
-        def plan(reader: Reader) -> list[Reached]:
+        def plan(reader: Reader) -> Results[Reached]:
             node = saving.found(reader, start)
             cached = self._shared.cache.get(key, reader.change, reader.touched_since)
             if cached is not None:
-                return list(cached)
+                return Results(cached)
             with graph.uncollected():
                 steps = graph.traverse(reader, node, now_ms=now_ms, **how)
                 reached = list(results.reached_along(reader, steps))
             self._shared.cache.put(key, reader.change, graph.read_by(node, steps), reached)
-            return list(reached)
+            return Results(reached)
 
         return await self._shared.read(plan)
 
-    async def connected(self, id: str, *, direction: Direction = "both") -> list[Reached]:  # noqa: A002 - as above
+    async def connected(self, id: str, *, direction: Direction = "both") -> Results[Reached]:  # noqa: A002 - as above
         """
         Return the memories that are linked to one directly, strongest first.
 
@@ -1315,16 +1320,16 @@ class MemoryStore:
     def figures(self) -> dict[str, Any]:
         """Return what `stats` does, as of the last call and without looking at the disk."""
         reranking, judging = self._shared.reranking, self._shared.judging
-        return {
-            "namespace": self.namespace,
-            "embedder": self.embedder.name,
-            "dimensions": self.embedder.dimensions,
+        return Figures(
+            namespace=self.namespace,
+            embedder=self.embedder.name,
+            dimensions=self.embedder.dimensions,
             **self._engine.figures(),
-            "embedding": attrs.asdict(self._shared.embedding.stats),
+            embedding=attrs.asdict(self._shared.embedding.stats),
             **({} if reranking is None else {"reranking": attrs.asdict(reranking.stats)}),
             **({} if judging is None else {"judging": attrs.asdict(judging.stats)}),
-            "traversal_cache": dict(self._shared.cache.statistics),
-        }
+            traversal_cache=dict(self._shared.cache.statistics),
+        )
 
     async def close(self) -> None:
         """Take nothing more, and end the embedder's and the reranker's work; the session calls this."""

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 import attrs
 
 from mama_structs._plain import as_mapping, copy_plain, json_size
+from mama_structs._showing import boxed, heading, table
 from mama_structs.references.detection import META, SECTION, Detector
 from mama_structs.references.found import FieldRule, Scan
 from mama_structs.references.options import ReferenceOptions, Scope
@@ -456,3 +457,11 @@ class References(Mapping[str, Mapping[str, Any]]):
         counts = {"failed": len(self.failed), "omitted": self.meta.get("omitted", len(self.omitted))}
         parts += [f"{count} {word}" for word, count in counts.items() if count]
         return f"<References: {', '.join(parts)}>"
+
+    def _repr_html_(self) -> str:
+        known = ("reference_type", "id", "error")
+        rows = []
+        for entity_id, entry in self.entries.items():
+            fields = ", ".join(f"{key} {value}" for key, value in entry.items() if key not in known)
+            rows.append([entity_id, entry["reference_type"], entry["error"] if is_failed(entry) else fields])
+        return boxed(heading(repr(self)[1:-1]), table(rows, head=("id", "type", "what it is")))

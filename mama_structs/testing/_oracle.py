@@ -15,7 +15,7 @@ import time
 import traceback
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
@@ -278,7 +278,7 @@ class _Seen:
     facts: Known
     verdict: Verdict
     there: dict[str, Memory]
-    links: dict[str, list[Link]]
+    links: Mapping[str, Sequence[Link]]
     tags: dict[str, Memory]
     gone: set[str]
 

@@ -403,6 +403,7 @@ def test_terms_add_up_to_the_score_of_each_memory(  # noqa: PLR0917 - drawn by n
         if one.id in ranks and one.left_out_by is None:
             hit = found[ranks[one.id] - 1]
             assert (hit.score, hit.relevance, hit.superseded_by) == (one.score, one.relevance, one.superseded_by)
+            assert hit.terms == one.terms
             assert one.rank <= ranks[one.id]
         assert (one.rank is None) == (one.left_out_by is not None)
         assert (one.id in ranks) == (one.left_out_by in {None, "max_chars"})

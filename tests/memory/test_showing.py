@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import unicodedata
 from datetime import UTC, datetime
+from html.parser import HTMLParser
 
 import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_helpers import OpenedDirectory, PlainEngines, plain_link, plain_memory
+from memory_helpers import SMALL, OpenedDirectory, PlainEngines, plain_link, plain_memory
 
-from mama_structs._showing import WIDTH
+from mama_structs import Memory, References, Session, sync
+from mama_structs._showing import WIDTH, visible
 from mama_structs.memory.model import MemoryType, Outcome, with_texts
-from mama_structs.memory.results import Chain, Evidence, Hit, Reached, Similar, Surroundings
+from mama_structs.memory.results import Chain, Evidence, Hit, Reached, Results, Similar, Surroundings
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 HOSTILE = "<script>alert(1)</script>\u202e\x1b[31m\u200b'\"&\n\ud800 `x` %%{init}%% 猫"
@@ -51,6 +55,7 @@ def shown_things(draw):
     chain = Chain(memories=(one, two), links=(told,), forks=(one,))
     reached = Reached(memory=one, depth=1, path=(two.id, one.id), strength=0.5)
     hit = Hit(memory=one, score=3.2, relevance=0.8, parts={}, superseded_by=two.id, copies=(two.id,) * 12)
+    hit = attrs.evolve(hit, terms={"meaning": draw(st.floats(-9, 9)), word: draw(st.floats(-9, 9))})
     return [
         one,
         hit,
@@ -122,3 +127,132 @@ async def test_links_that_are_read_know_both_texts(store):
     assert [link.texts] == [one.texts for one in surroundings.links]
     assert attrs.evolve(link) == link
     assert attrs.evolve(link).texts is None
+
+
+# HTML
+
+TAGS = {"div", "span", "bdi", "b", "code", "table", "tr", "td", "th"}
+
+
+class Seen(HTMLParser):
+    """What a browser makes of some HTML: its text, and nothing but harmless elements."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.text, self.open = "", []
+        self.feed(html)
+        self.close()
+        assert [] == self.open
+
+    def handle_starttag(self, tag, attrs):
+        assert tag in TAGS
+        assert {name for name, _ in attrs} <= {"style", "title"}
+        assert not any("url(" in (value or "") for _, value in attrs)
+        self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def seen_in_html(text):
+    """How a text is seen, blanks apart."""
+    return "".join("".join(one if one in "\n\t\u200c\u200d" else visible(one) for one in text[:600]).split())
+
+
+@given(shown_things())
+def test_no_text_becomes_html(things):
+    """Whatever texts say, there are our own elements and no others, each is closed, and what hides is seen."""
+    for thing in [*things, Results(things[:1] * 3)]:
+        seen = Seen(thing._repr_html_())
+
+        if isinstance(thing, Memory | Hit | Results):
+            memory = getattr(thing[0] if isinstance(thing, Results) else thing, "memory", things[0])
+            assert seen_in_html(memory.content) in "".join(seen.text.split())
+        assert all(one.isprintable() or one in "\n\t\u200c\u200d" for one in seen.text)
+
+
+def test_html_is_bounded():
+    """A text ends after 600 characters with how long it is, and a list after fifty things with how many more there are."""
+    memory = plain_memory(
+        "context_x_1795436746081_3188da2e", "x" * 100_000, type=MemoryType.CONTEXT, source="y" * 9_000
+    )
+
+    assert "… (100,000 characters)" in memory._repr_html_()
+    assert "… (9,000 characters)" in memory._repr_html_()
+    assert 8_000 > len(memory._repr_html_())
+    assert "… 950 more" in Results([memory] * 1_000)._repr_html_()
+    assert "nothing" in Results([])._repr_html_()
+
+
+async def test_the_bar_of_a_hit_adds_up_to_its_score(store):
+    """Each term of a hit's score has a part of the bar and a number, and the sum is the score."""
+    for said in ("Use JWT for logins", "Orders peak on Mondays"):
+        await store.save_context(said, topic="auth")
+    (hit,) = (await store.search("logins by JWT"))[:1]
+    text = " ".join(Seen(hit._repr_html_()).text.split())
+    shown = {name: term for name, term in hit.terms.items() if abs(term) >= 0.005}
+
+    assert hit.score == pytest.approx(sum(hit.terms.values()))
+    assert {"meaning", "words"} <= set(shown)
+    assert f"= {hit.score:.2f}" in text
+    for name, term in shown.items():
+        assert f"{name} {abs(term):.2f}" in text
+    assert len(shown) == hit._repr_html_().count('title="')
+
+
+async def test_a_session_its_refs_and_its_figures_show_themselves(tmp_path):
+    """A session, its handles, its figures and references are HTML, in code without a loop too, and open or closed."""
+    result = {"references": {"2-1": {"reference_type": "planet", "id": "2-1", "name": "<img src=x onerror=alert(1)>"}}}
+    async with Session.open(tmp_path / "<b>.mama", embedder=SMALL) as session:
+        session.refs.ingest('<ref id="plan"><script>alert(1)</script></ref>')
+        await session.memories.save_context("x")
+        shown = {
+            "<b>.mama": session,
+            "<script>alert(1)</script>": session.refs,
+            "memories · embedding": session.stats(),
+            "traversal cache": await session.memories.stats(),
+            "<img src=x onerror=alert(1)>": References.of(result),
+        }
+        for text, thing in shown.items():
+            assert text in Seen(thing._repr_html_()).text
+    assert "closed" in Seen(session._repr_html_()).text
+    assert "closed" in Seen(session.refs._repr_html_()).text
+
+
+def test_the_facade_shows_what_it_stands_for():
+    """`mama_structs.sync` has the same HTML."""
+    with sync.Session.open(embedder=SMALL) as session:
+        session.memories.save_context("The shield holds")
+
+        assert "memories1links0" in Seen(session._repr_html_()).text
+        assert "The shield holds" in Seen(session.memories.recent()._repr_html_()).text
+
+
+async def test_what_a_call_found_is_a_list_and_a_table(store):
+    """Results are lists to everybody, parts of them too, and data frames with a row for each."""
+    old = await store.save_decision("boats", "Leave the boats open", "quick")
+    new = await store.supersede(old.id, "Cover the boats", "rain")
+    recent, hits, links = await store.recent(), await store.search("boats"), await store.links_of(new.id)
+
+    assert [new, old] == recent == list(recent)
+    assert '["Cover the boats"]' == json.dumps([one.content for one in recent[:1]])
+    assert "<Memory 'Cover" in repr(recent[:1])
+    assert [new.id, old.id] == list(recent.to_frame()["id"])
+    assert [hit.score for hit in hits] == list(hits.to_frame()["score"])
+    assert hits[0].terms["meaning"] == hits.to_frame()["terms.meaning"][0]
+    assert [("Cover the boats", "supersedes")] == list(
+        links.to_frame()[["from_text", "relationship"]].itertuples(index=False, name=None)
+    )
+    assert [1] == list((await store.connected(old.id)).to_frame()["depth"])
+    assert {"similarity"} <= set((await store.similar(old.id, threshold=0)).to_frame())
+
+
+async def test_without_pandas_the_error_says_what_to_install(store, monkeypatch):
+    """What an extra installs is asked for where it is needed, and nowhere else."""
+    monkeypatch.setitem(sys.modules, "pandas", None)
+
+    with pytest.raises(ImportError, match=r"needs pandas: pip install 'mama-structs\[notebook\]'"):
+        (await store.recent()).to_frame()
