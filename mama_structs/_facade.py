@@ -214,6 +214,8 @@ def facade_of(kind: type[Any], *, module: str) -> Any:
             members[name] = property(_method(value.fget), doc=value.__doc__)
         elif isinstance(value, staticmethod | classmethod):
             members[name] = staticmethod(_function(getattr(kind, name)))
+        elif inspect.isasyncgenfunction(value):
+            members[name] = _generator(value)
         elif inspect.isfunction(value) and not inspect.isasyncgenfunction(inspect.unwrap(value)):
             members[name] = _method(value)
     members = {
@@ -238,6 +240,20 @@ def _method(function: Any) -> Callable[..., Any]:
         return self._shown(self._thread.run(work))
 
     return call
+
+
+def _generator(function: Any) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def iterate(self: Facade, *arguments: Any, **keywords: Any) -> Iterator[Any]:
+        inner = function(self._inner, *map(bare, arguments), **_bare_in(keywords))
+        try:
+            with contextlib.suppress(StopAsyncIteration):
+                while True:
+                    yield self._shown(self._thread.run(inner.__anext__))
+        finally:
+            self._thread.run(inner.aclose)
+
+    return iterate
 
 
 def _function(function: Any) -> Callable[..., Any]:

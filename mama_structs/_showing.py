@@ -137,7 +137,7 @@ _ENTRIES: Final = 50
 _KEPT: Final = "\n\t\u200c\u200d"  # Without joiners some scripts cannot be read.
 _LINE: Final = "#8885"
 _DIM: Final = "opacity:.7;font-size:85%"
-_COLOURS: Final = {
+COLOURS: Final = {
     "meaning": "#3b7dd8",
     "words": "#1f9e89",
     "length": "#9a9a9a",
@@ -240,7 +240,7 @@ def _cell(text: str, *, is_name: bool) -> str:
 
 
 def _fact(text: str) -> str:
-    colour = _COLOURS.get(text)
+    colour = COLOURS.get(text)
     return (_swatch(colour) if colour else "") + escaped(text, _WORD)
 
 
@@ -263,7 +263,7 @@ def _bars(terms: Mapping[str, float], whole: float) -> str:
     for name, term in sorted(told.items(), key=lambda one: one[1] < 0):
         start, end = sorted((at, at + term))
         at += term
-        colour = _COLOURS.get(name, _OTHER)
+        colour = COLOURS.get(name, _OTHER)
         filled = colour if term > 0 else f"repeating-linear-gradient(45deg,{colour} 0 2px,#fff 2px 5px)"
         place = f"position:absolute;height:100%;left:{scale * start:.2f}%;width:{scale * (end - start):.2f}%"
         bars.append(f'<span title="{html.escape(name)}" style="{place};background:{filled}"></span>')

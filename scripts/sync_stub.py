@@ -23,7 +23,7 @@ from mama_structs._lazy import homes
 TARGET = Path(sync.__file__).with_suffix(".pyi")
 _HEAD = '"""Types of `mama_structs.sync`; written by ``scripts/sync_stub.py``, never by hand."""\n'
 # What a facade gives where its object gives this.
-_GIVEN = {"Opening": "Session"}
+_GIVEN = {"Opening": "Session", "AsyncIterator": "Iterator"}
 _CONSTRUCTED = ("RefStore", "Resolver")
 _WIDTH = 120
 _DOOR = homes("mama_structs", mama_structs._NAMES)

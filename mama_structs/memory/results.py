@@ -11,7 +11,7 @@ import numpy as np
 
 from mama_structs._showing import Seen, Showing, boxed, counted, entries, entry, heading, line, lines, needed
 from mama_structs.errors import StoreDamaged
-from mama_structs.memory import graph
+from mama_structs.memory import diagrams, graph
 from mama_structs.memory.engine import Reader
 from mama_structs.memory.model import Link, LinkType, Memory, Outcome, with_texts
 
@@ -122,8 +122,34 @@ class Reached(Showing):
         return self.memory._record() | {"depth": self.depth, "strength": self.strength}  # noqa: SLF001 - one of ours
 
 
+class Graphed:
+    """Memories with their links, of which others can make graphs."""
+
+    __slots__ = ()
+
+    def _graph(self) -> tuple[list[Memory], list[Link], list[tuple[str, str]]]:
+        raise NotImplementedError
+
+    def to_networkx(self) -> Any:
+        """
+        Return a `networkx.MultiDiGraph` with a node for each memory, under its id, and an edge for each link.
+
+        Edges lead from the memory that acts to the one that it acts on. What is tied by a link that is not at hand, as
+        beyond the neighbours of a memory, has an edge without attributes.
+
+        Raises:
+            ImportError: networkx is not installed, which the extra ``notebook`` has.
+
+        """
+        return diagrams.networkx_of(*self._graph())
+
+    def to_mermaid(self) -> str:
+        """Return a flowchart in the language of Mermaid, which GitHub draws, of 100 memories at the most."""
+        return diagrams.mermaid_of(*self._graph())
+
+
 @attrs.frozen(kw_only=True, repr=False)
-class Chain:
+class Chain(Graphed):
     """
     How a decision evolved.
 
@@ -153,6 +179,9 @@ class Chain:
 
     def __str__(self) -> str:
         return "\n".join(_line(memory) for memory in self.memories) or "nothing"
+
+    def _graph(self) -> tuple[list[Memory], list[Link], list[tuple[str, str]]]:
+        return [*self.memories], [*self.links], []
 
     @property
     def _title(self) -> str:
@@ -195,7 +224,7 @@ class Similar(Showing):
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Surroundings(Showing):
+class Surroundings(Showing, Graphed):
     """
     A memory with what is around it.
 
@@ -215,6 +244,11 @@ class Surroundings(Showing):
     def _seen(self) -> Seen:
         counts = counted(len(self.chain), "version"), f"{len(self.around):,} around", counted(len(self.links), "link")
         return seen_with(self.memory, *counts)
+
+    def _graph(self) -> tuple[list[Memory], list[Link], list[tuple[str, str]]]:
+        every = [self.memory, *self.chain.memories, *(one.memory for one in self.around)]
+        steps = [(one.path[-2], one.path[-1]) for one in self.around]
+        return list({memory.id: memory for memory in every}.values()), [*self.links, *self.chain.links], steps
 
     def _repr_html_(self) -> str:
         chain = self.chain._all_seen() if len(self.chain) > 1 else []  # noqa: SLF001 - as above

@@ -16,7 +16,7 @@ import attrs
 from mama_structs.errors import InvalidArgument, LinkNotFound, MemoryNotFound, MemoryReadOnly
 from mama_structs.memory import saving
 from mama_structs.memory.embedding.protocol import Vectors
-from mama_structs.memory.engine import EmbedderRecord, Reader, Writer
+from mama_structs.memory.engine import EmbedderRecord, Filter, Reader, Writer
 from mama_structs.memory.model import Link, Memory, is_id
 from mama_structs.memory.requests import SaveRequest, check_limit
 from mama_structs.memory.results import Chain, Hit, Reached, Results, Similar, placed, within_chars
@@ -163,6 +163,13 @@ class ScopedMemories(MemoryStore):
 
     async def _each(self, plan: Callable[[Reader], T]) -> list[T]:
         return [await one._shared.read(plan) for one in self._scopes]  # noqa: SLF001 - the same class
+
+    async def _in_pages(
+        self, where: Filter | None, plan: Callable[[Reader, list[int]], Sequence[T]]
+    ) -> AsyncIterator[Sequence[T]]:
+        for one in self._scopes:
+            async for found in one._in_pages(where, plan):  # noqa: SLF001 - the same class
+                yield found
 
     async def _where_it_is(self, call: Callable[[MemoryStore], Awaitable[T]]) -> T:
         """Read from the own namespace, or from the one that has what is asked for."""

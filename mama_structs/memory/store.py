@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
 from datetime import datetime
 from functools import partial
@@ -566,6 +566,43 @@ class MemoryStore:
 
     async def _newest(self, where: Filter, most: int) -> Results[Memory]:
         return Results(await self._shared.read(lambda reader: reader.get(reader.window(where, limit=most))))
+
+    async def all(self, *, types: Iterable[MemoryType | str] | str | None = None) -> AsyncIterator[Memory]:
+        """
+        Go through all memories in the order in which they were saved, those that have ended included.
+
+        What is saved meanwhile is not among them, nor what is deleted before its turn.
+
+        Args:
+            types: Only of these types.
+
+        """
+        async for memories in self._in_pages(check_filter(types=types), lambda reader, nodes: reader.get(nodes)):
+            for memory in memories:
+                yield memory
+
+    async def links(self) -> AsyncIterator[Link]:
+        """Go through all links by the memories at which they begin, in the order of `all`; they have their `texts`."""
+
+        def read(reader: Reader, nodes: list[int]) -> Sequence[Link]:
+            return results.read_texts(reader, [link for own in reader.links_of_many(nodes, "out") for link in own])
+
+        async for links in self._in_pages(None, read):
+            for link in links:
+                yield link
+
+    async def _in_pages(
+        self, where: Filter | None, plan: Callable[[Reader, list[int]], Sequence[T]]
+    ) -> AsyncIterator[Sequence[T]]:
+        """Give what a plan gives for some memories after the others."""
+        # By ids: nodes mean something within one plan only.
+        ids = await self._shared.read(lambda reader: reader.ids(np.sort(reader.window(where))))
+        for start in range(0, len(ids), _CHUNK):
+
+            def page(reader: Reader, some: list[str] = ids[start : start + _CHUNK]) -> Sequence[T]:
+                return plan(reader, [node for node in reader.find_many(some) if node is not None])
+
+            yield await self._shared.read(page)
 
     async def latest_checkpoint(self) -> Memory | None:
         """Return the newest checkpoint, None where there is none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import unicodedata
 from datetime import UTC, datetime
@@ -212,7 +213,7 @@ async def test_a_session_its_refs_and_its_figures_show_themselves(tmp_path):
         shown = {
             "<b>.mama": session,
             "<script>alert(1)</script>": session.refs,
-            "memories · embedding": session.stats(),
+            "memories embedding": session.stats(),
             "traversal cache": await session.memories.stats(),
             "<img src=x onerror=alert(1)>": References.of(result),
         }
@@ -256,3 +257,92 @@ async def test_without_pandas_the_error_says_what_to_install(store, monkeypatch)
 
     with pytest.raises(ImportError, match=r"needs pandas: pip install 'mama-structs\[notebook\]'"):
         (await store.recent()).to_frame()
+
+
+# Graphs
+
+LABEL = r"(?:[^\W_]|[ ,.\-'!?:/()…]|#\d+;)*"
+MERMAID = [
+    r"flowchart TD",
+    rf'  m\d+\["\d{{4}}-\d\d-\d\d {LABEL}"\](?::::(?:SUCCESS|FAILED|PARTIAL))?',
+    rf'  m\d+ (?:-->|-\.->)\|"{LABEL}"\| m\d+',
+    r"  m\d+ --- m\d+",
+    r"  classDef \w+ stroke:#[0-9a-f]{6},stroke-width:3px",
+]
+
+
+@given(shown_things())
+def test_no_text_becomes_mermaid(things):
+    """Each line of a flowchart is one of our own forms, whatever texts and words say."""
+    for thing in things:
+        if isinstance(thing, Chain | Surroundings):
+            for line in thing.to_mermaid().split("\n"):
+                assert any(re.fullmatch(form, line) for form in MERMAID), line
+
+
+async def test_chains_and_surroundings_become_graphs(store):
+    """Nodes are memories under their ids, edges the links between them, and what is tied by others is tied."""
+    old = await store.save_decision("boats", "Leave the boats open", "quick")
+    await store.set_outcome(old.id, "FAILED", reason="Two were full of water")
+    new = await store.supersede(old.id, "Cover the boats", "rain")
+    done = await store.save_checkpoint("Tarps are bought", implements=[new.id])
+    chain = (await store.evolution(old.id)).to_networkx()
+    around = await store.load_context(old.id, link_types=["evolution", "implementation"])
+    graph = around.to_networkx()
+    told = around.to_mermaid().split("\n")
+
+    assert {old.id, new.id} == set(chain)
+    assert "FAILED" == chain.nodes[old.id]["outcome"]
+    assert [(new.id, old.id, "supersedes")] == [(*ends, word) for *ends, word in chain.edges(data="relationship")]
+    assert {old.id, new.id, done.id} < set(graph)
+    assert {"content": "Tarps are bought", "type": "checkpoint"}.items() <= graph.nodes[done.id].items()
+    assert graph.has_edge(new.id, done.id) or graph.has_edge(done.id, new.id)
+    assert 1 == sum("Leave the boats open" in line and line.endswith(":::FAILED") for line in told)
+    assert 1 == sum('-->|"supersedes"|' in line for line in told)
+
+
+def test_a_large_flowchart_is_bounded():
+    """A hundred memories, and how many more there are."""
+    memories = [plain_memory(f"context_x_{number}", "x") for number in range(250)]
+    told = Chain(memories=tuple(memories), links=(plain_link("context_x_0", "context_x_200"),)).to_mermaid()
+
+    assert 100 == told.count("[")
+    assert "%% 150 more" in told
+    assert "-->" not in told
+
+
+# All of them
+
+
+async def test_all_memories_and_links_can_be_gone_through(store):
+    """In the order of saving, over many pages; what is deleted before its turn and saved meanwhile is not there."""
+    first = await store.save_decision("boats", "Leave the boats open", "quick")
+    await store.save_many({"type": "context", "content": f"number {number}"} for number in range(600))
+    last = await store.supersede(first.id, "Cover the boats", "rain")
+    found = []
+    async for memory in store.all():
+        if not found:
+            await store.delete(last.id)
+            await store.save_context("too late")
+        found.append(memory)
+    decided = [memory async for memory in store.all(types="decision")]
+
+    assert [first.content, *(f"number {number}" for number in range(600))] == [one.content for one in found]
+    assert [first.id] == [one.id for one in decided]
+    new = await store.supersede(first.id, "Cover the boats", "rain")
+    links = [link async for link in store.links() if link.created_by == "user"]
+    assert [(new.id, first.id, ("Cover the boats", "Leave the boats open"))] == [
+        (link.from_id, link.to_id, link.texts) for link in links
+    ]
+
+
+def test_code_without_a_loop_goes_through_all_of_them():
+    """`mama_structs.sync` has plain iterators, which can be left half-way."""
+    with sync.Session.open(embedder=SMALL) as session:
+        for number in range(3):
+            session.memories.save_context(f"number {number}")
+        for memory in session.memories.all():
+            assert "number 0" == memory.content
+            break
+
+        assert ["number 0", "number 1", "number 2"] == [one.content for one in session.memories.all()]
