@@ -213,8 +213,8 @@ async def test_a_session_its_refs_and_its_figures_show_themselves(tmp_path):
         shown = {
             "<b>.mama": session,
             "<script>alert(1)</script>": session.refs,
-            "memories embedding": session.stats(),
-            "traversal cache": await session.memories.stats(),
+            "memories embedder": session.stats(),
+            "dimensions": await session.memories.stats(),
             "<img src=x onerror=alert(1)>": References.of(result),
         }
         for text, thing in shown.items():
