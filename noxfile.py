@@ -71,9 +71,13 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """The site, in build/site; a link that leads nowhere or a page that no list names is an error."""
-    # Pages are read, not imported: the package itself is not needed.
-    session.install(*nox.project.load_toml("pyproject.toml")["project"]["optional-dependencies"]["docs"])
+    """
+    The notebooks, executed, and the site, in build/site.
+
+    A cell that fails or warns, a link that leads nowhere and a page that no list names are errors.
+    """
+    session.install("--no-compile", ".[docs,semantic]")
+    session.run("python", "scripts/notebooks.py")
     session.run("sphinx-build", "-q", "-W", "--keep-going", "-j", "auto", "-d", "build/doctrees", "docs", "build/site")
 
 

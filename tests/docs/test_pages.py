@@ -5,6 +5,7 @@ import enum
 import functools
 import importlib
 import inspect
+import json
 import os
 import re
 import runpy
@@ -174,6 +175,16 @@ def test_the_readme_is_short_and_its_picture_is_made_by_the_code(docs):
     assert 8 == len([line for line in code.text.splitlines() if line])
     assert "docs/pictures/decisions.svg" in readme.read_text(encoding="utf-8")
     assert made["picture"]() == made["TARGET"].read_text(encoding="utf-8"), "run scripts/picture.py"
+
+
+def test_notebooks_hold_no_outputs(docs):
+    """What a cell gave on somebody's machine is not kept; `nox -s docs` executes the notebooks."""
+    notebooks = sorted((docs.root / "docs" / "notebooks").glob("*.ipynb"))
+    cells = [cell for path in notebooks for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+
+    assert ["agent", "memory", "references"] == [path.stem for path in notebooks]
+    assert {(None, False)} == {(cell["execution_count"], bool(cell["outputs"])) for cell in code}
 
 
 def test_an_agent_of_ones_own_has_forty_lines(docs):
