@@ -104,7 +104,7 @@ def hits(reader: Reader, request: SearchRequest) -> tuple[list[Hit], Precedence 
     found: list[tuple[Ranked, Memory, tuple[str, ...]]] = []
     precedence = None
     memories: dict[int, Memory] = {}
-    for results, whole in _rankings(reader, request, WEIGHTS):
+    for results, whole in _rankings(reader, request):
         relevant = np.array([at for at, one in enumerate(results) if one.relevance >= request.min_relevance], np.intp)
         best = [results[place] for place in relevant]
         new = [one.node for one in best if one.node not in memories]
@@ -180,27 +180,22 @@ def worth_showing(hits: Sequence[JudgedT], *, bounds: Bounds = SHOWN) -> list[Ju
     return [hit for hit in hits if hit.score >= least]
 
 
-def search(reader: Reader, request: SearchRequest, *, weights: Weights = WEIGHTS) -> list[Ranked]:
-    """Return what answers a question best, best first: *limit* memories if so many match the filter at all."""
-    return _search(reader, request, weights)[0]
-
-
-def _search(reader: Reader, request: SearchRequest, weights: Weights) -> tuple[list[Ranked], Precedence | None]:
-    """Return what `search` does, and how these results stand to each other, None where there are none."""
-    found: tuple[list[Ranked], Precedence | None] = ([], None)
-    for found in _rankings(reader, request, weights):
-        if len(found[0]) >= request.limit:
+def search(reader: Reader, request: SearchRequest) -> list[Ranked]:
+    """Return what answers a question best, best first and unfolded: *limit* memories if so many match the filter."""
+    found: list[Ranked] = []
+    for found, _ in _rankings(reader, request):
+        if len(found) >= request.limit:
             break
-    return found[0][: request.limit], found[1]
+    return found[: request.limit]
 
 
-def _rankings(reader: Reader, request: SearchRequest, weights: Weights) -> Iterator[tuple[list[Ranked], Precedence]]:
+def _rankings(reader: Reader, request: SearchRequest) -> Iterator[tuple[list[Ranked], Precedence]]:
     """Give the best *limit* results, then more and more for who leaves some out, until all that match were given."""
     found, limit = None, request.limit
     while limit > 0:
         larger = attrs.evolve(request, limit=limit)
         if found is None or limit > _FOLLOWED:
-            found = gathered(reader, larger, weights)
+            found = gathered(reader, larger, WEIGHTS)
         if found is None:
             return
         yield ranked(attrs.evolve(found, request=larger))

@@ -759,17 +759,20 @@ class MemoryStore:
             warnings.warn("history=True is deprecated: say superseded='equal'", DeprecationWarning, stacklevel=2)
         record, reranking, most = self._shared.record, self._shared.reranking, check_limit(limit)
         room = None if max_chars is None else check_limit(max_chars, name="max_chars")
-        where = check_filter(
-            types=types, topic=topic, since=since, until=until, mentions=mentions, origins=origins, trust=trust
-        )
         with self._observed("search_memory") as told:
             request = await self._request(
                 query,
-                where,
                 superseded=superseded,
                 min_relevance=min_relevance,
                 as_of=as_of,
                 limit=most if reranking is None else max(most, reranking.at_most),
+                types=types,
+                topic=topic,
+                since=since,
+                until=until,
+                mentions=mentions,
+                origins=origins,
+                trust=trust,
             )
             hits, precedence = await self._shared.read(lambda reader: search.hits(reader, request), made_by=record)
             if reranking is not None:
@@ -824,31 +827,25 @@ class MemoryStore:
             limit: As for `search`.
 
         """
+        given = _arguments(locals())
+        memory_id, room = given.pop("id"), given.pop("max_chars")
         self._shared.check()
-        room = None if max_chars is None else check_limit(max_chars, name="max_chars")
-        request = await self._request(
-            query,
-            check_filter(
-                types=types, topic=topic, since=since, until=until, mentions=mentions, origins=origins, trust=trust
-            ),
-            superseded=superseded,
-            min_relevance=min_relevance,
-            as_of=as_of,
-            limit=check_limit(limit),
-        )
-        return await self._read(id, lambda reader, node: explained(reader, request, node, room))
+        room = None if room is None else check_limit(room, name="max_chars")
+        request = await self._request(**given)
+        return await self._read(memory_id, lambda reader, node: explained(reader, request, node, room))
 
     async def _request(
         self,
         query: str,
-        where: Filter,
         *,
         superseded: Superseded,
         min_relevance: float | None,
         as_of: datetime | None,
         limit: int,
+        **where: Any,
     ) -> SearchRequest:
-        """Return a search whose arguments were checked."""
+        """Return a search, having checked its arguments."""
+        filters, most = check_filter(**where), check_limit(limit)
         text = _check.text("query", query, most=_MAX_QUERY)
         stands = _check.choice("superseded", superseded, search.SUPERSEDED)
         moment = None if as_of is None else _check.moment("as_of", as_of)
@@ -856,12 +853,12 @@ class MemoryStore:
         return SearchRequest(
             text=text,
             vector=await self._question(text),
-            where=where,
+            where=filters,
             superseded=stands,
             min_relevance=least,
             as_of=moment,
             now=self._shared.now,
-            limit=limit,
+            limit=most,
             calibration=self.embedder.calibration,
         )
 
