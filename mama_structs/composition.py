@@ -147,12 +147,8 @@ def reference_share(resolver: Resolver) -> Callable[[Mapping[str, Any]], OwnShar
 
 
 def contents_of(refs: RefStore) -> Callable[[str], tuple[str, str] | None]:
-    """
-    Return what gives the versioned handle and the text for a piece of evidence, None for what is no handle.
-
-    What begins as a handle does is one, or a mistake: as plain words it would be gone with its conversation.
-    Blanks, quotes and brackets around it, and capitals, are forgiven.
-    """
+    """Return what gives versioned handle and text for a piece of evidence, None for what is no handle."""
+    # What begins as a handle does is one, or a mistake: as plain words it would be gone with its conversation.
 
     def find(evidence: str) -> tuple[str, str] | None:
         bare = evidence.strip(_AROUND)

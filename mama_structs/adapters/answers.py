@@ -112,18 +112,11 @@ async def _answer(session: Session, wire: str, arguments: object, *, host: Mappi
 
 
 class Turns:
-    """
-    Lets the calls of tools that write run alone, in the order in which they came, and those that read side by side.
+    """Lets calls that write run alone, in the order in which they came, and those that read side by side."""
 
-    For frameworks that start all calls of a model's message at once.
-    A call from inside another one, as that of an agent which a tool runs, waits for nobody: that would be for ever.
-
-    Args:
-        session: Whose tools.
-        of_one_turn: Whether the calls are those of one message: else only what stays inside the session holds others
-            up, and a tool that reaches beyond it, and may take its time, nobody.
-
-    """
+    # For frameworks that start all calls of a message at once. A call from inside another one, as that of an agent
+    # which a tool runs, waits for nobody: that would be for ever. Where calls are not those of one turn, only what
+    # stays inside the session holds others up, and a tool that reaches beyond it, and may take its time, nobody.
 
     def __init__(self, session: Session, *, of_one_turn: bool = True) -> None:
         self._session = session
@@ -319,11 +312,8 @@ async def answer_call(session: Session, call: ToolCall, *, host: Mapping[str, An
 
 
 async def recall_for(session: Session, messages: object, *, max_chars: int, again: bool = False) -> str:
-    """
-    Return what is recalled for the message at the end: "" where the model has begun to answer it, or was told already.
-
-    What cannot be recalled costs no turn: the host finds it in the log.
-    """
+    """Return what is recalled for the message at the end: "" where it is being answered, or was told already."""
+    # What cannot be recalled costs no turn: the host finds it in the log.
     said = asked_now(messages)
     if not said:
         return ""

@@ -52,11 +52,7 @@ class _NoStrictFormError(Exception):
 
 
 def plain_schema(schema: Mapping[str, Any]) -> JSONSchema:
-    """
-    Return a schema for a tool that is not strict: a copy, in which every array says something of its items.
-
-    OpenAI refuses a request with an array that does not, whether strict or not.
-    """
+    """Return a copy of a schema in which every array says something of its items, as OpenAI demands."""
     copied = copy.deepcopy(dict(schema))
     for node in subschemas(copied):
         if "array" in _kinds(node) and "items" not in node and "prefixItems" not in node:

@@ -301,13 +301,7 @@ Slot = Entry | DeletedEntry | DamagedEntry
 
 
 class ForkableMap(ChainMap[K, V]):
-    """
-    A mapping of frozen layers that forks share, and one layer of its own for what is written later.
-
-    Nothing is ever removed: what is gone is written over with a value that says so.
-    Layers are merged so that each is more than twice the one above it: *n* entries are found in O(log n) layers, and
-    are copied O(log n) times at the most, however often the mapping is forked.
-    """
+    """A mapping of frozen layers that forks share, and one of its own for later writes; nothing is ever removed."""
 
     def fork(self) -> Self:
         """Return a mapping that holds the same, and that later writes do not cross into or out of."""

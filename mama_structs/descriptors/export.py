@@ -569,11 +569,7 @@ def _attempt(order: FileOrder, place: _Place, directory: int) -> FileResult:
 
 
 def _open_old(order: FileOrder, place: _Place, directory: int) -> _Old | None:
-    """
-    Open the file that is there, or return None.
-
-    It is opened for writing although nothing is written to it: a file that may not be written is not replaced.
-    """
+    """Open the file that is there, or return None; for writing, since what may not be written is not replaced."""
     found = status_of(place.name, directory)
     if found is None:
         return None

@@ -94,11 +94,8 @@ class Enclosed:
 
 
 def enclosed(text: str) -> Enclosed | None:
-    """
-    Return what stands in the fence that encloses a whole text, but for blank lines; None where no such fence is markup.
-
-    A fence that is never closed runs to the end, and Markdown in a fence is shown rather than meant.
-    """
+    """Return what stands in the fence that encloses a whole text, but for blank lines; None where none is markup."""
+    # A fence that is never closed runs to the end, and Markdown in a fence is shown rather than meant.
     block = next(fenced_blocks(text), None) if _MAY_BE_ENCLOSED.match(text) else None
     if block is None or text[: block.opening].strip() or text[block.behind :].strip():
         return None

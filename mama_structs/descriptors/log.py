@@ -298,11 +298,7 @@ async def missing_texts(storage: Storage) -> list[tuple[str, str]]:
 
 
 async def reclaim(storage: Storage) -> int:
-    """
-    Delete the texts that no conversation can reach any more, if anything was deleted, and return how many.
-
-    Where a row cannot be read, nothing is deleted: it may name any text.
-    """
+    """Delete texts that nobody can reach any more, if anything was deleted and every row can be read; count them."""
     if DEBT not in await storage.read([DEBT]):
         return 0
     # Reading all of it takes a while, in which others may write: what they add is looked at in the end.

@@ -91,11 +91,7 @@ def mentioned(text: str) -> Iterator[str]:
 
 
 class Collector:
-    """
-    Scans the pieces of one message, chunk by chunk, and collects its refs; without *marks*, tags are text.
-
-    A ref does not go on from one piece into the next.
-    """
+    """Scans the pieces of one message, none of which goes on in the next; without *marks*, tags are text."""
 
     def __init__(self, *, marks: bool = True) -> None:
         self._marks = marks

@@ -54,11 +54,7 @@ _MARKS: Final = frozenset({"Mn", "Mc"})
 
 
 def ref_id_in(text: str) -> str | None:
-    """
-    Return the id that a text is, in NFC, so that two spellings of it are one; None where it is none.
-
-    A model chooses these ids; they never become file names.
-    """
+    """Return the id that a text is, in NFC, so that two spellings of it are one; None where it is none."""
     if len(text) > 4 * MAX_ID:
         return None
     name = unicodedata.normalize("NFC", text)
@@ -210,11 +206,8 @@ _MISSING_ID: Final = _refused(
 
 
 def _read_tag(text: str, start: int, end: int, *, final: bool) -> _OpeningTag | Diagnostic | int | None:
-    """
-    Read the tag that begins at an index: an opening one, the index behind a closing one, or why it is none.
-
-    None when that depends on how the text, which may hold the tag up to *end*, goes on there; not if it is *final*.
-    """
+    """Read the tag at an index: an opening one, the index behind a closing one, or why it is none."""
+    # None when that depends on how the text, which may hold the tag up to *end*, goes on there; not if it is *final*.
     limit = min(end, start + MAX_TAG)
     closing = text.startswith("</", start)
     match = (_CLOSING if closing else _OPENING).match(text, start, limit)

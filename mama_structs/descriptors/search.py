@@ -195,12 +195,8 @@ def _problem_of(query: object, *, regex: bool) -> str:
 
 
 def _compiled_size(pattern: str) -> int:
-    """
-    Estimate, never too low, the items of a pattern when its repeats are written out.
-
-    Braces that are no repeats count too, so that no trick with escapes or sets can hide one:
-    a repeat after a closing parenthesis multiplies everything, any other adds.
-    """
+    """Estimate, never too low, the items of a pattern when its repeats are written out."""
+    # Braces that are no repeats count too, so that no trick with escapes or sets can hide one.
     spaces_mean_nothing = _VERBOSE.search(pattern) is not None
     items, factor = len(pattern), 1
     for found in _REPEAT.finditer(pattern):

@@ -437,12 +437,9 @@ def _prefix(text: str, room: int) -> int:
 
 
 def json_in(text: str) -> dict[str, Any] | list[Any] | None:
-    """
-    Return the object or array that a text is, whole; None for every other text.
-
-    A text with a name twice, or with a number that Python would not write as it stands, is no JSON here: what is shown
-    of it would not be what it says.
-    """
+    """Return the object or array that a text is, whole; None for every other text."""
+    # A name twice, or a number that Python would write otherwise, is no JSON here: what is shown would not be what it
+    # says.
     if text.lstrip()[:1] not in {"{", "["}:
         return None
     try:

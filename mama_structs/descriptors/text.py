@@ -38,21 +38,14 @@ Span = tuple[int, int]
 
 
 def count_lines(text: str) -> int:
-    """
-    Count lines: one ends after each line feed, and what follows the last is one more.
-
-    A carriage return alone ends no line, a line feed at the end begins none, and an empty text is one empty line.
-    """
+    """Count lines: one ends after each line feed, what follows the last is one more, and an empty text is one."""
     return text.count("\n") + (not text.endswith("\n"))
 
 
 def page_ends(text: str, page_size: int) -> Iterator[int]:
-    """
-    Yield the offset after each page, in order; the last one is the text's length.
-
-    A page ends after its last line feed, or, within a line that is longer than a page, after *page_size* characters.
-    It never ends between a carriage return and its line feed, unless a page has room for only one of them.
-    """
+    """Yield the offset after each page, in order; the last one is the text's length."""
+    # After its last line feed, or, within a line that is longer than a page, after *page_size* characters; but not
+    # between a carriage return and its line feed, unless a page has room for only one of them.
     start, total = 0, len(text)
     while start + page_size < total:
         limit = start + page_size

@@ -92,12 +92,7 @@ def pointer(place: Pointed, key: Any) -> str:
 
 
 class Occurrences(Sequence[Found]):  # noqa: PLW1641 - it compares by its parts, and is no key
-    """
-    Occurrences of ids, in payload order.
-
-    Their parts stand one after the other in one list, and a `Found` is made where one is looked at: a tuple for each
-    of tens of thousands would be what a detection spends most of its time on.
-    """
+    """Occurrences of ids in payload order, their parts in one list; a `Found` is made where one is looked at."""
 
     def __init__(self, parts: Iterable[Any] = ()) -> None:
         self.parts: list[Any] = list(parts)

@@ -84,11 +84,7 @@ def parse_retry_after(text: str | None, *, now: float) -> float | None:
 
 
 class Body:
-    """
-    A body that arrives in chunks, decompressed as it comes and never beyond a cap.
-
-    A few hundred kilobytes of gzip can hold gigabytes: no step may produce more than what is still allowed.
-    """
+    """A body that arrives in chunks, decompressed as it comes and never beyond a cap: gzip may hold gigabytes."""
 
     def __init__(self, encoding: str, *, limit: int) -> None:
         self._encoding = encoding.strip().lower()

@@ -171,11 +171,7 @@ class Reference:
 def entry_of(
     entity_id: str, reference: Reference, places: Sequence[IdPlace] | None, fields: Collection[str] | None = None
 ) -> dict[str, Any]:
-    """
-    Return a reference's entry, with all *fields* of the entity or some.
-
-    Where it needs a field's name for itself, the entity's own has ``_`` behind.
-    """
+    """Return a reference's entry, with all *fields* of the entity or some; names that it needs itself get a ``_``."""
     own: dict[str, Any] = {"reference_type": reference.kind, "id": reference.written_id(entity_id)}
     if isinstance(reference.outcome, Failure):
         own |= {"status": "failed", "error": reference.outcome.error}

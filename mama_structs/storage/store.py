@@ -174,19 +174,11 @@ class Storage:
         return await outcome(self._looking(lambda: self._keys(prefix)))
 
     async def transact(self, work: Callable[[Rows], T], *, wait: float | None = None) -> T:
-        """
-        Run *work*, which is not async, in the thread and one write transaction, after what was enqueued before.
-
-        *wait* says how many seconds for other processes, None for as many as the store waits.
-        """
+        """Run *work*, which is not async, in one write transaction after what was enqueued."""
         return await outcome(self.in_thread(lambda: self.transact_here(work, wait=wait)))
 
     async def look(self, work: Callable[[Snapshot], T]) -> T:
-        """
-        Run *work* in the thread, perhaps more than once, on what is on the disk, all of one moment.
-
-        It may come before a transaction that was asked for earlier and waits for other processes.
-        """
+        """Run *work* in the thread, perhaps more than once and out of turn, on the rows of one moment."""
         return await outcome(self._looking(lambda: self.look_here(work)))
 
     def in_thread(self, job: Callable[[], T]) -> Future[T]:

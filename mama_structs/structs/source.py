@@ -125,11 +125,7 @@ class StructsSource:
 
 @attrs.frozen
 class _Entity:
-    """
-    What the two tools for one type of entity say, in few words: every request to a model carries them.
-
-    *avoid* is what a query is not for, and *instead* the tool for that; *finds* is what a list is for.
-    """
+    """What the two tools for one type say: what to *avoid*, what to use *instead*, what a list *finds*."""
 
     kind: EntityType
     example: str

@@ -178,12 +178,9 @@ class Clients:
         return is_last
 
     def of(self, ctx: ServerRequestContext[Client]) -> Client:
-        """
-        Return the client that a request comes from.
-
-        Over stdio that is the one of the connection. Over HTTP it is known by the session of the handshake, or from
-        2026-07-28 on, where there is none, by what it calls itself in every request; else nothing is known of it.
-        """
+        """Return the client that a request comes from."""
+        # Over stdio that of the connection; over HTTP known by the session of the handshake or, from 2026-07-28 on,
+        # where there is none, by what it calls itself in every request; else nothing is known of it.
         if ctx.request is None:
             client = ctx.lifespan_context
         else:
