@@ -24,15 +24,14 @@ from mama_structs.descriptors.told import Fact, Told
 from mama_structs.memory.engine import NUMBERS, SYSTEM, Filter, Reader
 from mama_structs.memory.graph import Successors, only
 from mama_structs.memory.model import (
-    OUTCOME_OF,
     CheckpointMetadata,
-    ContextMetadata,
     DecisionMetadata,
     Link,
     LinkType,
     Memory,
     MemoryType,
     Outcome,
+    is_reason,
     least_trusted,
 )
 from mama_structs.memory.noticing import disagreeing
@@ -226,7 +225,7 @@ class Grounds:
                 seen.add(pair)
                 both = sorted((self.memories[one] for one in pair), key=lambda one: (one.created_at, one.id))
                 yield Conflict(memories=(both[1], both[0]), reason=link.metadata.reason)
-        found = (hit.memory for hit in hits if self.stands(hit.memory.id) and not _is_reason(hit.memory))
+        found = (hit.memory for hit in hits if self.stands(hit.memory.id) and not is_reason(hit.memory))
         for newer, older in disagreeing(islice(found, _MOST_COMPARED)):
             if frozenset((newer.id, older.id)) not in seen:
                 yield Conflict(memories=(newer, older))
@@ -247,15 +246,11 @@ def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def _leads(memory: Memory | None) -> bool:
-    return memory is not None and (memory.type is MemoryType.CHECKPOINT or _is_reason(memory))
+    return memory is not None and (memory.type is MemoryType.CHECKPOINT or is_reason(memory))
 
 
 def _has_ended(memory: Memory, at: datetime | None) -> bool:
     return at is not None and memory.valid_until is not None and memory.valid_until <= at
-
-
-def _is_reason(memory: Memory) -> bool:
-    return isinstance(memory.metadata, ContextMetadata) and memory.metadata.source == OUTCOME_OF
 
 
 def _contradicts(link: Link) -> bool:
@@ -327,7 +322,7 @@ def _lines(grounds: Grounds, hits: Sequence[Hit], told: Told) -> Iterator[_Line]
         yield _line(checkpoint, checkpoint, _CHECKPOINT)
     yield from map(_against, islice(grounds.conflicts(hits), _MOST))
     for hit in hits:
-        if not _is_reason(hit.memory):
+        if not is_reason(hit.memory):
             yield from _of(grounds, hit, told)
         else:
             # A reason is told with its decision.

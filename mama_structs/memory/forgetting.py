@@ -28,13 +28,13 @@ from mama_structs.memory.engine import Direction, Engine, Filter, Progress, Read
 from mama_structs.memory.model import (
     OUTCOME_OF,
     SUPERSEDES,
-    ContextMetadata,
     DecisionMetadata,
     Link,
     LinkMetadata,
     LinkType,
     Memory,
     digests_in,
+    is_reason,
     parse_kept,
 )
 from mama_structs.memory.requests import LinkRequest, check_id, check_ids, check_topic
@@ -268,11 +268,7 @@ def _reasons(reader: Reader, ids: Sequence[str]) -> list[str]:
     links = [link for own in reader.links_of_many(nodes, "in") for link in own]
     told = [link.from_id for link in links if link.metadata.original_relationship == OUTCOME_OF]
     found = [node for node in reader.find_many(told) if node is not None]
-    return [memory.id for memory in reader.get(found) if _is_reason(memory)]
-
-
-def _is_reason(memory: Memory) -> bool:
-    return isinstance(memory.metadata, ContextMetadata) and memory.metadata.source == OUTCOME_OF
+    return [memory.id for memory in reader.get(found) if is_reason(memory)]
 
 
 def _links(reader: Reader, ids: Sequence[str]) -> int:
@@ -368,7 +364,7 @@ def _mend_outcome(writer: Writer, memory_id: str, doomed: Collection[str]) -> No
     """Take what the memory of an outcome's reason says out of its decision, which holds the same text."""
     node = writer.find(memory_id)
     (memory,) = writer.get([] if node is None else [node])
-    if node is None or not _is_reason(memory):
+    if node is None or not is_reason(memory):
         return
     for link in writer.read_links(node, "out"):
         decided = writer.find(link.to_id)

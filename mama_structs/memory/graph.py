@@ -24,11 +24,11 @@ from mama_structs.memory.engine import NUMBERS, SYSTEM, Direction, Filter, LinkT
 from mama_structs.memory.linking import among
 from mama_structs.memory.model import (
     OUTCOME_OF,
-    ContextMetadata,
     Link,
     LinkType,
     Memory,
     from_milliseconds,
+    is_reason,
     milliseconds,
 )
 
@@ -270,7 +270,7 @@ def beside(reader: Reader, memory_ids: Iterable[str]) -> dict[str, Beside]:
     told = {
         name: link.to_id
         for name, memory in memories.items()
-        if isinstance(memory.metadata, ContextMetadata) and memory.metadata.source == OUTCOME_OF
+        if is_reason(memory)
         for link in reversed(links[name])
         if link.from_id == name and link.metadata.original_relationship == OUTCOME_OF
     }

@@ -492,6 +492,11 @@ def slug(title: str, *, most: int = _SLUG_LENGTH) -> str:
     return _BETWEEN.sub("_", text).strip("_")[:most].strip("_") or "untitled"
 
 
+def is_reason(memory: Memory) -> bool:
+    """Tell whether a memory only says why a decision turned out as it did."""
+    return isinstance(memory.metadata, ContextMetadata) and memory.metadata.source == OUTCOME_OF
+
+
 def is_id(text: str) -> bool:
     """Tell whether a text has the form of a memory's id."""
     return _ID.fullmatch(text) is not None

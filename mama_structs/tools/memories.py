@@ -27,7 +27,6 @@ from mama_structs.memory.model import (
     OUTCOME_OF,
     SUPERSEDES,
     CheckpointMetadata,
-    ContextMetadata,
     DecisionMetadata,
     Link,
     LinkType,
@@ -36,6 +35,7 @@ from mama_structs.memory.model import (
     Noticed,
     OutcomeChange,
     is_id,
+    is_reason,
     parse_kept,
 )
 from mama_structs.memory.relationships import MAX_RELATIONSHIP
@@ -832,11 +832,7 @@ async def load_context(id: Id, *, memories: MemoryStore, refs: RefStore) -> With
 def _around(around: Sequence[Reached], chain: Chain) -> list[Reached]:
     """Leave out what is told already: versions of the same, and why outcomes came so, which stand beside these."""
     versions = {memory.id for memory in chain.memories}
-    return [one for one in around if one.memory.id not in versions and not _is_reason(one.memory)]
-
-
-def _is_reason(memory: Memory) -> bool:
-    return isinstance(memory.metadata, ContextMetadata) and memory.metadata.source == OUTCOME_OF
+    return [one for one in around if one.memory.id not in versions and not is_reason(one.memory)]
 
 
 def _is_told(link: Link) -> bool:
@@ -946,7 +942,7 @@ async def by_topic(topic: Topic, *, memories: MemoryStore) -> ByTopic:
     """
     chain = await memories.by_topic(topic, link_types=_TELLING)
     # The reason of an outcome stands beside the outcome.
-    versions = [memory for memory in chain.memories if not _is_reason(memory)]
+    versions = [memory for memory in chain.memories if not is_reason(memory)]
     shown = versions[:_VERSIONS]
     most = _share(len(shown))
     standing = _standing(chain)
