@@ -570,7 +570,8 @@ class Session:
         *extract* is called as ``extract(prompt, schema)``, once for some 24,000 characters of messages: it gives the
         prompt to a model, with the JSON schema where the provider takes one, and returns the answer, as text or data.
         Of each record the messages that it comes from are kept as evidence, and it is trusted as the least of them.
-        What memories said, recalled or given by a tool, is not learnt again; copies are merged, nothing is retired.
+        What memories said, recalled or given by a tool, is not learnt again; copies are merged. Nothing is
+        retired but by the session's judge.
 
         Args:
             messages: One message, a list, or a whole request or run, in any provider's shape; a text is the user's.

@@ -135,7 +135,7 @@ async def learn(
                 drafts.append(await _draft(memories, record, batch, known, is_recalled))
             except (InvalidArgument, _Refusal) as error:
                 refused.append(RefusedRecord(reason=str(error.args[0]), record=record))
-    saved = await memories._save_all(drafts) if drafts else []  # noqa: SLF001 - as above
+    saved = await memories._save_all(drafts, judged=True) if drafts else []  # noqa: SLF001 - as above
     pairs = list(zip(saved, drafts, strict=True))
     return Learned(
         new=tuple(memory for memory, draft in pairs if memory.id == draft.memory.id),

@@ -407,8 +407,10 @@ class MemoryStore:
                 raise
         return await self._save_all(drafts, progress)
 
-    async def _save_all(self, drafts: Sequence[PreparedSave], progress: Progress | None = None) -> Results[Memory]:
-        """Save what was drafted; see `save_many`."""
+    async def _save_all(
+        self, drafts: Sequence[PreparedSave], progress: Progress | None = None, *, judged: bool = False
+    ) -> Results[Memory]:
+        """Save what was drafted, asking the judge only where it is to be *judged*; see `save_many`."""
         # One may name by its hash what another one keeps.
         texts = {digest: text for draft in drafts for digest, text in draft.contents.items()}
         drafts = [attrs.evolve(draft, contents=texts) for draft in drafts]
@@ -418,10 +420,15 @@ class MemoryStore:
             pace = saving.Pace()
             try:
                 for start in range(0, len(drafts), _CHUNK):
-                    write = partial(self._shared.write, made_by=self._shared.record)
+                    record = self._shared.record
+                    write = partial(self._shared.write, made_by=record)
                     prepared = await self._prepare(drafts[start : start + _CHUNK])
                     while prepared:
-                        some = await write(partial(pace.save, prepared=prepared, linking=self._shared.linking))
+                        some = (
+                            [await self._judged(prepared[0], record)]
+                            if judged
+                            else await write(partial(pace.save, prepared=prepared, linking=self._shared.linking))
+                        )
                         saved += some
                         prepared = prepared[len(some) :]
                     if progress is not None:
@@ -1383,15 +1390,19 @@ class MemoryStore:
         return attrs.evolve(where or Filter(), valid_at=self._shared.now)
 
     async def _save(self, request: requests.SaveRequest) -> Memory:
-        shared = self._shared
-        shared.check()
-        record = shared.record
+        self._shared.check()
+        record = self._shared.record
         with self._observed("create_memory", count=1):
             (prepared,) = await self._prepare([await self._draft(request)])
-            read, write = partial(shared.read, made_by=record), partial(shared.write, made_by=record)
-            if shared.judging is not None:
-                return await shared.judging.save(prepared, shared.linking, read=read, write=write)
-            return await write(lambda writer: saving.save(writer, prepared, shared.linking))
+            return await self._judged(prepared, record)
+
+    async def _judged(self, prepared: PreparedSave, made_by: EmbedderRecord) -> Memory:
+        """Save a memory as the session's judge says, if there is one."""
+        shared = self._shared
+        read, write = partial(shared.read, made_by=made_by), partial(shared.write, made_by=made_by)
+        if shared.judging is not None:
+            return await shared.judging.save(prepared, shared.linking, read=read, write=write)
+        return await write(lambda writer: saving.save(writer, prepared, shared.linking))
 
     def _observed(self, operation: str, *, count: int | None = None) -> AbstractContextManager[dict[str, str | int]]:
         """Let whoever watches know of some work on so many memories."""

@@ -187,3 +187,24 @@ def test_a_judge_is_a_function():
     """Anything else is refused before anything is opened."""
     with pytest.raises(InvalidArgument, match="judge must be a function of a memory and a list of memories, got str"):
         Session.open(judge="me")
+
+
+async def test_what_is_learnt_is_judged_and_what_is_saved_in_bulk_is_not():
+    """Each record that a conversation gave is asked about, those of one answer too; `save_many` asks of none."""
+    judge = Judge("replace")
+    records = [
+        {"type": "decision", "topic": "login", "content": content, "messages": [1]}
+        for content in ("Use sessions", "Use keys")
+    ]
+    async with opened(judge) as session:
+        (first,) = await session.memories.save_many(
+            [{"type": "decision", "topic": "login", "decision": "Use JWT", "reasoning": "so it is"}]
+        )
+        learned = await session.remember("Use sessions, no: use keys", extract=lambda *_: {"records": records})
+        chain = await session.memories.evolution(first.id)
+        await session.memories.save_many(
+            [{"type": "decision", "topic": "login", "decision": "Use passes", "reasoning": "so it is"}]
+        )
+
+    assert [*ids(learned.new)[::-1], first.id] == ids(chain.memories)
+    assert ["Use sessions", "Use keys"] == [new.content for new, _ in judge.asked]
