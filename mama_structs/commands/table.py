@@ -90,7 +90,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             flag, _, metavar = title.partition(" ")
             options: Any = dict(*more, **({"metavar": metavar} if metavar else {})) or {"action": "store_true"}
             group.add_argument(flag, help=text, **options)
-    return parser.parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    if not given:
+        # Who types the name alone wants to know what there is.
+        parser.print_help(sys.stderr)
+        parser.exit(2)
+    return parser.parse_args(given)
 
 
 def _line(path: str) -> str:

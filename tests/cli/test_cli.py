@@ -79,7 +79,7 @@ def test_nothing_heavy_loads_before_it_is_needed():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "the following arguments are required: COMMAND"),
+        ([], "see what is remembered:"),
         (["dance"], "invalid choice: 'dance'"),
         (["demo", "--players", "11"], "--players: must be a whole number, 12 or more, got '11'"),
         (["demo", "--players", "many"], "--players: must be a whole number, 12 or more, got 'many'"),
