@@ -76,7 +76,7 @@ def docs(session: nox.Session) -> None:
 
     A cell that fails or warns, a link that leads nowhere and a page that no list names are errors.
     """
-    session.install("--no-compile", ".[docs,semantic]")
+    session.install("--no-compile", ".[docs,notebook,semantic]")
     session.run("python", "scripts/notebooks.py")
     session.run("sphinx-build", "-q", "-W", "--keep-going", "-j", "auto", "-d", "build/doctrees", "docs", "build/site")
 
