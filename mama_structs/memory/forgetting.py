@@ -152,7 +152,9 @@ async def forget(
     async for memory in _memories(engine, ids):
         kinds[memory.type.value] += 1
         digests.update(dict.fromkeys(digests_in(memory.evidence)))
-    naming = await _naming(engine, ids) if ids else ()
+    if not ids:
+        return Forgotten(dry_run=True) if dry_run else Forgotten(pending=await resume(engine, erase_texts))
+    naming = await _naming(engine, ids)
     if dry_run:
         counted = await engine.read(lambda reader: _links(reader, ids))
         kept = {digest for one in await _others(engine, ids) for digest in digests_in(one.evidence)}
@@ -167,8 +169,6 @@ async def forget(
             pending=held,
             dry_run=True,
         )
-    if not ids:
-        return Forgotten(pending=await resume(engine, erase_texts))
     name = f"{_NOTE}{secrets.token_hex(8)}"
     left = _Left(ids=ids, naming=naming, digests=tuple(digests), ends=tuple(_ends(ids)))
     await engine.write(lambda writer: _note(writer, name, left))

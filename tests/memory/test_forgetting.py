@@ -463,12 +463,14 @@ async def test_what_tools_gave_of_it_goes_with_it(tmp_path):
         # What was deleted before still says where it came from.
         refs.delete(kept[0])
         await session.flush()
+        nothing = [await memories.forget(about="nothing", dry_run=dry) for dry in (True, False)]
         dry = await memories.forget([decision.id, checkpoint.id], dry_run=True)
         receipt = await memories.forget([decision.id, checkpoint.id])
         after = files_with(path, *WORDS)
         left = [one.handle for one in refs.descriptors()]
 
     assert len(kept) > 5
+    assert [(0, 0), (0, 0)] == [(one.count, one.refs) for one in nothing]
     assert (len(kept) - 1, ()) == (receipt.refs, receipt.pending)
     assert receipt == attrs.evolve(dry, dry_run=False)
     assert ([pasted], []) == (left, after)
