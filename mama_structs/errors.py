@@ -383,7 +383,7 @@ class EmbedderMismatch(MemoryStoreError):
 
 
 class EmbeddingFailed(MemoryStoreError):
-    """The embedder raised, or what it gave are no vectors; nothing was saved."""
+    """The embedder raised an error or returned no usable vectors; nothing was saved."""
 
     type = "embedding_failed"
 
@@ -412,7 +412,7 @@ class StoreError(MamaStructsError):
 
 
 class StoreBusy(StoreError, TimeoutError):
-    """Another process or session holds what is needed, and did not let go within *waited* seconds."""
+    """Another process or session has the lock, and kept it for *waited* seconds."""
 
     type = "busy"
     waited: float

@@ -18,7 +18,7 @@ SENTENCE: Final = (
 @attrs.frozen(kw_only=True)
 class Conflict:
     """
-    Two memories that stand, and contradict each other: a link says so, or what they say of one topic.
+    Two memories that both stand and contradict each other, by a link or by their texts.
 
     Args:
         memories: Both, the newer one first.
@@ -33,7 +33,7 @@ class Conflict:
 @attrs.frozen(kw_only=True, repr=False)
 class Recall:
     """
-    What an agent should know before it answers a message; false where there is nothing.
+    What an agent should know before it answers a message; false if there is nothing.
 
     Args:
         text: For the prompt: marked as data, and quoted; empty where there is nothing.

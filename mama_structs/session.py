@@ -94,7 +94,7 @@ class _Common:
 
 class Session:
     """
-    References, refs and tools for one agent; made by `Session.open`.
+    Memories, refs, references and tools of one agent; made by `Session.open`.
 
     Belongs to the event loop that opened it.
     Used with ``async with`` it is also the one that a bare `with_references` or `with_descriptors` in that block uses.
@@ -292,7 +292,7 @@ class Session:
     @staticmethod
     async def conversations(location: str | os.PathLike[str], *, namespace: str = "default") -> Conversations:
         """
-        Return what conversations a directory keeps, the last used first, whether or not a session has it open.
+        Return the conversations of a directory, the last used first; no session need have it open.
 
         Args:
             location: A session's directory.
@@ -316,7 +316,7 @@ class Session:
     @staticmethod
     async def namespaces(location: str | os.PathLike[str]) -> tuple[str, ...]:
         """
-        Return the namespaces of which a directory keeps memories or conversations, sorted.
+        Return the sorted names of the namespaces that have memories or conversations in a directory.
 
         Args:
             location: A session's directory.
@@ -352,12 +352,12 @@ class Session:
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """The names of tools that work without being shown: those of v1.0, unless the settings show them."""
+        """The names of tools that work but are not shown: those of v1.0, unless the settings show them."""
         return tuple(name for name in SUCCESSORS if name not in self.tools) if self.settings.tools.memory else ()
 
     @property
     def wire_names(self) -> WireNames:
-        """The names of the tools as every provider takes them, whether a model sees them at present or not."""
+        """The names of all tools in the form that every provider accepts, and the way back."""
         return WireNames.of(self.tools, hidden=self.hidden)
 
     @functools.cached_property
@@ -369,7 +369,7 @@ class Session:
 
     @property
     def is_open(self) -> bool:
-        """Whether the session can be used: not closed, and its event loop still there."""
+        """Whether the session can be used: it was not closed, and its event loop is not closed."""
         return not self._closed and not self._common.loop.is_over
 
     @property
@@ -379,7 +379,7 @@ class Session:
 
     def tools_for(self, message: object) -> list[mama_structs.Tool]:
         """
-        Return the tools that a model should see for a message of its user, those that it asks for first.
+        Return the tools that a model should see for its user's message, the most useful first.
 
         Tools of other memories work are left out only where it is clear what the message asks for; see `Exposure`.
         A tool that is left out still works, and tools of the host, of refs and of the chain are never left out.
@@ -394,7 +394,7 @@ class Session:
 
     def allowed_for(self, message: object) -> tuple[str, ...]:
         """
-        Return the names of the tools that a message of the user asks for, those that it asks for first in front.
+        Return the names of the tools that a model should use for its user's message, the most useful first.
 
         For providers that restrict a model's choice without a change of its list of tools, on which prompt caches and
         runs depend (``allowed_tools``, for one); nothing that `tools` or `exposed` show changes.
@@ -502,7 +502,7 @@ class Session:
 
     def resolved(self, tool_name: str, arguments: Mapping[str, Any] | str | None = None) -> Passed:
         """
-        Return a tool's arguments as `call` would pass them on, for whoever approves of a call before it is made.
+        Return a tool's arguments as `call` would pass them on, to show them to a person who approves the call.
 
         Args:
             tool_name: As for `call`.
@@ -530,7 +530,7 @@ class Session:
 
     async def recall(self, message: object, *, max_chars: int = 2_000, again: bool = False) -> Recall:
         """
-        Return what the model should know before it answers a message: nothing where nothing is relevant.
+        Return what the model should know before it answers a message; empty if nothing is relevant.
 
         It is where the work stood last, if the message goes on with it, what holds on the matter, what failed and why,
         and what contradicts what. Each fact is told once a conversation, unless it changed; forks know what was told.
@@ -557,7 +557,7 @@ class Session:
             return await recall(self.memories, message, told=told, exposure=self._exposure, max_chars=max_chars)
 
     def is_recalled(self, text: str) -> bool:
-        """Tell whether a text says only what `recall` told this conversation, so that it is no news to learn."""
+        """Tell whether a text says only what `recall` told this conversation."""
         from mama_structs.recalling import is_recalled  # noqa: PLC0415
 
         self._check_here()
@@ -565,7 +565,7 @@ class Session:
 
     async def remember(self, messages: object, *, extract: Callable[..., Any], origin: Origin | None = None) -> Learned:
         """
-        Have a model of the host learn from a conversation, and save what it proposes and what holds against the rules.
+        Ask a model of the host what to learn from a conversation, check its proposals, and save the good ones.
 
         *extract* is called as ``extract(prompt, schema)``, once for some 24,000 characters of messages: it gives the
         prompt to a model, with the JSON schema where the provider takes one, and returns the answer, as text or data.
@@ -630,7 +630,7 @@ class Session:
 
     async def wrap(self, result: Any, *, source: str = "tool_result") -> Any:
         """
-        Return a result as a model should read it; what is left out of a long one is on disk when this returns.
+        Return a result as a model should read it, shortened if it is long; the whole is on disk then.
 
         Args:
             result: See `RefStore.wrap`.
@@ -665,7 +665,7 @@ class Session:
 
     def fork(self, conversation: str | None = None) -> Session:
         """
-        Return a session with a full copy of all refs and descriptors, and with the same tools and references.
+        Return a session with a copy of all refs and descriptors, which shares memories, tools and resolver.
 
         Later refs and descriptors do not cross in either direction, and closing one leaves the other open.
         Tools that were added to this session are the fork's, too; ready-made ones work on the fork's own refs.
@@ -693,7 +693,7 @@ class Session:
 
     async def check(self) -> CheckReport:
         """
-        Look for damage in what the session keeps on disk, and change nothing.
+        Look for damage in the session's files, without changing anything.
 
         Raises:
             StoreError: The directory cannot be read at all.
@@ -707,7 +707,7 @@ class Session:
         self, path: str | os.PathLike[str], *, progress: Callable[[int, int], object] | None = None
     ) -> Path:
         """
-        Copy everything that the session's directory holds, as of one moment, while others may go on writing.
+        Copy the session's whole directory as of one moment; others may go on writing.
 
         Args:
             path: A directory that does not exist yet, or is empty; a session can be opened at it.
@@ -733,7 +733,7 @@ class Session:
 
     async def maintain(self) -> Maintained:
         """
-        Remove automatic links that have become weak or old, if a week has passed since the last time; cheap otherwise.
+        Once a week remove automatic links that have become weak or old; cheap at other times.
 
         Conversations are deleted that nobody came back to for ``settings.descriptors.conversation_ttl`` seconds.
         A session does this by itself when it opens.
@@ -780,7 +780,7 @@ class Session:
 
     async def close(self) -> None:
         """
-        Cancel what is under way, write what is not yet on disk, and release connections; again is no error.
+        Cancel running calls, write what is not on disk yet, and release connections; a second call does nothing.
 
         Once begun it runs to its end, even if the caller is cancelled.
 

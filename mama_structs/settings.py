@@ -194,7 +194,7 @@ def answers_budget(descriptors: DescriptorSettings, answers: AnswerSettings) -> 
 @attrs.frozen(kw_only=True)
 class LinkingPolicy:
     """
-    Which links a save makes by itself; `default`, `strict` and `off` are the presets.
+    Which links a save makes automatically; `default`, `strict` and `off` are the presets.
 
     Args:
         threshold: How probable it must be, 0 to 1, that two memories belong to one matter.
@@ -227,12 +227,12 @@ class LinkingPolicy:
 
     @classmethod
     def strict(cls) -> LinkingPolicy:
-        """Return one with fewer and surer links: 0.85, in time only within 15 minutes and one topic."""
+        """Return a policy with fewer and surer links: probability 0.85, and 15 minutes within one topic."""
         return cls(threshold=0.85, temporal_window=15 * 60.0, temporal_same_topic=True, topic_window=7 * 24 * 3600.0)
 
     @classmethod
     def off(cls) -> LinkingPolicy:
-        """Return one that makes no link by itself."""
+        """Return a policy that makes no links."""
         return cls(max_semantic=0, max_temporal=0)
 
     @classmethod
@@ -373,7 +373,7 @@ class TelemetrySettings:
 @attrs.frozen(kw_only=True)
 class Settings:
     """
-    All settings of a `Session`, one section a concern.
+    All settings of a `Session`, one section for each part.
 
     Args:
         references: How references are resolved.

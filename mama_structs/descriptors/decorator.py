@@ -43,7 +43,7 @@ def with_descriptors(*, store: RefStore | None = None) -> _Describing: ...
 
 def with_descriptors(tool: Callable[..., Any] | None = None, /, *, store: RefStore | None = None) -> Any:
     """
-    Let a tool answer with a descriptor where its result is long; see `RefStore.wrap`.
+    Shorten a tool's result if it is long, and keep the whole under a handle; see `RefStore.wrap`.
 
     Works bare and with arguments, on functions, methods and callable objects; a plain one runs in a thread and is
     awaited.

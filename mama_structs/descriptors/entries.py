@@ -150,7 +150,7 @@ class Ref(_StoredText):
     @property
     def body(self) -> Content:
         """
-        The content without the one fence that encloses it: the fence is markup.
+        The content without a code fence around all of it.
 
         The fence stays where the tag said ``fence="keep"``, or where it says that it holds Markdown.
         """
@@ -176,7 +176,7 @@ class Ref(_StoredText):
 @attrs.frozen(kw_only=True, repr=False)
 class Descriptor(_StoredText):
     """
-    A large input or result, kept under a number: a text, or bytes (an image, audio) that are given back as they came.
+    A long text, or bytes such as an image, that the session keeps under a number.
 
     `text` and `body` of bytes raise `InvalidParameter`; they have no characters, lines and pages.
 
@@ -351,7 +351,7 @@ class Entries:
 
     @property
     def usage(self) -> Usage:
-        """How much is held, and how much may be."""
+        """How much the store holds, and its limits."""
         return Usage(self._handles, self._settings.max_handles, self._bytes, self._settings.max_bytes)
 
     @property

@@ -308,7 +308,7 @@ _WAIT: Final = -1
 @attrs.define(eq=False, repr=False)
 class RefParser:
     """
-    Reads text in pieces of any size and says at once what is known of it.
+    Finds refs in a text that comes in pieces of any size.
 
     However a text is cut, the events are the same, in the same order, once neighbouring `Text` and neighbouring
     `RefText` events are joined. Time is linear; no more than 2,000 characters of text are ever held back, and only from
@@ -351,7 +351,7 @@ class RefParser:
         return self._position
 
     def feed(self, chunk: str) -> list[Event]:
-        """Read more of the text, any number of characters, and return what is known now and was not before."""
+        """Read the next characters of the text, and return the events that are certain now."""
         if not isinstance(chunk, str):
             raise InvalidArgument(
                 f"chunk must be str, got {type(chunk).__name__}", hint="decode bytes as a whole first"
@@ -376,7 +376,7 @@ class RefParser:
         return self._scan(chunk, final=False)
 
     def close(self) -> list[Event]:
-        """End the text: return what was held back, and the ends of the refs that are open; again, nothing."""
+        """End the text, and return the last events, with the ends of open refs; a second call returns none."""
         if self._closed:
             return []
         self._closed = True

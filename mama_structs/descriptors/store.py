@@ -139,7 +139,7 @@ class RefStore:
         return mine == its
 
     def close(self) -> None:
-        """Take and give nothing more."""
+        """Refuse further calls."""
         self._closed = True
 
     def fork(self) -> Self:
@@ -196,7 +196,7 @@ class RefStore:
 
     @property
     def usage(self) -> Usage:
-        """How much is held, and how much may be."""
+        """How much the store holds, and its limits."""
         return self._entries.usage
 
     # What a model wrote
@@ -285,7 +285,7 @@ class RefStore:
 
     def adopt(self, child: RefStore | HasRefs, ref_id: str) -> Ref:
         """
-        Take a ref of another store home, as the next version of the same id, unless the newest one says the same.
+        Store a ref of another store here as the next version of its id, unless the newest version is the same.
 
         Args:
             child: The store, or a session that has one, such as a fork.
@@ -305,7 +305,7 @@ class RefStore:
 
     def diff(self, before: str, after: str) -> str:
         """
-        Return what changed between two versions, or any two handles, as a unified diff; "" where nothing did.
+        Return the difference of two handles as a unified diff; "" if they are the same.
 
         It blocks, and for two long texts that differ in most lines it takes long.
 
@@ -356,7 +356,7 @@ class RefStore:
 
     def wrap(self, result: Any, *, source: str = "tool_result") -> Any:
         """
-        Return a result as a model should read it: whole where the budget of answers holds it, else shortened.
+        Return a result as a model should read it: whole if it fits the budget of answers, else shortened.
 
         What was left out is kept under handles, as far as there is room.
         JSON stays JSON and text stays text: a mapping or list is shortened by its structure, and so is a text that is a

@@ -27,7 +27,7 @@ class RefusedRecord:
 @attrs.frozen(kw_only=True, repr=False)
 class Learned:
     """
-    What `Session.remember` learnt; false where that is nothing.
+    What `Session.remember` saved, merged and refused; false if it saved and merged nothing.
 
     Args:
         new: What was saved, each with its `Memory.noticed`.

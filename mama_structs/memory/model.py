@@ -50,7 +50,7 @@ class MemoryType(enum.StrEnum):
 
 
 class LinkType(enum.StrEnum):
-    """The kinds of links; the word that was used for one is kept in its metadata."""
+    """The types of links; a link's metadata keeps the word that its author used."""
 
     EVOLUTION = "evolution"
     IMPLEMENTATION = "implementation"
@@ -392,7 +392,7 @@ class Link(Showing):
 
     @property
     def texts(self) -> tuple[str, str] | None:
-        """How the contents of both ends begin, the one that acts first; None where they were not read with it."""
+        """The beginnings of both memories' contents, the origin's first; None if they were not read with the link."""
         return self._texts
 
     def _seen(self) -> Seen:

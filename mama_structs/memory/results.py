@@ -263,7 +263,7 @@ class Surroundings(Showing, Graphed):
 @attrs.frozen(kw_only=True, repr=False)
 class Evidence(Showing):
     """
-    Something that a memory rests on.
+    What a memory rests on: a kept text, or a plain note.
 
     Args:
         source: A handle as it was when the memory was saved, such as ``ref:plan@2``; for plain evidence all there is.
@@ -331,7 +331,7 @@ NOT_REACHED: Final = (
 @attrs.frozen(kw_only=True)
 class Forgotten:
     """
-    What `MemoryStore.forget` removed, and from where; it repeats nothing of it.
+    What `MemoryStore.forget` removed, in numbers; it holds no text of it.
 
     Args:
         memories: How many memories, by type; the reasons of outcomes that went along are contexts.

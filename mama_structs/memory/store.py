@@ -196,12 +196,12 @@ class MemoryStore:
 
     @property
     def namespace(self) -> str:
-        """Where the memories live; those of other namespaces are never seen."""
+        """Whose memories these are; no call sees those of another namespace, unless `reads` names it."""
         return self._engine.namespace
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The namespaces that are searched beside it and never written; see `Session.open`."""
+        """Further namespaces, which are searched and never written; see `Session.open`."""
         return ()
 
     @property
@@ -211,12 +211,12 @@ class MemoryStore:
 
     @property
     def reranker(self) -> Reranker | None:
-        """What looks at the best hits of a search again, None where nothing does."""
+        """What puts the best hits of a search in order, or None."""
         return None if self._shared.reranking is None else self._shared.reranking.reranker
 
     def resolving(self, find_content: FindContent) -> MemoryStore:
         """
-        Return the same memories for somebody with other handles, such as a fork of the session.
+        Return the same memories for a caller with other handles, such as a fork of the session.
 
         Everything else is shared: what one saves the other finds, and closing one closes both.
 
@@ -372,7 +372,7 @@ class MemoryStore:
         self, records: Iterable[Mapping[str, Any]], *, progress: Progress | None = None
     ) -> Results[Memory]:
         """
-        Save several memories, in order, as many in one transaction as it has time for.
+        Save several memories in order; many share a transaction.
 
         Args:
             records: Mappings with ``type`` (``"decision"`` and so on) and the arguments of that type's method.
@@ -452,7 +452,7 @@ class MemoryStore:
 
     async def evidence_of(self, id: str) -> list[Evidence]:  # noqa: A002 - as above
         """
-        Return what a memory rests on, in order, with the texts that its handles stood for when it was saved.
+        Return a memory's evidence in order, with the texts of its handles as they were when it was saved.
 
         Raises:
             StoreDamaged: A text is gone, or not what was kept.
@@ -626,7 +626,7 @@ class MemoryStore:
         limit: int = 10,
     ) -> Results[Similar]:
         """
-        Return the memories that mean most nearly the same, nearest first.
+        Return the memories that are most similar in meaning, nearest first.
 
         Args:
             id_or_text: A memory's id, or any text.
@@ -875,7 +875,7 @@ class MemoryStore:
 
     async def warm_up(self) -> None:
         """
-        Load what a search needs: the embedder, the views, the reranker; the first search is then as quick as others.
+        Load the embedder, the views and the reranker, so that the first search is as quick as others.
 
         Raises:
             RerankingFailed: As for `search`.
@@ -971,7 +971,7 @@ class MemoryStore:
         origin: Origin | None = None,
     ) -> Memory:
         """
-        Let a memory say something else from now on, and return it.
+        Change the text of a memory from now on, and return the memory.
 
         It keeps its id, its links and its place in time, and is found by what it says now.
         What it said before is in its `former`, and is what a search with ``as_of`` an earlier time shows.
@@ -1149,7 +1149,7 @@ class MemoryStore:
         limit: int = 1000,
     ) -> Results[Reached]:
         """
-        Return what is reached from a memory along links, nearest first, strongest first within a level.
+        Follow the links of a memory and return what they reach: nearest first, and strongest first at one distance.
 
         Args:
             start_id: Where to begin; it is not part of the answer.
@@ -1244,7 +1244,7 @@ class MemoryStore:
 
     async def maintain(self) -> Maintained:
         """
-        Prune if a week has passed since the last time; cheap otherwise.
+        Prune once a week; cheap at other times.
 
         Ages are counted from the time before, so that one opening with a wrong clock removes nothing.
         A store that is opened once in three months prunes an old link one opening later.
@@ -1260,7 +1260,7 @@ class MemoryStore:
 
     async def check(self, *, progress: Progress | None = None) -> list[Finding]:
         """
-        Compare every view with the journal, and look at every link's ends; nothing is changed.
+        Compare every view with the journal and check both ends of every link, without changing anything.
 
         Args:
             progress: Called with how many memories were looked at, and of how many.
@@ -1271,7 +1271,7 @@ class MemoryStore:
 
     async def rebuild(self, *, progress: Progress | None = None) -> list[str]:
         """
-        Derive anew what follows from the journal, and write it aside; searches go on, with what there was before.
+        Make all indexes again from the journal; meanwhile searches use the old ones.
 
         The journal counts as it is: `check` says no more that it went back.
 
@@ -1287,7 +1287,7 @@ class MemoryStore:
 
     async def reembed(self, embedder: Embedder, *, progress: Progress | None = None) -> int:
         """
-        Give every memory vectors of another embedder, which is used from then on; going on where it was interrupted.
+        Change to another embedder: give every memory new vectors, going on where an earlier call was interrupted.
 
         Until the last memory has its new vectors the old ones serve.
         Other processes that have the store open are refused from then on, until they open it with that embedder.
@@ -1359,7 +1359,7 @@ class MemoryStore:
         return self.figures()
 
     def figures(self) -> dict[str, Any]:
-        """Return what `stats` does, as of the last call and without looking at the disk."""
+        """Return the figures of `stats` as of the last call, without reading the disk."""
         reranking, judging = self._shared.reranking, self._shared.judging
         return Figures(
             namespace=self.namespace,
@@ -1373,7 +1373,7 @@ class MemoryStore:
         )
 
     async def close(self) -> None:
-        """Take nothing more, and end the embedder's and the reranker's work; the session calls this."""
+        """Refuse further calls, and end the work of embedder and reranker; the session calls this."""
         await self._shared.close()
 
     async def _each(self, plan: Callable[[Reader], T]) -> list[T]:

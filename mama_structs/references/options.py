@@ -143,7 +143,7 @@ class ReferenceOptions:
 
     @property
     def wanted(self) -> bool:
-        """Whether any reference is asked for."""
+        """Whether these options ask for any references."""
         return self.include_references is not False and self.reference_depth > 0
 
     @property

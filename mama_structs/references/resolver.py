@@ -114,7 +114,7 @@ class Resolver:
         strange: Callable[[], Iterable[IdScheme]] = tuple,
     ) -> Resolver:
         """
-        Return a resolver with further *sources*, which shares cache, limits, queries under way and figures with this.
+        Return a resolver with further *sources* that shares cache, limits, running queries and figures with this one.
 
         Closing it leaves this one and its sources open, and once this one is closed it can be used no more.
         An answer whose only ids are of schemes that *strange* gives, and of no source, says so.
@@ -156,7 +156,7 @@ class Resolver:
         kind: Kind = "auto",
     ) -> Sequence[Found]:
         """
-        Return every reference in *payload* that *options* ask for, in payload order, asking nothing of any source.
+        Return every reference in *payload* that *options* ask for, in its order, without asking a source.
 
         Args:
             payload: A mapping, or an attrs, dataclass or pydantic object.
@@ -186,7 +186,7 @@ class Resolver:
 
     @property
     def types(self) -> tuple[str, ...] | None:
-        """The names of all types that the sources have, in their order; None where one of them does not say."""
+        """The names of all types of the sources, in their order; None if a source does not name its types."""
         every = [source.scheme.types for source in self.sources]
         if not every or None in every:
             return None
@@ -354,7 +354,7 @@ class Resolver:
         return enriched
 
     def ready(self, options: ReferenceOptions) -> None:
-        """Raise now what `enrich` with these options would raise, so that no tool runs in vain."""
+        """Raise the errors that `enrich` with these options would raise, before a tool runs in vain."""
         self._checked(options)
         if self.settings.enabled:
             self._open()
@@ -363,7 +363,7 @@ class Resolver:
 
     def invalidate(self, what: str | None = None) -> int:
         """
-        Forget cached answers, and keep none of the matching queries under way; also where other resolvers share them.
+        Forget cached answers and do not cache running queries, for all resolvers that share the cache.
 
         Args:
             what: An id, a type's name such as ``planet`` (which means pages of planets too), or None for all.
@@ -390,7 +390,7 @@ class Resolver:
 
     async def close(self) -> None:
         """
-        Cancel what is under way and close the sources' own connections; again is no error.
+        Cancel running queries and close the sources' own connections; a second call does nothing.
 
         Once begun it runs to its end, even if the caller is cancelled.
 

@@ -98,7 +98,7 @@ def plural(name: str) -> str:
 @attrs.frozen(kw_only=True, eq=False)
 class IdScheme:
     """
-    One system of ids: how an id looks, what type it is of, and which fields can mislead.
+    Describes the ids of one system: how they look, what type they have, and which fields hold none.
 
     Args:
         name: The scheme's name, for messages and statistics.
@@ -175,7 +175,7 @@ class IdScheme:
             )
 
     def match(self, text: str) -> str | None:
-        """Return the type's name when *text*, whole, is an id of this scheme as it is asked for, else None."""
+        """Return the type's name if the whole *text* is an id of this scheme, else None."""
         if self.fields:
             kind, _, bare = text.partition(":")
             return kind if kind in (self.types or ()) and self.is_bare(bare) else None
@@ -186,7 +186,7 @@ class IdScheme:
         return type_of.get(matched[1]) if isinstance(type_of, Mapping) else type_of(text)
 
     def type_in(self, field: str, holder: str) -> str | None:
-        """Return the type of the ids in *field*, in a mapping that stands under the name *holder*, by *fields*."""
+        """Return the type that *fields* give to the ids in *field* of a mapping with the name *holder*."""
         if field in self.deny:
             return None
         path = f"{holder}.{field}"
@@ -196,23 +196,23 @@ class IdScheme:
         return None
 
     def type_called(self, name: object) -> str | None:
-        """Return the type after which a mapping or a list of its entities is called *name*."""
+        """Return the type whose entities stand in a mapping or list with this *name*."""
         return self._called.get(name.lower()) if isinstance(name, str) else None
 
     def bare_id(self, key: str) -> str:
-        """Return the id as its system writes it: without the type where *fields* tell it."""
+        """Return the id as its own system writes it, so without a type that *fields* added."""
         return key.partition(":")[2] if self.fields else key
 
     def is_bare(self, text: str) -> bool:
-        """Tell whether *text* can be an id whose type its field tells."""
+        """Tell whether *text* can be an id without its type."""
         return 0 < len(text) <= MAX_ID_LENGTH and self.pattern.fullmatch(text) is not None
 
     def brief_of(self, kind: str) -> tuple[str, ...]:
-        """Return the fields of a type that a reader needs first, empty where the scheme does not say."""
+        """Return the fields of a type that a reader needs first; empty if the scheme names none."""
         return self.brief.get(kind, ())
 
     def expected(self, field: str) -> frozenset[str] | None:
-        """Return the types that a field's name promises, None when it promises nothing."""
+        """Return the types that the ids in a field have by its name, or None if any type is possible."""
         if field in self.hints:
             return self.hints[field]
         for ending, types in self._endings:

@@ -440,12 +440,12 @@ class References(Mapping[str, Mapping[str, Any]]):
 
     @property
     def omitted(self) -> tuple[str, ...]:
-        """The ids that a limit left out, as far as they are listed; *omitted* of the meta counts all."""
+        """The ids that a limit left out, as far as the answer lists them; ``meta["omitted"]`` counts all."""
         return tuple(self.meta.get("omitted_ids", ()))
 
     @property
     def filtered(self) -> dict[str, int]:
-        """How many ids were not asked for, by what said so: ``primary``, ``types``, ``path`` or ``hints``."""
+        """How many ids were not fetched, by the reason: ``primary``, ``types``, ``path`` or ``hints``."""
         return dict(self.meta.get("filtered", {}))
 
     def __repr__(self) -> str:

@@ -115,12 +115,12 @@ class StructsClient:
 
     @property
     def is_open(self) -> bool:
-        """Whether the client can be used now: one with the host's session can until it is closed."""
+        """Whether the client can be used now."""
         return not self._closed and (self.session is not None or self._transport is not None)
 
     async def open(self) -> Self:
         """
-        Open the client's own session, where it has none of the host's; ``async with`` does it.
+        Open the client's own HTTP session, unless the host gave one; ``async with`` does it.
 
         Raises:
             InvalidArgument: It is open already; whoever closed it first would close it for both.
@@ -134,7 +134,7 @@ class StructsClient:
         return self
 
     async def close(self) -> None:
-        """Close the client, and its session unless that is the host's; again is no error."""
+        """Close the client and its own HTTP session; a second call does nothing."""
         if self._closed:
             return
         self._check_home()
@@ -149,7 +149,7 @@ class StructsClient:
 
     async def query(self, entity_id: EntityId | str) -> Envelope:
         """
-        Return the raw answer about an entity: the JSON object as it came, only checked to be about this id.
+        Return the node's JSON answer about an entity, unchanged.
 
         Raises:
             InvalidArgument: *entity_id* is no id.

@@ -82,7 +82,7 @@ def _refuse_bad_seconds(argument: str, seconds: object) -> None:
 
 class FakeNode:
     """
-    A node that answers as the chain's REST interface does, and badly where it is told to.
+    A node that answers like the chain's REST interface, with the faults that a test asks for.
 
     An async context manager; `in_thread` is for code without an event loop.
 

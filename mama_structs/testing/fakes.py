@@ -19,7 +19,7 @@ Behaviour = Callable[[str], Awaitable[Any]] | BaseException
 @attrs.define
 class FakeClock:
     """
-    A clock for tests: give its `now` wherever seconds are read.
+    A clock for tests, which moves only when told to; pass its `now` as a clock.
 
     Args:
         start: What it shows at first, in seconds.

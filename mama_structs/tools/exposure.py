@@ -376,7 +376,7 @@ class _Sign(NamedTuple):
 @attrs.frozen(kw_only=True)
 class Exposure:
     """
-    Tells from a message which memory tools a model should see.
+    Decides from a message which memory tools a model should see.
 
     Only the ten memory tools and their seven names of v1.0 are ever hidden, and only where one context is clear and
     nothing else is asked for.
@@ -440,7 +440,7 @@ class Exposure:
 
     def select(self, names: Iterable[str], context: Context) -> tuple[str, ...]:
         """
-        Choose among the tools' names: those of *context* first, the others in the order in which they came.
+        Return the names of the tools to show: those of *context* first, then the others in their order.
 
         Args:
             names: Of tools of any sort; only memory tools are left out.

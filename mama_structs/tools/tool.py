@@ -173,7 +173,7 @@ class Tool:
 
     async def run(self, arguments: Mapping[str, Any], *, host: Mapping[str, Any] | None = None) -> Any:
         """
-        Do as ``await tool(**arguments)``, keeping apart what the model and what the host says.
+        Run the tool with a model's *arguments* and the *host*'s own.
 
         Args:
             arguments: From the model: nothing in here can stand in for a parameter of the host.
@@ -288,7 +288,7 @@ class ToolSet(Mapping[str, Tool]):
 
     def remove(self, name: str) -> Tool:
         """
-        Take a tool away and return it; lists that were made of the tools before still have it, and cannot run it.
+        Remove a tool and return it; older lists of tools still name it, but cannot run it.
 
         Raises:
             UnknownTool: No tool has this name.

@@ -77,7 +77,7 @@ class HashEmbedder:
 
     @property
     def fingerprint(self) -> str:
-        """The version of the way it hashes, and the dimensions."""
+        """A name for its vectors: it changes when the hashing or the dimensions change."""
         return f"mama-structs-hash-{_VERSION}-{self.dimensions}"
 
     def embed(self, texts: Sequence[str], *, kind: Kind = "document") -> Vectors:

@@ -113,7 +113,7 @@ class Embedder(Protocol):
 
     @property
     def max_tokens(self) -> int:
-        """How long a text may be; a longer one is embedded in pieces."""
+        """How many tokens a text may have; a longer one is embedded in pieces."""
 
     @property
     def calibration(self) -> Calibration:
@@ -121,7 +121,7 @@ class Embedder(Protocol):
 
     def embed(self, texts: Sequence[str], *, kind: Kind = "document") -> ArrayLike | Awaitable[ArrayLike]:
         """
-        Return a vector for each text, or something to await that gives them.
+        Return a vector for each text; may be async.
 
         Args:
             texts: Any texts; they may be empty.
