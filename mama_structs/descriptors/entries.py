@@ -305,6 +305,7 @@ class ForkableMap(ChainMap[K, V]):
 
     def fork(self) -> Self:
         """Return a mapping that holds the same, and that later writes do not cross into or out of."""
+        # Each layer is more than twice the one above it: *n* entries are found in O(log n) layers, and copied as often.
         top, *below = self.maps
         if top:
             while below and len(below[0]) <= 2 * len(top):

@@ -22,6 +22,7 @@ import attrs
 
 from mama_structs._budget import Budget
 from mama_structs._quoting import UNSEEN
+from mama_structs._showing import counted
 from mama_structs.descriptors.entries import Descriptor, Entry, Ref
 from mama_structs.descriptors.export import FileResult
 from mama_structs.descriptors.parser import ID_RULE
@@ -187,7 +188,7 @@ class Rendering:
     def extraction(self, excerpt: Excerpt, made: Descriptor) -> str:
         """Show that a part was stored as a descriptor of its own."""
         attributes = {"fd": excerpt.handle, "new_fd": made.handle, **_place(excerpt, len(excerpt.text)), "next": None}
-        about = f"{made.handle} now holds {_count(made.chars, 'character')} of {excerpt.handle}"
+        about = f"{made.handle} now holds {counted(made.chars, 'character')} of {excerpt.handle}"
         return _parts("fd_extraction", attributes, [message(about)])
 
     def result(self, descriptor: Descriptor, shown: Preview) -> str:
@@ -308,7 +309,7 @@ class Rendering:
         }
         verb = {"write": "was written to", "append": "was added to the end of", "insert": "was inserted into"}
         path = str(_clipped({"file_path": result.path})["file_path"])
-        now = f"{_count(result.lines, 'line')} and {_count(result.size, 'byte')}"
+        now = f"{counted(result.lines, 'line')} and {counted(result.size, 'byte')}"
         about = f"{result.handle} {verb[result.mode]} {path}, which now has {now}"
         return _parts("fd_file_result", _clipped(attributes), [message(about)])
 
@@ -409,20 +410,16 @@ def _about_ref(ref: Ref) -> dict[str, Attribute]:
 
 
 def _about(descriptor: Descriptor, shown: Preview) -> str:
-    what = f"{descriptor.handle} holds {_count(descriptor.chars, 'character')} in {_count(descriptor.lines, 'line')}"
+    what = f"{descriptor.handle} holds {counted(descriptor.chars, 'character')} in {counted(descriptor.lines, 'line')}"
     if shown.omitted_range is None:
         return f"{what}, all of which are shown."
     ends = [name for name, part in (("beginning", shown.head), ("end", shown.tail)) if part]
     sight = {0: "none is shown", 1: f"the {''.join(ends)} is shown", 2: "beginning and end are shown"}[len(ends)]
     start, handle = shown.omitted_range[0], descriptor.handle
     onward = f'read_fd(fd="{handle}", mode="char", start={start}, count={descriptor.page_size})'
-    pages = f'read_fd(fd="{handle}", page=1), {_count(descriptor.pages, "page")} in all'
-    left_out = _count(shown.omitted_chars, "character")
+    pages = f'read_fd(fd="{handle}", page=1), {counted(descriptor.pages, "page")} in all'
+    left_out = counted(shown.omitted_chars, "character")
     return f"{what}; {sight}; left out: {left_out}. To read on: {onward}. By pages: {pages}."
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _span(lines: tuple[int, int] | None) -> str | None:

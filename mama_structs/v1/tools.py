@@ -22,6 +22,7 @@ import attrs
 import msgspec
 
 from mama_structs._quoting import cut, plainly
+from mama_structs._showing import counted
 from mama_structs.errors import InvalidArgument, MamaStructsError, MemoryNotFound, NoSession, SessionClosed, WrongLoop
 from mama_structs.memory.graph import holding
 from mama_structs.memory.model import CheckpointMetadata, CreatedBy, DecisionMetadata, Link, Memory, MemoryType, Outcome
@@ -224,10 +225,6 @@ def _first_word(topic: str) -> str:
     return found[0].casefold() if found else ""
 
 
-def _count(decisions: int, what: str = "decision") -> str:
-    return f"{decisions} {what}{'' if decisions == 1 else 's'}"
-
-
 # Arguments
 
 
@@ -344,7 +341,7 @@ async def recall_decision(topic: str, *, place: OldTools) -> dict[str, Any]:
     chain = await place.memories.by_topic(about)
     topics = [memory.topic for memory in chain if memory.type is MemoryType.DECISION]
     if about in topics:
-        message = f"✅ {_count(len(topics))} found for topic: {plainly(about)}"
+        message = f"✅ {counted(len(topics), 'decision')} found for topic: {plainly(about)}"
         return {"success": True, "history": _history(about, chain, place.now), "message": message}
     hits = await place.memories.search(about, types=[MemoryType.DECISION], limit=_CANDIDATES)
     others = dict.fromkeys(hit.memory.topic for hit in hits if hit.memory.topic)
@@ -385,7 +382,7 @@ async def suggest_decision(
     best = ranked(hits, recency, now=place.now)[:_SUGGESTED]
     if best:
         shown = "\n".join(_suggestion(number, hit, place.now) for number, hit in enumerate(best, 1))
-        return {"success": True, "suggestions": shown, "message": f"💡 {_count(len(best), 'past decision')} found"}
+        return {"success": True, "suggestions": shown, "message": f"💡 {counted(len(best), 'past decision')} found"}
     hint = " Ask in more words." if len(userQuestion.split()) < _SHORT_QUESTION else ""
     return {"success": True, "message": f"💡 No relevant past decisions found for this question.{hint}"}
 
@@ -406,7 +403,7 @@ async def list_decisions(*, limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 
         for number, memory in enumerate(found, 1)
     ]
     nothing = "❌ No decisions found"
-    message = f"✅ {_count(len(found))}, newest first" if found else nothing
+    message = f"✅ {counted(len(found), 'decision')}, newest first" if found else nothing
     return {"success": True, "list": "\n".join(lines) or nothing, "message": message}
 
 
