@@ -145,7 +145,15 @@ class HookHelper:
             if self._warming is None and self._sessions:
                 self._warming = asyncio.create_task(self._warm_up())
 
-        async with await asyncio.start_unix_server(serve, sock=listening, limit=_MOST):
+        running: set[asyncio.Task[None]] = set()
+
+        def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            # Once a request is read whole nothing else holds what answers it: it would be collected as it waits.
+            task = asyncio.create_task(serve(reader, writer))
+            running.add(task)
+            task.add_done_callback(running.discard)
+
+        async with await asyncio.start_unix_server(begin, sock=listening, limit=_MOST):
             while not done.is_set():
                 asked.clear()
                 waiting = [asyncio.create_task(one.wait()) for one in (asked, done)]

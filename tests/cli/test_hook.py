@@ -1,6 +1,7 @@
 """``mama-structs hook``: what coding agents are told, and that nothing of it can stop them."""
 
 import asyncio
+import gc
 import json
 import os
 import socket
@@ -8,6 +9,7 @@ import stat
 import subprocess
 import sys
 import time
+import weakref
 
 import pytest
 
@@ -173,6 +175,30 @@ async def test_what_nobody_waited_for_was_not_told(helper, store, monkeypatch):
         answers = await served(helper, listening, request)
 
     assert RETRIES in answers[0]
+
+
+async def test_no_answer_is_collected_while_it_waits(helper, store, monkeypatch):
+    """What answers a request is held until it has answered, though its connection waits for nothing more."""
+    monkeypatch.chdir(store)
+    waiting = []
+    asked = asyncio.Event()
+
+    async def answer(*_request):
+        future = asyncio.get_running_loop().create_future()
+        waiting.append(weakref.ref(future))
+        asked.set()
+        await future
+        return {}
+
+    monkeypatch.setattr(helper, "answer", answer)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(client.SOCKET)
+        listening.listen()
+        serving = asyncio.create_task(served(helper, listening, b"default\x002000\0"))
+        await asked.wait()
+        gc.collect()
+        waiting[0]().set_result(None)
+        assert ["{}\n"] == await serving
 
 
 async def test_an_error_is_a_line_for_people(helper, store, monkeypatch):
