@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import mama_structs  # for the annotations: what they name loads when a session opens
-from mama_structs._showing import visible
+from mama_structs._showing import short, visible
 from mama_structs.commands.given import opened
 from mama_structs.commands.hook import end_helper
 from mama_structs.commands.printing import answer, columns, confirmed, say, shown, tell_stderr
 
+# Columns on a terminal.
 _TEXT = 72
+_TOPIC = 24
 
 
 async def list_memories(given: argparse.Namespace) -> None:
@@ -122,9 +124,8 @@ def _row(memory: mama_structs.Memory, *, is_superseded: bool = False) -> Iterato
     outcome = getattr(memory.metadata, "outcome", None)
     yield f"{memory.created_at:%Y-%m-%d}"
     yield memory.type.value
-    yield visible(" ".join(part for part in (memory.topic or "", f"[{outcome}]" if outcome else "") if part))[:24]
-    line = visible(" ".join(memory.content[: 4 * _TEXT].split()))
-    yield ("(superseded) " if is_superseded else "") + (line if len(line) <= _TEXT else f"{line[: _TEXT - 1]}…")
+    yield short(" ".join(part for part in (memory.topic, f"[{outcome}]" if outcome else "") if part), _TOPIC)
+    yield f"{'(superseded) ' if is_superseded else ''}{short(memory.content, _TEXT)}"
     yield memory.id
 
 

@@ -101,6 +101,22 @@ def test_search_and_recall_answer_as_the_methods_do(store, capsys):
     assert {"text", "hits", "checkpoint", "conflicts"} == set(told(capsys, "recall", store, "zebras"))
 
 
+def test_what_is_long_is_cut_by_the_columns_that_it_takes(tmp_path, capsys):
+    """Korean letters take two columns each, and the id behind them begins where that of a short line does."""
+
+    async def fill():
+        async with Session.open(tmp_path / "a.mama", embedder=HashEmbedder()) as session:
+            await session.memories.save_decision("인증 정책 " * 5, "로그인 세션은 서버에 둔다. " * 9, "취소")
+            await session.memories.save_decision("\u202e" * 9, "x", "y")
+
+    asyncio.run(fill())
+    short, long = said(capsys, "list", tmp_path / "a.mama").splitlines()
+
+    assert 2 == long.count("…")
+    wide = sum(one.isalpha() and not one.isascii() for one in long[: long.index("decision_")])
+    assert short.rindex("decision_") == long.rindex("decision_") + wide
+
+
 def test_a_store_of_a_foreign_embedder_is_searched_by_words(tmp_path, capsys):
     """Where the embedder is not at hand, the words find it, and stderr says so."""
 
