@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -41,11 +41,14 @@ _MAX_PATH: Final = 100
 # The prompt and the resources for what is remembered.
 PROMPT: Final = "recall"
 URI: Final = "mama-structs://recall"
-_PLAIN: Final = "text/plain"
-_WHAT: Final = "what was decided on it, what failed and why, and where the work stood; empty where nothing is known"
-# What clients are told, each part where there is this tool; and title and description of the tools for refs. No answer
-# of a model comes by here: a ref comes from put_ref and not from a mark, of which these say nothing.
+# What clients are told, each part where there is this tool; title and description of the tools for refs; and what lists
+# of prompts and resources are. No answer of a model comes by here: a ref comes from put_ref and not from a mark.
 _TEXTS: Final = json.loads(Path(__file__).with_name("texts.json").read_text(encoding="utf-8"))
+_LISTS: Final[Mapping[str, type[types.PaginatedResult]]] = {
+    "prompts/list": types.ListPromptsResult,
+    "resources/list": types.ListResourcesResult,
+    "resources/templates/list": types.ListResourceTemplatesResult,
+}
 
 
 class MessageParams(types.RequestParams):
@@ -94,7 +97,11 @@ class McpServer(Server[Client]):
         self.extensions[EXTENSION] = {}
         self.add_request_handler(MESSAGE_METHOD, MessageParams, self._take_message)
         if "load/checkpoint" in session.tools:
-            Recalled(session).join(self)
+            for method, kind in _LISTS.items():
+                listed = kind.model_validate(_TEXTS[method])
+                self.add_request_handler(method, types.PaginatedRequestParams, _always(listed))
+            self.add_request_handler("prompts/get", types.GetPromptRequestParams, self._prompt)
+            self.add_request_handler("resources/read", types.ReadResourceRequestParams, self._resource)
 
     def observe(self, message: object) -> None:
         """
@@ -205,6 +212,45 @@ class McpServer(Server[Client]):
         parts = [part for part in answered.parts if isinstance(part, Media)]
         return attrs.evolve(answered, is_error=True, parts=(f"{note}\n{shown}", *parts))
 
+    async def _prompt(
+        self, _ctx: ServerRequestContext[Any], params: types.GetPromptRequestParams
+    ) -> types.GetPromptResult:
+        """Return the user's message, and behind it, as a message of its own, what is remembered."""
+        if params.name != PROMPT:
+            raise MCPError(types.INVALID_PARAMS, f"there is no prompt {params.name!r:.80}, only recall")
+        message = (params.arguments or {}).get("message", "")
+        if not message.strip():
+            raise MCPError(types.INVALID_PARAMS, "the prompt recall needs its argument message")
+        texts = [message, await self._recalled(message)]
+        return types.GetPromptResult(
+            messages=[types.PromptMessage(role="user", content=types.TextContent(text=text)) for text in texts if text]
+        )
+
+    async def _resource(
+        self, _ctx: ServerRequestContext[Any], params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult:
+        """Return what is remembered on the message in an address."""
+        base, _, message = params.uri.partition(f"{URI}/")
+        if params.uri != URI and (base or not message):
+            raise MCPError(types.INVALID_PARAMS, f"there is no resource {params.uri!r:.80}")
+        text = await self._recalled(unquote(message))
+        return types.ReadResourceResult(
+            contents=[types.TextResourceContents(uri=params.uri, mime_type="text/plain", text=text)]
+        )
+
+    async def _recalled(self, message: str) -> str:
+        session = self.session
+        # Nobody has said anything: where the work stood is all there is to say.
+        return (
+            await recall(
+                session.memories,
+                message,
+                exposure=session.exposed.exposure,
+                resuming=not message,
+                max_chars=MAX_CHARS,
+            )
+        ).text
+
     def _input_schema(self, wire: str) -> Mapping[str, Any] | None:
         tool = self._tool(wire)
         return None if tool is None else tool.input_schema
@@ -279,94 +325,10 @@ def server_of(served: Session | McpServer) -> McpServer:
     return served if isinstance(served, McpServer) else server(served)
 
 
-class Recalled:
-    """Answers what clients ask of what is remembered; of their conversations nothing is known, so each is told all."""
+def _always(answer: types.Result) -> Callable[[ServerRequestContext[Any], object], Awaitable[types.Result]]:
+    """Return what answers a request that is always answered alike."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    async def give(_ctx: ServerRequestContext[Any], _params: object) -> types.Result:
+        return answer
 
-    def join(self, server: Server[Any]) -> None:
-        """Have a server answer by these."""
-        server.add_request_handler("prompts/list", types.PaginatedRequestParams, self._prompts)
-        server.add_request_handler("prompts/get", types.GetPromptRequestParams, self._prompt)
-        server.add_request_handler("resources/list", types.PaginatedRequestParams, self._resources)
-        server.add_request_handler("resources/templates/list", types.PaginatedRequestParams, self._templates)
-        server.add_request_handler("resources/read", types.ReadResourceRequestParams, self._resource)
-
-    async def _prompts(
-        self, _ctx: ServerRequestContext[Any], _params: types.PaginatedRequestParams | None
-    ) -> types.ListPromptsResult:
-        """List the prompt."""
-        argument = types.PromptArgument(name="message", description="What you want to say", required=True)
-        prompt = types.Prompt(
-            name=PROMPT,
-            title="Say it with what is remembered",
-            description=f"Your message, and behind it {_WHAT}.",
-            arguments=[argument],
-        )
-        return types.ListPromptsResult(prompts=[prompt])
-
-    async def _prompt(
-        self, _ctx: ServerRequestContext[Any], params: types.GetPromptRequestParams
-    ) -> types.GetPromptResult:
-        """Return the user's message, and behind it, as a message of its own, what is remembered."""
-        if params.name != PROMPT:
-            raise MCPError(types.INVALID_PARAMS, f"there is no prompt {params.name!r:.80}, only recall")
-        message = (params.arguments or {}).get("message", "")
-        if not message.strip():
-            raise MCPError(types.INVALID_PARAMS, "the prompt recall needs its argument message")
-        texts = [message, await self._text(message)]
-        return types.GetPromptResult(
-            messages=[types.PromptMessage(role="user", content=types.TextContent(text=text)) for text in texts if text]
-        )
-
-    async def _resources(
-        self, _ctx: ServerRequestContext[Any], _params: types.PaginatedRequestParams | None
-    ) -> types.ListResourcesResult:
-        """List the resource that needs no message."""
-        resource = types.Resource(
-            uri=URI,
-            name=PROMPT,
-            title="Where the work stood",
-            description="The last checkpoint, and what still holds of it.",
-            mime_type=_PLAIN,
-        )
-        return types.ListResourcesResult(resources=[resource])
-
-    async def _templates(
-        self, _ctx: ServerRequestContext[Any], _params: types.PaginatedRequestParams | None
-    ) -> types.ListResourceTemplatesResult:
-        """List the resource for a message."""
-        template = types.ResourceTemplate(
-            uri_template=f"{URI}/{{message}}",
-            name=PROMPT,
-            title="What is remembered on a message",
-            description=f"For a message: {_WHAT}.",
-            mime_type=_PLAIN,
-        )
-        return types.ListResourceTemplatesResult(resource_templates=[template])
-
-    async def _resource(
-        self, _ctx: ServerRequestContext[Any], params: types.ReadResourceRequestParams
-    ) -> types.ReadResourceResult:
-        """Return what is remembered on the message in an address."""
-        base, _, message = params.uri.partition(f"{URI}/")
-        if params.uri != URI and (base or not message):
-            raise MCPError(types.INVALID_PARAMS, f"there is no resource {params.uri!r:.80}")
-        text = await self._text(unquote(message))
-        return types.ReadResourceResult(
-            contents=[types.TextResourceContents(uri=params.uri, mime_type=_PLAIN, text=text)]
-        )
-
-    async def _text(self, message: str) -> str:
-        session = self._session
-        # Nobody has said anything: where the work stood is all there is to say.
-        return (
-            await recall(
-                session.memories,
-                message,
-                exposure=session.exposed.exposure,
-                resuming=not message,
-                max_chars=MAX_CHARS,
-            )
-        ).text
+    return give
