@@ -26,7 +26,7 @@ _BAD, _GOOD, _PLAIN, _ASKED = (
 )
 _QUIET = "#7c8aa0"
 _HEAD = """\
-<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 258" width="720" height="258" role="img" \
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 724 274" width="724" height="274" role="img" \
 font-family="system-ui, sans-serif" font-size="15">
   <title>A decision failed, another replaced it, and a search finds both</title>
   <defs>
@@ -58,37 +58,35 @@ def picture() -> str:
     assert (link.from_id, link.to_id, failed.id) == (new.id, old.id, old.id)
     back = 'd="M 590 100 C 550 142, 180 142, 110 104" fill="none" stroke="#64748b" stroke-width="2"'
     parts = [
-        *_said(105, 22, f"{old.created_at:%A}"),
-        *_box(10, 34, 190, 66, _BAD, old.content, old.metadata.reasoning),
-        *_arrow(200, 67, 232, 67),
-        *_box(234, 34, 264, 66, _BAD, str(failed.metadata.outcome), why),
-        *_said(609, 22, f"{new.created_at:%A}"),
-        *_box(508, 34, 202, 66, _GOOD, new.content, new.metadata.reasoning),
+        *_said(112, 22, f"{old.created_at:%A}"),
+        *_box(10, 34, 204, 66, _BAD, old.content, old.metadata.reasoning),
+        *_arrow(214, 67, 240, 67),
+        *_box(242, 34, 262, 66, _BAD, str(failed.metadata.outcome), why),
+        *_said(613, 22, f"{new.created_at:%A}"),
+        *_box(512, 34, 202, 66, _GOOD, new.content, new.metadata.reasoning),
         f'<path {back} marker-end="url(#a)"/>',
         *_said(360, 152, "takes its place"),
-        *_box(10, 186, 212, 56, _ASKED, QUESTION),
-        *_arrow(222, 214, 252, 214),
-        *_box(254, 186, 456, 56, _PLAIN, None, f"{failed.content}: {failed.metadata.outcome}. {why}.", _since(new)),
+        *_box(10, 198, 212, 56, _ASKED, QUESTION),
+        *_arrow(222, 226, 252, 226),
+        *_box(
+            254, 186, 460, 80, _PLAIN, f"{failed.content}: {failed.metadata.outcome}", why, f"Since then: {new.content}"
+        ),
     ]
     return _HEAD + "".join(f"  {part}\n" for part in parts) + "</svg>\n"
 
 
-def _since(memory: object) -> str:
-    return f"Since then: {memory.content}."  # type: ignore[attr-defined]
-
-
-def _box(x: int, y: int, width: int, height: int, colours: tuple[str, str], *lines: str | None) -> Iterator[str]:
-    """Give a box with lines in its middle, of which the first is bold, if there is one."""
+def _box(x: int, y: int, width: int, height: int, colours: tuple[str, str], *lines: str) -> Iterator[str]:
+    """Give a box with lines in its middle, of which the first is bold and the others are smaller."""
     fill, edge = colours
     yield (
         f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="8" fill="{fill}" stroke="{edge}" '
         'stroke-width="1.5"/>'
     )
-    shown = [line for line in lines if line is not None]
-    for number, line in enumerate(shown):
-        bold = ' font-weight="600"' if line == lines[0] else ""
-        at = y + height / 2 + 5 + 21 * (number - (len(shown) - 1) / 2)
-        yield f'<text x="{x + width / 2:g}" y="{at:g}" text-anchor="middle" fill="#1e293b"{bold}>{escape(line)}</text>'
+    for number, line in enumerate(lines):
+        style = 'font-size="13"' if number else 'font-weight="600"'
+        at = y + height / 2 + 5 + 21 * (number - (len(lines) - 1) / 2)
+        middle = f'x="{x + width / 2:g}" y="{at:g}" text-anchor="middle"'
+        yield f'<text {middle} fill="#1e293b" {style}>{escape(line)}</text>'
 
 
 def _said(x: int, y: int, text: str) -> Iterator[str]:
