@@ -24,7 +24,7 @@ from mama_structs import _check
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory import saving
 from mama_structs.memory.codec import MemoryRecord, memory_of, record_of
-from mama_structs.memory.engine import Direction, Engine, Filter, Progress, Reader, Writer, in_turns
+from mama_structs.memory.engine import SYSTEM, Direction, Engine, Filter, Progress, Reader, Writer, in_turns
 from mama_structs.memory.model import (
     OUTCOME_OF,
     SUPERSEDES,
@@ -48,7 +48,7 @@ _PAGE: Final = 500
 # In the place of an id in what other memories say.
 _GONE: Final = "forgotten"
 # How ids end, by which they are looked for in texts: it holds no word of any text. The rest of an id may look like one.
-_END: Final = re.compile(r"(?=(_[0-9]{10,}_[0-9a-z]{4,8}))")
+_END: Final = re.compile(r"_(?=([0-9]{10,}_[0-9a-z]{4,8}))")
 _read_record: Final = msgspec.json.Decoder(MemoryRecord[msgspec.Raw]).decode
 _read_label: Final = msgspec.json.Decoder(LinkMetadata).decode
 
@@ -291,12 +291,12 @@ async def _naming(engine: Engine, ids: Collection[str]) -> tuple[str, ...]:
 
     def plan(reader: Reader, page: Sequence[str]) -> list[str]:
         nodes = [node for node in reader.find_many(page) if node is not None]
-        said = zip(reader.get(nodes), reader.links_of_many(nodes, "out"), strict=True)
-        return [
-            memory.id
-            for memory, links in said
-            if any(_named_in(one, ends) for one in (record_of(memory), *(link.metadata for link in links)))
-        ]
+        table = reader.links(np.array(nodes, np.int64), "out")
+        # What an automatic link says is ours.
+        labelled = np.unique(table.sources[table.creators != SYSTEM])
+        said: list[tuple[str, object]] = [(one.id, record_of(one)) for one in reader.get(nodes)]
+        said += [(link.from_id, link.metadata) for own in reader.links_of_many(labelled, "out") for link in own]
+        return list(dict.fromkeys(one for one, record in said if _named_in(record, ends)))
 
     every = await engine.read(lambda reader: reader.ids(np.sort(reader.window())))
     others = [one for one in every if one not in doomed]
@@ -340,6 +340,10 @@ def _unlabelled(link: Link, ends: dict[str, list[str]]) -> Link:
 
 def _bridges(reader: Reader, memory_id: str, doomed: Collection[str]) -> list[Link]:
     """Return the links by which what a memory superseded stays superseded, by what superseded that memory."""
+    node = reader.find(memory_id)
+    # What is older goes first, so that of a long chain which goes as a whole nothing is walked twice.
+    if node is None or not len(reader.links(np.array([node]), "out", [LinkType.EVOLUTION])):
+        return []
 
     def ends(direction: Direction) -> list[Link]:
         """Return the evolution links by which what stays is reached over what goes."""
@@ -354,9 +358,7 @@ def _bridges(reader: Reader, memory_id: str, doomed: Collection[str]) -> list[Li
             seen.update(waiting)
         return found
 
-    # First what is older: that goes first, so that of a long chain which goes as a whole nothing is walked twice.
-    earlier = ends("out")
-    pairs = itertools.product(ends("in") if earlier else (), earlier)
+    pairs = itertools.product(ends("in"), ends("out"))
     return [attrs.evolve(one, to_id=other.to_id) for one, other in pairs if one.from_id != other.to_id]
 
 
