@@ -155,11 +155,15 @@ _OTHER: Final = "#777"
 _SMALLEST: Final = 0.005
 
 
-def escaped(text: str, most: int = _LONGEST) -> str:
-    """Return the beginning of a text for HTML, in which what hides is seen."""
+def plain(text: str, most: int) -> str:
+    """Return the beginning of a text in its lines, in which what hides is seen."""
     shown = "".join(one if one in _KEPT else visible(one) for one in text[:most])
-    rest = f" … ({len(text):,} characters)" if len(text) > most else ""
-    return f'<bdi style="overflow-wrap:anywhere">{html.escape(shown + rest)}</bdi>'
+    return f"{shown} … ({len(text):,} characters)" if len(text) > most else shown
+
+
+def escaped(text: str, most: int = _LONGEST) -> str:
+    """Return the beginning of a text for HTML."""
+    return f'<bdi style="overflow-wrap:anywhere">{html.escape(plain(text, most))}</bdi>'
 
 
 def boxed(*parts: str) -> str:

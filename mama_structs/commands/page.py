@@ -14,6 +14,7 @@ from typing import Any, Final
 import attrs
 
 import mama_structs  # for the annotations: what they name loads when a session opens
+from mama_structs._showing import plain, visible
 from mama_structs.memory.engine import Reader
 from mama_structs.memory.model import LinkType, Memory
 from mama_structs.storage.files import DraftFile
@@ -84,17 +85,13 @@ def _told(memory: Memory) -> dict[str, str]:
     return {
         "id": memory.id,
         "type": memory.type.value,
-        "topic": memory.topic or "",
-        "text": _cut(memory.content),
-        "why": _cut(getattr(memory.metadata, "reasoning", "")),
+        "topic": visible(memory.topic or ""),
+        "text": plain(memory.content, _TEXT),
+        "why": plain(getattr(memory.metadata, "reasoning", ""), _TEXT),
         "at": memory.created_at.isoformat(),
         "outcome": str(getattr(memory.metadata, "outcome", None) or ""),
         "origin": "" if memory.origin == "user" else f"from {memory.origin}",
     }
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _TEXT else f"{text[:_TEXT]}… ({len(text):,} characters)"
 
 
 def _written(data: object, *, title: str, note: str) -> str:

@@ -197,14 +197,16 @@ def test_a_page_holds_the_memories_and_their_chain(store, capsys, monkeypatch):
 
 
 def test_hostile_texts_cannot_run(tmp_path, capsys):
-    """Whatever memories say, the page has the same elements and policy, asks no network, and shows the text as it is."""
+    """Whatever memories say, the page has the same elements and policy, asks no network, and shows the text and what hides in it."""
     plain = page_of(capsys, fill_with(tmp_path / "plain.mama", ["shield first"]))
     hostile = page_of(capsys, fill_with(tmp_path / "hostile.mama", HOSTILE))
     page = Page(hostile)
 
     assert Page(plain).elements == page.elements
     assert ["application/json", None] == page.attribute("script", "type")
-    assert sorted(HOSTILE) == sorted(one["text"] for one in page.shown["memories"])
+    *shown, last = HOSTILE
+    last = last.replace("\u2028\u2029 \x1b[31m", r"\u2028\u2029 \x1b[31m").replace("\u202e", r"\u202e")
+    assert sorted([*shown, last]) == sorted(one["text"] for one in page.shown["memories"])
     policy = page.attribute("meta", "content")[1]
     assert policy.startswith("default-src 'none'; base-uri 'none'; form-action 'none'; script-src 'sha256-")
     assert "unsafe" not in policy
@@ -231,7 +233,7 @@ def test_a_browser_shows_the_page(tmp_path, capsys):
     target = tmp_path / "page.html"
     page_of(capsys, fill_with(tmp_path / "a.mama", HOSTILE))
     command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", target.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     page = Page(done.stdout)
 
     assert len(HOSTILE) == len(page.attribute("li", "id"))
@@ -250,6 +252,7 @@ class Element {
   append(...parts) { this.children.push(...parts); }
   replaceChildren(...parts) { this.children = parts; }
   setAttribute() {}
+  scrollIntoView() { texts.push("seen"); }
   addEventListener(name, call) { this.listeners[name] = call; }
   all() { return [this, ...this.children.flatMap((one) => one.all())]; }
 }
@@ -285,7 +288,7 @@ def test_the_page_searches_and_shows_chains_and_graph(tmp_path, capsys):
     document.getElementById("query").value = "SHIELD first"; document.getElementById("query").listeners.input();
     const found = document.getElementById("list").all().filter((one) => one.name === "button");
     found[0].listeners.click();
-    console.log(JSON.stringify([first, found.length, count("detail", "li"), count("detail", "circle"), texts.includes("raids doubled")]));
+    console.log(JSON.stringify([first, found.length, count("detail", "li"), count("detail", "circle"), texts.includes("raids doubled") && texts.at(-1) === "seen"]));
     """
     source = DOCUMENT.replace("DATA", json.dumps(page.scripts[0])) + page.scripts[1] + asked
     done = subprocess.run([NODE, "-"], input=source, capture_output=True, text=True, check=True)
