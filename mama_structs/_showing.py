@@ -126,7 +126,8 @@ def needed(package: str) -> Any:
     try:
         return importlib.import_module(package)
     except ImportError as error:
-        raise ImportError(f"this needs {package}: pip install 'mama-structs[notebook]'", name=package) from error
+        name = package.partition(".")[0]
+        raise ImportError(f"this needs {name}: pip install 'mama-structs[notebook]'", name=name) from error
 
 
 # HTML: no script, no class and no style sheet, which would be the whole page's. Colours are of a middle lightness, and
@@ -163,7 +164,7 @@ def plain(text: str, most: int) -> str:
 
 def escaped(text: str, most: int = _LONGEST) -> str:
     """Return the beginning of a text for HTML."""
-    return f'<bdi style="overflow-wrap:anywhere">{html.escape(plain(text, most))}</bdi>'
+    return f"<bdi>{html.escape(plain(text, most))}</bdi>"
 
 
 def boxed(*parts: str) -> str:
@@ -182,7 +183,8 @@ def entry(seen: Seen, *, whole: float = 0.0, is_alone: bool = False) -> str:
     texts = [escaped(seen.text)]
     if seen.other is not None:
         texts += [f'<span style="opacity:.7">— {escaped(seen.other[0], _WORD)} →</span>', escaped(seen.other[1])]
-    said = f'<div style="white-space:pre-wrap{";opacity:.6" if seen.is_gone else ""}">{" ".join(texts)}</div>'
+    faded = ";opacity:.6" if seen.is_gone else ""
+    said = f'<div style="white-space:pre-wrap;overflow-wrap:anywhere{faded}">{" ".join(texts)}</div>'
     facts = [_fact(fact) for fact in (*seen.facts, *seen.more) if fact]
     facts += [f'<code style="background:none;color:inherit">{escaped(seen.id)}</code>'] if seen.id else []
     parts = [said, f'<div style="{_DIM}">{" · ".join(facts)}</div>', _bars(seen.terms, whole)]
@@ -206,7 +208,7 @@ def more(count: int) -> str:
 def table(rows: Sequence[Sequence[object]], *, head: Sequence[str] = ()) -> str:
     """Return rows of texts, the first column of which names the others."""
     top = "".join(f'<th style="text-align:left;padding:.15em .8em .15em 0">{escaped(name)}</th>' for name in head)
-    cells = ["".join(_cell(str(cell), is_name=at == 0) for at, cell in enumerate(row)) for row in rows[:_ENTRIES]]
+    cells = ["".join(_cell(str(cell), at, len(row)) for at, cell in enumerate(row)) for row in rows[:_ENTRIES]]
     body = "".join(f"<tr>{row}</tr>" for row in [top, *cells] if row)
     style = "border-collapse:collapse;margin:.3em 0;font-size:90%;background:none"
     return f'<table style="{style}">{body}</table>{more(len(rows) - _ENTRIES)}'
@@ -237,10 +239,11 @@ def _rows(figures: Mapping[str, Any], group: str) -> Iterator[tuple[str, str]]:
             yield f"{group}{name}".replace("_", " "), f"{shown}"
 
 
-def _cell(text: str, *, is_name: bool) -> str:
-    dim = "opacity:.7;white-space:nowrap" if is_name else "white-space:pre-wrap"
-    style = f"text-align:left;vertical-align:top;padding:.15em .8em .15em 0;{dim}"
-    return f'<td style="{style}">{escaped(text)}</td>'
+def _cell(text: str, at: int, count: int) -> str:
+    wrapped = "white-space:pre-wrap;overflow-wrap:anywhere"
+    whole = "white-space:nowrap;overflow:hidden;text-overflow:ellipsis;max-width:16em"
+    looks = f"{wrapped if at == count - 1 else whole}{';opacity:.7' if at == 0 else ''}"
+    return f'<td style="text-align:left;vertical-align:top;padding:.15em .8em .15em 0;{looks}">{escaped(text)}</td>'
 
 
 def _fact(text: str) -> str:
@@ -263,14 +266,17 @@ def _bars(terms: Mapping[str, float], whole: float) -> str:
     if not told:
         return ""
     scale = 100 / max(whole, _above(told), _SMALLEST)
-    at, bars, sums = 0.0, [], []
+    score, at, bars, sums = max(sum(told.values()), 0.0), 0.0, [], []
     for name, term in sorted(told.items(), key=lambda one: one[1] < 0):
         start, end = sorted((at, at + term))
         at += term
         colour = COLOURS.get(name, _OTHER)
-        filled = colour if term > 0 else f"repeating-linear-gradient(45deg,{colour} 0 2px,#fff 2px 5px)"
-        place = f"position:absolute;height:100%;left:{scale * start:.2f}%;width:{scale * (end - start):.2f}%"
-        bars.append(f'<span title="{html.escape(name)}" style="{place};background:{filled}"></span>')
+        # What other terms take away again is pale, with a frame in the colour of each of these.
+        look = f"background:{colour}" if term > 0 else f"box-sizing:border-box;border:2px solid {colour}"
+        for left, right, pale in ((start, min(end, score), ""), (max(start, score), end, ";opacity:.3")):
+            if left < right:
+                place = f"position:absolute;height:100%;left:{scale * left:.2f}%;width:{scale * (right - left):.2f}%"
+                bars.append(f'<span style="{place};{look}{pale if term > 0 else ""}"></span>')
         sums.append(f"{'+' if term > 0 else '-'} {_swatch(colour)}{escaped(name)} {abs(term):.2f}")
     track = f"position:relative;height:.6em;margin:.25em 0;max-width:40em;overflow:hidden;background:{_LINE}"
     return (

@@ -11,12 +11,23 @@ from __future__ import annotations
 from mama_structs import session
 from mama_structs._facade import facade_of
 from mama_structs.descriptors import conversation_info, marking, store
+from mama_structs.memory import plot
 from mama_structs.memory import store as memories
 from mama_structs.references import resolver
 
-__all__ = ["Conversations", "MemoryStore", "RefStore", "RefStream", "Resolver", "Session", "SessionStream"]
+__all__ = [
+    "Conversations",
+    "MemoryPlots",
+    "MemoryStore",
+    "RefStore",
+    "RefStream",
+    "Resolver",
+    "Session",
+    "SessionStream",
+]
 
 Conversations = facade_of(conversation_info.Conversations, module=__name__)
+MemoryPlots = facade_of(plot.MemoryPlots, module=__name__)
 MemoryStore = facade_of(memories.MemoryStore, module=__name__)
 RefStore = facade_of(store.RefStore, module=__name__)
 RefStream = facade_of(marking.RefStream, module=__name__)

@@ -50,6 +50,7 @@ from mama_structs.memory.model import (
     parse_kept,
     with_texts,
 )
+from mama_structs.memory.plot import MemoryPlots
 from mama_structs.memory.ranking import SHOWN, Bounds
 from mama_structs.memory.relationships import near_synonyms, normalised
 from mama_structs.memory.requests import OnDuplicate, check_filter, check_id, check_limit, check_progress
@@ -203,6 +204,11 @@ class MemoryStore:
     def reads(self) -> tuple[str, ...]:
         """Further namespaces, which are searched and never written; see `Session.open`."""
         return ()
+
+    @property
+    def plot(self) -> MemoryPlots:
+        """Pictures of these memories (extra ``notebook``)."""
+        return MemoryPlots(self)
 
     @property
     def embedder(self) -> Embedder:

@@ -458,6 +458,7 @@ class References(Mapping[str, Mapping[str, Any]]):
         known = ("reference_type", "id", "error")
         rows = []
         for entity_id, entry in self.entries.items():
-            fields = ", ".join(f"{key} {value}" for key, value in entry.items() if key not in known)
+            told = {key: value for key, value in entry.items() if key not in known and value not in ("", "0", 0, None)}
+            fields = ", ".join(f"{key} {value}" for key, value in told.items() if isinstance(value, str | int | float))
             rows.append([entity_id, entry["reference_type"], entry["error"] if is_failed(entry) else fields])
         return boxed(heading(repr(self)[1:-1]), table(rows, head=("id", "type", "what it is")))

@@ -147,7 +147,7 @@ class Seen(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         assert tag in TAGS
-        assert {name for name, _ in attrs} <= {"style", "title"}
+        assert {name for name, _ in attrs} <= {"style"}
         assert not any("url(" in (value or "") for _, value in attrs)
         self.open.append(tag)
 
@@ -201,7 +201,12 @@ async def test_the_bar_of_a_hit_adds_up_to_its_score(store):
     assert f"= {hit.score:.2f}" in text
     for name, term in shown.items():
         assert f"{name} {abs(term):.2f}" in text
-    assert len(shown) == hit._repr_html_().count('title="')
+    bars = re.findall(r"position:absolute;height:100%;left:([0-9.]+)%;width:([0-9.]+)%", hit._repr_html_())
+    ends = [float(left) + float(width) for left, width in bars]
+    assert len(shown) <= len(bars) <= len(shown) + 1
+    assert 100 == pytest.approx(max(ends), abs=0.05)
+    kept = 100 * hit.score / sum(term for term in shown.values() if term > 0)
+    assert any(end == pytest.approx(kept, abs=0.05) for end in ends)
 
 
 async def test_a_session_its_refs_and_its_figures_show_themselves(tmp_path):

@@ -1,0 +1,129 @@
+"""Pictures of memories: what is in them, whatever the memories say."""
+
+from __future__ import annotations
+
+import io
+import sys
+from datetime import UTC, datetime, timedelta
+
+import matplotlib as mpl
+import pytest
+from memory_helpers import SMALL, OpenedDirectory
+
+from mama_structs import sync
+from mama_structs.errors import InvalidArgument, MemoryNotFound
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+# Mathematics, a label that legends leave out, escapes, HTML.
+HOSTILE = "$\\frac{a$ _x \u202e\x1b[31m\n<b>{}%s"
+
+
+@pytest.fixture
+async def memories(tmp_path):
+    mpl.use("agg")
+    opened = OpenedDirectory.open(tmp_path, clock=(START + timedelta(days=40)).timestamp)
+    yield await opened.memories()
+    await opened.close()
+    import matplotlib.pyplot as plt  # noqa: PLC0415 - it opens what it draws on
+
+    plt.close("all")
+
+
+def texts_of(axes):
+    """All texts of a picture; drawing it once more does not fail."""
+    axes.figure.savefig(io.BytesIO())
+    return "\n".join(text.get_text() for text in axes.figure.findobj(mpl.text.Text))
+
+
+async def drawn(memories, memory_id, topic):
+    """Every picture, by name."""
+    plot = memories.plot
+    return {
+        "evolution": await plot.evolution(topic),
+        "neighbourhood": await plot.neighbourhood(memory_id),
+        "timeline": await plot.timeline(),
+        "map": await plot.map(),
+        "decay": await plot.decay(),
+    }
+
+
+async def test_pictures_show_what_is_remembered(memories):
+    """Decisions with what became of them, what is around one, topics, kinds, and types of links."""
+    old = await memories.save_decision("auth", "Use JWT for logins", "no store", created_at=START)
+    await memories.set_outcome(old.id, "FAILED", reason="Nothing ends a token", at=START + timedelta(days=9))
+    new = await memories.supersede(old.id, "Sessions in Redis", "they end", created_at=START + timedelta(days=10))
+    await memories.save_checkpoint("Done", implements=[new.id], created_at=START + timedelta(days=11))
+    texts = {name: texts_of(axes) for name, axes in (await drawn(memories, old.id, "auth")).items()}
+
+    assert "How auth evolved" in texts["evolution"]
+    assert "Sessions in Redis" in texts["evolution"]
+    assert "2026-01-01 · FAILED · Nothing ends a token" in texts["evolution"]
+    for name in ("Use JWT for logins", "Sessions in Redis", "Done", "evolution", "implementation", "checkpoint"):
+        assert name in texts["neighbourhood"]
+    assert {"auth", "other", "4 memories"} <= set(texts["timeline"].split("\n"))
+    assert "4 memories by their meaning" in texts["map"]
+    assert "% of the variance" in texts["map"]
+    assert {"evolution", "implementation", "association", "temporal"} <= set(texts["decay"].split("\n"))
+
+
+async def test_texts_are_drawn_as_texts(memories):
+    """Nothing in a text or topic is mathematics or hides, and no picture fails for it."""
+    old = await memories.save_decision(HOSTILE, HOSTILE, HOSTILE)
+    await memories.set_outcome(old.id, "FAILED", reason=HOSTILE)
+    new = await memories.supersede(old.id, f"_{HOSTILE}", HOSTILE)
+    for axes in (await drawn(memories, new.id, HOSTILE)).values():
+        assert all(line.isprintable() for line in texts_of(axes).split("\n"))
+    assert "$\\frac{a$ _x \\u202e" in texts_of(await memories.plot.timeline())
+
+
+async def test_there_are_pictures_of_nothing(memories):
+    """An empty store, an unknown topic and a memory by itself have pictures, and an unknown memory none."""
+    plot = memories.plot
+    for axes in (await plot.evolution("x"), await plot.timeline(), await plot.map(), await plot.decay()):
+        texts_of(axes)
+    one = await memories.save_context("alone")
+
+    assert "No decision on x" in texts_of(await plot.evolution("x"))
+    assert "alone" in texts_of(await plot.neighbourhood(one.id))
+    assert "alone" in texts_of(await plot.map())
+    with pytest.raises(MemoryNotFound):
+        await plot.neighbourhood("context_x_1795436746081_3188da2e")
+    with pytest.raises(InvalidArgument):
+        await plot.neighbourhood(one.id, depth=0)
+
+
+async def test_what_is_large_stays_a_picture(memories):
+    """Of many memories a neighbourhood has sixty besides its own, and labels that would lie over each other are left out."""
+    hub = await memories.save_context("hub")
+    await memories.save_many(
+        {"type": "insight", "content": f"spoke {number}", "links": [{"to_id": hub.id, "relationship": "of"}]}
+        for number in range(90)
+    )
+
+    assert 60 == texts_of(await memories.plot.neighbourhood(hub.id)).count("spoke")
+    assert 90 > texts_of(await memories.plot.map()).count("spoke")
+
+
+async def test_pictures_are_drawn_where_one_says(memories):
+    """`ax` is what is drawn on, and what comes back."""
+    await memories.save_context("x", topic="boats")
+    axes = mpl.figure.Figure().subplots()
+
+    assert axes is await memories.plot.timeline(ax=axes)
+    assert "boats" in texts_of(axes)
+
+
+def test_code_without_a_loop_has_pictures():
+    """`mama_structs.sync` draws outside of the main thread, where no window can be opened."""
+    with sync.Session.open(embedder=SMALL) as session:
+        session.memories.save_context("x", topic="boats")
+
+        assert "boats" in texts_of(session.memories.plot.timeline())
+
+
+async def test_without_matplotlib_the_error_says_what_to_install(memories, monkeypatch):
+    """Nothing but the pictures needs it."""
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+
+    with pytest.raises(ImportError, match=r"needs matplotlib: pip install 'mama-structs\[notebook\]'"):
+        await memories.plot.decay()
