@@ -33,6 +33,7 @@ TESTS = "python3 -m venv .venv-test && .venv-test/bin/pip install nox && .venv-t
 PUBLIC_MODULES = (
     "mama_structs",
     "mama_structs.adapters.embedders",
+    "mama_structs.notebook",
     "mama_structs.structs",
     "mama_structs.testing",
     "mama_structs.testing.scripted",

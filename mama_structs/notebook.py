@@ -1,0 +1,42 @@
+"""What a notebook needs beyond what shows itself there; the extra ``notebook``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mama_structs._showing import needed
+
+__all__ = ["ProgressBar"]
+
+
+class ProgressBar:
+    """
+    Shows how far long work is, by tqdm: given as its *progress*, it begins with the work and ends with it.
+
+    The same bar can be given again, to work that comes later.
+
+    Args:
+        what: What stands before the bar.
+        unit: What is counted.
+
+    """
+
+    def __init__(self, what: str = "", *, unit: str = "memories") -> None:
+        self._what, self._unit = what, unit
+        self._bar: Any = None
+
+    def __call__(self, done: int, total: int) -> None:
+        """
+        Show that so many of *total* are done.
+
+        Raises:
+            ImportError: tqdm is not installed.
+
+        """
+        if self._bar is None:
+            self._bar = needed("tqdm.auto").tqdm(desc=self._what or None, total=total, unit=f" {self._unit}")
+        self._bar.total = total
+        self._bar.update(done - self._bar.n)
+        if done >= total:
+            self._bar.close()
+            self._bar = None
