@@ -87,6 +87,10 @@ class PlainEngines:
     def __init__(self) -> None:
         self.kept: dict[str, PlainEngine] = {}
 
+    async def namespaces(self) -> list[str]:
+        """Return whose memories there are."""
+        return [name for name, engine in self.kept.items() if engine.memories.change]
+
     async def recorded(self, namespace: str) -> EmbedderRecord | None:
         """Return which embedder made a namespace's vectors, None where there is nothing yet."""
         engine = self.kept.get(namespace)
