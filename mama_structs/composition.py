@@ -34,12 +34,9 @@ _PARTICLE: Final = re.compile(r"[가-힣]{1,8}$")
 
 
 def mentions_in(text: str, schemes: Collection[IdScheme]) -> tuple[str, ...]:
-    """
-    Return the ids of entities that a text names, each once, in the order of the text.
-
-    A word is an id where all of it is one, but for punctuation around it (``**2-1**``), a Korean particle behind it
-    (``2-1에서``), or what stands before or behind a slash, colon or equals sign (``id=2-1``).
-    """
+    """Return the ids of entities that a text names, each once, in the order of the text."""
+    # A word is an id where all of it is one, but for punctuation around it (``**2-1**``), a Korean particle behind it
+    # (``2-1에서``), or what stands before or behind a slash, colon or equals sign (``id=2-1``).
     schemes = [scheme for scheme in schemes if scheme.contains in text]
     if not schemes:
         return ()

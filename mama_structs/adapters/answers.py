@@ -42,16 +42,7 @@ _UNREADABLE: Final = "file"
 
 @attrs.frozen(kw_only=True)
 class ToolAnswer:
-    """
-    What a model is told about a call; the data of an error has its ``type``, ``message`` and ``hint``.
-
-    Args:
-        text: All of it, but images and audio.
-        data: What the tool gave.
-        is_error: Whether it went wrong.
-        parts: Texts, images and audio as they follow each other.
-
-    """
+    """What a model is told about a call: all its text, what the tool gave, and texts, images and audio in order."""
 
     text: str
     data: Any

@@ -61,17 +61,10 @@ def plain_schema(schema: Mapping[str, Any]) -> JSONSchema:
 
 
 def strict_schema(schema: Mapping[str, Any], *, nullable: bool = True) -> JSONSchema | None:
-    """
-    Return the strict form of a tool's schema, or None where it has none and must be sent as it is.
-
-    No object takes other properties than its own. There is no strict form of what is free: any object, any value,
-    arrays of anything, arrays with a schema for each place; nor beyond OpenAI's limits of size and depth.
-
-    Args:
-        schema: Of a tool's arguments.
-        nullable: Whether what is optional is required and may be null (as OpenAI wants it), rather than left out.
-
-    """
+    """Return the strict form of a tool schema, or None where it has none and must be sent as it is."""
+    # No object takes other properties than its own. There is no strict form of what is free: any object, any value,
+    # arrays of anything, arrays with a schema for each place; nor beyond the limits of OpenAI. With *nullable* what is
+    # optional is required and may be null, as OpenAI wants it, rather than left out.
     definitions = schema.get("$defs", {})
     try:
         strict = _Strict(nullable=nullable, definitions=frozenset(definitions))

@@ -22,11 +22,7 @@ _MOST: Final = 100
 
 @attrs.define(eq=False)
 class Heard:
-    """
-    The last messages of a session's model, and the notes on their marks that it was not told yet.
-
-    A message that is observed again is none of its own: what it marked may have been edited since.
-    """
+    """The last messages of a session's model, each observed once, and the notes on their marks that it was not told."""
 
     _messages: deque[tuple[object, Ingested]] = attrs.field(factory=lambda: deque(maxlen=_MESSAGES), init=False)
     # In the order in which they came, each once.

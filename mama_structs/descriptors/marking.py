@@ -33,11 +33,7 @@ def trimmed(text: str, *, closed: bool = True) -> str:
 
 @attrs.define
 class MarkedText:
-    """
-    A ref before it is stored: what its tag said, where it stands, and where its content is in the visible text.
-
-    It stands at *position* (from 1), up to before *behind*, in all that was scanned.
-    """
+    """A ref before it is stored: its tag, its place in all that was scanned (from 1), and in the visible text."""
 
     id: str
     attributes: Mapping[str, str]

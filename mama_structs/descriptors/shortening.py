@@ -172,12 +172,9 @@ def said(answer: Any) -> str:
 def plan_data(
     data: Any, room: int, *, width: int, schema: Schema | None = None, own: OwnShare | None = None
 ) -> StructuralPlan:
-    """
-    Plan a mapping or list within so many characters, for handles of at most *width* characters.
-
-    With *own*, some members of a mapping shrink by themselves: they have half of the room, and neither they nor the
-    others leave unused what the others could use.
-    """
+    """Plan a mapping or list within so many characters, for handles of at most *width* characters."""
+    # With *own*, some members of a mapping shrink by themselves: they have half of the room, and neither they nor the
+    # others leave unused what the others could use.
     if own is None:
         return _Planner(room, width, schema).whole(data)
     rest = own.rest

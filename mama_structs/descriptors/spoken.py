@@ -35,18 +35,7 @@ class Spoken:
 
 
 def spoken_in(messages: object) -> list[Spoken]:
-    """
-    Return what was said in a conversation, in order, without instructions, tool calls and thinking.
-
-    A bare text is the user's. What `Session.recall` put into a message is left out, as nobody said it.
-
-    Args:
-        messages: One message, a list of them, or a whole request or run, in any provider's shape.
-
-    Raises:
-        InvalidArgument: An item is no message of a known shape; its number is in the text.
-
-    """
+    """Return what was said in a conversation, in order, without instructions, tool calls, thinking and recalls."""
     told: list[Spoken] = []
     for number, message in enumerate(_held(messages)):
         found = list(_in_message(message, f"messages[{number}]"))

@@ -213,11 +213,7 @@ class Detector:
         place: Pointed = None,
         about: str = "",
     ) -> Scan:
-        """
-        Return every occurrence of an id, but for those in *exclude* and below *skip*, in the payload's own order.
-
-        Where no name stands above a mapping, *about* counts as one: the type of what the payload is about.
-        """
+        """Return all occurrences of ids, but for *exclude* and below *skip*; *about* is the type of the whole."""
         members = [(key, value) for key, value in payload.items() if key not in skip] if skip else payload.items()
         for careful in (False, True):
             walk = _Scanning(self, rows, exclude, about)

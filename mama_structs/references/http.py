@@ -241,23 +241,18 @@ class HttpAnswer:
 
 @attrs.frozen(kw_only=True)
 class HttpApi:
-    """
-    Sends requests to one API through a session of aiohttp that somebody else opens and closes.
-
-    The session's own settings for redirects, decompression and timeouts are overruled.
-    *timeout* is for one `get` with all its retries, from when it has its slot: waiting for one costs none of it.
-    Slots are those of the node's *gate*, which all who ask this node share.
-    *wrong_base* is the hint for an answer that no such API would give.
-    """
+    """Sends requests to one API through a session of aiohttp that somebody else opens and closes."""
 
     session: aiohttp.ClientSession
     base_url: str
+    # Seconds for one `ask` with all its retries, from when it has its slot of the gate: waiting costs none of it.
     timeout: float
     retries: int
     max_response_bytes: int
     gate: Gate
     backoff: Backoff
     headers: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    # The hint for an answer that no such API would give.
     wrong_base: str = "is the base URL that of the API?"
 
     async def ask(self, path: str, target: str, judge: Callable[[HttpAnswer], T]) -> T:

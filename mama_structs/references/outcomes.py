@@ -43,11 +43,7 @@ current_attempt: contextvars.ContextVar[Attempt | None] = contextvars.ContextVar
 
 @attrs.frozen(eq=False)
 class SourceAnswer:
-    """
-    A source's answer for one id: plain data that nobody else holds, its bytes as JSON, and its chain's height.
-
-    *asked_at* is when the question was sent, in the resolver's monotonic seconds.
-    """
+    """A source's answer for an id: plain data, its bytes as JSON, the chain's height, and when it was asked for."""
 
     data: dict[str, Any]
     size: int

@@ -102,11 +102,7 @@ def plan_level(  # noqa: C901, PLR0912 - one pass over what may be tens of thous
 
 
 class Paths:
-    """
-    What *expand* names: the first steps of its paths in the payload, and the second ones in the entities they lead to.
-
-    A step is the name of a field, of the relation that it holds, or of a type.
-    """
+    """What *expand* names, by field, relation or type: first steps in the payload, second ones in entities."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._first: dict[str, set[str]] = {}

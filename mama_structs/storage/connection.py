@@ -316,11 +316,7 @@ def _look(path: str | Path) -> tuple[Identity | None, int]:
 
 
 def scrub(directory: Path, *, wait: float) -> bool:
-    """
-    Write a database anew and empty its log, and tell whether it is done; False where others were in the way.
-
-    Others go on reading meanwhile, and wait to write. *wait* says how many seconds to wait for them, blocking.
-    """
+    """Write a database anew and empty its log, and tell whether others let it within *wait* seconds, blocking."""
     until = time.monotonic() + wait
     with in_use(directory):
         connection = sqlite3.connect(directory / DATABASE, timeout=0, isolation_level=None)

@@ -213,12 +213,7 @@ class Storage:
         return done
 
     async def scrub(self, *, wait: float | None = None) -> bool:
-        """
-        Leave nothing on the disk of what was deleted or replaced, and tell whether that was possible.
-
-        Looks go on meanwhile, and writes wait. *wait* says how many seconds to wait for others that read or write,
-        None for as many as the store waits; where they are in the way for longer it is False.
-        """
+        """Leave nothing on the disk of what was deleted, and tell whether that was possible within *wait* seconds."""
         self._check_open()
         if not self._has_database():
             return True
