@@ -231,18 +231,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 
 
+@pytest.fixture(scope="session")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give the one directory in which all pages are run, one after the other."""
+    return tmp_path_factory.mktemp("here")
+
+
 @pytest.fixture
-def docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
-    """Give the functions of this module, in a directory where pages may write."""
-    work, own = tmp_path / "here", tmp_path / "own"
-    work.mkdir()
-    own.mkdir()
-    monkeypatch.chdir(work)
+def docs(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
+    """Give the functions of this module, in the directory of all pages."""
+    monkeypatch.chdir(here)
     # Pages make a directory of their own there.
-    monkeypatch.setattr(tempfile, "tempdir", str(own))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return types.SimpleNamespace(
         root=ROOT,
-        here=work,
+        here=here,
         pages=PAGES,
         run_page=run_page,
         blocks_of=blocks_of,
