@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import io
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -246,7 +248,21 @@ def _axes(ax: Any, *, height: float) -> Any:
     # A notebook shows what pyplot made; in another thread, as of `mama_structs.sync`, its windows cannot be opened.
     if threading.current_thread() is threading.main_thread():
         return needed("matplotlib.pyplot").subplots(**size)[1]
-    return needed("matplotlib.figure").Figure(**size).subplots()
+    return needed("matplotlib.figure").Figure(**size).subplots(subplot_kw={"axes_class": _shown_axes()})
+
+
+@functools.cache
+def _shown_axes() -> Any:
+    """Return axes that a cell shows as a picture where they are its last line, without pyplot."""
+    plain: Any = needed("matplotlib.axes").Axes
+
+    class ShownAxes(plain):  # type: ignore[misc]  # matplotlib is imported when it is used
+        def _repr_png_(self) -> bytes:
+            file = io.BytesIO()
+            self.figure.savefig(file, format="png")
+            return file.getvalue()
+
+    return ShownAxes
 
 
 def _families() -> list[str]:

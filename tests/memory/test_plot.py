@@ -118,7 +118,11 @@ def test_code_without_a_loop_has_pictures():
     with sync.Session.open(embedder=SMALL) as session:
         session.memories.save_context("x", topic="boats")
 
-        assert "boats" in texts_of(session.memories.plot.timeline())
+        axes = session.memories.plot.timeline()
+
+        assert "boats" in texts_of(axes)
+        # A cell shows it as its last line, as it shows by itself what pyplot draws in the main thread.
+        assert axes._repr_png_().startswith(b"\x89PNG")
 
 
 async def test_without_matplotlib_the_error_says_what_to_install(memories, monkeypatch):
