@@ -1,10 +1,13 @@
 """
-What saves notice in a month of an agent's life (tests/data/month): copies, near copies, contradictions, replacements.
+What saves notice: copies, near copies, contradictions, replacements, in two sets that were labelled by hand.
 
-The constants of mama_structs/memory/noticing.py were chosen on half a; half b was only counted. All 300 saves go into
-one store, in their order and at their times; what is named is compared with what a careful reader named.
-A pair counts where its newer memory is of the half. *disagrees* is contradictions and replacements together, whichever
-of the two was named. *merged* is of a second store, in which copies are merged: a pair is right where it is a copy.
+*month* (tests/data/month) is a month of an agent's life, *pairs* (tests/data/noticing) has saves in other subjects, a
+pair each. The constants of mama_structs/memory/noticing.py were chosen on half a of both; half b was counted, and
+made rules be left out for contradictions by other numbers and names.
+All saves of a set go into one store, in their order and at their times; what is named is compared with what a careful
+reader named. A pair counts where its newer memory is of the half. *disagrees* is contradictions and replacements
+together, whichever of the two was named. *merged* is of a second store, in which copies are merged: a pair is right
+where it is a copy.
 """
 
 from __future__ import annotations
@@ -29,22 +32,24 @@ from mama_structs.memory.model import Memory
 from mama_structs.memory.opening import open_memories
 from mama_structs.settings import MemorySettings
 
-MONTH = Path(__file__).parents[1] / "tests" / "data" / "month" / "saves.jsonl"
+DATA = Path(__file__).parents[1] / "tests" / "data"
+SETS = {"month": DATA / "month" / "saves.jsonl", "pairs": DATA / "noticing" / "saves.jsonl"}
 EMBEDDERS = {"use": UniversalSentenceEmbedder, "hash": HashEmbedder}
 FIELDS = {"contradicts": "may_contradict", "replaces": "may_replace"}
-KINDS = ("merged", "copy", "near", "contradicts", "replaces", "disagrees")
+COPIES = ("merged", "copy")
+KINDS = (*COPIES, "near", "contradicts", "replaces", "disagrees")
 MERGING = ("decision", "insight", "context")
 Rows = Sequence[Mapping[str, Any]]
 Pairs = dict[str, set[tuple[str, str]]]
 
 
-def read(path: Path = MONTH) -> list[dict[str, Any]]:
+def read(path: Path = SETS["month"]) -> list[dict[str, Any]]:
     """Return the saves, in their order."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 async def live(rows: Rows, embedder: Embedder, **more: Any) -> dict[str, Memory]:
-    """Save a month, and return what each save gave."""
+    """Save a set, and return what each save gave."""
     now = 0.0
     home = Home.in_memory()
     store, close = await open_memories(
@@ -62,7 +67,7 @@ async def live(rows: Rows, embedder: Embedder, **more: Any) -> dict[str, Memory]
         now = datetime.fromisoformat(row["at"]).timestamp()
         merging = more if row["save"]["type"] in MERGING else {}
         (given[row["id"]],) = await store.save_many([{**row["save"], **merging}])
-    # Nothing is retired by itself: no save of the month says what it supersedes.
+    # Nothing is retired by itself: no save says what it supersedes.
     assert not [one for one in await store.relationships() if one.word == "supersedes"]
     await close()
     await home.close()
@@ -118,24 +123,30 @@ def shares(one: Mapping[str, int]) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Print precision and recall for both halves and both embedders."""
+    """Print precision and recall for both sets, halves and embedders."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tiny run that only shows that it works")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder for the JSON (%(default)s)")
     given = parser.parse_args()
-    rows = read()[: 60 if given.quick else None]
     lines, kept = [], {}
-    for name in ("hash",) if given.quick else tuple(EMBEDDERS):
-        kept[name] = asyncio.run(figures(rows, EMBEDDERS[name]()))
-        for kind in KINDS:
-            cells = []
-            for half in "ab":
-                one = kept[name][half][kind]
-                precision, recall = shares(one)
-                cells += [f"{precision:.2f}", f"{recall:.2f}", f"{one['right']}/{one['wrong']}/{one['missed']}"]
-            lines.append([name, kind, *cells])
-    header = ["embedder", "pairs", *(f"{what} {half}" for half in "ab" for what in ("precision", "recall", "r/w/m"))]
-    title = f"What {len(rows)} saves notice; chosen on half a; r/w/m: right, wrong, missed"
+    for which, path in SETS.items():
+        rows = read(path)[: 60 if given.quick else None]
+        for name in ("hash",) if given.quick else tuple(EMBEDDERS):
+            counted = kept[f"{which} {name}"] = asyncio.run(figures(rows, EMBEDDERS[name]()))
+            for kind in KINDS if which == "month" else KINDS[len(COPIES) :]:
+                cells = []
+                for half in "ab":
+                    one = counted[half][kind]
+                    precision, recall = shares(one)
+                    cells += [f"{precision:.2f}", f"{recall:.2f}", f"{one['right']}/{one['wrong']}/{one['missed']}"]
+                lines.append([which, name, kind, *cells])
+    header = [
+        "set",
+        "embedder",
+        "pairs",
+        *(f"{what} {half}" for half in "ab" for what in ("precision", "recall", "r/w/m")),
+    ]
+    title = "What saves notice; chosen on half a; r/w/m: right, wrong, missed"
     report("month", title, header, lines, figures=kept, folder=given.results)
 
 

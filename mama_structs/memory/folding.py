@@ -19,7 +19,7 @@ import attrs
 
 from mama_structs.memory.copies import wording
 from mama_structs.memory.model import DecisionMetadata, Memory, MemoryType
-from mama_structs.memory.noticing import Said
+from mama_structs.memory.saying import Said
 
 COMMON: Final = 0.5
 """The share of the words of the one with fewer that the other one has, too."""

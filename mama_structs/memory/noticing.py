@@ -10,11 +10,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import re
-import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
-from itertools import combinations, pairwise
+from itertools import combinations
 from typing import Final
 
 import attrs
@@ -26,216 +24,177 @@ from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.engine import Nodes, Reader
 from mama_structs.memory.judging import Verdict
 from mama_structs.memory.linking import LinkCandidates, Unlinked, probabilities
-from mama_structs.memory.model import DecisionMetadata, Memory, MemoryType, Noticed, NoticedMemory
-from mama_structs.memory.text import analysed, query_terms
+from mama_structs.memory.model import Memory, MemoryType, Noticed, NoticedMemory
+from mama_structs.memory.saying import Meant, all_of, differ
 
-# Of the candidates the likeliest are read: in the month of tests/data none that counts stood behind the fifth.
+# Of the candidates the likeliest are read: none that counts stood behind the fifth.
 _READ: Final = 5
 _NAMED: Final = 5
-_CHARACTERS: Final = 2_000
-# Candidates are of one matter if that is as probable as not; what stands somehow to the new one is named if it is this
-# probable: of half a of the month 95 of 100 then said the same in other words, were numbers and ids not looked at.
+# A judge is asked about candidates that are of one matter as probably as not.
 _LIKELY: Final = 0.5
-_SURE: Final = 0.7
-# Words that stay where another one stands in one place, and how many words that place has at the most.
-_FRAME: Final = 3
-_PLACE: Final = 2
-# Fitted to half a of the month in tests/data, with the default embedder and as if numbers and ids were words: what a
-# step of cosine, a spread of likeness and a frame add to the logarithm of the odds that two say the same; the last is
-# that of two without any.
-_SAME: Final = (2.5, 0.53, -8.4, -13.0)
-# The share of those so noticed that were right there; see ``benchmarks/month.py``.
+# What follows was chosen on half a of tests/data/month and half a of tests/data/noticing, see ``benchmarks/month.py``.
+# Two may disagree that are so probably of one matter, or so alike: in a store of few memories nothing is probable.
+_ONE_MATTER: Final = 0.85
+_ALIKE: Final = 3.2
+# Who denies what is as alike as this says the same by way of its opposite.
+_TOO_ALIKE: Final = 4.0
+# Steps of cosine by which the likest of what is named may be before another one, which else is of another thing.
+_BEHIND: Final = 0.86
+# Words in common, and shares of the words of one of the two.
+_COMMON: Final = 2
+_MUCH: Final = 0.5
+# Words in a place of a frame at the most, and shares of it that stay: where words may be swapped, and where these are
+# all that is another.
+_PLACE: Final = 3
+_FRAME: Final = 0.45
+_ONE_FRAME: Final = 0.65
+# What a step of cosine, a frame, and to be both insights add to the logarithm of the odds that two say the same, of
+# those that nothing speaks against; the last is that of two without any. Fitted with the default embedder, as was the
+# probability from which on they are named: of twelve parts each was told by the eleven others.
+_SAME: Final = (2.6, -4.25, 2.8, -11.3)
+_SURE: Final = 0.6
+# The share of those so noticed that were right.
 _REPLACED: Final = 0.85
 _CONTRADICTED: Final = 0.8
-
-_TOKENS: Final = re.compile(r"\d[\d,.:]*(?:-\d+)*(?:[%€$]|[a-z]+|[가-힣]+)?|[a-z_][a-z0-9_'-]*|[가-힣]+")
-_NUMBER: Final = re.compile(r"(\d[\d,.:]*(?:-\d+)*)(.*)")
-_ENTITY: Final = re.compile(r"\d+-\d+(?!-?\d)")
-_SPELT: Final = {
-    word: str(number)
-    for number, word in enumerate(
-        ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
-    )
-}
-_DENYING: Final = re.compile(
-    r"\b(?:not|never|no(?!\. ?\d)|none|nothing|nobody|neither|nor|without|cannot|forbidden|banned)\b|n't\b"
-    r"|않|못|없|금지|말 것|아니|아닌|\b안 (?=[가-힣])"
-)
-_CHANGING: Final = re.compile(
-    r"\b(?:no longer|any ?more|instead|rather than|replac(?:e|es|ed|ing)|switch(?:es|ed|ing)?|migrat(?:e|es|ed|ing)"
-    r"|chang(?:e|es|ed|ing)|supersed\w+|obsolete|deprecated|used to|formerly|previously|until now|revert(?:s|ed|ing)?"
-    r"|rais(?:e|es|ed|ing)|lower(?:s|ed|ing)?|from now on|now|since|(?:back|up|down|over) to|drop(?:s|ped)|cancel\w*"
-    r"|turned|became|moved?|as of|retired?)\b"
-    r"|더 ?이상|이제|대신|변경|바꾸|바꿔|바꿨|바뀌|바뀐|바뀜|전환|교체|폐기|철회|말고|기존|예전|늘리|늘린|늘렸"
-    r"|줄이|줄인|줄였|상향|하향|취소|앞으로|중단|옮기|옮긴|미루|미뤄|연기"
-)
-
-
-@attrs.frozen
-class Said:
-    """What a memory says, as far as it is compared."""
-
-    order: tuple[str, ...]
-    """The terms of its content, each word's first, in the order of the text."""
-    words: frozenset[str]
-    """The same and all their parts; `all_words` has those of its reasoning too."""
-    all_words: frozenset[str]
-    values: Mapping[str, frozenset[str]]
-    """The numbers of its content by what they count; `all_numbers` has those of its reasoning too."""
-    all_numbers: frozenset[str]
-    entities: frozenset[str]
-    codes: frozenset[str]
-    """Names with digits in them."""
-    denies: bool
-    tells_change: bool
-
-    @classmethod
-    def by(cls, memory: Memory) -> Said:
-        """Return what a memory says."""
-        content = _plain(memory.content)
-        reasoning = _plain(memory.metadata.reasoning if isinstance(memory.metadata, DecisionMetadata) else "")
-        tokens, why = _tokens(content), _tokens(reasoning)
-        values, words = _values_in(tokens), frozenset(_words_of(content))
-        asked = [word.asked for word in analysed(content).words.values()]
-        return cls(
-            order=tuple(terms[0][0] for terms in asked if terms),
-            words=words,
-            all_words=words.union(_words_of(reasoning)),
-            values=values,
-            all_numbers=_all(values) | _all(_values_in(why)),
-            entities=frozenset(found[0] for found in map(_ENTITY.match, tokens) if found is not None),
-            codes=frozenset(token for token in tokens if token[0].isalpha() and any(map(str.isdigit, token))),
-            denies=len(_DENYING.findall(content)) % 2 == 1,
-            tells_change=_CHANGING.search(content) is not None,
-        )
-
-
-def _plain(text: str) -> str:
-    return unicodedata.normalize("NFKC", text[:_CHARACTERS]).lower()
-
-
-def _words_of(text: str) -> list[str]:
-    return [term for term in query_terms(text) if not term[0].isdigit()]
-
-
-def _tokens(text: str) -> list[str]:
-    return [_SPELT.get(token, token) for token in _TOKENS.findall(text)]
-
-
-def _values_in(tokens: Sequence[str]) -> dict[str, frozenset[str]]:
-    """Return numbers by what they count: what is written behind them, of Korean its first syllable."""
-    values: dict[str, set[str]] = {}
-    for token, after in pairwise([*tokens, ""]):
-        found = _NUMBER.fullmatch(token)
-        if found is not None and not _ENTITY.match(token):
-            unit = found[2] or ("" if after[:1].isdigit() else next(iter(query_terms(after)), after))
-            # Particles behind a counter are no part of it.
-            values.setdefault(unit if unit.isascii() else unit[:1], set()).add(found[1].replace(",", "").rstrip(".:-"))
-    return {unit: frozenset(numbers) for unit, numbers in values.items()}
-
-
-def _all(values: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    return frozenset().union(*values.values())
 
 
 @attrs.frozen(kw_only=True)
 class Compared:
     """How a new memory and an older one differ."""
 
-    one_matter: bool  # they have one topic, or are as probably of one matter as not, as links have it
-
+    matter: float  # how probable it is that they are of one matter, 0 to 1, as links have it
     cosine: float  # in the steps of the embedder's calibration, 0 where it is as likely alike as not
-    likeness: float  # their cosine in spreads above what is usual in this store, as `LinkFeatures` has it
+    insights: bool  # both are insights, which are found anew; what was decided is rather decided otherwise
     one_choice: bool  # they are decisions of one topic
-    same_words: bool  # neither has a word that the other has not
+
+    common: int  # words that both say in some form
+    share: float  # how many of its words the one with more of them in common has in common, 0 to 1
+    share_of_old: float
+    left: bool  # at least one has a word that the other does not say; `left_on_both`: each has
+    left_on_both: bool
     frame: float  # how much of them is the same around other words, 0 to 1
-    one_place: bool  # these words stand in one place, behind their beginning
-    other_numbers: bool  # each has a number that the other has not
+    swapped: bool  # other words stand in the same places of that frame: they are said of other things
+    same_words: bool  # neither has a word that the other has not
+
+    other_numbers: bool
     other_values: bool  # of something that both count they have no number in common
     other_entities: bool
     same_entities: bool  # they have an entity in common, and not each another one
     other_codes: bool
-    denied: bool  # one of them denies
-    changes: bool  # the new one tells of a change
     moved: bool  # the new one names a number of the older one, and another one
 
+    other_sense: bool  # one of them denies
+    denied: bool  # and what it denies the other one says
+    opposite: bool
+    ends: bool  # the new one tells that something holds no more; `changes` where it only may
+    changes: bool
+    adds: bool  # one of them, not both, only adds to something
+
     @classmethod
-    def of(
-        cls, new: Said, old: Said, *, cosine: float, likeness: float, one_matter: bool, one_choice: bool
-    ) -> Compared:
+    def of(cls, new: Meant, old: Meant, *, matter: float, cosine: float, types: Collection[MemoryType]) -> Compared:
         """Compare what two memories say."""
-        numbers, before = _all(new.values), _all(old.values)
-        counted = new.values.keys() & old.values.keys()
-        other_entities = _differ(new.entities, old.entities)
-        frame, one_place = _frame(new.order, old.order)
+        said, before = new.said, old.said
+        left, left_of_old = new.left(old), old.left(new)
+        shares = [1 - len(some) / max(len(of.told), 1) for some, of in ((left, new), (left_of_old, old))]
+        numbers, older = all_of(said.values), all_of(before.values)
+        both = [(said.values[unit], before.values[unit]) for unit in said.values.keys() & before.values.keys()]
+        other_entities = differ(said.entities, before.entities)
+        frame, swapped = _frame(said.order, before.order, left, left_of_old)
         return cls(
+            matter=matter,
             cosine=cosine,
-            likeness=likeness,
-            one_matter=one_matter,
-            one_choice=one_choice,
-            same_words=new.words == old.words,
+            insights=types == {MemoryType.INSIGHT},
+            one_choice=types == {MemoryType.DECISION} and new.topic == old.topic,
+            common=len(new.told) - len(left),
+            share=max(shares),
+            share_of_old=shares[1],
+            left=bool(left or left_of_old),
+            left_on_both=bool(left and left_of_old),
             frame=frame,
-            one_place=one_place,
-            other_numbers=_differ(numbers, before),
-            other_values=any(not new.values[unit] & old.values[unit] for unit in counted),
+            swapped=swapped,
+            same_words=said.words == before.words,
+            other_numbers=differ(numbers, older),
+            other_values=any(not some & others for some, others in both),
             other_entities=other_entities,
-            same_entities=bool(new.entities & old.entities) and not other_entities,
-            other_codes=_differ(new.codes, old.codes),
-            denied=new.denies != old.denies,
-            changes=new.tells_change,
-            moved=bool(before & new.all_numbers and numbers - before),
+            same_entities=bool(said.entities & before.entities) and not other_entities,
+            other_codes=differ(said.codes, before.codes),
+            moved=bool(older & said.all_numbers and numbers - older),
+            other_sense=said.denies != before.denies,
+            denied=said.denies != before.denies and bool(new.denied & before.words or old.denied & said.words),
+            opposite=new.opposes(old),
+            ends=bool(new.ending - old.ending),
+            changes=bool(new.changing - old.changing),
+            adds=new.adds != old.adds,
         )
 
 
-def _differ(some: frozenset[str], others: frozenset[str]) -> bool:
-    return bool(some - others and others - some)
-
-
-def _frame(new: Sequence[str], old: Sequence[str]) -> tuple[float, bool]:
-    """
-    Return how much of two texts is a frame in which other words stand, 0 to 1, and whether these stand in one place.
-
-    Two texts of one frame are of two things; but what stands in one place behind the beginning, where mostly that is of
-    which something is said, is what they say of one.
-    """
+def _frame(
+    new: Sequence[str], old: Sequence[str], left: frozenset[str], left_of_old: frozenset[str]
+) -> tuple[float, bool]:
+    """Return how much of two texts is a frame in which other words stand, 0 to 1, and whether these only changed."""
     matcher = SequenceMatcher(None, old, new, autojunk=False)
-    places = [place for place in matcher.get_opcodes() if place[0] != "equal"]
-    if all(kind != "replace" for kind, *_ in places):
+    places = [place for place in matcher.get_opcodes() if place[0] == "replace"]
+    if not places:
         return 0.0, False
-    (_, start, end, new_start, new_end), *others = places
-    sizes = sorted((end - start, new_end - new_start))
-    stays = min(len(old) - sizes[0], len(new) - sizes[1])
-    is_one = not others and start > 0 and sizes[0] == 1 and sizes[1] <= _PLACE and stays >= _FRAME
-    return matcher.ratio(), is_one
+    frame = matcher.ratio()
+    swapped = any(
+        max(end - start, new_end - new_start) <= _PLACE
+        and not (left_of_old.isdisjoint(old[start:end]) or left.isdisjoint(new[new_start:new_end]))
+        for _, start, end, new_start, new_end in places
+    )
+    return frame, swapped and frame >= _FRAME
 
 
 def judged(compared: Compared) -> Mapping[str, float]:
     """Return how probable it is that a memory says the same as an older one, contradicts or replaces it."""
     if compared.other_entities:
         return {}
-    if compared.one_matter and compared.changes and (compared.moved or compared.same_entities):
+    of_one_matter = compared.matter >= _ONE_MATTER or compared.cosine >= _ALIKE
+    if of_one_matter and _replaces(compared):
         return {REPLACES: _REPLACED}
-    # Of one matter: another value of the same entity, or another method or version chosen.
-    other = (compared.other_values and compared.same_entities) or (compared.other_codes and compared.one_choice)
-    if (other and compared.one_matter) or compared.one_place or (compared.denied and compared.same_words):
+    if (of_one_matter and not compared.adds and _contradicts(compared)) or (
+        compared.other_sense and compared.same_words
+    ):
         return {CONTRADICTS: _CONTRADICTED}
-    if compared.other_numbers or compared.other_codes:
+    differs = compared.other_numbers or compared.other_codes or compared.opposite or compared.adds
+    if differs or compared.ends or compared.changes or (compared.swapped and compared.frame >= _ONE_FRAME):
         return {}
-    cosine, likeness, frame, bias = _SAME
-    odds = cosine * compared.cosine + likeness * compared.likeness + frame * compared.frame + bias
+    cosine, frame, insights, bias = _SAME
+    odds = cosine * compared.cosine + frame * compared.frame + insights * compared.insights + bias
     return {COPIES: 0.5 + 0.5 * math.tanh(0.5 * odds)}
+
+
+def _replaces(compared: Compared) -> bool:
+    """Tell whether of two memories of one matter the new one says that the older one holds no more."""
+    much = compared.share_of_old >= _MUCH and (compared.common >= _COMMON or compared.same_entities)
+    if compared.ends:
+        return compared.moved or much
+    other = (compared.other_values or compared.denied) and not compared.swapped and compared.share_of_old >= _MUCH
+    return compared.changes and (
+        compared.moved or (compared.same_entities and much) or (other and compared.common >= _COMMON)
+    )
+
+
+def _contradicts(compared: Compared) -> bool:
+    """Tell whether of two memories of one matter only one can hold."""
+    much = compared.common >= _COMMON and compared.share >= _MUCH
+    denied = compared.denied and much and compared.cosine < _TOO_ALIKE
+    # Where one denies and other words stand in the same place they are said of two things.
+    if denied and not (compared.swapped and compared.left_on_both):
+        return True
+    # Another value alone says little: most that is measured, planned or numbered is of another day or thing.
+    one_thing = compared.same_entities or (compared.one_choice and not compared.left)
+    value = compared.other_values and one_thing and compared.share >= _MUCH
+    return value or (compared.other_codes and compared.one_choice)
 
 
 def disagreeing(memories: Iterable[Memory]) -> Iterator[tuple[Memory, Memory]]:
     """Yield those pairs, the newer one first, of one topic of which one contradicts or replaces the other."""
-    said = functools.cache(Said.by)
+    meant = functools.cache(Meant.by)
     some = [memory for memory in memories if memory.topic and memory.type is not MemoryType.CHECKPOINT]
     for new, old in combinations(sorted(some, key=lambda memory: (memory.created_at, memory.id), reverse=True), 2):
         if new.topic == old.topic:
-            is_choice = new.type is old.type is MemoryType.DECISION
-            compared = Compared.of(
-                said(new), said(old), cosine=0.0, likeness=0.0, one_matter=True, one_choice=is_choice
-            )
+            compared = Compared.of(meant(new), meant(old), matter=1.0, cosine=0.0, types={new.type, old.type})
             if not judged(compared).keys().isdisjoint((CONTRADICTS, REPLACES)):
                 yield new, old
 
@@ -293,7 +252,7 @@ class _Older:
 
     memory: Memory
     cosine: float = -1.0
-    likeness: float = 0.0
+    matter: float = 0.0
     one_matter: bool = False
 
 
@@ -332,12 +291,8 @@ def _older(new: Memory, old: Memory, node: int, candidates: LinkCandidates | Non
         return _Older(old)
     row = int(at[0])
     one_topic = old.topic is not None and old.topic == new.topic
-    return _Older(
-        old,
-        float(candidates.cosines[row]),
-        float(candidates.features.likeness[row]),
-        one_topic or bool(probabilities(candidates.features)[row] >= _LIKELY),
-    )
+    matter = float(probabilities(candidates.features)[row])
+    return _Older(old, float(candidates.cosines[row]), matter, one_topic or matter >= _LIKELY)
 
 
 def _readable(reader: Reader, nodes: Sequence[int]) -> dict[int, Memory]:
@@ -355,31 +310,32 @@ def _likeliest(candidates: LinkCandidates | None) -> Nodes:
 
 
 def _noticed_by(new: Memory, older: Sequence[_Older], calibration: Calibration) -> Noticed:
-    named: dict[str, list[NoticedMemory]] = {}
-    said: Said | None = None
+    named: list[tuple[str, float, str, float]] = []
+    copies: list[NoticedMemory] = []
+    meant: Meant | None = None
     for one in older:
         cosine = calibration.slope * (one.cosine - calibration.midpoint)
-        found: Mapping[str, float] = {}
         if is_copy(one.memory, new):
-            found = {COPIES: 1.0}
+            copies.append(NoticedMemory(one.memory.id, 1.0))
         # What is neither of the matter nor alike is not worth taking apart.
         elif one.one_matter or cosine > 0:
-            said = said or Said.by(new)
-            choices = {(memory.type, memory.topic) for memory in (new, one.memory)}
+            meant = meant or Meant.by(new)
             compared = Compared.of(
-                said,
-                Said.by(one.memory),
-                cosine=cosine,
-                likeness=one.likeness,
-                one_matter=one.one_matter,
-                one_choice=len(choices) == 1 and new.type is MemoryType.DECISION,
+                meant, Meant.by(one.memory), matter=one.matter, cosine=cosine, types={new.type, one.memory.type}
             )
-            found = judged(compared)
-        for kind, probability in found.items():
-            if probability >= _SURE:
-                named.setdefault(kind, []).append(NoticedMemory(one.memory.id, probability))
-    surest = {kind: tuple(sorted(some, key=lambda one: -one.probability)[:_NAMED]) for kind, some in named.items()}
-    return _as_noticed(surest)
+            named += [
+                (kind, probability, one.memory.id, cosine)
+                for kind, probability in judged(compared).items()
+                if probability >= _SURE
+            ]
+    least = max((cosine for *_, cosine in named), default=0.0) - _BEHIND
+    found = {COPIES: copies}
+    for kind, probability, memory_id, cosine in named:
+        if cosine >= least:
+            found.setdefault(kind, []).append(NoticedMemory(memory_id, probability))
+    return _as_noticed(
+        {kind: tuple(sorted(some, key=lambda one: -one.probability)[:_NAMED]) for kind, some in found.items()}
+    )
 
 
 def _as_noticed(named: Mapping[str, tuple[NoticedMemory, ...]], note: str | None = None) -> Noticed:

@@ -218,6 +218,30 @@ async def test_what_cannot_hold_together_is_told_from_what_only_looks_alike(stor
     } or (kind is None and not second.noticed)
 
 
+@pytest.mark.parametrize("store", [PlainEngines], indirect=True, ids=["plain"])
+@pytest.mark.parametrize(
+    ("older", "newer", "kind"),
+    [
+        (
+            "The staging database is reset every night",
+            "We moved the staging database to a weekly reset; it is no longer reset every night",
+            "may_replace",
+        ),
+        ("Mondays are for planning at nine", "Planning is at ten from now on, not at nine on Mondays", "may_replace"),
+        ("외장 하드에 사진을 백업한다", "사진은 이제 외장 하드 대신 클라우드에 백업한다", "may_replace"),
+        ("Paper is collected on the second Tuesday", "Glass is collected on the second Friday", None),
+        ("The staging database is reset every night", "The staging mailbox is emptied every night", None),
+    ],
+)
+async def test_what_was_only_told_is_replaced_by_what_tells_that_it_changed(store, older, newer, kind):
+    """Of whatever type they are, with or without a topic; the like of another thing is not named."""
+    first = await store.save_context(older)
+    second = await store.save_insight(newer)
+
+    assert [first.id] * (kind is not None) == ids(second.noticed.may_replace)
+    assert () == second.noticed.may_contradict
+
+
 async def test_what_was_superseded_is_noticed_no_more(store):
     """Who supersedes a decision is not told that it contradicts it, nor is anybody after."""
     first = await store.save_decision("login", "Use JWT", "stateless")
