@@ -54,6 +54,8 @@ SYSTEM: Final = CREATORS.index("system")
 _RATES: Final = np.array([RATES[link_type] for link_type in LinkType])
 _DAY_MS: Final = 86_400_000
 _SAMPLE_BITS: Final = 10
+# Memories that are read at once, where others are to have their turn.
+_PAGE: Final = 256
 NEVER: Final = 2**63 - 1
 """When what has no end ends, in milliseconds since 1970."""
 
@@ -451,6 +453,19 @@ async def in_turns(
         written = await run(lambda writer: as_time_allows(writer, some, write))  # noqa: B023 - awaited
         done += len(written)
         yield written
+
+
+async def in_pages(
+    read: Callable[[Callable[[Reader], T]], Awaitable[T]], ids: Sequence[str], plan: Callable[[Reader, list[int]], T]
+) -> AsyncIterator[T]:
+    """Give what a plan reads of the nodes of some memories after others; those that are gone by then are left out."""
+    for start in range(0, len(ids), _PAGE):
+
+        def page(reader: Reader, some: Sequence[str] = ids[start : start + _PAGE]) -> T:
+            # Nodes mean something within one plan only.
+            return plan(reader, [node for node in reader.find_many(some) if node is not None])
+
+        yield await read(page)
 
 
 def mismatch(namespace: str, stored: EmbedderRecord, given: EmbedderRecord) -> EmbedderMismatch:

@@ -11,10 +11,9 @@ import itertools
 import re
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Sequence
 from datetime import datetime
-from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import attrs
 import msgspec
@@ -24,7 +23,7 @@ from mama_structs import _check
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory import saving
 from mama_structs.memory.codec import MemoryRecord, memory_of, record_of
-from mama_structs.memory.engine import SYSTEM, Direction, Engine, Filter, Progress, Reader, Writer, in_turns
+from mama_structs.memory.engine import SYSTEM, Direction, Engine, Filter, Progress, Reader, Writer, in_pages, in_turns
 from mama_structs.memory.model import (
     OUTCOME_OF,
     SUPERSEDES,
@@ -145,7 +144,7 @@ async def forget(
     """Forget which of the *chosen* candidates were asked for, or only say how much that would be."""
     if request.source is not None:
         chosen = [one.id async for one in _memories(engine, chosen) if request.is_from(one)]
-    reasons = [one for page in _pages(chosen) for one in await engine.read(lambda reader: _reasons(reader, page))]  # noqa: B023 - awaited
+    reasons = [one async for page in in_pages(engine.read, chosen, _reasons) for one in page]
     ids = tuple(dict.fromkeys([*chosen, *reasons]))
     kinds: Counter[str] = Counter()
     digests: dict[str, None] = {}
@@ -241,17 +240,10 @@ def _note(writer: Writer, name: str, left: _Left | None) -> None:
     writer.set_note(name, None if left is None else msgspec.json.encode(left).decode())
 
 
-def _pages(ids: Sequence[str]) -> Iterable[Sequence[str]]:
-    return (ids[start : start + _PAGE] for start in range(0, len(ids), _PAGE))
-
-
-async def _memories(engine: Engine, ids: Sequence[str]) -> Any:
-    """Give memories page by page, so that others have their turn; those that are gone by then are left out."""
-    for page in _pages(ids):
-        found = await engine.read(
-            lambda reader: reader.get([node for node in reader.find_many(page) if node is not None])  # noqa: B023 - awaited
-        )
-        for memory in found:
+async def _memories(engine: Engine, ids: Sequence[str]) -> AsyncIterator[Memory]:
+    """Give memories so that others have their turn; those that are gone by then are left out."""
+    async for some in in_pages(engine.read, ids, lambda reader, nodes: reader.get(nodes)):
+        for memory in some:
             yield memory
 
 
@@ -262,9 +254,8 @@ async def _others(engine: Engine, ids: Collection[str]) -> list[Memory]:
     return [memory async for memory in _memories(engine, others) if digests_in(memory.evidence)]
 
 
-def _reasons(reader: Reader, ids: Sequence[str]) -> list[str]:
+def _reasons(reader: Reader, nodes: list[int]) -> list[str]:
     """Return the memories that say why some decisions came out as they did."""
-    nodes = [node for node in reader.find_many(ids) if node is not None]
     links = [link for own in reader.links_of_many(nodes, "in") for link in own]
     told = [link.from_id for link in links if link.metadata.original_relationship == OUTCOME_OF]
     found = [node for node in reader.find_many(told) if node is not None]
@@ -289,8 +280,7 @@ async def _naming(engine: Engine, ids: Collection[str]) -> tuple[str, ...]:
     """Return the other memories that name some ids, in what they or the links that begin at them say."""
     ends, doomed = _ends(ids), frozenset(ids)
 
-    def plan(reader: Reader, page: Sequence[str]) -> list[str]:
-        nodes = [node for node in reader.find_many(page) if node is not None]
+    def plan(reader: Reader, nodes: list[int]) -> list[str]:
         table = reader.links(np.array(nodes, np.int64), "out")
         # What an automatic link says is ours.
         labelled = np.unique(table.sources[table.creators != SYSTEM])
@@ -300,7 +290,7 @@ async def _naming(engine: Engine, ids: Collection[str]) -> tuple[str, ...]:
 
     every = await engine.read(lambda reader: reader.ids(np.sort(reader.window())))
     others = [one for one in every if one not in doomed]
-    return tuple([one for page in _pages(others) for one in await engine.read(partial(plan, page=page))])
+    return tuple([one async for page in in_pages(engine.read, others, plan) for one in page])
 
 
 def _named_in(record: object, ends: dict[str, list[str]]) -> list[str]:

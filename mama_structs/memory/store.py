@@ -25,7 +25,17 @@ from mama_structs.memory import forgetting, graph, maintenance, requests, result
 from mama_structs.memory.correcting import Correction
 from mama_structs.memory.embedding.protocol import Calibration, Embedder, Vectors
 from mama_structs.memory.embedding.service import EmbeddingService
-from mama_structs.memory.engine import Direction, EmbedderRecord, Engine, Filter, Progress, Reader, Writer, mismatch
+from mama_structs.memory.engine import (
+    Direction,
+    EmbedderRecord,
+    Engine,
+    Filter,
+    Progress,
+    Reader,
+    Writer,
+    in_pages,
+    mismatch,
+)
 from mama_structs.memory.explaining import explained
 from mama_structs.memory.forgetting import EraseTexts
 from mama_structs.memory.graph import TraversalCache
@@ -608,14 +618,9 @@ class MemoryStore:
         self, where: Filter | None, plan: Callable[[Reader, list[int]], Sequence[T]]
     ) -> AsyncIterator[Sequence[T]]:
         """Give what a plan gives for some memories after the others."""
-        # By ids: nodes mean something within one plan only.
         ids = await self._shared.read(lambda reader: reader.ids(np.sort(reader.window(where))))
-        for start in range(0, len(ids), _CHUNK):
-
-            def page(reader: Reader, some: list[str] = ids[start : start + _CHUNK]) -> Sequence[T]:
-                return plan(reader, [node for node in reader.find_many(some) if node is not None])
-
-            yield await self._shared.read(page)
+        async for some in in_pages(self._shared.read, ids, plan):
+            yield some
 
     async def latest_checkpoint(self) -> Memory | None:
         """Return the newest checkpoint, None where there is none."""

@@ -77,8 +77,14 @@ async def fill(store, world, mark, prefix=""):
     return [memory.id for memory in memories]
 
 
+async def gathered(items):
+    return [one async for one in items]
+
+
 # How each method is called: whatever a later version adds has to be listed here.
 READS = {
+    "all": lambda store, memory_id: gathered(store.all()),
+    "links": lambda store, memory_id: gathered(store.links()),
     "get": lambda store, memory_id: store.get(memory_id),
     "evidence_of": lambda store, memory_id: store.evidence_of(memory_id),
     "count": lambda store, memory_id: store.count(),
