@@ -131,5 +131,5 @@ def test_a_long_memory_has_a_short_repr_and_can_be_in_a_set():
     memory = plain_memory("a", "x" * 10_000)
 
     assert len(repr(memory)) < 1_000
-    assert "(10000 characters)" in repr(memory)
+    assert "…" in repr(memory)
     assert {memory} == {memory, plain_memory("a", "x" * 10_000)}
