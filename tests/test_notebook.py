@@ -37,11 +37,11 @@ async def test_a_bar_begins_and_ends_with_the_work(bars):
     bar = ProgressBar("saving")
     async with Session.open(embedder=SMALL) as session:
         for _ in range(2):
-            records = [{"type": "context", "content": f"number {number}"} for number in range(300)]
+            records = [{"type": "context", "content": f"number {number}"} for number in range(20)]
             await session.memories.save_many(records, progress=bar)
 
-    assert [(300, 300, True)] * 2 == [(one.n, one.total, one.closed) for one in bars]
-    assert {"desc": "saving", "total": 300, "unit": " memories"} == bars[0].how
+    assert [(20, 20, True)] * 2 == [(one.n, one.total, one.closed) for one in bars]
+    assert {"desc": "saving", "total": 20, "unit": " memories"} == bars[0].how
 
 
 def test_a_bar_follows_a_total_that_grows(bars):

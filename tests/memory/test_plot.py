@@ -97,11 +97,11 @@ async def test_what_is_large_stays_a_picture(memories):
     hub = await memories.save_context("hub")
     await memories.save_many(
         {"type": "insight", "content": f"spoke {number}", "links": [{"to_id": hub.id, "relationship": "of"}]}
-        for number in range(90)
+        for number in range(70)
     )
 
     assert 60 == texts_of(await memories.plot.neighbourhood(hub.id)).count("spoke")
-    assert 90 > texts_of(await memories.plot.map()).count("spoke")
+    assert 70 > texts_of(await memories.plot.map()).count("spoke")
 
 
 async def test_pictures_are_drawn_where_one_says(memories):

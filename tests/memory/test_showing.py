@@ -322,7 +322,7 @@ def test_a_large_flowchart_is_bounded():
 async def test_all_memories_and_links_can_be_gone_through(store):
     """In the order of saving, over many pages; what is deleted before its turn and saved meanwhile is not there."""
     first = await store.save_decision("boats", "Leave the boats open", "quick")
-    await store.save_many({"type": "context", "content": f"number {number}"} for number in range(600))
+    await store.save_many({"type": "context", "content": f"number {number}"} for number in range(260))
     last = await store.supersede(first.id, "Cover the boats", "rain")
     found = []
     async for memory in store.all():
@@ -332,7 +332,7 @@ async def test_all_memories_and_links_can_be_gone_through(store):
         found.append(memory)
     decided = [memory async for memory in store.all(types="decision")]
 
-    assert [first.content, *(f"number {number}" for number in range(600))] == [one.content for one in found]
+    assert [first.content, *(f"number {number}" for number in range(260))] == [one.content for one in found]
     assert [first.id] == [one.id for one in decided]
     new = await store.supersede(first.id, "Cover the boats", "rain")
     links = [link async for link in store.links() if link.created_by == "user"]
