@@ -123,7 +123,6 @@ async def _count(session):
 
 def test_ctrl_c_undoes_what_runs_and_leaves_the_data_whole(tmp_path):
     """Interrupted in the middle, the call raises when nothing of it runs any more; what was saved is whole."""
-
     pressed = []
 
     def embed(texts):

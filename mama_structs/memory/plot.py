@@ -237,6 +237,7 @@ class MemoryPlots:
         return ax
 
 
+_EDGE: Final = 0.12  # Inches around a picture.
 # East Asian letters, where one of these is installed; matplotlib's own font has none.
 _FAMILIES: Final = ("Noto Sans CJK KR", "Noto Sans CJK JP", "Malgun Gothic", "Apple SD Gothic Neo", "NanumGothic")
 
@@ -247,8 +248,11 @@ def _axes(ax: Any, *, height: float) -> Any:
     size: dict[str, Any] = {"figsize": (8.0, height), "layout": "constrained"}
     # A notebook shows what pyplot made; in another thread, as of `mama_structs.sync`, its windows cannot be opened.
     if threading.current_thread() is threading.main_thread():
-        return needed("matplotlib.pyplot").subplots(**size)[1]
-    return needed("matplotlib.figure").Figure(**size).subplots(subplot_kw={"axes_class": _shown_axes()})
+        figure, how = needed("matplotlib.pyplot").figure(**size), {}
+    else:
+        figure, how = needed("matplotlib.figure").Figure(**size), {"axes_class": _shown_axes()}
+    figure.get_layout_engine().set(w_pad=_EDGE, h_pad=_EDGE)
+    return figure.subplots(subplot_kw=how)
 
 
 @functools.cache
