@@ -200,6 +200,13 @@ def test_one_sentence_per_line(page):
     assert [] == two
 
 
+def test_rows_stand_in_a_table(page):
+    """Every row that begins a table has the line of dashes behind it: others are shown as plain text with bars."""
+    text = _without_blocks(page.read_text(encoding="utf-8"))
+
+    assert [] == re.findall(r"(?:\A|\n(?!\|).*\n)(\|.*)\n(?!\|[ :|-]+\|\n)", f"\n\n{text}\n")
+
+
 # --- the reference ---------------------------------------------------------------------------------------------------
 
 
