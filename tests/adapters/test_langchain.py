@@ -210,7 +210,7 @@ async def test_host_tool_gets_the_runnable_config():
 
 
 async def test_host_tool_that_raises_is_an_error_message(caplog):
-    """What a host's own tool raises reaches the model as an error, and the log in full."""
+    """What a host's own tool raises reaches the model as an error, and the log its kind and place."""
 
     async def broken() -> str:
         raise RuntimeError("the cable is cut")
@@ -221,7 +221,7 @@ async def test_host_tool_that_raises_is_an_error_message(caplog):
 
     assert "error" == message.status
     assert "the cable is cut" in message.content
-    assert "Traceback" in caplog.text
+    assert "RuntimeError" in caplog.text
 
 
 async def test_sync_call_says_to_await():

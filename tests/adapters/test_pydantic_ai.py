@@ -290,7 +290,7 @@ async def test_result_that_is_no_unicode_reaches_the_model(session):
 
 
 async def test_host_tool_that_raises_is_a_failed_call(session, caplog):
-    """What a host's own tool raises is not tried again: the model is told, and the log has it in full."""
+    """What a host's own tool raises is not tried again: the model is told, and the log has its kind and place."""
 
     async def broken() -> str:
         raise RuntimeError("the cable is cut")
@@ -304,7 +304,7 @@ async def test_host_tool_that_raises_is_a_failed_call(session, caplog):
 
     assert result.output.startswith("failed: ")
     assert "the cable is cut" in result.output
-    assert "Traceback" in caplog.text
+    assert "RuntimeError" in caplog.text
 
 
 @pytest.mark.parametrize("change", [lambda toolset: toolset.prefixed("mama"), lambda toolset: toolset.filtered(reads)])
