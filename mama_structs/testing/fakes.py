@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from mama_structs._facade import bare
 from mama_structs.errors import EntityNotFound, InvalidArgument
 from mama_structs.references.schemes import Fetch, FetchMany, IdScheme
 from mama_structs.structs.scheme import STRUCTS_SCHEME
+
+if TYPE_CHECKING:
+    from mama_structs.session import Session
 
 Behaviour = Callable[[str], Awaitable[Any]] | BaseException
 
@@ -39,6 +44,26 @@ class FakeClock:
                 f"seconds must be 0 or more, got {seconds!r}", hint="a monotonic clock never goes back"
             )
         self._now += seconds
+
+    def step(self, seconds: float) -> None:
+        """Set the clock forward or back, as a wall clock is when somebody corrects it."""
+        self._now += seconds
+
+    def drive(self, session: Any) -> None:
+        """
+        Let a session read its time here: memories, refs and conversations, not the cache of references.
+
+        Args:
+            session: An open session, also of `mama_structs.sync`; start the clock in our time, such as at `time.time`.
+
+        """
+        inner: Session = bare(session)
+        shared = inner.memories._shared  # noqa: SLF001 - no door leads to a clock
+        for one in (shared, *(other._shared for other in getattr(shared, "others", ()))):  # noqa: SLF001 - as above
+            one.clock = self.now
+        if shared.judging is not None:
+            shared.judging._clock = self.now  # noqa: SLF001 - as above
+        inner.refs._clock = lambda: datetime.fromtimestamp(self.now(), UTC)  # noqa: SLF001 - as above
 
 
 class FakeSource:

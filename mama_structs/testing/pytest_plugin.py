@@ -1,18 +1,36 @@
 """
-The pytest plugin: the fixture ``mama_structs_node`` and its marker.
+The pytest plugin: the fixtures ``mama_session``, ``mama_clock`` and ``mama_structs_node``, and markers for two of them.
 
 Every run of every user loads this module, so it imports nothing but pytest; the rest comes with the first use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import inspect
+import sys
+import types
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    from mama_structs import Session, sync
     from mama_structs.testing.fake_node import FakeNode
+    from mama_structs.testing.fakes import FakeClock
+
+# 2026-01-01 in UTC.
+_START = 1_767_225_600.0
+_ASYNC = "_mama_session_of_the_tests_loop"
+
+
+async def _of_the_loop(tmp_path: Path, mama_clock: FakeClock, request: pytest.FixtureRequest) -> AsyncIterator[Session]:
+    from mama_structs import Session  # noqa: PLC0415 - see the module's docstring
+
+    async with Session.open(tmp_path / "agent.mama", **_options(request)) as session:
+        mama_clock.drive(session)
+        yield session
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -23,6 +41,54 @@ def pytest_configure(config: pytest.Config) -> None:
         "the world and the options of the FakeNode that the fixture mama_structs_node gives; "
         "with world= or entities= the node has exactly these.",
     )
+    config.addinivalue_line(
+        "markers", "mama_session(**options): what Session.open is given for the session of the fixture mama_session."
+    )
+    # In its strict mode pytest-asyncio runs only fixtures that it made; it is loaded, or it is not used.
+    made = sys.modules.get("pytest_asyncio") if config.pluginmanager.hasplugin("asyncio") else None
+    fixtures: Any = types.ModuleType("mama_structs_async_fixtures")
+    fixtures.session = (pytest.fixture if made is None else made.fixture)(name=_ASYNC)(_of_the_loop)
+    config.pluginmanager.register(fixtures)
+
+
+def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Return what a marker says, with an embedder that is the same everywhere."""
+    from mama_structs import HashEmbedder  # noqa: PLC0415 - see the module's docstring
+
+    marker = request.node.get_closest_marker("mama_session")
+    if marker is not None and marker.args:
+        raise pytest.UsageError(
+            f"@pytest.mark.mama_session takes its options by name, such as namespace='x', got {marker.args[0]!r:.80}"
+        )
+    return {"embedder": HashEmbedder(), **({} if marker is None else marker.kwargs)}
+
+
+@pytest.fixture
+def mama_clock() -> FakeClock:
+    """Give a `mama_structs.testing.FakeClock` that begins with 2026; what `mama_session` reads the time from."""
+    from mama_structs.testing.fakes import FakeClock  # noqa: PLC0415 - see the module's docstring
+
+    return FakeClock(start=_START)
+
+
+@pytest.fixture
+def mama_session(
+    request: pytest.FixtureRequest, tmp_path: Path, mama_clock: FakeClock
+) -> Iterator[Session | sync.Session]:
+    """
+    Give an open session on a directory of the test's own: for async tests of their loop, else a `sync.Session`.
+
+    It embeds with `HashEmbedder`, and its time is that of ``mama_clock``.
+    The marker of the same name sets further options of `Session.open`, by name.
+    """
+    if inspect.iscoroutinefunction(request.function):
+        yield request.getfixturevalue(_ASYNC)
+        return
+    from mama_structs import sync  # noqa: PLC0415 - see the module's docstring
+
+    with sync.Session.open(tmp_path / "agent.mama", **_options(request)) as session:
+        mama_clock.drive(session)
+        yield session
 
 
 @pytest.fixture

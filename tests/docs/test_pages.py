@@ -36,7 +36,9 @@ PUBLIC_MODULES = (
     "mama_structs.notebook",
     "mama_structs.structs",
     "mama_structs.testing",
+    "mama_structs.testing.machines",
     "mama_structs.testing.scripted",
+    "mama_structs.testing.session_faults",
     "mama_structs.testing.strategies",
 )
 MOVED = homes("mama_structs", mama_structs._MOVED)

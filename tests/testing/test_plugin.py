@@ -76,6 +76,64 @@ WRONG = {
 }
 
 
+async def test_an_async_test_has_a_session_of_its_loop(mama_session, mama_clock):
+    """It is open, has a directory, and reads the time from the clock."""
+    first = await mama_session.memories.save_context("the shield holds")
+    mama_clock.advance(3_600)
+    second = await mama_session.memories.save_context("the shield fell")
+    await mama_session.observe('<ref id="a">x</ref>')
+
+    assert 3_600 == (second.created_at - first.created_at).total_seconds()
+    assert 2026 == second.created_at.year == mama_session.refs.get("a").created_at.year
+    assert mama_session.location.is_dir()
+
+
+def test_a_sync_test_has_a_session_without_await(mama_session, mama_clock):
+    """The same for code that has no event loop; a clock may be set back."""
+    first = mama_session.memories.save_context("the shield holds")
+    mama_clock.step(-60)
+
+    assert -60 == (mama_session.memories.save_context("it fell").created_at - first.created_at).total_seconds()
+
+
+@pytest.mark.mama_session(namespace="bob")
+async def test_the_marker_sets_a_sessions_options(mama_session):
+    """What `Session.open` takes can be marked."""
+    assert "bob" == mama_session.memories.namespace
+
+
+@pytest.mark.parametrize(
+    ("options", "mark"),
+    [(["-p", "no:anyio"], "pytest.mark.asyncio"), (["-p", "no:asyncio"], "pytest.mark.anyio")],
+    ids=["pytest-asyncio, strict", "anyio"],
+)
+def test_the_session_is_there_with_every_plugin_for_async_tests(tmp_path, options, mark):
+    """Neither mode nor plugin has to be configured for it."""
+    (tmp_path / "test_it.py").write_text(
+        textwrap.dedent(
+            f"""
+            import pytest
+
+            @pytest.fixture
+            def anyio_backend():
+                return "asyncio"
+
+            @{mark}
+            async def test_it(mama_session):
+                assert (await mama_session.memories.save_context("x")).content == "x"
+
+            @pytest.mark.mama_session("bob")
+            def test_wrong(mama_session):
+                raise AssertionError("it has no session")
+            """
+        )
+    )
+    result = run("-m", "pytest", "-q", "-p", "no:cacheprovider", *options, cwd=tmp_path)
+
+    assert "1 passed, 1 error" in result.stdout, result.stdout + result.stderr
+    assert "UsageError: @pytest.mark.mama_session takes its options by name" in result.stdout
+
+
 def test_a_marker_that_means_nothing_is_a_usage_error(tmp_path):
     """What the marker cannot mean ends the test with one line that says so."""
     marked = "".join(

@@ -1,0 +1,289 @@
+"""
+State machines of Hypothesis (extra ``testing``): a session and its memories, used in any order, while things break.
+
+Subclass one, add what your agent does as rules and what must hold as invariants, and give its ``TestCase`` to pytest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Awaitable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Final, TypeVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from mama_structs import HashEmbedder, Memory, Session
+from mama_structs.errors import EmbeddingFailed, MamaStructsError, MemoryNotFound, StoreError
+from mama_structs.testing.fakes import FakeClock
+from mama_structs.testing.session_faults import DiskFault, SessionFaults
+from mama_structs.testing.strategies import PlantedMessage, memories, messages, tool_arguments
+from mama_structs.tools.names import MEMORY_TOOLS
+
+__all__ = ["MemoryMachine", "SessionMachine"]
+
+T = TypeVar("T")
+
+_DISK: Final = st.sampled_from(["failing", "full", "read_only", "busy"])
+_SECONDS: Final = st.sampled_from([1.0, 60.0, 3_600.0, 86_400.0, 31 * 86_400.0, -3_600.0])
+_START: Final = 1_767_225_600.0
+_ALL: Final = 100_000
+
+
+class SessionMachine(RuleBasedStateMachine):
+    """
+    A session on a directory of its own, used in any order.
+
+    Its rules call tools with arguments that their schemas accept, let a model answer with refs, let time pass, close
+    and open the session, leave it as a killed process would, and let the disk or the embedder fail once.
+    After each step every ref and memory that was acknowledged must be there; in the end `Session.check` must find
+    nothing. A tool may refuse a call by an error of ours; any other error fails the test.
+
+    Attributes:
+        options: What `Session.open` is given beside the directory.
+        texts: Strategies for tools' parameters by name, as for `strategies.tool_arguments`; ids of memories and
+            handles that there are come by themselves.
+        session: The open session; another one after each opening.
+        clock: What the session's memories and refs read the time from.
+        faults: What lets things fail.
+        place: The directory.
+
+    """
+
+    options: ClassVar[Mapping[str, Any]] = {}
+    texts: ClassVar[Mapping[str, st.SearchStrategy[Any]]] = {}
+    session: Session
+    faults: SessionFaults
+
+    def __init__(self) -> None:
+        super().__init__()
+        memory = Path("/dev/shm")  # noqa: S108 - quicker than a disk, where it is there; a directory of its own below
+        self._home = Path(tempfile.mkdtemp(prefix="mama-structs-machine-", dir=memory if memory.is_dir() else None))
+        self._outer = sys.exception()
+        self._runner = asyncio.Runner()
+        self._refs: dict[str, str] = {}
+        self._saved: list[str] = []
+        self.place: Path = self._home / "agent-0.mama"
+        self.clock: FakeClock = FakeClock(start=_START)
+        try:
+            self._open()
+        except BaseException:
+            self._leave()
+            raise
+
+    # For those who subclass it
+
+    async def set_up(self, session: Session) -> None:
+        """Make a session that was just opened ready: add the tools of your agent. Does nothing by itself."""
+
+    def tools_to_call(self) -> list[str]:
+        """Return the names of the tools that the rule for tools calls: all that a model can see."""
+        return sorted(self.session.tools)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await something in the machine's event loop, and return its result."""
+        return self._runner.run(work)
+
+    def attempt(self, work: Awaitable[T]) -> T | None:
+        """Await something, and return its result, or None where a fault that the machine planned made it fail."""
+
+        async def attempted() -> T | None:
+            met = self.faults.met
+            try:
+                return await work
+            except (StoreError, EmbeddingFailed):
+                if self.faults.met == met:
+                    raise
+                return None
+
+        return self.run(attempted())
+
+    # What is done
+
+    @rule(data=st.data())
+    def call_a_tool(self, data: st.DataObject) -> None:
+        """Call any tool with what its schema accepts."""
+        name = data.draw(st.sampled_from(self.tools_to_call()), label="tool")
+        given = tool_arguments(self.session.tools[name].input_schema, texts={**self.texts, **self._known()})
+        arguments = data.draw(given, label="arguments")
+        try:
+            answer = self.attempt(self.session.call(name, arguments))
+        except MamaStructsError:
+            return
+        if name.startswith("save/") and isinstance(answer, Mapping) and "id" in answer:
+            self._saved.append(answer["id"])
+
+    @rule(planted=messages())
+    def the_model_answers(self, planted: PlantedMessage) -> None:
+        """Let the session observe a message, which holds the refs that were planted."""
+        seen = self.attempt(self.session.observe(planted.message))
+        if seen is not None:
+            wanted, got = [ref.id for ref in planted.document.refs], [ref.id for ref in seen.refs]
+            assert wanted == got, f"{wanted} were marked, and {got} stored"  # noqa: S101 - a test
+            self._refs.update({ref.versioned: ref.text for ref in seen.refs})
+
+    @rule(seconds=_SECONDS)
+    def time_passes(self, seconds: float) -> None:
+        """Move the clock, which may also step back."""
+        self.clock.step(seconds)
+
+    @rule()
+    def open_again(self) -> None:
+        """Close the session, and come back to its conversation."""
+        self.faults.clear()
+        self.run(self.session.close())
+        self._open(self.session.conversation)
+
+    @rule()
+    def crash(self) -> None:
+        """Go on with the directory as a process that is killed now leaves it."""
+        left, old = self.session, self.place
+        self.faults.clear()
+        self.place = self._home / f"agent-{int(old.stem.partition('-')[2]) + 1}.mama"
+        shutil.copytree(old, self.place)
+        self.run(left.close())
+        self._open(left.conversation)
+        shutil.rmtree(old)
+
+    @rule(kind=_DISK)
+    def the_disk_fails(self, kind: DiskFault) -> None:
+        """Let the next transaction fail."""
+        self.faults.disk(kind)
+
+    @rule()
+    def the_embedder_fails(self) -> None:
+        """Let the embedder's next call fail."""
+        self.faults.embedder()
+
+    # What holds
+
+    @invariant()
+    def what_was_acknowledged_is_there(self) -> None:
+        """Every ref has its text, and every memory that a tool saved can be read."""
+        for handle, text in self._refs.items():
+            assert text == self.session.refs.get(handle).text, f"{handle} is not as it was stored"  # noqa: S101 - a test
+        for memory_id in self._saved:
+            self.run(self.session.memories.get(memory_id))
+
+    def teardown(self) -> None:
+        """Look for damage, unless a step has failed already, and close everything."""
+        try:
+            if sys.exception() is self._outer:
+                self.faults.clear()
+                # What a fault kept from the disk is written now.
+                self.run(self.session.flush())
+                assert self.run(self.session.check()).ok, "the directory is damaged"  # noqa: S101 - a test
+        finally:
+            self._leave()
+
+    # How
+
+    def _open(self, conversation: str | None = None) -> None:
+        async def opened() -> Session:
+            options = {"embedder": HashEmbedder(dimensions=64), **self.options, "conversation": conversation}
+            session = await Session.open(self.place, **options)
+            self.clock.drive(session)
+            await self.set_up(session)
+            return session
+
+        self.session = self.run(opened())
+        self.faults = SessionFaults(self.session)
+
+    def _known(self) -> dict[str, st.SearchStrategy[Any]]:
+        """Return strategies for ids and handles that there are."""
+        known = {
+            **dict.fromkeys(["id", "to_id", "decision_id", "supersedes", "implements", "ids"], self._saved[-20:]),
+            **dict.fromkeys(["fd", "ref_id", "evidence"], list(self._refs)[-20:]),
+        }
+        return {name: st.sampled_from(several) for name, several in known.items() if several}
+
+    def _leave(self) -> None:
+        try:
+            if hasattr(self, "faults"):
+                self.faults.clear()
+            if hasattr(self, "session"):
+                self.run(self.session.close())
+        finally:
+            self._runner.close()
+            shutil.rmtree(self._home, ignore_errors=True)
+
+
+class MemoryMachine(SessionMachine):
+    """
+    The memories of a session against a plain dict: saved, replaced, judged, deleted and searched in any order.
+
+    For a policy of linking, an embedder, a reranker or a judge of your own: give them in *options*.
+    After each step the session has exactly the memories that were acknowledged.
+
+    Attributes:
+        known: What was acknowledged, by id.
+
+    """
+
+    known: dict[str, Memory]
+
+    def __init__(self) -> None:
+        self.known = {}
+        super().__init__()
+
+    def tools_to_call(self) -> list[str]:
+        """Return the tools that touch no memory: those are the rules of this machine."""
+        return [name for name in super().tools_to_call() if name not in MEMORY_TOOLS]
+
+    @rule(record=memories())
+    def save(self, record: dict[str, Any]) -> None:
+        """Save any memory."""
+        for memory in self.attempt(self.session.memories.save_many([record])) or ():
+            self.known[memory.id] = memory
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data(), replaces=st.booleans(), record=memories())
+    def evolve(self, data: st.DataObject, replaces: bool, record: dict[str, Any]) -> None:  # noqa: FBT001 - drawn
+        """Replace a decision, or say what became of it."""
+        chosen = [memory.id for memory in self.known.values() if memory.type == "decision"]
+        if not chosen:
+            return
+        memory_id = data.draw(st.sampled_from(chosen), label="decision")
+        store, said = self.session.memories, _said(record)
+        if replaces:
+            memory = self.attempt(store.supersede(memory_id, said, "better"))
+        else:
+            memory = self.attempt(store.set_outcome(memory_id, "SUCCESS"))
+        if memory is not None:
+            self.known[memory.id] = memory
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        """Delete a memory, which then is nowhere."""
+        memory_id = data.draw(st.sampled_from(list(self.known)), label="memory")
+        if self.attempt(self.session.memories.delete(memory_id)) is not None:
+            del self.known[memory_id]
+            with contextlib.suppress(MemoryNotFound):
+                self.run(self.session.memories.get(memory_id))
+                raise AssertionError("a deleted memory can be read")
+
+    @rule(record=memories(), limit=st.integers(1, 10))
+    def search(self, record: dict[str, Any], limit: int) -> None:
+        """Search for what a memory might say: as many hits as there are, none of them twice, none that was deleted."""
+        hits = self.attempt(self.session.memories.search(_said(record), limit=limit))
+        if hits is not None:
+            found = [hit.memory.id for hit in hits]
+            assert min(limit, len(self.known)) == len(found) == len(set(found)), "a search gives too few or one twice"  # noqa: S101 - a test
+            assert set(found) <= set(self.known), "a search gives what is not there"  # noqa: S101 - a test
+
+    @invariant()
+    def the_memories_are_those_that_were_acknowledged(self) -> None:
+        """No more and no fewer, each as it was returned."""
+        there = {memory.id: memory for memory in self.run(self.session.memories.recent(limit=_ALL))}
+        assert there == self.known, "the memories are not those that were acknowledged"  # noqa: S101 - a test
+
+
+def _said(record: Mapping[str, Any]) -> str:
+    """Return what a memory says in the main."""
+    return next(str(record[name]) for name in ("decision", "summary", "content") if name in record)

@@ -1,0 +1,118 @@
+"""What can go wrong below a session: the disk, other writers, the embedder."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Callable
+from typing import Any, Final, Literal, TypeVar
+
+from mama_structs import Session
+from mama_structs._check import choice
+from mama_structs._facade import bare
+from mama_structs.errors import EmbeddingFailed, StoreBusy
+from mama_structs.storage.rows import Rows
+from mama_structs.storage.store import Storage
+
+__all__ = ["DiskFault", "SessionFaults"]
+
+T = TypeVar("T")
+
+DiskFault = Literal["failing", "full", "read_only", "busy"]
+"""An input or output error, no room, a file that cannot be written any more, or a lock that somebody else holds."""
+
+_CODES: Final = {
+    "failing": sqlite3.SQLITE_IOERR,
+    "full": sqlite3.SQLITE_FULL,
+    "read_only": sqlite3.SQLITE_READONLY,
+}
+
+
+class SessionFaults:
+    """
+    Makes what a session stands on fail, when a test says so.
+
+    A transaction that fails is undone after all of its work was done, as on a disk that fails at the end; one that is
+    ``"busy"`` does not begin, and nobody has to wait for it.
+    Sessions of this process that share the directory share the disk's faults.
+
+    Args:
+        session: The session; a `mama_structs.sync.Session` as well.
+
+    Attributes:
+        met: How many transactions and calls of the embedder failed so far.
+
+    """
+
+    def __init__(self, session: Any) -> None:
+        inner: Session = bare(session)
+        self.met: int = 0
+        self._storage: Storage = inner._common.home.storage  # noqa: SLF001 - below every door
+        self._embedding = inner.memories._shared.embedding  # noqa: SLF001 - as above
+        self._disk: DiskFault = "failing"
+        self._left = {"disk": 0.0, "embedder": 0.0}
+        vars(self._storage)["_in_transaction"] = self._in_transaction
+        vars(self._embedding)["_call"] = self._call
+
+    def __repr__(self) -> str:
+        planned = ", ".join(f"{what} {left:g}" for what, left in self._left.items() if left)
+        return f"<SessionFaults, {self.met} met, planned: {planned or 'none'}>"
+
+    @property
+    def planned(self) -> bool:
+        """Whether something is still to fail."""
+        return any(self._left.values())
+
+    def disk(self, kind: DiskFault = "failing", *, times: int | None = 1) -> None:
+        """
+        Let the next transactions that write fail.
+
+        Args:
+            kind: How. What is ``"full"`` for several saves at once is tried again for each.
+            times: How many; None for all until `clear`.
+
+        """
+        self._disk = choice("kind", kind, ("failing", "full", "read_only", "busy"))
+        self._left["disk"] = math.inf if times is None else times
+
+    def embedder(self, *, times: int | None = 1) -> None:
+        """
+        Let the next calls of the embedder fail; what was embedded before is not asked for again.
+
+        Args:
+            times: How many; None for all until `clear`.
+
+        """
+        self._left["embedder"] = math.inf if times is None else times
+
+    def clear(self) -> None:
+        """Let everything work again."""
+        self._left = dict.fromkeys(self._left, 0.0)
+
+    def _meets(self, what: str) -> bool:
+        if not self._left[what]:
+            return False
+        self._left[what] -= 1
+        self.met += 1
+        return True
+
+    def _in_transaction(self, work: Callable[[Rows], T], *, wait: float | None = None) -> T:
+        """Do what the storage does, and fail if that is planned."""
+        if not self._meets("disk"):
+            return Storage._in_transaction(self._storage, work, wait=wait)  # noqa: SLF001 - as above
+        if self._disk == "busy":
+            raise StoreBusy("another process kept the directory from being written (planned)", waited=0.0)
+
+        def undone(rows: Rows) -> T:
+            work(rows)
+            rows.failure = sqlite3.OperationalError("planned")
+            rows.failure.sqlite_errorcode = _CODES[self._disk]
+            rows.failure.sqlite_errorname = "SQLITE_PLANNED"
+            raise rows.failure
+
+        return Storage._in_transaction(self._storage, undone, wait=wait)  # noqa: SLF001 - as above
+
+    async def _call(self, batch: Any) -> EmbeddingFailed | None:
+        if self._meets("embedder"):
+            return EmbeddingFailed("the embedder failed: planned")
+        return await type(self._embedding)._call(self._embedding, batch)  # noqa: SLF001 - as above
