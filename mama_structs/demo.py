@@ -373,7 +373,7 @@ def _asked(story: Story) -> Iterator[str]:
 
 
 def _found_out(question: Question) -> str:
-    return f"Found out: {'the same both ways' if question.same_facts else 'NOT the same'}"
+    return f"Found out, {'the same both ways' if question.same_facts else 'NOT the same'}"
 
 
 def _notes(story: Story) -> Iterator[str]:
