@@ -147,7 +147,10 @@ def refused(name: str, rule: str, value: object, *, hint: str | None = None) -> 
 
 
 def shown(value: object) -> str:
-    """Return the beginning of a value's `repr`, whatever it is."""
+    """Return the beginning of a value's `repr`, or what it is where that could be the text of a memory."""
+    members = value if isinstance(value, list | tuple | set | frozenset) else ()
+    if any(hasattr(one, "_repr_html_") for one in (value, *members)):
+        return f"a {type(value).__name__}"
     try:
         return f"{value!r:.80}"
     except Exception:  # noqa: BLE001 - an int of 5,000 digits has none, and a caller's object may raise anything
