@@ -184,7 +184,7 @@ def _entry_of(record: _Record, content: Content) -> Entry:
 def check_conversation(name: object) -> str:
     """Return a conversation's name, or raise `InvalidArgument`."""
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
-        raise InvalidArgument(f"conversation must be a name of 1 to {MAX_NAME} characters, got {name!r:.80}")
+        raise InvalidArgument(f"conversation must be a name of 1 to {MAX_NAME} characters, got {_check.shown(name)}")
     _check.encodable("conversation", name)
     return name
 

@@ -318,11 +318,7 @@ def check_link_types(value: object) -> frozenset[LinkType]:
     several = [value] if isinstance(value, str) else value
     if not isinstance(several, Iterable):
         raise InvalidArgument(f"link_types must be a list of link types, got {type(value).__name__}")
-    try:
-        return frozenset(LinkType(one) for one in several)
-    except ValueError as error:
-        known = ", ".join(one.value for one in LinkType)
-        raise InvalidArgument(f"link_types must be of {known}: {error}") from None
+    return frozenset(_check.choice("link_types", one, LinkType) for one in several)
 
 
 def check_progress(value: object) -> None:
@@ -334,7 +330,7 @@ def check_progress(value: object) -> None:
 def check_file(value: object) -> Path:
     """Return a file's path."""
     if not isinstance(value, str | os.PathLike) or not (text := os.fspath(value)) or not isinstance(text, str):
-        raise InvalidArgument(f"path must be a file's path, got {value!r:.80}")
+        raise InvalidArgument(f"path must be a file's path, got {_check.shown(value)}")
     return Path(text)
 
 

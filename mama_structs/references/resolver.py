@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 
 import attrs
 
+from mama_structs import _check
 from mama_structs._async import LoopBound
 from mama_structs._lru import Lru
 from mama_structs._plain import as_payload, copy_plain
@@ -83,7 +84,7 @@ class Resolver:
         recall: AboutEntities | None = None,
     ) -> None:
         if settings is not None and not isinstance(settings, ReferenceSettings):
-            raise InvalidArgument(f"settings must be ReferenceSettings, got {settings!r:.80}")
+            raise InvalidArgument(f"settings must be ReferenceSettings, got {_check.shown(settings)}")
         self.sources: tuple[EntitySource, ...] = check_sources(sources)
         self.settings: ReferenceSettings = settings or ReferenceSettings()
         self._detector = Detector([source.scheme for source in self.sources])
@@ -270,7 +271,9 @@ class Resolver:
         """
         options = self._checked(options)
         if isinstance(ids, str) or not isinstance(ids, Iterable):
-            raise InvalidArgument(f"ids must be a list of ids, got {ids!r:.80}", hint="for one id, give a list of one")
+            raise InvalidArgument(
+                f"ids must be a list of ids, got {_check.shown(ids)}", hint="for one id, give a list of one"
+            )
         self._open()
         if not self.settings.enabled or not options.wanted:
             return References({})
@@ -430,7 +433,7 @@ class Resolver:
         if options is None:
             return ReferenceOptions()
         if not isinstance(options, ReferenceOptions):
-            raise InvalidArgument(f"options must be ReferenceOptions, got {options!r:.80}")
+            raise InvalidArgument(f"options must be ReferenceOptions, got {_check.shown(options)}")
         closed = [source.scheme.types for source in self.sources if source.scheme.types is not None]
         if options.reference_types is not None and closed and len(closed) == len(self.sources):
             known = frozenset().union(*closed)

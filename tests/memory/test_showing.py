@@ -17,6 +17,7 @@ from memory_helpers import SMALL, OpenedDirectory, PlainEngines, plain_link, pla
 
 from mama_structs import Memory, References, Session, sync
 from mama_structs._showing import WIDTH, visible
+from mama_structs.errors import InvalidArgument
 from mama_structs.memory.model import MemoryType, Outcome, with_texts
 from mama_structs.memory.results import Chain, Evidence, Hit, Reached, Results, Similar, Surroundings
 
@@ -128,6 +129,29 @@ async def test_links_that_are_read_know_both_texts(store):
     assert [link.texts] == [one.texts for one in surroundings.links]
     assert attrs.evolve(link) == link
     assert attrs.evolve(link).texts is None
+
+
+async def test_no_error_repeats_a_memory_that_was_given_in_place_of_something_else(store):
+    """What shows its text says only what it is, alone and in a list."""
+    memory = await store.save_decision("boats", "Leave the boats open", "quick")
+    await store.supersede(memory.id, "Cover the boats", "rain")
+    hits, chain = await store.search("boats"), await store.evolution(memory.id)
+    asked = {
+        "get": store.get,
+        "limit": lambda one: store.recent(limit=one),
+        "types": lambda one: store.search("boats", types=one),
+        "link_types": lambda one: store.traverse(memory.id, link_types=one),
+        "min_relevance": lambda one: store.search("boats", min_relevance=one),
+        "origin": lambda one: store.save_context("x", origin=one),
+        "outcome": lambda one: store.set_outcome(memory.id, one),
+        "path": store.export_jsonl,
+        "conversation": lambda one: Session.open(conversation=one),
+    }
+    for name, ask in asked.items():
+        for wrong in (memory, hits[0], hits, [memory], chain, chain.links[0]):
+            with pytest.raises(InvalidArgument) as told:
+                await ask(wrong)
+            assert "boats" not in str(told.value), name
 
 
 # HTML
