@@ -396,3 +396,17 @@ def test_no_module_of_the_core_needs_an_extra():
     ]
 
     assert [] == [file.name for file in core if extras.search(file.read_text())]
+
+
+def test_no_log_takes_an_errors_text_along():
+    """The traceback that logging adds by itself ends with the error's text, which may be content."""
+    calls = [
+        f"{file.name}:{node.lineno}"
+        for file in ROOT.rglob("*.py")
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        if isinstance(node.func.value, ast.Name) and node.func.value.id in {"_log", "_logger", "logging"}
+        if node.func.attr == "exception" or any(one.arg == "exc_info" for one in node.keywords)
+    ]
+
+    assert [] == calls

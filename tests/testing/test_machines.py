@@ -18,7 +18,7 @@ BRIEF = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-FINDING = settings(BRIEF, phases=[Phase.generate], derandomize=True, database=None, max_examples=30)
+FINDING = settings(BRIEF, phases=[Phase.generate], derandomize=True, database=None, max_examples=15)
 
 TestSession = SessionMachine.TestCase
 TestSession.settings = BRIEF
