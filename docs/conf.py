@@ -23,6 +23,7 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
+html_show_copyright = False
 html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}
 # Programs print more than Python: a block in no language is shown as it is.
 highlight_language = "text"
