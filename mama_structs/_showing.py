@@ -11,7 +11,7 @@ import importlib
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any, Final, NamedTuple
 
 WIDTH: Final = 120
@@ -97,10 +97,9 @@ def counted(count: int, one: str, many: str | None = None) -> str:
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"
 
 
-def lines(items: list[str]) -> str:
-    """Return lines under each other, and how many more there are."""
-    more = len(items) - _LINES
-    return "\n".join([*items[:_LINES], *([f"… {more:,} more"] if more > 0 else [])])
+def lines(items: Iterable[str], count: int) -> str:
+    """Return lines under each other, and how many more of so many there are."""
+    return "\n".join([*islice(items, _LINES), *([f"… {count - _LINES:,} more"] if count > _LINES else [])])
 
 
 def _quoted(text: str) -> str:
@@ -193,11 +192,11 @@ def entry(seen: Seen, *, whole: float = 0.0, is_alone: bool = False) -> str:
     return f'<div style="padding:.4em 0 .4em .7em;border-left:3px solid {_LINE};margin:.3em 0">{"".join(parts)}</div>'
 
 
-def entries(items: Iterable[Seen]) -> str:
-    """Return things below each other, and how many more there are."""
-    every = list(items)
-    whole = max((_above(seen.terms) for seen in every), default=0.0)
-    return "".join(entry(seen, whole=whole) for seen in every[:_ENTRIES]) + more(len(every) - _ENTRIES)
+def entries(items: Iterable[Seen], count: int) -> str:
+    """Return things below each other, and how many more of so many there are."""
+    shown = list(islice(items, _ENTRIES))
+    whole = max((_above(seen.terms) for seen in shown), default=0.0)
+    return "".join(entry(seen, whole=whole) for seen in shown) + more(count - _ENTRIES)
 
 
 def more(count: int) -> str:

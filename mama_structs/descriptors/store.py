@@ -177,7 +177,8 @@ class RefStore:
 
     def _repr_html_(self) -> str:
         live = [] if self._closed else [*self._entries.live()]
-        return boxed(heading(repr(self)[1:-1]), entries([one._seen() for one in reversed(live)]))  # noqa: SLF001 - ours
+        newest = (one._seen() for one in reversed(live))  # noqa: SLF001 - one of ours
+        return boxed(heading(repr(self)[1:-1]), entries(newest, len(live)))
 
     def __len__(self) -> int:
         """Count the descriptors and refs, each version of a ref for itself."""

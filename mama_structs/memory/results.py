@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, Literal, SupportsIndex, TypeVar, overload
 
 import attrs
@@ -190,16 +191,17 @@ class Chain(Graphed):
             counts.append(counted(len(self.forks), "fork"))
         return f"Chain of {', '.join(counts)}"
 
-    def _all_seen(self) -> list[Seen]:
+    def _entries(self) -> str:
         gone = {link.to_id for link in self.links}
-        return [memory._seen()._replace(is_gone=memory.id in gone) for memory in self.memories]  # noqa: SLF001 - as above
+        seen = (memory._seen()._replace(is_gone=memory.id in gone) for memory in self.memories)  # noqa: SLF001 - ours
+        return entries(seen, len(self))
 
     def _repr_html_(self) -> str:
-        return boxed(heading(self._title), entries(self._all_seen()), _listed("Around it", self.around))
+        return boxed(heading(self._title), self._entries(), _listed("Around it", self.around))
 
     def __repr__(self) -> str:
-        versions = [line("", memory._seen(), opening="  ", closing="") for memory in self.memories]  # noqa: SLF001 - ours
-        return lines([f"<{self._title}>", *versions])
+        versions = (line("", memory._seen(), opening="  ", closing="") for memory in self.memories)  # noqa: SLF001 - ours
+        return lines(chain([f"<{self._title}>"], versions), 1 + len(self))
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -251,10 +253,10 @@ class Surroundings(Showing, Graphed):
         return list({memory.id: memory for memory in every}.values()), [*self.links, *self.chain.links], steps
 
     def _repr_html_(self) -> str:
-        chain = self.chain._all_seen() if len(self.chain) > 1 else []  # noqa: SLF001 - as above
+        versions = [heading("How it evolved"), self.chain._entries()] if len(self.chain) > 1 else []  # noqa: SLF001 - ours
         return boxed(
             entry(self.memory._seen(), is_alone=True),  # noqa: SLF001 - as above
-            *([heading("How it evolved"), entries(chain)] if chain else []),
+            *versions,
             _listed("Around it", self.around),
             _listed("Links", self.links),
         )
@@ -384,7 +386,7 @@ def within_chars(hits: Sequence[Hit], most: int) -> list[Hit]:
 
 
 def _listed(title: str, items: Sequence[Showing]) -> str:
-    return heading(title) + entries([one._seen() for one in items]) if items else ""  # noqa: SLF001 - as above
+    return heading(title) + entries((one._seen() for one in items), len(items)) if items else ""  # noqa: SLF001 - ours
 
 
 ShownT = TypeVar("ShownT", bound=Showing)
@@ -401,10 +403,10 @@ class Results(list[ShownT]):
         return Results(super().__getitem__(index)) if isinstance(index, slice) else super().__getitem__(index)
 
     def __repr__(self) -> str:
-        return lines([*map(repr, self)]) or "[]"
+        return lines(map(repr, self), len(self)) or "[]"
 
     def _repr_html_(self) -> str:
-        return boxed(entries([one._seen() for one in self]) or "nothing")  # noqa: SLF001 - as above
+        return boxed(entries((one._seen() for one in self), len(self)) or "nothing")  # noqa: SLF001 - as above
 
     def to_frame(self) -> Any:
         """

@@ -212,6 +212,22 @@ def test_html_is_bounded():
     assert "nothing" in Results([])._repr_html_()
 
 
+def test_only_what_is_shown_is_made():
+    """Of a long list no more is looked at than has room."""
+    looked_at = []
+
+    class Counted(Reached):
+        def _seen(self):
+            looked_at.append(self)
+            return super()._seen()
+
+    one = Counted(memory=plain_memory("context_x_1", "x"), depth=1, path=(), strength=1.0)
+    shown = [repr(Results([one] * 1_000)), Results([one] * 1_000)._repr_html_()]
+
+    assert 20 + 50 == len(looked_at)
+    assert ["980 more", "950 more"] == re.findall(r"\d+ more", " ".join(shown))
+
+
 async def test_the_bar_of_a_hit_adds_up_to_its_score(store):
     """Each term of a hit's score has a part of the bar and a number, and the sum is the score."""
     for said in ("Use JWT for logins", "Orders peak on Mondays"):
