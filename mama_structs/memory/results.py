@@ -58,7 +58,7 @@ class Hit(Showing):
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Explanation:
+class Explanation(Showing):
     """
     Why a memory came up in a search, or did not; a reranker is not asked.
 
@@ -87,15 +87,19 @@ class Explanation:
     superseded_by: str | None = None
 
     def __str__(self) -> str:
-        shown = f"left out by {self.left_out_by}" if self.rank is None else f"hit {self.rank}"
-        lines = [f"{self.id}: {shown}{'' if self.copy_of is None else f', with {self.copy_of}'}"]
+        lines = [f"{self.id}: {self._place}{'' if self.copy_of is None else f', with {self.copy_of}'}"]
         if self.score is not None:
             lines += [f"{name:<12}{term:>8.3f}" for name, term in self.terms.items()]
             lines += [f"{'score':<12}{self.score:>8.3f}", f"{'relevance':<12}{self.relevance:>8.3f}"]
         return "\n".join(lines)
 
-    def __repr__(self) -> str:
-        return f"<Explanation of {self}>"
+    def _seen(self) -> Seen:
+        relevance = None if self.relevance is None else f"relevance {self.relevance:.2f}"
+        return Seen(text=self._place, facts=(relevance,), id=self.id, terms=self.terms)
+
+    @property
+    def _place(self) -> str:
+        return f"left out by {self.left_out_by}" if self.rank is None else f"hit {self.rank}"
 
 
 @attrs.frozen(kw_only=True, repr=False)

@@ -236,6 +236,10 @@ async def test_the_bar_of_a_hit_adds_up_to_its_score(store):
     text = " ".join(Seen(hit._repr_html_()).text.split())
     shown = {name: term for name, term in hit.terms.items() if abs(term) >= 0.005}
 
+    why = await store.explain("logins by JWT", hit.memory.id)
+
+    assert repr(why) == f"<Explanation 'hit 1' relevance {why.relevance:.2f}, {hit.memory.id}>"
+    assert f"= {why.score:.2f}" in Seen(why._repr_html_()).text
     assert hit.score == pytest.approx(sum(hit.terms.values()))
     assert {"meaning", "words"} <= set(shown)
     assert f"= {hit.score:.2f}" in text
