@@ -69,11 +69,13 @@ def observed(operation: str, name: str = "", /, **about: str | int) -> Iterator[
         Further attributes of the span, to be filled in.
 
     """
-    trace, metrics = sys.modules.get("opentelemetry.trace"), sys.modules.get("opentelemetry.metrics")
+    trace = sys.modules.get("opentelemetry.trace")
     found: dict[str, str | int] = {}
-    if trace is None or metrics is None:
+    if trace is None:
         yield found
         return
+    # Of the same package; a host that only wants traces may not have loaded it.
+    metrics = importlib.import_module("opentelemetry.metrics")
     tracer, tools, others = _instruments(trace.get_tracer_provider(), metrics.get_meter_provider())
     labels: dict[str, Any] = {"gen_ai.operation.name": operation, "gen_ai.provider.name": _SCOPE}
     if operation == _TOOL:

@@ -127,6 +127,14 @@ async def test_work_stands_below_the_call_that_asked_for_it(session, told):
     assert spans["execute_tool save/insight"].context.span_id == spans["create_memory"].parent.span_id
 
 
+async def test_a_host_that_loaded_traces_alone_gets_them(session, told, monkeypatch):
+    """Nobody has to want metrics."""
+    monkeypatch.delitem(sys.modules, "opentelemetry.metrics")
+    await session.memories.save_context(WORDS)
+
+    assert "create_memory" in told.names
+
+
 async def test_an_error_is_told_by_its_type_alone(session, told):
     """A span that failed says so, and has the word for programs, or the class of a stranger's error."""
     await live(session)

@@ -16,6 +16,7 @@ from mama_structs.adapters import anthropic, openai
 from mama_structs.adapters.answers import Turns, answer
 from mama_structs.descriptors.media import Media, media_in, with_blocks
 from mama_structs.errors import QuotaExceeded
+from mama_structs.testing.scripted import ModelTurn, ScriptedModel
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 100
 WAV = b"RIFF\x00\x00\x00\x00WAVE" + bytes(20_000)
@@ -24,6 +25,8 @@ IMAGE = {"type": "image", "data": DATA, "mimeType": "image/png"}
 AUDIO = {"type": "audio", "data": SOUND, "mimeType": "audio/wav"}
 CAPTION = {"type": "text", "text": "The map"}
 MIXED = [CAPTION, IMAGE, {"type": "text", "text": "and the horn"}, AUDIO]
+# What a model does to see it.
+SHOWING = (ModelTurn(calls=[("show", {})]), "ok")
 
 
 @pytest.fixture
@@ -206,14 +209,8 @@ async def test_pydantic_ai_shows_images_and_audio(session):
     giving(session, MIXED)
     pydantic_ai = importlib.import_module("pydantic_ai")
     messages = importlib.import_module("pydantic_ai.messages")
-    function = importlib.import_module("pydantic_ai.models.function")
     adapter = importlib.import_module("mama_structs.adapters.pydantic_ai")
-
-    def respond(history, _info):
-        done = len(history) > 1
-        return messages.ModelResponse([messages.TextPart("ok") if done else messages.ToolCallPart("show", {})])
-
-    agent = pydantic_ai.Agent(function.FunctionModel(respond), toolsets=[adapter.toolset(session)])
+    agent = pydantic_ai.Agent(ScriptedModel(*SHOWING).pydantic_ai(), toolsets=[adapter.toolset(session)])
     result = await agent.run("go")
     (returned,) = [
         part for message in result.all_messages() for part in message.parts if isinstance(part, messages.ToolReturnPart)
@@ -228,10 +225,11 @@ async def test_pydantic_ai_shows_images_and_audio(session):
 async def test_the_agents_sdk_shows_images(session):
     """Images are the SDK's image outputs; audio, which it does not take, is named."""
     giving(session, MIXED)
-    agents, testing = importlib.import_module("agents"), importlib.import_module("agents.testing")
+    agents = importlib.import_module("agents")
     adapter = importlib.import_module("mama_structs.adapters.openai_agents")
-    model = testing.ScriptedModel([[testing.function_call("show", {}, call_id="c")], [testing.assistant_message("ok")]])
-    agent = agents.Agent(name="agent", model=model, tools=adapter.tools(session, strict=False))
+    agent = agents.Agent(
+        name="agent", model=ScriptedModel(*SHOWING).openai_agents(), tools=adapter.tools(session, strict=False)
+    )
     result = await agents.Runner.run(agent, "go", run_config=agents.RunConfig(tracing_disabled=True))
     sent = result.to_input_list()[2]["output"]
 
