@@ -114,12 +114,13 @@ class Facts:
     ends: NDArray[np.int64]  # when it stops to hold, as `ends_at` says
     origins: NDArray[np.int8]  # the position of its origin in `ORIGINS`
     trusts: NDArray[np.int8]  # the same of its trust
+    wordings: NDArray[np.int64]  # what `copies.wording` says of it
 
     @property
     def columns(self) -> tuple[NDArray[Any], ...]:
         """The arrays, in the order in which facts are made of them."""
         text = self.created, self.types, self.topics, self.scripts, self.asking
-        return *text, self.ends, self.origins, self.trusts
+        return *text, self.ends, self.origins, self.trusts, self.wordings
 
     def holding(self, moment_ms: int) -> NDArray[np.bool_]:
         """Return which still hold at a time in milliseconds since 1970."""

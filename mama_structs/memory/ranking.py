@@ -250,7 +250,14 @@ def best(scores: Values, limit: int) -> Positions:
     return order[: max(limit, 0)]
 
 
-def relevance(scores: Values, told: float, unknown: float, weights: Weights = WEIGHTS) -> Values:
+def relevance(
+    scores: Values,
+    told: float,
+    unknown: float,
+    weights: Weights = WEIGHTS,
+    *,
+    wordings: NDArray[np.int64] | None = None,
+) -> Values:
     """
     Return how likely candidates answer, 0 to 1.
 
@@ -259,10 +266,16 @@ def relevance(scores: Values, told: float, unknown: float, weights: Weights = WE
         told: The best BM25 score of any memory.
         unknown: The share of the question's rarity that is in words that occur nowhere.
         weights: What counts how much.
+        wordings: Equal for candidates that say the same, word for word: these are one.
 
     """
     # What many say as well as the best is about all of them, and hardly answered by one.
-    others = float(np.sort(scores)[-_RIVALS - 1 : -1].sum()) / _RIVALS
+    rivals = np.sort(scores)
+    if wordings is not None:
+        order = np.argsort(-scores, kind="stable")
+        _, first = np.unique(wordings[order], return_index=True)
+        rivals = np.sort(scores[order[first]])
+    others = float(rivals[-_RIVALS - 1 : -1].sum()) / _RIVALS
     odds = weights.belief * (np.log(scores + _LOW) - _RIVALRY * math.log(others + _LOW)) - weights.doubt
     odds += weights.told * math.log1p(told) - weights.unknown * unknown
     relevances: Values = 1 / (1 + np.exp(-odds))

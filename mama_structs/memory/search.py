@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final, Literal, Protocol, TypeVar
 
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.memory import ranking, saving
+from mama_structs.memory.copies import NO_WORDING, has_failed, wording
 from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.engine import NUMBERS, SYSTEM, Facts, Filter, LinkTable, Nodes, Reader, Scores, Vectors
 from mama_structs.memory.folding import Likeness, folded
@@ -112,7 +113,7 @@ def hits(reader: Reader, request: SearchRequest) -> tuple[list[Hit], Precedence 
         own = [memories[one.node] for one in best]
         if request.as_of is not None:
             own = [saving.as_of(memory, request.as_of) for memory in own]
-        shown = folded(own, [one.superseded_by for one in best], _likeness(reader, best, request.calibration))
+        shown = folded(own, _replacements(reader, best, memories), _likeness(reader, best, request.calibration))
         places = [place for place, first in enumerate(shown) if place == first][: request.limit]
         copies = {place: tuple([own[at].id for at, one in enumerate(shown) if one == place != at]) for place in places}
         found = [(best[place], own[place], copies[place]) for place in places]
@@ -134,6 +135,18 @@ def hits(reader: Reader, request: SearchRequest) -> tuple[list[Hit], Precedence 
         )
         for one, memory, same in found
     ], precedence
+
+
+def _replacements(reader: Reader, results: Sequence[Ranked], memories: dict[int, Memory]) -> list[Hashable]:
+    """Return what says in whose place other memories stand, the same for places that copies of one memory took."""
+    new = {one.superseded_by for one in results if one.superseded_by is not None} - memories.keys()
+    memories.update(zip(sorted(new), reader.get(sorted(new)), strict=True) if new else ())
+    return [
+        None
+        if one.superseded_by is None
+        else (wording(after := memories[one.superseded_by]) or after.id, has_failed(after))
+        for one in results
+    ]
 
 
 def _likeness(reader: Reader, results: Sequence[Ranked], calibration: Calibration) -> Likeness:
@@ -619,7 +632,10 @@ def ranked(found: Gathered) -> tuple[list[Ranked], Precedence]:
     if drops:
         order = order[[node not in precedence.newest for node in nodes[order].tolist()]]
     order = precedence.arranged(order[: request.limit])
-    relevances = ranking.relevance(summed, found.best.words, query.unknown, weights)
+    # However often one thing was saved, it is as good an answer.
+    said = ground.facts.wordings
+    said = np.where(said == NO_WORDING, -1 - np.arange(len(said)), said)
+    relevances = ranking.relevance(summed, found.best.words, query.unknown, weights, wordings=said)
     # "What did we note yesterday?" is answered by whatever was.
     relevances = np.maximum(relevances, np.where(inside, _IN_PERIOD * strength, 0.0))
     parts = {

@@ -113,6 +113,7 @@ class PlainReader(Writer):
             np.array([ends_at(memory) for memory in memories], np.int64),
             np.array([ORIGINS.index(memory.origin) for memory in memories], np.int8),
             np.array([ORIGINS.index(memory.trust) for memory in memories], np.int8),
+            np.array([wording(memory) for memory in memories], np.int64),
         )
 
     def nearest(self, vector: Vectors, limit: int, where: Filter | None = None) -> Matches:

@@ -115,6 +115,20 @@ async def test_sixty_copies_of_one_insight_are_one_hit(store):
     assert {hit.memory.id for hit in hits} - {told.memory.id} <= {one.id for one in others}
 
 
+async def test_a_failure_that_was_saved_twice_is_one_hit_as_relevant_as_before(store):
+    """What stands in the place of copies says the same, too."""
+    relevances = []
+    for _ in range(3):
+        first = await store.save_decision("auth", "Use JWT for logins", "The server keeps no state")
+        await store.set_outcome(first.id, "FAILED", reason="A stolen JWT could not be revoked")
+        await store.supersede(first.id, "Keep logins in Redis", "They can be ended at once")
+        hits = await store.search("Shall we use JWT for the mobile app?")
+        relevances.append(max(hit.relevance for hit in hits))
+
+        assert 3 == len(hits)
+    assert 0.75 * relevances[0] < relevances[2]
+
+
 async def test_copies_cost_no_question_that_others_do_not(store, monkeypatch):
     """Where no two hits are alike, no vector is read for it."""
     for number in range(12):

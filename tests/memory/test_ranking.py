@@ -190,6 +190,16 @@ def test_relevance_is_a_share_that_rises_with_evidence(values, unknown):
     assert (found <= ranking.relevance(ordered, 3.0, 0.0)).all()
 
 
+@given(values=scores, times=st.integers(1, 70))
+def test_what_was_saved_often_is_as_relevant_as_what_was_saved_once(values, times):
+    """Copies of one memory are no rivals of it, or of others."""
+    said = np.arange(len(values))
+    once = ranking.relevance(values, 3.0, 0.1, wordings=said)
+    often = ranking.relevance(np.tile(values, times), 3.0, 0.1, wordings=np.tile(said, times))
+
+    assert np.allclose(np.tile(once, times), often)
+
+
 @given(values=scores, limit=st.integers(0, 20))
 def test_best_gives_as_many_as_there_are(values, limit):
     """The best come first, each once."""

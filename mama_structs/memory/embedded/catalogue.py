@@ -459,7 +459,7 @@ class Catalogue:
 
     def facts(self, nodes: Nodes) -> Facts:
         """Return what is known of *nodes* without their text."""
-        columns = ("created", "type", "topic", "scripts", "asking", "ends", "origin", "trust")
+        columns = ("created", "type", "topic", "scripts", "asking", "ends", "origin", "trust", "wording")
         return Facts(*(self._rows[name][nodes] for name in columns))
 
     def beside(self, nodes: Nodes, apart_ms: int) -> tuple[Nodes, Nodes]:
