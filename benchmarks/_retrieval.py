@@ -22,7 +22,7 @@ from mama_structs.memory.model import OUTCOME_OF
 from mama_structs.memory.ranking import Weights
 from mama_structs.memory.reranking import Reranker
 from mama_structs.memory.results import Hit
-from mama_structs.memory.search import SearchRequest, search
+from mama_structs.memory.search import SearchRequest, gathered, ranked
 from mama_structs.memory.store import MemoryStore
 from mama_structs.session import Session
 from mama_structs.settings import MemorySettings, Settings
@@ -311,13 +311,14 @@ async def asked_with(store: Saved, weights: Weights, embedding: EmbeddingService
     requests = await requests_of(store, embedding)
 
     def plan(reader: Reader) -> Answers:
-        ranked = [search(reader, request, weights=weights) for request in requests]
-        ids = [reader.ids([one.node for one in some]) for some in ranked]
+        found = [gathered(reader, request, weights) for request in requests]
+        results = [[] if one is None else ranked(one)[0] for one in found]
+        ids = [reader.ids([one.node for one in some]) for some in results]
         return Answers(
             [store.named(some) for some in ids],
             [
                 store.judged(question, some, [one.relevance for one in hits])
-                for question, some, hits in zip(store.sample.questions, ids, ranked, strict=True)
+                for question, some, hits in zip(store.sample.questions, ids, results, strict=True)
             ],
         )
 
