@@ -29,6 +29,7 @@ _NUMBER: Final = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?
 # Beyond this not every whole number is one that a float can be.
 _EXACT: Final = 2**53
 _MAX_NOTES: Final = 3
+_LONGEST_NAME: Final = 1_000
 _UNSTYLED: Final = re.compile(r"[\s_-]+")
 _BOOLEANS: Final = {"true": True, "false": False}
 _SEPARATOR: Final = re.compile(r"[,;|]")
@@ -284,7 +285,8 @@ def nearest(name: object, names: Iterable[str]) -> str | None:
 
 
 def _unstyled(name: str) -> str:
-    return _UNSTYLED.sub("", name).casefold()
+    # No parameter is called so, and to compare all of it with each takes time.
+    return _UNSTYLED.sub("", name[:_LONGEST_NAME]).casefold()
 
 
 # What the classes that tools take as objects have inside
