@@ -100,8 +100,8 @@ async def filled(session):
             links=[{"to_id": one, "relationship": "refines", "reason": WORDS * 100} for one in ids[:50]],
         )
         ids.append(made.id)
-        if n % 5 == 0:
-            await memories.set_outcome(first.id, "FAILED", reason=f"{n} {LONG[:5_000]}")
+        # Of a megabyte a change takes its time.
+        await memories.set_outcome(first.id if n % 6 == 0 else ids[1], "FAILED", reason=f"{n} {LONG[:5_000]}")
     ids.append((await memories.save_insight(LONG, tags=[f"{n} {WORDS * 9}" for n in range(90)], source=WORDS * 9)).id)
     steps = [f"{n} {LONG[:5_000]}" for n in range(100)]
     ids.append((await memories.save_checkpoint(LONG, open_files=steps, next_steps=steps, implements=ids[:50])).id)
