@@ -53,6 +53,13 @@ def _install(session: nox.Session) -> None:
         session.warn("hnswlib could not be built here (is there a C++ compiler?): tests of large memories are skipped")
 
 
+def _at_once(session: nox.Session, *commands: list[str]) -> None:
+    """Run what takes one core each side by side; the first that fails fails the session, when all have ended."""
+    with ThreadPoolExecutor() as pool:
+        for one in [pool.submit(session.run, *command) for command in commands]:
+            one.result()
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
     """Style and formatting."""
@@ -66,10 +73,7 @@ def types(session: nox.Session) -> None:
     """Types of the package, of decorated tools, and completeness of the public ones."""
     session.install("--no-compile", ".[test]", "mypy==2.4.1", "pyright[nodejs]==1.1.414")
     public = ["pyright", "--verifytypes", "mama_structs", "--ignoreexternal"]
-    # Each takes one core.
-    with ThreadPoolExecutor() as pool:
-        for checked in [pool.submit(session.run, *one) for one in (["mypy"], public, ["pyright", "tests/typing"])]:
-            checked.result()
+    _at_once(session, ["mypy"], public, ["pyright", "tests/typing"])
 
 
 @nox.session
@@ -80,8 +84,8 @@ def docs(session: nox.Session) -> None:
     A cell that fails or warns, a link that leads nowhere and a page that no list names are errors.
     """
     session.install("--no-compile", ".[docs,notebook,semantic]")
-    session.run("python", "scripts/notebooks.py")
-    session.run("sphinx-build", "-q", "-W", "--keep-going", "-j", "auto", "-d", "build/doctrees", "docs", "build/site")
+    site = ["sphinx-build", "-q", "-W", "--keep-going", "-d", "build/doctrees", "docs", "build/site"]
+    _at_once(session, ["python", "scripts/notebooks.py"], site)
 
 
 # The examples of property tests are the same at every run, here as in CI.
