@@ -89,7 +89,12 @@ def docs(session: nox.Session) -> None:
 
 
 # The examples of property tests are the same at every run, here as in CI.
-CI_PROFILE = {"HYPOTHESIS_PROFILE": os.environ.get("HYPOTHESIS_PROFILE") or "ci"}
+CI_PROFILE = {
+    "HYPOTHESIS_PROFILE": os.environ.get("HYPOTHESIS_PROFILE") or "ci",
+    # There is a worker for each core: threads of each would wait for those of the others.
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
 # Many tests wait, for a process or for a lock: with a worker for each core a third of the time is spent on nothing.
 ON_ALL_CORES = ["-n", str((os.cpu_count() or 1) + 2), "--dist", "worksteal"]
 OTHERS = [version for version in PYTHONS if version != HERE]
