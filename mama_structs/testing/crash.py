@@ -37,6 +37,7 @@ from mama_structs.testing._writers import ENDINGS, Task, run
 # What a run always tells, also where there was none.
 # Errors that no kill, fork or fault of ours may lead to.
 _FALSE: Final = ("store_damaged", "wrong_loop", "closed", "not_found")
+_DELETIONS: Final = 50
 # A store is begun anew after so many rounds: comparing all of it takes longer and longer.
 _ROUNDS_OF_A_STORE: Final = 12
 # Loaded before anything is forked, or each process would take a second to do it.
@@ -308,7 +309,12 @@ def _place(directory: Path | None, table: Tally) -> Iterator[Path]:
         yield place
     finally:
         if table.ok:
-            shutil.rmtree(place, ignore_errors=True)
+            # A process that was just killed may make a file while others are deleted.
+            for _ in range(_DELETIONS):
+                shutil.rmtree(place, ignore_errors=True)
+                if not place.exists():
+                    break
+                time.sleep(0.1)
         else:
             _say(f"kept: {place}")
 
